@@ -1,0 +1,164 @@
+"""A study's runs as one table: collect them, and refuse what may not be compared, by name."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from lib.config import Study, arm_id
+from lib.paths import run_folder
+from lib.results import MEASURES, RunResult
+
+
+class ResultError(ValueError):
+    """Runs that cannot be analysed together; the message names the offender and the remedy."""
+
+
+def collect(study: Study) -> list[RunResult]:
+    """Read all runs of a study from `runs/`, in the order of the design.
+
+    Raises ResultError naming every missing run, or the first that does not belong to the rest.
+    """
+    results, missing = [], []
+    for arm in study.arms():
+        for seed in study.seeds:
+            path = run_folder(study.name, arm.id, seed) / "result.json"
+            if path.is_file():
+                results.append(RunResult.model_validate_json(path.read_text("utf-8")))
+            else:
+                missing.append(f"{arm.id} seed {seed}")
+    if missing:
+        raise ResultError(
+            f"study '{study.name}' is incomplete: no result of {'; '.join(missing)}. "
+            f"Run ./run_all.sh params/{study.name}.yaml, which runs only what is not done"
+        )
+    check(study, results)
+    return results
+
+
+def check(study: Study, results: Iterable[RunResult]) -> None:
+    """Raise ResultError unless the runs belong to this study and may be compared: equal study
+    and corpus hash, device, precision, threads and torch; equal tokens; paired by seed."""
+    runs = list(results)
+    for run in runs:
+        expected = study.arm(run.arm).config.model_dump()
+        differing = [
+            f"{section}.{field} is {value!r}, the study says {expected[section].get(field)!r}"
+            for section, fields in run.config.items()
+            for field, value in fields.items()
+            if expected[section].get(field) != value
+        ]
+        if differing or run.study_hash != study.hash:
+            reason = "; ".join(differing) or f"its study hash is {run.study_hash[:12]}"
+            raise _offence(run, f"was made with other parameters: {reason}")
+
+    for field in ("device", "precision", "threads"):
+        _require_equal(field, [(run, None, run.provenance[field]) for run in runs])
+    _require_equal("torch", [(run, None, run.provenance["packages"]["torch"]) for run in runs])
+    _require_equal("corpus_sha256", [(run, None, run.corpus_sha256) for run in runs])
+
+    completed = [run for run in runs if run.status == "completed"]
+    _require_equal(
+        "tokens",
+        [(run, run.levels | {"model.embedding_norm": None}, run.tokens) for run in completed],
+    )
+    _require_equal(
+        "initial_weights",
+        [
+            (run, [run.seed, run.config["model"] | {"embedding_norm": None}], run.initial_weights)
+            for run in runs
+        ],
+    )
+    _require_equal(
+        "batches",
+        [(run, [run.seed, run.config["corpus"], run.tokens], run.batches) for run in completed],
+    )
+
+
+def _require_equal(field: str, rows: list[tuple[RunResult, Any, Any]]) -> None:
+    """Given (run, group, value), refuse the first run whose value is not its group's usual one."""
+    groups: dict[str, list[tuple[RunResult, Any]]] = {}
+    for run, group, value in rows:
+        groups.setdefault(json.dumps(group, sort_keys=True), []).append((run, value))
+    for members in groups.values():
+        usual = Counter(value for _, value in members).most_common(1)[0][0]
+        for run, value in members:
+            if value != usual:
+                raise _offence(run, f"has {field} {value!r} and the others have {usual!r}")
+
+
+def _offence(run: RunResult, reason: str) -> ResultError:
+    return ResultError(
+        f"run {run.arm} seed {run.seed} {reason}. To make it anew, delete "
+        f"runs/{run.study}/{run.arm}/seed-{run.seed}/result.json and rerun ./run_all.sh"
+    )
+
+
+def variant_and_setting(levels: dict[str, Any]) -> dict[str, str]:
+    """Split an arm's levels into what is compared and what it is compared within."""
+    first, rest = dict(list(levels.items())[:1]), dict(list(levels.items())[1:])
+    return {"variant": arm_id(first), "setting": arm_id(rest) if rest else ""}
+
+
+def tidy(results: Iterable[RunResult]) -> pd.DataFrame:
+    """One row per run: arm, its baseline, variant (level of the first factor) and setting (the
+    other factors), seed, status, each factor's level, then every measure (NaN if diverged)."""
+    rows = [
+        {
+            "arm": run.arm,
+            "baseline": run.baseline,
+            **variant_and_setting(run.levels),
+            "seed": run.seed,
+            "status": run.status,
+            "diverged_at": run.diverged_at,
+            **run.levels,
+            **{name: np.nan if v is None else v for name, v in run.measures.items()},
+            **run.throughput,
+        }
+        for run in results
+    ]
+    return pd.DataFrame(rows)
+
+
+def read_curves(study: Study, name: Literal["trace", "curve"]) -> pd.DataFrame:
+    """Join the per-step `trace` or the per-evaluation `curve` of all runs, with arm,
+    variant, setting and seed."""
+    parts = [
+        pd.read_parquet(run_folder(study.name, arm.id, seed) / f"{name}.parquet").assign(
+            arm=arm.id, seed=seed, **variant_and_setting(arm.levels)
+        )
+        for arm in study.arms()
+        for seed in study.seeds
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def study_results(study: Study, results: list[RunResult]) -> dict[str, Any]:
+    """All of a study in one JSON-ready value: parameters, every run, mean and sd per arm and
+    measure over completed runs. It follows from the runs alone, so a record can be checked."""
+    runs = tidy(results)
+    completed = runs[runs["status"] == "completed"]
+    statistics = completed.groupby("arm")[list(MEASURES)].agg(["count", "mean", "std"])
+    return {
+        "study": study.model_dump(),
+        "study_hash": study.hash,
+        "runs": [result.model_dump(mode="json") for result in results],
+        "summary": {
+            arm: {
+                name: {
+                    "n": int(statistics.loc[arm, (name, "count")]),
+                    "mean": _number(statistics.loc[arm, (name, "mean")]),
+                    "sd": _number(statistics.loc[arm, (name, "std")]),
+                }
+                for name in MEASURES
+            }
+            for arm in statistics.index
+        },
+    }
+
+
+def _number(value: Any) -> float | None:
+    return None if pd.isna(value) else float(value)

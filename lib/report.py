@@ -1,0 +1,83 @@
+"""A study's runs as tables and sentences a person reads."""
+
+from collections.abc import Callable
+
+import pandas as pd
+
+from lib.results import MEASURES, RunResult
+
+
+def summary_table(runs: pd.DataFrame) -> pd.DataFrame:
+    """Mean ± standard deviation (n - 1) per arm and measure, over completed runs, from the tidy
+    table of `lib.results.tidy`. Diverged runs are counted beside them, never averaged in."""
+    rows = {}
+    for arm, group in runs.groupby("arm", sort=False):
+        completed = group[group["status"] == "completed"]
+        row = {"runs": str(len(group)), "diverged": str(len(group) - len(completed))}
+        for name, measure in MEASURES.items():
+            row[measure.label] = mean_and_sd(completed[name], measure.digits)
+        rows[arm] = row
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("arm")
+
+
+def mean_and_sd(values: pd.Series, digits: int) -> str:
+    """Write a sample as `mean ± sd`; the sd of a single value and the mean of none are n/a."""
+    if values.empty:
+        return "n/a"
+    sd = f"{values.std():,.{digits}f}" if len(values) > 1 else "n/a"
+    return f"{values.mean():,.{digits}f} ± {sd}"
+
+
+def delta_table(runs: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """Per-seed difference arm - baseline in one measure (rows arms, columns seeds), paired within
+    the other factors; then mean and standard deviation. NaN where either run diverged."""
+    by_arm = runs.pivot(index="arm", columns="seed", values=measure)
+    baselines = runs.drop_duplicates("arm").set_index("arm")["baseline"]
+    arms = [arm for arm in baselines.index if arm != baselines[arm]]
+    deltas = pd.DataFrame({arm: by_arm.loc[arm] - by_arm.loc[baselines[arm]] for arm in arms}).T
+    deltas.columns = [f"seed {seed}" for seed in deltas.columns]
+    return deltas.assign(mean=deltas.mean(axis=1), sd=deltas.std(axis=1)).rename_axis("arm")
+
+
+def takeaway(runs: pd.DataFrame, measure: str = "perplexity") -> str:
+    """Say, for each arm, how many seeds it improved and by how much; no claim beyond the sample."""
+    label, lower = MEASURES[measure].label, MEASURES[measure].lower_is_better
+    digits = MEASURES[measure].digits
+    sentences = []
+    for arm, row in delta_table(runs, measure).iterrows():
+        deltas = row.drop(["mean", "sd"]).dropna()
+        better = int(((deltas < 0) if lower else (deltas > 0)).sum())
+        change = f"{row['mean']:+.{digits}f}" if len(deltas) else "n/a"
+        sentences.append(
+            f"{arm}: {label} better than its baseline for {better} of {len(deltas)} seeds, "
+            f"mean change {change}."
+        )
+    return "\n".join(sentences) or "One arm: nothing to compare."
+
+
+def provenance_table(results: list[RunResult]) -> pd.DataFrame:
+    """List what the runs were made with. More than one value in a row is worth a look."""
+
+    def values(of: Callable[[RunResult], object]) -> str:
+        return ", ".join(dict.fromkeys(str(of(run)) for run in results))
+
+    rows = {
+        name: values(lambda run, name=name: run.provenance.get(name))  # type: ignore[misc]
+        for name in ("device", "device_name", "precision", "threads", "cores", "platform")
+    }
+    for package in results[0].provenance["packages"]:
+        rows[package] = values(lambda run, p=package: run.provenance["packages"].get(p))  # type: ignore[misc]
+    rows["git commit"] = values(lambda run: (run.provenance["git_commit"] or "none")[:12])
+    rows["working tree clean"] = values(lambda run: run.provenance["git_clean"])
+    rows["corpus SHA-256"] = values(lambda run: run.corpus_sha256[:12])
+    rows["tokens per run"] = values(lambda run: f"{run.tokens:,}")
+    rows["parameters"] = values(lambda run: f"{run.parameters:,}")
+    rows["runs resumed after a stop"] = str(sum(bool(run.resumed_at) for run in results))
+    return pd.Series(rows, name="").to_frame()
+
+
+def time_table(results: list[RunResult]) -> pd.DataFrame:
+    """Seconds per run by part (rows: part; columns: total over runs, median run)."""
+    seconds = pd.DataFrame([run.seconds for run in results])
+    table = pd.DataFrame({"all runs (s)": seconds.sum(), "median run (s)": seconds.median()})
+    return table.round(2).rename_axis("part")

@@ -1,0 +1,161 @@
+"""What a run leaves behind: its measures, its provenance, and how they are written."""
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+from pydantic import BaseModel, ConfigDict
+
+from lib.compute import describe
+from lib.config import Arm, Study
+from lib.corpus import Corpus
+from lib.evaluation import Scores, final_measures, heldout_measures
+from lib.model import count_parameters
+from lib.paths import ROOT, run_folder
+from lib.training import Trained, weights_digest
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How a measure is called, read and printed."""
+
+    label: str
+    lower_is_better: bool | None
+    digits: int
+
+
+MEASURES = {
+    "perplexity": Measure("validation perplexity", True, 3),
+    "perplexity_test": Measure("test perplexity", True, 3),
+    "accuracy": Measure("next-token accuracy", False, 4),
+    "grad_norm": Measure("final gradient norm", None, 4),
+    "grad_norm_last_tenth": Measure("gradient norm, mean of last tenth", None, 4),
+    "embedding_norm": Measure("mean embedding norm", None, 3),
+    "training_tokens_per_second": Measure("training tokens/s", False, 0),
+    "inference_tokens_per_second": Measure("inference tokens/s", False, 0),
+}
+"""Measures in the order in which tables show them."""
+
+
+class RunResult(BaseModel):
+    """All that is known of one run. `measures` repeat exactly on the same machine and versions;
+    `seconds` and `throughput` do not."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    study: str
+    study_hash: str
+    arm: str
+    baseline: str
+    levels: dict[str, Any]
+    seed: int
+    config: dict[str, Any]
+    corpus_sha256: str
+    status: Literal["completed", "diverged"]
+    diverged_at: int | None
+    resumed_at: list[int]
+    steps: int
+    tokens: int
+    parameters: int
+    initial_weights: str
+    batches: str
+    final_weights: str
+    measures: dict[str, float | None]
+    throughput: dict[str, float]
+    seconds: dict[str, float]
+    provenance: dict[str, Any]
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        """Show as a table in a notebook, and keep the whole result in it as JSON."""
+        rows: dict[str, str] = {"run": f"{self.study} / {self.arm} / seed {self.seed}"}
+        rows["status"] = self.status + (f" at step {self.diverged_at}" if self.diverged_at else "")
+        rows["parameters"], rows["tokens"] = f"{self.parameters:,}", f"{self.tokens:,}"
+        for name, measure in MEASURES.items():
+            value = (self.measures | self.throughput).get(name)
+            rows[measure.label] = "n/a" if value is None else f"{value:,.{measure.digits}f}"
+        table = pd.Series(rows, name="").to_frame()
+        return {
+            "application/json": self.model_dump(mode="json"),
+            "text/html": table.to_html(),
+            "text/plain": table.to_string(),
+        }
+
+
+def run_result(
+    study: Study, arm: Arm, seed: int, corpus: Corpus, trained: Trained, scores: Scores
+) -> RunResult:
+    """Put together the result of a run. A diverged run has measures of None, never of its ruins."""
+    measures: dict[str, float | None] = {
+        **heldout_measures(scores, corpus.dev_length),
+        **final_measures(trained.trace["grad_norm"].to_numpy()),
+    }
+    if trained.diverged_at is not None:
+        measures = dict.fromkeys(measures)
+    training_seconds = float(trained.trace["seconds"].sum())
+    tokens = int(trained.trace["tokens"].iloc[-1])
+    return RunResult(
+        study=study.name,
+        study_hash=study.hash,
+        arm=arm.id,
+        baseline=arm.baseline,
+        levels=arm.levels,
+        seed=seed,
+        config=arm.config.model_dump(),
+        corpus_sha256=corpus.sha256,
+        status="completed" if trained.diverged_at is None else "diverged",
+        diverged_at=trained.diverged_at,
+        resumed_at=trained.resumed_at,
+        steps=len(trained.trace),
+        tokens=tokens,
+        parameters=count_parameters(trained.model),
+        initial_weights=trained.initial_weights,
+        batches=trained.batches,
+        final_weights=weights_digest(trained.model),
+        measures=measures,
+        throughput={
+            "training_tokens_per_second": tokens / training_seconds,
+            "inference_tokens_per_second": len(scores.nll) / scores.seconds,
+        },
+        seconds={"training": training_seconds, "perplexity": scores.seconds},
+        provenance=describe(arm.config.training, trained.device) | git_state(),
+    )
+
+
+@lru_cache(maxsize=1)
+def git_state() -> dict[str, object]:
+    """Name the commit, and whether the working tree was clean; None where there is no git."""
+
+    def git(*words: str) -> str | None:
+        try:
+            command = ["git", "-C", str(ROOT), *words]
+            return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        except (OSError, subprocess.CalledProcessError):
+            return None
+
+    commit, changes = git("rev-parse", "HEAD"), git("status", "--porcelain")
+    return {
+        "git_commit": commit.strip() if commit else None,
+        "git_clean": None if changes is None else not changes.strip(),
+    }
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file atomically: it is either whole or not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", "utf-8")
+    partial.replace(path)
+
+
+def write_result(result: RunResult, trace: pd.DataFrame, curve: pd.DataFrame) -> Path:
+    """Write a run's trace and curve, and then, last, its result; return the result's path."""
+    folder = run_folder(result.study, result.arm, result.seed)
+    trace.to_parquet(folder / "trace.parquet")
+    curve.to_parquet(folder / "curve.parquet")
+    write_json(folder / "result.json", result.model_dump(mode="json"))
+    return folder / "result.json"

@@ -1,0 +1,109 @@
+# ---
+# jupyter:
+#   jupytext:
+#     cell_metadata_filter: tags,-all
+#     formats: ipynb,py:percent
+#     notebook_metadata_filter: kernelspec,jupytext,-jupytext.text_representation.jupytext_version
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 01 · Data
+# What the models read. A study stands or falls with its text: how long it is, which symbols it
+# holds, how much of the held-out part already stands in the training part, and how often a run's
+# budget passes over it.
+
+# %%
+# Find the repository: here or above; on Kaggle among the inputs, on Colab under /content.
+import sys
+from pathlib import Path
+
+here = Path.cwd()
+tops = (here.parent / "input", Path("/content"))
+found = [file.parents[1] for top in tops for file in top.glob("**/lib/paths.py")]
+root = next((p for p in [here, *here.parents, *found] if (p / "lib/paths.py").is_file()), None)
+if root is None:
+    raise FileNotFoundError("the repository is not here: clone it, or attach it as a Kaggle input")
+sys.path.insert(0, str(root))
+
+# %%
+import matplotlib.pyplot as plt
+import pandas as pd
+
+from lib.config import load_study
+from lib.corpus import (
+    corpus_summary,
+    duplication_report,
+    load_corpus,
+    sampling_table,
+    token_class_table,
+)
+from lib.figures import STYLE, symbol_counts
+from lib.paths import result_file, shown
+from lib.results import write_json
+
+# %% tags=["parameters"]
+study: str = "final"  # a name in params/
+
+# %% [markdown]
+# ## The corpus
+# Verified by hash before use. The first 90 % is for training; the rest is held out and cut at a
+# blank line into *dev*, where choices are made, and *test*, where results are reported.
+
+# %%
+plan = load_study(study)
+corpus = load_corpus(plan.corpus)
+summary = corpus_summary(corpus)
+parts = ("characters", "train", "heldout", "dev", "test")
+print(f"{corpus.name}, SHA-256 {corpus.sha256}")
+pd.Series({part: f"{summary[part]:,}" for part in parts}, name="characters").to_frame()
+
+# %% [markdown]
+# ## A sample
+# The beginning of the test part, as the models will be asked to predict it.
+
+# %%
+print(corpus.decode(corpus.test[:400]))
+
+# %% [markdown]
+# ## Symbols
+# The vocabulary is every symbol of the training part. A class with no symbol in a part is n/a.
+
+# %%
+print(f"{corpus.vocab_size} symbols: {corpus.symbols!r}")
+with plt.rc_context(STYLE):
+    figure, ax = plt.subplots(figsize=(9, 2.4))
+    symbol_counts(pd.Series(list(corpus.text)).value_counts(), ax)
+    plt.show()
+table = token_class_table(corpus)
+shares = [column for column in table if column.endswith("share")]
+table.style.format("{:,}", na_rep="n/a").format("{:.2%}", subset=shares, na_rep="n/a")
+
+# %% [markdown]
+# ## Duplication
+# How much held-out text a model could have seen word for word. Short lines (speakers' names, above
+# all) recur by nature; long lines and long windows should not.
+
+# %%
+duplication_report(corpus).to_frame().style.format("{:.2%}", na_rep="n/a")
+
+# %% [markdown]
+# ## Sampling
+# Batches are windows at random places, drawn with replacement; for one seed every arm draws the
+# same ones.
+
+# %%
+budget = plan.training.iterations * plan.training.batch_size * plan.model.block_size
+sampling_table(corpus, budget).to_frame()
+
+# %%
+result = result_file("01_data", plan.name)
+write_json(result, summary)
+print(shown(result))

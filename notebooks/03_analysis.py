@@ -1,0 +1,84 @@
+# ---
+# jupyter:
+#   jupytext:
+#     cell_metadata_filter: tags,-all
+#     formats: ipynb,py:percent
+#     notebook_metadata_filter: kernelspec,jupytext,-jupytext.text_representation.jupytext_version
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 03 · Analysis
+# All runs of a study in one table. A study with a run missing, or with runs that differ in what
+# must be equal (corpus, budget, precision, device, versions, paired weights and batches), is
+# refused by name.
+
+# %%
+# Find the repository: here or above; on Kaggle among the inputs, on Colab under /content.
+import sys
+from pathlib import Path
+
+here = Path.cwd()
+tops = (here.parent / "input", Path("/content"))
+found = [file.parents[1] for top in tops for file in top.glob("**/lib/paths.py")]
+root = next((p for p in [here, *here.parents, *found] if (p / "lib/paths.py").is_file()), None)
+if root is None:
+    raise FileNotFoundError("the repository is not here: clone it, or attach it as a Kaggle input")
+sys.path.insert(0, str(root))
+
+# %%
+from IPython.display import display
+
+from lib.collection import collect, study_results, tidy
+from lib.config import load_study
+from lib.paths import result_file, shown
+from lib.report import delta_table, provenance_table, summary_table, takeaway, time_table
+from lib.results import MEASURES, write_json
+
+# %% tags=["parameters"]
+study: str = "final"  # a name in params/
+
+# %%
+plan = load_study(study)
+results = collect(plan)
+runs = tidy(results)
+print(f"{plan.name}: {len(runs)} runs, study hash {plan.hash}")
+provenance_table(results)
+
+# %% [markdown]
+# ## Every arm
+# Mean ± standard deviation over seeds. Diverged runs are counted, never averaged in.
+
+# %%
+summary_table(runs).T
+
+# %% [markdown]
+# ## Paired differences
+# Arm - baseline, seed by seed: same initial weights, same batches.
+
+# %%
+for measure in ("perplexity", "accuracy"):
+    digits = MEASURES[measure].digits
+    table = delta_table(runs, measure).style.format(f"{{:+.{digits}f}}", na_rep="n/a")
+    display(table.set_caption(f"{MEASURES[measure].label}: arm - baseline"))
+
+# %%
+print(takeaway(runs))
+
+# %% [markdown]
+# ## Where the time went
+
+# %%
+time_table(results)
+
+# %%
+path = result_file("03_analysis", plan.name)
+write_json(path, study_results(plan, results))
+print(shown(path))
