@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from lib.config import Study
 from lib.results import MEASURES
 
 STYLE: dict[str, Any] = {
@@ -26,6 +27,7 @@ STYLE: dict[str, Any] = {
     "grid.alpha": 0.25,
     "legend.frameon": False,
     "figure.constrained_layout.use": True,
+    "figure.constrained_layout.w_pad": 0.08,
     "pdf.fonttype": 42,
 }
 
@@ -123,6 +125,11 @@ def symbol_counts(counts: pd.Series, ax: Axes) -> Axes:
     ax.set(yscale="log", ylabel="occurrences")
     ax.grid(visible=False, axis="x")
     return ax
+
+
+def figure_title(study: Study, setting: str) -> str:
+    """Say which study and setting a figure shows and over how many seeds."""
+    return ", ".join(filter(None, (study.name, setting, f"n = {len(study.seeds)} seeds")))
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:

@@ -2,7 +2,7 @@
 
 import os
 
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from lib.training import Report
 

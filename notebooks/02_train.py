@@ -33,10 +33,7 @@ if root is None:
 sys.path.insert(0, str(root))
 
 # %%
-import time
-
 import matplotlib.pyplot as plt
-import pandas as pd
 
 from lib.compute import random_stream
 from lib.config import load_study
@@ -58,10 +55,8 @@ plan = load_study(study)
 this = plan.arm(arm)
 plan.require_seed(seed)
 corpus = load_corpus(this.config.corpus)
-pd.DataFrame(
-    [(section, *item) for section, fields in this.config for item in fields],
-    columns=["section", "field", "value"],
-).astype(str).set_index(["section", "field"]).T
+for section, fields in this.config:
+    print(f"{section}: {fields}")
 
 # %% [markdown]
 # ## Training
@@ -88,9 +83,8 @@ with plt.rc_context(STYLE):
 # Every held-out character, in adjacent windows of the context length.
 
 # %%
-start = time.perf_counter()
 scores = score(trained.model, corpus.heldout, this.config.evaluation.batch_size)
-print(f"{len(scores.nll):,} characters scored in {time.perf_counter() - start:.1f} s")
+print(f"{len(scores.nll):,} characters scored in {scores.seconds:.1f} s")
 
 # %% [markdown]
 # What this model writes, at temperature 1:

@@ -37,7 +37,7 @@ import matplotlib.pyplot as plt
 
 from lib.collection import collect, read_curves, tidy
 from lib.config import load_study
-from lib.figures import STYLE, paired_seeds, save, trend
+from lib.figures import STYLE, figure_title, paired_seeds, save, trend
 from lib.paths import result_file, shown, study_folder
 from lib.results import write_json
 
@@ -64,7 +64,7 @@ for setting, part in curve.groupby("setting", sort=False):
         trend(steps, "grad_norm", axes[1])
         trend(part, "embedding_norm", axes[2])
         trend(steps, "second_moment_mean", axes[3]).set_yscale("log")
-        figure.suptitle(f"{plan.name}  {setting}  (n = {len(plan.seeds)} seeds)")
+        figure.suptitle(figure_title(plan, setting))
         files += save(figure, folder, f"trend,{setting}".rstrip(","))
         plt.show()
 
@@ -79,7 +79,7 @@ for setting, part in runs.groupby("setting", sort=False):
         measures = ("perplexity", "accuracy", "grad_norm", "embedding_norm")
         for measure, ax in zip(measures, axes, strict=True):
             paired_seeds(part, measure, ax)
-        figure.suptitle(f"{plan.name}  {setting}  (n = {len(plan.seeds)} seeds)")
+        figure.suptitle(figure_title(plan, setting))
         files += save(figure, folder, f"comparison,{setting}".rstrip(","))
         plt.show()
 
