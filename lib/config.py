@@ -65,7 +65,7 @@ class TrainingConfig(Section):
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
     eps: PositiveFloat = 1e-8
-    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1
     gradient_clip: PositiveFloat | None = None
     """Largest gradient norm that is applied; the norm is recorded before it. None: off."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
@@ -142,7 +142,8 @@ class Study(RunConfig):
                 raise ValueError(f"factors: {unknown(factor, known)}")
             _refuse_repeats(f"factors.{factor}", levels)
         _refuse_repeats("seeds", self.seeds)
-        list(self.arms())  # an impossible level is an error now, not after an hour of runs
+        # An impossible level is an error now, not after an hour of runs.
+        _refuse_repeats("factors", [arm.id for arm in self.arms()])
         return self
 
     @property
@@ -194,7 +195,7 @@ def arm_id(levels: dict[str, Level]) -> str:
     """Write levels as a readable, path-safe name, e.g. `layernorm,embedding_std=0.02`."""
     parts = []
     for factor, value in levels.items():
-        text = f"{value:g}" if isinstance(value, float) else str(value).lower()
+        text = f"{value:.12g}" if isinstance(value, float) else str(value).lower()
         named = isinstance(value, str) and factor != "corpus.source"
         parts.append(text if named else f"{factor.rpartition('.')[2]}={Path(text).name}")
     return ",".join(parts) or "baseline"
@@ -221,7 +222,10 @@ def load_study(study: str | Path) -> Study:
     Raises ConfigError when the file is missing, is not valid YAML, holds an unknown or impossible
     field, or is called otherwise than the study in it.
     """
-    path = PARAMS / f"{Path(study).name.removesuffix('.yaml')}.yaml"
+    given = Path(study)
+    if given.parent not in (Path(), Path("params")) and given.resolve().parent != PARAMS.resolve():
+        raise ConfigError(f"study: {given} is elsewhere; copy it into params/")
+    path = PARAMS / f"{given.name.removesuffix('.yaml')}.yaml"
     if not path.is_file():
         names = [p.stem for p in sorted(PARAMS.glob("*.yaml"))]
         raise ConfigError(f"study: {unknown(path.stem, names)} in params/")

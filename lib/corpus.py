@@ -6,10 +6,10 @@ Any UTF-8 text works as a corpus, by path; `tinyshakespeare` is known by name an
 import hashlib
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -166,8 +166,9 @@ def _download(name: str, known: KnownCorpus) -> Path:
             )
         )
     except Exception as error:
+        reason = "wrong hash" if isinstance(error, ValueError) else type(error).__name__
         raise CorpusError(
-            f"{name}: not found and not downloaded ({type(error).__name__}). Provide it in one of "
+            f"{name}: not found and not downloaded ({reason}). Provide it in one of "
             f"three ways: put it at {shown(folder / known.file_name)} (from {known.url}); attach a "
             f"Kaggle input that holds {known.file_name}; or set corpus.source to a text file's path"
         ) from error
@@ -226,14 +227,20 @@ def duplication_report(corpus: Corpus, gram: int = 24) -> pd.Series:
     long = [line for line in lines if len(line) >= gram]
     return pd.Series(
         {
-            "lines found in train": np.mean([line in known_lines for line in lines]),
-            f"lines of at least {gram} characters found in train": (
-                np.mean([line in known_lines for line in long]) if long else float("nan")
+            "lines found in train": _share(line in known_lines for line in lines),
+            f"lines of at least {gram} characters found in train": _share(
+                line in known_lines for line in long
             ),
-            f"{gram}-character windows found in train": np.mean([g in known_grams for g in grams]),
+            f"{gram}-character windows found in train": _share(g in known_grams for g in grams),
         },
         name="share of held-out",
     )
+
+
+def _share(found: Iterable[bool]) -> float:
+    """Share of what was found; NaN when there was nothing to look for."""
+    values = list(found)
+    return sum(values) / len(values) if values else float("nan")
 
 
 def corpus_summary(corpus: Corpus) -> dict[str, object]:

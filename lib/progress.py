@@ -1,6 +1,8 @@
 """Showing how far a run is: a bar for a person, one line per evaluation for a log."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from tqdm import tqdm
 
@@ -10,17 +12,17 @@ HEADLESS = "STUDY_HEADLESS"
 """Environment variable that `lib.execution` sets: nobody watches, so no bars."""
 
 
-def training_progress(total: int) -> Report:
-    """Return what `lib.training.train` calls after each of `total` steps."""
+@contextmanager
+def training_progress(total: int) -> Iterator[Report]:
+    """Give what `lib.training.train` calls after each of `total` steps."""
     if os.environ.get(HEADLESS):
-        return lambda step, line: print(line, flush=True) if line else None
-    bar = tqdm(total=total, unit="step")
+        yield lambda step, line: print(line, flush=True) if line else None
+        return
+    with tqdm(total=total, unit="step") as bar:
 
-    def update(step: int, line: str) -> None:
-        bar.update(step - bar.n)
-        if line:
-            bar.set_postfix_str(line.partition(": ")[2])
-        if step == total:
-            bar.close()
+        def update(step: int, line: str) -> None:
+            bar.update(step - bar.n)
+            if line:
+                bar.set_postfix_str(line.partition(": ")[2])
 
-    return update
+        yield update

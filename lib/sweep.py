@@ -60,7 +60,7 @@ def run(studies: list[Study], flags: list[str]) -> int:
     command += ["studies=" + ",".join(study.name for study in studies)]
     # Snakemake's own lock would outlive a kill; ours does not, and each run has one of its own.
     command += ["--nolock", "--rerun-incomplete", "--keep-going"]
-    command += ["--rerun-triggers", "mtime", "params", *flags]
+    command += ["--rerun-triggers", "mtime", "params", "input", *flags]
     environment = os.environ | {GPUS: ",".join(gpus), "PYTHONPATH": str(ROOT)}
     if _TELLING & set(flags):
         return subprocess.run(command, cwd=ROOT, env=environment).returncode

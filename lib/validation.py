@@ -27,12 +27,16 @@ class _StrictLoader(yaml.SafeLoader):
     """YAML's safe loader, except that a repeated key is an error; YAML would keep the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
+        seen = set()
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":  # <<: *shared
+                continue
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"field '{key}' stands twice", node.start_mark
+                    None, None, f"field '{key}' stands twice", key_node.start_mark
                 )
+            seen.add(key)
         return super().construct_mapping(node, deep)
 
 
@@ -61,25 +65,34 @@ def explain(error: ValidationError, schema: type[BaseModel]) -> str:
         elif item["type"] == "missing":
             lines.append(f"{name}: is missing; add it")
         else:
-            lines.append(
-                f"{name}: {value!r} is not allowed. {message}{_remedy(value, owner, last)}"
-            )
+            options = _options(owner, last)
+            remedy = _remedy(item["type"], value, options)
+            lines.append(f"{name}: {value!r} is not allowed. {message}{remedy}")
     return "; ".join(dict.fromkeys(lines))
 
 
-def _remedy(value: Any, owner: Any, field: Any) -> str:
-    if isinstance(value, bool):
+def _options(owner: Any, field: Any) -> list[str]:
+    """List the words that a field allows; none for a field of another kind."""
+    found = getattr(owner, "model_fields", {}).get(field)
+    return [o for o in get_args(found.annotation) if isinstance(o, str)] if found else []
+
+
+def _remedy(kind: str, value: Any, options: list[str]) -> str:
+    if kind == "literal_error" and isinstance(value, bool):
         return f" (YAML reads a bare no/off/yes/on as {value}; write the value in quotes)"
-    if isinstance(value, str):
+    if kind == "literal_error" and (nearest := get_close_matches(str(value), options, n=1)):
+        return f"; did you mean '{nearest[0]}'?"
+    if kind in ("float_type", "int_type") and isinstance(value, str):
         try:
-            return f" (YAML reads '{value}' as text; write {float(value):.1e})"
+            number = float(value)
         except ValueError:
-            annotation = getattr(owner, "model_fields", {}).get(field)
-            options = (
-                [o for o in get_args(annotation.annotation) if isinstance(o, str)]
-                if annotation
-                else []
-            )
-            nearest = get_close_matches(value, options, n=1)
-            return f"; did you mean '{nearest[0]}'?" if nearest else ""
+            return ""
+        written = f"{number:.0f}" if kind == "int_type" else yaml_number(number)
+        return f" (YAML reads '{value}' as text; write {written})"
     return ""
+
+
+def yaml_number(number: float) -> str:
+    """Write a float so that YAML 1.1 reads it back as one: 1e-08 would be text, 1.0e-08 is not."""
+    text = repr(number)
+    return text if "." in text else text.replace("e", ".0e")

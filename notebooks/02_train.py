@@ -64,8 +64,8 @@ for section, fields in this.config:
 
 # %%
 folder = run_folder(plan.name, this.id, seed)
-progress = training_progress(this.config.training.iterations)
-trained = train(this.config, corpus, seed, folder, progress)
+with training_progress(this.config.training.iterations) as progress:
+    trained = train(this.config, corpus, seed, folder, progress)
 if trained.diverged_at:
     print(f"DIVERGED at step {trained.diverged_at}: its loss or gradient is not finite")
 
@@ -90,9 +90,12 @@ print(f"{len(scores.nll):,} characters scored in {scores.seconds:.1f} s")
 # What this model writes, at temperature 1:
 
 # %%
-prompt = corpus.encode("\n")[None].to(trained.device)
-text = trained.model.generate(prompt, 200, random_stream(seed, "sample"))
-print(corpus.decode(text[0]))
+if trained.diverged_at is None:
+    prompt = corpus.encode("\n")[None].to(trained.device)
+    text = trained.model.generate(prompt, 200, random_stream(seed, "sample"))
+    print(corpus.decode(text[0]))
+else:
+    print("nothing: the weights of a diverged model give no probabilities")
 
 # %% [markdown]
 # ## Result

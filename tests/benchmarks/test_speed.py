@@ -1,0 +1,125 @@
+"""How fast a training step is, beside Hugging Face GPT-2 at the same configuration.
+
+Run alone on a quiet machine: `./run_all.sh test -m benchmark -s`. Steps of both sides alternate in
+one process, so that a machine whose speed drifts slows both; medians and ratios are what counts.
+"""
+
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from lib.config import load_study
+from lib.corpus import load_corpus, sample_batch
+from lib.training import _Run
+
+pytestmark = pytest.mark.benchmark
+CORES = multiprocessing.cpu_count()
+
+
+def our_step(folder: Path) -> Callable[[], None]:
+    """All that one step of `final` does: batch, hash, backward, norm, AdamW, trace."""
+    arm = load_study("final").arm("none")
+    return _Run(arm.config, load_corpus(arm.config.corpus), 0, folder).advance
+
+
+def hugging_face_step() -> Callable[[], None]:
+    """The peer's step: batch, forward with its own loss, backward, norm, AdamW."""
+    config = GPT2Config(
+        vocab_size=65, n_positions=128, n_embd=128, n_layer=8, n_head=8, activation_function="gelu",
+        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False,
+    )  # fmt: skip
+    model = GPT2LMHeadModel(config)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
+    corpus, stream = load_corpus(load_study("final").corpus), torch.Generator().manual_seed(0)
+
+    def step() -> None:
+        x, _ = sample_batch(corpus.train, 16, 128, stream)
+        loss = model(x, labels=x).loss
+        loss.backward()
+        torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        loss.item()
+
+    return step
+
+
+def timed(steps: list[Callable[[], None]], rounds: int) -> list[list[float]]:
+    """Time `steps` in turn; seconds per step and round, after two rounds of warm-up."""
+    seconds: list[list[float]] = [[] for _ in steps]
+    for _ in range(rounds + 2):
+        for step, column in zip(steps, seconds, strict=True):
+            start = time.perf_counter()
+            step()
+            column.append(time.perf_counter() - start)
+    return [column[2:] for column in seconds]
+
+
+def gemm_peak(threads: int) -> float:
+    """Best measured fp32 rate (FLOP/s) of a matrix product at the model's shapes."""
+    torch.set_num_threads(threads)
+    best = 0.0
+    for n, k, m in ((512, 128, 512), (512, 512, 128), (2048, 128, 512), (2048, 512, 128)):
+        a, b = torch.randn(n, k), torch.randn(k, m)
+        for _ in range(50):
+            start = time.perf_counter()
+            torch.mm(a, b)
+            best = max(best, 2 * n * k * m / (time.perf_counter() - start))
+    return best
+
+
+def flop_per_step() -> float:
+    """Matrix products of forward and backward (3 × forward): linear layers, output, attention."""
+    tokens, width, layers = 16 * 128, 128, 8
+    linear = layers * 12 * width * width + 65 * width
+    attention = layers * 2 * 128 * width
+    return 3 * 2 * tokens * (linear + attention)
+
+
+def worker(folder: Path, barrier: Barrier, seconds: "multiprocessing.Queue[float]") -> None:
+    step = our_step(folder)
+    barrier.wait()
+    start = time.perf_counter()
+    for _ in range(20):
+        step()
+    seconds.put((time.perf_counter() - start) / 20)
+
+
+@pytest.mark.parametrize("threads", sorted({1, CORES}))
+def test_a_step_is_at_least_as_fast_as_hugging_faces(threads: int, tmp_path: Path) -> None:
+    ours, theirs = our_step(tmp_path), hugging_face_step()
+    torch.use_deterministic_algorithms(False)  # the peer need not pay for ours
+    torch.set_num_threads(threads)
+    a, b = timed([ours, theirs], 20)
+    ratio = statistics.median(y / x for x, y in zip(a, b, strict=True))
+    peak = flop_per_step() / statistics.median(a) / gemm_peak(threads)
+    print(f"\n{threads} threads: {ratio:.2f} × Hugging Face's speed, {peak:.0%} of the GEMM peak")
+    assert ratio >= 1
+
+
+@pytest.mark.skipif(CORES < 2, reason="needs two cores")
+def test_two_workers_beat_one_process_with_all_threads(tmp_path: Path) -> None:
+    torch.set_num_threads(CORES)
+    (theirs,) = timed([hugging_face_step()], 10)
+    context = multiprocessing.get_context("spawn")
+    barrier, seconds = context.Barrier(2), context.Queue()
+    workers = [
+        context.Process(target=worker, args=(tmp_path / str(i), barrier, seconds)) for i in (0, 1)
+    ]
+    for process in workers:
+        process.start()
+    per_step = max(seconds.get(timeout=300) for _ in workers) / 2
+    for process in workers:
+        process.join()
+    ratio = statistics.median(theirs) / per_step
+    print(
+        f"\ntwo workers: {ratio:.2f} × the throughput of Hugging Face's step with {CORES} threads"
+    )
+    assert ratio >= 1.25

@@ -1,0 +1,108 @@
+"""What several tests need: the corpus, small studies, and a copied tree that runs by itself."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from lib.config import CorpusConfig, RunConfig, Study
+from lib.corpus import KNOWN, Corpus, load_corpus
+from lib.paths import ROOT, corpus_places
+
+torch.set_num_threads(1)
+
+TINY = {
+    "corpus": {"source": "tinyshakespeare", "fraction": 0.02},
+    "model": {"n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 16},
+    "training": {
+        "iterations": 12,
+        "batch_size": 4,
+        "learning_rate": 1e-3,
+        "checkpoint_interval": 5,
+    },
+    "evaluation": {"interval": 4, "dev_windows": 4, "batch_size": 64},
+}
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Corpus:
+    """The real corpus, with a sliver of its training part."""
+    return load_corpus(CorpusConfig(fraction=0.02))
+
+
+@pytest.fixture
+def tiny() -> RunConfig:
+    """A run of a second or so."""
+    return RunConfig.model_validate(TINY)
+
+
+@pytest.fixture
+def tiny_study() -> Study:
+    """Two arms × two seeds of the tiny run."""
+    factors = {"model.embedding_norm": ["none", "layernorm"]}
+    return Study.model_validate(TINY | {"name": "tiny", "factors": factors, "seeds": [0, 1]})
+
+
+def change(config: RunConfig, section: str, **fields: object) -> RunConfig:
+    """Return a run's parameters with some fields of a section replaced, validated anew."""
+    content = config.model_dump()
+    content[section] |= fields
+    return RunConfig.model_validate(content)
+
+
+class Tree:
+    """A copy of the repository with the corpus in it, in which studies run as a user runs them."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        ignored = shutil.ignore_patterns("runs", "papers", "data", ".git", ".venv", ".*cache*")
+        shutil.copytree(ROOT, root, ignore=ignored)
+        source = next(p for p in corpus_places(KNOWN["tinyshakespeare"].file_name) if p.is_file())
+        (root / "data").mkdir()
+        shutil.copyfile(source, root / "data" / source.name)
+        # Sweeps run in the environment that the tests run in.
+        bin_folder = str(Path(sys.executable).parent)
+        self.environment = os.environ | {
+            "VIRTUAL_ENV": sys.prefix,
+            "PATH": bin_folder + os.pathsep + os.environ["PATH"],
+        }
+        shutil.copyfile(root / "requirements.lock", Path(sys.prefix) / ".embedding-norm-lock")
+
+    def write_study(self, name: str, **content: object) -> None:
+        text = yaml.safe_dump(TINY | {"name": name, "seeds": [0]} | content)
+        (self.root / "params" / f"{name}.yaml").write_text(text, "utf-8")
+
+    def start(self, *words: str) -> "subprocess.Popen[str]":
+        """Start `./run_all.sh` in a process group of its own."""
+        return subprocess.Popen(
+            ["./run_all.sh", *words],
+            cwd=self.root,
+            env=self.environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def run_all(self, *words: str) -> tuple[int, str]:
+        """Run `./run_all.sh` to its end; return its status and all it printed."""
+        process = self.start(*words)
+        text, _ = process.communicate(timeout=300)
+        return process.returncode, text
+
+    def run_folder(self, study: str, arm: str, seed: int = 0) -> Path:
+        return self.root / "runs" / study / arm / f"seed-{seed}"
+
+
+@pytest.fixture(scope="session")
+def smoke_tree(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tree, str]:
+    """A copied tree in which the README's smoke command has been run, and what that printed."""
+    tree = Tree(tmp_path_factory.mktemp("smoke") / "embedding-norm")
+    status, text = tree.run_all("params/smoke.yaml")
+    assert status == 0, text
+    return tree, text

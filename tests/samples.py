@@ -1,0 +1,56 @@
+"""Made-up runs of a study, consistent with one another."""
+
+from lib.config import Study
+from lib.results import RunResult
+
+PERPLEXITY = {"none": [20.0, 22.0], "layernorm": [19.0, 20.0]}
+
+
+def sample_runs(study: Study) -> list[RunResult]:
+    """One completed run per arm and seed; perplexities as in `PERPLEXITY`."""
+    return [
+        RunResult(
+            study=study.name,
+            study_hash=study.hash,
+            arm=arm.id,
+            baseline=arm.baseline,
+            levels=arm.levels,
+            seed=seed,
+            config=arm.config.model_dump(),
+            corpus_sha256="c" * 64,
+            status="completed",
+            diverged_at=None,
+            resumed_at=[],
+            steps=12,
+            tokens=768,
+            parameters=1000,
+            initial_weights=f"weights of seed {seed}",
+            batches=f"batches of seed {seed}",
+            final_weights=f"{arm.id} {seed}",
+            measures={
+                "perplexity": PERPLEXITY[arm.id][seed],
+                "perplexity_dev": 20.0,
+                "perplexity_test": 21.0,
+                "accuracy": 0.25 + 0.01 * seed,
+                "accuracy_test": 0.25,
+                "embedding_norm": 0.3,
+                "grad_norm": 0.5,
+                "grad_norm_last_tenth": 0.6,
+            },
+            throughput={"training_tokens_per_second": 1e4, "inference_tokens_per_second": 1e5},
+            seconds={"training": 1.5, "perplexity": 0.5},
+            provenance={
+                "device": "cpu",
+                "device_name": "a processor",
+                "precision": "fp32",
+                "threads": 1,
+                "cores": 2,
+                "platform": "Linux x86_64",
+                "packages": {"python": "3.11.7", "torch": "2.13.0"},
+                "git_commit": "a" * 40,
+                "git_clean": True,
+            },
+        )
+        for arm in study.arms()
+        for seed in study.seeds
+    ]

@@ -1,0 +1,109 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from lib.compute import random_stream
+from lib.config import ModelConfig
+from lib.corpus import Corpus
+from lib.evaluation import (
+    dev_point,
+    evenly_spaced_windows,
+    final_measures,
+    heldout_measures,
+    perplexity,
+    score,
+)
+from lib.model import GPT, hugging_face_layout
+
+
+@pytest.fixture(scope="module")
+def model(corpus: Corpus) -> GPT:
+    config = ModelConfig(n_layer=2, n_head=2, n_embd=16, block_size=16, embedding_std=0.5)
+    return GPT(config, corpus.vocab_size, random_stream(0, "weights"))
+
+
+def test_scores_are_hugging_faces_losses_window_by_window(model: GPT, corpus: Corpus) -> None:
+    config = GPT2Config(
+        vocab_size=65, n_positions=16, n_embd=16, n_layer=2, n_head=2, activation_function="gelu"
+    )
+    peer = GPT2LMHeadModel(config).eval()
+    peer.load_state_dict(dict(hugging_face_layout(model.state_dict())), strict=False)
+    text = corpus.heldout[: 5 * 16 + 8]  # the last window is shorter
+    expected = []
+    for start in range(0, len(text) - 1, 16):
+        window = text[start : start + 17]
+        logits = peer(window[None, :-1]).logits[0]
+        expected += F.cross_entropy(logits, window[1:], reduction="none").tolist()
+    np.testing.assert_allclose(score(model, text, 2).nll, expected, atol=1e-5)
+
+
+def test_every_character_but_the_first_is_scored_once(model: GPT, corpus: Corpus) -> None:
+    scores = score(model, corpus.heldout, 256)
+    assert len(scores.nll) == len(scores.correct) == len(scores.embedding_norm) == 111_539
+
+
+@pytest.mark.parametrize("length", [2, 16, 17, 18, 33, 100])
+def test_scores_do_not_depend_on_the_batch_size(model: GPT, corpus: Corpus, length: int) -> None:
+    one, many = (score(model, corpus.heldout[:length], size) for size in (1, 64))
+    assert len(one.nll) == length - 1
+    np.testing.assert_allclose(one.nll, many.nll, atol=1e-5)
+
+
+def test_a_model_without_preferences_has_the_perplexity_of_its_vocabulary(corpus: Corpus) -> None:
+    config = ModelConfig(n_layer=1, n_head=1, n_embd=8, block_size=16)
+    uniform = GPT(config, corpus.vocab_size, random_stream(0, "weights"))
+    with torch.no_grad():
+        uniform.transformer.wte.weight.zero_()  # tied: all logits are 0
+    scores = score(uniform, corpus.heldout[:2000], 64)
+    assert perplexity(scores.nll) == pytest.approx(65, rel=1e-6)
+
+
+def test_perplexity_is_the_exponential_of_the_mean() -> None:
+    assert perplexity(np.array([math.log(2), math.log(8)])) == pytest.approx(4)
+    assert perplexity(np.array([1e6])) == math.inf
+
+
+def test_accuracy_counts_the_most_likely_character(model: GPT, corpus: Corpus) -> None:
+    text = corpus.heldout[:17]
+    guesses = model(text[None, :-1])[0].argmax(-1)
+    assert score(model, text, 1).correct.tolist() == (guesses == text[1:]).tolist()
+
+
+def test_embedding_norm_is_of_the_vector_entering_block_1(model: GPT, corpus: Corpus) -> None:
+    text = corpus.heldout[:17]
+    seen = []
+    handle = model.transformer.h[0].register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    scores = score(model, text, 1)
+    handle.remove()
+    np.testing.assert_allclose(scores.embedding_norm, seen[0][0].norm(dim=-1), rtol=1e-5)
+
+
+def test_dev_and_test_perplexity_make_up_the_whole(model: GPT, corpus: Corpus) -> None:
+    scores = score(model, corpus.heldout, 256)
+    measures = heldout_measures(scores, corpus.dev_length)
+    n_dev, n_test = corpus.dev_length - 1, len(corpus.test)
+    assert n_dev + n_test == len(scores.nll)
+    pooled = n_dev * math.log(measures["perplexity_dev"])
+    pooled += n_test * math.log(measures["perplexity_test"])
+    assert measures["perplexity"] == pytest.approx(math.exp(pooled / len(scores.nll)), rel=1e-9)
+
+
+def test_dev_point_is_the_mean_over_its_windows(model: GPT, corpus: Corpus) -> None:
+    windows = evenly_spaced_windows(corpus.dev, 4, 16)
+    assert windows.shape == (4, 17)
+    assert torch.equal(windows[0], corpus.dev[:17])
+    assert torch.equal(windows[-1], corpus.dev[-17:])
+    loss, norm = dev_point(model, windows)
+    singly = [score(model, window, 1) for window in windows]
+    assert loss == pytest.approx(np.mean([s.nll.mean() for s in singly]), rel=1e-5)
+    assert norm == pytest.approx(np.mean([s.embedding_norm.mean() for s in singly]), rel=1e-5)
+
+
+def test_final_gradient_norm_and_the_mean_of_the_last_tenth() -> None:
+    norms = np.arange(1.0, 31.0)
+    assert final_measures(norms) == {"grad_norm": 30.0, "grad_norm_last_tenth": 29.0}
+    assert final_measures(norms[:5]) == {"grad_norm": 5.0, "grad_norm_last_tenth": 5.0}

@@ -1,0 +1,120 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+
+from lib.config import Study, load_study
+from lib.figures import (
+    STYLE,
+    figure_title,
+    look,
+    paired_seeds,
+    run_curve,
+    save,
+    symbol_counts,
+    trend,
+)
+
+VARIANTS = ["none", "layernorm", "rmsnorm", "center", "scale", "grad_shrink"]
+
+
+@pytest.fixture
+def ax() -> Iterator[Axes]:
+    before = dict(mpl.rcParams)
+    yield Figure().add_subplot()
+    assert dict(mpl.rcParams) == before  # no function touches global state
+
+
+@pytest.fixture
+def curves() -> pd.DataFrame:
+    return pd.DataFrame(
+        [
+            {"variant": variant, "seed": seed, "step": step, "dev_loss": 4.0 - step + seed}
+            for variant in VARIANTS[:3]
+            for seed in (0, 1)
+            for step in (0, 1, 2)
+        ]
+    )
+
+
+@pytest.fixture
+def runs() -> pd.DataFrame:
+    values = {"none": [20.0, 22.0], "layernorm": [19.0, np.nan]}
+    return pd.DataFrame(
+        [
+            {"variant": variant, "seed": seed, "perplexity": value}
+            for variant, column in values.items()
+            for seed, value in enumerate(column)
+        ]
+    )
+
+
+def test_a_variant_looks_the_same_whoever_is_beside_it() -> None:
+    assert look(["rmsnorm"])["palette"]["rmsnorm"] == look(VARIANTS)["palette"]["rmsnorm"]
+
+
+def test_variants_differ_in_colour_dashes_and_marker_and_unknown_ones_get_their_own() -> None:
+    for values in look([*VARIANTS, "n_layer=4", "n_layer=8"]).values():
+        assert len(set(values.values())) == 8
+
+
+def test_trend_draws_the_mean_over_seeds_and_the_full_range(ax: Axes, curves: pd.DataFrame) -> None:
+    assert trend(curves, "dev_loss", ax) is ax
+    lines = [line for line in ax.lines if len(line.get_xdata())]
+    assert len(lines) == 3
+    np.testing.assert_allclose(lines[0].get_ydata(), [4.5, 3.5, 2.5])
+    assert lines[1].get_color() == look(VARIANTS)["palette"]["layernorm"]
+    band = ax.collections[0].get_paths()[0].vertices
+    assert (band[:, 1].min(), band[:, 1].max()) == (2.0, 5.0)
+
+
+def test_paired_seeds_draw_one_line_per_seed_and_gaps_for_diverged_runs(
+    ax: Axes, runs: pd.DataFrame
+) -> None:
+    assert paired_seeds(runs, "perplexity", ax) is ax
+    first, second = (line.get_ydata() for line in ax.lines)
+    assert list(first) == [20.0, 19.0]
+    assert second[0] == 22.0
+    assert np.isnan(second[1])
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["none", "layernorm"]
+
+
+def test_paired_seeds_draw_an_arm_without_any_completed_run(ax: Axes, runs: pd.DataFrame) -> None:
+    runs.loc[runs["variant"] == "layernorm", "perplexity"] = np.nan
+    paired_seeds(runs, "perplexity", ax)
+    assert len(ax.get_xticklabels()) == 2
+
+
+def test_run_curve_draws_the_column(ax: Axes, curves: pd.DataFrame) -> None:
+    run_curve(curves[:3], "dev_loss", ax)
+    assert list(ax.lines[0].get_ydata()) == [4.0, 3.0, 2.0]
+
+
+def test_symbols_are_shown_readably_most_frequent_first(ax: Axes) -> None:
+    symbol_counts(pd.Series({"a": 2, " ": 9, "\n": 5, "$": 1}), ax)
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["␣", r"\n", "a", r"\$"]
+    assert [bar.get_height() for bar in ax.patches] == [9, 5, 2, 1]
+    assert to_rgb(ax.patches[0].get_facecolor()) == to_rgb("#0072B2")
+
+
+def test_the_same_data_gives_the_same_files(tmp_path: Path, curves: pd.DataFrame) -> None:
+    contents = []
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        with mpl.rc_context(STYLE):
+            figure = Figure()
+            trend(curves, "dev_loss", figure.add_subplot())
+            paths = save(figure, folder, "trend")
+        assert [path.name for path in paths] == ["trend.pdf", "trend.png"]
+        contents.append([path.read_bytes() for path in paths])
+    assert contents[0] == contents[1]
+
+
+def test_title_names_study_setting_and_seeds(tiny_study: Study) -> None:
+    assert figure_title(tiny_study, "") == "tiny, n = 2 seeds"
+    assert figure_title(load_study("final"), "mlp_ratio=4") == "final, mlp_ratio=4, n = 5 seeds"

@@ -1,0 +1,97 @@
+"""The habits of the house, checked."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+
+import pytest
+import yaml
+from rattler import MatchSpec
+
+from lib.config import load_study
+from lib.paths import PARAMS, ROOT
+
+# A room imports only from rooms before it.
+FLOORS = [
+    *("paths", "validation", "config", "corpus", "model", "compute", "evaluation", "training"),
+    *("progress", "results", "collection", "report", "figures", "execution", "archive", "sweep"),
+]
+MODULES = sorted((ROOT / "lib").glob("*.py"))
+
+
+def tracked() -> list[str]:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    return listed.stdout.splitlines()
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: p.stem)
+def test_imports_run_one_way(path):
+    above = FLOORS[: FLOORS.index(path.stem)] if path.stem != "__init__" else []
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lib."):
+            assert node.module.removeprefix("lib.") in above
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: p.stem)
+def test_no_room_is_longer_than_300_lines(path):
+    assert len(path.read_text("utf-8").splitlines()) <= 300
+
+
+@pytest.mark.parametrize("path", sorted(PARAMS.glob("*.yaml")), ids=lambda p: p.stem)
+def test_every_parameter_file_loads(path):
+    assert load_study(path).name == path.stem
+
+
+@pytest.mark.parametrize("command", [["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]])
+def test_the_code_is_clean(command):
+    done = subprocess.run(
+        [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_gitignore_swallows_no_code():
+    paths = [f"lib/{p.name}" for p in MODULES] + ["notebooks/02_train.ipynb", "tests/conftest.py"]
+    done = subprocess.run(["git", "check-ignore", "--no-index", *paths], cwd=ROOT,
+                          capture_output=True, text=True)  # fmt: skip
+    assert done.stdout == ""
+
+
+def test_the_top_level_holds_what_the_project_fixes():
+    allowed = {"notebooks", "lib", "params", "papers", "tests", "environment.yml", "run_all.sh"}
+    allowed |= {"README.md", "LICENSE", "pyproject.toml", "requirements.lock"}
+    top = {name.partition("/")[0] for name in tracked()}
+    assert {name for name in top if not name.startswith(".")} == allowed
+
+
+def test_environment_yml_lists_pyprojects_packages_and_parses_as_conda_would():
+    content = yaml.safe_load((ROOT / "environment.yml").read_text("utf-8"))
+    *conda, pip = content["dependencies"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert pip["pip"] == project["dependencies"]
+    for spec in conda:
+        assert str(MatchSpec(spec, strict=True).name.normalized) in ("python", "pip")
+    assert project["requires-python"].replace(" ", "") in conda[0].replace(" ", "")
+
+
+def test_the_lock_pins_every_dependency_but_torch_by_hash():
+    lock = (ROOT / "requirements.lock").read_text("utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = [d for group in project["optional-dependencies"].values() for d in group]
+    for dependency in [*project["dependencies"], *extras]:
+        name = dependency.split(">")[0].split("=")[0]
+        entry = [line for line in lock.splitlines() if line.startswith(f"{name}==")]
+        assert len(entry) == 1, name
+        assert ("sys_platform == 'never'" in entry[0]) == (name == "torch")
+    blocks = [b for b in lock.replace("\\\n", "").splitlines() if "==" in b and b[0].isalpha()]
+    assert all("--hash=sha256:" in block for block in blocks)
+
+
+def test_help_names_every_command():
+    done = subprocess.run(["./run_all.sh", "--help"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0
+    for word in ("params/NAME.yaml", "--jobs", "test", "verify", "--help"):
+        assert word in done.stdout

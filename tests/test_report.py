@@ -1,0 +1,96 @@
+import pandas as pd
+import pytest
+
+from lib.collection import tidy
+from lib.config import Study
+from lib.report import (
+    delta_table,
+    mean_and_sd,
+    provenance_table,
+    summary_table,
+    takeaway,
+    time_table,
+)
+from tests.samples import sample_runs
+
+
+@pytest.fixture
+def runs(tiny_study: Study) -> pd.DataFrame:
+    return tidy(sample_runs(tiny_study))
+
+
+def test_summary_gives_mean_and_sample_standard_deviation(runs: pd.DataFrame) -> None:
+    table = summary_table(runs)
+    assert table.index.tolist() == ["none", "layernorm"]
+    assert table.loc["none", "validation perplexity"] == "21.000 ± 1.414"  # sqrt(2)
+    assert table.loc["layernorm", "validation perplexity"] == "19.500 ± 0.707"
+    assert table["diverged"].tolist() == ["0", "0"]
+
+
+def test_diverged_runs_are_counted_and_not_averaged(runs: pd.DataFrame) -> None:
+    runs.loc[0, ["status", "perplexity"]] = ["diverged", float("nan")]
+    row = summary_table(runs).loc["none"]
+    assert (row["runs"], row["diverged"]) == ("2", "1")
+    assert row["validation perplexity"] == "22.000 ± n/a"
+
+
+def test_mean_of_nothing_is_not_available() -> None:
+    assert mean_and_sd(pd.Series([], dtype=float), 2) == "n/a"
+
+
+def test_deltas_are_paired_by_seed(runs: pd.DataFrame) -> None:
+    row = delta_table(runs, "perplexity").loc["layernorm"]
+    assert row[["seed 0", "seed 1", "mean"]].tolist() == [-1.0, -2.0, -1.5]
+    assert row["sd"] == pytest.approx(0.5**0.5)
+
+
+def test_a_diverged_baseline_leaves_its_seed_out(runs: pd.DataFrame) -> None:
+    runs.loc[0, "perplexity"] = float("nan")
+    row = delta_table(runs, "perplexity").loc["layernorm"]
+    assert pd.isna(row["seed 0"])
+    assert row["mean"] == -2.0
+
+
+def test_deltas_stay_within_the_other_factors() -> None:
+    runs = pd.DataFrame(
+        [
+            {"arm": f"{norm},{std}", "baseline": f"none,{std}", "seed": 0, "perplexity": value}
+            for (norm, std), value in {
+                ("none", "a"): 10.0, ("none", "b"): 20.0,
+                ("layernorm", "a"): 11.0, ("layernorm", "b"): 25.0,
+            }.items()
+        ]
+    )  # fmt: skip
+    assert delta_table(runs, "perplexity")["mean"].to_dict() == {
+        "layernorm,a": 1.0,
+        "layernorm,b": 5.0,
+    }
+
+
+def test_takeaway_counts_seeds_in_the_measures_own_direction(runs: pd.DataFrame) -> None:
+    assert takeaway(runs) == (
+        "layernorm: validation perplexity better than its baseline for 2 of 2 seeds, "
+        "mean change -1.500."
+    )
+    runs["accuracy"] = [0.2, 0.2, 0.3, 0.1]
+    assert "better than its baseline for 1 of 2 seeds" in takeaway(runs, "accuracy")
+
+
+def test_a_study_of_one_arm_has_nothing_to_compare(runs: pd.DataFrame) -> None:
+    assert takeaway(runs[runs["arm"] == "none"]) == "One arm: nothing to compare."
+
+
+def test_provenance_shows_every_value_that_occurs(tiny_study: Study) -> None:
+    runs = sample_runs(tiny_study)
+    other = runs[0].model_copy(
+        update={"provenance": runs[0].provenance | {"git_commit": "b" * 40}, "resumed_at": [5]}
+    )
+    column = provenance_table([other, *runs[1:]]).iloc[:, 0]
+    assert column["git commit"] == f"{'b' * 12}, {'a' * 12}"
+    assert column["device"] == "cpu"
+    assert column["runs resumed after a stop"] == "1"
+
+
+def test_time_table_adds_up(tiny_study: Study) -> None:
+    table = time_table(sample_runs(tiny_study))
+    assert table.loc["training"].tolist() == [6.0, 1.5]
