@@ -61,9 +61,10 @@ def archive(study: Study) -> Path:
     traces = [
         run_folder(study.name, run.arm, run.seed) / name
         for run in runs
-        for name in ("trace.parquet", "curve.parquet")
+        for name in ("trace.parquet", "curve.parquet", "items.parquet")
     ]
-    for source in [*shared, *trained, *traces]:
+    suites = (p for p in (study_folder(study.name) / "suite").glob("*/*.*") if p.is_file())
+    for source in [*shared, *trained, *traces, *suites]:
         target = partial / source.relative_to(study_folder(study.name))
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)

@@ -3,13 +3,15 @@
 import json
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from pydantic import ValidationError
 
 from lib.config import Study, arm_id
-from lib.paths import run_folder
+from lib.paths import run_folder, shown
 from lib.results import MEASURES, RunResult
 
 
@@ -27,7 +29,7 @@ def collect(study: Study) -> list[RunResult]:
         for seed in study.seeds:
             path = run_folder(study.name, arm.id, seed) / "result.json"
             if path.is_file():
-                results.append(RunResult.model_validate_json(path.read_text("utf-8")))
+                results.append(read_result(path))
             else:
                 missing.append(f"{arm.id} seed {seed}")
     if missing:
@@ -37,6 +39,18 @@ def collect(study: Study) -> list[RunResult]:
         )
     check(study, results)
     return results
+
+
+def read_result(path: Path) -> RunResult:
+    """Read a result file; ResultError when it is not one of this version's."""
+    try:
+        return RunResult.model_validate_json(path.read_text("utf-8"))
+    except ValidationError as error:
+        fields = ", ".join(str(item["loc"][0]) for item in error.errors())
+        raise ResultError(
+            f"{shown(path)} is of another version (see {fields}); rerun ./run_all.sh, which makes "
+            "it anew from its checkpoint"
+        ) from None
 
 
 def check(study: Study, results: Iterable[RunResult]) -> None:
@@ -58,9 +72,19 @@ def check(study: Study, results: Iterable[RunResult]) -> None:
     for field in ("device", "precision", "threads"):
         _require_equal(field, [(run, None, run.provenance[field]) for run in runs])
     _require_equal("torch", [(run, None, run.provenance["packages"]["torch"]) for run in runs])
-    _require_equal("corpus_sha256", [(run, None, run.corpus_sha256) for run in runs])
+    _require_equal(
+        "corpus_sha256", [(run, run.config["corpus"]["source"], run.corpus_sha256) for run in runs]
+    )
 
     completed = [run for run in runs if run.status == "completed"]
+    contexts = [
+        [run.config["model"]["block_size"], run.config["corpus"]["source"]] for run in completed
+    ]
+    _require_equal(
+        "suite_hash",
+        [(run, group, run.suite_hash) for run, group in zip(completed, contexts, strict=True)],
+    )
+    _require_equal("measures", [(run, None, ", ".join(sorted(run.measures))) for run in completed])
     _require_equal(
         "tokens",
         [(run, run.levels | {"model.embedding_norm": None}, run.tokens) for run in completed],
@@ -115,6 +139,7 @@ def tidy(results: Iterable[RunResult]) -> pd.DataFrame:
             "status": run.status,
             "diverged_at": run.diverged_at,
             **run.levels,
+            **dict.fromkeys(MEASURES, np.nan),
             **{name: np.nan if v is None else v for name, v in run.measures.items()},
             **run.throughput,
         }
@@ -123,9 +148,22 @@ def tidy(results: Iterable[RunResult]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def read_curves(study: Study, name: Literal["trace", "curve"]) -> pd.DataFrame:
-    """Join the per-step `trace` or the per-evaluation `curve` of all runs, with arm,
-    variant, setting and seed."""
+def read_table(results: Iterable[RunResult], name: str) -> pd.DataFrame:
+    """Join one of the tables that results hold, with arm, variant, setting and seed; a run that
+    diverged has none."""
+    parts = [
+        pd.DataFrame(run.tables[name]).assign(
+            arm=run.arm, seed=run.seed, **variant_and_setting(run.levels)
+        )
+        for run in results
+        if name in run.tables
+    ]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+
+def read_parquet(study: Study, name: Literal["trace", "curve", "items"]) -> pd.DataFrame:
+    """Join the per-step `trace`, the per-evaluation `curve` or the per-question `items` of all
+    runs, with arm, variant, setting and seed."""
     parts = [
         pd.read_parquet(run_folder(study.name, arm.id, seed) / f"{name}.parquet").assign(
             arm=arm.id, seed=seed, **variant_and_setting(arm.levels)
@@ -134,6 +172,17 @@ def read_curves(study: Study, name: Literal["trace", "curve"]) -> pd.DataFrame:
         for seed in study.seeds
     ]
     return pd.concat(parts, ignore_index=True)
+
+
+def last_point(curve: pd.DataFrame, prefix: str, name: str) -> pd.DataFrame:
+    """From a curve's last step, gather the columns that begin with `prefix` into rows: `name` is
+    the rest of the column's name, `value` its number."""
+    last = curve[curve["step"] == curve.groupby(["arm", "seed"])["step"].transform("max")]
+    columns = [column for column in curve.columns if column.startswith(prefix)]
+    keys = ["arm", "variant", "setting", "seed"]
+    rows = last.melt(keys, columns, var_name=name)
+    rows[name] = rows[name].str.removeprefix(prefix)
+    return rows.dropna(subset="value")
 
 
 def study_results(study: Study, results: list[RunResult]) -> dict[str, Any]:

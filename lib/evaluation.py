@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -16,6 +17,10 @@ from lib.model import GPT
 class Scores:
     """What a model says about a text of N characters; the first has no context, so N - 1 scores."""
 
+    logits: NDArray[np.float32]
+    """Unnormalised log-probabilities of every symbol; (N - 1, V)."""
+    target: NDArray[np.int64]
+    """The right symbol; (N - 1,)."""
     nll: NDArray[np.float64]
     """Negative log-likelihood of characters 1 … N-1, in nats; (N - 1,)."""
     correct: NDArray[np.bool_]
@@ -47,19 +52,21 @@ def score(model: GPT, ids: Tensor, batch_size: int) -> Scores:
         batches.append((inputs[None, whole:], targets[None, whole:]))
 
     start = time.perf_counter()
-    nll, correct, norm = [], [], []
+    parts = []
     for x, y in batches:
         x, y = x.to(device), y.to(device)  # (B, T)
-        logits = model(x).float()  # (B, T, V)
-        nll.append(F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").cpu())
-        correct.append((logits.argmax(dim=-1) == y).flatten().cpu())
-        norm.append(model.transformer.embed(x).norm(dim=-1).flatten().cpu())
-    seconds = time.perf_counter() - start
+        logits = model(x).float().flatten(0, 1)  # (B T, V)
+        nll = F.cross_entropy(logits, y.flatten(), reduction="none")
+        norm = model.transformer.embed(x).norm(dim=-1).flatten()
+        parts.append([part.cpu() for part in (logits, nll, norm)])
+    logits, nll, norm = (torch.cat(column) for column in zip(*parts, strict=True))
     return Scores(
-        torch.cat(nll).double().numpy(),
-        torch.cat(correct).numpy(),
-        torch.cat(norm).double().numpy(),
-        seconds,
+        logits=logits.numpy(),
+        target=targets.numpy(),
+        nll=nll.double().numpy(),
+        correct=(logits.argmax(dim=-1) == targets).numpy(),
+        embedding_norm=norm.double().numpy(),
+        seconds=time.perf_counter() - start,
     )
 
 
@@ -75,13 +82,50 @@ def evenly_spaced_windows(ids: Tensor, n: int, block_size: int) -> Tensor:
     return torch.stack([ids[start : start + block_size + 1] for start in starts])
 
 
+def loss_by_position(scores: Scores, block_size: int) -> pd.DataFrame:
+    """Mean loss per length of context, over all whole windows of the text behind `scores`.
+
+    Columns: context (how many characters a prediction could see, 1 … block_size) and position_loss
+    (nats).
+    """
+    windows = len(scores.nll) // block_size
+    losses = scores.nll[: windows * block_size].reshape(windows, block_size)
+    context = np.arange(1, block_size + 1)
+    return pd.DataFrame({"context": context, "position_loss": losses.mean(axis=0)})
+
+
+def loss_at_length(by_position: pd.DataFrame, length: int) -> float:
+    """Mean loss (nats) in windows of only `length` characters: those at the head of each window.
+
+    Raises ValueError beyond the context the model was trained with: it has no positions there.
+    """
+    if not 1 <= length <= len(by_position):
+        raise ValueError(
+            f"context length {length} is outside 1 … {len(by_position)}, model.block_size; "
+            "train with a larger block_size to look further"
+        )
+    return float(by_position["position_loss"][:length].mean())
+
+
+def length_table(by_position: pd.DataFrame) -> pd.DataFrame:
+    """Loss in windows of 16, 32, 64, … characters, up to the context and including it."""
+    full = len(by_position)
+    lengths = [length for length in (2**k for k in range(4, 31)) if length < full] + [full]
+    losses = [loss_at_length(by_position, length) for length in lengths]
+    return pd.DataFrame({"length": lengths, "loss": losses, "perplexity": np.exp(losses)})
+
+
 @torch.no_grad()
-def dev_point(model: GPT, windows: Tensor) -> tuple[float, float]:
-    """Return the mean loss (nats) and mean embedding norm over `windows` (n, T + 1)."""
+def inference_throughput(model: GPT, ids: Tensor, batch_size: int, repetitions: int = 5) -> float:
+    """Characters per second of forward passes over `batch_size` full windows; the median pass."""
+    windows = evenly_spaced_windows(ids, batch_size, model.config.block_size)[:, :-1]
     windows = windows.to(model.transformer.wte.weight.device)
-    x, y = windows[:, :-1], windows[:, 1:]
-    loss = F.cross_entropy(model(x).float().flatten(0, 1), y.flatten())
-    return float(loss), float(model.transformer.embed(x).norm(dim=-1).mean())
+    seconds = []
+    for _ in range(repetitions + 1):
+        start = time.perf_counter()
+        model(windows).sum().item()  # a number on the CPU ends the clock on every device
+        seconds.append(time.perf_counter() - start)
+    return windows.numel() / float(np.median(seconds[1:]))  # the first pass warms up
 
 
 def heldout_measures(scores: Scores, dev_length: int) -> dict[str, float]:

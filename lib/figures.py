@@ -3,21 +3,27 @@
 Apply `STYLE` with `matplotlib.pyplot.rc_context(STYLE)`; nothing here touches global state.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
+from IPython.display import Image as DisplayedImage
+from IPython.display import display
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from PIL import Image
 
 from lib.config import Study
 from lib.results import MEASURES
 
-STYLE: dict[str, Any] = {
-    "figure.dpi": 110,
+STYLE: Any = {  # matplotlib types the keys of a style one by one
+    "figure.dpi": 96,
     "savefig.dpi": 200,
     "font.size": 9,
     "axes.titlesize": 9,
@@ -42,12 +48,24 @@ _LOOKS = {
 }
 _SPARE = [("#56B4E9", (2, 1), "X"), ("#999999", (6, 1), "*"), ("#5D3A9B", (4, 3), "h")]
 
-CURVE_LABELS = {
+LABELS = {
+    "step": "step",
     "loss": "training loss (nats)",
     "dev_loss": "dev loss (nats)",
     "grad_norm": "gradient norm",
     "embedding_norm": "mean embedding norm",
     "second_moment_mean": "mean AdamW second moment",
+    "embedding_cosine": "mean cosine, token embeddings",
+    "input_cosine": "mean cosine, inputs of block 1",
+    "logit_max": "largest logit",
+    "logit_sd": "sd of logits",
+    "context": "characters of context",
+    "position_loss": "test and dev loss (nats)",
+    "temperature": "softmax temperature",
+    "nll": "test loss (nats)",
+    "ece": "test ECE",
+    "block": "blocks passed",
+    "residual_norm": "residual norm",
 }
 
 
@@ -60,13 +78,13 @@ def look(variants: list[str]) -> dict[str, dict[str, Any]]:
     return {name: {v: looks[v][i] for v in variants} for i, name in enumerate(names)}
 
 
-def trend(curves: pd.DataFrame, y: str, ax: Axes) -> Axes:
-    """Draw `y` over steps: one line per variant (mean over seeds), band from lowest to highest."""
+def trend(curves: pd.DataFrame, y: str, ax: Axes, x: str = "step") -> Axes:
+    """Draw `y` over `x`: one line per variant (mean over seeds), band from lowest to highest."""
     variants = list(dict.fromkeys(curves["variant"]))
     styles = look(variants)
     sns.lineplot(
         curves,
-        x="step",
+        x=x,
         y=y,
         hue="variant",
         style="variant",
@@ -77,7 +95,7 @@ def trend(curves: pd.DataFrame, y: str, ax: Axes) -> Axes:
         linewidth=1.3,
         ax=ax,
     )
-    ax.set(xlabel="step", ylabel=CURVE_LABELS[y])
+    ax.set(xlabel=LABELS[x], ylabel=LABELS[y])
     ax.legend(title=None)
     return ax
 
@@ -104,11 +122,60 @@ def paired_seeds(runs: pd.DataFrame, measure: str, ax: Axes) -> Axes:
     return ax
 
 
-def run_curve(table: pd.DataFrame, y: str, ax: Axes) -> Axes:
-    """Draw one run's `y` over steps."""
-    ax.plot(table["step"], table[y], color="#0072B2", linewidth=1.1)
-    ax.set(xlabel="step", ylabel=CURVE_LABELS[y])
-    ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+def reliability_diagram(table: pd.DataFrame, ax: Axes) -> Axes:
+    """Draw accuracy over confidence per bin, one line per variant (mean over seeds), beside the
+    diagonal of perfect calibration."""
+    variants = list(dict.fromkeys(table["variant"]))
+    styles = look(variants)
+    for variant in variants:
+        bins = table[table["variant"] == variant].groupby("bin")[["confidence", "accuracy"]].mean()
+        color, marker = styles["palette"][variant], styles["markers"][variant]
+        ax.plot(bins["confidence"], bins["accuracy"], color=color, marker=marker, markersize=3,
+                linewidth=1.1, label=variant)  # fmt: skip
+    ax.axline((0, 0), slope=1, color="0.6", linewidth=0.8, zorder=0)
+    ax.set(xlabel="confidence", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
+    ax.legend()
+    return ax
+
+
+def task_accuracies(tasks: pd.DataFrame, ax: Axes) -> Axes:
+    """Draw accuracy normalised to chance (0: guessing, 1: all right) per task and shots: a mark
+    per variant (mean over seeds), a bar from the lowest to the highest seed."""
+    variants = list(dict.fromkeys(tasks["variant"]))
+    styles = look(variants)
+    labelled = tasks.assign(
+        label=tasks["task"].str.replace("_", " ") + ", " + tasks["shots"].astype(str) + "-shot"
+    )
+    labels = list(dict.fromkeys(labelled.sort_values(["shots", "task"])["label"]))
+    offsets = np.linspace(-0.25, 0.25, len(variants)) if len(variants) > 1 else [0.0]
+    for variant, offset in zip(variants, offsets, strict=True):
+        part = labelled[labelled["variant"] == variant].groupby("label")["normalised_accuracy"]
+        mean, low, high = (part.agg(how)[labels].to_numpy() for how in ("mean", "min", "max"))
+        ax.errorbar(mean, np.arange(len(labels)) + offset, xerr=[mean - low, high - mean],
+                    color=styles["palette"][variant], marker=styles["markers"][variant],
+                    markersize=4, linewidth=1, linestyle="none", label=variant)  # fmt: skip
+    ax.axvline(0, color="0.6", linewidth=0.8)
+    ax.set_yticks(range(len(labels)), labels)
+    ax.invert_yaxis()
+    ax.set_xlabel("accuracy above chance (0 = guessing, 1 = all right)")
+    ax.legend()
+    return ax
+
+
+def group_values(values: pd.DataFrame, ylabel: str, ax: Axes) -> Axes:
+    """Draw a `value` per `group` on a logarithmic axis: a mark per variant and seed."""
+    variants = list(dict.fromkeys(values["variant"]))
+    styles = look(variants)
+    groups = list(dict.fromkeys(values["group"]))
+    offsets = np.linspace(-0.2, 0.2, len(variants)) if len(variants) > 1 else [0.0]
+    for variant, offset in zip(variants, offsets, strict=True):
+        part = values[values["variant"] == variant]
+        places = [groups.index(group) + offset for group in part["group"]]
+        ax.scatter(places, part["value"], s=14, color=styles["palette"][variant],
+                   marker=styles["markers"][variant], label=variant)  # fmt: skip
+    ax.set_xticks(range(len(groups)), [group.replace("_", " ") for group in groups], rotation=45)
+    ax.set(yscale="log", ylabel=ylabel)
+    ax.legend()
     return ax
 
 
@@ -127,9 +194,37 @@ def symbol_counts(counts: pd.Series, ax: Axes) -> Axes:
     return ax
 
 
+@contextmanager
+def panels(
+    name: str,
+    study: Study,
+    setting: str,
+    folder: Path,
+    n: int = 4,
+    size: tuple[float, float] = (11, 2.6),
+) -> Iterator[list[Axes]]:
+    """Give `n` axes side by side to draw on; then title the figure, save it and show it."""
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(1, n, figsize=size, squeeze=False)
+        yield list(axes[0])
+        figure.suptitle(figure_title(study, setting))
+        save(figure, folder, ",".join(filter(None, (name, setting))))
+        show(figure)
+
+
 def figure_title(study: Study, setting: str) -> str:
     """Say which study and setting a figure shows and over how many seeds."""
     return ", ".join(filter(None, (study.name, setting, f"n = {len(study.seeds)} seeds")))
+
+
+def show(figure: Figure) -> None:
+    """Show a figure in a notebook as a PNG of 128 colours, a third of the usual size: a record of
+    many notebooks stays small."""
+    full, small = BytesIO(), BytesIO()
+    figure.savefig(full, format="png", dpi="figure")
+    Image.open(full).convert("RGB").quantize(128).save(small, "png", optimize=True)
+    display(DisplayedImage(small.getvalue(), width=int(figure.bbox.width)))
+    plt.close(figure)  # or the notebook would show it again
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:

@@ -30,6 +30,9 @@ def output_root(root: Path = ROOT) -> Path:
 
 
 RUNS = output_root() / "runs"
+RESULT_FORMAT = 2
+"""Increase it when the fields of a result change: a sweep then makes results anew, from
+checkpoints."""
 PAPER = output_root() / "papers" / "embedding-norm"
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pandas as pd
 
 from lib.results import MEASURES, RunResult
@@ -15,7 +16,7 @@ def summary_table(runs: pd.DataFrame) -> pd.DataFrame:
         completed = group[group["status"] == "completed"]
         row = {"runs": str(len(group)), "diverged": str(len(group) - len(completed))}
         for name, measure in MEASURES.items():
-            row[measure.label] = mean_and_sd(completed[name], measure.digits)
+            row[measure.label] = mean_and_sd(completed[name].dropna(), measure.digits)
         rows[arm] = row
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("arm")
 
@@ -53,6 +54,62 @@ def takeaway(runs: pd.DataFrame, measure: str = "perplexity") -> str:
             f"mean change {change}."
         )
     return "\n".join(sentences) or "One arm: nothing to compare."
+
+
+def readable(table: pd.DataFrame | None, digits: int = 3) -> pd.DataFrame:
+    """Write a table's numbers with so many digits and what is missing as n/a."""
+    if table is None or table.empty:
+        return pd.DataFrame()
+
+    def text(value: object) -> str:
+        if pd.isna(value):  # type: ignore[call-overload]
+            return "n/a"
+        return f"{value:,.{digits}f}" if isinstance(value, float) else str(value)
+
+    return table.map(text).set_index(table.columns[0])
+
+
+def by_arm(table: pd.DataFrame, rows: list[str], value: str, digits: int) -> pd.DataFrame:
+    """Lay a tidy table out with `rows` down and arms across, each cell mean ± sd over seeds.
+    Cells without any number (a token class that the corpus lacks) are n/a."""
+    if table.empty:
+        return table
+    groups = table.groupby([*rows, "arm"], sort=False)[value]
+    cells = groups.apply(lambda values: mean_and_sd(values.dropna(), digits))
+    return pd.DataFrame(cells.unstack("arm"), columns=list(dict.fromkeys(table["arm"])))
+
+
+def task_table(tasks: pd.DataFrame) -> pd.DataFrame:
+    """Accuracy per task and number of shots: n, chance, every arm's mean ± sd, and whether the
+    first arm is near chance: less than two standard errors (over items) above it."""
+    if tasks.empty:
+        return tasks
+    keys = ["task", "shots"]
+    baseline = tasks[tasks["arm"] == tasks["arm"].iloc[0]].groupby(keys, sort=False)
+    facts = baseline[["n", "chance"]].first()
+    above = baseline["accuracy"].mean() - facts["chance"]
+    facts[""] = np.where(above < 2 * baseline["stderr"].mean(), "near chance", "")
+    return pd.concat([facts, by_arm(tasks, keys, "accuracy", 3)], axis=1)
+
+
+def calibration_table(runs: pd.DataFrame) -> pd.DataFrame:
+    """Calibration per arm, mean ± sd over completed runs."""
+    labels = {
+        "ece": "ECE, 15 equal-mass bins",
+        "ece_null": "ECE of a perfectly calibrated model",
+        "ece_equal_width": "ECE, 15 equal-width bins",
+        "brier": "Brier score",
+        "temperature": "best temperature, fitted on dev",
+        "ece_test": "test ECE",
+        "ece_test_tempered": "test ECE at that temperature",
+        "nll_test_tempered": "test loss at that temperature (nats)",
+    }
+    columns = {
+        label: runs.groupby("arm", sort=False)[name].apply(lambda v: mean_and_sd(v.dropna(), 4))
+        for name, label in labels.items()
+        if name in runs
+    }
+    return pd.DataFrame(columns).T
 
 
 def provenance_table(results: list[RunResult]) -> pd.DataFrame:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from lib.compute import describe
 from lib.config import Arm, Study
 from lib.corpus import Corpus
-from lib.evaluation import Scores, final_measures, heldout_measures
+from lib.measurement import Measurement
 from lib.model import count_parameters
 from lib.paths import ROOT, run_folder
 from lib.training import Trained, weights_digest
@@ -33,18 +33,24 @@ MEASURES = {
     "perplexity": Measure("validation perplexity", True, 3),
     "perplexity_test": Measure("test perplexity", True, 3),
     "accuracy": Measure("next-token accuracy", False, 4),
+    "macro_accuracy_zero_shot": Measure("macro accuracy, zero-shot", False, 4),
+    "macro_accuracy_few_shot": Measure("macro accuracy, few-shot", False, 4),
+    "ece": Measure("expected calibration error", True, 4),
+    "brier": Measure("Brier score", True, 4),
+    "temperature": Measure("best temperature (dev)", None, 3),
     "grad_norm": Measure("final gradient norm", None, 4),
     "grad_norm_last_tenth": Measure("gradient norm, mean of last tenth", None, 4),
     "embedding_norm": Measure("mean embedding norm", None, 3),
     "training_tokens_per_second": Measure("training tokens/s", False, 0),
-    "inference_tokens_per_second": Measure("inference tokens/s", False, 0),
+    "inference_tokens_per_second": Measure("inference tokens/s, batched", False, 0),
+    "inference_tokens_per_second_batch_1": Measure("inference tokens/s, batch 1", False, 0),
 }
 """Measures in the order in which tables show them."""
 
 
 class RunResult(BaseModel):
-    """All that is known of one run. `measures` repeat exactly on the same machine and versions;
-    `seconds` and `throughput` do not."""
+    """All that is known of one run. `measures` and `tables` repeat exactly on the same machine and
+    versions; `seconds` and `throughput` do not."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -56,6 +62,7 @@ class RunResult(BaseModel):
     seed: int
     config: dict[str, Any]
     corpus_sha256: str
+    suite_hash: str | None
     status: Literal["completed", "diverged"]
     diverged_at: int | None
     resumed_at: list[int]
@@ -66,6 +73,7 @@ class RunResult(BaseModel):
     batches: str
     final_weights: str
     measures: dict[str, float | None]
+    tables: dict[str, list[dict[str, Any]]]
     throughput: dict[str, float]
     seconds: dict[str, float]
     provenance: dict[str, Any]
@@ -87,17 +95,9 @@ class RunResult(BaseModel):
 
 
 def run_result(
-    study: Study, arm: Arm, seed: int, corpus: Corpus, trained: Trained, scores: Scores
+    study: Study, arm: Arm, seed: int, corpus: Corpus, trained: Trained, measured: Measurement
 ) -> RunResult:
-    """Put together the result of a run. A diverged run has measures of None, never of its ruins."""
-    measures: dict[str, float | None] = {
-        **heldout_measures(scores, corpus.dev_length),
-        **final_measures(trained.trace["grad_norm"].to_numpy()),
-    }
-    if trained.diverged_at is not None:
-        measures = dict.fromkeys(measures)
-    training_seconds = float(trained.trace["seconds"].sum())
-    tokens = int(trained.trace["tokens"].iloc[-1])
+    """Put together the result of a run."""
     return RunResult(
         study=study.name,
         study_hash=study.hash,
@@ -107,23 +107,28 @@ def run_result(
         seed=seed,
         config=arm.config.model_dump(),
         corpus_sha256=corpus.sha256,
+        suite_hash=measured.suite_hash,
         status="completed" if trained.diverged_at is None else "diverged",
         diverged_at=trained.diverged_at,
         resumed_at=trained.resumed_at,
         steps=len(trained.trace),
-        tokens=tokens,
+        tokens=int(trained.trace["tokens"].iloc[-1]),
         parameters=count_parameters(trained.model),
         initial_weights=trained.initial_weights,
         batches=trained.batches,
         final_weights=weights_digest(trained.model),
-        measures=measures,
-        throughput={
-            "training_tokens_per_second": tokens / training_seconds,
-            "inference_tokens_per_second": len(scores.nll) / scores.seconds,
-        },
-        seconds={"training": training_seconds, "perplexity": scores.seconds},
+        measures=measured.measures,
+        tables={name: records(table) for name, table in measured.tables.items()},
+        throughput=measured.throughput,
+        seconds=measured.seconds,
         provenance=describe(arm.config.training, trained.device) | git_state(),
     )
+
+
+def records(table: pd.DataFrame) -> list[dict[Any, Any]]:
+    """Write a table as JSON-ready rows; NaN, which JSON lacks, becomes None."""
+    rows = table.to_dict("records")
+    return [{key: None if pd.isna(v) else v for key, v in row.items()} for row in rows]
 
 
 @lru_cache(maxsize=1)
@@ -152,10 +157,11 @@ def write_json(path: Path, content: Any) -> None:
     partial.replace(path)
 
 
-def write_result(result: RunResult, trace: pd.DataFrame, curve: pd.DataFrame) -> Path:
-    """Write a run's trace and curve, and then, last, its result; return the result's path."""
+def write_result(result: RunResult, trained: Trained, measured: Measurement) -> Path:
+    """Write a run's trace, curve and suite items, and then, last, its result; return its path."""
     folder = run_folder(result.study, result.arm, result.seed)
-    trace.to_parquet(folder / "trace.parquet")
-    curve.to_parquet(folder / "curve.parquet")
+    tables = {"trace": trained.trace, "curve": trained.curve, "items": measured.items}
+    for name, table in tables.items():
+        table.to_parquet(folder / f"{name}.parquet")
     write_json(folder / "result.json", result.model_dump(mode="json"))
     return folder / "result.json"

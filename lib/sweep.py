@@ -20,6 +20,7 @@ from filelock import FileLock, Timeout
 from lib.archive import record_folder, results_file
 from lib.collection import tidy
 from lib.config import Study, load_study
+from lib.corpus import CorpusError, load_corpus
 from lib.execution import GPUS, status_of
 from lib.paths import NOTEBOOKS, ROOT, RUNS, executed_notebook, shown, study_folder
 from lib.report import summary_table, takeaway
@@ -38,7 +39,9 @@ def main(arguments: list[str]) -> int:
     names, flags = arguments[:split] or ["final"], arguments[split:]
     try:
         studies = [load_study(name) for name in names]
-    except ConfigError as error:
+        for corpus in {arm.config.corpus for study in studies for arm in study.arms()}:
+            load_corpus(corpus)  # once and in sight, should it have to be downloaded
+    except (ConfigError, CorpusError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     RUNS.mkdir(parents=True, exist_ok=True)
@@ -77,8 +80,9 @@ def run(studies: list[Study], flags: list[str]) -> int:
             sweep.wait()
             print("\nstopped; a plain rerun continues", file=sys.stderr)
             return 130
-    for study in studies:
-        summarise(study)
+    if not sweep.returncode:
+        for study in studies:
+            summarise(study)
     failed = [line for study in studies for line in failures(study)]
     if sweep.returncode and not failed:
         print(log.read_text("utf-8")[-2000:], file=sys.stderr)
@@ -136,9 +140,7 @@ def gpu_names() -> list[str]:
 
 
 def summarise(study: Study) -> None:
-    """Print a finished study's table and where to read more; nothing for an unfinished one."""
-    if not (study_folder(study.name) / "archive.json").is_file():
-        return
+    """Print a finished study's table and where to read more."""
     content = pd.read_json(results_file(study.name), typ="series")
     runs = tidy(RunResult.model_validate(run) for run in content["runs"])
     print(f"\n{study.name}: {len(runs)} runs\n{summary_table(runs).T.to_string()}\n")

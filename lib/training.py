@@ -26,8 +26,11 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from lib.compute import autocast, prepare, random_stream
 from lib.config import RunConfig, TrainingConfig, digest
 from lib.corpus import Corpus, sample_batch
-from lib.evaluation import dev_point, evenly_spaced_windows
+from lib.diagnostics import second_moments, snapshot
+from lib.evaluation import evenly_spaced_windows
 from lib.model import GPT, weight_decay_groups
+
+_FORMAT = 2  # of checkpoints; another number makes older ones be passed over
 
 Report = Callable[[int, str], None]
 """Called after every step with the step and, at an evaluation, a line of text (else "")."""
@@ -44,7 +47,8 @@ class Trained:
     over all parameters, before clipping), tokens (so far), second_moment_mean and
     second_moment_max (AdamW's v over all parameters), seconds (of that step alone)."""
     curve: pd.DataFrame
-    """One row per evaluation: step (0 = untrained), dev_loss (nats), embedding_norm."""
+    """One row per evaluation: step (0 = untrained), what `lib.diagnostics.snapshot` and
+    `second_moments` say, and seconds."""
     diverged_at: int | None
     """Step whose loss or gradient was not finite; None when training completed."""
     resumed_at: list[int]
@@ -202,8 +206,11 @@ class _Run:
 
     def evaluate(self) -> str:
         """Add a point to the dev curve; return it as a line of text."""
-        loss, norm = dev_point(self.model, self.dev)
-        self.curve.append({"step": self.step, "dev_loss": loss, "embedding_norm": norm})
+        start = time.perf_counter()
+        point = snapshot(self.model, self.dev) | second_moments(self.model, self.optimizer)
+        point["seconds"] = time.perf_counter() - start
+        self.curve.append({"step": self.step, **point})
+        loss, norm = point["dev_loss"], point["embedding_norm"]
         return f"step {self.step}: dev loss {loss:.4f}, embedding norm {norm:.2f}"
 
     def save(self) -> None:
@@ -267,5 +274,12 @@ def _identity(config: RunConfig, corpus: Corpus, seed: int) -> str:
     """Name what a checkpoint belongs to. Other parameters get another name, so that changing a
     study neither resumes from foreign weights nor deletes what was computed before."""
     training = config.training.model_dump(exclude={"checkpoint_interval"})
-    parts = [corpus.sha256, config.corpus.fraction, config.model.model_dump(), training, seed]
+    parts = [
+        _FORMAT,
+        corpus.sha256,
+        config.corpus.fraction,
+        config.model.model_dump(),
+        training,
+        seed,
+    ]
     return digest(parts)[:16]

@@ -37,6 +37,7 @@ sys.path.insert(0, str(root))
 import matplotlib.pyplot as plt
 import pandas as pd
 
+from lib.benchmark import build_suite, write_suite
 from lib.config import load_study
 from lib.corpus import (
     corpus_summary,
@@ -45,8 +46,9 @@ from lib.corpus import (
     sampling_table,
     token_class_table,
 )
-from lib.figures import STYLE, symbol_counts
-from lib.paths import result_file, shown
+from lib.figures import STYLE, show, symbol_counts
+from lib.measurement import suite_folder
+from lib.paths import result_file, shown, study_folder
 from lib.results import write_json
 
 # %% tags=["parameters"]
@@ -81,7 +83,7 @@ print(f"{corpus.vocab_size} symbols: {corpus.symbols!r}")
 with plt.rc_context(STYLE):
     figure, ax = plt.subplots(figsize=(9, 2.4))
     symbol_counts(pd.Series(list(corpus.text)).value_counts(), ax)
-    plt.show()
+    show(figure)
 table = token_class_table(corpus)
 shares = [column for column in table if column.endswith("share")]
 table.style.format("{:,}", na_rep="n/a").format("{:.2%}", subset=shares, na_rep="n/a")
@@ -102,6 +104,20 @@ duplication_report(corpus).to_frame().style.format("{:.2%}", na_rep="n/a")
 # %%
 budget = plan.training.iterations * plan.training.batch_size * plan.model.block_size
 sampling_table(corpus, budget).to_frame()
+
+# %% [markdown]
+# ## The task suite
+# Multiple-choice questions made of the test part, with solved examples from dev. What the corpus or
+# the context length does not carry is left out by name.
+
+# %%
+suite = build_suite(corpus, plan.evaluation.items_per_task, plan.model.block_size)
+write_suite(suite, suite_folder(corpus, plan, study_folder(plan.name) / "suite"))
+summary["suite"] = {"hash": suite.hash, "left_out": suite.left_out}
+print(f"suite {suite.hash}")
+for name, reason in suite.left_out.items():
+    print(f"left out: {name}: {reason}")
+suite.table().style.hide(axis="index").format({"chance": "{:.2f}"})
 
 # %%
 result = result_file("01_data", plan.name)

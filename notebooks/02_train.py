@@ -34,14 +34,18 @@ sys.path.insert(0, str(root))
 
 # %%
 import matplotlib.pyplot as plt
+import pandas as pd
+from IPython.display import display
 
+from lib.collection import last_point
 from lib.compute import random_stream
 from lib.config import load_study
 from lib.corpus import load_corpus
-from lib.evaluation import score
-from lib.figures import STYLE, run_curve
-from lib.paths import run_folder, shown
+from lib.figures import STYLE, reliability_diagram, show, trend
+from lib.measurement import measure
+from lib.paths import run_folder, shown, study_folder
 from lib.progress import training_progress
+from lib.report import readable
 from lib.results import run_result, write_result
 from lib.training import train
 
@@ -70,21 +74,48 @@ if trained.diverged_at:
     print(f"DIVERGED at step {trained.diverged_at}: its loss or gradient is not finite")
 
 # %%
+# All columns of a figure's data say which variant they belong to.
+trace, curve = (table.assign(variant=this.id) for table in (trained.trace, trained.curve))
 with plt.rc_context(STYLE):
-    figure, axes = plt.subplots(1, 4, figsize=(11, 2.3))
-    run_curve(trained.trace, "loss", axes[0])
-    run_curve(trained.curve, "dev_loss", axes[1])
-    run_curve(trained.trace, "grad_norm", axes[2])
-    run_curve(trained.curve, "embedding_norm", axes[3])
-    plt.show()
+    figure, axes = plt.subplots(2, 4, figsize=(11, 4.4))
+    for y, ax in zip(("loss", "grad_norm", "second_moment_mean"), axes[0], strict=False):
+        trend(trace, y, ax)
+    columns = ("embedding_cosine", "input_cosine", "embedding_norm", "logit_sd")
+    for y, ax in zip(("dev_loss", *columns), [axes[0, 3], *axes[1]], strict=True):
+        trend(curve, y, ax)
+    show(figure)
 
 # %% [markdown]
 # ## Evaluation
-# Every held-out character, in adjacent windows of the context length.
+# Every held-out character, in adjacent windows of the context length: likelihood, calibration, loss
+# by length of context, norms; then the task suite through the LM-Eval harness.
 
 # %%
-scores = score(trained.model, corpus.heldout, this.config.evaluation.batch_size)
-print(f"{len(scores.nll):,} characters scored in {scores.seconds:.1f} s")
+suites = study_folder(plan.name) / "suite"
+measured = measure(trained, corpus, this.config, suites, seed)
+print("\n".join(measured.notes) or "everything was measured")
+readable(measured.tables.get("tasks"))
+
+# %%
+tables = {name: table.assign(variant=this.id) for name, table in measured.tables.items()}
+with plt.rc_context(STYLE):
+    figure, axes = plt.subplots(1, 4, figsize=(11, 2.3))
+    if "reliability" in tables:
+        reliability_diagram(tables["reliability"], axes[0])
+        trend(tables["temperatures"], "nll", axes[1], x="temperature")
+        trend(tables["positions"], "position_loss", axes[2], x="context")
+    residual = last_point(
+        curve.assign(arm=this.id, setting="", seed=seed), "residual_norm_", "block"
+    )
+    trend(residual.rename(columns={"value": "residual_norm"}), "residual_norm", axes[3], x="block")
+    show(figure)
+
+# %% [markdown]
+# Norms at the input of block 1 by class of character, and loss at shorter contexts:
+
+# %%
+for name in ("token_classes", "lengths"):
+    display(readable(measured.tables.get(name)))
 
 # %% [markdown]
 # What this model writes, at temperature 1:
@@ -101,7 +132,13 @@ else:
 # ## Result
 
 # %%
-result = run_result(plan, this, seed, corpus, trained, scores)
-path = write_result(result, trained.trace, trained.curve)
+result = run_result(plan, this, seed, corpus, trained, measured)
+path = write_result(result, trained, measured)
 print(shown(path))
 result
+
+# %% [markdown]
+# Where the time went, in seconds:
+
+# %%
+pd.Series(measured.seconds, name="seconds").round(2).to_frame().T

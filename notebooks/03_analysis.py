@@ -34,12 +34,29 @@ if root is None:
 sys.path.insert(0, str(root))
 
 # %%
+import numpy as np
 from IPython.display import display
 
-from lib.collection import collect, study_results, tidy
+from lib.collection import (
+    collect,
+    last_point,
+    read_parquet,
+    read_table,
+    study_results,
+    tidy,
+)
 from lib.config import load_study
 from lib.paths import result_file, shown
-from lib.report import delta_table, provenance_table, summary_table, takeaway, time_table
+from lib.report import (
+    by_arm,
+    calibration_table,
+    delta_table,
+    provenance_table,
+    summary_table,
+    takeaway,
+    task_table,
+    time_table,
+)
 from lib.results import MEASURES, write_json
 
 # %% tags=["parameters"]
@@ -64,13 +81,43 @@ summary_table(runs).T
 # Arm - baseline, seed by seed: same initial weights, same batches.
 
 # %%
-for measure in ("perplexity", "accuracy"):
+for measure in ("perplexity", "accuracy", "macro_accuracy_zero_shot"):
     digits = MEASURES[measure].digits
     table = delta_table(runs, measure).style.format(f"{{:+.{digits}f}}", na_rep="n/a")
     display(table.set_caption(f"{MEASURES[measure].label}: arm - baseline"))
 
 # %%
 print(takeaway(runs))
+
+# %% [markdown]
+# ## Tasks
+# Accuracy per task, mean ± standard deviation over seeds. *Near chance* is said of the first arm;
+# such a task tells nothing yet.
+
+# %%
+task_table(read_table(results, "tasks"))
+
+# %% [markdown]
+# ## Calibration and length
+# Calibration on all held-out characters. ECE of a perfectly calibrated model at this many
+# characters stands beside it; below it there is nothing to explain.
+
+# %%
+display(calibration_table(runs))
+display(by_arm(read_table(results, "lengths"), ["length"], "loss", 4))
+
+# %% [markdown]
+# ## Inside
+# Norms at the input of block 1 by class of character; residual norms; AdamW's second moment by part
+# of the model at the last step; the embedding normalization's own gain and bias.
+
+# %%
+curve = read_parquet(plan, "curve")
+display(by_arm(read_table(results, "token_classes"), ["token_class"], "mean", 3))
+display(by_arm(last_point(curve, "residual_norm_", "blocks passed"), ["blocks passed"], "value", 3))
+moments = last_point(curve, "second_moment_", "part")
+display(by_arm(moments.assign(log10=np.log10(moments["value"])), ["part"], "log10", 3))
+display(by_arm(last_point(curve, "norm_", "own mean"), ["own mean"], "value", 4))
 
 # %% [markdown]
 # ## Where the time went

@@ -33,11 +33,18 @@ if root is None:
 sys.path.insert(0, str(root))
 
 # %%
-import matplotlib.pyplot as plt
+import shutil
 
-from lib.collection import collect, read_curves, tidy
+from lib.collection import collect, last_point, read_parquet, read_table, tidy
 from lib.config import load_study
-from lib.figures import STYLE, figure_title, paired_seeds, save, trend
+from lib.figures import (
+    group_values,
+    paired_seeds,
+    panels,
+    reliability_diagram,
+    task_accuracies,
+    trend,
+)
 from lib.paths import result_file, shown, study_folder
 from lib.results import write_json
 
@@ -46,10 +53,11 @@ study: str = "final"  # a name in params/
 
 # %%
 plan = load_study(study)
-runs = tidy(collect(plan))
-trace, curve = read_curves(plan, "trace"), read_curves(plan, "curve")
+results = collect(plan)
+runs = tidy(results)
+trace, curve = read_parquet(plan, "trace"), read_parquet(plan, "curve")
 folder = study_folder(plan.name) / "figures"
-files = []
+shutil.rmtree(folder, ignore_errors=True)  # figures of an earlier execution
 
 # %% [markdown]
 # ## Trends
@@ -58,15 +66,11 @@ files = []
 # %%
 for setting, part in curve.groupby("setting", sort=False):
     steps = trace[trace["setting"] == setting]
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(1, 4, figsize=(11, 2.6))
+    with panels("trend", plan, setting, folder) as axes:
         trend(part, "dev_loss", axes[0])
         trend(steps, "grad_norm", axes[1])
         trend(part, "embedding_norm", axes[2])
         trend(steps, "second_moment_mean", axes[3]).set_yscale("log")
-        figure.suptitle(figure_title(plan, setting))
-        files += save(figure, folder, f"trend,{setting}".rstrip(","))
-        plt.show()
 
 # %% [markdown]
 # ## Comparison
@@ -74,16 +78,52 @@ for setting, part in curve.groupby("setting", sort=False):
 
 # %%
 for setting, part in runs.groupby("setting", sort=False):
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(1, 4, figsize=(11, 2.6))
+    with panels("comparison", plan, setting, folder) as axes:
         measures = ("perplexity", "accuracy", "grad_norm", "embedding_norm")
         for measure, ax in zip(measures, axes, strict=True):
             paired_seeds(part, measure, ax)
-        figure.suptitle(figure_title(plan, setting))
-        files += save(figure, folder, f"comparison,{setting}".rstrip(","))
-        plt.show()
+
+# %% [markdown]
+# ## Calibration and length
+# Reliability over all held-out characters, loss on test by softmax temperature, loss by how many
+# characters a prediction could see.
+
+# %%
+tables = {name: read_table(results, name) for name in ("reliability", "temperatures", "positions")}
+for setting in dict.fromkeys(tables["reliability"].get("setting", [])):
+    parts = [table[table["setting"] == setting] for table in tables.values()]
+    with panels("calibration", plan, setting, folder) as axes:
+        reliability_diagram(parts[0], axes[0])
+        trend(parts[1], "nll", axes[1], x="temperature")
+        trend(parts[1], "ece", axes[2], x="temperature")
+        trend(parts[2], "position_loss", axes[3], x="context")
+
+# %% [markdown]
+# ## Tasks
+# The character task suite: 0 is guessing, 1 is all right.
+
+# %%
+tasks = read_table(results, "tasks")
+for setting in dict.fromkeys(tasks.get("setting", [])):
+    with panels("tasks", plan, setting, folder, n=1, size=(7, 4.2)) as axes:
+        task_accuracies(tasks[tasks["setting"] == setting], axes[0])
+
+# %% [markdown]
+# ## Inside
+# Similarity among embeddings through training (1: all point one way), the residual stream's norm
+# from block to block, and AdamW's second moment by part of the model, both at the last step.
+
+# %%
+for setting, part in curve.groupby("setting", sort=False):
+    residual = last_point(part, "residual_norm_", "block")
+    with panels("inside", plan, setting, folder) as axes:
+        trend(part, "embedding_cosine", axes[0])
+        trend(part, "input_cosine", axes[1])
+        residual = residual.rename(columns={"value": "residual_norm"})
+        trend(residual, "residual_norm", axes[2], x="block").set_yscale("log")
+        group_values(last_point(part, "second_moment_", "group"), "second moment", axes[3])
 
 # %%
 path = result_file("04_figures", plan.name)
-write_json(path, [shown(file) for file in files])
+write_json(path, sorted(shown(file) for file in folder.iterdir()))
 print(shown(path))

@@ -18,6 +18,7 @@ def sample_runs(study: Study) -> list[RunResult]:
             seed=seed,
             config=arm.config.model_dump(),
             corpus_sha256="c" * 64,
+            suite_hash="d" * 64,
             status="completed",
             diverged_at=None,
             resumed_at=[],
@@ -37,7 +38,29 @@ def sample_runs(study: Study) -> list[RunResult]:
                 "grad_norm": 0.5,
                 "grad_norm_last_tenth": 0.6,
             },
-            throughput={"training_tokens_per_second": 1e4, "inference_tokens_per_second": 1e5},
+            tables={
+                "tasks": [
+                    {
+                        "task": "spelling",
+                        "shots": 0,
+                        "n": 100,
+                        "accuracy": 0.5 + 0.1 * seed,
+                        "stderr": 0.05,
+                        "chance": 0.5,
+                        "normalised_accuracy": 0.2 * seed,
+                        "brier": 0.5,
+                    }
+                ],
+                "token_classes": [
+                    {"token_class": "alphabetic", "mean": 1.0 + seed},
+                    {"token_class": "numeric", "mean": None},
+                ],
+            },
+            throughput={
+                "training_tokens_per_second": 1e4,
+                "inference_tokens_per_second": 1e5,
+                "inference_tokens_per_second_batch_1": 1e4,
+            },
             seconds={"training": 1.5, "perplexity": 0.5},
             provenance={
                 "device": "cpu",

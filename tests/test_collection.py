@@ -1,10 +1,22 @@
+import json
 from collections.abc import Callable
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from lib import collection, results
-from lib.collection import ResultError, check, collect, study_results, tidy, variant_and_setting
+from lib.collection import (
+    ResultError,
+    check,
+    collect,
+    last_point,
+    read_result,
+    read_table,
+    study_results,
+    tidy,
+    variant_and_setting,
+)
 from lib.config import Study
 from lib.results import MEASURES, RunResult, write_json
 from tests.samples import sample_runs
@@ -56,10 +68,12 @@ def config(section: str, **fields: Any) -> Callable[[RunResult], dict[str, Any]]
         (lambda _: {"study_hash": "0" * 64}, "study hash is 000000000000"),
         (config("training", iterations=11), "training.iterations is 11, the study says 12"),
         (config("model", embedding_norm="none"), "model.embedding_norm is 'none'"),
+        (lambda _: {"suite_hash": None}, "has suite_hash None and the others have 'dddd"),
         (lambda _: {"corpus_sha256": "f" * 64}, "has corpus_sha256 'ffff"),
         (provenance(device="cuda"), "has device 'cuda' and the others have 'cpu'"),
         (provenance(threads=2), "has threads 2 and the others have 1"),
         (provenance(precision="bf16"), "has precision 'bf16'"),
+        (lambda _: {"measures": {"perplexity": 1.0}}, "has measures 'perplexity' and the others"),
         (provenance(packages={"torch": "2.10.0"}), "has torch '2.10.0'"),
     ],
 )
@@ -113,8 +127,7 @@ def test_variant_is_the_first_factor_and_setting_the_rest() -> None:
 def test_study_results_leave_diverged_runs_out_of_means(
     tiny_study: Study, runs: list[RunResult]
 ) -> None:
-    measures = dict.fromkeys(runs[0].measures)
-    mixed = changed(runs, 0, status="diverged", diverged_at=3, measures=measures)
+    mixed = changed(runs, 0, status="diverged", diverged_at=3, measures={}, tables={})
     summary = study_results(tiny_study, mixed)["summary"]
     assert summary["none"]["perplexity"] == {
         "n": 1,
@@ -130,3 +143,45 @@ def test_json_is_written_whole_or_not_at_all(tmp_path: Any) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         results.write_json(path, {"a": float("nan")})
     assert path.read_text() == '{\n "a": 1\n}\n'
+
+
+def test_tables_of_all_runs_are_joined_and_diverged_runs_have_none(
+    tiny_study: Study, runs: list[RunResult]
+) -> None:
+    mixed = changed(runs, 0, status="diverged", diverged_at=3, measures={}, tables={})
+    tasks = read_table(mixed, "tasks")
+    assert tasks[["variant", "seed"]].to_numpy().tolist() == [
+        ["none", 1], ["layernorm", 0], ["layernorm", 1]
+    ]  # fmt: skip
+    assert read_table(mixed, "no such table").empty
+
+
+def test_last_point_gathers_the_columns_of_a_prefix() -> None:
+    curve = pd.DataFrame(
+        [
+            {"arm": arm, "variant": arm, "setting": "", "seed": 0, "step": step}
+            | {"residual_norm_0": step + 1.0, "residual_norm_1": step + 2.0, "other": 9.0}
+            for arm, last in (("a", 2), ("b", 4))
+            for step in (0, last)
+        ]
+    )
+    table = last_point(curve, "residual_norm_", "block")
+    assert table.set_index(["arm", "block"])["value"].to_dict() == {
+        ("a", "0"): 3.0, ("a", "1"): 4.0, ("b", "0"): 5.0, ("b", "1"): 6.0,
+    }  # fmt: skip
+
+
+def test_records_are_exact_json_with_none_for_nan() -> None:
+    table = pd.DataFrame({"a": [1, 2], "b": [0.1 + 0.2, float("nan")], "c": ["x", None]})
+    rows = [{"a": 1, "b": 0.1 + 0.2, "c": "x"}, {"a": 2, "b": None, "c": None}]
+    assert json.loads(json.dumps(results.records(table))) == rows
+
+
+def test_a_result_of_another_version_is_refused_by_name(
+    runs: list[RunResult], tmp_path: Any
+) -> None:
+    content = runs[0].model_dump()
+    del content["tables"]
+    results.write_json(tmp_path / "result.json", content)
+    with pytest.raises(ResultError, match=r"result\.json is of another version \(see tables\)"):
+        read_result(tmp_path / "result.json")

@@ -1,6 +1,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch.nn import functional as F
@@ -10,10 +11,13 @@ from lib.compute import random_stream
 from lib.config import ModelConfig
 from lib.corpus import Corpus
 from lib.evaluation import (
-    dev_point,
     evenly_spaced_windows,
     final_measures,
     heldout_measures,
+    inference_throughput,
+    length_table,
+    loss_at_length,
+    loss_by_position,
     perplexity,
     score,
 )
@@ -92,15 +96,51 @@ def test_dev_and_test_perplexity_make_up_the_whole(model: GPT, corpus: Corpus) -
     assert measures["perplexity"] == pytest.approx(math.exp(pooled / len(scores.nll)), rel=1e-9)
 
 
-def test_dev_point_is_the_mean_over_its_windows(model: GPT, corpus: Corpus) -> None:
+def test_windows_are_evenly_spaced_from_the_first_character_to_the_last(corpus: Corpus) -> None:
     windows = evenly_spaced_windows(corpus.dev, 4, 16)
     assert windows.shape == (4, 17)
     assert torch.equal(windows[0], corpus.dev[:17])
     assert torch.equal(windows[-1], corpus.dev[-17:])
-    loss, norm = dev_point(model, windows)
-    singly = [score(model, window, 1) for window in windows]
-    assert loss == pytest.approx(np.mean([s.nll.mean() for s in singly]), rel=1e-5)
-    assert norm == pytest.approx(np.mean([s.embedding_norm.mean() for s in singly]), rel=1e-5)
+
+
+def test_loss_by_position_averages_over_whole_windows(model: GPT, corpus: Corpus) -> None:
+    scores = score(model, corpus.heldout[: 5 * 16 + 8], 4)
+    table = loss_by_position(scores, 16)
+    assert table["context"].tolist() == list(range(1, 17))
+    assert table["position_loss"][3] == pytest.approx(np.mean(scores.nll[3:80:16]))
+
+
+@pytest.mark.parametrize("length", [1, 4, 16])
+def test_loss_at_a_length_is_that_of_windows_cut_to_it(
+    length: int, model: GPT, corpus: Corpus
+) -> None:
+    text = corpus.heldout[: 6 * 16 + 1]
+    by_position = loss_by_position(score(model, text, 4), 16)
+    cut = [score(model, text[i : i + length + 1], 1).nll.mean() for i in range(0, 96, 16)]
+    assert loss_at_length(by_position, length) == pytest.approx(np.mean(cut), rel=1e-5)
+
+
+@pytest.mark.parametrize("length", [0, 17])
+def test_a_length_beyond_the_context_is_an_error_that_says_so(
+    length: int, model: GPT, corpus: Corpus
+) -> None:
+    by_position = loss_by_position(score(model, corpus.heldout[:200], 4), 16)
+    with pytest.raises(ValueError, match=rf"context length {length} is outside 1 … 16"):
+        loss_at_length(by_position, length)
+
+
+def test_lengths_double_from_16_to_the_context() -> None:
+    by_position = pd.DataFrame({"position_loss": np.ones(100)})
+    assert length_table(by_position)["length"].tolist() == [16, 32, 64, 100]
+    assert length_table(by_position[:8])["length"].tolist() == [8]
+
+
+def test_throughput_counts_characters_per_second(
+    model: GPT, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = iter([0.0, 9.0, *(x for k in range(5) for x in (10.0 * k, 10.0 * k + 2.0))])
+    monkeypatch.setattr("lib.evaluation.time.perf_counter", lambda: next(ticks))
+    assert inference_throughput(model, corpus.heldout, 4) == 4 * 16 / 2.0  # the warm-up not counted
 
 
 def test_final_gradient_norm_and_the_mean_of_the_last_tenth() -> None:

@@ -13,11 +13,13 @@ from lib.config import Study, load_study
 from lib.figures import (
     STYLE,
     figure_title,
+    group_values,
     look,
     paired_seeds,
-    run_curve,
+    reliability_diagram,
     save,
     symbol_counts,
+    task_accuracies,
     trend,
 )
 
@@ -91,9 +93,37 @@ def test_paired_seeds_draw_an_arm_without_any_completed_run(ax: Axes, runs: pd.D
     assert len(ax.get_xticklabels()) == 2
 
 
-def test_run_curve_draws_the_column(ax: Axes, curves: pd.DataFrame) -> None:
-    run_curve(curves[:3], "dev_loss", ax)
-    assert list(ax.lines[0].get_ydata()) == [4.0, 3.0, 2.0]
+def test_trend_draws_over_other_columns_than_steps(ax: Axes) -> None:
+    table = pd.DataFrame({"variant": "none", "temperature": [0.5, 1.0], "nll": [3.0, 2.0]})
+    trend(table, "nll", ax, x="temperature")
+    assert list(ax.lines[0].get_xdata()) == [0.5, 1.0]
+    assert ax.get_xlabel() == "softmax temperature"
+
+
+def test_reliability_diagram_draws_the_mean_over_seeds_beside_the_diagonal(ax: Axes) -> None:
+    table = pd.DataFrame(
+        {"variant": "none", "seed": [0, 1], "bin": 3, "confidence": [0.4, 0.6], "accuracy": 0.3}
+    )
+    reliability_diagram(table, ax)
+    assert (ax.lines[0].get_xdata()[0], ax.lines[0].get_ydata()[0]) == (0.5, pytest.approx(0.3))
+    assert len(ax.lines) == 2
+
+
+def test_task_accuracies_mark_each_variants_mean(ax: Axes) -> None:
+    rows = [
+        {"task": task, "shots": 0, "variant": variant, "normalised_accuracy": value}
+        for task, variant, value in (("b_c", "none", 0.2), ("b_c", "none", 0.4), ("a", "none", 0.1))
+    ]
+    task_accuracies(pd.DataFrame(rows), ax)
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["a, 0-shot", "b c, 0-shot"]
+    np.testing.assert_allclose(ax.containers[0].lines[0].get_xdata(), [0.1, 0.3])
+
+
+def test_group_values_stand_over_their_group(ax: Axes) -> None:
+    values = pd.DataFrame({"variant": "none", "group": ["attn", "emb_norm"], "value": [1e-3, 1e-5]})
+    group_values(values, "second moment", ax)
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["attn", "emb norm"]
+    assert ax.get_yscale() == "log"
 
 
 def test_symbols_are_shown_readably_most_frequent_first(ax: Axes) -> None:

@@ -14,8 +14,9 @@ from lib.paths import PARAMS, ROOT
 
 # A room imports only from rooms before it.
 FLOORS = [
-    *("paths", "validation", "config", "corpus", "model", "compute", "evaluation", "training"),
-    *("progress", "results", "collection", "report", "figures", "execution", "archive", "sweep"),
+    *("paths", "validation", "config", "corpus", "model", "compute", "evaluation", "calibration"),
+    *("diagnostics", "training", "tasks", "benchmark", "scoring", "harness", "progress"),
+    *("measurement", "results", "collection", "report", "figures", "execution", "archive", "sweep"),
 ]
 MODULES = sorted((ROOT / "lib").glob("*.py"))
 
@@ -82,7 +83,7 @@ def test_the_lock_pins_every_dependency_but_torch_by_hash():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     extras = [d for group in project["optional-dependencies"].values() for d in group]
     for dependency in [*project["dependencies"], *extras]:
-        name = dependency.split(">")[0].split("=")[0]
+        name = dependency.split(">")[0].split("=")[0].replace("_", "-")
         entry = [line for line in lock.splitlines() if line.startswith(f"{name}==")]
         assert len(entry) == 1, name
         assert ("sys_platform == 'never'" in entry[0]) == (name == "torch")

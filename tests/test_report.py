@@ -1,14 +1,17 @@
 import pandas as pd
 import pytest
 
-from lib.collection import tidy
+from lib.collection import read_table, tidy
 from lib.config import Study
 from lib.report import (
+    by_arm,
+    calibration_table,
     delta_table,
     mean_and_sd,
     provenance_table,
     summary_table,
     takeaway,
+    task_table,
     time_table,
 )
 from tests.samples import sample_runs
@@ -94,3 +97,25 @@ def test_provenance_shows_every_value_that_occurs(tiny_study: Study) -> None:
 def test_time_table_adds_up(tiny_study: Study) -> None:
     table = time_table(sample_runs(tiny_study))
     assert table.loc["training"].tolist() == [6.0, 1.5]
+
+
+def test_tasks_near_chance_are_said_to_be(tiny_study: Study) -> None:
+    tasks = read_table(sample_runs(tiny_study), "tasks")  # baseline .55, chance .5, error .05
+    row = task_table(tasks).loc[("spelling", 0)]
+    assert row[""] == "near chance"
+    assert row["none"] == "0.550 ± 0.071"
+    tasks["accuracy"] += 0.06
+    assert task_table(tasks).loc[("spelling", 0), ""] == ""
+
+
+def test_a_class_that_no_corpus_holds_is_not_available(tiny_study: Study) -> None:
+    table = by_arm(read_table(sample_runs(tiny_study), "token_classes"), ["token_class"], "mean", 1)
+    assert table.loc["alphabetic"].tolist() == ["1.5 ± 0.7", "1.5 ± 0.7"]
+    assert table.loc["numeric"].tolist() == ["n/a", "n/a"]
+
+
+def test_calibration_stands_beside_its_null(runs: pd.DataFrame) -> None:
+    runs["ece"], runs["ece_null"] = [0.02, 0.04, 0.02, 0.02], 0.01
+    table = calibration_table(runs)
+    assert table.loc["ECE, 15 equal-mass bins", "none"] == "0.0300 ± 0.0141"
+    assert table.loc["ECE of a perfectly calibrated model", "layernorm"] == "0.0100 ± 0.0000"

@@ -35,19 +35,18 @@ def undisturbed(tiny: RunConfig, corpus: Corpus, tmp_path: Path) -> Trained:
 
 
 def without_seconds(trained: Trained) -> object:
-    return trained.trace.drop(columns="seconds").to_dict("records")
+    return [t.drop(columns="seconds").to_dict("list") for t in (trained.trace, trained.curve)]
 
 
 @pytest.mark.parametrize("step", [1, 4, 5, 7, 10, 12])
-def test_a_killed_run_continues_to_bit_identical_weights_and_trace(
+def test_a_killed_run_continues_to_bit_identical_weights_trace_and_curve(
     step: int, tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trained
 ) -> None:
     with pytest.raises(KilledError):
         train(tiny, corpus, 0, tmp_path / "run", killed_at(step))
     resumed = train(tiny, corpus, 0, tmp_path / "run")
     assert weights_digest(resumed.model) == weights_digest(undisturbed.model)
-    assert without_seconds(resumed) == without_seconds(undisturbed)
-    assert resumed.curve.equals(undisturbed.curve)
+    np.testing.assert_equal(without_seconds(resumed), without_seconds(undisturbed))
     assert resumed.batches == undisturbed.batches
     last_checkpoint = step // 5 * 5
     taken_up = [last_checkpoint] if 0 < last_checkpoint < 12 and step < 12 else []
