@@ -39,6 +39,11 @@ def results_file(study: str) -> Path:
     return PAPER / "results" / f"{study}.json"
 
 
+def verdict_file(study: str) -> Path:
+    """Where the contrasts and decisions of a study are kept."""
+    return PAPER / "results" / f"{study}.verdict.json"
+
+
 def archive(study: Study) -> Path:
     """Copy a finished study from `runs/` into the record, replacing its former record at once.
 
@@ -80,6 +85,8 @@ def archive(study: Study) -> Path:
     shutil.copytree(study_folder(study.name) / "figures", figures)
     results = result_file("03_analysis", study.name).read_text("utf-8")
     write_json(results_file(study.name), json.loads(results))
+    verdict = (study_folder(study.name) / "verdict.json").read_text("utf-8")
+    write_json(verdict_file(study.name), json.loads(verdict))
     _write_manifest(study.name)
     return final
 
@@ -88,7 +95,8 @@ def _files(study: str) -> list[Path]:
     """Every file that the manifest lists: the record, the figures and the results."""
     folders = (record_folder(study), PAPER / "figures" / study)
     files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
-    return sorted(path for path in [*files, results_file(study)] if path.name != MANIFEST)
+    files += [results_file(study), verdict_file(study)]
+    return sorted(path for path in files if path.name != MANIFEST)
 
 
 def _listed_as(path: Path, study: str) -> str:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from lib.config import Study, arm_id
 from lib.paths import run_folder, shown
+from lib.preregistration import load_plan, require_stamps
 from lib.results import MEASURES, RunResult
 
 
@@ -22,7 +23,8 @@ class ResultError(ValueError):
 def collect(study: Study) -> list[RunResult]:
     """Read all runs of a study from `runs/`, in the order of the design.
 
-    Raises ResultError naming every missing run, or the first that does not belong to the rest.
+    Raises ResultError naming every missing run, or the first that does not belong to the rest, and
+    PreregistrationError for a run made under another plan.
     """
     results, missing = [], []
     for arm in study.arms():
@@ -38,6 +40,8 @@ def collect(study: Study) -> list[RunResult]:
             f"Run ./run_all.sh params/{study.name}.yaml, which runs only what is not done"
         )
     check(study, results)
+    stamps = {f"{r.arm} seed {r.seed}": r.provenance.get("preregistration") for r in results}
+    require_stamps(load_plan(study), stamps)
     return results
 
 

@@ -135,6 +135,8 @@ class Study(RunConfig):
     factors: dict[str, Annotated[list[Level], Field(min_length=1)]] = {}
     """Dotted field → its levels. The first level of the first factor is the baseline."""
     seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    preregistration: str | None = None
+    """File in params/ of the plan that the study is held against; None: exploratory."""
 
     @model_validator(mode="after")
     def _grid_is_sound(self) -> Self:
@@ -229,7 +231,7 @@ def load_study(study: str | Path) -> Study:
         raise ConfigError(f"study: {given} is elsewhere; copy it into params/")
     path = PARAMS / f"{given.name.removesuffix('.yaml')}.yaml"
     if not path.is_file():
-        names = [p.stem for p in sorted(PARAMS.glob("*.yaml"))]
+        names = [p.stem for p in sorted(PARAMS.glob("*.yaml")) if p.stem != "preregistration"]
         raise ConfigError(f"study: {unknown(path.stem, names)} in params/")
     content = read_yaml(path)
     try:

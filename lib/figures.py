@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from lib.config import Study
+from lib.preregistration import load_plan, standing
 from lib.results import MEASURES
 
 STYLE: Any = {  # matplotlib types the keys of a style one by one
@@ -213,8 +214,10 @@ def panels(
 
 
 def figure_title(study: Study, setting: str) -> str:
-    """Say which study and setting a figure shows and over how many seeds."""
-    return ", ".join(filter(None, (study.name, setting, f"n = {len(study.seeds)} seeds")))
+    """Say what a figure's study may claim, which it is, the setting and over how many seeds."""
+    kind = standing(study, load_plan(study))
+    parts = (f"{kind}: {study.name}", setting, f"n = {len(study.seeds)} seeds")
+    return ", ".join(filter(None, parts))
 
 
 def show(figure: Figure) -> None:

@@ -1,10 +1,12 @@
 """A study's runs as tables and sentences a person reads."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from lib.power import power_table
 from lib.results import MEASURES, RunResult
 
 
@@ -86,7 +88,7 @@ def task_table(tasks: pd.DataFrame) -> pd.DataFrame:
         return tasks
     keys = ["task", "shots"]
     baseline = tasks[tasks["arm"] == tasks["arm"].iloc[0]].groupby(keys, sort=False)
-    facts = baseline[["n", "chance"]].first()
+    facts = baseline[["n", "chance"]].first().round(3)
     above = baseline["accuracy"].mean() - facts["chance"]
     facts[""] = np.where(above < 2 * baseline["stderr"].mean(), "near chance", "")
     return pd.concat([facts, by_arm(tasks, keys, "accuracy", 3)], axis=1)
@@ -110,6 +112,60 @@ def calibration_table(runs: pd.DataFrame) -> pd.DataFrame:
         if name in runs
     }
     return pd.DataFrame(columns).T
+
+
+def contrast_summary(contrasts: pd.DataFrame) -> pd.DataFrame:
+    """Write the table of `lib.verdict` for reading: arms and measures across, statistics down.
+    Coverage in brackets is what the interval attains at this n, nominally 95 %."""
+    columns = {}
+    for row in contrasts.to_dict("records"):
+        digits = MEASURES[row["measure"]].digits
+
+        def sample(of: str, row: dict[Any, Any] = row, digits: int = digits) -> str:
+            return f"{row[f'mean_{of}']:.{digits}f} ± {row[f'sd_{of}']:.{digits}f}"
+
+        def interval(kind: str, row: dict[Any, Any] = row, digits: int = digits) -> str:
+            low, high = row[f"{kind}_low"], row[f"{kind}_high"]
+            return f"[{low:+.{digits}f}, {high:+.{digits}f}] ({row[f'{kind}_coverage']:.1%})"
+
+        columns[row["arm"], MEASURES[row["measure"]].label] = {
+            "n (dropped)": f"{row['n']} ({row['n_dropped']})",
+            "baseline, mean ± sd": sample("baseline"),
+            "arm, mean ± sd": sample("arm"),
+            "difference": f"{row['mean_delta']:+.{digits}f}",
+            "t interval (coverage)": interval("t"),
+            "percentile bootstrap (coverage)": interval("percentile"),
+            "BCa bootstrap (coverage)": interval("bca"),
+            "t test p": f"{row['t_p']:.2g}",
+            "Holm p (primary family)": "n/a" if pd.isna(row["p_holm"]) else f"{row['p_holm']:.2g}",
+            "sign-flip p (smallest)": (
+                f"{row['sign_flip_p']:.2g} ({row['sign_flip_smallest_p']:.2g})"
+            ),
+            "Wilcoxon p": f"{row['wilcoxon_p']:.2g}",
+            "d_z": f"{row['d_z']:.2f}",
+            "Hedges' g_z": f"{row['g_z']:.2f}",
+            "probability of improvement": f"{row['probability_of_improvement']:.2f}",
+            "equivalence (TOST) p": "n/a" if pd.isna(row["tost_p"]) else f"{row['tost_p']:.2g}",
+            "detectable at this n": f"{row['minimum_detectable_effect']:.{digits}f}",
+            "seeds for the planned effect": (
+                "n/a" if pd.isna(row["seeds_needed"]) else f"{row['seeds_needed']:.0f}"
+            ),
+        }
+    return pd.DataFrame(columns).T.rename_axis(["arm", "measure"])
+
+
+def power_summary(contrasts: pd.DataFrame, alpha: float, power: float) -> pd.DataFrame:
+    """Smallest detectable effect per measure (rows) and number of seeds (columns), from the largest
+    measured sd of paired differences among the arms."""
+    sds = contrasts.groupby("measure", sort=False)["sd_delta"].max().dropna()
+    table = power_table(
+        {str(k): sd for k, sd in sds.items()}, alpha, power, seeds=(3, 5, 8, 12, 20, 40)
+    ).drop(columns="d_z")
+    rows = {
+        MEASURES[name].label: table[name].map(f"{{:.{MEASURES[name].digits}f}}".format)
+        for name in map(str, table)
+    }
+    return pd.DataFrame(rows).T.rename_axis(columns="seeds")
 
 
 def provenance_table(results: list[RunResult]) -> pd.DataFrame:

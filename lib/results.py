@@ -17,6 +17,7 @@ from lib.corpus import Corpus
 from lib.measurement import Measurement
 from lib.model import count_parameters
 from lib.paths import ROOT, run_folder
+from lib.preregistration import load_plan
 from lib.training import Trained, weights_digest
 
 
@@ -97,7 +98,8 @@ class RunResult(BaseModel):
 def run_result(
     study: Study, arm: Arm, seed: int, corpus: Corpus, trained: Trained, measured: Measurement
 ) -> RunResult:
-    """Put together the result of a run."""
+    """Put together the result of a run, stamped with the hash of the plan that its study names."""
+    plan = load_plan(study)
     return RunResult(
         study=study.name,
         study_hash=study.hash,
@@ -121,7 +123,9 @@ def run_result(
         tables={name: records(table) for name, table in measured.tables.items()},
         throughput=measured.throughput,
         seconds=measured.seconds,
-        provenance=describe(arm.config.training, trained.device) | git_state(),
+        provenance=describe(arm.config.training, trained.device)
+        | git_state()
+        | {"preregistration": plan.hash if plan else None},
     )
 
 

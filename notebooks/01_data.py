@@ -49,6 +49,7 @@ from lib.corpus import (
 from lib.figures import STYLE, show, symbol_counts
 from lib.measurement import suite_folder
 from lib.paths import result_file, shown, study_folder
+from lib.preregistration import load_plan, plan_line
 from lib.results import write_json
 
 # %% tags=["parameters"]
@@ -60,8 +61,9 @@ study: str = "final"  # a name in params/
 # blank line into *dev*, where choices are made, and *test*, where results are reported.
 
 # %%
-plan = load_study(study)
-corpus = load_corpus(plan.corpus)
+design = load_study(study)
+print(plan_line(design, load_plan(design)))
+corpus = load_corpus(design.corpus)
 summary = corpus_summary(corpus)
 parts = ("characters", "train", "heldout", "dev", "test")
 print(f"{corpus.name}, SHA-256 {corpus.sha256}")
@@ -102,7 +104,7 @@ duplication_report(corpus).to_frame().style.format("{:.2%}", na_rep="n/a")
 # same ones.
 
 # %%
-budget = plan.training.iterations * plan.training.batch_size * plan.model.block_size
+budget = design.training.iterations * design.training.batch_size * design.model.block_size
 sampling_table(corpus, budget).to_frame()
 
 # %% [markdown]
@@ -111,8 +113,8 @@ sampling_table(corpus, budget).to_frame()
 # the context length does not carry is left out by name.
 
 # %%
-suite = build_suite(corpus, plan.evaluation.items_per_task, plan.model.block_size)
-write_suite(suite, suite_folder(corpus, plan, study_folder(plan.name) / "suite"))
+suite = build_suite(corpus, design.evaluation.items_per_task, design.model.block_size)
+write_suite(suite, suite_folder(corpus, design, study_folder(design.name) / "suite"))
 summary["suite"] = {"hash": suite.hash, "left_out": suite.left_out}
 print(f"suite {suite.hash}")
 for name, reason in suite.left_out.items():
@@ -120,6 +122,6 @@ for name, reason in suite.left_out.items():
 suite.table().style.hide(axis="index").format({"chance": "{:.2f}"})
 
 # %%
-result = result_file("01_data", plan.name)
+result = result_file("01_data", design.name)
 write_json(result, summary)
 print(shown(result))

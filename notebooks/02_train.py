@@ -33,20 +33,19 @@ if root is None:
 sys.path.insert(0, str(root))
 
 # %%
-import matplotlib.pyplot as plt
 import pandas as pd
 from IPython.display import display
 
-from lib.collection import last_point
 from lib.compute import random_stream
 from lib.config import load_study
 from lib.corpus import load_corpus
-from lib.figures import STYLE, reliability_diagram, show, trend
 from lib.measurement import measure
 from lib.paths import run_folder, shown, study_folder
+from lib.preregistration import load_plan, plan_line
 from lib.progress import training_progress
 from lib.report import readable
 from lib.results import run_result, write_result
+from lib.run_figures import show_measurement, show_training
 from lib.training import train
 
 # %% tags=["parameters"]
@@ -55,9 +54,10 @@ arm: str = "none"  # an arm of that study
 seed: int = 0  # a seed of that study
 
 # %%
-plan = load_study(study)
-this = plan.arm(arm)
-plan.require_seed(seed)
+design = load_study(study)
+print(plan_line(design, load_plan(design)))
+this = design.arm(arm)
+design.require_seed(seed)
 corpus = load_corpus(this.config.corpus)
 for section, fields in this.config:
     print(f"{section}: {fields}")
@@ -67,23 +67,14 @@ for section, fields in this.config:
 # Killed at any moment, this cell continues from its last checkpoint to the same weights.
 
 # %%
-folder = run_folder(plan.name, this.id, seed)
+folder = run_folder(design.name, this.id, seed)
 with training_progress(this.config.training.iterations) as progress:
     trained = train(this.config, corpus, seed, folder, progress)
 if trained.diverged_at:
     print(f"DIVERGED at step {trained.diverged_at}: its loss or gradient is not finite")
 
 # %%
-# All columns of a figure's data say which variant they belong to.
-trace, curve = (table.assign(variant=this.id) for table in (trained.trace, trained.curve))
-with plt.rc_context(STYLE):
-    figure, axes = plt.subplots(2, 4, figsize=(11, 4.4))
-    for y, ax in zip(("loss", "grad_norm", "second_moment_mean"), axes[0], strict=False):
-        trend(trace, y, ax)
-    columns = ("embedding_cosine", "input_cosine", "embedding_norm", "logit_sd")
-    for y, ax in zip(("dev_loss", *columns), [axes[0, 3], *axes[1]], strict=True):
-        trend(curve, y, ax)
-    show(figure)
+show_training(trained, this.id)
 
 # %% [markdown]
 # ## Evaluation
@@ -91,30 +82,20 @@ with plt.rc_context(STYLE):
 # by length of context, norms; then the task suite through the LM-Eval harness.
 
 # %%
-suites = study_folder(plan.name) / "suite"
+suites = study_folder(design.name) / "suite"
 measured = measure(trained, corpus, this.config, suites, seed)
 print("\n".join(measured.notes) or "everything was measured")
 readable(measured.tables.get("tasks"))
 
 # %%
-tables = {name: table.assign(variant=this.id) for name, table in measured.tables.items()}
-with plt.rc_context(STYLE):
-    figure, axes = plt.subplots(1, 4, figsize=(11, 2.3))
-    if "reliability" in tables:
-        reliability_diagram(tables["reliability"], axes[0])
-        trend(tables["temperatures"], "nll", axes[1], x="temperature")
-        trend(tables["positions"], "position_loss", axes[2], x="context")
-    residual = last_point(
-        curve.assign(arm=this.id, setting="", seed=seed), "residual_norm_", "block"
-    )
-    trend(residual.rename(columns={"value": "residual_norm"}), "residual_norm", axes[3], x="block")
-    show(figure)
+show_measurement(measured, trained, this.id)
 
 # %% [markdown]
-# Norms at the input of block 1 by class of character, and loss at shorter contexts:
+# Norms at the input of block 1 by class of character, loss at shorter contexts, and how logits are
+# distributed:
 
 # %%
-for name in ("token_classes", "lengths"):
+for name in ("token_classes", "lengths", "logits"):
     display(readable(measured.tables.get(name)))
 
 # %% [markdown]
@@ -132,7 +113,7 @@ else:
 # ## Result
 
 # %%
-result = run_result(plan, this, seed, corpus, trained, measured)
+result = run_result(design, this, seed, corpus, trained, measured)
 path = write_result(result, trained, measured)
 print(shown(path))
 result

@@ -35,7 +35,7 @@ sys.path.insert(0, str(root))
 
 # %%
 import numpy as np
-from IPython.display import display
+from IPython.display import Markdown, display
 
 from lib.collection import (
     collect,
@@ -46,27 +46,34 @@ from lib.collection import (
     tidy,
 )
 from lib.config import load_study
-from lib.paths import result_file, shown
+from lib.paths import result_file, shown, study_folder
+from lib.preregistration import load_plan, plan_line, plan_precedes, standing
 from lib.report import (
     by_arm,
     calibration_table,
+    contrast_summary,
     delta_table,
+    power_summary,
     provenance_table,
+    readable,
     summary_table,
     takeaway,
     task_table,
     time_table,
 )
 from lib.results import MEASURES, write_json
+from lib.verdict import in_words, reach_verdict, suite_contrasts
 
 # %% tags=["parameters"]
 study: str = "final"  # a name in params/
 
 # %%
-plan = load_study(study)
-results = collect(plan)
+design = load_study(study)
+preregistration = load_plan(design)
+display(Markdown(f"## {plan_line(design, preregistration)}"))
+results = collect(design)
 runs = tidy(results)
-print(f"{plan.name}: {len(runs)} runs, study hash {plan.hash}")
+print(f"{design.name}: {len(runs)} runs, study hash {design.hash}")
 provenance_table(results)
 
 # %% [markdown]
@@ -90,12 +97,39 @@ for measure in ("perplexity", "accuracy", "macro_accuracy_zero_shot"):
 print(takeaway(runs))
 
 # %% [markdown]
+# ## Statistics
+# The t interval is primary: at few seeds only its coverage is what it says. Each interval's own
+# coverage at this n stands in brackets, and beside the exact sign-flip p the smallest it can be.
+
+# %%
+rng = np.random.default_rng(int(design.hash[:8], 16))
+trace = read_parquet(design, "trace")
+verdict = reach_verdict(runs, trace, preregistration, rng)
+contrast_summary(verdict.contrasts).T
+
+# %% [markdown]
+# The task suite in two further ways: interquartile mean over tasks with seeds resampled whole, and
+# all questions with seeds and questions resampled.
+
+# %%
+tasks = read_table(results, "tasks")
+readable(suite_contrasts(runs, tasks, read_parquet(design, "items"), rng), digits=4)
+
+# %% [markdown]
+# ## What this many seeds can show
+# The smallest true effect that a number of seeds would detect at 80 % power, given the spread of
+# the differences measured here. Claims below it are not this study's to make.
+
+# %%
+power_summary(verdict.contrasts, alpha=0.05, power=0.8)
+
+# %% [markdown]
 # ## Tasks
 # Accuracy per task, mean ± standard deviation over seeds. *Near chance* is said of the first arm;
 # such a task tells nothing yet.
 
 # %%
-task_table(read_table(results, "tasks"))
+task_table(tasks)
 
 # %% [markdown]
 # ## Calibration and length
@@ -112,7 +146,7 @@ display(by_arm(read_table(results, "lengths"), ["length"], "loss", 4))
 # of the model at the last step; the embedding normalization's own gain and bias.
 
 # %%
-curve = read_parquet(plan, "curve")
+curve = read_parquet(design, "curve")
 display(by_arm(read_table(results, "token_classes"), ["token_class"], "mean", 3))
 display(by_arm(last_point(curve, "residual_norm_", "blocks passed"), ["blocks passed"], "value", 3))
 moments = last_point(curve, "second_moment_", "part")
@@ -125,7 +159,18 @@ display(by_arm(last_point(curve, "norm_", "own mean"), ["own mean"], "value", 4)
 # %%
 time_table(results)
 
+# %% [markdown]
+# ## Verdict
+# By the rules of the plan, for each arm, with the numbers they used.
+
 # %%
-path = result_file("03_analysis", plan.name)
-write_json(path, study_results(plan, results))
+kind = standing(design, preregistration)
+display(Markdown(f"### {plan_line(design, preregistration)}\n\n{in_words(verdict, kind)}"))
+precedes = plan_precedes([run.provenance["git_commit"] for run in results])
+print(f"plan committed before the runs: {precedes}")
+
+# %%
+write_json(study_folder(design.name) / "verdict.json", {"standing": kind, **verdict.as_json()})
+path = result_file("03_analysis", design.name)
+write_json(path, study_results(design, results))
 print(shown(path))

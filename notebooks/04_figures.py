@@ -46,17 +46,19 @@ from lib.figures import (
     trend,
 )
 from lib.paths import result_file, shown, study_folder
+from lib.preregistration import load_plan, plan_line
 from lib.results import write_json
 
 # %% tags=["parameters"]
 study: str = "final"  # a name in params/
 
 # %%
-plan = load_study(study)
-results = collect(plan)
+design = load_study(study)
+print(plan_line(design, load_plan(design)))
+results = collect(design)
 runs = tidy(results)
-trace, curve = read_parquet(plan, "trace"), read_parquet(plan, "curve")
-folder = study_folder(plan.name) / "figures"
+trace, curve = read_parquet(design, "trace"), read_parquet(design, "curve")
+folder = study_folder(design.name) / "figures"
 shutil.rmtree(folder, ignore_errors=True)  # figures of an earlier execution
 
 # %% [markdown]
@@ -66,7 +68,7 @@ shutil.rmtree(folder, ignore_errors=True)  # figures of an earlier execution
 # %%
 for setting, part in curve.groupby("setting", sort=False):
     steps = trace[trace["setting"] == setting]
-    with panels("trend", plan, setting, folder) as axes:
+    with panels("trend", design, setting, folder) as axes:
         trend(part, "dev_loss", axes[0])
         trend(steps, "grad_norm", axes[1])
         trend(part, "embedding_norm", axes[2])
@@ -78,7 +80,7 @@ for setting, part in curve.groupby("setting", sort=False):
 
 # %%
 for setting, part in runs.groupby("setting", sort=False):
-    with panels("comparison", plan, setting, folder) as axes:
+    with panels("comparison", design, setting, folder) as axes:
         measures = ("perplexity", "accuracy", "grad_norm", "embedding_norm")
         for measure, ax in zip(measures, axes, strict=True):
             paired_seeds(part, measure, ax)
@@ -92,7 +94,7 @@ for setting, part in runs.groupby("setting", sort=False):
 tables = {name: read_table(results, name) for name in ("reliability", "temperatures", "positions")}
 for setting in dict.fromkeys(tables["reliability"].get("setting", [])):
     parts = [table[table["setting"] == setting] for table in tables.values()]
-    with panels("calibration", plan, setting, folder) as axes:
+    with panels("calibration", design, setting, folder) as axes:
         reliability_diagram(parts[0], axes[0])
         trend(parts[1], "nll", axes[1], x="temperature")
         trend(parts[1], "ece", axes[2], x="temperature")
@@ -105,7 +107,7 @@ for setting in dict.fromkeys(tables["reliability"].get("setting", [])):
 # %%
 tasks = read_table(results, "tasks")
 for setting in dict.fromkeys(tasks.get("setting", [])):
-    with panels("tasks", plan, setting, folder, n=1, size=(7, 4.2)) as axes:
+    with panels("tasks", design, setting, folder, n=1, size=(7, 4.2)) as axes:
         task_accuracies(tasks[tasks["setting"] == setting], axes[0])
 
 # %% [markdown]
@@ -116,7 +118,7 @@ for setting in dict.fromkeys(tasks.get("setting", [])):
 # %%
 for setting, part in curve.groupby("setting", sort=False):
     residual = last_point(part, "residual_norm_", "block")
-    with panels("inside", plan, setting, folder) as axes:
+    with panels("inside", design, setting, folder) as axes:
         trend(part, "embedding_cosine", axes[0])
         trend(part, "input_cosine", axes[1])
         residual = residual.rename(columns={"value": "residual_norm"})
@@ -124,6 +126,6 @@ for setting, part in curve.groupby("setting", sort=False):
         group_values(last_point(part, "second_moment_", "group"), "second moment", axes[3])
 
 # %%
-path = result_file("04_figures", plan.name)
+path = result_file("04_figures", design.name)
 write_json(path, sorted(shown(file) for file in folder.iterdir()))
 print(shown(path))

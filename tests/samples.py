@@ -72,6 +72,7 @@ def sample_runs(study: Study) -> list[RunResult]:
                 "packages": {"python": "3.11.7", "torch": "2.13.0"},
                 "git_commit": "a" * 40,
                 "git_clean": True,
+                "preregistration": None,
             },
         )
         for arm in study.arms()

@@ -146,5 +146,6 @@ def test_the_same_data_gives_the_same_files(tmp_path: Path, curves: pd.DataFrame
 
 
 def test_title_names_study_setting_and_seeds(tiny_study: Study) -> None:
-    assert figure_title(tiny_study, "") == "tiny, n = 2 seeds"
-    assert figure_title(load_study("final"), "mlp_ratio=4") == "final, mlp_ratio=4, n = 5 seeds"
+    assert figure_title(tiny_study, "") == "EXPLORATORY: tiny, n = 2 seeds"
+    title = figure_title(load_study("final"), "mlp_ratio=4")
+    assert title == "EXPLORATORY: final, mlp_ratio=4, n = 5 seeds"

@@ -1,0 +1,39 @@
+"""The two figures that a training notebook shows of its one run."""
+
+import matplotlib.pyplot as plt
+
+from lib.collection import last_point
+from lib.figures import STYLE, group_values, reliability_diagram, show, trend
+from lib.measurement import Measurement
+from lib.training import Trained
+
+
+def show_training(trained: Trained, variant: str) -> None:
+    """Show how training went: loss, gradient norm, second moment, embeddings, logits over steps."""
+    trace, curve = (table.assign(variant=variant) for table in (trained.trace, trained.curve))
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(2, 4, figsize=(11, 4.4))
+        for y, ax in zip(("loss", "grad_norm", "second_moment_mean"), axes[0], strict=False):
+            trend(trace, y, ax)
+        columns = ("embedding_cosine", "input_cosine", "embedding_norm", "logit_sd")
+        for y, ax in zip(("dev_loss", *columns), [axes[0, 3], *axes[1]], strict=True):
+            trend(curve, y, ax)
+        show(figure)
+
+
+def show_measurement(measured: Measurement, trained: Trained, variant: str) -> None:
+    """Show what was measured of the trained model: calibration, temperature, loss by context, the
+    residual stream and second moments; of a diverged one, only the last two."""
+    tables = {name: table.assign(variant=variant) for name, table in measured.tables.items()}
+    last = trained.curve.assign(variant=variant, arm=variant, setting="", seed=0)
+    residual = last_point(last, "residual_norm_", "block")
+    residual = residual.rename(columns={"value": "residual_norm"})
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(1, 5, figsize=(12, 2.3))
+        if "reliability" in tables:
+            reliability_diagram(tables["reliability"], axes[0])
+            trend(tables["temperatures"], "nll", axes[1], x="temperature")
+            trend(tables["positions"], "position_loss", axes[2], x="context")
+        trend(residual, "residual_norm", axes[3], x="block")
+        group_values(last_point(last, "second_moment_", "group"), "second moment", axes[4])
+        show(figure)
