@@ -16,11 +16,11 @@ from typing import Any
 import nbformat
 import yaml
 
-from lib.collection import check, collect, study_results
+from lib.collection import collect, summarise
 from lib.config import Study, load_study
 from lib.execution import status_of
 from lib.paths import PAPER, executed_notebook, result_file, run_folder, study_folder
-from lib.results import RunResult, write_json
+from lib.results import write_json
 
 MANIFEST = "MANIFEST.sha256"
 
@@ -132,33 +132,42 @@ def verify(study: str) -> int:
             faults.append(f"{name} has changed")
         if path.suffix == ".ipynb" and status_of(path)["status"] != "completed":
             faults.append(f"{name} did not complete")
-    if not faults and recompute(study) != json.loads(results_file(study).read_text("utf-8")):
-        faults.append(f"results/{study}.json does not follow from the executed notebooks")
+    if not faults:
+        faults += unfounded(study)
     if faults:
         raise ArchiveError(f"record of '{study}': {'; '.join(faults)}")
     return len(present)
 
 
-def recompute(study: str) -> dict[str, Any]:
-    """Compute a study's results anew from nothing but the record's parameters and notebooks."""
-    folder = record_folder(study)
-    plan = Study.model_validate(yaml.safe_load((folder / "parameters.yaml").read_text("utf-8")))
-    runs = [
-        result_in(folder / arm.id / f"seed-{seed}" / "02_train.ipynb")
-        for arm in plan.arms()
-        for seed in plan.seeds
+def unfounded(study: str) -> list[str]:
+    """Name what in a study's results does not follow from its executed notebooks: a run that its
+    notebook does not show, a notebook without a run, or a summary that is not that of the runs."""
+    results = json.loads(results_file(study).read_text("utf-8"))
+    runs, folder = results["runs"], record_folder(study)
+    places = [folder / run["arm"] / f"seed-{run['seed']}" / "02_train.ipynb" for run in runs]
+    faults = [
+        f"run {run['arm']} seed {run['seed']} in results/{study}.json is not its notebook's"
+        for run, place in zip(runs, places, strict=True)
+        if shown_result(place) != run
     ]
-    check(plan, runs)
-    return study_results(plan, runs)
+    strays = set(folder.rglob("02_train.ipynb")) - set(places)
+    faults += [f"{_listed_as(path, study)} is of no run in the results" for path in sorted(strays)]
+    measures = list(next(iter(results["summary"].values()), {}))
+    if summarise(runs, measures) != results["summary"]:
+        faults.append(f"the summary in results/{study}.json does not follow from its runs")
+    return faults
 
 
-def result_in(notebook: Path) -> RunResult:
-    """Read the result that an executed training notebook shows; ArchiveError when it shows none."""
+def shown_result(notebook: Path) -> dict[str, Any] | None:
+    """Read the result that an executed training notebook shows; None when it shows none."""
+    if not notebook.is_file():
+        return None
     for cell in nbformat.read(notebook, as_version=4).cells:
         for output in cell.get("outputs", []):
             if "application/json" in output.get("data", {}):
-                return RunResult.model_validate(output["data"]["application/json"])
-    raise ArchiveError(f"{notebook.name} shows no result")
+                found: dict[str, Any] = output["data"]["application/json"]
+                return found
+    return None
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -190,28 +190,28 @@ def last_point(curve: pd.DataFrame, prefix: str, name: str) -> pd.DataFrame:
 
 
 def study_results(study: Study, results: list[RunResult]) -> dict[str, Any]:
-    """All of a study in one JSON-ready value: parameters, every run, mean and sd per arm and
-    measure over completed runs. It follows from the runs alone, so a record can be checked."""
-    runs = tidy(results)
-    completed = runs[runs["status"] == "completed"]
-    statistics = completed.groupby("arm")[list(MEASURES)].agg(["count", "mean", "std"])
+    """All of a study in one JSON-ready value: parameters, every run, and the summary of runs."""
+    runs = [result.model_dump(mode="json") for result in results]
     return {
         "study": study.model_dump(),
         "study_hash": study.hash,
-        "runs": [result.model_dump(mode="json") for result in results],
-        "summary": {
-            arm: {
-                name: {
-                    "n": int(statistics.loc[arm, (name, "count")]),
-                    "mean": _number(statistics.loc[arm, (name, "mean")]),
-                    "sd": _number(statistics.loc[arm, (name, "std")]),
-                }
-                for name in MEASURES
-            }
-            for arm in statistics.index
-        },
+        "runs": runs,
+        "summary": summarise(runs, list(MEASURES)),
     }
 
 
-def _number(value: Any) -> float | None:
-    return None if pd.isna(value) else float(value)
+def summarise(runs: list[dict[str, Any]], measures: list[str]) -> dict[str, Any]:
+    """Number, mean and sd (n - 1) per arm and measure over completed runs, from runs as JSON. It
+    follows from the runs alone, so that a record can be checked by any later version."""
+    summary: dict[str, Any] = {}
+    for arm in dict.fromkeys(run["arm"] for run in runs):
+        completed = [r for r in runs if r["arm"] == arm and r["status"] == "completed"]
+        for measure in measures:
+            found = [(run["measures"] | run["throughput"]).get(measure) for run in completed]
+            values = [value for value in found if value is not None]
+            summary.setdefault(arm, {})[measure] = {
+                "n": len(values),
+                "mean": float(np.mean(values)) if values else None,
+                "sd": float(np.std(values, ddof=1)) if len(values) > 1 else None,
+            }
+    return summary

@@ -6,14 +6,17 @@ the plan was another one.
 
 import subprocess
 from dataclasses import dataclass
+from itertools import pairwise, takewhile
 from typing import Annotated, Literal
 
+import yaml
 from pydantic import Field, ValidationError
 
 from lib.config import Positive, PositiveFloat, Section, Study, digest
 from lib.paths import PARAMS, ROOT
 from lib.validation import ConfigError, explain, read_yaml
 
+PLAN_FILE = "params/preregistration.yaml"
 Share = Annotated[float, Field(ge=0, le=1)]
 Contrast = Annotated[list[str], Field(min_length=2, max_length=2)]
 
@@ -112,25 +115,47 @@ def require_stamps(plan: Plan | None, stamps: dict[str, str | None]) -> None:
             )
 
 
-def plan_precedes(commits: list[str | None], plan_file: str = "params/preregistration.yaml") -> str:
-    """Say whether the plan's last change was committed before every one of the runs' `commits`:
-    "yes", "no: …" naming the first commit that it does not precede, or "unknown: …"."""
-
-    def git(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True)
-
+def plan_history(file: str) -> list[tuple[str, Plan]]:
+    """List the committed versions of a plan, newest first, as (commit, plan); empty without git.
+    Versions that are no valid plan end the list."""
     try:
-        changed = git("log", "-1", "--format=%H", "--", plan_file).stdout.strip()
+        commits = _git("log", "--format=%H", "--", file).stdout.split()
     except OSError:
-        return "unknown: there is no git"
-    if not changed:
-        return f"unknown: {plan_file} is not committed here"
-    for commit in dict.fromkeys(commits):
-        if commit is None:
+        return []
+    history = []
+    for commit in commits:
+        try:
+            content = yaml.safe_load(_git("show", f"{commit}:{file}").stdout)
+            history.append((commit, Plan.model_validate(content)))
+        except (yaml.YAMLError, ValidationError):
+            break
+    return history
+
+
+def plan_precedes(plan: Plan | None, commits: list[str | None], file: str = PLAN_FILE) -> str:
+    """Say whether the plan was committed, as it stands, before every one of the runs' `commits`:
+    "yes: …", "no: …" naming the first run's commit that it does not precede, or "unknown: …".
+    Appending a deviation is no change of the plan; rewriting one is, and says "no: …"."""
+    if plan is None:
+        return "unknown: no plan is named"
+    history = plan_history(file)
+    same = list(takewhile(lambda version: version[1].hash == plan.hash, history))
+    if not same:
+        return "unknown: the plan is not committed as it stands"
+    for (commit, later), (_, earlier) in pairwise([("now", plan), *same]):
+        if later.deviations[: len(earlier.deviations)] != earlier.deviations:
+            return f"no: deviations were rewritten, not appended, after commit {commit[:12]}"
+    fixed = same[-1][0]
+    for run in dict.fromkeys(commits):
+        if run is None:
             return "unknown: a run was made outside git"
-        if git("merge-base", "--is-ancestor", changed, commit).returncode:
-            return f"no: run at commit {commit[:12]}, plan last changed at {changed[:12]}"
-    return f"yes: plan last changed at {changed[:12]}"
+        if _git("merge-base", "--is-ancestor", fixed, run).returncode:
+            return f"no: run at commit {run[:12]}, plan fixed at {fixed[:12]}"
+    return f"yes: plan fixed at {fixed[:12]}"
+
+
+def _git(*words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True)
 
 
 Direction = Literal["improvement", "regression", "none"]

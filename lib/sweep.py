@@ -56,7 +56,8 @@ def main(arguments: list[str]) -> int:
 def run(studies: list[Study], flags: list[str]) -> int:
     """Call Snakemake over all studies, then print what came of each."""
     gpus = gpu_names()
-    if not any(f in ("-j", "-c") or f.startswith(("--jobs", "--cores", "-j", "-c")) for f in flags):
+    # How many at once: what the user or a cluster's profile says, else one per GPU or core.
+    if not any(flag.startswith(("-j", "-c", "--jobs", "--cores", "--profile")) for flag in flags):
         flags = ["--jobs", str(len(gpus) or os.cpu_count() or 1), *flags]
     command = [sys.executable, "-m", "snakemake", "-s", str(NOTEBOOKS / "Snakefile")]
     command += ["--directory", str(RUNS.parent), "--config"]

@@ -105,7 +105,9 @@ print(takeaway(runs))
 rng = np.random.default_rng(int(design.hash[:8], 16))
 trace = read_parquet(design, "trace")
 verdict = reach_verdict(runs, trace, preregistration, rng)
-contrast_summary(verdict.contrasts).T
+for arm, part in verdict.contrasts.groupby("arm", sort=False):
+    display(Markdown(f"**{arm}** - {part['baseline'].iloc[0]}"))
+    display(contrast_summary(part).loc[arm].T)
 
 # %% [markdown]
 # The task suite in two further ways: interquartile mean over tasks with seeds resampled whole, and
@@ -166,7 +168,7 @@ time_table(results)
 # %%
 kind = standing(design, preregistration)
 display(Markdown(f"### {plan_line(design, preregistration)}\n\n{in_words(verdict, kind)}"))
-precedes = plan_precedes([run.provenance["git_commit"] for run in results])
+precedes = plan_precedes(preregistration, [run.provenance["git_commit"] for run in results])
 print(f"plan committed before the runs: {precedes}")
 
 # %%

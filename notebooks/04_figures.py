@@ -35,6 +35,7 @@ sys.path.insert(0, str(root))
 # %%
 import shutil
 
+from lib.calibration import TEMPERATURES
 from lib.collection import collect, last_point, read_parquet, read_table, tidy
 from lib.config import load_study
 from lib.figures import (
@@ -94,6 +95,7 @@ for setting, part in runs.groupby("setting", sort=False):
 tables = {name: read_table(results, name) for name in ("reliability", "temperatures", "positions")}
 for setting in dict.fromkeys(tables["reliability"].get("setting", [])):
     parts = [table[table["setting"] == setting] for table in tables.values()]
+    parts[1] = parts[1][parts[1]["temperature"].isin(TEMPERATURES)]  # not each run's own
     with panels("calibration", design, setting, folder) as axes:
         reliability_diagram(parts[0], axes[0])
         trend(parts[1], "nll", axes[1], x="temperature")

@@ -179,7 +179,7 @@ def test_a_plan_that_is_not_there_is_named(plan: Plan) -> None:
 
 
 def test_the_plan_must_be_committed_before_the_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: Plan
 ) -> None:
     monkeypatch.setattr("lib.preregistration.ROOT", tmp_path)
 
@@ -188,20 +188,32 @@ def test_the_plan_must_be_committed_before_the_runs(
         command = ["git", "-C", str(tmp_path), *user, *words]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
-    def commit(text: str) -> str:
-        (tmp_path / "plan.yaml").write_text(text)
+    def commit(**changes: Any) -> tuple[str, Plan]:
+        content = CONTENT | changes
+        (tmp_path / "plan.yaml").write_text(yaml.safe_dump(content))
         git("add", "plan.yaml")
-        git("commit", "-m", text)
-        return git("rev-parse", "HEAD")
+        git("commit", "--allow-empty", "-m", "work")
+        return git("rev-parse", "HEAD"), Plan.model_validate(content)
+
+    def answer(plan: Plan | None, *runs: str | None) -> str:
+        return plan_precedes(plan, list(runs), "plan.yaml")
 
     git("init", "-q")
-    assert plan_precedes([], "plan.yaml").startswith("unknown")
-    first = commit("one")
-    git("commit", "--allow-empty", "-m", "work")
-    second = git("rev-parse", "HEAD")
-    assert plan_precedes([second, first], "plan.yaml") == f"yes: plan last changed at {first[:12]}"
-    third = commit("two")
-    assert plan_precedes([third, second], "plan.yaml").startswith(
-        f"no: run at commit {second[:12]}"
+    assert answer(plan).startswith("unknown: the plan is not committed")
+    assert answer(None).startswith("unknown: no plan")
+    first, _ = commit()
+    run, _ = commit()  # later work, the plan as before
+    assert answer(plan, run, first) == f"yes: plan fixed at {first[:12]}"
+    assert answer(plan, None).startswith("unknown: a run was made outside git")
+
+    one, two = ({"date": "2026-12-01", "what": w, "why": "time"} for w in ("a", "b"))
+    _, deviating = commit(deviations=[one])
+    assert answer(deviating, run) == f"yes: plan fixed at {first[:12]}"  # appended: as fixed before
+    _, rewritten = commit(deviations=[two])
+    assert answer(rewritten, run).startswith("no: deviations were rewritten")
+
+    changed_at, changed = commit(alpha=0.01)
+    assert answer(changed, changed_at, run) == (
+        f"no: run at commit {run[:12]}, plan fixed at {changed_at[:12]}"
     )
-    assert plan_precedes([third, None], "plan.yaml").startswith("unknown")
+    assert answer(plan, run).startswith("unknown: the plan is not committed as it stands")

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from rattler import MatchSpec
 
+from lib import archive
 from lib.config import load_study
 from lib.paths import PARAMS, ROOT
 
@@ -111,3 +112,13 @@ def test_help_names_every_command():
     assert done.returncode == 0
     for word in ("params/NAME.yaml", "--jobs", "test", "verify", "--help"):
         assert word in done.stdout
+
+
+RECORDS = [p.parent.name for p in (ROOT / "papers").glob("*/record/*/MANIFEST.sha256")]
+
+
+@pytest.mark.parametrize("study", RECORDS)
+def test_every_record_is_as_recorded_and_its_training_notebooks_are_small(study):
+    assert archive.verify(study) > 0
+    for notebook in archive.record_folder(study).rglob("02_train.ipynb"):
+        assert notebook.stat().st_size <= 150_000

@@ -11,6 +11,7 @@ import nbformat
 import pytest
 from filelock import FileLock
 
+from lib import archive
 from lib.compute import works
 from lib.execution import status_of
 from lib.paths import ROOT
@@ -102,20 +103,37 @@ def test_a_changed_file_of_the_record_is_found(
     assert fault in text
 
 
+@pytest.mark.parametrize(
+    ("places", "fault"),
+    [
+        (
+            ("runs", 0, "measures", "perplexity"),
+            "run none seed 0 in results/smoke.json is not its",
+        ),
+        (
+            ("summary", "layernorm", "accuracy", "mean"),
+            "the summary in results/smoke.json does not",
+        ),
+    ],
+)
 def test_numbers_that_no_notebook_holds_are_found_though_the_manifest_agrees(
-    smoke_tree: tuple[Tree, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    places: tuple[Any, ...],
+    fault: str,
+    smoke_tree: tuple[Tree, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from lib import archive
-
     paper = tmp_path / "paper"
     shutil.copytree(smoke_tree[0].root / "papers/embedding-norm", paper)
     monkeypatch.setattr(archive, "PAPER", paper)
     assert archive.verify("smoke") > 10
-    content = json.loads((paper / "results/smoke.json").read_text())
-    content["runs"][0]["measures"]["perplexity"] *= 0.9
+    content = part = json.loads((paper / "results/smoke.json").read_text())
+    for place in places[:-1]:
+        part = part[place]
+    part[places[-1]] *= 0.9
     (paper / "results/smoke.json").write_text(json.dumps(content))
     archive._write_manifest("smoke")
-    with pytest.raises(archive.ArchiveError, match="does not follow from the executed notebooks"):
+    with pytest.raises(archive.ArchiveError, match=fault):
         archive.verify("smoke")
 
 
