@@ -139,7 +139,7 @@ def test_training_is_adamw_on_the_mean_loss_of_its_batches(
         optimizer.zero_grad()
         loss.backward()
         norms.append(math.sqrt(sum(float(p.grad.square().sum()) for p in model.parameters())))
-        losses.append(float(loss))
+        losses.append(loss.item())
         optimizer.step()
     np.testing.assert_allclose(undisturbed.trace["loss"], losses, rtol=1e-5)
     np.testing.assert_allclose(undisturbed.trace["grad_norm"], norms, rtol=1e-4)
