@@ -77,6 +77,14 @@ if trained.diverged_at:
 show_training(trained, this.id)
 
 # %% [markdown]
+# At every evaluation; gain and bias are means of the embedding normalization's own, where it has
+# them:
+
+# %%
+own = ("step", "dev_loss", "embedding_norm", "norm_gain", "norm_bias")
+readable(trained.curve[[name for name in own if name in trained.curve]], digits=4)
+
+# %% [markdown]
 # ## Evaluation
 # Every held-out character, in adjacent windows of the context length: likelihood, calibration, loss
 # by length of context, norms; then the task suite through the LM-Eval harness.
