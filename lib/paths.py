@@ -4,7 +4,6 @@ On Kaggle the repository is a read-only input, so everything a run writes goes t
 folder beside the inputs; everywhere else it goes to the repository itself.
 """
 
-import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -78,8 +77,3 @@ def corpus_places(file_name: str) -> list[Path]:
     if kaggle is not None:
         places += sorted((kaggle / "input").glob(f"**/{file_name}"))
     return places
-
-
-def in_notebook() -> bool:
-    """Tell whether this code runs in a Jupyter kernel."""
-    return "ipykernel" in sys.modules

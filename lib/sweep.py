@@ -5,6 +5,7 @@
 Without a study, `final` is run. A plain rerun continues whatever was stopped, however it was.
 """
 
+import json
 import os
 import re
 import shutil
@@ -14,7 +15,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import pandas as pd
 from filelock import FileLock, Timeout
 
 from lib.archive import record_folder, results_file
@@ -142,7 +142,7 @@ def gpu_names() -> list[str]:
 
 def summarise(study: Study) -> None:
     """Print a finished study's table and where to read more."""
-    content = pd.read_json(results_file(study.name), typ="series")
+    content = json.loads(results_file(study.name).read_text("utf-8"))
     runs = tidy(RunResult.model_validate(run) for run in content["runs"])
     print(f"\n{study.name}: {len(runs)} runs\n{summary_table(runs).T.to_string()}\n")
     print(takeaway(runs))

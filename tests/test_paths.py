@@ -1,6 +1,5 @@
 """Outputs go where they can be kept, and no machine's folders are ever shown."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -106,12 +105,3 @@ def test_on_kaggle_a_corpus_is_sought_last_in_every_input(on_kaggle: Path) -> No
         path.parent.mkdir(parents=True)
         path.touch()
     assert paths.corpus_places("own.txt")[3:] == sorted(attached)
-
-
-@pytest.mark.parametrize("kernel", [True, False])
-def test_a_notebook_is_told_by_its_kernel(monkeypatch: pytest.MonkeyPatch, kernel: bool) -> None:
-    if kernel:
-        monkeypatch.setitem(sys.modules, "ipykernel", sys)
-    else:
-        monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
-    assert paths.in_notebook() is kernel
