@@ -99,10 +99,12 @@ class LeakageFilter:
 def build_suite(corpus: Corpus, items_per_task: int | None, block_size: int) -> Suite:
     """Make the suite of a corpus for models that read `block_size` characters.
 
-    `items_per_task` is the most questions of one task; None takes all there are. A smaller suite
-    is the beginning of a larger one. Tasks that the corpus or `block_size` does not carry are left
-    out by name, never shortened.
+    `items_per_task` is the most questions of one task; None takes all there are, 0 makes no suite.
+    A smaller suite is the beginning of a larger one. Tasks that the corpus or `block_size` does not
+    carry are left out by name, never shortened.
     """
+    if items_per_task == 0:
+        return Suite(corpus.sha256, block_size, [], {"all tasks": "evaluation.items_per_task is 0"})
     train = corpus.text[: len(corpus.text) - len(corpus.heldout)]  # whatever share is trained on
     leakage, lexicon = LeakageFilter(train), Lexicon(train)
     dev, test = (_passages(corpus.decode(ids), leakage) for ids in (corpus.dev, corpus.test))

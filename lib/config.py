@@ -99,8 +99,8 @@ class EvaluationConfig(Section):
     dev_windows: Positive = 32
     """Windows of `block_size` characters, evenly spaced over dev, behind each point."""
     batch_size: Positive = 16
-    items_per_task: Positive | None = 500
-    """Questions asked of each task of the suite; None: all there are."""
+    items_per_task: Annotated[int, Field(ge=0)] | None = 500
+    """Questions asked of each task of the suite; None: all there are; 0: the suite is left out."""
 
 
 class RunConfig(Section):

@@ -98,6 +98,9 @@ def measure(
 def _ask_suite(
     result: Measurement, trained: Trained, corpus: Corpus, config: RunConfig, suites: Path
 ) -> None:
+    if config.evaluation.items_per_task == 0:
+        result.notes.append("task suite left out: evaluation.items_per_task is 0")
+        return
     if importlib.util.find_spec("lm_eval") is None:
         result.notes.append("task suite left out: pip install lm_eval==0.4.13 to run it")
         return

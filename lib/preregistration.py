@@ -21,10 +21,16 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Contrast = Annotated[list[str], Field(min_length=2, max_length=2)]
 
 
+class Sensitivity(Section):
+    factor: Literal["training.learning_rate"]
+    loss: Literal["dev_loss"]
+
+
 class Instability(Section):
     window: Positive
     threshold: PositiveFloat
     tolerated_share: Share
+    sensitivity: Sensitivity
 
 
 class Cost(Section):

@@ -58,6 +58,20 @@ def takeaway(runs: pd.DataFrame, measure: str = "perplexity") -> str:
     return "\n".join(sentences) or "One arm: nothing to compare."
 
 
+def run_takeaway(result: RunResult) -> str:
+    """Say in one sentence what came of a run."""
+    run = f"{result.arm}, seed {result.seed}"
+    if result.diverged_at is not None:
+        return f"{run} diverged at step {result.diverged_at}: nothing was measured."
+    names = ("perplexity", "accuracy", "ece", "macro_accuracy_zero_shot")
+    measured = [
+        f"{MEASURES[name].label} {value:.{MEASURES[name].digits}f}"
+        for name in names
+        if (value := result.measures.get(name)) is not None
+    ]
+    return f"{run}, after {result.steps} steps ({result.tokens:,} tokens): {', '.join(measured)}."
+
+
 def readable(table: pd.DataFrame | None, digits: int = 3) -> pd.DataFrame:
     """Write a table's numbers with so many digits and what is missing as n/a."""
     if table is None or table.empty:

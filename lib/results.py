@@ -137,7 +137,8 @@ def records(table: pd.DataFrame) -> list[dict[Any, Any]]:
 
 @lru_cache(maxsize=1)
 def git_state() -> dict[str, object]:
-    """Name the commit, and whether the working tree was clean; None where there is no git."""
+    """Name the commit, and whether the working tree was clean, apart from the record that studies
+    write; None where there is no git."""
 
     def git(*words: str) -> str | None:
         try:
@@ -146,7 +147,7 @@ def git_state() -> dict[str, object]:
         except (OSError, subprocess.CalledProcessError):
             return None
 
-    commit, changes = git("rev-parse", "HEAD"), git("status", "--porcelain")
+    commit, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", ":!papers")
     return {
         "git_commit": commit.strip() if commit else None,
         "git_clean": None if changes is None else not changes.strip(),

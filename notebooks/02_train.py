@@ -43,7 +43,7 @@ from lib.measurement import measure
 from lib.paths import run_folder, shown, study_folder
 from lib.preregistration import load_plan, plan_line
 from lib.progress import training_progress
-from lib.report import readable
+from lib.report import readable, run_takeaway
 from lib.results import run_result, write_result
 from lib.run_figures import show_measurement, show_training
 from lib.training import train
@@ -123,7 +123,7 @@ else:
 # %%
 result = run_result(design, this, seed, corpus, trained, measured)
 path = write_result(result, trained, measured)
-print(shown(path))
+print(run_takeaway(result), shown(path), sep="\n")
 result
 
 # %% [markdown]

@@ -264,3 +264,9 @@ def test_the_suite_is_written_for_the_harness(suite: Suite, corpus: Corpus, tmp_
         assert [json.loads(line)["context"] for line in lines] == [i.context for i in task.items]
     written = " ".join(path.read_text("utf-8") for path in folder.iterdir())
     assert str(tmp_path) not in written
+
+
+def test_no_suite_is_made_of_no_questions(corpus: Corpus) -> None:
+    suite = build_suite(corpus, 0, 128)
+    assert (suite.tasks, list(suite.left_out)) == ([], ["all tasks"])
+    assert suite.table().empty

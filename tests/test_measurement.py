@@ -57,6 +57,17 @@ def test_a_diverged_run_is_not_measured(config: RunConfig, corpus: Corpus, tmp_p
     assert measured.notes == ["diverged at step 2: nothing was measured"]
 
 
+def test_a_study_may_leave_the_suite_out(
+    config: RunConfig, corpus: Corpus, trained: Trained, tmp_path: Path
+) -> None:
+    without = change(config, "evaluation", items_per_task=0)
+    measured = measure(trained, corpus, without, tmp_path / "suite", seed=0)
+    assert measured.suite_hash is None
+    assert "macro_accuracy_zero_shot" not in measured.measures
+    assert measured.notes == ["task suite left out: evaluation.items_per_task is 0"]
+    assert not (tmp_path / "suite").exists()
+
+
 def test_without_the_harness_the_suite_is_left_out_and_it_says_so(
     config: RunConfig,
     corpus: Corpus,

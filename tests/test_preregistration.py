@@ -22,7 +22,7 @@ from lib.preregistration import (
 )
 from lib.validation import ConfigError
 
-CONTENT = yaml.safe_load((PARAMS / "preregistration.yaml").read_text("utf-8"))
+CONTENT = yaml.safe_load((PARAMS / "preregistration.yaml").read_text("utf-8")) | {"deviations": []}
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from lib.report import (
     delta_table,
     mean_and_sd,
     provenance_table,
+    run_takeaway,
     summary_table,
     takeaway,
     task_table,
@@ -119,3 +120,13 @@ def test_calibration_stands_beside_its_null(runs: pd.DataFrame) -> None:
     table = calibration_table(runs)
     assert table.loc["ECE, 15 equal-mass bins", "none"] == "0.0300 ± 0.0141"
     assert table.loc["ECE of a perfectly calibrated model", "layernorm"] == "0.0100 ± 0.0000"
+
+
+def test_a_run_is_told_in_one_sentence(tiny_study: Study) -> None:
+    run = sample_runs(tiny_study)[0]
+    assert run_takeaway(run) == (
+        "none, seed 0, after 12 steps (768 tokens): validation perplexity 20.000, "
+        "next-token accuracy 0.2500."
+    )
+    diverged = run.model_copy(update={"status": "diverged", "diverged_at": 7})
+    assert run_takeaway(diverged) == "none, seed 0 diverged at step 7: nothing was measured."
