@@ -29,7 +29,8 @@ FLOORS = [
     ),
     *("diagnostics", "training", "tasks", "benchmark", "scoring", "harness", "progress"),
     *("measurement", "results", "collection", "power", "resampling", "statistics"),
-    *("verdict", "report", "figures", "run_figures", "execution", "archive", "sweep"),
+    *("verdict", "report", "figures", "factors", "factor_figures", "sheet", "run_figures"),
+    *("study_figures", "execution", "archive", "sweep"),
 ]
 MODULES = sorted((ROOT / "lib").glob("*.py"))
 
