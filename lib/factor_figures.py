@@ -4,7 +4,8 @@ data and an `ax`, draws, and returns the `ax`; the tables come from `lib.factors
 What has no number (a diverged run) stands as a cross at the edge, with how many there are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,24 +14,22 @@ from matplotlib.axes import Axes
 
 from lib.factors import Scale, rate_sensitivities, tokens_to_reach
 from lib.figures import LABELS, look, trajectory
+from lib.resampling import Floats
 from lib.results import MEASURES
+
+_BELOW: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 2}
+"""A legend where it covers nothing."""
 
 
 def interaction(runs: pd.DataFrame, measure: str, scale: Scale, ax: Axes) -> Axes:
     """Draw a measure against a factor's levels: per variant a line through the means, a band from
     the lowest to the highest seed, and a point per seed."""
-    variants = list(dict.fromkeys(runs["variant"]))
-    styles = look(variants)
-    table = runs.assign(place=scale.place(runs[scale.factor]))
-    for i, variant in enumerate(variants):
-        part = table[table["variant"] == variant]
-        line = _line(styles, variant)
-        color = line["color"]
-        seeds = part.groupby("place")[measure]
-        x = dodged(sorted(part["place"].unique()), scale, i, len(variants))
+    for variant, aside, part, line in _variants(runs, scale):
+        seeds, color = part.groupby("place")[measure], line["color"]
+        x = aside(seeds.mean().index)
         ax.plot(x, seeds.mean(), label=variant, **line)
         ax.fill_between(x, seeds.min(), seeds.max(), color=color, alpha=0.15, linewidth=0)
-        _points(ax, dodged(part["place"], scale, i, len(variants)), part[measure], line)
+        _points(ax, aside(part["place"]), part[measure], line)
         _count_at_the_top(ax, x, seeds.size() - seeds.count(), color)
     values = runs[measure].dropna()
     if (values > 0).all() and values.max() > 10 * values.min():
@@ -41,16 +40,11 @@ def interaction(runs: pd.DataFrame, measure: str, scale: Scale, ax: Axes) -> Axe
 
 def differences(table: pd.DataFrame, measure: str, scale: Scale, ax: Axes) -> Axes:
     """Draw the mean paired difference to the baseline, with its t interval, against a factor's
-    levels, beside the line of no difference. `table` is that of `lib.factors.paired_differences`,
-    a cross counts lost pairs."""
-    variants = list(dict.fromkeys(table["variant"]))
-    styles = look(variants)
+    levels, beside the line of no difference. `table` is that of `lib.factors.paired_differences`;
+    crosses count lost pairs."""
     ax.axhline(0, color="0.5", linewidth=0.8)
-    for i, variant in enumerate(variants):
-        part = table[table["variant"] == variant]
-        part = part.assign(place=scale.place(part[scale.factor])).sort_values("place")
-        x = dodged(part["place"], scale, i + 1, len(variants) + 1)  # the baseline stands before
-        line, mean = _line(styles, variant), part["mean_delta"].to_numpy()
+    for variant, aside, part, line in _variants(table, scale, before=1):  # there the baseline is
+        x, mean = aside(part["place"]), part["mean_delta"].to_numpy()
         ax.plot(x, mean, label=variant, **line)
         error = np.abs(part[["t_low", "t_high"]].to_numpy().T - mean)
         ax.errorbar(x, mean, error, fmt="none", ecolor=line["color"], elinewidth=1, capsize=2)
@@ -62,35 +56,29 @@ def differences(table: pd.DataFrame, measure: str, scale: Scale, ax: Axes) -> Ax
     return _factor_axis(scale, ax)
 
 
-def learning_rates(losses: pd.DataFrame, rate: str, ax: Axes) -> Axes:
-    """Draw the final dev loss against the learning rate (column `rate`) for one setting: a line per
-    variant through the means, points for seeds, the initial loss dashed, and in the legend each
-    variant's sensitivity S. `losses` is the table of `lib.factors.final_losses`."""
-    variants = list(dict.fromkeys(losses["variant"]))
-    styles, sensitivity = look(variants), rate_sensitivities(losses)
-    for variant in variants:
-        part = losses[losses["variant"] == variant]
-        line = _line(styles, variant)
-        mean = part.groupby(rate)["final_loss"].mean()
-        ax.plot(mean.index, mean, label=f"{variant}, S = {sensitivity[variant]:.3f}", **line)
-        _points(ax, part[rate], part["final_loss"], line)
+def learning_rates(losses: pd.DataFrame, scale: Scale, ax: Axes) -> Axes:
+    """Draw the final dev loss against the learning rate for one setting: a line per variant through
+    the means, points for seeds, the initial loss dashed, and in the legend each variant's
+    sensitivity S. `losses` is the table of `lib.factors.final_losses`, `scale` that of the rate."""
+    sensitivity = rate_sensitivities(losses)
+    for variant, aside, part, line in _variants(losses, scale):
+        mean = part.groupby("place")["final_loss"].mean()
+        ax.plot(aside(mean.index), mean, label=f"{variant}, S = {sensitivity[variant]:.3f}", **line)
+        _points(ax, aside(part["place"]), part["final_loss"], line)
     ax.axhline(losses["initial_loss"].mean(), color="0.4", linewidth=0.9, linestyle="--",
                label="initial loss")  # fmt: skip
-    ax.set(xscale="log", xlabel="learning rate", ylabel="min(final, initial) dev loss (nats)")
-    ax.legend()
-    return ax
+    ax.set_ylabel("min(final, initial) dev loss (nats)")
+    ax.legend(**_BELOW)
+    return _factor_axis(scale, ax)
 
 
-def unstable_shares(judged: pd.DataFrame, rate: str, ax: Axes) -> Axes:
-    """Draw the share of `unstable` runs at each learning rate (column `rate`), one line per
-    variant."""
-    variants = list(dict.fromkeys(judged["variant"]))
-    styles = look(variants)
-    for variant in variants:
-        share = judged[judged["variant"] == variant].groupby(rate)["unstable"].mean()
-        ax.plot(share.index, share, label=variant, clip_on=False, **_line(styles, variant))
-    ax.set(xscale="log", xlabel="learning rate", ylabel="share of unstable runs", ylim=(0, 1))
-    return ax
+def unstable_shares(judged: pd.DataFrame, scale: Scale, ax: Axes) -> Axes:
+    """Draw the share of `unstable` runs at each learning rate, one line per variant."""
+    for variant, aside, part, line in _variants(judged, scale):
+        share = part.groupby("place")["unstable"].mean()
+        ax.plot(aside(share.index), share, label=variant, clip_on=False, **line)
+    ax.set(ylabel="share of unstable runs", ylim=(0, 1))
+    return _factor_axis(scale, ax)
 
 
 def forest(table: pd.DataFrame, ax: Axes) -> Axes:
@@ -113,63 +101,68 @@ def forest(table: pd.DataFrame, ax: Axes) -> Axes:
 
 
 def efficiency(curves: pd.DataFrame, ax: Axes) -> Axes:
-    """Draw dev loss against training tokens, a line at the baseline's (the first variant's) mean
-    final loss, and on it a mark where each variant's mean first reaches it; the legend says after
-    how many tokens. Without a baseline that completed there is neither line nor mark."""
+    """Draw dev loss against training tokens, a dashed line at the baseline's (the first variant's)
+    mean final loss, and on it a mark where each variant's mean first reaches it; the legend says
+    after how many tokens. Runs that diverged count for neither; without a baseline run that
+    completed there is nothing to reach."""
     trajectory(curves, "dev_loss", ax, x="tokens")
     variants = list(dict.fromkeys(curves["variant"]))
     styles = look(variants)
     completed = curves[curves["status"] == "completed"]
-    means = completed.groupby(["variant", "tokens"])["dev_loss"].mean()
-    ax.legend()
-    if variants[0] not in means.index.get_level_values("variant"):
-        return ax
-    target = float(means[variants[0]].iloc[-1])
+    means = completed.pivot_table(index="tokens", columns="variant", values="dev_loss")
+    target = float(means[variants[0]].iloc[-1]) if variants[0] in means else np.nan
     ax.axhline(target, color="0.4", linewidth=0.8, linestyle="--", zorder=1)
-    handles = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
-    labels = []
-    for variant in variants:
-        curve = means[variant] if variant in means.index.get_level_values("variant") else None
-        tokens = np.nan if curve is None else tokens_to_reach(curve, target)
-        reached = f"{tokens / 1e3:,.0f}k" if np.isfinite(tokens) else "never"
-        labels.append(f"{variant}: {reached}")
-        ax.plot(tokens, target, marker=styles["markers"][variant], markersize=5, zorder=4,
-                color=styles["palette"][variant], linestyle="none")  # fmt: skip
-    ax.legend([handles[variant] for variant in variants], labels, title="tokens to the dashed line",
-              title_fontsize=7.5, alignment="left", loc="upper right")  # fmt: skip
+    handles, labels = ax.get_legend_handles_labels()
+    reached = []
+    for variant in labels:
+        tokens = tokens_to_reach(means[variant], target) if variant in means else np.nan
+        reached.append(f"{variant}: " + (f"{tokens:,.0f}" if np.isfinite(tokens) else "never"))
+        color, marker = styles["palette"][variant], styles["markers"][variant]
+        ax.plot(tokens, target, marker=marker, markersize=5, color=color, zorder=4)
+    title = "tokens to the dashed line"
+    ax.legend(handles, reached, title=title, title_fontsize=7.5, **_BELOW)
     return ax
 
 
-def dodged(places: "Sequence[float] | pd.Series", scale: Scale, i: int, n: int) -> np.ndarray:
+def dodged(places: Any, scale: Scale, i: int, n: int) -> Floats:
     """Move the i-th of n variants a little aside, so that marks of one level do not overlap."""
-    x = np.asarray(places, dtype=float)
-    offset = 0.025 * (i - (n - 1) / 2)
-    every = list(scale.positions.values())
+    x, every = np.asarray(places, dtype=float), list(scale.positions.values())
+    offset = 0.02 * (i - (n - 1) / 2)
     if scale.kind == "log":
         return np.asarray(x * (max(every) / min(every)) ** offset)
-    return x + offset * (np.ptp(every) or 1.0)
+    return np.asarray(x + offset * (np.ptp(every) or 1.0))
 
 
-def _line(styles: dict[str, dict[str, Any]], variant: str) -> dict[str, Any]:
-    """A variant's line with marks, as matplotlib's keywords."""
-    return {
-        "color": styles["palette"][variant],
-        "dashes": styles["dashes"][variant] or (None, None),
-        "marker": styles["markers"][variant],
-        "markersize": 4,
-        "linewidth": 1.2,
-    }
+def _variants(
+    table: pd.DataFrame, scale: Scale, before: int = 0
+) -> Iterator[tuple[str, Callable[[Any], Floats], pd.DataFrame, dict[str, Any]]]:
+    """Give each variant, how its places are moved aside, its rows in the order of their `place` on
+    the factor's axis, and its line as matplotlib's keywords."""
+    variants = list(dict.fromkeys(table["variant"]))
+    styles = look(variants)
+    table = table.assign(place=scale.place(table[scale.factor])).sort_values("place")
+    for i, variant in enumerate(variants):
+        line = {
+            "color": styles["palette"][variant],
+            "dashes": styles["dashes"][variant] or (None, None),
+            "marker": styles["markers"][variant],
+            "markersize": 4,
+            "linewidth": 1.2,
+        }
+        aside = partial(dodged, scale=scale, i=i + before, n=len(variants) + before)
+        yield variant, aside, table[table["variant"] == variant], line
 
 
-def _points(ax: Axes, x: "np.ndarray | pd.Series", y: pd.Series, line: dict[str, Any]) -> None:
+def _points(ax: Axes, x: Floats, y: pd.Series, line: dict[str, Any]) -> None:
     """Draw seeds as small, pale marks."""
     ax.scatter(x, y, s=7, color=line["color"], marker=line["marker"], alpha=0.5, linewidth=0)
 
 
-def _count_at_the_top(ax: Axes, x: np.ndarray, counts: pd.Series, color: str) -> None:
+def _count_at_the_top(ax: Axes, x: Floats, counts: pd.Series, color: str) -> None:
+    across = ax.get_xaxis_transform()
     for place, count in zip(x, counts, strict=True):
         if count:
-            across = ax.get_xaxis_transform()
+            ax.margins(y=0.2)  # room for the crosses
             ax.plot(place, 0.98, color=color, marker="x", markersize=5, transform=across)
             ax.annotate(str(count), (place, 0.94), xycoords=across, color=color, fontsize=6.5,
                         ha="center", va="top")  # fmt: skip
@@ -184,6 +177,6 @@ def _factor_axis(scale: Scale, ax: Axes) -> Axes:
     ax.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
     name = scale.factor.rpartition(".")[2]
     ax.set_xlabel(LABELS.get(name, name.replace("_", " ")))
-    (low,), (high,) = (dodged([edge(places)], scale, i, 5) for edge, i in ((min, 0), (max, 4)))
+    (low,), (high,) = (dodged([edge(places)], scale, i, 8) for edge, i in ((min, 0), (max, 7)))
     ax.set_xlim(low, high)
     return ax

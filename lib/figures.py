@@ -86,21 +86,22 @@ def trajectory(curves: pd.DataFrame, y: str, ax: Axes, x: str = "step") -> Axes:
     training, and a cross marks where a diverged run ended. A loss far above its initial value is
     cut off; tokens, and magnitudes that span more than fivefold, stand on a logarithmic axis."""
     curves = curves[np.isfinite(curves[y])]
-    ceiling = np.inf
-    if y == "dev_loss":
-        ceiling = 1.1 * curves.loc[curves["step"] == curves["step"].min(), y].mean()
+    initial = curves.loc[curves["step"] == curves["step"].min(), y].mean()
+    ceiling = 1.1 * initial if y == "dev_loss" else np.inf
     if x == "tokens":
         curves = curves[curves[x] > 0]
-        ax.set_xscale("log", subs=[])
-        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        ax.xaxis.set_major_formatter(EngFormatter(sep=""))
     visible = curves.loc[curves[y] <= ceiling, y]
-    low, high = visible.min(), visible.max()
+    low, high = np.nanmin([visible.min(), initial]), visible.max()
     logarithmic = y in _MAGNITUDES and high > 5 * visible[visible > 0].min()
     if logarithmic:
         curves = curves[curves[y] > 0]
+    trend(curves, y, ax, x)  # before the scales: on a logarithmic axis it draws a geometric mean
+    if logarithmic:
         ax.set_yscale("log")
-    trend(curves, y, ax, x)
+    if x == "tokens":
+        ax.set_xscale("log", subs=[])
+        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.xaxis.set_major_formatter(EngFormatter(sep=""))
     if len(visible) < len(curves):
         bottom = low / 1.1 if logarithmic else low - 0.05 * (ceiling - low)
         ax.set_ylim(bottom, ceiling)
@@ -161,7 +162,7 @@ def task_accuracies(tasks: pd.DataFrame, ax: Axes) -> Axes:
         label=tasks["task"].str.replace("_", " ") + ", " + tasks["shots"].astype(str) + "-shot"
     )
     labels = list(dict.fromkeys(labelled.sort_values(["shots", "task"])["label"]))
-    offsets = np.linspace(-0.25, 0.25, len(variants)) if len(variants) > 1 else [0.0]
+    offsets = np.linspace(-0.3, 0.3, len(variants)) if len(variants) > 1 else [0.0]
     for variant, offset in zip(variants, offsets, strict=True):
         part = labelled[labelled["variant"] == variant].groupby("label")["normalised_accuracy"]
         mean, low, high = (part.agg(how)[labels].to_numpy() for how in ("mean", "min", "max"))
@@ -171,7 +172,7 @@ def task_accuracies(tasks: pd.DataFrame, ax: Axes) -> Axes:
     ax.axvline(0, color="0.6", linewidth=0.8)
     ax.set_yticks(range(len(labels)), labels)
     ax.invert_yaxis()
-    ax.set_xlabel("accuracy above chance (0 = guessing, 1 = all right)")
+    ax.set_xlabel("above chance (1 = all right)")
     ax.legend()
     return ax
 

@@ -118,10 +118,10 @@ def _wrap(text: str, width: int) -> str:
 
 def _align(axes: Any, settings: list[str]) -> None:
     """Name each column by its setting, and make the panels of a row comparable: one scale, and one
-    range unless that would flatten a panel to less than a third of its height."""
-    size = 8 if len(settings) <= 4 else 7
+    range unless that would flatten a panel to less than a sixth of its height."""
+    between = " = " if len(settings) <= 4 else "\n= "
     for ax, setting in zip(axes[0], settings, strict=True):
-        ax.set_title(setting.replace("_", " ").replace(",", "\n"), fontsize=size)
+        ax.set_title(setting.replace("_", " ").replace(",", "\n").replace("=", between))
     for row in axes:
         row[0].set_ylabel(max((ax.get_ylabel() for ax in row), key=len))
         for ax in row[1:]:
@@ -132,7 +132,7 @@ def _align(axes: Any, settings: list[str]) -> None:
         limits = np.array([ax.get_ylim() for ax in row])
         spans = np.ptp(np.log(limits) if logarithmic else limits, axis=1)
         common = limits[:, 0].min(), limits[:, 1].max()
-        if abs(np.ptp(np.log(common) if logarithmic else common)) <= 3 * spans.min():
+        if abs(np.ptp(np.log(common) if logarithmic else common)) <= 6 * spans.min():
             for ax in row:
                 ax.set_ylim(*common)
                 ax.tick_params(labelleft=ax is row[0])
@@ -151,7 +151,8 @@ def _common_legend(figure: Figure) -> None:
             ax.get_legend().remove()  # type: ignore[union-attr]
     if entries:  # a line and a mark of one label stand over each other
         handles: Any = [tuple(kinds.values()) for kinds in entries.values()]
-        figure.legend(handles, list(entries), loc="outside lower center", ncols=len(entries))
+        side_by_side = int(figure.get_figwidth())  # an inch each
+        figure.legend(handles, list(entries), loc="outside lower center", ncols=side_by_side)
 
 
 def show(figure: Figure) -> None:

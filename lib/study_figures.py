@@ -39,7 +39,7 @@ from lib.sheet import facets
 from lib.stability import unstable_runs
 
 COMPARED = ("perplexity", "accuracy", "ece", "macro_accuracy_zero_shot")
-CONTRASTED = (*COMPARED, "macro_accuracy_few_shot")
+CONTRASTED = ("perplexity", "ece", "macro_accuracy_zero_shot", "macro_accuracy_few_shot")
 RATE = "training.learning_rate"
 BAND = "Line: mean over seeds; band: lowest to highest."
 
@@ -134,6 +134,7 @@ class StudyFigures:
         rule = self.plan.instability
         judged = unstable_runs(self.runs, self.trace, rule.window, rule.threshold)
         losses = final_losses(self.runs, self.curve).merge(judged, on=["arm", "seed"])
+        scale = scale_of(RATE, self.study.factors[RATE])
         others = other_settings(losses, self.study, RATE)
         with facets(
             "learning-rate",
@@ -143,11 +144,11 @@ class StudyFigures:
             list(dict.fromkeys(others)),
             note="Line: mean over seeds; points: seeds. S: sensitivity to the rate, in nats.",
             common_legend=False,
-            height=2.4,
+            height=2.6,
         ) as axes:
             for (row, other), ax in axes.items():
                 draw = learning_rates if row == "loss" else unstable_shares
-                draw(losses[others == other], RATE, ax)
+                draw(losses[others == other], scale, ax)
 
     def mechanism(self) -> None:
         """Contrasts among more than three variants, as the analysis computed them."""
@@ -176,7 +177,7 @@ class StudyFigures:
             at_most=2,
             note=BAND,
             common_legend=False,
-            height=2.2,
+            height=2.6,
         ) as axes:
             for (_, setting), ax in axes.items():
                 efficiency(_of(curve, setting), ax)
@@ -224,7 +225,7 @@ class StudyFigures:
         settings = list(dict.fromkeys(tasks["setting"]))
         note = "Mark: mean over seeds; bar: lowest to highest."
         with facets(
-            "tasks", self.study, self.folder, ["tasks"], settings, at_most=2, note=note, height=4
+            "tasks", self.study, self.folder, ["tasks"], settings, at_most=2, note=note, height=5.5
         ) as axes:
             for (_, setting), ax in axes.items():
                 task_accuracies(_of(tasks, setting), ax)
