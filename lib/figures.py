@@ -97,7 +97,10 @@ def trajectory(curves: pd.DataFrame, y: str, ax: Axes, x: str = "step") -> Axes:
         curves = curves[curves[y] > 0]
     trend(curves, y, ax, x)  # before the scales: on a logarithmic axis it draws a geometric mean
     if logarithmic:
-        ax.set_yscale("log")
+        ax.set_yscale("log", subs=[])
+    if logarithmic and y in ("dev_loss", "embedding_norm"):  # too few powers of ten to read
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.yaxis.set_major_formatter("{x:g}")
     if x == "tokens":
         ax.set_xscale("log", subs=[])
         ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
