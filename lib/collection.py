@@ -181,10 +181,19 @@ def read_parquet(study: Study, name: Literal["trace", "curve", "items"]) -> pd.D
 def last_point(curve: pd.DataFrame, prefix: str, name: str) -> pd.DataFrame:
     """From a curve's last step, gather the columns that begin with `prefix` into rows: `name` is
     the rest of the column's name, `value` its number."""
-    last = curve[curve["step"] == curve.groupby(["arm", "seed"])["step"].transform("max")]
+    return _point(curve, "max", prefix, name)
+
+
+def first_point(curve: pd.DataFrame, prefix: str, name: str) -> pd.DataFrame:
+    """The same as `last_point`, before the first step of training."""
+    return _point(curve, "min", prefix, name)
+
+
+def _point(curve: pd.DataFrame, end: Literal["min", "max"], prefix: str, name: str) -> pd.DataFrame:
+    chosen = curve[curve["step"] == curve.groupby(["arm", "seed"])["step"].transform(end)]
     columns = [column for column in curve.columns if column.startswith(prefix)]
     keys = ["arm", "variant", "setting", "seed"]
-    rows = last.melt(keys, columns, var_name=name)
+    rows = chosen.melt(keys, columns, var_name=name)
     rows[name] = rows[name].str.removeprefix(prefix)
     return rows.dropna(subset="value")
 

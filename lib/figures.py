@@ -1,42 +1,18 @@
 """One function per figure: each takes tidy data and an `ax`, draws, and returns the `ax`.
 
-Apply `STYLE` with `matplotlib.pyplot.rc_context(STYLE)`; nothing here touches global state.
+Nothing here touches global state. `lib.sheet` lays several of them out on one sheet.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from io import BytesIO
-from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
-from IPython.display import Image as DisplayedImage
-from IPython.display import display
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from PIL import Image
+from matplotlib.ticker import EngFormatter, LogLocator
 
-from lib.config import Study
-from lib.preregistration import load_plan, standing
+from lib.collection import first_point, last_point
 from lib.results import MEASURES
-
-STYLE: Any = {  # matplotlib types the keys of a style one by one
-    "figure.dpi": 96,
-    "savefig.dpi": 200,
-    "font.size": 9,
-    "axes.titlesize": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.alpha": 0.25,
-    "legend.frameon": False,
-    "figure.constrained_layout.use": True,
-    "figure.constrained_layout.w_pad": 0.08,
-    "pdf.fonttype": 42,
-}
 
 # Okabe & Ito's colours, dark to light, with a dash pattern and a marker that survive greyscale.
 _LOOKS = {
@@ -51,23 +27,27 @@ _SPARE = [("#56B4E9", (2, 1), "X"), ("#999999", (6, 1), "*"), ("#5D3A9B", (4, 3)
 
 LABELS = {
     "step": "step",
+    "tokens": "training tokens",
     "loss": "training loss (nats)",
     "dev_loss": "dev loss (nats)",
     "grad_norm": "gradient norm",
-    "embedding_norm": "mean embedding norm",
-    "second_moment_mean": "mean AdamW second moment",
-    "embedding_cosine": "mean cosine, token embeddings",
-    "input_cosine": "mean cosine, inputs of block 1",
+    "embedding_norm": "embedding norm",
+    "second_moment_mean": "second moment",
+    "embedding_cosine": "cosine, embeddings",
+    "input_cosine": "cosine, block 1 inputs",
     "logit_max": "largest logit",
     "logit_sd": "sd of logits",
     "context": "characters of context",
-    "position_loss": "test and dev loss (nats)",
+    "position_loss": "held-out loss (nats)",
     "temperature": "softmax temperature",
     "nll": "test loss (nats)",
     "ece": "test ECE",
     "block": "blocks passed",
     "residual_norm": "residual norm",
 }
+
+_MAGNITUDES = ("dev_loss", "grad_norm", "embedding_norm", "second_moment_mean")
+"""May span orders of magnitude."""
 
 
 def look(variants: list[str]) -> dict[str, dict[str, Any]]:
@@ -101,6 +81,42 @@ def trend(curves: pd.DataFrame, y: str, ax: Axes, x: str = "step") -> Axes:
     return ax
 
 
+def trajectory(curves: pd.DataFrame, y: str, ax: Axes, x: str = "step") -> Axes:
+    """Draw a trend of runs whose rows hold their `status`: a line is the mean of the runs still
+    training, and a cross marks where a diverged run ended. A loss far above its initial value is
+    cut off; tokens, and magnitudes that span more than fivefold, stand on a logarithmic axis."""
+    curves = curves[np.isfinite(curves[y])]
+    initial = curves.loc[curves["step"] == curves["step"].min(), y].mean()
+    ceiling = 1.1 * initial if y == "dev_loss" else np.inf
+    if x == "tokens":
+        curves = curves[curves[x] > 0]
+    visible = curves.loc[curves[y] <= ceiling, y]
+    low, high = np.nanmin([visible.min(), initial]), visible.max()
+    logarithmic = y in _MAGNITUDES and high > 5 * visible[visible > 0].min()
+    if logarithmic:
+        curves = curves[curves[y] > 0]
+    trend(curves, y, ax, x)  # before the scales: on a logarithmic axis it draws a geometric mean
+    if logarithmic:
+        ax.set_yscale("log", subs=[])
+    if logarithmic and y in ("dev_loss", "embedding_norm"):  # too few powers of ten to read
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.yaxis.set_major_formatter("{x:g}")
+    if x == "tokens":
+        ax.set_xscale("log", subs=[])
+        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.xaxis.set_major_formatter(EngFormatter(sep=""))
+    if len(visible) < len(curves):
+        bottom = low / 1.1 if logarithmic else low - 0.05 * (ceiling - low)
+        ax.set_ylim(bottom, ceiling)
+        ax.set_ylabel(f"{LABELS[y]},\ncut at 1.1 × initial")
+    diverged = curves[curves["status"] == "diverged"].sort_values("step")
+    ends = diverged.groupby(["variant", "arm", "seed"], sort=False).tail(1)
+    palette = look(list(dict.fromkeys(curves["variant"])))["palette"]
+    ax.scatter(ends[x], ends[y].clip(upper=ceiling), s=28, marker="x", linewidth=1.4, zorder=4,
+               color=[palette[variant] for variant in ends["variant"]], clip_on=False)  # fmt: skip
+    return ax
+
+
 def paired_seeds(runs: pd.DataFrame, measure: str, ax: Axes) -> Axes:
     """Draw one line per seed across variants, so that paired changes show as slopes, and each
     variant's mean as a bar. Diverged runs are gaps."""
@@ -116,7 +132,7 @@ def paired_seeds(runs: pd.DataFrame, measure: str, ax: Axes) -> Axes:
         if np.isfinite(values).any():
             edges = (position - 0.25, position + 0.25)
             ax.hlines(np.nanmean(values), *edges, color=color, linewidth=2.2, zorder=3)
-    ax.set_xticks(positions, variants)
+    ax.set_xticks(positions, variants, rotation=30 if len(variants) > 4 else 0)
     ax.set_xlim(-0.5, len(variants) - 0.5)
     ax.set_ylabel(MEASURES[measure].label)
     ax.grid(visible=False, axis="x")
@@ -132,7 +148,8 @@ def reliability_diagram(table: pd.DataFrame, ax: Axes) -> Axes:
         bins = table[table["variant"] == variant].groupby("bin")[["confidence", "accuracy"]].mean()
         color, marker = styles["palette"][variant], styles["markers"][variant]
         ax.plot(bins["confidence"], bins["accuracy"], color=color, marker=marker, markersize=3,
-                linewidth=1.1, label=variant)  # fmt: skip
+                linewidth=1.1, dashes=styles["dashes"][variant] or (None, None),
+                label=variant)  # fmt: skip
     ax.axline((0, 0), slope=1, color="0.6", linewidth=0.8, zorder=0)
     ax.set(xlabel="confidence", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
     ax.legend()
@@ -148,7 +165,7 @@ def task_accuracies(tasks: pd.DataFrame, ax: Axes) -> Axes:
         label=tasks["task"].str.replace("_", " ") + ", " + tasks["shots"].astype(str) + "-shot"
     )
     labels = list(dict.fromkeys(labelled.sort_values(["shots", "task"])["label"]))
-    offsets = np.linspace(-0.25, 0.25, len(variants)) if len(variants) > 1 else [0.0]
+    offsets = np.linspace(-0.3, 0.3, len(variants)) if len(variants) > 1 else [0.0]
     for variant, offset in zip(variants, offsets, strict=True):
         part = labelled[labelled["variant"] == variant].groupby("label")["normalised_accuracy"]
         mean, low, high = (part.agg(how)[labels].to_numpy() for how in ("mean", "min", "max"))
@@ -158,8 +175,25 @@ def task_accuracies(tasks: pd.DataFrame, ax: Axes) -> Axes:
     ax.axvline(0, color="0.6", linewidth=0.8)
     ax.set_yticks(range(len(labels)), labels)
     ax.invert_yaxis()
-    ax.set_xlabel("accuracy above chance (0 = guessing, 1 = all right)")
+    ax.set_xlabel("above chance (1 = all right)")
     ax.legend()
+    return ax
+
+
+def residual_norms(curve: pd.DataFrame, ax: Axes) -> Axes:
+    """Draw the residual stream's norm over the blocks passed: after training (band: lowest to
+    highest seed), and before it as a thin, pale line."""
+    first, last = (
+        point(curve, "residual_norm_", "block")
+        .rename(columns={"value": "residual_norm"})
+        .astype({"block": int})
+        for point in (first_point, last_point)
+    )
+    trend(last, "residual_norm", ax, x="block").set_yscale("log")
+    palette = look(list(dict.fromkeys(curve["variant"])))["palette"]
+    for variant, part in first.groupby("variant", sort=False):
+        means = part.groupby("block")["residual_norm"].mean()
+        ax.plot(means.index, means, color=palette[str(variant)], linewidth=0.6, alpha=0.6)
     return ax
 
 
@@ -174,7 +208,7 @@ def group_values(values: pd.DataFrame, ylabel: str, ax: Axes) -> Axes:
         places = [groups.index(group) + offset for group in part["group"]]
         ax.scatter(places, part["value"], s=14, color=styles["palette"][variant],
                    marker=styles["markers"][variant], label=variant)  # fmt: skip
-    ax.set_xticks(range(len(groups)), [group.replace("_", " ") for group in groups], rotation=45)
+    ax.set_xticks(range(len(groups)), [group.replace("_", " ") for group in groups], rotation=30)
     ax.set(yscale="log", ylabel=ylabel)
     ax.legend()
     return ax
@@ -193,47 +227,3 @@ def symbol_counts(counts: pd.Series, ax: Axes) -> Axes:
     ax.set(yscale="log", ylabel="occurrences")
     ax.grid(visible=False, axis="x")
     return ax
-
-
-@contextmanager
-def panels(
-    name: str,
-    study: Study,
-    setting: str,
-    folder: Path,
-    n: int = 4,
-    size: tuple[float, float] = (11, 2.6),
-) -> Iterator[list[Axes]]:
-    """Give `n` axes side by side to draw on; then title the figure, save it and show it."""
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(1, n, figsize=size, squeeze=False)
-        yield list(axes[0])
-        figure.suptitle(figure_title(study, setting))
-        save(figure, folder, ",".join(filter(None, (name, setting))))
-        show(figure)
-
-
-def figure_title(study: Study, setting: str) -> str:
-    """Say what a figure's study may claim, which it is, the setting and over how many seeds."""
-    kind = standing(study, load_plan(study))
-    parts = (f"{kind}: {study.name}", setting, f"n = {len(study.seeds)} seeds")
-    return ", ".join(filter(None, parts))
-
-
-def show(figure: Figure) -> None:
-    """Show a figure in a notebook as a PNG of 128 colours, a third of the usual size: a record of
-    many notebooks stays small."""
-    full, small = BytesIO(), BytesIO()
-    figure.savefig(full, format="png", dpi="figure")
-    Image.open(full).convert("RGB").quantize(128).save(small, "png", optimize=True)
-    display(DisplayedImage(small.getvalue(), width=int(figure.bbox.width)))
-    plt.close(figure)  # or the notebook would show it again
-
-
-def save(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write a figure as PDF and PNG, the same bytes for the same data; return both paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    pdf, png = folder / f"{name}.pdf", folder / f"{name}.png"
-    figure.savefig(pdf, metadata={"CreationDate": None})
-    figure.savefig(png)
-    return [pdf, png]

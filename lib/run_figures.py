@@ -3,8 +3,9 @@
 import matplotlib.pyplot as plt
 
 from lib.collection import last_point
-from lib.figures import STYLE, group_values, reliability_diagram, show, trend
+from lib.figures import group_values, reliability_diagram, residual_norms, trend
 from lib.measurement import Measurement
+from lib.sheet import STYLE, show
 from lib.training import Trained
 
 
@@ -26,14 +27,12 @@ def show_measurement(measured: Measurement, trained: Trained, variant: str) -> N
     residual stream and second moments; of a diverged one, only the last two."""
     tables = {name: table.assign(variant=variant) for name, table in measured.tables.items()}
     last = trained.curve.assign(variant=variant, arm=variant, setting="", seed=0)
-    residual = last_point(last, "residual_norm_", "block")
-    residual = residual.rename(columns={"value": "residual_norm"})
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(1, 5, figsize=(12, 2.3))
         if "reliability" in tables:
             reliability_diagram(tables["reliability"], axes[0])
             trend(tables["temperatures"], "nll", axes[1], x="temperature")
             trend(tables["positions"], "position_loss", axes[2], x="context")
-        trend(residual, "residual_norm", axes[3], x="block")
+        residual_norms(last, axes[3])
         group_values(last_point(last, "second_moment_", "group"), "second moment", axes[4])
         show(figure)

@@ -46,11 +46,12 @@ from lib.corpus import (
     sampling_table,
     token_class_table,
 )
-from lib.figures import STYLE, show, symbol_counts
+from lib.figures import symbol_counts
 from lib.measurement import suite_folder
 from lib.paths import result_file, shown, study_folder
 from lib.preregistration import load_plan, plan_line
 from lib.results import write_json
+from lib.sheet import STYLE, show
 
 # %% tags=["parameters"]
 study: str = "final"  # a name in params/

@@ -35,56 +35,78 @@ sys.path.insert(0, str(root))
 # %%
 import shutil
 
-from lib.calibration import TEMPERATURES
-from lib.collection import collect, last_point, read_parquet, read_table, tidy
+from lib.collection import collect
 from lib.config import load_study
-from lib.figures import (
-    group_values,
-    paired_seeds,
-    panels,
-    reliability_diagram,
-    task_accuracies,
-    trend,
-)
-from lib.paths import result_file, shown, study_folder
+from lib.paths import result_file, shown
 from lib.preregistration import load_plan, plan_line
 from lib.results import write_json
+from lib.study_figures import StudyFigures
 
 # %% tags=["parameters"]
 study: str = "final"  # a name in params/
 
 # %%
 design = load_study(study)
-print(plan_line(design, load_plan(design)))
-results = collect(design)
-runs = tidy(results)
-trace, curve = read_parquet(design, "trace"), read_parquet(design, "curve")
-folder = study_folder(design.name) / "figures"
-shutil.rmtree(folder, ignore_errors=True)  # figures of an earlier execution
+plan = load_plan(design)
+print(plan_line(design, plan))
+figures = StudyFigures(design, plan, collect(design))
+shutil.rmtree(figures.folder, ignore_errors=True)  # those of an earlier execution
 
 # %% [markdown]
 # ## Trends
-# Lines are means over seeds, bands reach from the lowest to the highest seed.
+# One column per setting. A line is the mean of the runs still training; a diverged run ends in a
+# cross. A loss far above its initial value is cut off.
 
 # %%
-for setting, part in curve.groupby("setting", sort=False):
-    steps = trace[trace["setting"] == setting]
-    with panels("trend", design, setting, folder) as axes:
-        trend(part, "dev_loss", axes[0])
-        trend(steps, "grad_norm", axes[1])
-        trend(part, "embedding_norm", axes[2])
-        trend(steps, "second_moment_mean", axes[3]).set_yscale("log")
+figures.trends()
 
 # %% [markdown]
 # ## Comparison
 # A thin line joins the runs of one seed; a bar is a variant's mean.
 
 # %%
-for setting, part in runs.groupby("setting", sort=False):
-    with panels("comparison", design, setting, folder) as axes:
-        measures = ("perplexity", "accuracy", "grad_norm", "embedding_norm")
-        for measure, ax in zip(measures, axes, strict=True):
-            paired_seeds(part, measure, ax)
+figures.comparison()
+
+# %% [markdown]
+# ## Interaction
+# Does the effect depend on another factor? Perplexity against its levels, and the paired difference
+# to the baseline: on the other side of zero the effect has flipped. Runs that diverged, or guess
+# worse than the plan lets a diverged run count, are crosses at the top with their number; lines
+# leave them out.
+
+# %%
+figures.interactions()
+
+# %% [markdown]
+# ## Learning rate
+# A run counts at most as its initial loss, a diverged run as just that. S, the sensitivity to the
+# rate, is how much worse than at its best rate a variant is on average over all rates: 0 is best.
+
+# %%
+figures.learning_rates()
+
+# %% [markdown]
+# ## Mechanism
+# Contrasts among more than three variants, as the analysis computed them.
+
+# %%
+figures.mechanism()
+
+# %% [markdown]
+# ## Tokens
+# How many training tokens each variant needs to reach the baseline's final loss (dashed).
+
+# %%
+figures.efficiency()
+
+# %% [markdown]
+# ## Inside
+# The norm of the embeddings and their similarity through training (1: all point one way); the
+# residual stream's norm from block to block, thin and pale before training; AdamW's second moment
+# by part of the model at the last step.
+
+# %%
+figures.inside()
 
 # %% [markdown]
 # ## Calibration and length
@@ -92,42 +114,16 @@ for setting, part in runs.groupby("setting", sort=False):
 # characters a prediction could see.
 
 # %%
-tables = {name: read_table(results, name) for name in ("reliability", "temperatures", "positions")}
-for setting in dict.fromkeys(tables["reliability"].get("setting", [])):
-    parts = [table[table["setting"] == setting] for table in tables.values()]
-    parts[1] = parts[1][parts[1]["temperature"].isin(TEMPERATURES)]  # not each run's own
-    with panels("calibration", design, setting, folder) as axes:
-        reliability_diagram(parts[0], axes[0])
-        trend(parts[1], "nll", axes[1], x="temperature")
-        trend(parts[1], "ece", axes[2], x="temperature")
-        trend(parts[2], "position_loss", axes[3], x="context")
+figures.calibration()
 
 # %% [markdown]
 # ## Tasks
 # The character task suite: 0 is guessing, 1 is all right.
 
 # %%
-tasks = read_table(results, "tasks")
-for setting in dict.fromkeys(tasks.get("setting", [])):
-    with panels("tasks", design, setting, folder, n=1, size=(7, 4.2)) as axes:
-        task_accuracies(tasks[tasks["setting"] == setting], axes[0])
-
-# %% [markdown]
-# ## Inside
-# Similarity among embeddings through training (1: all point one way), the residual stream's norm
-# from block to block, and AdamW's second moment by part of the model, both at the last step.
-
-# %%
-for setting, part in curve.groupby("setting", sort=False):
-    residual = last_point(part, "residual_norm_", "block")
-    with panels("inside", design, setting, folder) as axes:
-        trend(part, "embedding_cosine", axes[0])
-        trend(part, "input_cosine", axes[1])
-        residual = residual.rename(columns={"value": "residual_norm"})
-        trend(residual, "residual_norm", axes[2], x="block").set_yscale("log")
-        group_values(last_point(part, "second_moment_", "group"), "second moment", axes[3])
+figures.tasks()
 
 # %%
 path = result_file("04_figures", design.name)
-write_json(path, sorted(shown(file) for file in folder.iterdir()))
+write_json(path, sorted(shown(file) for file in figures.folder.iterdir()))
 print(shown(path))

@@ -1,5 +1,4 @@
 from collections.abc import Iterator
-from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
@@ -9,17 +8,15 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from lib.config import Study, load_study
 from lib.figures import (
-    STYLE,
-    figure_title,
     group_values,
     look,
     paired_seeds,
     reliability_diagram,
-    save,
+    residual_norms,
     symbol_counts,
     task_accuracies,
+    trajectory,
     trend,
 )
 
@@ -74,6 +71,57 @@ def test_trend_draws_the_mean_over_seeds_and_the_full_range(ax: Axes, curves: pd
     assert lines[1].get_color() == look(VARIANTS)["palette"]["layernorm"]
     band = ax.collections[0].get_paths()[0].vertices
     assert (band[:, 1].min(), band[:, 1].max()) == (2.0, 5.0)
+
+
+@pytest.fixture
+def training() -> pd.DataFrame:
+    """Two seeds of one variant; the second diverges after step 2, far above where it began."""
+    losses = {0: [4.0, 3.0, 2.0, 2.0], 1: [4.0, 5.0, 90.0, np.nan]}
+    return pd.DataFrame(
+        [
+            {"variant": "layernorm", "arm": "layernorm", "setting": "", "seed": seed, "step": step,
+             "tokens": 100 * step, "dev_loss": loss, "grad_norm": loss,
+             "status": "diverged" if seed else "completed"}
+            for seed, values in losses.items()
+            for step, loss in enumerate(values)
+        ]
+    )  # fmt: skip
+
+
+def test_a_trajectory_marks_where_a_run_ended_and_cuts_a_loss_above_its_initial_value(
+    ax: Axes, training: pd.DataFrame
+) -> None:
+    assert trajectory(training, "dev_loss", ax) is ax
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), [4.0, 4.0, 46.0, 2.0])
+    cross = ax.collections[-1]
+    np.testing.assert_allclose(cross.get_offsets(), [[2, 4.4]])
+    assert to_rgb(cross.get_edgecolor()[0]) == to_rgb(look(VARIANTS)["palette"]["layernorm"])
+    assert ax.get_ylim() == pytest.approx((2.0 - 0.05 * 2.4, 4.4))
+    assert "cut at 1.1 × initial" in ax.get_ylabel()
+
+
+def test_a_trajectory_cuts_nothing_else_and_spans_magnitudes_on_a_logarithmic_axis(
+    ax: Axes, training: pd.DataFrame
+) -> None:
+    trajectory(training, "grad_norm", ax)
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), [4.0, 4.0, 46.0, 2.0])  # no geometric mean
+    np.testing.assert_allclose(ax.collections[-1].get_offsets(), [[2, 90.0]])
+    assert (ax.get_yscale(), ax.get_ylabel()) == ("log", "gradient norm")
+
+
+def test_tokens_stand_on_a_logarithmic_axis_without_zero(ax: Axes, training: pd.DataFrame) -> None:
+    trajectory(training[training["seed"] == 0], "dev_loss", ax, x="tokens")
+    assert list(ax.lines[0].get_xdata()) == [100, 200, 300]
+    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "linear")
+    assert len(ax.collections[-1].get_offsets()) == 0
+
+
+def test_residual_norms_stand_before_and_after_training(ax: Axes, training: pd.DataFrame) -> None:
+    curve = training.assign(residual_norm_0=1.0, residual_norm_1=training["step"] + 1.0)
+    residual_norms(curve, ax)
+    after, before = (line for line in ax.lines if len(line.get_xdata()))
+    assert (list(after.get_ydata()), list(before.get_ydata())) == ([1.0, 4.0], [1.0, 1.0])
+    assert list(after.get_xdata()) == [0, 1]
 
 
 def test_paired_seeds_draw_one_line_per_seed_and_gaps_for_diverged_runs(
@@ -131,21 +179,3 @@ def test_symbols_are_shown_readably_most_frequent_first(ax: Axes) -> None:
     assert [label.get_text() for label in ax.get_xticklabels()] == ["␣", r"\n", "a", r"\$"]
     assert [bar.get_height() for bar in ax.patches] == [9, 5, 2, 1]
     assert to_rgb(ax.patches[0].get_facecolor()) == to_rgb("#0072B2")
-
-
-def test_the_same_data_gives_the_same_files(tmp_path: Path, curves: pd.DataFrame) -> None:
-    contents = []
-    for folder in (tmp_path / "a", tmp_path / "b"):
-        with mpl.rc_context(STYLE):
-            figure = Figure()
-            trend(curves, "dev_loss", figure.add_subplot())
-            paths = save(figure, folder, "trend")
-        assert [path.name for path in paths] == ["trend.pdf", "trend.png"]
-        contents.append([path.read_bytes() for path in paths])
-    assert contents[0] == contents[1]
-
-
-def test_title_names_study_setting_and_seeds(tiny_study: Study) -> None:
-    assert figure_title(tiny_study, "") == "EXPLORATORY: tiny, n = 2 seeds"
-    title = figure_title(load_study("final"), "mlp_ratio=4")
-    assert title == "EXPLORATORY: final, mlp_ratio=4, n = 5 seeds"

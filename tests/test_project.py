@@ -30,7 +30,8 @@ FLOORS = [
     *("diagnostics", "training", "tasks", "benchmark", "scoring", "harness", "progress"),
     *("measurement", "results", "collection", "power", "resampling", "statistics"),
     *("verdict", "report", "learning_rate", "efficiency", "mechanism", "reported", "findings"),
-    *("figures", "run_figures", "execution", "archive", "answers", "sweep"),
+    *("figures", "factors", "factor_figures", "sheet", "run_figures", "study_figures"),
+    *("execution", "archive", "answers", "sweep"),
 ]
 MODULES = sorted((ROOT / "lib").glob("*.py"))
 

@@ -1,0 +1,122 @@
+"""How results depend on a study's factors: the tables behind the figures.
+
+`runs` is the table of `lib.collection.tidy`, one row per run.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from lib.collection import ResultError
+from lib.config import Level, Study, arm_id
+from lib.paths import shown, study_folder
+from lib.resampling import t_interval
+from lib.stability import learning_rate_sensitivity
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Where the levels of a factor stand on an axis."""
+
+    factor: str
+    kind: Literal["log", "linear", "categorical"]
+    positions: dict[Level, float]
+    """Level → place; for numbers, the number."""
+
+    def place(self, levels: pd.Series) -> pd.Series:
+        """Return the place of each row's level; pandas writes a level of None as NaN."""
+        return levels.map(lambda level: self.positions[None if pd.isna(level) else level])
+
+
+def scale_of(factor: str, levels: list[Level]) -> Scale:
+    """Choose an axis for a factor's levels: categorical unless all are numbers; logarithmic when
+    their ratios are more even than their differences (of two levels: when they differ tenfold)."""
+    numbers = [x for x in levels if isinstance(x, int | float) and not isinstance(x, bool)]
+    if len(numbers) < len(levels):
+        return Scale(factor, "categorical", {level: float(i) for i, level in enumerate(levels)})
+    ordered = np.sort(np.array(numbers, dtype=float))
+    logarithmic = bool(ordered[0] > 0) and ordered[-1] >= 10 * ordered[0]
+    if ordered[0] > 0 and len(ordered) > 2:
+        gaps, ratios = np.diff(ordered), np.diff(np.log(ordered))
+        logarithmic = ratios.max() / ratios.min() < gaps.max() / gaps.min()
+    kind: Literal["log", "linear"] = "log" if logarithmic else "linear"
+    return Scale(factor, kind, {level: float(level) for level in numbers})
+
+
+def other_settings(runs: pd.DataFrame, study: Study, factor: str) -> pd.Series:
+    """Name, for each run, the levels of all factors but the compared one and `factor`; "" when
+    there are none."""
+    others = [name for name in list(study.factors)[1:] if name != factor]
+    names = {arm.id: arm_id({name: arm.levels[name] for name in others}) for arm in study.arms()}
+    return runs["arm"].map(names) if others else pd.Series("", runs.index)
+
+
+def paired_differences(runs: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """Arm - baseline, seed by seed, for every arm that is not its own baseline: arm, variant and
+    levels, n (pairs), lost (pairs of which a run has no number), mean_delta, and its t interval
+    t_low to t_high."""
+    reference = runs[["arm", "seed", measure]].rename(columns={"arm": "baseline"})
+    pairs = runs.merge(reference, on=["baseline", "seed"], suffixes=("", "_baseline"))
+    pairs = pairs[pairs["arm"] != pairs["baseline"]]
+    rows = []
+    for arm, part in pairs.groupby("arm", sort=False):
+        deltas = (part[measure] - part[f"{measure}_baseline"]).dropna()
+        low, high = t_interval(deltas)
+        mean = float(deltas.mean()) if len(deltas) else np.nan
+        rows.append({"arm": arm, "n": len(deltas), "lost": len(part) - len(deltas),
+                     "mean_delta": mean, "t_low": low, "t_high": high})  # fmt: skip
+    numbers = pd.DataFrame(rows, columns=["arm", "n", "lost", "mean_delta", "t_low", "t_high"])
+    levels = [name for name in runs.columns if "." in str(name)]  # a factor is section.field
+    return numbers.merge(runs.drop_duplicates("arm")[["arm", "variant", *levels]], on="arm")
+
+
+def final_losses(runs: pd.DataFrame, curve: pd.DataFrame) -> pd.DataFrame:
+    """Add to each run its `initial_loss` on dev and its `final_loss`, which counts as the initial
+    one when it is above it or the run diverged (Wortsman et al. 2023)."""
+    loss = curve.sort_values("step").groupby(["arm", "seed"])["dev_loss"]
+    ends = loss.agg(initial_loss="first", final_loss="last").reset_index()
+    table = runs.merge(ends, on=["arm", "seed"])
+    final = table["final_loss"].where(table["status"] == "completed").fillna(np.inf)
+    return table.assign(final_loss=np.minimum(final, table["initial_loss"]))
+
+
+def rate_sensitivities(losses: pd.DataFrame) -> pd.Series:
+    """Mean over seeds of each variant's sensitivity to the learning rate, from `final_losses` at
+    every rate of one setting."""
+    per_seed = {
+        key: learning_rate_sensitivity(part["final_loss"], part["initial_loss"].mean())
+        for key, part in losses.groupby(["variant", "seed"], sort=False)
+    }
+    return pd.Series(per_seed).groupby(level=0, sort=False).mean()
+
+
+def tokens_to_reach(loss: pd.Series, target: float) -> float:
+    """Tokens at which a loss (indexed by tokens) first falls to `target`, interpolated between
+    evaluations; NaN when it does not."""
+    tokens, values = loss.index.to_numpy(float), loss.to_numpy(float)
+    reached = np.flatnonzero(values <= target)
+    if not len(reached):
+        return np.nan
+    i = int(reached[0])
+    if i == 0:
+        return float(tokens[0])
+    return float(np.interp(target, [values[i], values[i - 1]], [tokens[i], tokens[i - 1]]))
+
+
+def forest_table(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
+    """Read the contrasts that the analysis wrote, and add each one's variant, setting and label
+    ("layernorm - none"). ResultError when the study has not been analysed."""
+    path = study_folder(study.name) / "verdict.json"
+    if not path.is_file():
+        raise ResultError(f"there is no {shown(path)}; execute 03_analysis first, which writes it")
+    table = pd.DataFrame(json.loads(path.read_text("utf-8"))["contrasts"])
+    arms = runs.drop_duplicates("arm").set_index("arm")
+    variant = table["arm"].map(arms["variant"])
+    label = variant + " - " + table["baseline"].map(arms["variant"])
+    numbers = table[["mean_delta", "t_low", "t_high"]].astype(float)  # None becomes NaN
+    return table.assign(
+        variant=variant, setting=table["arm"].map(arms["setting"]), label=label, **numbers
+    )
