@@ -14,18 +14,17 @@ BUDGETS = (100, 150, 300, 600, 1000, 2000)
 """Steps at which arms are compared, as far as the runs go."""
 
 
-def steps_to_loss(curve: pd.DataFrame, target: float) -> float:
-    """Steps after which one run's dev loss first is `target` (nats), interpolated linearly between
-    evaluations; NaN when it never is. `curve` has columns step and dev_loss, in order."""
-    step, loss = curve["step"].to_numpy(float), curve["dev_loss"].to_numpy()
-    reached = np.flatnonzero(loss <= target)
+def first_reached(loss: pd.Series, target: float) -> float:
+    """Where a loss (nats, indexed by steps or tokens, in order) first is `target`, interpolated
+    linearly between evaluations; NaN when it never is."""
+    place, values = loss.index.to_numpy(float), loss.to_numpy(float)
+    reached = np.flatnonzero(values <= target)
     if len(reached) == 0:
         return np.nan
     i = int(reached[0])
     if i == 0:
-        return float(step[0])
-    share = (loss[i - 1] - target) / (loss[i - 1] - loss[i])
-    return float(step[i - 1] + share * (step[i] - step[i - 1]))
+        return float(place[0])
+    return float(np.interp(target, [values[i], values[i - 1]], [place[i], place[i - 1]]))
 
 
 def efficiency_table(runs: pd.DataFrame, curve: pd.DataFrame, alpha: float) -> pd.DataFrame:
@@ -33,7 +32,10 @@ def efficiency_table(runs: pd.DataFrame, curve: pd.DataFrame, alpha: float) -> p
     that both reach in a seed, which is the worse of their two final ones. Below 1: the arm saves
     tokens. Geometric mean over seeds with its t interval (on logarithms) and p; and in how many
     seeds the arm reached the baseline's final loss at all. Diverged runs leave their pair out."""
-    curves = {key: part.sort_values("step") for key, part in curve.groupby(["arm", "seed"])}
+    losses = {
+        key: part.set_index("step")["dev_loss"].sort_index()
+        for key, part in curve.groupby(["arm", "seed"])
+    }
     done = runs[runs["status"] == "completed"]
     completed = set(zip(done["arm"], done["seed"], strict=True))
     rows = []
@@ -44,11 +46,10 @@ def efficiency_table(runs: pd.DataFrame, curve: pd.DataFrame, alpha: float) -> p
         for seed in runs.loc[runs["arm"] == arm, "seed"]:
             if not {(arm, seed), (baseline, seed)} <= completed:
                 continue
-            own, other = curves[arm, seed], curves[baseline, seed]
-            finals = own["dev_loss"].iloc[-1], other["dev_loss"].iloc[-1]
-            needed = [steps_to_loss(part, max(finals)) for part in (own, other)]
-            logs.append(np.log(needed[0] / needed[1]))
-            reached += int(own["dev_loss"].min() <= finals[1])
+            own, other = losses[arm, seed], losses[baseline, seed]
+            common = max(own.iloc[-1], other.iloc[-1])
+            logs.append(np.log(first_reached(own, common) / first_reached(other, common)))
+            reached += int(own.min() <= other.iloc[-1])
         ratios = np.array(logs)
         low, high = np.exp(t_interval(ratios, alpha))
         rows.append(

@@ -12,8 +12,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from lib.factors import Scale, rate_sensitivities, tokens_to_reach
+from lib.efficiency import first_reached
+from lib.factors import Scale
 from lib.figures import LABELS, look, trajectory
+from lib.learning_rate import sensitivities
 from lib.resampling import Floats
 from lib.results import MEASURES
 
@@ -59,8 +61,9 @@ def differences(table: pd.DataFrame, measure: str, scale: Scale, ax: Axes) -> Ax
 def learning_rates(losses: pd.DataFrame, scale: Scale, ax: Axes) -> Axes:
     """Draw the final dev loss against the learning rate for one setting: a line per variant through
     the means, points for seeds, the initial loss dashed, and in the legend each variant's
-    sensitivity S. `losses` is the table of `lib.factors.final_losses`, `scale` that of the rate."""
-    sensitivity = rate_sensitivities(losses)
+    sensitivity S. `losses` is the table of `lib.factors.capped_losses`, `scale` the rate's."""
+    per_seed = sensitivities(losses.assign(within=""))
+    sensitivity = per_seed.groupby("variant", sort=False)["sensitivity"].mean()
     for variant, aside, part, line in _variants(losses, scale):
         mean = part.groupby("place")["final_loss"].mean()
         ax.plot(aside(mean.index), mean, label=f"{variant}, S = {sensitivity[variant]:.3f}", **line)
@@ -115,7 +118,7 @@ def efficiency(curves: pd.DataFrame, ax: Axes) -> Axes:
     handles, labels = ax.get_legend_handles_labels()
     reached = []
     for variant in labels:
-        tokens = tokens_to_reach(means[variant], target) if variant in means else np.nan
+        tokens = first_reached(means[variant], target) if variant in means else np.nan
         reached.append(f"{variant}: " + (f"{tokens:,.0f}" if np.isfinite(tokens) else "never"))
         color, marker = styles["palette"][variant], styles["markers"][variant]
         ax.plot(tokens, target, marker=marker, markersize=5, color=color, zorder=4)

@@ -12,9 +12,9 @@ import pandas as pd
 
 from lib.collection import ResultError
 from lib.config import Level, Study, arm_id
+from lib.learning_rate import final_losses
 from lib.paths import shown, study_folder
 from lib.resampling import t_interval
-from lib.stability import learning_rate_sensitivity
 
 
 @dataclass(frozen=True)
@@ -73,37 +73,12 @@ def paired_differences(runs: pd.DataFrame, measure: str) -> pd.DataFrame:
     return numbers.merge(runs.drop_duplicates("arm")[["arm", "variant", *levels]], on="arm")
 
 
-def final_losses(runs: pd.DataFrame, curve: pd.DataFrame) -> pd.DataFrame:
+def capped_losses(runs: pd.DataFrame, curve: pd.DataFrame) -> pd.DataFrame:
     """Add to each run its `initial_loss` on dev and its `final_loss`, which counts as the initial
     one when it is above it or the run diverged (Wortsman et al. 2023)."""
-    loss = curve.sort_values("step").groupby(["arm", "seed"])["dev_loss"]
-    ends = loss.agg(initial_loss="first", final_loss="last").reset_index()
-    table = runs.merge(ends, on=["arm", "seed"])
-    final = table["final_loss"].where(table["status"] == "completed").fillna(np.inf)
+    table = final_losses(runs, curve)
+    final = table["final_loss"].fillna(np.inf)
     return table.assign(final_loss=np.minimum(final, table["initial_loss"]))
-
-
-def rate_sensitivities(losses: pd.DataFrame) -> pd.Series:
-    """Mean over seeds of each variant's sensitivity to the learning rate, from `final_losses` at
-    every rate of one setting."""
-    per_seed = {
-        key: learning_rate_sensitivity(part["final_loss"], part["initial_loss"].mean())
-        for key, part in losses.groupby(["variant", "seed"], sort=False)
-    }
-    return pd.Series(per_seed).groupby(level=0, sort=False).mean()
-
-
-def tokens_to_reach(loss: pd.Series, target: float) -> float:
-    """Tokens at which a loss (indexed by tokens) first falls to `target`, interpolated between
-    evaluations; NaN when it does not."""
-    tokens, values = loss.index.to_numpy(float), loss.to_numpy(float)
-    reached = np.flatnonzero(values <= target)
-    if not len(reached):
-        return np.nan
-    i = int(reached[0])
-    if i == 0:
-        return float(tokens[0])
-    return float(np.interp(target, [values[i], values[i - 1]], [tokens[i], tokens[i - 1]]))
 
 
 def forest_table(study: Study, runs: pd.DataFrame) -> pd.DataFrame:

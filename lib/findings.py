@@ -9,7 +9,13 @@ import pandas as pd
 
 from lib.config import Study
 from lib.efficiency import budget_table, efficiency_table
-from lib.learning_rate import RATE, best_rate_table, final_losses, sensitivity_table
+from lib.learning_rate import (
+    RATE,
+    best_rate_table,
+    final_losses,
+    sensitivity_table,
+    within_rates,
+)
 from lib.mechanism import mechanism_table
 from lib.preregistration import Plan
 from lib.reported import load_reported, reported_table
@@ -36,9 +42,9 @@ def findings(
     alpha = plan.alpha if plan else 0.05
     found = [_mechanism(runs, alpha)]
     if RATE in design.factors and plan:
-        losses = final_losses(design, runs, curve)
+        losses = within_rates(design, final_losses(runs, curve))
         found.append(_sensitivity(sensitivity_table(losses, verdict.stability, plan)))
-        found.append(_best_rate(best_rate_table(losses, runs, alpha)))
+        found.append(_best_rate(best_rate_table(losses, alpha)))
     if design.training.schedule == "constant":
         efficiency = efficiency_table(runs, curve, alpha)
         found.append(_efficiency(efficiency))

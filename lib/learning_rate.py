@@ -16,29 +16,35 @@ from lib.statistics import holm, t_test
 RATE = "training.learning_rate"
 
 
-def final_losses(design: Study, runs: pd.DataFrame, curve: pd.DataFrame) -> pd.DataFrame:
-    """One row per run: variant, within (the factors other than variant and rate), rate, seed,
-    initial and final dev loss (nats; final is NaN for a diverged run)."""
-    ordered = curve.sort_values("step").groupby(["arm", "seed"])["dev_loss"]
-    losses = pd.DataFrame({"initial": ordered.first(), "final": ordered.last()})
-    others = [factor for factor in list(design.factors)[1:] if factor != RATE]
-    within = [arm_id(dict(zip(others, row, strict=True))) for row in runs[others].to_numpy()]
-    table = runs[["arm", "variant", "seed", "status"]].assign(
-        within=[name if others else "" for name in within], rate=runs[RATE].astype(float)
-    )
-    table = table.join(losses, on=["arm", "seed"])
-    table.loc[table["status"] == "diverged", "final"] = np.nan
+def final_losses(runs: pd.DataFrame, curve: pd.DataFrame) -> pd.DataFrame:
+    """Add to each run its initial_loss and final_loss on dev (nats; the latter NaN for a diverged
+    run)."""
+    loss = curve.sort_values("step").groupby(["arm", "seed"])["dev_loss"]
+    ends = loss.agg(initial_loss="first", final_loss="last").reset_index()
+    table = runs.merge(ends, on=["arm", "seed"])
+    table["final_loss"] = table["final_loss"].where(table["status"] == "completed")
     return table
 
 
+def within_rates(design: Study, losses: pd.DataFrame) -> pd.DataFrame:
+    """Add to the table of `final_losses` the column within: the factors other than the variant and
+    the rate, "" when there are none."""
+    others = [factor for factor in list(design.factors)[1:] if factor != RATE]
+    names = [arm_id(dict(zip(others, row, strict=True))) for row in losses[others].to_numpy()]
+    return losses.assign(within=names if others else "")
+
+
 def sensitivities(losses: pd.DataFrame) -> pd.DataFrame:
-    """Sensitivity to the rate per variant, within and seed, from the table of `final_losses`."""
+    """Sensitivity to the rate per variant, within and seed, from the table of `within_rates`."""
+    keys = ["variant", "within", "seed"]
     rows = [
-        {"variant": variant, "within": within, "seed": seed}
-        | {"sensitivity": learning_rate_sensitivity(part["final"], part["initial"].iloc[0])}
-        for (variant, within, seed), part in losses.groupby(
-            ["variant", "within", "seed"], sort=False
-        )
+        dict(zip(keys, key, strict=True))
+        | {
+            "sensitivity": learning_rate_sensitivity(
+                part["final_loss"], part["initial_loss"].iloc[0]
+            )
+        }
+        for key, part in losses.groupby(keys, sort=False)
     ]
     return pd.DataFrame(rows)
 
@@ -54,8 +60,8 @@ def sensitivity_table(losses: pd.DataFrame, stability: pd.DataFrame, plan: Plan)
     for within, part in sensitivities(losses).groupby("within", sort=False):
         values = part.pivot(index="seed", columns="variant", values="sensitivity")
         variants = list(dict.fromkeys(part["variant"]))
-        unstable = judged[judged["within"] == within].groupby(["variant", "rate"])["unstable"]
-        stable = (unstable.mean() <= plan.instability.tolerated_share).unstack("rate")
+        unstable = judged[judged["within"] == within].groupby(["variant", RATE])["unstable"]
+        stable = (unstable.mean() <= plan.instability.tolerated_share).unstack(RATE)
         trouble = ~stable.loc[variants[0]]  # the rates at which the baseline is unstable
         deltas = {name: values[name] - values[variants[0]] for name in variants}
         intervals = {name: t_interval(deltas[name].to_numpy(), plan.alpha) for name in variants}
@@ -88,19 +94,18 @@ def sensitivity_table(losses: pd.DataFrame, stability: pd.DataFrame, plan: Plan)
     return pd.concat(tables, ignore_index=True)
 
 
-def best_rate_table(losses: pd.DataFrame, runs: pd.DataFrame, alpha: float) -> pd.DataFrame:
+def best_rate_table(losses: pd.DataFrame, alpha: float) -> pd.DataFrame:
     """One row per variant and within: the rate with the lowest mean dev perplexity over seeds, and
     test perplexity at it; the paired difference to the first variant at *its* best rate, with its t
     interval. A variant that completed at no rate has NaN."""
-    measured = losses.merge(runs[["arm", "seed", "perplexity_dev", "perplexity_test"]])
     rows = []
-    for within, part in measured.groupby("within", sort=False):
+    for within, part in losses.groupby("within", sort=False):
         baseline: pd.Series | None = None
         for variant, own in part.groupby("variant", sort=False):
             # The mean of a rate with a diverged run is NaN, and NaN is never the lowest.
-            dev = own.groupby("rate")["perplexity_dev"].agg(lambda v: v.mean(skipna=False))
+            dev = own.groupby(RATE)["perplexity_dev"].agg(lambda v: v.mean(skipna=False))
             best = float(dev.idxmin()) if dev.notna().any() else np.nan
-            test = own[own["rate"] == best].set_index("seed")["perplexity_test"]
+            test = own[own[RATE] == best].set_index("seed")["perplexity_test"]
             baseline = test if baseline is None else baseline
             deltas = (test - baseline).dropna().to_numpy()
             low, high = t_interval(deltas, alpha)

@@ -22,7 +22,7 @@ from lib.factor_figures import (
     learning_rates,
     unstable_shares,
 )
-from lib.factors import final_losses, forest_table, other_settings, paired_differences, scale_of
+from lib.factors import capped_losses, forest_table, other_settings, paired_differences, scale_of
 from lib.figures import (
     group_values,
     paired_seeds,
@@ -133,7 +133,7 @@ class StudyFigures:
             return print("Not drawn: the learning rate is no factor, or there is no plan.")
         rule = self.plan.instability
         judged = unstable_runs(self.runs, self.trace, rule.window, rule.threshold)
-        losses = final_losses(self.runs, self.curve).merge(judged, on=["arm", "seed"])
+        losses = capped_losses(self.runs, self.curve).merge(judged, on=["arm", "seed"])
         scale = scale_of(RATE, self.study.factors[RATE])
         others = other_settings(losses, self.study, RATE)
         with facets(

@@ -3,13 +3,13 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from lib.efficiency import budget_table, efficiency_table, steps_to_loss
+from lib.efficiency import budget_table, efficiency_table, first_reached
 
 STEPS = np.arange(0, 301, 25)
 
 
-def curve_of(loss: object) -> pd.DataFrame:
-    return pd.DataFrame({"step": STEPS, "dev_loss": loss})
+def loss_of(loss: object) -> pd.Series:
+    return pd.Series(loss, index=STEPS)
 
 
 def study(speed: dict[int, float]) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -19,20 +19,20 @@ def study(speed: dict[int, float]) -> tuple[pd.DataFrame, pd.DataFrame]:
         for arm, rate in (("none", 1.0), ("layernorm", factor)):
             key = {"arm": arm, "baseline": "none", "seed": seed, "status": "completed"}
             runs.append(key)
-            curves.append(curve_of(4 - 0.01 * rate * STEPS).assign(**key))
+            curves.append(pd.DataFrame(key | {"step": STEPS, "dev_loss": 4 - 0.01 * rate * STEPS}))
     return pd.DataFrame(runs), pd.concat(curves, ignore_index=True)
 
 
 def test_the_step_is_interpolated_between_evaluations() -> None:
-    assert steps_to_loss(curve_of(4 - 0.01 * STEPS), 2.885) == pytest.approx(111.5)
-    assert steps_to_loss(curve_of(4 - 0.01 * STEPS), 4.5) == 0
-    assert np.isnan(steps_to_loss(curve_of(4 - 0.01 * STEPS), 0.5))
+    assert first_reached(loss_of(4 - 0.01 * STEPS), 2.885) == pytest.approx(111.5)
+    assert first_reached(loss_of(4 - 0.01 * STEPS), 4.5) == 0
+    assert np.isnan(first_reached(loss_of(4 - 0.01 * STEPS), 0.5))
 
 
 def test_the_first_crossing_counts() -> None:
     loss = 4 - 0.01 * STEPS
     loss[8:] = 3.9  # it rises again
-    assert steps_to_loss(curve_of(loss), 3.0) == pytest.approx(100)
+    assert first_reached(loss_of(loss), 3.0) == pytest.approx(100)
 
 
 def test_token_ratio_is_the_inverse_of_speed_and_its_interval_is_on_logarithms() -> None:

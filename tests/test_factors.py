@@ -9,13 +9,11 @@ from lib import factors
 from lib.collection import ResultError
 from lib.config import Level, Study
 from lib.factors import (
-    final_losses,
+    capped_losses,
     forest_table,
     other_settings,
     paired_differences,
-    rate_sensitivities,
     scale_of,
-    tokens_to_reach,
 )
 from lib.resampling import t_interval
 from tests.conftest import TINY
@@ -102,23 +100,9 @@ def test_a_final_loss_counts_at_most_as_the_initial_one_and_a_diverged_run_as_ju
             for step, loss in zip((100, 0), reversed(losses), strict=True)
         ]
     )
-    table = final_losses(runs, curve)
+    table = capped_losses(runs, curve)
     assert list(table["initial_loss"]) == [4.0, 4.2, 4.1]
     assert list(table["final_loss"]) == [2.5, 4.2, 4.1]
-
-
-def test_sensitivity_is_the_mean_over_seeds_of_the_excess_over_the_best_rate() -> None:
-    losses = pd.DataFrame(
-        {"variant": "none", "seed": [0, 0, 1, 1], "final_loss": [2.0, 4.0, 3.0, 3.0]}
-    ).assign(initial_loss=4.0)
-    assert rate_sensitivities(losses)["none"] == pytest.approx((1.0 + 0.0) / 2)
-
-
-def test_tokens_to_reach_interpolate_the_first_crossing() -> None:
-    loss = pd.Series([4.0, 3.0, 2.0, 3.5], index=[0, 100, 200, 300])
-    assert tokens_to_reach(loss, 2.5) == pytest.approx(150)
-    assert tokens_to_reach(loss, 5.0) == 0
-    assert np.isnan(tokens_to_reach(loss, 1.0))
 
 
 def test_the_forests_table_comes_from_the_verdict(
