@@ -29,7 +29,8 @@ FLOORS = [
     ),
     *("diagnostics", "training", "tasks", "benchmark", "scoring", "harness", "progress"),
     *("measurement", "results", "collection", "power", "resampling", "statistics"),
-    *("verdict", "report", "figures", "run_figures", "execution", "archive", "sweep"),
+    *("verdict", "report", "figures", "run_figures", "execution", "archive"),
+    *("catalogue", "exhibits", "pages", "site", "sweep"),
 ]
 MODULES = sorted((ROOT / "lib").glob("*.py"))
 
