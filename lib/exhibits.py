@@ -151,24 +151,26 @@ def run_content(study: StudyEntry, run: RunEntry) -> dict[str, Any]:
 
 
 def decisions(study: StudyEntry) -> list[dict[str, Any]]:
-    """A row per arm that a plan decides on: the rule, the reason, the differences behind it."""
+    """A row per arm that a plan judges: the decision, where its rules reach one, and the
+    differences behind it."""
     if not study.verdict:
         return []
+    decided = {decision["arm"]: decision for decision in study.verdict["decisions"]}
     contrasts = {(row["arm"], row["measure"]): row for row in study.verdict["contrasts"]}
-    return [
-        decision
-        | {
-            "effects": [
-                {"label": MEASURES[measure].label, **_effect(contrasts[evidence["arm"], measure])}
-                for measure in (*evidence["accuracy"], "perplexity")
-                if (evidence["arm"], measure) in contrasts
-            ],
-            "hypotheses": study.verdict["hypotheses"][evidence["arm"]],
-        }
-        for decision, evidence in zip(
-            study.verdict["decisions"], study.verdict["evidence"], strict=True
+    rows = []
+    for evidence in study.verdict["evidence"]:
+        arm = evidence["arm"]
+        measures = [m for m in (*evidence["accuracy"], "perplexity") if (arm, m) in contrasts]
+        effects = [{"label": MEASURES[m].label} | _effect(contrasts[arm, m]) for m in measures]
+        rows.append(
+            {
+                "arm": arm,
+                "decision": decided.get(arm),
+                "effects": effects,
+                "hypotheses": study.verdict["hypotheses"][arm],
+            }
         )
-    ]
+    return rows
 
 
 def _effect(row: dict[str, Any]) -> dict[str, str]:
@@ -179,7 +181,7 @@ def _effect(row: dict[str, Any]) -> dict[str, str]:
     )
     kind, p = ("Holm p", row["p_holm"]) if row["family"] else ("unadjusted p", row["t_p"])
     number = "n/a" if p is None else f"{p:.2g}"
-    return {"change": delta, "detail": f"[{low}, {high}], {kind} {number}"}
+    return {"change": delta, "interval": f"[{low}, {high}]", "p": f"{kind} {number}"}
 
 
 def _named(study: StudyEntry) -> dict[str, Any]:
