@@ -150,8 +150,14 @@ def test_neighbours_differ_in_one_thing(samples: Path) -> None:
     assert alone == {}
 
 
-def test_a_rebuild_writes_only_what_changed(own: Path) -> None:
+def test_a_rebuild_renders_no_unchanged_notebook(
+    own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lib.pages.notebook_html", lambda path: pytest.fail(f"rendered {path}"))
     assert build_site().written == []
+
+
+def test_a_changed_number_changes_the_pages_that_show_it(own: Path) -> None:
     results = archive.results_file("beta")
     content = json.loads(results.read_text("utf-8"))
     assert content["runs"][0]["measures"]["perplexity"] == 20.0
