@@ -33,6 +33,7 @@ RESULT_FORMAT = 2
 """Increase it when the fields of a result change: a sweep then makes results anew, from
 checkpoints."""
 PAPER = output_root() / "papers" / "embedding-norm"
+TEMPLATES = ROOT / "papers" / "embedding-norm" / "templates"
 
 
 def study_folder(study: str) -> Path:

@@ -25,6 +25,7 @@ from lib.execution import GPUS, status_of
 from lib.paths import NOTEBOOKS, ROOT, RUNS, executed_notebook, shown, study_folder
 from lib.report import summary_table, takeaway
 from lib.results import RunResult
+from lib.site import build_site
 from lib.validation import ConfigError
 
 # Flags with which Snakemake tells something instead of running; its words then go to the terminal.
@@ -84,6 +85,7 @@ def run(studies: list[Study], flags: list[str]) -> int:
     if not sweep.returncode:
         for study in studies:
             summarise(study)
+        print(f"\nAll studies         {shown(build_site().folder)}/index.html")
     failed = [line for study in studies for line in failures(study)]
     if sweep.returncode and not failed:
         print(log.read_text("utf-8")[-2000:], file=sys.stderr)

@@ -62,6 +62,8 @@ class Tree:
         self.root = root
         ignored = shutil.ignore_patterns("runs", "papers", "data", ".git", ".venv", ".*cache*")
         shutil.copytree(ROOT, root, ignore=ignored)
+        templates = Path("papers", "embedding-norm", "templates")
+        shutil.copytree(ROOT / templates, root / templates)
         source = next(p for p in corpus_places(KNOWN["tinyshakespeare"].file_name) if p.is_file())
         (root / "data").mkdir()
         shutil.copyfile(source, root / "data" / source.name)

@@ -1,0 +1,83 @@
+"""An executed notebook as HTML that can be trusted, whatever its cells have put out.
+
+Only listed tags, attributes and image data survive. Scripts, styles, forms, frames, event handlers
+and whatever would load something are gone, also where nbconvert's own template lets them through
+(it writes an image's width without quotes, so a width may carry a handler).
+"""
+
+import re
+from functools import lru_cache
+from pathlib import Path
+
+import nbformat
+import nh3
+from nbconvert import HTMLExporter
+from traitlets.config import Config
+
+SHOWN = ("text/html", "text/markdown", "image/svg+xml", "image/png", "image/jpeg", "text/plain")
+"""Kinds of output that a page shows, the first that an output has."""
+_TABLE = {"caption", "col", "colgroup", "table", "tbody", "td", "tfoot", "th", "thead", "tr"}
+_TEXT = (
+    "a abbr b blockquote br code dd del details div dl dt em figcaption figure h1 h2 h3 h4 h5 h6 "
+    "hr i img kbd li mark ol p pre s samp small span strong sub summary sup tt u ul var"
+)
+_IMAGE = re.compile(r"data:image/(png|jpeg|gif|webp|svg\+xml);base64,", re.IGNORECASE)
+_HEADING = re.compile(r"^#+ +(.+)", re.MULTILINE)
+_LINK = re.compile(r"https?://", re.IGNORECASE)
+
+
+def _attribute(tag: str, name: str, value: str) -> str | None:
+    """Keep a link that is followed only by a click, and an image that is in the page itself."""
+    if name == "href":
+        return value if _LINK.match(value) else None
+    if name == "src":
+        return value if _IMAGE.match(value) else None
+    return value
+
+
+_CLEANER = nh3.Cleaner(
+    tags=_TABLE | set(_TEXT.split()),
+    clean_content_tags={"script", "style", "iframe", "object", "template", "noscript", "title"},
+    attributes={
+        "*": {"class", "title"},
+        "a": {"href"},
+        "img": {"src", "alt", "width", "height"},
+        "td": {"colspan", "rowspan"},
+        "th": {"colspan", "rowspan", "scope"},
+        "ol": {"start"},
+    },
+    attribute_filter=_attribute,
+    url_schemes={"http", "https", "data"},
+)
+
+
+def sanitise(html: str) -> str:
+    """Reduce a fragment of HTML to what can neither execute nor load anything."""
+    return _CLEANER.clean(html)
+
+
+@lru_cache(maxsize=1)
+def _exporter() -> HTMLExporter:
+    config = Config({"NbConvertBase": {"display_data_priority": list(SHOWN)}})
+    exporter = HTMLExporter(
+        config=config, template_name="basic", sanitize_html=True, exclude_anchor_links=True
+    )
+    exporter.register_filter("clean_html", sanitise)
+    return exporter
+
+
+def notebook_html(path: Path) -> str:
+    """Render an executed notebook, its images within; a note where it cannot be read."""
+    try:
+        notebook = nbformat.read(path, as_version=4)
+    except ValueError:
+        return "<p>This notebook cannot be read: it was stopped while it was written.</p>"
+    heading = "the notebook"
+    for cell in notebook.cells:
+        if found := cell.cell_type == "markdown" and _HEADING.search(cell.source):
+            heading = found[1]
+        for output in cell.get("outputs", []):
+            for kind in {"image/png", "image/jpeg"} & set(output.get("data", {})):
+                output.metadata.setdefault(kind, {}).setdefault("alt", f"Figure of {heading}")
+    html, _ = _exporter().from_notebook_node(notebook)
+    return sanitise(html)

@@ -1,0 +1,171 @@
+"""A made-up record: notebooks and results of two recorded studies, and one left in `runs/`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import numpy as np
+import pytest
+
+from lib import archive, catalogue, paths, site
+from lib.collection import study_results, tidy
+from lib.config import Study
+from lib.preregistration import Decision, Evidence
+from lib.results import RunResult, write_json
+from lib.statistics import contrast_table
+from lib.verdict import Verdict
+from tests.conftest import TINY
+from tests.samples import sample_runs
+
+PIXEL = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJg"
+    "gg=="
+)
+HOSTILE = """
+<script>window.struck = "script"</script>
+<img src="x" onerror="window.struck = 'handler'">
+<img src="http://elsewhere.invalid/a.png" alt="from elsewhere">
+<svg onload="window.struck = 'svg'"><script>window.struck = 'svg script'</script></svg>
+<iframe srcdoc="<script>parent.struck = 'frame'</script>"></iframe>
+<style>@import "http://elsewhere.invalid/a.css"; main { display: none }</style>
+<link rel="stylesheet" href="http://elsewhere.invalid/b.css">
+<meta http-equiv="refresh" content="0; url=http://elsewhere.invalid/">
+<base href="http://elsewhere.invalid/">
+<a href="javascript:window.struck = 'link'">a link</a>
+<form action="http://elsewhere.invalid/"><input name="a"><button>send</button></form>
+<p style="background: url(http://elsewhere.invalid/c.png)" onclick="struck = 'click'">kept</p>
+</div></main></body><table><tr><td>4.2</td></tr></table>
+"""
+
+
+def hostile_notebook() -> nbformat.NotebookNode:
+    """A notebook that tries to execute and to load things in every way a notebook can."""
+    outputs = [
+        nbformat.v4.new_output("display_data", data={"text/html": HOSTILE}),
+        nbformat.v4.new_output("display_data", data={"text/markdown": HOSTILE}),
+        nbformat.v4.new_output(
+            "display_data",
+            data={"application/javascript": "window.struck = 'js'", "text/plain": "plain instead"},
+        ),
+        nbformat.v4.new_output(
+            "display_data",
+            data={"image/png": PIXEL},
+            metadata={"image/png": {"width": "1 onload=window.struck='width'"}},
+        ),
+        nbformat.v4.new_output(
+            "display_data",
+            data={
+                "image/svg+xml": "<svg xmlns='http://www.w3.org/2000/svg' onload='top.struck=1'/>"
+            },
+        ),
+        nbformat.v4.new_output("stream", text="\x1b[31m<script>window.struck = 1</script>\x1b[0m"),
+    ]
+    cells = [
+        nbformat.v4.new_markdown_cell("# Title\n![](http://elsewhere.invalid/d.png)\n" + HOSTILE),
+        nbformat.v4.new_raw_cell(HOSTILE, metadata={"raw_mimetype": "text/html"}),
+        nbformat.v4.new_code_cell("'<script>window.struck = 1</script>'", outputs=outputs),
+    ]
+    return nbformat.v4.new_notebook(cells=cells)
+
+
+def plain_notebook(text: str) -> nbformat.NotebookNode:
+    """A notebook with a heading and one printed line."""
+    printed = nbformat.v4.new_output("stream", text=text)
+    cells = [
+        nbformat.v4.new_markdown_cell("# A notebook"),
+        nbformat.v4.new_code_cell("print(text)", outputs=[printed]),
+    ]
+    return nbformat.v4.new_notebook(cells=cells)
+
+
+def write_notebook(path: Path, notebook: nbformat.NotebookNode, **stamp: object) -> None:
+    """Write a notebook stamped as `lib.execution` does; completed unless the stamp says else."""
+    notebook.metadata["study"] = {"status": "completed", "seconds": 3.0} | stamp
+    for number, cell in enumerate(notebook.cells):
+        cell.id = f"cell-{number}"  # random otherwise
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(notebook, path)
+
+
+def design(name: str, **factors: list[Any]) -> Study:
+    """A study of the tiny model over the model's embedding norm and other fields of a section."""
+    levels = {"model.embedding_norm": ["none", "layernorm"]}
+    levels |= {key.replace("__", "."): value for key, value in factors.items()}
+    return Study.model_validate(TINY | {"name": name, "factors": levels, "seeds": [0, 1, 2]})
+
+
+def made_up(study: Study) -> list[RunResult]:
+    """One consistent run per arm and seed; layernorm's seed 1 has diverged."""
+    like = sample_runs(design("like").model_copy(update={"seeds": [0]}))[0]
+    runs = []
+    for number, arm in enumerate(study.arms()):
+        for seed in study.seeds:
+            own = {"study": study.name, "arm": arm.id, "baseline": arm.baseline, "seed": seed}
+            own |= {"levels": arm.levels, "study_hash": study.hash}
+            own["measures"] = like.measures | {"perplexity": 20.0 - number + 0.1 * seed**2}
+            own["measures"] |= {"macro_accuracy_zero_shot": 0.5 + 0.01 * number * (seed + 1)}
+            if seed == 1 and arm.levels["model.embedding_norm"] == "layernorm":
+                own |= {"status": "diverged", "diverged_at": 7, "measures": {}, "tables": {}}
+            runs.append(like.model_copy(update=own))
+    return runs
+
+
+def write_record(study: Study, standing: str) -> None:
+    """Write a study's record, results and verdict where the archive would."""
+    runs, folder = made_up(study), archive.record_folder(study.name)
+    for name in catalogue.SHARED:
+        write_notebook(folder / f"{name}.ipynb", plain_notebook(f"{name} of {study.name}"))
+    for run in runs:
+        place = folder / run.arm / f"seed-{run.seed}" / "02_train.ipynb"
+        write_notebook(place, plain_notebook(f"{run.arm}, seed {run.seed}"))
+    (folder / "parameters.yaml").write_text(f"name: {study.name}\n", "utf-8")
+    (folder / archive.MANIFEST).write_text("", "utf-8")
+    write_json(archive.results_file(study.name), study_results(study, runs))
+    write_json(archive.verdict_file(study.name), {"standing": standing, **verdict(runs).as_json()})
+
+
+def verdict(runs: list[RunResult]) -> Verdict:
+    """Keep every baseline, for a made-up reason."""
+    measures = ["macro_accuracy_zero_shot", "perplexity"]
+    contrasts = contrast_table(tidy(runs), measures, np.random.default_rng(0))
+    contrasts = contrasts.assign(family="primary", p_holm=0.0123)
+    evidence = [
+        Evidence(
+            arm=arm,
+            baseline_stable=True,
+            arm_stable=False,
+            accuracy={"macro_accuracy_zero_shot": "regression"},
+            accuracy_change={"macro_accuracy_zero_shot": -0.01},
+            calibration="none",
+            throughput_change=0.0,
+        )
+        for arm in dict.fromkeys(contrasts["arm"])
+    ]
+    decided = [Decision(e.arm, "R1", "keep the baseline", "it loses accuracy") for e in evidence]
+    return Verdict(contrasts, contrasts.iloc[:0], evidence, decided)
+
+
+def move_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the record, the runs and the site lie under a folder of the test's own."""
+    monkeypatch.setattr(archive, "PAPER", folder / "paper")
+    monkeypatch.setattr(site, "PAPER", folder / "paper")
+    monkeypatch.setattr(paths, "RUNS", folder / "runs")
+    monkeypatch.setattr(catalogue, "RUNS", folder / "runs")
+
+
+def write_samples(folder: Path) -> None:
+    """Under a folder that `move_to` was given: `alpha`, confirmatory; `beta`, of two factors, one
+    with a level that no address may hold as it is; `gamma`, in progress, a run of it failed, one
+    hostile."""
+    write_record(design("alpha"), "CONFIRMATORY")
+    write_record(design("beta", corpus__source=["a b#1?.txt", "ü&%20.txt"]), "EXPLORATORY")
+    runs = folder / "runs" / "gamma"
+    reason = "DeadKernelError: <b>Kernel</b> died"
+    failed = plain_notebook("as far as it came")
+    write_notebook(
+        runs / "none" / "seed-0" / "02_train.ipynb", failed, status="failed", reason=reason
+    )
+    write_notebook(runs / "none" / "seed-1" / "02_train.ipynb", hostile_notebook())
+    result = made_up(design("gamma"))[1].model_dump(mode="json")
+    (runs / "none" / "seed-1" / "result.json").write_text(json.dumps(result), "utf-8")

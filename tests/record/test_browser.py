@@ -1,0 +1,230 @@
+"""The lab record in a browser, from files as a reader opens it and from a server."""
+
+import functools
+import http.server
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+CHROMIUM = shutil.which("chromium")
+FLAGS = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+)
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no browser: install Debian's chromium to run the browser tests"
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS.split())
+        yield browser
+        browser.close()
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(params=["files", "server"])
+def address(request: pytest.FixtureRequest, pages: Path) -> Iterator[str]:
+    """Where the index is, without its name."""
+    if request.param == "files":
+        yield pages.as_uri()
+        return
+    handler = functools.partial(_Quiet, directory=str(pages))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture
+def requested() -> list[str]:
+    """Every address that the browser asks for."""
+    return []
+
+
+@pytest.fixture
+def page(browser: Browser, requested: list[str], request: pytest.FixtureRequest) -> Iterator[Page]:
+    """A tab; a test may give its width by the mark's parameter. Any error in it fails the test."""
+    width = getattr(request, "param", 1200)
+    context = browser.new_context(viewport={"width": width, "height": 800})
+    context.set_default_timeout(10_000)
+    context.on("request", lambda asked: requested.append(asked.url))
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", lambda said: complaints.append(said.text))
+    yield page
+    context.close()
+    assert complaints == []
+
+
+def column(page: Page, number: int) -> list[str]:
+    """The shown cells of a column of the table of runs."""
+    rows = page.locator("#run-table tbody tr:visible")
+    return [row.locator("th, td").nth(number).inner_text() for row in rows.all()]
+
+
+def test_the_index_loads_and_asks_for_nothing_outside(
+    page: Page, address: str, requested: list[str]
+) -> None:
+    page.goto(f"{address}/index.html")
+    expect(page.locator("#shown")).to_have_text("20 of 20 runs")
+    assert page.evaluate("getComputedStyle(document.querySelector('.stamp')).textTransform") == (
+        "uppercase"
+    )
+    local = [url for url in requested if not url.startswith("data:")]
+    assert {url.rpartition("/")[2] for url in local} == {"index.html", "record.css", "record.js"}
+    assert all(url.startswith(f"{address}/") for url in local)
+
+
+def test_a_column_sorts_by_click_and_by_key_with_what_is_missing_last(
+    page: Page, address: str
+) -> None:
+    page.goto(f"{address}/index.html")
+    header = page.locator("#run-table th", has_text="validation perplexity")
+    header.get_by_role("button").click()
+    expect(header).to_have_attribute("aria-sort", "ascending")
+    numbers = [text for text in column(page, 4) if text != "n/a"]
+    assert numbers == sorted(numbers, key=float)
+    assert column(page, 4)[-1] == "n/a"
+    page.keyboard.press("Enter")
+    expect(header).to_have_attribute("aria-sort", "descending")
+    assert column(page, 4)[: len(numbers)] == numbers[::-1]
+    assert column(page, 4)[-1] == "n/a"
+
+    page.locator("#run-table th", has_text="Study").get_by_role("button").click()
+    assert page.locator("#run-table th[aria-sort]").count() == 1
+    assert column(page, 2) == ["alpha"] * 6 + ["beta"] * 12 + ["gamma"] * 2
+
+
+def test_runs_are_filtered_by_words_study_and_status(page: Page, address: str) -> None:
+    page.goto(f"{address}/index.html")
+    page.get_by_label("Filter").fill("LAYERNORM alpha")
+    expect(page.locator("#shown")).to_have_text("3 of 20 runs")
+    page.get_by_label("Filter").fill("")
+    page.get_by_label("Study").select_option("beta")
+    expect(page.locator("#shown")).to_have_text("12 of 20 runs")
+    page.get_by_label("Status").select_option("diverged")
+    expect(page.locator("#shown")).to_have_text("2 of 20 runs")
+    assert set(column(page, 2)) == {"beta"}
+    page.keyboard.press("Enter")  # must not leave the page
+    page.get_by_label("Filter").fill("no such run")
+    expect(page.locator("#shown")).to_have_text("0 of 20 runs")
+
+
+def test_a_run_is_opened_and_its_neighbours_followed(page: Page, address: str) -> None:
+    page.goto(f"{address}/index.html")
+    page.get_by_label("Study").select_option("beta")
+    page.locator("#run-table a", has_text="none,source=a b#1?.txt seed 1").click()
+    expect(page.locator("h1").first).to_have_text("none,source=a b#1?.txt, seed 1")
+    beside = page.get_by_role("navigation", name="Neighbouring runs").first
+    beside.get_by_role("link", name="next seed: 2").click()
+    expect(page.locator("h1").first).to_have_text("none,source=a b#1?.txt, seed 2")
+    beside.get_by_role("link", name="next embedding_norm: layernorm").click()
+    expect(page.locator("h1").first).to_have_text("layernorm,source=a b#1?.txt, seed 2")
+    beside.get_by_role("link", name="previous embedding_norm: none").click()
+    beside.get_by_role("link", name="previous seed: 1").click()
+    expect(page.locator(".notebook")).to_contain_text("none,source=a b#1?.txt, seed 1")
+    page.get_by_role("link", name="beta").click()
+    expect(page.locator("h1")).to_have_text("Study beta")
+    page.get_by_role("link", name="03_analysis").click()
+    expect(page.locator(".notebook")).to_contain_text("03_analysis of beta")
+    page.get_by_role("link", name="Lab record").click()
+    expect(page.locator("#shown")).to_have_text("20 of 20 runs")
+
+
+def test_a_failed_run_shows_its_stamp(page: Page, address: str) -> None:
+    page.goto(f"{address}/index.html")
+    page.get_by_label("Status").select_option("failed")
+    page.locator("#run-table tbody tr:visible a").click()
+    expect(page.locator(".stamp.failed")).to_be_visible()
+    expect(page.locator(".opening")).to_contain_text("DeadKernelError: <b>Kernel</b> died")
+
+
+def test_a_hostile_notebook_neither_executes_nor_loads(
+    page: Page, address: str, requested: list[str]
+) -> None:
+    page.goto(f"{address}/gamma/none/seed-1.html")
+    expect(page.get_by_text("plain instead")).to_be_visible()
+    page.get_by_text("a link").first.click()
+    page.wait_for_load_state("networkidle")
+    assert page.evaluate("window.struck") is None
+    assert page.url == f"{address}/gamma/none/seed-1.html"
+    assert not [url for url in requested if not url.startswith((address, "data:"))]
+    images = page.locator(".notebook img[src]")
+    assert images.evaluate_all("all => all.every(image => image.src.startsWith('data:'))")
+    assert images.first.evaluate("image => image.naturalWidth") == 1
+
+
+def test_what_slipped_through_would_be_stopped_by_the_policy(
+    browser: Browser, pages: Path, tmp_path: Path
+) -> None:
+    text = (pages / "gamma" / "none" / "seed-1.html").read_text("utf-8")
+    evil = "<script>window.struck = 1</script><img src='http://elsewhere.invalid/a.png' "
+    evil += "onerror='window.struck = 2'>"
+    (tmp_path / "page.html").write_text(text.replace("<article", evil + "<article"), "utf-8")
+    page = browser.new_page()
+    refused: list[str] = []
+    page.on("console", lambda said: refused.append(said.text))
+    page.goto((tmp_path / "page.html").as_uri())
+    assert page.evaluate("window.struck") is None
+    assert len([text for text in refused if "Content Security Policy" in text]) >= 3
+    page.close()
+
+
+@pytest.mark.parametrize("page", [360], indirect=True)
+@pytest.mark.parametrize(
+    "place",
+    ["index.html", "beta/index.html", "alpha/none/seed-0.html", "gamma/none/seed-1.html"],
+)
+def test_on_a_phone_no_page_scrolls_sideways(page: Page, pages: Path, place: str) -> None:
+    page.goto(f"{pages.as_uri()}/{place}")
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    boxes = page.locator(".scroll").all()
+    assert all(box.bounding_box()["width"] <= 360 for box in boxes)
+    if place == "index.html":
+        assert page.locator(".scroll").last.evaluate("box => box.scrollWidth > box.clientWidth")
+
+
+def test_the_keyboard_skips_to_the_content_and_focus_is_seen(page: Page, pages: Path) -> None:
+    page.goto(f"{pages.as_uri()}/index.html")
+    page.keyboard.press("Tab")
+    skip = page.get_by_role("link", name="Skip to the content")
+    expect(skip).to_be_focused()
+    assert skip.bounding_box()["y"] >= 0
+    assert skip.evaluate("link => getComputedStyle(link).outlineStyle") == "solid"
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.closest('main') !== null")
+
+
+def test_light_and_dark_differ_and_print_shows_whole_tables(page: Page, pages: Path) -> None:
+    page.goto(f"{pages.as_uri()}/index.html")
+    colour = "getComputedStyle(document.body).backgroundColor"
+    page.emulate_media(color_scheme="light")
+    light = page.evaluate(colour)
+    page.emulate_media(color_scheme="dark")
+    assert page.evaluate(colour) != light
+    page.emulate_media(media="print", color_scheme="light")
+    assert page.locator(".tall").evaluate("box => getComputedStyle(box).maxHeight") == "none"
+    expect(page.locator(".filters")).to_be_hidden()
+
+
+def test_without_scripts_the_tables_still_read_whole(browser: Browser, pages: Path) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{pages.as_uri()}/index.html")
+    assert page.locator("#run-table tbody tr").count() == 20
+    expect(page.locator(".filters")).to_be_hidden()
+    context.close()

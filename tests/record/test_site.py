@@ -1,0 +1,218 @@
+"""The pages built from a made-up record."""
+
+import json
+import re
+import shutil
+from html import unescape
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from lib import archive
+from lib.catalogue import catalogue, neighbours
+from lib.site import build_site, main
+from tests.conftest import Tree
+from tests.record.samples import (
+    move_to,
+    plain_notebook,
+    write_notebook,
+)
+
+
+def rows(page: Path) -> list[str]:
+    return re.findall(r"<tr.*?</tr>", page.read_text("utf-8"), re.DOTALL)
+
+
+def row_of(page: Path, *words: str) -> str:
+    """The one row of a page that holds all words, without its tags."""
+    plain = [re.sub(r"<[^>]+>", " ", row.replace("<wbr>", "")).split() for row in rows(page)]
+    found = [" ".join(row) for row in plain if all(word in " ".join(row) for word in words)]
+    assert len(found) == 1, found
+    return found[0]
+
+
+@pytest.fixture
+def own(samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the made-up record and its site, to be changed."""
+    shutil.copytree(samples, tmp_path, dirs_exist_ok=True)
+    move_to(tmp_path, monkeypatch)
+    return tmp_path
+
+
+def test_every_run_and_study_is_on_the_index(pages: Path) -> None:
+    text = (pages / "index.html").read_text("utf-8")
+    assert text.count("<tr class=") == 6 + 12 + 2
+    assert row_of(pages / "index.html", "alpha", "recorded", "6 1 0")
+    assert row_of(pages / "index.html", "beta", "recorded", "12 2 0")
+    assert row_of(pages / "index.html", "gamma", "failed", "2 0 1")
+    assert "20.400" in row_of(pages / "index.html", "none seed 2", "alpha")
+
+
+def test_every_link_leads_to_a_page_and_every_page_can_be_reached(pages: Path) -> None:
+    reached, waiting = set(), [pages / "index.html"]
+    while waiting:
+        page = waiting.pop()
+        if page in reached:
+            continue
+        reached.add(page)
+        for href in re.findall(r'<a [^>]*href="([^"]+)"', page.read_text("utf-8")):
+            if not href.startswith("#"):
+                target = (page.parent / unquote(unescape(href))).resolve()
+                assert target.is_file(), f"{page}: {href}"
+                waiting.append(target)
+    assert reached == set(pages.rglob("*.html"))
+    assert (pages / "beta" / "none,source=a b#1?.txt" / "seed-0.html") in reached
+
+
+def test_pages_name_nothing_outside_and_forbid_it(pages: Path) -> None:
+    for page in pages.rglob("*.html"):
+        text = page.read_text("utf-8")
+        assert (
+            "default-src 'none'; img-src data: 'self'; style-src 'self'; script-src 'self'" in text
+        )
+        for address in re.findall(r'\s(?:src|href|srcset|action|content)="([^"]*)"', text):
+            assert not re.match(r"\s*(https?:|//|javascript:)", address), f"{page}: {address}"
+    for name in ("record.css", "record.js"):
+        assert not re.search(r"https?:|//\w|@import|url\(", (pages / name).read_text("utf-8"))
+
+
+def test_the_confirmatory_verdict_stands_first_and_alone(pages: Path) -> None:
+    text = (pages / "index.html").read_text("utf-8")
+    verdict = text[text.index('id="verdict"') : text.index('id="studies"')]
+    assert "keep the baseline" in verdict
+    assert "confirmatory" in verdict
+    assert "exploratory" not in verdict
+    assert "beta" not in verdict
+    assert re.search(r"\+0\.0\d+ .*\[.*Holm p 0\.012", re.sub(r"\s+", " ", verdict))
+    assert "exploratory" in row_of(pages / "index.html", "beta", "recorded")
+    assert "it only suggests" in (pages / "beta" / "index.html").read_text("utf-8")
+
+
+def test_without_a_confirmatory_study_the_index_says_so(own: Path) -> None:
+    shutil.rmtree(archive.record_folder("alpha"))
+    build_site()
+    text = (own / "paper/site/index.html").read_text("utf-8")
+    assert "confirmatory study is not in this record" in text
+    assert "keep the baseline" not in text
+    assert not (own / "paper/site/alpha").exists()
+
+
+def test_diverged_and_failed_runs_are_stamped(pages: Path) -> None:
+    index = pages / "index.html"
+    assert "diverged at step 7 n/a n/a" in row_of(index, "layernorm seed 1", "alpha")
+    assert "failed" in row_of(index, "none seed 0", "gamma")
+    page = (pages / "alpha/layernorm/seed-1.html").read_text("utf-8")
+    assert '<span class="stamp diverged">diverged</span>' in page
+    page = (pages / "gamma/none/seed-0.html").read_text("utf-8")
+    assert '<span class="stamp failed">failed</span>' in page
+    assert "DeadKernelError: &lt;b&gt;Kernel&lt;/b&gt; died" in page
+    assert "as far as it came" in page
+
+
+def test_runs_are_shown_only_of_studies_without_a_complete_record(own: Path) -> None:
+    copied = own / "runs/alpha/none/seed-0/02_train.ipynb"
+    write_notebook(copied, plain_notebook("a copy"), status="failed", reason="a copy")
+    assert build_site().written == []
+    (archive.record_folder("alpha") / "none/seed-2/02_train.ipynb").unlink()
+    build_site()
+    assert "failed" in row_of(own / "paper/site/index.html", "none seed 0", "alpha")
+
+
+def test_a_notebook_that_was_killed_is_unfinished(own: Path) -> None:
+    place = own / "runs/gamma/none/seed-2/02_train.ipynb"
+    write_notebook(place, plain_notebook("a line"))
+    content = json.loads(place.read_text("utf-8"))
+    del content["metadata"]["study"]
+    place.write_text(json.dumps(content), "utf-8")
+    cut = own / "runs/gamma/none/seed-3/02_train.ipynb"
+    cut.parent.mkdir()
+    cut.write_text("{", "utf-8")
+    build_site()
+    for seed in (2, 3):
+        assert "unfinished" in row_of(own / "paper/site/index.html", f"none seed {seed}", "gamma")
+    assert "cannot be read" in (own / "paper/site/gamma/none/seed-3.html").read_text("utf-8")
+
+
+def test_neighbours_differ_in_one_thing(samples: Path) -> None:
+    runs = {study.name: study.runs for study in catalogue()}
+    run = next(r for r in runs["beta"] if r.arm == "layernorm,source=a b#1?.txt" and r.seed == 1)
+    found = {
+        axis: [other and (other.arm, other.seed) for other in pair]
+        for axis, pair in neighbours(run, runs["beta"]).items()
+    }
+    assert found == {
+        "model.embedding_norm": [("none,source=a b#1?.txt", 1), None],
+        "corpus.source": [None, ("layernorm,source=ü&%20.txt", 1)],
+        "seed": [(run.arm, 0), (run.arm, 2)],
+    }
+    alone = neighbours(runs["gamma"][0], runs["gamma"][:1])
+    assert alone == {}
+
+
+def test_a_rebuild_renders_no_unchanged_notebook(
+    own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lib.pages.notebook_html", lambda path: pytest.fail(f"rendered {path}"))
+    assert build_site().written == []
+
+
+def test_a_changed_number_changes_the_pages_that_show_it(own: Path) -> None:
+    results = archive.results_file("beta")
+    content = json.loads(results.read_text("utf-8"))
+    assert content["runs"][0]["measures"]["perplexity"] == 20.0
+    content["runs"][0]["measures"]["perplexity"] = 19.5
+    results.write_text(json.dumps(content), "utf-8")
+    of_the_run = "beta/none,source=a b#1?.txt/seed-0.html"
+    assert set(build_site().written) == {"index.html", "beta/index.html", of_the_run}
+    assert "19.500" in row_of(
+        own / "paper/site/index.html", "none,source=a b#1?.txt seed 0", "beta"
+    )
+
+
+def test_a_changed_notebook_changes_its_page(own: Path) -> None:
+    place = archive.record_folder("alpha") / "none/seed-0/02_train.ipynb"
+    write_notebook(place, plain_notebook("another line"))
+    assert set(build_site().written) == {"index.html", "alpha/none/seed-0.html"}
+    assert "another line" in (own / "paper/site/alpha/none/seed-0.html").read_text("utf-8")
+
+
+def test_the_same_record_gives_the_same_bytes(own: Path) -> None:
+    build_site(own / "again")
+    first, second = (
+        {
+            path.relative_to(folder): path.read_bytes()
+            for path in folder.rglob("*")
+            if path.is_file()
+        }
+        for folder in (own / "paper/site", own / "again")
+    )
+    assert first == second
+
+
+def test_the_paper_is_linked_where_there_is_one(own: Path) -> None:
+    index = own / "paper/site/index.html"
+    assert "paper.pdf" not in index.read_text("utf-8")
+    (own / "paper/paper.pdf").write_bytes(b"%PDF-1.7")
+    build_site()
+    assert 'href="paper.pdf"' in index.read_text("utf-8")
+    assert (own / "paper/site/paper.pdf").read_bytes() == b"%PDF-1.7"
+
+
+def test_an_empty_record_still_has_an_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    move_to(tmp_path, monkeypatch)
+    assert main([]) == 0
+    assert (tmp_path / "paper/site/index.html").is_file()
+    assert "python -m http.server --directory" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_sweep_builds_the_site(smoke_tree: tuple[Tree, str]) -> None:
+    tree, text = smoke_tree
+    assert "papers/embedding-norm/site/index.html" in text
+    assert (tree.root / "papers/embedding-norm/site/smoke/none/seed-0.html").is_file()
+    status, text = tree.run_all("record")
+    assert status == 0
+    assert "(0 files written)" in text
