@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from lib.calibration import TEMPERATURES
@@ -100,12 +99,8 @@ class StudyFigures:
                 paired_seeds(_of(self.runs, setting), measure, ax)
 
     def interactions(self) -> None:
-        """Perplexity against each further factor, and the paired difference to the baseline. A
-        perplexity above what the plan counts a diverged run as has no place on the axis either."""
-        imputation = self.plan.imputation if self.plan else {}
-        perplexity = self.runs["perplexity"]
-        bounded = perplexity.where(perplexity <= imputation.get("perplexity", np.inf))
-        runs = self.runs.assign(perplexity=bounded)
+        """Perplexity against each further factor, and the paired difference to the baseline."""
+        runs = self.runs
         factors = {f: levels for f, levels in list(self.study.factors.items())[1:] if levels[1:]}
         if not factors:
             print("Not drawn: the study has no second factor.")
@@ -117,7 +112,7 @@ class StudyFigures:
                 self.folder,
                 ["values", "differences"],
                 list(dict.fromkeys(others)),
-                note=f"{BAND} Δ: mean, 95 % t interval. ×: runs or pairs off the scale.",
+                note=f"{BAND} Δ: mean, 95 % t interval. ×: runs or pairs that diverged.",
             ) as axes:
                 for (row, other), ax in axes.items():
                     part = runs[others == other]
