@@ -70,8 +70,8 @@ figures.comparison()
 # %% [markdown]
 # ## Interaction
 # Does the effect depend on another factor? Perplexity against its levels, and the paired difference
-# to the baseline: on the other side of zero the effect has flipped. Runs that diverged are crosses at
-# the top with their number; lines leave them out.
+# to the baseline: on the other side of zero the effect has flipped. Runs that diverged are crosses
+# at the top with their number; lines leave them out.
 
 # %%
 figures.interactions()
