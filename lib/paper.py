@@ -76,6 +76,9 @@ class Manuscript:
 
     def _directive(self, attributes: str) -> list[str]:
         values = {name: quoted or bare for name, quoted, bare in _ATTRIBUTE.findall(attributes)}
+        for kind, needed in (("needs", "study"), ("include", "file"), ("figure", "file")):
+            if f".{kind}" in attributes and needed not in values:
+                raise MacroError(f".{kind} needs {needed}=…")
         if ".needs" in attributes:
             return self._needing(values["study"])
         if ".include" in attributes:
@@ -112,7 +115,8 @@ class Manuscript:
 
     def _rows(self, path: str) -> list[str]:
         """A table whose last line is written once per row."""
-        rows, result = self.sources.rows(path), []
+        rows = self.sources.rows(path)
+        result: list[str] = []
         for line, following in pairwise(self._lines[self._at :]):
             self._at += 1
             if _CLOSE.fullmatch(line):
@@ -133,17 +137,21 @@ class Manuscript:
     def _require_references(self) -> None:
         bibliography = (self.paper / "references.bib").read_text("utf-8")
         known = {*re.findall(r"^@\w+\{([^,\s]+),", bibliography, re.MULTILINE), *self._labels}
-        for key, self._at in self._cited.items():
+        for key, line in self._cited.items():
             if key not in known:
+                self._at = line
                 raise MacroError(f"@{unknown(key, sorted(known))}")
 
 
 def convert(markdown: str, to: str, paper: Path) -> str:
     """Turn expanded Markdown into Typst or LaTeX by the paper's own template and filter."""
     templates = paper / "templates" / "paper"
-    options = [f"--template={templates / f'template.{to}'}", f"--lua-filter={templates / 'filter.lua'}"]
+    options = [f"--template={templates}/template.{to}", f"--lua-filter={templates}/filter.lua"]
     options += ["--syntax-highlighting=none", "--natbib"] if to == "latex" else []
-    return str(pypandoc.convert_text(markdown, to, "markdown", extra_args=options))
+    try:
+        return str(pypandoc.convert_text(markdown, to, "markdown", extra_args=options))
+    except RuntimeError as error:
+        raise PaperError(f"pandoc: {error}") from None
 
 
 def build(paper: Path = PAPER) -> list[str]:
@@ -156,7 +164,11 @@ def build(paper: Path = PAPER) -> list[str]:
     (paper / "paper.tex").write_text(convert(markdown, "latex", paper), "utf-8")
     source = convert(markdown, "typst", paper).encode()
     try:
-        pdf = typst.compile(source, root=paper, ignore_system_fonts=True, timestamp=0)
+        # Only fonts that Typst brings, so that every machine sets the same page. The stub of
+        # `compile` wants source and root to be of one type; they need not be.
+        pdf: bytes = typst.compile(  # type: ignore[type-var]
+            source, root=paper, ignore_system_fonts=True, timestamp=0
+        )
     except typst.TypstError as error:
         raise PaperError(f"Typst: {error.diagnostic}") from None
     (paper / "paper.pdf").write_bytes(pdf)

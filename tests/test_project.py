@@ -29,7 +29,8 @@ FLOORS = [
     ),
     *("diagnostics", "training", "tasks", "benchmark", "scoring", "harness", "progress"),
     *("measurement", "results", "collection", "power", "resampling", "statistics"),
-    *("verdict", "report", "figures", "run_figures", "execution", "archive", "sweep"),
+    *("verdict", "report", "figures", "run_figures", "execution", "archive"),
+    *("wording", "macros", "paper", "sweep"),
 ]
 MODULES = sorted((ROOT / "lib").glob("*.py"))
 
@@ -110,7 +111,7 @@ def test_the_lock_pins_every_dependency_but_torch_by_hash():
 def test_help_names_every_command():
     done = subprocess.run(["./run_all.sh", "--help"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0
-    for word in ("params/NAME.yaml", "--jobs", "test", "verify", "--help"):
+    for word in ("params/NAME.yaml", "--jobs", "test", "verify", "paper", "--help"):
         assert word in done.stdout
 
 

@@ -85,7 +85,7 @@ local function latex_table(div, caption, columns, head, body)
   local function rows(of) for _, row in ipairs(of) do table.insert(lines, table.concat(row, " & ") .. " \\\\") end end
   local title = "\\caption{" .. caption .. "}\\label{" .. div.identifier .. "}"
   if has(div, "long") then
-    lines = { "{\\footnotesize", "\\begin{longtable}{" .. columns .. "}", title .. " \\\\", "\\toprule" }
+    lines = { "{\\scriptsize\\setlength{\\tabcolsep}{2pt}", "\\begin{longtable}{" .. columns .. "}", title .. " \\\\", "\\toprule" }
     rows(head)
     table.insert(lines, "\\midrule\\endfirsthead\n\\toprule")
     rows(head)
@@ -95,11 +95,13 @@ local function latex_table(div, caption, columns, head, body)
   else
     local star, where = placed(div)
     lines = { "\\begin{table" .. star .. "}" .. where, "\\centering\\footnotesize", title,
+      -- Shrunk only if wider than the line.
+      "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%",
       "\\begin{tabular}{" .. columns .. "}", "\\toprule" }
     rows(head)
     table.insert(lines, "\\midrule")
     rows(body)
-    table.insert(lines, "\\bottomrule\n\\end{tabular}\n\\end{table" .. star .. "}")
+    table.insert(lines, "\\bottomrule\n\\end{tabular}}\n\\end{table" .. star .. "}")
   end
   return raw(table.concat(lines, "\n"))
 end
@@ -148,7 +150,7 @@ end
 function Div(div)
   if div.identifier == "refs" then
     return raw(latex and "\\bibliographystyle{plainnat}\n\\bibliography{references}"
-      or '#bibliography("/references.bib", style: "apa", title: "References")')
+      or '#bibliography("/references.bib", style: "harvard-cite-them-right", title: "References")')
   elseif has(div, "abstract") then
     abstract = div.content
     return {}
