@@ -117,7 +117,7 @@ class Manuscript:
         """A table whose last line is written once per row."""
         rows = self.sources.rows(path)
         result: list[str] = []
-        for line, following in pairwise(self._lines[self._at :]):
+        for line, following in pairwise([*self._lines[self._at :], ""]):
             self._at += 1
             if _CLOSE.fullmatch(line):
                 return result

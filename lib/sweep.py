@@ -17,12 +17,12 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from lib import paper
 from lib.archive import record_folder, results_file
 from lib.collection import tidy
 from lib.config import Study, load_study
 from lib.corpus import CorpusError, load_corpus
 from lib.execution import GPUS, status_of
+from lib.paper import main as build_paper
 from lib.paths import NOTEBOOKS, PAPER, ROOT, RUNS, executed_notebook, shown, study_folder
 from lib.report import summary_table, takeaway
 from lib.results import RunResult
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
             # A copy of the tree without the paper's source trains and analyses all the same.
             if status or _TELLING & set(flags) or not (PAPER / "paper.md").is_file():
                 return status
-            return paper.main()
+            return build_paper()
     except Timeout:
         print("error: another sweep is running in this folder; wait for it", file=sys.stderr)
         return 1
