@@ -137,6 +137,8 @@ class Study(RunConfig):
     seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
     preregistration: str | None = None
     """File in params/ of the plan that the study is held against; None: exploratory."""
+    reported: str | None = None
+    """File in papers/embedding-norm/ of numbers reported elsewhere, to set beside the study's."""
 
     @model_validator(mode="after")
     def _grid_is_sound(self) -> Self:

@@ -237,8 +237,10 @@ def hypotheses(evidence: Evidence) -> dict[str, str]:
     """Say of each hypothesis what one arm's evidence means for it."""
     changes = set(evidence.accuracy.values())
     h0 = "not tested: the baseline is unstable"
+    if not changes:
+        h0 = "not tested: no primary measure was taken"
     h1a = h0
-    if evidence.baseline_stable:
+    if evidence.baseline_stable and changes:
         h0 = "rejected" if changes - {"none"} else "not rejected"
         h1a = "supported" if "regression" in changes else "not supported"
     h1b = "not tested: the baseline is stable"

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from lib.collection import last_point
 from lib.power import power_table
 from lib.results import MEASURES, RunResult
 
@@ -95,6 +96,22 @@ def by_arm(table: pd.DataFrame, rows: list[str], value: str, digits: int) -> pd.
     return pd.DataFrame(cells.unstack("arm"), columns=list(dict.fromkeys(table["arm"])))
 
 
+def inside_tables(classes: pd.DataFrame, curve: pd.DataFrame) -> list[pd.DataFrame]:
+    """Lay out what happens inside, arms down: norms by class of character (the table
+    `token_classes` of the results), and from the curve's last step the residual norms by blocks
+    passed, log10 of AdamW's second moment by part of the model, and the embedding normalization's
+    own mean gain and bias."""
+    moments = last_point(curve, "second_moment_", "part")
+    moments["value"] = np.log10(moments["value"])
+    tables = [
+        by_arm(classes, ["token_class"], "mean", 3),
+        by_arm(last_point(curve, "residual_norm_", "blocks passed"), ["blocks passed"], "value", 3),
+        by_arm(moments, ["part"], "value", 3),
+        by_arm(last_point(curve, "norm_", "own mean"), ["own mean"], "value", 4),
+    ]
+    return [table.T for table in tables]
+
+
 def task_table(tasks: pd.DataFrame) -> pd.DataFrame:
     """Accuracy per task and number of shots: n, chance, every arm's mean ± sd, and whether the
     first arm is near chance: less than two standard errors (over items) above it."""
@@ -128,8 +145,23 @@ def calibration_table(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(columns).T
 
 
+def contrast_overview(contrasts: pd.DataFrame) -> pd.DataFrame:
+    """Lay out all contrasts (rows) in all measures (columns): difference and t interval."""
+    cells = contrasts.assign(
+        contrast=contrasts["arm"] + " - " + contrasts["baseline"],
+        label=[MEASURES[name].label for name in contrasts["measure"]],
+        cell=[
+            f"{row.mean_delta:+.{digits}f} [{row.t_low:+.{digits}f}, {row.t_high:+.{digits}f}]"
+            for row in contrasts.itertuples()
+            for digits in (MEASURES[str(row.measure)].digits,)
+        ],
+    )
+    table = cells.pivot(index="contrast", columns="label", values="cell")
+    return pd.DataFrame(table.loc[cells["contrast"].unique(), cells["label"].unique()])
+
+
 def contrast_summary(contrasts: pd.DataFrame) -> pd.DataFrame:
-    """Write the table of `lib.verdict` for reading: arms and measures across, statistics down.
+    """Write the table of `lib.verdict` for reading: contrasts and measures down, statistics across.
     Coverage in brackets is what the interval attains at this n, nominally 95 %."""
     columns = {}
     for row in contrasts.to_dict("records"):
@@ -142,7 +174,8 @@ def contrast_summary(contrasts: pd.DataFrame) -> pd.DataFrame:
             low, high = row[f"{kind}_low"], row[f"{kind}_high"]
             return f"[{low:+.{digits}f}, {high:+.{digits}f}] ({row[f'{kind}_coverage']:.1%})"
 
-        columns[row["arm"], MEASURES[row["measure"]].label] = {
+        contrast = f"{row['arm']} - {row['baseline']}"
+        columns[contrast, MEASURES[row["measure"]].label] = {
             "n (dropped)": f"{row['n']} ({row['n_dropped']})",
             "baseline, mean ± sd": sample("baseline"),
             "arm, mean ± sd": sample("arm"),
@@ -151,7 +184,7 @@ def contrast_summary(contrasts: pd.DataFrame) -> pd.DataFrame:
             "percentile bootstrap (coverage)": interval("percentile"),
             "BCa bootstrap (coverage)": interval("bca"),
             "t test p": f"{row['t_p']:.2g}",
-            "Holm p (primary family)": "n/a" if pd.isna(row["p_holm"]) else f"{row['p_holm']:.2g}",
+            "Holm p (its family)": "n/a" if pd.isna(row["p_holm"]) else f"{row['p_holm']:.2g}",
             "sign-flip p (smallest)": (
                 f"{row['sign_flip_p']:.2g} ({row['sign_flip_smallest_p']:.2g})"
             ),
@@ -165,7 +198,7 @@ def contrast_summary(contrasts: pd.DataFrame) -> pd.DataFrame:
                 "n/a" if pd.isna(row["seeds_needed"]) else f"{row['seeds_needed']:.0f}"
             ),
         }
-    return pd.DataFrame(columns).T.rename_axis(["arm", "measure"])
+    return pd.DataFrame(columns).T.rename_axis(["contrast", "measure"])
 
 
 def power_summary(contrasts: pd.DataFrame, alpha: float, power: float) -> pd.DataFrame:

@@ -6,7 +6,7 @@ Bootstrap intervals stand beside them with the coverage that they have at this n
 sign-flip test, which assumes nothing but symmetry, with the smallest p that it could have given.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 
 import numpy as np
@@ -152,25 +152,27 @@ def contrast_table(
     alpha: float = 0.05,
     power: float = 0.8,
     equivalence_margins: Mapping[str, float] | None = None,
+    pairs: Sequence[tuple[str, str]] | None = None,
 ) -> pd.DataFrame:
-    """One row per measure and arm that is not its own baseline: arm, baseline, measure, then the
-    fields of `Contrast`. `runs` is the table of `lib.collection.tidy`; an arm is paired by seed
-    with its baseline, within the other factors. `equivalence_margins` maps measure to margin.
+    """One row per measure and pair of arms: arm, baseline, measure, then the fields of `Contrast`.
+    `runs` is the table of `lib.collection.tidy`; arms are paired by seed. Without `pairs`, every
+    arm that is not its own baseline stands against it. `equivalence_margins` maps measure to
+    margin.
 
     For a family of tests, adjust the p of its rows: `holm(table["t_p"])`.
 
-    Raises ValueError when a measure is not in MEASURES or a baseline not among the runs.
+    Raises ValueError when a measure is not in MEASURES or an arm not among the runs.
     """
     margins = equivalence_margins or {}
-    baselines = runs.drop_duplicates("arm").set_index("arm")["baseline"]
+    if pairs is None:
+        baselines = runs.drop_duplicates("arm").set_index("arm")["baseline"]
+        pairs = [(arm, base) for arm, base in baselines.items() if arm != base]  # type: ignore[misc]
     rows = []
     for measure in measures:
         if measure not in MEASURES:
             raise ValueError(f"measure: {unknown(measure, list(MEASURES))} in lib.results.MEASURES")
         values = runs.pivot(index="arm", columns="seed", values=measure).astype(float)
-        for arm, baseline in zip(baselines.index, baselines, strict=True):
-            if arm == baseline:
-                continue
+        for arm, baseline in pairs:
             if baseline not in values.index:
                 raise ValueError(f"arm '{arm}' needs the runs of its baseline '{baseline}'")
             contrast = paired_contrast(

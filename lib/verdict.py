@@ -1,5 +1,6 @@
 """The verdict on a study: contrasts under its plan, the rule each arm meets, and it in words."""
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ from numpy.random import Generator
 
 from lib.preregistration import Decision, Direction, Evidence, Plan, decide, hypotheses
 from lib.resampling import crossed_bootstrap, iqm_interval
-from lib.results import MEASURES
+from lib.results import MEASURES, records
 from lib.stability import unstable_runs
 from lib.statistics import contrast_table, holm
 
@@ -20,20 +21,23 @@ class Verdict:
 
     contrasts: pd.DataFrame
     """The table of `lib.statistics.contrast_table` with `family` and `p_holm`."""
+    imputed: pd.DataFrame
+    """The same where runs diverged, each counting as the plan says; else empty."""
     stability: pd.DataFrame
     """A row per run: arm, seed, spikes, unstable."""
     evidence: list[Evidence]
     decisions: list[Decision]
+    """One per arm whose primary measures were taken."""
 
     def as_json(self) -> dict[str, Any]:
         """The same as plain values; NaN becomes None."""
-        rows = self.contrasts.to_dict("records")
         return {
             "decisions": [asdict(decision) for decision in self.decisions],
             "hypotheses": {e.arm: hypotheses(e) for e in self.evidence},
             "evidence": [asdict(e) for e in self.evidence],
-            "contrasts": [{k: None if pd.isna(v) else v for k, v in r.items()} for r in rows],
-            "stability": self.stability.to_dict("records"),
+            "contrasts": records(self.contrasts),
+            "imputed": records(self.imputed),
+            "stability": records(self.stability),
         }
 
 
@@ -49,17 +53,18 @@ def reach_verdict(
     `runs` is the table of `lib.collection.tidy`, `trace` the joined traces of all its runs.
     """
     if plan is None:
-        table = contrast_table(runs, list(UNPLANNED), rng).assign(family="", p_holm=np.nan)
-        return Verdict(table, pd.DataFrame(), [], [])
+        table = contrast_table(runs, taken(UNPLANNED, runs), rng).assign(family="", p_holm=np.nan)
+        return Verdict(table, pd.DataFrame(), pd.DataFrame(), [], [])
     contrasts = planned_contrasts(runs, plan, rng)
     rule = plan.instability
     stability = unstable_runs(runs, trace, rule.window, rule.threshold)
     shares = stability.groupby("arm")["unstable"].mean()
     speed = trace.groupby(["arm", "seed"])["seconds"].median().unstack("seed")
     evidence = []
-    for arm, rows in by_arm_and_measure(contrasts).items():
+    for arm, rows in by_arm_and_measure(contrasts, runs).items():
         baseline = next(iter(rows.values()))["baseline"]
-        primary = [name for name in plan.primary if name in rows]
+        # A measure that no pair of runs has speaks neither for nor against an arm.
+        primary = [name for name in plan.primary if name in rows and rows[name]["n"]]
         calibration: Direction = "none"
         if "ece" in rows:
             calibration = direction("ece", rows["ece"]["mean_delta"], rows["ece"]["t_p"], plan)
@@ -76,35 +81,77 @@ def reach_verdict(
                 throughput_change=float((speed.loc[baseline] / speed.loc[arm]).median() - 1),
             )
         )
-    return Verdict(contrasts, stability, evidence, [decide(e, plan) for e in evidence])
+    decisions = [decide(e, plan) for e in evidence if e.accuracy]
+    return Verdict(contrasts, imputed_contrasts(runs, plan, rng), stability, evidence, decisions)
+
+
+def taken(measures: Iterable[str], runs: pd.DataFrame) -> list[str]:
+    """Keep the measures that at least one run has."""
+    return [name for name in measures if name in runs and runs[name].notna().any()]
+
+
+def planned_pairs(runs: pd.DataFrame, plan: Plan) -> dict[tuple[str, str], str]:
+    """Pair every arm with its baseline, and as the plan's families say, within each setting of the
+    other factors: (arm, the arm it is held against) → family, "" when in none."""
+    pairs: dict[tuple[str, str], str] = {}
+    families = {tuple(pair): name for name, listed in plan.families.items() for pair in listed}
+    for _, arms in runs.drop_duplicates("arm").groupby("setting", sort=False):
+        names = dict(zip(arms["variant"], arms["arm"], strict=True))
+        reference = dict(zip(arms["arm"], arms["baseline"], strict=True))
+        for variant, arm in names.items():
+            if arm != reference[arm]:
+                base = next(v for v, name in names.items() if name == reference[arm])
+                pairs[arm, reference[arm]] = families.get((variant, base), "")
+        for (variant, base), family in families.items():
+            if variant in names and base in names:
+                pairs[names[variant], names[base]] = family
+    return pairs
 
 
 def planned_contrasts(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataFrame:
-    """Contrast every arm with its baseline in the plan's measures. `p_holm` is adjusted over the
-    primary family: its contrasts × the primary measures; other rows have none."""
-    measures = [name for name in [*plan.primary, *plan.secondary] if name in runs]
-    margins = dict.fromkeys(plan.primary, plan.minimum_detectable_effect)
+    """Contrast every planned pair in the plan's measures. `p_holm` is adjusted within each family:
+    its contrasts × the primary measures; other rows have none."""
+    pairs = planned_pairs(runs, plan)
     table = contrast_table(
-        runs, measures, rng, alpha=plan.alpha, power=plan.power, equivalence_margins=margins
+        runs,
+        taken([*plan.primary, *plan.secondary], runs),
+        rng,
+        alpha=plan.alpha,
+        power=plan.power,
+        equivalence_margins=dict.fromkeys(plan.primary, plan.minimum_detectable_effect),
+        pairs=list(pairs),
     )
-    variant = runs.drop_duplicates("arm").set_index("arm")["variant"]
-    pairs = [
-        [variant[arm], variant[base]]
-        for arm, base in zip(table["arm"], table["baseline"], strict=True)
-    ]
-    in_family = np.array([list(pair) in plan.families["primary"] for pair in pairs], dtype=bool)
-    in_family &= table["measure"].isin(plan.primary).to_numpy()
-    table["family"] = np.where(in_family, "primary", "")
+    family = [pairs[pair] for pair in zip(table["arm"], table["baseline"], strict=True)]
+    table["family"] = np.where(table["measure"].isin(plan.primary), family, "")
     table["p_holm"] = np.nan
-    table.loc[in_family, "p_holm"] = holm(table.loc[in_family, "t_p"])
+    for name in plan.families:
+        table.loc[table["family"] == name, "p_holm"] = holm(
+            table.loc[table["family"] == name, "t_p"]
+        )
     return table
 
 
-def by_arm_and_measure(contrasts: pd.DataFrame) -> dict[str, dict[str, dict[str, Any]]]:
-    """Look a row of the contrasts up by arm and measure."""
+def imputed_contrasts(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataFrame:
+    """Contrast every arm with its baseline once more, a diverged run counting as the plan says;
+    empty when none diverged."""
+    diverged = runs["status"] == "diverged"
+    if not diverged.any():
+        return pd.DataFrame()
+    measures = taken(plan.imputation, runs)
+    filled = {name: runs[name].mask(diverged, plan.imputation[name]) for name in measures}
+    return contrast_table(runs.assign(**filled), measures, rng, alpha=plan.alpha, power=plan.power)
+
+
+def by_arm_and_measure(
+    contrasts: pd.DataFrame, runs: pd.DataFrame
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Look up, by arm and measure, the row of the contrasts that holds an arm against its own
+    baseline."""
+    baselines = runs.drop_duplicates("arm").set_index("arm")["baseline"]
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for row in contrasts.to_dict("records"):
-        found.setdefault(row["arm"], {})[row["measure"]] = {str(k): v for k, v in row.items()}
+        if row["baseline"] == baselines[row["arm"]]:
+            found.setdefault(row["arm"], {})[row["measure"]] = {str(k): v for k, v in row.items()}
     return found
 
 
@@ -116,19 +163,22 @@ def direction(measure: str, delta: float, p: float, plan: Plan) -> Direction:
     return "improvement" if (delta < 0) == bool(lower) else "regression"
 
 
-def in_words(verdict: Verdict, kind: str) -> str:
+def in_words(verdict: Verdict, runs: pd.DataFrame, kind: str) -> str:
     """Write a paragraph per arm: its decision, the rule and the numbers behind it."""
-    rows = by_arm_and_measure(verdict.contrasts)
+    rows = by_arm_and_measure(verdict.contrasts, runs)
+    decisions = {decision.arm: decision for decision in verdict.decisions}
     paragraphs = []
-    for evidence, decision in zip(verdict.evidence, verdict.decisions, strict=True):
-        measures = rows[evidence.arm]
+    for evidence in verdict.evidence:
+        measures, decision = rows[evidence.arm], decisions.get(evidence.arm)
         named = [name for name in (*evidence.accuracy, "perplexity") if name in measures]
         numbers = "; ".join(_in_numbers(measures[name]) for name in named)
         answers = "; ".join(f"{name} {answer}" for name, answer in hypotheses(evidence).items())
         stable = {True: "stable", False: "unstable"}
+        said = "**no decision**: no primary measure was taken"
+        if decision:
+            said = f"**{decision.decision}** by rule {decision.rule}: {decision.reason}"
         paragraphs.append(
-            f"**{evidence.arm}** ({kind.lower()}): **{decision.decision}** by rule "
-            f"{decision.rule}: {decision.reason}. {numbers}. Baseline "
+            f"**{evidence.arm}** ({kind.lower()}): {said}. {numbers}. Baseline "
             f"{stable[evidence.baseline_stable]}, arm {stable[evidence.arm_stable]}; calibration: "
             f"{evidence.calibration}; training speed {evidence.throughput_change:+.1%}. {answers}."
         )

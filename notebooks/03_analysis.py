@@ -37,22 +37,18 @@ sys.path.insert(0, str(root))
 import numpy as np
 from IPython.display import Markdown, display
 
-from lib.collection import (
-    collect,
-    last_point,
-    read_parquet,
-    read_table,
-    study_results,
-    tidy,
-)
+from lib.collection import collect, read_parquet, read_table, study_results, tidy
 from lib.config import load_study
+from lib.findings import findings
 from lib.paths import result_file, shown, study_folder
 from lib.preregistration import load_plan, plan_line, plan_precedes, standing
 from lib.report import (
     by_arm,
     calibration_table,
+    contrast_overview,
     contrast_summary,
     delta_table,
+    inside_tables,
     power_summary,
     provenance_table,
     readable,
@@ -61,8 +57,8 @@ from lib.report import (
     task_table,
     time_table,
 )
-from lib.results import MEASURES, write_json
-from lib.verdict import in_words, reach_verdict, suite_contrasts
+from lib.results import MEASURES, records, write_json
+from lib.verdict import in_words, reach_verdict, suite_contrasts, taken
 
 # %% tags=["parameters"]
 study: str = "final"  # a name in params/
@@ -81,33 +77,43 @@ provenance_table(results)
 # Mean ± standard deviation over seeds. Diverged runs are counted, never averaged in.
 
 # %%
-summary_table(runs).T
+summary = summary_table(runs)
+summary.T if len(summary) <= 6 else summary
 
 # %% [markdown]
 # ## Paired differences
 # Arm - baseline, seed by seed: same initial weights, same batches.
 
 # %%
-for measure in ("perplexity", "accuracy", "macro_accuracy_zero_shot"):
-    digits = MEASURES[measure].digits
-    table = delta_table(runs, measure).style.format(f"{{:+.{digits}f}}", na_rep="n/a")
-    display(table.set_caption(f"{MEASURES[measure].label}: arm - baseline"))
+for measure in taken(["perplexity", "accuracy", "macro_accuracy_zero_shot"], runs):
+    table = delta_table(runs, measure).rename_axis(f"{MEASURES[measure].label}: arm - baseline")
+    display(readable(table.reset_index(), MEASURES[measure].digits))
 
 # %%
 print(takeaway(runs))
 
 # %% [markdown]
 # ## Statistics
-# The t interval is primary: at few seeds only its coverage is what it says. Each interval's own
-# coverage at this n stands in brackets, and beside the exact sign-flip p the smallest it can be.
+# Mean paired differences with their t intervals, which are primary: at few seeds only their
+# coverage is what it says. Then, for a study with one setting, all that is said of each: every
+# interval's own coverage at this n stands in brackets, and beside the exact sign-flip p the
+# smallest it can be.
 
 # %%
 rng = np.random.default_rng(int(design.hash[:8], 16))
-trace = read_parquet(design, "trace")
+trace, curve = read_parquet(design, "trace"), read_parquet(design, "curve")
 verdict = reach_verdict(runs, trace, preregistration, rng)
-for arm, part in verdict.contrasts.groupby("arm", sort=False):
-    display(Markdown(f"**{arm}** - {part['baseline'].iloc[0]}"))
-    display(contrast_summary(part).loc[arm].T)
+display(contrast_overview(verdict.contrasts))
+if runs["setting"].nunique() == 1:
+    for contrast, part in contrast_summary(verdict.contrasts).groupby(level=0, sort=False):
+        display(part.droplevel(0).T.rename_axis(contrast))
+
+# %% [markdown]
+# Where runs diverged, the same with each of them counted as the plan says:
+
+# %%
+if not verdict.imputed.empty:
+    display(contrast_overview(verdict.imputed))
 
 # %% [markdown]
 # The task suite in two further ways: interquartile mean over tasks with seeds resampled whole, and
@@ -116,6 +122,15 @@ for arm, part in verdict.contrasts.groupby("arm", sort=False):
 # %%
 tasks = read_table(results, "tasks")
 readable(suite_contrasts(runs, tasks, read_parquet(design, "items"), rng), digits=4)
+
+# %% [markdown]
+# ## What the factors show
+
+# %%
+found = findings(design, preregistration, runs, curve, verdict)
+for finding in found:
+    display(Markdown(f"### {finding.title}\n\n" + "\n".join(f"- {w}" for w in finding.words)))
+    display(readable(finding.table))
 
 # %% [markdown]
 # ## What this many seeds can show
@@ -140,7 +155,7 @@ task_table(tasks)
 
 # %%
 display(calibration_table(runs))
-display(by_arm(read_table(results, "lengths"), ["length"], "loss", 4))
+display(by_arm(read_table(results, "lengths"), ["length"], "loss", 4).T)
 
 # %% [markdown]
 # ## Inside
@@ -148,12 +163,8 @@ display(by_arm(read_table(results, "lengths"), ["length"], "loss", 4))
 # of the model at the last step; the embedding normalization's own gain and bias.
 
 # %%
-curve = read_parquet(design, "curve")
-display(by_arm(read_table(results, "token_classes"), ["token_class"], "mean", 3))
-display(by_arm(last_point(curve, "residual_norm_", "blocks passed"), ["blocks passed"], "value", 3))
-moments = last_point(curve, "second_moment_", "part")
-display(by_arm(moments.assign(log10=np.log10(moments["value"])), ["part"], "log10", 3))
-display(by_arm(last_point(curve, "norm_", "own mean"), ["own mean"], "value", 4))
+for table in inside_tables(read_table(results, "token_classes"), curve):
+    display(table)
 
 # %% [markdown]
 # ## Where the time went
@@ -167,12 +178,14 @@ time_table(results)
 
 # %%
 kind = standing(design, preregistration)
-display(Markdown(f"### {plan_line(design, preregistration)}\n\n{in_words(verdict, kind)}"))
+display(Markdown(f"### {plan_line(design, preregistration)}\n\n{in_words(verdict, runs, kind)}"))
 precedes = plan_precedes(preregistration, [run.provenance["git_commit"] for run in results])
 print(f"plan committed before the runs: {precedes}")
 
 # %%
-write_json(study_folder(design.name) / "verdict.json", {"standing": kind, **verdict.as_json()})
+tables = {finding.key: records(finding.table) for finding in found}
+content = {"standing": kind, **verdict.as_json(), **tables}
+write_json(study_folder(design.name) / "verdict.json", content)
 path = result_file("03_analysis", design.name)
 write_json(path, study_results(design, results))
 print(shown(path))

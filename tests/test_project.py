@@ -29,7 +29,8 @@ FLOORS = [
     ),
     *("diagnostics", "training", "tasks", "benchmark", "scoring", "harness", "progress"),
     *("measurement", "results", "collection", "power", "resampling", "statistics"),
-    *("verdict", "report", "figures", "run_figures", "execution", "archive"),
+    *("verdict", "report", "learning_rate", "efficiency", "mechanism", "reported", "findings"),
+    *("figures", "run_figures", "execution", "archive", "answers"),
     *("wording", "macros", "paper", "sweep"),
 ]
 MODULES = sorted((ROOT / "lib").glob("*.py"))

@@ -9,6 +9,7 @@ from typing import Any
 
 import nbformat
 import pytest
+import yaml
 from filelock import FileLock
 
 from lib import archive
@@ -229,6 +230,45 @@ def test_a_diverged_run_is_reported_and_left_out_of_means(tree: Tree) -> None:
     assert diverged["measures"] == diverged["tables"] == {}
     assert re.search(r"diverged +0 +1\n", text)
     assert re.search(r"validation perplexity +\S+ ± n/a +n/a\n", text)
+
+
+def test_the_readmes_own_study_runs_through_all_notebooks_with_no_code(tree: Tree) -> None:
+    example = re.search(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.S)
+    assert example is not None
+    study = yaml.safe_load(example.group(1))
+    assert study["factors"]["model.n_layer"] == [4, 8]
+    tree.write_study(study["name"], factors=study["factors"], seeds=[0, 1])  # else at test size
+    status, text = tree.run_all(f"params/{study['name']}.yaml")
+    assert status == 0, text
+    verdict = json.loads(
+        (tree.root / "papers/embedding-norm/results/depth.verdict.json").read_text()
+    )
+    pairs = {(row["arm"], row["baseline"]) for row in verdict["contrasts"]}
+    assert pairs == {("layernorm,n_layer=4", "none,n_layer=4"), ("layernorm,n_layer=8", "none,n_layer=8")}  # noqa: E501  # fmt: skip
+    assert {row["n"] for row in verdict["efficiency"]} == {2}
+
+
+def test_a_study_of_learning_rates_answers_h1b_though_runs_diverge(tree: Tree) -> None:
+    factors = {"model.embedding_norm": ["none", "scale"], "training.learning_rate": [1e-3, 1e30]}
+    tree.write_study(
+        "rates",
+        factors=factors,
+        seeds=[0, 1],
+        evaluation={"interval": 4, "dev_windows": 4, "batch_size": 64, "items_per_task": 0},
+        preregistration="preregistration.yaml",
+    )
+    status, text = tree.run_all("params/rates.yaml")
+    assert status == 0, text
+    verdict = json.loads(
+        (tree.root / "papers/embedding-norm/results/rates.verdict.json").read_text()
+    )
+    baseline, scale = verdict["sensitivity"]
+    # Half of the rates diverge in both arms and count as the initial loss: nothing is widened.
+    assert (baseline["stable_rates"], scale["stable_rates"]) == (1, 1)
+    assert scale["H1b"] == "not supported"
+    assert [row["best_rate"] for row in verdict["best_rate"]] == [1e-3, 1e-3]
+    assert {row["n"] for row in verdict["imputed"]} == {2}
+    assert verdict["decisions"] == []  # no task was asked
 
 
 def test_visible_gpus_are_used_one_job_each(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from lib.verdict import (
     direction,
     in_words,
     planned_contrasts,
+    planned_pairs,
     reach_verdict,
     suite_contrasts,
 )
@@ -41,7 +42,7 @@ def made_up_runs(shift: dict[str, float]) -> pd.DataFrame:
             if arm == "layernorm":
                 values |= {name: values[name] + change for name, change in shift.items()}
             rows.append(
-                {"arm": arm, "baseline": "none", "variant": arm, "seed": seed}
+                {"arm": arm, "baseline": "none", "variant": arm, "setting": "", "seed": seed}
                 | {"status": "completed", **values}
             )
     return pd.DataFrame(rows)
@@ -82,10 +83,11 @@ def test_made_up_studies_meet_the_rule_of_their_case(
     shift: dict[str, float], trace: dict[str, str], rule: str, plan: Plan
 ) -> None:
     rng = np.random.default_rng(0)
-    verdict = reach_verdict(made_up_runs(shift), made_up_trace(**trace), plan, rng)
+    runs = made_up_runs(shift)
+    verdict = reach_verdict(runs, made_up_trace(**trace), plan, rng)
     (decision,) = [d for d in verdict.decisions if d.arm == "layernorm"]
     assert decision.rule == rule
-    assert f"by rule {rule}" in in_words(verdict, "EXPLORATORY")
+    assert f"by rule {rule}" in in_words(verdict, runs, "EXPLORATORY")
 
 
 def test_an_arm_as_unstable_as_its_baseline_does_not_cure_it(plan: Plan) -> None:
@@ -106,7 +108,10 @@ def test_holm_is_over_the_primary_family_only(plan: Plan) -> None:
     smallest = family["t_p"].min()
     assert family["p_holm"].min() == pytest.approx(min(1, 4 * smallest))
     assert table.loc[table["family"] == "", "p_holm"].isna().all()
-    row = table.set_index(["arm", "measure"]).loc[("layernorm", "perplexity")]
+    other = table[table["family"] == "mechanism"]  # one family does not pay for another
+    assert set(zip(other["arm"], other["baseline"], strict=True)) == {("layernorm", "rmsnorm")}
+    assert other["p_holm"].min() == pytest.approx(min(1, 2 * other["t_p"].min()))
+    row = table.set_index(["arm", "baseline", "measure"]).loc["layernorm", "none", "perplexity"]
     values = runs.pivot(index="seed", columns="arm", values="perplexity")
     peer = stats.ttest_rel(values["layernorm"], values["none"])
     assert row["t_p"] == pytest.approx(peer.pvalue)
@@ -133,14 +138,15 @@ def test_a_verdict_is_json_and_repeats(plan: Plan) -> None:
     runs, trace = made_up_runs({"accuracy": 0.1}), made_up_trace()
     one, two = (reach_verdict(runs, trace, plan, np.random.default_rng(5)).as_json() for _ in "ab")
     assert json.dumps(one, allow_nan=False) == json.dumps(two)
-    assert len(one["contrasts"]) == 2 * len(MEASURES)
+    assert len(one["contrasts"]) == 3 * len(MEASURES)  # two arms, and one against the other
 
 
 def test_without_a_plan_there_are_contrasts_and_no_decision() -> None:
-    verdict = reach_verdict(made_up_runs({}), made_up_trace(), None, np.random.default_rng(0))
+    runs = made_up_runs({})
+    verdict = reach_verdict(runs, made_up_trace(), None, np.random.default_rng(0))
     assert verdict.decisions == []
     assert set(verdict.contrasts["measure"]) <= set(MEASURES)
-    assert in_words(verdict, "EXPLORATORY") == "No plan, or one arm: nothing to decide."
+    assert in_words(verdict, runs, "EXPLORATORY") == "No plan, or one arm: nothing to decide."
 
 
 def test_diverged_runs_are_dropped_in_pairs_and_counted(plan: Plan) -> None:
@@ -149,11 +155,12 @@ def test_diverged_runs_are_dropped_in_pairs_and_counted(plan: Plan) -> None:
     runs.loc[here, MEASURES] = np.nan
     runs.loc[here, "status"] = "diverged"
     verdict = reach_verdict(runs, made_up_trace(), plan, np.random.default_rng(0))
-    row = verdict.contrasts.set_index(["arm", "measure"]).loc[("layernorm", "perplexity")]
+    contrasts = verdict.contrasts.set_index(["arm", "baseline", "measure"])
+    row = contrasts.loc["layernorm", "none", "perplexity"]
     assert (row["n"], row["n_dropped"]) == (7, 1)
-    assert "(n = 7, 1 dropped" in in_words(verdict, "EXPLORATORY")
+    assert "(n = 7, 1 dropped" in in_words(verdict, runs, "EXPLORATORY")
     assert contrast_summary(verdict.contrasts).loc[
-        ("layernorm", "validation perplexity"), "n (dropped)"
+        ("layernorm - none", "validation perplexity"), "n (dropped)"
     ] == "7 (1)"  # fmt: skip
 
 
@@ -187,3 +194,46 @@ def test_the_suite_is_contrasted_over_tasks_and_over_questions() -> None:
     assert (row["IQM over tasks, low"], row["IQM over tasks, high"]) == (0.25, 0.25)
     assert row["all questions, value"] == 0.25
     assert row["all questions, low"] < 0.25 < row["all questions, high"]
+
+
+def test_diverged_runs_count_once_more_as_the_plan_says(plan: Plan) -> None:
+    runs = made_up_runs({})
+    here = (runs["arm"] == "layernorm") & (runs["seed"] == 3)
+    runs.loc[here, MEASURES] = np.nan
+    runs.loc[here, "status"] = "diverged"
+    verdict = reach_verdict(runs, made_up_trace(), plan, np.random.default_rng(0))
+    values = runs.pivot(index="seed", columns="arm", values="perplexity")
+    values.loc[3, "layernorm"] = 65.0
+    row = verdict.imputed.set_index(["arm", "measure"]).loc[("layernorm", "perplexity")]
+    assert row["n"] == 8
+    assert row["mean_delta"] == pytest.approx((values["layernorm"] - values["none"]).mean())
+    undisturbed = reach_verdict(made_up_runs({}), made_up_trace(), plan, np.random.default_rng(0))
+    assert undisturbed.imputed.empty
+
+
+def test_without_the_task_suite_nothing_is_decided(plan: Plan) -> None:
+    runs = made_up_runs({}).drop(columns=["macro_accuracy_zero_shot", "macro_accuracy_few_shot"])
+    verdict = reach_verdict(runs, made_up_trace(), plan, np.random.default_rng(0))
+    assert verdict.decisions == []
+    text = in_words(verdict, runs, "EXPLORATORY")
+    assert "**no decision**: no primary measure was taken" in text
+    assert "H0 not tested: no primary measure was taken" in text
+    assert json.dumps(verdict.as_json(), allow_nan=False)
+
+
+def test_pairs_stay_within_their_setting(plan: Plan) -> None:
+    arms = [(v, s) for s in ("a", "b") for v in ("none", "layernorm", "rmsnorm")]
+    runs = pd.DataFrame(
+        [
+            {"arm": f"{v},{s}", "variant": v, "setting": s, "baseline": f"none,{s}", "seed": 0}
+            for v, s in arms
+        ]
+    )
+    assert planned_pairs(runs, plan) == {
+        ("layernorm,a", "none,a"): "primary",
+        ("rmsnorm,a", "none,a"): "primary",
+        ("layernorm,a", "rmsnorm,a"): "mechanism",
+        ("layernorm,b", "none,b"): "primary",
+        ("rmsnorm,b", "none,b"): "primary",
+        ("layernorm,b", "rmsnorm,b"): "mechanism",
+    }

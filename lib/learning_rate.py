@@ -1,0 +1,113 @@
+"""A study over learning rates: how sensitive each variant is to its rate, and each at its own best.
+
+Settings of other factors are kept apart. A diverged run counts as its initial loss in the
+sensitivity, and a rate at which a run diverged is never a best one.
+"""
+
+import numpy as np
+import pandas as pd
+
+from lib.config import Study, arm_id
+from lib.preregistration import Plan
+from lib.resampling import t_interval
+from lib.stability import learning_rate_sensitivity
+from lib.statistics import holm, t_test
+
+RATE = "training.learning_rate"
+
+
+def final_losses(design: Study, runs: pd.DataFrame, curve: pd.DataFrame) -> pd.DataFrame:
+    """One row per run: variant, within (the factors other than variant and rate), rate, seed,
+    initial and final dev loss (nats; final is NaN for a diverged run)."""
+    ordered = curve.sort_values("step").groupby(["arm", "seed"])["dev_loss"]
+    losses = pd.DataFrame({"initial": ordered.first(), "final": ordered.last()})
+    others = [factor for factor in list(design.factors)[1:] if factor != RATE]
+    within = [arm_id(dict(zip(others, row, strict=True))) for row in runs[others].to_numpy()]
+    table = runs[["arm", "variant", "seed", "status"]].assign(
+        within=[name if others else "" for name in within], rate=runs[RATE].astype(float)
+    )
+    table = table.join(losses, on=["arm", "seed"])
+    table.loc[table["status"] == "diverged", "final"] = np.nan
+    return table
+
+
+def sensitivities(losses: pd.DataFrame) -> pd.DataFrame:
+    """Sensitivity to the rate per variant, within and seed, from the table of `final_losses`."""
+    rows = [
+        {"variant": variant, "within": within, "seed": seed}
+        | {"sensitivity": learning_rate_sensitivity(part["final"], part["initial"].iloc[0])}
+        for (variant, within, seed), part in losses.groupby(
+            ["variant", "within", "seed"], sort=False
+        )
+    ]
+    return pd.DataFrame(rows)
+
+
+def sensitivity_table(losses: pd.DataFrame, stability: pd.DataFrame, plan: Plan) -> pd.DataFrame:
+    """One row per variant and within: mean sensitivity and its sd over seeds; the difference to the
+    first variant, its t interval, p and Holm-adjusted p over the variants; at how many of the rates
+    its runs were stable (`stability` is the table of `lib.stability.unstable_runs`), and at how
+    many of those where the baseline's were not; and the plan's answer to H1b: supported when it is
+    stable at one of these and its sensitivity is significantly lower."""
+    judged = losses.merge(stability, on=["arm", "seed"])
+    tables = []
+    for within, part in sensitivities(losses).groupby("within", sort=False):
+        values = part.pivot(index="seed", columns="variant", values="sensitivity")
+        variants = list(dict.fromkeys(part["variant"]))
+        unstable = judged[judged["within"] == within].groupby(["variant", "rate"])["unstable"]
+        stable = (unstable.mean() <= plan.instability.tolerated_share).unstack("rate")
+        trouble = ~stable.loc[variants[0]]  # the rates at which the baseline is unstable
+        deltas = {name: values[name] - values[variants[0]] for name in variants}
+        intervals = {name: t_interval(deltas[name].to_numpy(), plan.alpha) for name in variants}
+        table = pd.DataFrame(
+            {
+                "variant": variants,
+                "within": within,
+                "n": len(values),
+                "sensitivity": [values[name].mean() for name in variants],
+                "sd": [values[name].std() for name in variants],
+                "mean_delta": [deltas[name].mean() for name in variants],
+                "t_low": [intervals[name].low for name in variants],
+                "t_high": [intervals[name].high for name in variants],
+                "t_p": [t_test(deltas[name].to_numpy()) for name in variants],
+                "stable_rates": [int(stable.loc[name].sum()) for name in variants],
+                "rates": len(trouble),
+                "made_stable": [int(stable.loc[name][trouble].sum()) for name in variants],
+            }
+        )
+        table["p_holm"] = np.nan
+        table.loc[1:, "p_holm"] = holm(table.loc[1:, "t_p"])
+        # Lower sensitivity alone is not enough: an arm that learns less has less to lose.
+        lower = (table["p_holm"] < plan.alpha) & (table["mean_delta"] < 0)
+        supported = lower & (table["made_stable"] > 0)
+        table["H1b"] = np.where(supported, "supported", "not supported")
+        if not trouble.any():
+            table["H1b"] = "not tested: the baseline is stable at every rate"
+        table.loc[0, "H1b"] = "baseline"
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True)
+
+
+def best_rate_table(losses: pd.DataFrame, runs: pd.DataFrame, alpha: float) -> pd.DataFrame:
+    """One row per variant and within: the rate with the lowest mean dev perplexity over seeds, and
+    test perplexity at it; the paired difference to the first variant at *its* best rate, with its t
+    interval. A variant that completed at no rate has NaN."""
+    measured = losses.merge(runs[["arm", "seed", "perplexity_dev", "perplexity_test"]])
+    rows = []
+    for within, part in measured.groupby("within", sort=False):
+        baseline: pd.Series | None = None
+        for variant, own in part.groupby("variant", sort=False):
+            # The mean of a rate with a diverged run is NaN, and NaN is never the lowest.
+            dev = own.groupby("rate")["perplexity_dev"].agg(lambda v: v.mean(skipna=False))
+            best = float(dev.idxmin()) if dev.notna().any() else np.nan
+            test = own[own["rate"] == best].set_index("seed")["perplexity_test"]
+            baseline = test if baseline is None else baseline
+            deltas = (test - baseline).dropna().to_numpy()
+            low, high = t_interval(deltas, alpha)
+            rows.append(
+                {"variant": variant, "within": within, "best_rate": best}
+                | {"perplexity_dev": dev.min(), "perplexity_test": test.mean(), "sd": test.std()}
+                | {"n": len(deltas), "mean_delta": deltas.mean() if len(deltas) else np.nan}
+                | {"t_low": low, "t_high": high}
+            )
+    return pd.DataFrame(rows)
