@@ -12,6 +12,7 @@ usage() {
     A rerun continues what was stopped and redoes nothing that is done.
 ./run_all.sh test [any pytest flag]    Run the tests.
 ./run_all.sh verify [NAME …]           Check archived records against manifests and notebooks.
+./run_all.sh paper                     Build the paper from the results, as PDF and LaTeX.
 ./run_all.sh record                    Build the lab record, the site of all studies and runs.
 ./run_all.sh --help                    This text.
 
@@ -61,6 +62,10 @@ case "${1:-}" in
     shift
     set_up
     exec python -m lib.archive --verify "$@"
+    ;;
+  paper)
+    set_up
+    exec python -m lib.paper
     ;;
   record)
     shift

@@ -22,7 +22,8 @@ from lib.collection import tidy
 from lib.config import Study, load_study
 from lib.corpus import CorpusError, load_corpus
 from lib.execution import GPUS, status_of
-from lib.paths import NOTEBOOKS, ROOT, RUNS, executed_notebook, shown, study_folder
+from lib.paper import main as build_paper
+from lib.paths import NOTEBOOKS, PAPER, ROOT, RUNS, executed_notebook, shown, study_folder
 from lib.report import summary_table, takeaway
 from lib.results import RunResult
 from lib.site import build_site
@@ -48,7 +49,11 @@ def main(arguments: list[str]) -> int:
     RUNS.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(RUNS / ".sweep.lock", timeout=0):
-            return run(studies, flags)
+            status = run(studies, flags)
+            # A copy of the tree without the paper's source trains and analyses all the same.
+            if status or _TELLING & set(flags) or not (PAPER / "paper.md").is_file():
+                return status
+            return build_paper()
     except Timeout:
         print("error: another sweep is running in this folder; wait for it", file=sys.stderr)
         return 1

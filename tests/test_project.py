@@ -31,7 +31,8 @@ FLOORS = [
     *("measurement", "results", "collection", "power", "resampling", "statistics"),
     *("verdict", "report", "learning_rate", "efficiency", "mechanism", "reported", "findings"),
     *("figures", "factors", "factor_figures", "sheet", "run_figures", "study_figures"),
-    *("execution", "archive", "answers", "catalogue", "exhibits", "pages", "site", "sweep"),
+    *("execution", "archive", "answers", "wording", "macros", "paper"),
+    *("catalogue", "exhibits", "pages", "site", "sweep"),
 ]
 MODULES = sorted((ROOT / "lib").glob("*.py"))
 
@@ -112,7 +113,7 @@ def test_the_lock_pins_every_dependency_but_torch_by_hash():
 def test_help_names_every_command():
     done = subprocess.run(["./run_all.sh", "--help"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0
-    for word in ("params/NAME.yaml", "--jobs", "test", "verify", "record", "--help"):
+    for word in ("params/NAME.yaml", "--jobs", "test", "verify", "paper", "record", "--help"):
         assert word in done.stdout
 
 
