@@ -26,11 +26,13 @@ from lib.paper import main as build_paper
 from lib.paths import NOTEBOOKS, PAPER, ROOT, RUNS, executed_notebook, shown, study_folder
 from lib.report import summary_table, takeaway
 from lib.results import RunResult
-from lib.site import build_site
+from lib.site import main as build_record
 from lib.validation import ConfigError
 
 # Flags with which Snakemake tells something instead of running; its words then go to the terminal.
 _TELLING = {"-n", "--dry-run", "--dryrun", "--summary", "-D", "--dag", "--rulegraph", "--lint"}
+STOPPED = 130
+"""The status of a sweep that was interrupted, as shells say it."""
 _STEPS = re.compile(r"(\d+) of (\d+) steps")
 _TOTAL = re.compile(r"^total\s+(\d+)", re.MULTILINE)
 
@@ -50,10 +52,13 @@ def main(arguments: list[str]) -> int:
     try:
         with FileLock(RUNS / ".sweep.lock", timeout=0):
             status = run(studies, flags)
-            # A copy of the tree without the paper's source trains and analyses all the same.
-            if status or _TELLING & set(flags) or not (PAPER / "paper.md").is_file():
+            if _TELLING & set(flags) or status == STOPPED:
                 return status
-            return build_paper()
+            # A copy of the tree without the paper's source trains and analyses all the same.
+            if not status and (PAPER / "paper.md").is_file():
+                status = build_paper()
+            build_record([])  # it links the paper, and shows what failed
+            return status
     except Timeout:
         print("error: another sweep is running in this folder; wait for it", file=sys.stderr)
         return 1
@@ -86,11 +91,10 @@ def run(studies: list[Study], flags: list[str]) -> int:
         except KeyboardInterrupt:
             sweep.wait()
             print("\nstopped; a plain rerun continues", file=sys.stderr)
-            return 130
+            return STOPPED
     if not sweep.returncode:
         for study in studies:
             summarise(study)
-        print(f"\nAll studies         {shown(build_site().folder)}/index.html")
     failed = [line for study in studies for line in failures(study)]
     if sweep.returncode and not failed:
         print(log.read_text("utf-8")[-2000:], file=sys.stderr)
