@@ -65,9 +65,9 @@ def index_content(studies: list[StudyEntry], paper: bool) -> dict[str, Any]:
         "statuses": sorted({run["status"] for run in runs}),
         "measures": [MEASURES[name].label for name in HEADLINE],
         "verdicts": [
-            row | {"decisions": decisions(study)}
+            row | {"decisions": decisions(study), "deviations": study.verdict["deviations"]}
             for study, row in zip(studies, overview, strict=True)
-            if study.confirmatory
+            if study.confirmatory and study.verdict
         ],
     }
 
@@ -156,7 +156,12 @@ def decisions(study: StudyEntry) -> list[dict[str, Any]]:
     if not study.verdict:
         return []
     decided = {decision["arm"]: decision for decision in study.verdict["decisions"]}
-    contrasts = {(row["arm"], row["measure"]): row for row in study.verdict["contrasts"]}
+    baselines = {evidence["arm"]: evidence["baseline"] for evidence in study.verdict["evidence"]}
+    contrasts = {
+        (row["arm"], row["measure"]): row
+        for row in study.verdict["contrasts"]
+        if row["baseline"] == baselines.get(row["arm"])
+    }
     rows = []
     for evidence in study.verdict["evidence"]:
         arm = evidence["arm"]

@@ -8,6 +8,7 @@ import pandas as pd
 
 from lib.collection import last_point
 from lib.power import power_table
+from lib.preregistration import Plan
 from lib.results import MEASURES, RunResult
 
 
@@ -22,6 +23,11 @@ def summary_table(runs: pd.DataFrame) -> pd.DataFrame:
             row[measure.label] = mean_and_sd(completed[name].dropna(), measure.digits)
         rows[arm] = row
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("arm")
+
+
+def oriented(table: pd.DataFrame) -> pd.DataFrame:
+    """Lay a table with arms down out with arms across while they are few, which is narrower."""
+    return table.T if len(table) <= 6 else table
 
 
 def mean_and_sd(values: pd.Series, digits: int) -> str:
@@ -146,7 +152,10 @@ def calibration_table(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def contrast_overview(contrasts: pd.DataFrame) -> pd.DataFrame:
-    """Lay out all contrasts (rows) in all measures (columns): difference and t interval."""
+    """Lay out all contrasts (rows) in all measures (columns): difference and t interval. Empty for
+    an empty table."""
+    if contrasts.empty:
+        return pd.DataFrame()
     cells = contrasts.assign(
         contrast=contrasts["arm"] + " - " + contrasts["baseline"],
         label=[MEASURES[name].label for name in contrasts["measure"]],
@@ -213,6 +222,12 @@ def power_summary(contrasts: pd.DataFrame, alpha: float, power: float) -> pd.Dat
         for name in map(str, table)
     }
     return pd.DataFrame(rows).T.rename_axis(columns="seeds")
+
+
+def deviation_table(plan: Plan | None) -> pd.DataFrame:
+    """List what was done otherwise than planned: date, what, why."""
+    rows = [deviation.model_dump() for deviation in plan.deviations] if plan else []
+    return pd.DataFrame(rows).map(str.strip) if rows else pd.DataFrame()
 
 
 def provenance_table(results: list[RunResult]) -> pd.DataFrame:

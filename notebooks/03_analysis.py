@@ -37,26 +37,12 @@ sys.path.insert(0, str(root))
 import numpy as np
 from IPython.display import Markdown, display
 
+from lib import report
 from lib.collection import collect, read_parquet, read_table, study_results, tidy
 from lib.config import load_study
 from lib.findings import findings
 from lib.paths import result_file, shown, study_folder
 from lib.preregistration import load_plan, plan_line, plan_precedes, standing
-from lib.report import (
-    by_arm,
-    calibration_table,
-    contrast_overview,
-    contrast_summary,
-    delta_table,
-    inside_tables,
-    power_summary,
-    provenance_table,
-    readable,
-    summary_table,
-    takeaway,
-    task_table,
-    time_table,
-)
 from lib.results import MEASURES, records, write_json
 from lib.verdict import in_words, reach_verdict, suite_contrasts, taken
 
@@ -66,19 +52,18 @@ study: str = "final"  # a name in params/
 # %%
 design = load_study(study)
 preregistration = load_plan(design)
-display(Markdown(f"## {plan_line(design, preregistration)}"))
 results = collect(design)
 runs = tidy(results)
-print(f"{design.name}: {len(runs)} runs, study hash {design.hash}")
-provenance_table(results)
+title = f"## {plan_line(design, preregistration)}"
+display(Markdown(f"{title}\n\n{len(runs)} runs, study hash {design.hash}"))
+report.provenance_table(results)
 
 # %% [markdown]
 # ## Every arm
 # Mean ± standard deviation over seeds. Diverged runs are counted, never averaged in.
 
 # %%
-summary = summary_table(runs)
-summary.T if len(summary) <= 6 else summary
+report.oriented(report.summary_table(runs))
 
 # %% [markdown]
 # ## Paired differences
@@ -86,11 +71,13 @@ summary.T if len(summary) <= 6 else summary
 
 # %%
 for measure in taken(["perplexity", "accuracy", "macro_accuracy_zero_shot"], runs):
-    table = delta_table(runs, measure).rename_axis(f"{MEASURES[measure].label}: arm - baseline")
-    display(readable(table.reset_index(), MEASURES[measure].digits))
+    table = report.delta_table(runs, measure).rename_axis(
+        f"{MEASURES[measure].label}: arm - baseline"
+    )
+    display(report.readable(table.reset_index(), MEASURES[measure].digits))
 
 # %%
-print(takeaway(runs))
+print(report.takeaway(runs))
 
 # %% [markdown]
 # ## Statistics
@@ -103,17 +90,16 @@ print(takeaway(runs))
 rng = np.random.default_rng(int(design.hash[:8], 16))
 trace, curve = read_parquet(design, "trace"), read_parquet(design, "curve")
 verdict = reach_verdict(runs, trace, preregistration, rng)
-display(contrast_overview(verdict.contrasts))
+display(report.contrast_overview(verdict.contrasts))
 if runs["setting"].nunique() == 1:
-    for contrast, part in contrast_summary(verdict.contrasts).groupby(level=0, sort=False):
+    for contrast, part in report.contrast_summary(verdict.contrasts).groupby(level=0, sort=False):
         display(part.droplevel(0).T.rename_axis(contrast))
 
 # %% [markdown]
 # Where runs diverged, the same with each of them counted as the plan says:
 
 # %%
-if not verdict.imputed.empty:
-    display(contrast_overview(verdict.imputed))
+report.contrast_overview(verdict.imputed)
 
 # %% [markdown]
 # The task suite in two further ways: interquartile mean over tasks with seeds resampled whole, and
@@ -121,7 +107,7 @@ if not verdict.imputed.empty:
 
 # %%
 tasks = read_table(results, "tasks")
-readable(suite_contrasts(runs, tasks, read_parquet(design, "items"), rng), digits=4)
+report.readable(suite_contrasts(runs, tasks, read_parquet(design, "items"), rng), digits=4)
 
 # %% [markdown]
 # ## What the factors show
@@ -130,7 +116,7 @@ readable(suite_contrasts(runs, tasks, read_parquet(design, "items"), rng), digit
 found = findings(design, preregistration, runs, curve, verdict)
 for finding in found:
     display(Markdown(f"### {finding.title}\n\n" + "\n".join(f"- {w}" for w in finding.words)))
-    display(readable(finding.table))
+    display(report.readable(finding.table))
 
 # %% [markdown]
 # ## What this many seeds can show
@@ -138,7 +124,7 @@ for finding in found:
 # the differences measured here. Claims below it are not this study's to make.
 
 # %%
-power_summary(verdict.contrasts, alpha=0.05, power=0.8)
+report.power_summary(verdict.contrasts, alpha=0.05, power=0.8)
 
 # %% [markdown]
 # ## Tasks
@@ -146,7 +132,7 @@ power_summary(verdict.contrasts, alpha=0.05, power=0.8)
 # such a task tells nothing yet.
 
 # %%
-task_table(tasks)
+report.task_table(tasks)
 
 # %% [markdown]
 # ## Calibration and length
@@ -154,8 +140,8 @@ task_table(tasks)
 # characters stands beside it; below it there is nothing to explain.
 
 # %%
-display(calibration_table(runs))
-display(by_arm(read_table(results, "lengths"), ["length"], "loss", 4).T)
+display(report.calibration_table(runs))
+display(report.by_arm(read_table(results, "lengths"), ["length"], "loss", 4).T)
 
 # %% [markdown]
 # ## Inside
@@ -163,28 +149,30 @@ display(by_arm(read_table(results, "lengths"), ["length"], "loss", 4).T)
 # of the model at the last step; the embedding normalization's own gain and bias.
 
 # %%
-for table in inside_tables(read_table(results, "token_classes"), curve):
+for table in report.inside_tables(read_table(results, "token_classes"), curve):
     display(table)
 
 # %% [markdown]
 # ## Where the time went
 
 # %%
-time_table(results)
+report.time_table(results)
 
 # %% [markdown]
 # ## Verdict
-# By the rules of the plan, for each arm, with the numbers they used.
+# By the rules of the plan, for each arm, with the numbers they used; then what deviated from it.
 
 # %%
 kind = standing(design, preregistration)
-display(Markdown(f"### {plan_line(design, preregistration)}\n\n{in_words(verdict, runs, kind)}"))
+display(Markdown(f"{title}\n\n{in_words(verdict, runs, kind)}"))
+deviations = report.deviation_table(preregistration)
+display(report.readable(deviations))
 precedes = plan_precedes(preregistration, [run.provenance["git_commit"] for run in results])
 print(f"plan committed before the runs: {precedes}")
 
 # %%
 tables = {finding.key: records(finding.table) for finding in found}
-content = {"standing": kind, **verdict.as_json(), **tables}
+content = {"standing": kind, "deviations": records(deviations), **verdict.as_json(), **tables}
 write_json(study_folder(design.name) / "verdict.json", content)
 path = result_file("03_analysis", design.name)
 write_json(path, study_results(design, results))

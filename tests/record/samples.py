@@ -122,7 +122,8 @@ def write_record(study: Study, standing: str) -> None:
     (folder / "parameters.yaml").write_text(f"name: {study.name}\n", "utf-8")
     (folder / archive.MANIFEST).write_text("", "utf-8")
     write_json(archive.results_file(study.name), study_results(study, runs))
-    write_json(archive.verdict_file(study.name), {"standing": standing, **verdict(runs).as_json()})
+    head = {"standing": standing, "deviations": []}
+    write_json(archive.verdict_file(study.name), head | verdict(runs).as_json())
 
 
 def verdict(runs: list[RunResult]) -> Verdict:
