@@ -134,6 +134,7 @@ def verdict(runs: list[RunResult]) -> Verdict:
     evidence = [
         Evidence(
             arm=arm,
+            baseline=baseline,
             baseline_stable=True,
             arm_stable=False,
             accuracy={"macro_accuracy_zero_shot": "regression"},
@@ -141,10 +142,11 @@ def verdict(runs: list[RunResult]) -> Verdict:
             calibration="none",
             throughput_change=0.0,
         )
-        for arm in dict.fromkeys(contrasts["arm"])
+        for arm, baseline in dict(zip(contrasts["arm"], contrasts["baseline"], strict=True)).items()
     ]
     decided = [Decision(e.arm, "R1", "keep the baseline", "it loses accuracy") for e in evidence]
-    return Verdict(contrasts, contrasts.iloc[:0], evidence, decided)
+    nothing = contrasts.iloc[:0]
+    return Verdict(contrasts, nothing, nothing, evidence, decided)
 
 
 def move_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
