@@ -65,7 +65,7 @@ def index_content(studies: list[StudyEntry], paper: bool) -> dict[str, Any]:
         "statuses": sorted({run["status"] for run in runs}),
         "measures": [MEASURES[name].label for name in HEADLINE],
         "verdicts": [
-            row | {"decisions": decisions(study), "deviations": study.verdict["deviations"]}
+            row | {"decisions": decisions(study), "deviations": study.verdict.get("deviations", [])}
             for study, row in zip(studies, overview, strict=True)
             if study.confirmatory and study.verdict
         ],
@@ -156,7 +156,7 @@ def decisions(study: StudyEntry) -> list[dict[str, Any]]:
     if not study.verdict:
         return []
     decided = {decision["arm"]: decision for decision in study.verdict["decisions"]}
-    baselines = {evidence["arm"]: evidence["baseline"] for evidence in study.verdict["evidence"]}
+    baselines = {run.arm: run.result["baseline"] for run in study.runs if run.result}
     contrasts = {
         (row["arm"], row["measure"]): row
         for row in study.verdict["contrasts"]

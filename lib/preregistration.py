@@ -172,7 +172,6 @@ class Evidence:
     """What the rules look at, of one arm beside its baseline."""
 
     arm: str
-    baseline: str
     baseline_stable: bool
     arm_stable: bool
     accuracy: dict[str, Direction]

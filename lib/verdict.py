@@ -71,7 +71,6 @@ def reach_verdict(
         evidence.append(
             Evidence(
                 arm=arm,
-                baseline=baseline,
                 baseline_stable=bool(shares[baseline] <= rule.tolerated_share),
                 arm_stable=bool(shares[arm] <= rule.tolerated_share),
                 accuracy={

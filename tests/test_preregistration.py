@@ -34,7 +34,6 @@ def evidence(**fields: Any) -> Evidence:
     """An arm of which nothing is significant, beside a stable baseline; but for `fields`."""
     usual: dict[str, Any] = {
         "arm": "layernorm",
-        "baseline": "none",
         "baseline_stable": True,
         "arm_stable": True,
         "accuracy": {"zero": "none", "few": "none"},

@@ -134,7 +134,6 @@ def verdict(runs: list[RunResult]) -> Verdict:
     evidence = [
         Evidence(
             arm=arm,
-            baseline=baseline,
             baseline_stable=True,
             arm_stable=False,
             accuracy={"macro_accuracy_zero_shot": "regression"},
@@ -142,7 +141,7 @@ def verdict(runs: list[RunResult]) -> Verdict:
             calibration="none",
             throughput_change=0.0,
         )
-        for arm, baseline in dict(zip(contrasts["arm"], contrasts["baseline"], strict=True)).items()
+        for arm in dict.fromkeys(contrasts["arm"])
     ]
     decided = [Decision(e.arm, "R1", "keep the baseline", "it loses accuracy") for e in evidence]
     nothing = contrasts.iloc[:0]
