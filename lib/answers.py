@@ -105,13 +105,14 @@ def stable_rates() -> str:
     """Does it widen the stable learning-rate range?"""
     verdict = verdict_of("stability")
     none, layer = (find(verdict, "sensitivity", variant=v) for v in ("none", "layernorm"))
-    best = find(verdict, "best_rate", variant="layernorm")
+    base, best = (find(verdict, "best_rate", variant=v) for v in ("none", "layernorm"))
     word = {"supported": "Yes", "not supported": "Not shown"}.get(layer["H1b"], "Not tested")
     return (
         f"{word}: its runs were stable at {layer['stable_rates']} of {layer['rates']} rates, the "
         f"baseline's at {none['stable_rates']}; its sensitivity to the rate differs by "
-        f"{interval(layer, '+.3f')} nats, and each at its own best rate its test perplexity "
-        f"differs by {interval(best, '+.2f')} (n = {layer['n']})."
+        f"{interval(layer, '+.3f')} nats; with each at its own best rate, {best['best_rate']:g} "
+        f"against {base['best_rate']:g}, its test perplexity differs by "
+        f"{interval(best, '+.2f')} (n = {layer['n']})."
     )
 
 

@@ -62,7 +62,10 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
                 contrast("", "", -0.4, 0.1)
                 | {"variant": "layernorm", "stable_rates": 5, "rates": 6, "H1b": "supported"},
             ],
-            "best_rate": [contrast("", "", 0.5, 0.1) | {"variant": "layernorm"}],
+            "best_rate": [
+                {"variant": "none", "best_rate": 3e-4},
+                contrast("", "", 0.5, 0.1) | {"variant": "layernorm", "best_rate": 3e-3},
+            ],
         },
     }
     for study, content in contents.items():
@@ -79,6 +82,7 @@ def test_each_question_is_answered_with_its_number_and_interval(record: dict[str
     assert "Yes: LayerNorm changes perplexity by +2.00 [+1.50, +2.50] at a standard" in third
     assert "-9" not in third
     assert "Yes: its runs were stable at 5 of 6 rates, the baseline's at 3" in fourth
+    assert "0.003 against 0.0003, its test perplexity differs by +0.50 [+0.40, +0.60]" in fourth
     assert "No: for the same dev loss LayerNorm needs 1.50 [1.40, 1.60] times" in fifth
 
 
