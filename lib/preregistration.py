@@ -10,7 +10,7 @@ from itertools import pairwise, takewhile
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field, StringConstraints, ValidationError
 
 from lib.config import Positive, PositiveFloat, Section, Study, digest
 from lib.paths import PARAMS, ROOT
@@ -18,6 +18,7 @@ from lib.validation import ConfigError, explain, read_yaml
 
 PLAN_FILE = "params/preregistration.yaml"
 Share = Annotated[float, Field(ge=0, le=1)]
+Text = Annotated[str, StringConstraints(strip_whitespace=True)]  # how YAML folds it is no content
 Contrast = Annotated[list[str], Field(min_length=2, max_length=2)]
 
 
@@ -40,8 +41,8 @@ class Cost(Section):
 
 class Deviation(Section):
     date: str
-    what: str
-    why: str
+    what: Text
+    why: Text
 
 
 class Plan(Section):

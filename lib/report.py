@@ -227,7 +227,7 @@ def power_summary(contrasts: pd.DataFrame, alpha: float, power: float) -> pd.Dat
 def deviation_table(plan: Plan | None) -> pd.DataFrame:
     """List what was done otherwise than planned: date, what, why."""
     rows = [deviation.model_dump() for deviation in plan.deviations] if plan else []
-    return pd.DataFrame(rows).map(str.strip) if rows else pd.DataFrame()
+    return pd.DataFrame(rows)
 
 
 def provenance_table(results: list[RunResult]) -> pd.DataFrame:

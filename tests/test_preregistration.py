@@ -209,6 +209,8 @@ def test_the_plan_must_be_committed_before_the_runs(
     one, two = ({"date": "2026-12-01", "what": w, "why": "time"} for w in ("a", "b"))
     _, deviating = commit(deviations=[one])
     assert answer(deviating, run) == f"yes: plan fixed at {first[:12]}"  # appended: as fixed before
+    _, folded = commit(deviations=[one | {"why": "time\n"}])
+    assert answer(folded, run) == f"yes: plan fixed at {first[:12]}"  # YAML written otherwise
     _, rewritten = commit(deviations=[two])
     assert answer(rewritten, run).startswith("no: deviations were rewritten")
 
