@@ -207,7 +207,8 @@ def contrast_summary(contrasts: pd.DataFrame) -> pd.DataFrame:
                 "n/a" if pd.isna(row["seeds_needed"]) else f"{row['seeds_needed']:.0f}"
             ),
         }
-    return pd.DataFrame(columns).T.rename_axis(["contrast", "measure"])
+    index = pd.MultiIndex.from_tuples(list(columns), names=["contrast", "measure"])
+    return pd.DataFrame(list(columns.values()), index=index)
 
 
 def power_summary(contrasts: pd.DataFrame, alpha: float, power: float) -> pd.DataFrame:

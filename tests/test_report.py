@@ -1,11 +1,14 @@
 import pandas as pd
 import pytest
+from numpy.random import default_rng
 
 from lib.collection import read_table, tidy
 from lib.config import Study
 from lib.report import (
     by_arm,
     calibration_table,
+    contrast_overview,
+    contrast_summary,
     delta_table,
     mean_and_sd,
     provenance_table,
@@ -15,6 +18,7 @@ from lib.report import (
     task_table,
     time_table,
 )
+from lib.statistics import contrast_table
 from tests.samples import sample_runs
 
 
@@ -130,3 +134,10 @@ def test_a_run_is_told_in_one_sentence(tiny_study: Study) -> None:
     )
     diverged = run.model_copy(update={"status": "diverged", "diverged_at": 7})
     assert run_takeaway(diverged) == "none, seed 0 diverged at step 7: nothing was measured."
+
+
+def test_a_study_of_one_arm_has_no_contrasts_to_write(runs: pd.DataFrame) -> None:
+    one = contrast_table(runs[runs["arm"] == "none"], ["perplexity"], default_rng(0))
+    assert one.empty
+    assert contrast_overview(one).empty
+    assert list(contrast_summary(one).groupby(level=0)) == []
