@@ -1,6 +1,5 @@
 """A site built once from a made-up record, for the tests that only look at it."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,17 +9,24 @@ from tests.record.samples import move_to, write_samples
 
 
 @pytest.fixture(scope="session")
-def samples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of a made-up record with its site built, the library looking there."""
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a made-up record with its site built."""
     folder = tmp_path_factory.mktemp("samples")
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:  # only meanwhile: other tests want the real record
         move_to(folder, patch)
         write_samples(folder)
         build_site()
-        yield folder
+    return folder
+
+
+@pytest.fixture
+def samples(built: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """That folder, with the library looking there."""
+    move_to(built, monkeypatch)
+    return built
 
 
 @pytest.fixture(scope="session")
-def pages(samples: Path) -> Path:
+def pages(built: Path) -> Path:
     """Where the built pages lie."""
-    return samples / "paper" / "site"
+    return built / "paper" / "site"
