@@ -103,12 +103,13 @@ def _listed_as(path: Path, study: str) -> str:
     return Path(os.path.relpath(path, record_folder(study))).as_posix()
 
 
-def _sha256(path: Path) -> str:
+def sha256(path: Path) -> str:
+    """Hash a file's bytes."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _write_manifest(study: str) -> None:
-    lines = [f"{_sha256(path)}  {_listed_as(path, study)}\n" for path in _files(study)]
+    lines = [f"{sha256(path)}  {_listed_as(path, study)}\n" for path in _files(study)]
     (record_folder(study) / MANIFEST).write_text("".join(lines), "utf-8")
 
 
@@ -122,13 +123,13 @@ def verify(study: str) -> int:
     if not (folder / MANIFEST).is_file():
         raise ArchiveError(f"study '{study}' has no record; run ./run_all.sh params/{study}.yaml")
     lines = (folder / MANIFEST).read_text("utf-8").splitlines()
-    listed = {name: sha256 for sha256, _, name in (line.partition("  ") for line in lines)}
+    listed = {name: stated for stated, _, name in (line.partition("  ") for line in lines)}
     present = {_listed_as(path, study): path for path in _files(study) if path.is_file()}
     faults = [f"{name} is missing" for name in listed if name not in present]
     for name, path in present.items():
         if name not in listed:
             faults.append(f"{name} is not in the manifest")
-        elif _sha256(path) != listed[name]:
+        elif sha256(path) != listed[name]:
             faults.append(f"{name} has changed")
         if path.suffix == ".ipynb" and status_of(path)["status"] != "completed":
             faults.append(f"{name} did not complete")

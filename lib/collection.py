@@ -131,6 +131,14 @@ def variant_and_setting(levels: dict[str, Any]) -> dict[str, str]:
     return {"variant": arm_id(first), "setting": arm_id(rest) if rest else ""}
 
 
+def other_settings(runs: pd.DataFrame, study: Study, factor: str) -> pd.Series:
+    """Name, for each run, the levels of all factors but the compared one and `factor`; "" when
+    there are none."""
+    others = [name for name in list(study.factors)[1:] if name != factor]
+    names = {arm.id: arm_id({name: arm.levels[name] for name in others}) for arm in study.arms()}
+    return runs["arm"].map(names) if others else pd.Series("", runs.index)
+
+
 def tidy(results: Iterable[RunResult]) -> pd.DataFrame:
     """One row per run: arm, its baseline, variant (level of the first factor) and setting (the
     other factors), seed, status, each factor's level, then every measure (NaN if diverged)."""

@@ -1,12 +1,10 @@
 """What each page of the lab record shows of the catalogue, as plain values."""
 
-import hashlib
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from lib.archive import record_folder
+from lib.archive import record_folder, sha256
 from lib.catalogue import NotebookEntry, RunEntry, StudyEntry, neighbours
 from lib.paths import shown
 from lib.results import MEASURES
@@ -247,8 +245,3 @@ def _hashes(result: dict[str, Any] | None, names: Iterable[str]) -> list[tuple[s
     found = {name.replace("_", " "): result[name] for name in names}
     found |= {name: result["provenance"].get(name) for name in ("preregistration", "git_commit")}
     return [(name.replace("_", " "), value) for name, value in found.items() if value]
-
-
-def sha256(path: Path) -> str:
-    """Hash a file's bytes."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()

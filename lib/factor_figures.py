@@ -42,7 +42,7 @@ def interaction(runs: pd.DataFrame, measure: str, scale: Scale, ax: Axes) -> Axe
 
 def differences(table: pd.DataFrame, measure: str, scale: Scale, ax: Axes) -> Axes:
     """Draw the mean paired difference to the baseline, with its t interval, against a factor's
-    levels, beside the line of no difference. `table` is that of `lib.factors.paired_differences`;
+    levels, beside the line of no difference. `table` is that of `lib.factors.baseline_contrasts`;
     crosses count lost pairs."""
     ax.axhline(0, color="0.5", linewidth=0.8)
     for variant, aside, part, line in _variants(table, scale, before=1):  # there the baseline is
@@ -50,7 +50,7 @@ def differences(table: pd.DataFrame, measure: str, scale: Scale, ax: Axes) -> Ax
         ax.plot(x, mean, label=variant, **line)
         error = np.abs(part[["t_low", "t_high"]].to_numpy().T - mean)
         ax.errorbar(x, mean, error, fmt="none", ecolor=line["color"], elinewidth=1, capsize=2)
-        _count_at_the_top(ax, x, part["lost"], line["color"])
+        _count_at_the_top(ax, x, part["n_dropped"], line["color"])
     sizes = table["mean_delta"].abs()
     if sizes.max() > 30 * sizes.median():
         ax.set_yscale("symlog", linthresh=sizes.median())

@@ -11,10 +11,9 @@ import numpy as np
 import pandas as pd
 
 from lib.collection import ResultError
-from lib.config import Level, Study, arm_id
+from lib.config import Level, Study
 from lib.learning_rate import final_losses
 from lib.paths import shown, study_folder
-from lib.resampling import t_interval
 
 
 @dataclass(frozen=True)
@@ -46,33 +45,6 @@ def scale_of(factor: str, levels: list[Level]) -> Scale:
     return Scale(factor, kind, {level: float(level) for level in numbers})
 
 
-def other_settings(runs: pd.DataFrame, study: Study, factor: str) -> pd.Series:
-    """Name, for each run, the levels of all factors but the compared one and `factor`; "" when
-    there are none."""
-    others = [name for name in list(study.factors)[1:] if name != factor]
-    names = {arm.id: arm_id({name: arm.levels[name] for name in others}) for arm in study.arms()}
-    return runs["arm"].map(names) if others else pd.Series("", runs.index)
-
-
-def paired_differences(runs: pd.DataFrame, measure: str) -> pd.DataFrame:
-    """Arm - baseline, seed by seed, for every arm that is not its own baseline: arm, variant and
-    levels, n (pairs), lost (pairs of which a run has no number), mean_delta, and its t interval
-    t_low to t_high."""
-    reference = runs[["arm", "seed", measure]].rename(columns={"arm": "baseline"})
-    pairs = runs.merge(reference, on=["baseline", "seed"], suffixes=("", "_baseline"))
-    pairs = pairs[pairs["arm"] != pairs["baseline"]]
-    rows = []
-    for arm, part in pairs.groupby("arm", sort=False):
-        deltas = (part[measure] - part[f"{measure}_baseline"]).dropna()
-        low, high = t_interval(deltas)
-        mean = float(deltas.mean()) if len(deltas) else np.nan
-        rows.append({"arm": arm, "n": len(deltas), "lost": len(part) - len(deltas),
-                     "mean_delta": mean, "t_low": low, "t_high": high})  # fmt: skip
-    numbers = pd.DataFrame(rows, columns=["arm", "n", "lost", "mean_delta", "t_low", "t_high"])
-    levels = [name for name in runs.columns if "." in str(name)]  # a factor is section.field
-    return numbers.merge(runs.drop_duplicates("arm")[["arm", "variant", *levels]], on="arm")
-
-
 def capped_losses(runs: pd.DataFrame, curve: pd.DataFrame) -> pd.DataFrame:
     """Add to each run its `initial_loss` on dev and its `final_loss`, which counts as the initial
     one when it is above it or the run diverged (Wortsman et al. 2023)."""
@@ -95,3 +67,11 @@ def forest_table(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
     return table.assign(
         variant=variant, setting=table["arm"].map(arms["setting"]), label=label, **numbers
     )
+
+
+def baseline_contrasts(study: Study, runs: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """Of the table of `forest_table`, each arm against its own baseline in one measure, with the
+    arm's level of every factor."""
+    table = forest_table(study, runs)
+    arms = runs.drop_duplicates("arm")[["arm", "baseline", *study.factors]]
+    return table[table["measure"] == measure].merge(arms, on=["arm", "baseline"])

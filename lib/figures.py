@@ -208,7 +208,8 @@ def group_values(values: pd.DataFrame, ylabel: str, ax: Axes) -> Axes:
         places = [groups.index(group) + offset for group in part["group"]]
         ax.scatter(places, part["value"], s=14, color=styles["palette"][variant],
                    marker=styles["markers"][variant], label=variant)  # fmt: skip
-    ax.set_xticks(range(len(groups)), [group.replace("_", " ") for group in groups], rotation=30)
+    names = [group.replace("_", " ") for group in groups]
+    ax.set_xticks(range(len(groups)), names, rotation=40, ha="right", rotation_mode="anchor")
     ax.set(yscale="log", ylabel=ylabel)
     ax.legend()
     return ax

@@ -7,15 +7,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from lib.collection import other_settings
 from lib.config import Study
 from lib.efficiency import budget_table, efficiency_table
-from lib.learning_rate import (
-    RATE,
-    best_rate_table,
-    final_losses,
-    sensitivity_table,
-    within_rates,
-)
+from lib.learning_rate import RATE, best_rate_table, final_losses, sensitivity_table
 from lib.mechanism import mechanism_table
 from lib.preregistration import Plan
 from lib.reported import load_reported, reported_table
@@ -42,7 +37,8 @@ def findings(
     alpha = plan.alpha if plan else 0.05
     found = [_mechanism(runs, alpha)]
     if RATE in design.factors and plan:
-        losses = within_rates(design, final_losses(runs, curve))
+        losses = final_losses(runs, curve)
+        losses["within"] = other_settings(losses, design, RATE)
         found.append(_sensitivity(sensitivity_table(losses, verdict.stability, plan)))
         found.append(_best_rate(best_rate_table(losses, alpha)))
     if design.training.schedule == "constant":

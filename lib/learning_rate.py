@@ -7,7 +7,6 @@ sensitivity, and a rate at which a run diverged is never a best one.
 import numpy as np
 import pandas as pd
 
-from lib.config import Study, arm_id
 from lib.preregistration import Plan
 from lib.resampling import t_interval
 from lib.stability import learning_rate_sensitivity
@@ -26,16 +25,9 @@ def final_losses(runs: pd.DataFrame, curve: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def within_rates(design: Study, losses: pd.DataFrame) -> pd.DataFrame:
-    """Add to the table of `final_losses` the column within: the factors other than the variant and
-    the rate, "" when there are none."""
-    others = [factor for factor in list(design.factors)[1:] if factor != RATE]
-    names = [arm_id(dict(zip(others, row, strict=True))) for row in losses[others].to_numpy()]
-    return losses.assign(within=names if others else "")
-
-
 def sensitivities(losses: pd.DataFrame) -> pd.DataFrame:
-    """Sensitivity to the rate per variant, within and seed, from the table of `within_rates`."""
+    """Sensitivity to the rate per variant, within and seed, from the table of `final_losses` with
+    the column within: what `lib.collection.other_settings` says beside the rate."""
     keys = ["variant", "within", "seed"]
     rows = [
         dict(zip(keys, key, strict=True))

@@ -167,6 +167,8 @@ def write_result(result: RunResult, trained: Trained, measured: Measurement) -> 
     folder = run_folder(result.study, result.arm, result.seed)
     tables = {"trace": trained.trace, "curve": trained.curve, "items": measured.items}
     for name, table in tables.items():
-        table.to_parquet(folder / f"{name}.parquet")
+        # Of numbers that hardly repeat, a dictionary only adds to the file.
+        path = folder / f"{name}.parquet"
+        table.to_parquet(path, compression="zstd", use_dictionary=False)
     write_json(folder / "result.json", result.model_dump(mode="json"))
     return folder / "result.json"

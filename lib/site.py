@@ -15,9 +15,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from lib import pages
+from lib.archive import sha256
 from lib.catalogue import catalogue
 from lib.config import digest
-from lib.exhibits import index_content, run_content, run_page, sha256, shared_content, study_content
+from lib.exhibits import index_content, run_content, run_page, shared_content, study_content
 from lib.paths import PAPER, TEMPLATES, shown
 
 _INPUTS = re.compile(rb'<meta name="inputs" content="([0-9a-f]{64})">')

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from lib.calibration import TEMPERATURES
-from lib.collection import last_point, read_parquet, read_table, tidy
+from lib.collection import last_point, other_settings, read_parquet, read_table, tidy
 from lib.config import Study
 from lib.factor_figures import (
     differences,
@@ -21,7 +21,7 @@ from lib.factor_figures import (
     learning_rates,
     unstable_shares,
 )
-from lib.factors import capped_losses, forest_table, other_settings, paired_differences, scale_of
+from lib.factors import baseline_contrasts, capped_losses, forest_table, scale_of
 from lib.figures import (
     group_values,
     paired_seeds,
@@ -31,15 +31,16 @@ from lib.figures import (
     trajectory,
     trend,
 )
+from lib.learning_rate import RATE
 from lib.paths import study_folder
 from lib.preregistration import Plan
 from lib.results import MEASURES, RunResult
 from lib.sheet import facets
 from lib.stability import unstable_runs
+from lib.verdict import taken
 
 COMPARED = ("perplexity", "accuracy", "ece", "macro_accuracy_zero_shot")
 CONTRASTED = ("perplexity", "ece", "macro_accuracy_zero_shot", "macro_accuracy_few_shot")
-RATE = "training.learning_rate"
 BAND = "Line: mean over seeds; band: lowest to highest."
 
 
@@ -88,7 +89,7 @@ class StudyFigures:
 
     def comparison(self) -> None:
         """Each seed's runs side by side; of a study of many settings, the interaction says more."""
-        measures = self._measured(COMPARED)
+        measures = taken(COMPARED, self.runs)
         if len(self.settings) > 2 or not measures:
             return print(f"Not drawn: {len(self.settings)} settings. See the interaction.")
         note = "Thin line: one seed; bar: mean over seeds."
@@ -115,12 +116,12 @@ class StudyFigures:
                 note=f"{BAND} Δ: mean, 95 % t interval. ×: runs or pairs that diverged.",
             ) as axes:
                 for (row, other), ax in axes.items():
-                    part = runs[others == other]
                     if row == "values":
-                        interaction(part, "perplexity", scale, ax)
+                        interaction(runs[others == other], "perplexity", scale, ax)
                     else:
-                        deltas = paired_differences(part, "perplexity")
-                        differences(deltas, "perplexity", scale, ax)
+                        deltas = baseline_contrasts(self.study, runs, "perplexity")
+                        part = deltas[other_settings(deltas, self.study, factor) == other]
+                        differences(part, "perplexity", scale, ax)
 
     def learning_rates(self) -> None:
         """Final loss and share of unstable runs against the learning rate."""
@@ -224,9 +225,6 @@ class StudyFigures:
         ) as axes:
             for (_, setting), ax in axes.items():
                 task_accuracies(_of(tasks, setting), ax)
-
-    def _measured(self, names: tuple[str, ...]) -> list[str]:
-        return [name for name in names if self.runs[name].notna().any()]
 
 
 def _of(table: pd.DataFrame, setting: str) -> pd.DataFrame:

@@ -32,8 +32,7 @@ def written(value: Any, form: str) -> str:
     `code`           a name, as code
     `words`          a number, or the length of a list, as a word
     `list`           a list in prose
-    `up/down`        a choice by sign (zero: down) or truth; with a third word, of a contrast, by
-                     its t interval: above, below or across zero
+    `up/down`        a choice by sign (zero: down) or truth
 
     None is n/a. Raises ValueError for a value that has no such form.
     """
@@ -91,9 +90,6 @@ def _listed(items: Sequence[Any]) -> str:
 
 
 def _choice(value: Any, words: list[str]) -> str:
-    if isinstance(value, dict):
-        up, down, across = words
-        return up if value["t_low"] > 0 else down if value["t_high"] < 0 else across
     up, down = words
     return up if value > 0 else down
 

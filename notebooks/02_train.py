@@ -74,7 +74,7 @@ if trained.diverged_at:
     print(f"DIVERGED at step {trained.diverged_at}: its loss or gradient is not finite")
 
 # %%
-show_training(trained, this.id)
+show_training(trained, this)
 
 # %% [markdown]
 # At every evaluation; gain and bias are means of the embedding normalization's own, where it has
@@ -96,7 +96,7 @@ print("\n".join(measured.notes) or "everything was measured")
 readable(measured.tables.get("tasks"))
 
 # %%
-show_measurement(measured, trained, this.id)
+show_measurement(measured, trained, this)
 
 # %% [markdown]
 # Norms at the input of block 1 by class of character, loss at shorter contexts, and how logits are

@@ -95,7 +95,7 @@ def test_differences_draw_intervals_beside_zero_and_count_lost_pairs(
 ) -> None:
     table = pd.DataFrame(
         {"variant": "layernorm", RATE: [1e-2, 1e-3, 1e-1], "mean_delta": [-5.0, 1.0, np.nan],
-         "t_low": [-6.0, 0.5, np.nan], "t_high": [-4.0, 1.5, np.nan], "lost": [0, 0, 2]}
+         "t_low": [-6.0, 0.5, np.nan], "t_high": [-4.0, 1.5, np.nan], "n_dropped": [0, 0, 2]}
     )  # fmt: skip
     differences(table, "perplexity", scale, ax)
     np.testing.assert_allclose(drawn(ax, "layernorm").get_ydata(), [1.0, -5.0, np.nan])
@@ -108,7 +108,7 @@ def test_differences_draw_intervals_beside_zero_and_count_lost_pairs(
 
 
 def test_differences_of_many_magnitudes_stay_readable(ax: Axes, scale: Scale) -> None:
-    table = pd.DataFrame({"variant": "layernorm", RATE: [1e-3, 1e-2, 1e-1], "lost": 0})
+    table = pd.DataFrame({"variant": "layernorm", RATE: [1e-3, 1e-2, 1e-1], "n_dropped": 0})
     table["mean_delta"] = table["t_low"] = table["t_high"] = [1.0, -2.0, 900.0]
     differences(table, "perplexity", scale, ax)
     assert ax.get_yscale() == "symlog"

@@ -6,16 +6,14 @@ import pandas as pd
 import pytest
 
 from lib import factors
-from lib.collection import ResultError
+from lib.collection import ResultError, other_settings
 from lib.config import Level, Study
 from lib.factors import (
+    baseline_contrasts,
     capped_losses,
     forest_table,
-    other_settings,
-    paired_differences,
     scale_of,
 )
-from lib.resampling import t_interval
 from tests.conftest import TINY
 
 RATE = "training.learning_rate"
@@ -76,19 +74,6 @@ def test_other_settings_name_neither_the_variant_nor_the_factor(
     assert set(other_settings(runs, one, RATE)) == {""}
 
 
-def test_paired_differences_are_those_of_a_seed_within_a_setting(runs: pd.DataFrame) -> None:
-    runs.loc[0, "perplexity"] = np.nan  # the baseline's run of seed 0 in the first setting
-    table = paired_differences(runs, "perplexity").set_index("arm")
-    assert len(table) == 4
-    whole = table.loc["layernorm,learning_rate=0.01,gradient_clip=none"]
-    assert (whole["n"], whole["lost"], whole[RATE]) == (3, 0, 0.01)
-    assert whole["mean_delta"] == pytest.approx(-1.1)
-    assert (whole["t_low"], whole["t_high"]) == pytest.approx(t_interval([-1.0, -1.1, -1.2]))
-    part = table.loc["layernorm,learning_rate=0.001,gradient_clip=none"]
-    assert (part["n"], part["lost"]) == (2, 1)
-    assert part["mean_delta"] == pytest.approx(-1.15)
-
-
 def test_a_final_loss_counts_at_most_as_the_initial_one_and_a_diverged_run_as_just_that() -> None:
     runs = pd.DataFrame({"arm": "none", "variant": "none", "seed": [0, 1, 2]})
     runs["status"] = ["completed", "completed", "diverged"]
@@ -118,3 +103,21 @@ def test_the_forests_table_comes_from_the_verdict(
     (table,) = forest_table(study, runs).to_dict("records")
     assert (table["label"], table["variant"], table["setting"]) == ("scale - none", "scale", "x=1")
     assert np.isnan(table["mean_delta"])
+
+
+def test_differences_are_those_of_the_analysis_to_an_arms_own_baseline(
+    study: Study, runs: pd.DataFrame, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(factors, "study_folder", lambda name: tmp_path)
+    runs["setting"] = ""
+    first, second = runs.drop_duplicates("arm").query("arm != baseline")["arm"].head(2)
+    numbers = {"mean_delta": -1.1, "t_low": -1.3, "t_high": -0.9, "n_dropped": 1}
+    rows = [
+        {"arm": first, "baseline": baseline, "measure": measure} | numbers
+        for measure in ("perplexity", "ece")
+        for baseline in (runs.set_index("arm")["baseline"][first].iloc[0], second)
+    ]
+    (tmp_path / "verdict.json").write_text(json.dumps({"contrasts": rows}))
+    (row,) = baseline_contrasts(study, runs, "perplexity").to_dict("records")
+    assert (row["arm"], row["mean_delta"], row["n_dropped"]) == (first, -1.1, 1)
+    assert row[RATE] == study.arm(first).levels[RATE]

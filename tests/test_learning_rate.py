@@ -4,13 +4,14 @@ import pytest
 import yaml
 from scipy import stats
 
+from lib.collection import other_settings
 from lib.config import Study
 from lib.learning_rate import (
+    RATE,
     best_rate_table,
     final_losses,
     sensitivities,
     sensitivity_table,
-    within_rates,
 )
 from lib.paths import PARAMS
 from lib.preregistration import Plan
@@ -57,9 +58,14 @@ def tables(study: Study) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     return table, pd.DataFrame(curve), stability
 
 
+def with_settings(study: Study, runs: pd.DataFrame, curve: pd.DataFrame) -> pd.DataFrame:
+    losses = final_losses(runs, curve)
+    return losses.assign(within=other_settings(losses, study, RATE))
+
+
 def test_sensitivity_is_wortsmans_by_hand(study: Study, tables: tuple[pd.DataFrame, ...]) -> None:
     runs, curve, _ = tables
-    losses = within_rates(study, final_losses(runs, curve))
+    losses = with_settings(study, runs, curve)
     found = sensitivities(losses).set_index(["variant", "seed"])["sensitivity"]
     # none: 2, 3 and a divergence that counts as 4; rmsnorm's 9 is no worse than where it began.
     assert found["none", 0] == pytest.approx((0 + 1 + 2) / 3)
@@ -72,7 +78,7 @@ def test_differences_in_sensitivity_are_paired_and_answer_h1b(
     study: Study, tables: tuple[pd.DataFrame, ...], plan: Plan
 ) -> None:
     runs, curve, stability = tables
-    losses = within_rates(study, final_losses(runs, curve))
+    losses = with_settings(study, runs, curve)
     table = sensitivity_table(losses, stability, plan).set_index("variant")
     values = sensitivities(losses).pivot(index="seed", columns="variant", values="sensitivity")
     peers = {v: stats.ttest_rel(values[v], values["none"]) for v in ("layernorm", "rmsnorm")}
@@ -93,7 +99,7 @@ def test_less_to_lose_is_not_stability(
 ) -> None:
     runs, curve, stability = tables
     where = runs["training.learning_rate"] == 1e-1  # now every arm is unstable where none is
-    losses = within_rates(study, final_losses(runs, curve))
+    losses = with_settings(study, runs, curve)
     table = sensitivity_table(losses, stability.assign(unstable=where), plan).set_index("variant")
     assert table.loc["layernorm", "p_holm"] < 0.05
     assert table.loc["layernorm", "H1b"] == "not supported"
@@ -103,7 +109,7 @@ def test_a_stable_baseline_leaves_h1b_untested(
     study: Study, tables: tuple[pd.DataFrame, ...], plan: Plan
 ) -> None:
     runs, curve, stability = tables
-    losses = within_rates(study, final_losses(runs, curve))
+    losses = with_settings(study, runs, curve)
     table = sensitivity_table(losses, stability.assign(unstable=False), plan)
     assert set(table["H1b"][1:]) == {"not tested: the baseline is stable at every rate"}
 
@@ -115,7 +121,7 @@ def test_the_best_rate_is_chosen_on_dev_and_reported_on_test(
     # On test another rate would be better: it must not be looked at when choosing.
     other = (runs["variant"] == "none") & (runs["training.learning_rate"] == 1e-2)
     runs.loc[other, "perplexity_test"] = 1.0
-    losses = within_rates(study, final_losses(runs, curve))
+    losses = with_settings(study, runs, curve)
     table = best_rate_table(losses, 0.05).set_index("variant")
     assert table["best_rate"].to_dict() == {"none": 1e-3, "layernorm": 1e-3, "rmsnorm": 1e-3}
     none = np.exp(2.0 + np.array(list(EXTRA.values()))) + 1
@@ -132,6 +138,6 @@ def test_a_rate_at_which_one_seed_diverged_is_never_the_best(
     runs, curve, _ = tables
     best = (runs["variant"] == "layernorm") & (runs["training.learning_rate"] == 1e-3)
     runs.loc[best & (runs["seed"] == 1), ["perplexity_dev", "perplexity_test"]] = np.nan
-    losses = within_rates(study, final_losses(runs, curve))
+    losses = with_settings(study, runs, curve)
     table = best_rate_table(losses, 0.05).set_index("variant")
     assert table.loc["layernorm", "best_rate"] == 1e-2

@@ -32,8 +32,6 @@ CONTRAST = {"t_low": -0.0351, "t_high": -0.0113}
         ([0.02, 0.1, 1.0], "list", "0.02, 0.1 and 1"),
         (-0.02, "higher/lower", "lower"),
         (True, "stable/unstable", "stable"),
-        (CONTRAST, "raises/lowers/leaves", "lowers"),
-        ({"t_low": -0.1, "t_high": 0.1}, "raises/lowers/leaves", "leaves"),
         (None, ".3f", "n/a"),
         (300, "", "300"),
     ],
