@@ -106,10 +106,15 @@ def stable_rates() -> str:
     verdict = verdict_of("stability")
     none, layer = (find(verdict, "sensitivity", variant=v) for v in ("none", "layernorm"))
     base, best = (find(verdict, "best_rate", variant=v) for v in ("none", "layernorm"))
+    scheduled = verdict_of("stability-warmup")
+    warm_none, warm_layer = (
+        find(scheduled, "sensitivity", variant=v)["stable_rates"] for v in ("none", "layernorm")
+    )
     word = {"supported": "Yes", "not supported": "Not shown"}.get(layer["H1b"], "Not tested")
     return (
-        f"{word}: its runs were stable at {layer['stable_rates']} of {layer['rates']} rates, the "
-        f"baseline's at {none['stable_rates']}; its sensitivity to the rate differs by "
+        f"{word}: its runs were stable at {layer['stable_rates']} of {layer['rates']} constant "
+        f"rates, the baseline's at {none['stable_rates']}; with warm-up and a cosine, at "
+        f"{warm_layer} and {warm_none}; its sensitivity to the constant rate differs by "
         f"{interval(layer, '+.3f')} nats; with each at its own best rate, {best['best_rate']:g} "
         f"against {base['best_rate']:g}, its test perplexity differs by "
         f"{interval(best, '+.2f')} (n = {layer['n']})."
@@ -118,13 +123,21 @@ def stable_rates() -> str:
 
 def tokens() -> str:
     """Does it save tokens?"""
-    verdict = verdict_of("confirmatory")
-    row = find(verdict, "efficiency", arm="layernorm")
-    logs = {key: math.log(row[key]) for key in ("token_ratio", "t_low", "t_high")}
-    word = direction(logs, "Yes", "No", "Undecided")
+    short = find(verdict_of("confirmatory"), "efficiency", arm="layernorm")
+    verdict = verdict_of("horizon")
+    long = find(verdict, "efficiency", arm="layernorm,fraction=1")
+    steps = max(row["steps"] for row in verdict["budgets"])
+    last = find(verdict, "budgets", arm=long["arm"], steps=steps)
+    found = {
+        direction({k: math.log(row[k]) for k in ("t_low", "t_high")}, "Yes", "No", "Undecided")
+        for row in (short, long)
+    }
+    word = found.pop() if len(found) == 1 else "It depends on the budget"
     return (
-        f"{word}: for the same dev loss LayerNorm needs {interval(row, '.2f', 'token_ratio')} "
-        f"times the baseline's tokens (n = {row['n']})."
+        f"{word}: for the same dev loss LayerNorm needs {interval(short, '.2f', 'token_ratio')} "
+        f"times the baseline's tokens (n = {short['n']}); over {steps:,} steps of a smaller model "
+        f"{interval(long, '.2f', 'token_ratio')} times, where its dev loss ends "
+        f"{interval(last, '+.3f')} nats away (n = {long['n']})."
     )
 
 

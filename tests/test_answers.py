@@ -26,9 +26,14 @@ def share(ingredient: str, value: float) -> dict[str, object]:
     return {"ingredient": ingredient, "measure": "perplexity", "share": value} | ends
 
 
+def ratio(arm: str, value: float, n: int) -> dict[str, object]:
+    ends = {"t_low": value - 0.05, "t_high": value + 0.05}
+    return {"arm": arm, "token_ratio": value, "n": n} | ends
+
+
 @pytest.fixture
 def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Made-up verdicts of the three studies that are asked; write them with `save`."""
+    """Made-up verdicts of the studies that are asked."""
     monkeypatch.setattr(answers, "verdict_file", lambda study: tmp_path / f"{study}.json")
     contents: dict[str, Any] = {
         "confirmatory": {
@@ -45,9 +50,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
                 for arm in ("layernorm", "rmsnorm", "center")
             ],
             "mechanism": [share("fixed scale", 0.9), share("centring and bias", 0.1)],
-            "efficiency": [
-                {"arm": "layernorm", "token_ratio": 1.5, "t_low": 1.4, "t_high": 1.6, "n": 6}
-            ],
+            "efficiency": [ratio("layernorm", 1.5, 6)],
         },
         "initialisation": {
             "contrasts": [
@@ -67,6 +70,22 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
                 contrast("", "", 0.5, 0.1) | {"variant": "layernorm", "best_rate": 3e-3},
             ],
         },
+        "stability-warmup": {
+            "sensitivity": [
+                {"variant": "none", "stable_rates": 4},
+                {"variant": "layernorm", "stable_rates": 6},
+            ]
+        },
+        "horizon": {
+            "efficiency": [
+                ratio("layernorm,fraction=1", 0.9, 3),
+                ratio("layernorm,fraction=0.1", 7.0, 3),
+            ],
+            "budgets": [
+                contrast("layernorm,fraction=1", "dev_loss", 0.3, 0.1) | {"steps": 300},
+                contrast("layernorm,fraction=1", "dev_loss", -0.2, 0.1) | {"steps": 2000},
+            ],
+        },
     }
     for study, content in contents.items():
         (tmp_path / f"{study}.json").write_text(json.dumps(content), "utf-8")
@@ -81,9 +100,12 @@ def test_each_question_is_answered_with_its_number_and_interval(record: dict[str
     assert "Mostly fixed scale: of LayerNorm's change in perplexity, fixed scale 90% [80%, 100%]" in second  # noqa: E501  # fmt: skip
     assert "Yes: LayerNorm changes perplexity by +2.00 [+1.50, +2.50] at a standard" in third
     assert "-9" not in third
-    assert "Yes: its runs were stable at 5 of 6 rates, the baseline's at 3" in fourth
+    assert "Yes: its runs were stable at 5 of 6 constant rates, the baseline's at 3" in fourth
+    assert "with warm-up and a cosine, at 6 and 4;" in fourth
     assert "0.003 against 0.0003, its test perplexity differs by +0.50 [+0.40, +0.60]" in fourth
-    assert "No: for the same dev loss LayerNorm needs 1.50 [1.40, 1.60] times" in fifth
+    assert "It depends on the budget: for the same dev loss LayerNorm needs 1.50" in fifth
+    assert "2,000 steps of a smaller model 0.90 [0.85, 0.95] times" in fifth
+    assert "its dev loss ends -0.200 [-0.300, -0.100] nats away (n = 3)" in fifth
 
 
 @pytest.mark.parametrize(
@@ -95,8 +117,8 @@ def test_words_follow_from_the_interval(low: float | None, high: float | None, w
 
 
 def test_what_is_missing_is_named(record: dict[str, Any]) -> None:
-    with pytest.raises(AnswerError, match=r"run \./run_all\.sh params/horizon\.yaml"):
-        answers.verdict_of("horizon")
+    with pytest.raises(AnswerError, match=r"run \./run_all\.sh params/pilot\.yaml"):
+        answers.verdict_of("pilot")
     with pytest.raises(AnswerError, match=r"contrasts: 0 rows have \{'arm': 'layrnorm'\}"):
         find(record["confirmatory"], "contrasts", arm="layrnorm")
 
@@ -106,6 +128,7 @@ def test_an_interval_is_written_in_the_measures_digits() -> None:
 
 
 def test_the_readmes_answers_are_those_of_the_results() -> None:
-    if not all(verdict_file(s).is_file() for s in ("confirmatory", "initialisation", "stability")):
-        pytest.skip("the three studies have no record here")
+    asked = ("confirmatory", "initialisation", "stability", "stability-warmup", "horizon")
+    if not all(verdict_file(study).is_file() for study in asked):
+        pytest.skip("a study that is asked has no record here")
     assert as_markdown() in (ROOT / "README.md").read_text("utf-8")
