@@ -172,8 +172,9 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
 
 
 def _small_png(figure: Figure, dpi: float | str) -> bytes:
-    """Draw a PNG of 32 colours, a quarter of the usual size."""
+    """Draw a PNG of 64 colours that lines keep theirs in: a quarter of the usual size."""
     full, small = BytesIO(), BytesIO()
     figure.savefig(full, format="png", dpi=dpi)
-    Image.open(full).convert("RGB").quantize(32).save(small, "png", optimize=True)
+    image = Image.open(full).convert("RGB").quantize(64, Image.Quantize.FASTOCTREE)
+    image.save(small, "png", optimize=True)
     return small.getvalue()

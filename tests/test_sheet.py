@@ -3,12 +3,15 @@ from io import BytesIO
 from pathlib import Path
 
 import matplotlib as mpl
+import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
 from lib import sheet
 from lib.config import Study, load_study
+from lib.figures import look
 from lib.sheet import STYLE, facets, figure_title, save, spread
 
 SETTINGS = ["embedding_std=0.02", "embedding_std=0.3", "embedding_std=1"]
@@ -33,6 +36,22 @@ def test_the_same_data_gives_the_same_small_files(tmp_path: Path) -> None:
     assert contents[0] == contents[1]
     image = Image.open(BytesIO(contents[0][1]))
     assert (image.width, image.mode) == (510, "P")  # 150 dots per inch, of a palette
+
+
+def test_a_small_file_keeps_the_colours_of_its_lines(tmp_path: Path) -> None:
+    variants = ["none", "layernorm", "rmsnorm", "center", "scale", "grad_shrink"]
+    colours = look(variants)["palette"].values()
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(7, 3))
+        for ax in figure.subplots(1, 2):
+            for i, colour in enumerate(colours):
+                ax.plot([0, 1, 2], [i, i + 2, i], color=colour)
+                ax.fill_between([0, 1, 2], [i, i + 2, i], i - 1, color=colour, alpha=0.15)
+        _, png = save(figure, tmp_path, "lines")
+    kept = np.array([rgb for _, rgb in Image.open(png).convert("RGB").getcolors(1 << 16)])
+    for colour in colours:
+        away = np.abs(kept - 255 * np.array(to_rgb(colour))).max(axis=1)
+        assert away.min() <= 2
 
 
 def test_title_names_study_setting_and_seeds(tiny_study: Study) -> None:
