@@ -61,19 +61,19 @@ case "${1:-}" in
   verify)
     shift
     set_up
-    exec python -m lib.archive --verify "$@"
+    exec python -m lib.publish.archive --verify "$@"
     ;;
   paper)
     set_up
-    exec python -m lib.paper
+    exec python -m lib.publish.paper
     ;;
   record)
     shift
     set_up
-    exec python -m lib.site "$@"
+    exec python -m lib.publish.site "$@"
     ;;
   *)
     set_up
-    exec python -m lib.sweep "$@"
+    exec python -m lib.workflow.sweep "$@"
     ;;
 esac

@@ -27,8 +27,10 @@ from pathlib import Path
 
 here = Path.cwd()
 tops = (here.parent / "input", Path("/content"))
-found = [file.parents[1] for top in tops for file in top.glob("**/lib/paths.py")]
-root = next((p for p in [here, *here.parents, *found] if (p / "lib/paths.py").is_file()), None)
+found = [file.parents[2] for top in tops for file in top.glob("**/lib/study/paths.py")]
+root = next(
+    (p for p in [here, *here.parents, *found] if (p / "lib/study/paths.py").is_file()), None
+)
 if root is None:
     raise FileNotFoundError("the repository is not here: clone it, or attach it as a Kaggle input")
 sys.path.insert(0, str(root))
@@ -37,21 +39,21 @@ sys.path.insert(0, str(root))
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from lib.benchmark import build_suite, write_suite
-from lib.config import load_study
-from lib.corpus import (
+from lib.data.corpus import (
     corpus_summary,
     duplication_report,
     load_corpus,
     sampling_table,
     token_class_table,
 )
-from lib.figures import symbol_counts
-from lib.measurement import suite_folder
-from lib.paths import result_file, shown, study_folder
-from lib.preregistration import load_plan, plan_line
-from lib.results import write_json
-from lib.sheet import STYLE, show
+from lib.data.suite import build_suite, write_suite
+from lib.figures.style import STYLE, show
+from lib.figures.training import symbol_counts
+from lib.run.measure import suite_folder
+from lib.study.config import load_study
+from lib.study.paths import result_file, shown, study_folder
+from lib.study.plan import load_plan, plan_line
+from lib.study.record import write_json
 
 # %% tags=["parameters"]
 study: str = "final"  # a name in params/

@@ -26,8 +26,10 @@ from pathlib import Path
 
 here = Path.cwd()
 tops = (here.parent / "input", Path("/content"))
-found = [file.parents[1] for top in tops for file in top.glob("**/lib/paths.py")]
-root = next((p for p in [here, *here.parents, *found] if (p / "lib/paths.py").is_file()), None)
+found = [file.parents[2] for top in tops for file in top.glob("**/lib/study/paths.py")]
+root = next(
+    (p for p in [here, *here.parents, *found] if (p / "lib/study/paths.py").is_file()), None
+)
 if root is None:
     raise FileNotFoundError("the repository is not here: clone it, or attach it as a Kaggle input")
 sys.path.insert(0, str(root))
@@ -36,17 +38,16 @@ sys.path.insert(0, str(root))
 import pandas as pd
 from IPython.display import display
 
-from lib.compute import random_stream
-from lib.config import load_study
-from lib.corpus import load_corpus
-from lib.measurement import measure
-from lib.paths import run_folder, shown, study_folder
-from lib.preregistration import load_plan, plan_line
-from lib.progress import training_progress
-from lib.report import readable, run_takeaway
-from lib.results import run_result, write_result
-from lib.run_figures import show_measurement, show_training
-from lib.training import train
+from lib.analysis.tables import readable, run_takeaway
+from lib.data.corpus import load_corpus
+from lib.figures.run import show_measurement, show_training
+from lib.run.machine import random_stream
+from lib.run.measure import measure, run_result, write_result
+from lib.run.progress import training_progress
+from lib.run.training import train
+from lib.study.config import load_study
+from lib.study.paths import run_folder, shown, study_folder
+from lib.study.plan import load_plan, plan_line
 
 # %% tags=["parameters"]
 study: str = "final"  # a name in params/
@@ -74,7 +75,7 @@ if trained.diverged_at:
     print(f"DIVERGED at step {trained.diverged_at}: its loss or gradient is not finite")
 
 # %%
-show_training(trained, this)
+show_training(trained.trace, trained.curve, this)
 
 # %% [markdown]
 # At every evaluation; gain and bias are means of the embedding normalization's own, where it has
@@ -96,7 +97,7 @@ print("\n".join(measured.notes) or "everything was measured")
 readable(measured.tables.get("tasks"))
 
 # %%
-show_measurement(measured, trained, this)
+show_measurement(measured.tables, trained.curve, this)
 
 # %% [markdown]
 # Norms at the input of block 1 by class of character, loss at shorter contexts, and how logits are

@@ -27,8 +27,10 @@ from pathlib import Path
 
 here = Path.cwd()
 tops = (here.parent / "input", Path("/content"))
-found = [file.parents[1] for top in tops for file in top.glob("**/lib/paths.py")]
-root = next((p for p in [here, *here.parents, *found] if (p / "lib/paths.py").is_file()), None)
+found = [file.parents[2] for top in tops for file in top.glob("**/lib/study/paths.py")]
+root = next(
+    (p for p in [here, *here.parents, *found] if (p / "lib/study/paths.py").is_file()), None
+)
 if root is None:
     raise FileNotFoundError("the repository is not here: clone it, or attach it as a Kaggle input")
 sys.path.insert(0, str(root))
@@ -37,14 +39,15 @@ sys.path.insert(0, str(root))
 import numpy as np
 from IPython.display import Markdown, display
 
-from lib import report
-from lib.collection import collect, read_parquet, read_table, study_results, tidy
-from lib.config import load_study
-from lib.findings import findings
-from lib.paths import result_file, shown, study_folder
-from lib.preregistration import load_plan, plan_line, plan_precedes, standing
-from lib.results import MEASURES, records, write_json
-from lib.verdict import in_words, reach_verdict, suite_contrasts, taken
+from lib.analysis import tables as report
+from lib.analysis.findings import findings
+from lib.analysis.runs import collect, read_parquet, read_table, study_results, tidy
+from lib.analysis.verdict import in_words, reach_verdict, suite_contrasts, taken
+from lib.study.config import load_study
+from lib.study.measures import MEASURES
+from lib.study.paths import result_file, shown, study_folder
+from lib.study.plan import load_plan, plan_line, plan_precedes, standing
+from lib.study.record import records, write_json
 
 # %% tags=["parameters"]
 study: str = "final"  # a name in params/

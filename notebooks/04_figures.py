@@ -26,8 +26,10 @@ from pathlib import Path
 
 here = Path.cwd()
 tops = (here.parent / "input", Path("/content"))
-found = [file.parents[1] for top in tops for file in top.glob("**/lib/paths.py")]
-root = next((p for p in [here, *here.parents, *found] if (p / "lib/paths.py").is_file()), None)
+found = [file.parents[2] for top in tops for file in top.glob("**/lib/study/paths.py")]
+root = next(
+    (p for p in [here, *here.parents, *found] if (p / "lib/study/paths.py").is_file()), None
+)
 if root is None:
     raise FileNotFoundError("the repository is not here: clone it, or attach it as a Kaggle input")
 sys.path.insert(0, str(root))
@@ -35,12 +37,12 @@ sys.path.insert(0, str(root))
 # %%
 import shutil
 
-from lib.collection import collect
-from lib.config import load_study
-from lib.paths import result_file, shown
-from lib.preregistration import load_plan, plan_line
-from lib.results import write_json
-from lib.study_figures import StudyFigures
+from lib.analysis.runs import collect
+from lib.figures.study import StudyFigures
+from lib.study.config import load_study
+from lib.study.paths import result_file, shown
+from lib.study.plan import load_plan, plan_line
+from lib.study.record import write_json
 
 # %% tags=["parameters"]
 study: str = "final"  # a name in params/

@@ -10,9 +10,9 @@ import pytest
 import torch
 import yaml
 
-from lib.config import CorpusConfig, RunConfig, Study
-from lib.corpus import KNOWN, Corpus, load_corpus
-from lib.paths import ROOT, corpus_places
+from lib.data.corpus import KNOWN, Corpus, load_corpus
+from lib.study.config import CorpusConfig, RunConfig, Study
+from lib.study.paths import ROOT, corpus_places
 
 torch.set_num_threads(1)
 

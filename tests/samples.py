@@ -1,7 +1,7 @@
 """Made-up runs of a study, consistent with one another."""
 
-from lib.config import Study
-from lib.results import RunResult
+from lib.study.config import Study
+from lib.study.record import RunResult
 
 PERPLEXITY = {"none": [20.0, 22.0], "layernorm": [19.0, 20.0]}
 

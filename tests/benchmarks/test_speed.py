@@ -15,10 +15,10 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from lib.config import load_study
-from lib.corpus import load_corpus, sample_batch
-from lib.execution import HUGE_PAGES
-from lib.training import _Run
+from lib.data.corpus import load_corpus, sample_batch
+from lib.run.training import _Run
+from lib.study.config import load_study
+from lib.workflow.execution import HUGE_PAGES
 
 pytestmark = pytest.mark.benchmark
 CORES = multiprocessing.cpu_count()
@@ -111,7 +111,7 @@ def test_a_step_is_at_least_as_fast_as_hugging_faces(tmp_path: Path) -> None:
 def test_two_workers_beat_one_process_with_all_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The workers run as `lib.execution` runs a kernel, the peer as a user would start it."""
+    """Workers run as `lib.workflow.execution` runs a kernel, the peer as a user would start it."""
     torch.set_num_threads(CORES)
     (theirs,) = timed([hugging_face_step()], 10)
     for name, value in HUGE_PAGES.items():

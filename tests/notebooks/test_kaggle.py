@@ -9,9 +9,9 @@ from pathlib import Path
 import papermill
 import pytest
 
-from lib.config import load_study
-from lib.corpus import KNOWN
-from lib.paths import ROOT, corpus_places
+from lib.data.corpus import KNOWN
+from lib.study.config import load_study
+from lib.study.paths import ROOT, corpus_places
 
 pytestmark = pytest.mark.slow
 

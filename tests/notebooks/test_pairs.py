@@ -5,7 +5,7 @@ import ast
 import jupytext
 import pytest
 
-from lib.paths import NOTEBOOKS
+from lib.study.paths import NOTEBOOKS
 
 STEMS = ["01_data", "02_train", "03_analysis", "04_figures"]
 

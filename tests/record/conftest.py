@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lib.site import build_site
+from lib.publish.site import build_site
 from tests.record.samples import move_to, write_samples
 
 

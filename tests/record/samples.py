@@ -8,13 +8,14 @@ import nbformat
 import numpy as np
 import pytest
 
-from lib import archive, catalogue, paths, site
-from lib.collection import study_results, tidy
-from lib.config import Study
-from lib.preregistration import Decision, Evidence
-from lib.results import RunResult, write_json
-from lib.statistics import contrast_table
-from lib.verdict import Verdict
+from lib.analysis.paired import contrast_table
+from lib.analysis.rules import Decision, Evidence
+from lib.analysis.runs import study_results, tidy
+from lib.analysis.verdict import Verdict
+from lib.publish import archive, catalogue, site
+from lib.study import paths
+from lib.study.config import Study
+from lib.study.record import RunResult, write_json
 from tests.conftest import TINY
 from tests.samples import sample_runs
 
@@ -80,7 +81,7 @@ def plain_notebook(text: str) -> nbformat.NotebookNode:
 
 
 def write_notebook(path: Path, notebook: nbformat.NotebookNode, **stamp: object) -> None:
-    """Write a notebook stamped as `lib.execution` does; completed unless the stamp says else."""
+    """Write a notebook stamped as `lib.workflow.execution` does; completed unless said else."""
     notebook.metadata["study"] = {"status": "completed", "seconds": 3.0} | stamp
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"  # random otherwise

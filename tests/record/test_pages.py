@@ -7,7 +7,7 @@ import nbformat
 import pandas as pd
 import pytest
 
-from lib.pages import notebook_html, sanitise
+from lib.publish.pages import notebook_html, sanitise
 from tests.record.samples import HOSTILE, PIXEL, hostile_notebook, plain_notebook, write_notebook
 
 

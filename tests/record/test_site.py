@@ -9,9 +9,9 @@ from urllib.parse import unquote
 
 import pytest
 
-from lib import archive
-from lib.catalogue import catalogue, neighbours
-from lib.site import build_site, main
+from lib.publish import archive
+from lib.publish.catalogue import catalogue, neighbours
+from lib.publish.site import build_site, main
 from tests.conftest import Tree
 from tests.record.samples import (
     move_to,
@@ -153,7 +153,9 @@ def test_neighbours_differ_in_one_thing(samples: Path) -> None:
 def test_a_rebuild_renders_no_unchanged_notebook(
     own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lib.pages.notebook_html", lambda path: pytest.fail(f"rendered {path}"))
+    monkeypatch.setattr(
+        "lib.publish.pages.notebook_html", lambda path: pytest.fail(f"rendered {path}")
+    )
     assert build_site().written == []
 
 

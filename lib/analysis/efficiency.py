@@ -1,0 +1,83 @@
+"""How many tokens an arm needs for the same loss, and how arms differ at shorter budgets.
+
+At a constant learning rate the first k steps of a run are those of a run of k steps, so every
+point of its dev curve is the end of a shorter budget.
+"""
+
+import numpy as np
+import pandas as pd
+
+from lib.analysis.paired import t_test
+from lib.analysis.resampling import t_interval
+
+BUDGETS = (100, 150, 300, 600, 1000, 2000)
+"""Steps at which arms are compared, as far as the runs go."""
+
+
+def first_reached(loss: pd.Series, target: float) -> float:
+    """Where a loss (nats, indexed by steps or tokens, in order) first is `target`, interpolated
+    linearly between evaluations; NaN when it never is."""
+    place, values = loss.index.to_numpy(float), loss.to_numpy(float)
+    reached = np.flatnonzero(values <= target)
+    if len(reached) == 0:
+        return np.nan
+    i = int(reached[0])
+    if i == 0:
+        return float(place[0])
+    return float(np.interp(target, [values[i], values[i - 1]], [place[i], place[i - 1]]))
+
+
+def efficiency_table(runs: pd.DataFrame, curve: pd.DataFrame, alpha: float) -> pd.DataFrame:
+    """One row per arm beside its baseline: tokens needed relative to the baseline's, for the loss
+    that both reach in a seed, which is the worse of their two final ones. Below 1: the arm saves
+    tokens. Geometric mean over seeds with its t interval (on logarithms) and p; and in how many
+    seeds the arm reached the baseline's final loss at all. Diverged runs leave their pair out."""
+    losses = {
+        key: part.set_index("step")["dev_loss"].sort_index()
+        for key, part in curve.groupby(["arm", "seed"])
+    }
+    done = runs[runs["status"] == "completed"]
+    completed = set(zip(done["arm"], done["seed"], strict=True))
+    rows = []
+    for arm, baseline in runs.drop_duplicates("arm").set_index("arm")["baseline"].items():
+        if arm == baseline:
+            continue
+        logs, reached = [], 0
+        for seed in runs.loc[runs["arm"] == arm, "seed"]:
+            if not {(arm, seed), (baseline, seed)} <= completed:
+                continue
+            own, other = losses[arm, seed], losses[baseline, seed]
+            common = max(own.iloc[-1], other.iloc[-1])
+            logs.append(np.log(first_reached(own, common) / first_reached(other, common)))
+            reached += int(own.min() <= other.iloc[-1])
+        ratios = np.array(logs)
+        low, high = np.exp(t_interval(ratios, alpha))
+        rows.append(
+            {"arm": arm, "baseline": baseline, "n": len(ratios)}
+            | {"token_ratio": float(np.exp(ratios.mean())) if len(ratios) else np.nan}
+            | {"t_low": float(low), "t_high": float(high), "t_p": t_test(ratios)}
+            | {"reached": reached}
+        )
+    return pd.DataFrame(rows)
+
+
+def budget_table(runs: pd.DataFrame, curve: pd.DataFrame, alpha: float) -> pd.DataFrame:
+    """One row per arm beside its baseline and budget of `BUDGETS`: steps, n, mean paired difference
+    in dev loss (nats) with its t interval. For runs at a constant rate; see the module."""
+    losses = {
+        (arm, step): part.set_index("seed")["dev_loss"]
+        for (arm, step), part in curve.groupby(["arm", "step"])
+    }
+    rows = []
+    for arm, baseline in runs.drop_duplicates("arm").set_index("arm")["baseline"].items():
+        for step in BUDGETS:
+            if arm == baseline or not {(arm, step), (baseline, step)} <= set(losses):
+                continue
+            deltas = (losses[arm, step] - losses[baseline, step]).dropna().to_numpy()
+            low, high = t_interval(deltas, alpha)
+            rows.append(
+                {"arm": arm, "baseline": baseline, "steps": step, "n": len(deltas)}
+                | {"mean_delta": deltas.mean() if len(deltas) else np.nan}
+                | {"t_low": low, "t_high": high}
+            )
+    return pd.DataFrame(rows)

@@ -1,0 +1,235 @@
+"""A study's runs as one table: collect them, and refuse what may not be compared, by name."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from pydantic import ValidationError
+
+from lib.study.config import Study, arm_id
+from lib.study.measures import MEASURES
+from lib.study.paths import run_folder, shown
+from lib.study.plan import load_plan, require_stamps
+from lib.study.record import RunResult
+
+
+class ResultError(ValueError):
+    """Runs that cannot be analysed together; the message names the offender and the remedy."""
+
+
+def collect(study: Study) -> list[RunResult]:
+    """Read all runs of a study from `runs/`, in the order of the design.
+
+    Raises ResultError naming every missing run, or the first that does not belong to the rest, and
+    PreregistrationError for a run made under another plan.
+    """
+    results, missing = [], []
+    for arm in study.arms():
+        for seed in study.seeds:
+            path = run_folder(study.name, arm.id, seed) / "result.json"
+            if path.is_file():
+                results.append(read_result(path))
+            else:
+                missing.append(f"{arm.id} seed {seed}")
+    if missing:
+        raise ResultError(
+            f"study '{study.name}' is incomplete: no result of {'; '.join(missing)}. "
+            f"Run ./run_all.sh params/{study.name}.yaml, which runs only what is not done"
+        )
+    check(study, results)
+    stamps = {f"{r.arm} seed {r.seed}": r.provenance.get("preregistration") for r in results}
+    require_stamps(load_plan(study), stamps)
+    return results
+
+
+def read_result(path: Path) -> RunResult:
+    """Read a result file; ResultError when it is not one of this version's."""
+    try:
+        return RunResult.model_validate_json(path.read_text("utf-8"))
+    except ValidationError as error:
+        fields = ", ".join(str(item["loc"][0]) for item in error.errors())
+        raise ResultError(
+            f"{shown(path)} is of another version (see {fields}); rerun ./run_all.sh, which makes "
+            "it anew from its checkpoint"
+        ) from None
+
+
+def check(study: Study, results: Iterable[RunResult]) -> None:
+    """Raise ResultError unless the runs belong to this study and may be compared: equal study
+    and corpus hash, device, precision, threads and torch; equal tokens; paired by seed."""
+    runs = list(results)
+    for run in runs:
+        expected = study.arm(run.arm).config.model_dump()
+        differing = [
+            f"{section}.{field} is {value!r}, the study says {expected[section].get(field)!r}"
+            for section, fields in run.config.items()
+            for field, value in fields.items()
+            if expected[section].get(field) != value
+        ]
+        if differing or run.study_hash != study.hash:
+            reason = "; ".join(differing) or f"its study hash is {run.study_hash[:12]}"
+            raise _offence(run, f"was made with other parameters: {reason}")
+
+    for field in ("device", "precision", "threads"):
+        _require_equal(field, [(run, None, run.provenance[field]) for run in runs])
+    _require_equal("torch", [(run, None, run.provenance["packages"]["torch"]) for run in runs])
+    _require_equal(
+        "corpus_sha256", [(run, run.config["corpus"]["source"], run.corpus_sha256) for run in runs]
+    )
+
+    completed = [run for run in runs if run.status == "completed"]
+    contexts = [
+        [run.config["model"]["block_size"], run.config["corpus"]["source"]] for run in completed
+    ]
+    _require_equal(
+        "suite_hash",
+        [(run, group, run.suite_hash) for run, group in zip(completed, contexts, strict=True)],
+    )
+    _require_equal("measures", [(run, None, ", ".join(sorted(run.measures))) for run in completed])
+    _require_equal(
+        "tokens",
+        [(run, run.levels | {"model.embedding_norm": None}, run.tokens) for run in completed],
+    )
+    _require_equal(
+        "initial_weights",
+        [
+            (run, [run.seed, run.config["model"] | {"embedding_norm": None}], run.initial_weights)
+            for run in runs
+        ],
+    )
+    _require_equal(
+        "batches",
+        [(run, [run.seed, run.config["corpus"], run.tokens], run.batches) for run in completed],
+    )
+
+
+def _require_equal(field: str, rows: list[tuple[RunResult, Any, Any]]) -> None:
+    """Given (run, group, value), refuse the first run whose value is not its group's usual one."""
+    groups: dict[str, list[tuple[RunResult, Any]]] = {}
+    for run, group, value in rows:
+        groups.setdefault(json.dumps(group, sort_keys=True), []).append((run, value))
+    for members in groups.values():
+        usual = Counter(value for _, value in members).most_common(1)[0][0]
+        for run, value in members:
+            if value != usual:
+                raise _offence(run, f"has {field} {value!r} and the others have {usual!r}")
+
+
+def _offence(run: RunResult, reason: str) -> ResultError:
+    return ResultError(
+        f"run {run.arm} seed {run.seed} {reason}. To make it anew, delete "
+        f"runs/{run.study}/{run.arm}/seed-{run.seed}/result.json and rerun ./run_all.sh"
+    )
+
+
+def variant_and_setting(levels: dict[str, Any]) -> dict[str, str]:
+    """Split an arm's levels into what is compared and what it is compared within."""
+    first, rest = dict(list(levels.items())[:1]), dict(list(levels.items())[1:])
+    return {"variant": arm_id(first), "setting": arm_id(rest) if rest else ""}
+
+
+def other_settings(runs: pd.DataFrame, study: Study, factor: str) -> pd.Series:
+    """Name, for each run, the levels of all factors but the compared one and `factor`; "" when
+    there are none."""
+    others = [name for name in list(study.factors)[1:] if name != factor]
+    names = {arm.id: arm_id({name: arm.levels[name] for name in others}) for arm in study.arms()}
+    return runs["arm"].map(names) if others else pd.Series("", runs.index)
+
+
+def tidy(results: Iterable[RunResult]) -> pd.DataFrame:
+    """One row per run: arm, its baseline, variant (level of the first factor) and setting (the
+    other factors), seed, status, each factor's level, then every measure (NaN if diverged)."""
+    rows = [
+        {
+            "arm": run.arm,
+            "baseline": run.baseline,
+            **variant_and_setting(run.levels),
+            "seed": run.seed,
+            "status": run.status,
+            "diverged_at": run.diverged_at,
+            **run.levels,
+            **dict.fromkeys(MEASURES, np.nan),
+            **{name: np.nan if v is None else v for name, v in run.measures.items()},
+            **run.throughput,
+        }
+        for run in results
+    ]
+    return pd.DataFrame(rows)
+
+
+def read_table(results: Iterable[RunResult], name: str) -> pd.DataFrame:
+    """Join one of the tables that results hold, with arm, variant, setting and seed; a run that
+    diverged has none."""
+    parts = [
+        pd.DataFrame(run.tables[name]).assign(
+            arm=run.arm, seed=run.seed, **variant_and_setting(run.levels)
+        )
+        for run in results
+        if name in run.tables
+    ]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+
+def read_parquet(study: Study, name: Literal["trace", "curve", "items"]) -> pd.DataFrame:
+    """Join the per-step `trace`, the per-evaluation `curve` or the per-question `items` of all
+    runs, with arm, variant, setting and seed."""
+    parts = [
+        pd.read_parquet(run_folder(study.name, arm.id, seed) / f"{name}.parquet").assign(
+            arm=arm.id, seed=seed, **variant_and_setting(arm.levels)
+        )
+        for arm in study.arms()
+        for seed in study.seeds
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def last_point(curve: pd.DataFrame, prefix: str, name: str) -> pd.DataFrame:
+    """From a curve's last step, gather the columns that begin with `prefix` into rows: `name` is
+    the rest of the column's name, `value` its number."""
+    return _point(curve, "max", prefix, name)
+
+
+def first_point(curve: pd.DataFrame, prefix: str, name: str) -> pd.DataFrame:
+    """The same as `last_point`, before the first step of training."""
+    return _point(curve, "min", prefix, name)
+
+
+def _point(curve: pd.DataFrame, end: Literal["min", "max"], prefix: str, name: str) -> pd.DataFrame:
+    chosen = curve[curve["step"] == curve.groupby(["arm", "seed"])["step"].transform(end)]
+    columns = [column for column in curve.columns if column.startswith(prefix)]
+    keys = ["arm", "variant", "setting", "seed"]
+    rows = chosen.melt(keys, columns, var_name=name)
+    rows[name] = rows[name].str.removeprefix(prefix)
+    return rows.dropna(subset="value")
+
+
+def study_results(study: Study, results: list[RunResult]) -> dict[str, Any]:
+    """All of a study in one JSON-ready value: parameters, every run, and the summary of runs."""
+    runs = [result.model_dump(mode="json") for result in results]
+    return {
+        "study": study.model_dump(),
+        "study_hash": study.hash,
+        "runs": runs,
+        "summary": summarise(runs, list(MEASURES)),
+    }
+
+
+def summarise(runs: list[dict[str, Any]], measures: list[str]) -> dict[str, Any]:
+    """Number, mean and sd (n - 1) per arm and measure over completed runs, from runs as JSON. It
+    follows from the runs alone, so that a record can be checked by any later version."""
+    summary: dict[str, Any] = {}
+    for arm in dict.fromkeys(run["arm"] for run in runs):
+        completed = [r for r in runs if r["arm"] == arm and r["status"] == "completed"]
+        for measure in measures:
+            found = [(run["measures"] | run["throughput"]).get(measure) for run in completed]
+            values = [value for value in found if value is not None]
+            summary.setdefault(arm, {})[measure] = {
+                "n": len(values),
+                "mean": float(np.mean(values)) if values else None,
+                "sd": float(np.std(values, ddof=1)) if len(values) > 1 else None,
+            }
+    return summary

@@ -1,0 +1,260 @@
+"""A study's runs as tables and sentences a person reads."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lib.analysis.power import power_table
+from lib.analysis.runs import last_point
+from lib.study.measures import MEASURES
+from lib.study.plan import Plan
+from lib.study.record import RunResult
+
+
+def summary_table(runs: pd.DataFrame) -> pd.DataFrame:
+    """Mean ± standard deviation (n - 1) per arm and measure, over completed runs, from the tidy
+    table of `lib.study.record.tidy`. Diverged runs are counted beside them, never averaged in."""
+    rows = {}
+    for arm, group in runs.groupby("arm", sort=False):
+        completed = group[group["status"] == "completed"]
+        row = {"runs": str(len(group)), "diverged": str(len(group) - len(completed))}
+        for name, measure in MEASURES.items():
+            row[measure.label] = mean_and_sd(completed[name].dropna(), measure.digits)
+        rows[arm] = row
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("arm")
+
+
+def oriented(table: pd.DataFrame) -> pd.DataFrame:
+    """Lay a table with arms down out with arms across while they are few, which is narrower."""
+    return table.T if len(table) <= 6 else table
+
+
+def mean_and_sd(values: pd.Series, digits: int) -> str:
+    """Write a sample as `mean ± sd`; the sd of a single value and the mean of none are n/a."""
+    if values.empty:
+        return "n/a"
+    sd = f"{values.std():,.{digits}f}" if len(values) > 1 else "n/a"
+    return f"{values.mean():,.{digits}f} ± {sd}"
+
+
+def delta_table(runs: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """Per-seed difference arm - baseline in one measure (rows arms, columns seeds), paired within
+    the other factors; then mean and standard deviation. NaN where either run diverged."""
+    by_arm = runs.pivot(index="arm", columns="seed", values=measure)
+    baselines = runs.drop_duplicates("arm").set_index("arm")["baseline"]
+    arms = [arm for arm in baselines.index if arm != baselines[arm]]
+    deltas = pd.DataFrame({arm: by_arm.loc[arm] - by_arm.loc[baselines[arm]] for arm in arms}).T
+    deltas.columns = [f"seed {seed}" for seed in deltas.columns]
+    return deltas.assign(mean=deltas.mean(axis=1), sd=deltas.std(axis=1)).rename_axis("arm")
+
+
+def takeaway(runs: pd.DataFrame, measure: str = "perplexity") -> str:
+    """Say, for each arm, how many seeds it improved and by how much; no claim beyond the sample."""
+    label, lower = MEASURES[measure].label, MEASURES[measure].lower_is_better
+    digits = MEASURES[measure].digits
+    sentences = []
+    for arm, row in delta_table(runs, measure).iterrows():
+        deltas = row.drop(["mean", "sd"]).dropna()
+        better = int(((deltas < 0) if lower else (deltas > 0)).sum())
+        change = f"{row['mean']:+.{digits}f}" if len(deltas) else "n/a"
+        sentences.append(
+            f"{arm}: {label} better than its baseline for {better} of {len(deltas)} seeds, "
+            f"mean change {change}."
+        )
+    return "\n".join(sentences) or "One arm: nothing to compare."
+
+
+def run_takeaway(result: RunResult) -> str:
+    """Say in one sentence what came of a run."""
+    run = f"{result.arm}, seed {result.seed}"
+    if result.diverged_at is not None:
+        return f"{run} diverged at step {result.diverged_at}: nothing was measured."
+    names = ("perplexity", "accuracy", "ece", "macro_accuracy_zero_shot")
+    measured = [
+        f"{MEASURES[name].label} {value:.{MEASURES[name].digits}f}"
+        for name in names
+        if (value := result.measures.get(name)) is not None
+    ]
+    return f"{run}, after {result.steps} steps ({result.tokens:,} tokens): {', '.join(measured)}."
+
+
+def readable(table: pd.DataFrame | None, digits: int = 3) -> pd.DataFrame:
+    """Write a table's numbers with so many digits and what is missing as n/a."""
+    if table is None or table.empty:
+        return pd.DataFrame()
+
+    def text(value: object) -> str:
+        if pd.isna(value):  # type: ignore[call-overload]
+            return "n/a"
+        return f"{value:,.{digits}f}" if isinstance(value, float) else str(value)
+
+    return table.map(text).set_index(table.columns[0])
+
+
+def by_arm(table: pd.DataFrame, rows: list[str], value: str, digits: int) -> pd.DataFrame:
+    """Lay a tidy table out with `rows` down and arms across, each cell mean ± sd over seeds.
+    Cells without any number (a token class that the corpus lacks) are n/a."""
+    if table.empty:
+        return table
+    groups = table.groupby([*rows, "arm"], sort=False)[value]
+    cells = groups.apply(lambda values: mean_and_sd(values.dropna(), digits))
+    return pd.DataFrame(cells.unstack("arm"), columns=list(dict.fromkeys(table["arm"])))
+
+
+def inside_tables(classes: pd.DataFrame, curve: pd.DataFrame) -> list[pd.DataFrame]:
+    """Lay out what happens inside, arms down: norms by class of character (the table
+    `token_classes` of the results), and from the curve's last step the residual norms by blocks
+    passed, log10 of AdamW's second moment by part of the model, and the embedding normalization's
+    own mean gain and bias."""
+    moments = last_point(curve, "second_moment_", "part")
+    moments["value"] = np.log10(moments["value"])
+    tables = [
+        by_arm(classes, ["token_class"], "mean", 3),
+        by_arm(last_point(curve, "residual_norm_", "blocks passed"), ["blocks passed"], "value", 3),
+        by_arm(moments, ["part"], "value", 3),
+        by_arm(last_point(curve, "norm_", "own mean"), ["own mean"], "value", 4),
+    ]
+    return [table.T for table in tables]
+
+
+def task_table(tasks: pd.DataFrame) -> pd.DataFrame:
+    """Accuracy per task and number of shots: n, chance, every arm's mean ± sd, and whether the
+    first arm is near chance: less than two standard errors (over items) above it."""
+    if tasks.empty:
+        return tasks
+    keys = ["task", "shots"]
+    baseline = tasks[tasks["arm"] == tasks["arm"].iloc[0]].groupby(keys, sort=False)
+    facts = baseline[["n", "chance"]].first().round(3)
+    above = baseline["accuracy"].mean() - facts["chance"]
+    facts[""] = np.where(above < 2 * baseline["stderr"].mean(), "near chance", "")
+    return pd.concat([facts, by_arm(tasks, keys, "accuracy", 3)], axis=1)
+
+
+def calibration_table(runs: pd.DataFrame) -> pd.DataFrame:
+    """Calibration per arm, mean ± sd over completed runs."""
+    labels = {
+        "ece": "ECE, 15 equal-mass bins",
+        "ece_null": "ECE of a perfectly calibrated model",
+        "ece_equal_width": "ECE, 15 equal-width bins",
+        "brier": "Brier score",
+        "temperature": "best temperature, fitted on dev",
+        "ece_test": "test ECE",
+        "ece_test_tempered": "test ECE at that temperature",
+        "nll_test_tempered": "test loss at that temperature (nats)",
+    }
+    columns = {
+        label: runs.groupby("arm", sort=False)[name].apply(lambda v: mean_and_sd(v.dropna(), 4))
+        for name, label in labels.items()
+        if name in runs
+    }
+    return pd.DataFrame(columns).T
+
+
+def contrast_overview(contrasts: pd.DataFrame) -> pd.DataFrame:
+    """Lay out all contrasts (rows) in all measures (columns): difference and t interval. Empty for
+    an empty table."""
+    if contrasts.empty:
+        return pd.DataFrame()
+    cells = contrasts.assign(
+        contrast=contrasts["arm"] + " - " + contrasts["baseline"],
+        label=[MEASURES[name].label for name in contrasts["measure"]],
+        cell=[
+            f"{row.mean_delta:+.{digits}f} [{row.t_low:+.{digits}f}, {row.t_high:+.{digits}f}]"
+            for row in contrasts.itertuples()
+            for digits in (MEASURES[str(row.measure)].digits,)
+        ],
+    )
+    table = cells.pivot(index="contrast", columns="label", values="cell")
+    return pd.DataFrame(table.loc[cells["contrast"].unique(), cells["label"].unique()])
+
+
+def contrast_summary(contrasts: pd.DataFrame) -> pd.DataFrame:
+    """Write the contrasts of `lib.analysis.verdict` to be read: contrasts and measures down,
+    statistics across. In brackets, what the interval covers at this n, nominally 95 %."""
+    columns = {}
+    for row in contrasts.to_dict("records"):
+        digits = MEASURES[row["measure"]].digits
+
+        def sample(of: str, row: dict[Any, Any] = row, digits: int = digits) -> str:
+            return f"{row[f'mean_{of}']:.{digits}f} ± {row[f'sd_{of}']:.{digits}f}"
+
+        def interval(kind: str, row: dict[Any, Any] = row, digits: int = digits) -> str:
+            low, high = row[f"{kind}_low"], row[f"{kind}_high"]
+            return f"[{low:+.{digits}f}, {high:+.{digits}f}] ({row[f'{kind}_coverage']:.1%})"
+
+        contrast = f"{row['arm']} - {row['baseline']}"
+        columns[contrast, MEASURES[row["measure"]].label] = {
+            "n (dropped)": f"{row['n']} ({row['n_dropped']})",
+            "baseline, mean ± sd": sample("baseline"),
+            "arm, mean ± sd": sample("arm"),
+            "difference": f"{row['mean_delta']:+.{digits}f}",
+            "t interval (coverage)": interval("t"),
+            "percentile bootstrap (coverage)": interval("percentile"),
+            "BCa bootstrap (coverage)": interval("bca"),
+            "t test p": f"{row['t_p']:.2g}",
+            "Holm p (its family)": "n/a" if pd.isna(row["p_holm"]) else f"{row['p_holm']:.2g}",
+            "sign-flip p (smallest)": (
+                f"{row['sign_flip_p']:.2g} ({row['sign_flip_smallest_p']:.2g})"
+            ),
+            "Wilcoxon p": f"{row['wilcoxon_p']:.2g}",
+            "d_z": f"{row['d_z']:.2f}",
+            "Hedges' g_z": f"{row['g_z']:.2f}",
+            "probability of improvement": f"{row['probability_of_improvement']:.2f}",
+            "equivalence (TOST) p": "n/a" if pd.isna(row["tost_p"]) else f"{row['tost_p']:.2g}",
+            "detectable at this n": f"{row['minimum_detectable_effect']:.{digits}f}",
+            "seeds for the planned effect": (
+                "n/a" if pd.isna(row["seeds_needed"]) else f"{row['seeds_needed']:.0f}"
+            ),
+        }
+    index = pd.MultiIndex.from_tuples(list(columns), names=["contrast", "measure"])
+    return pd.DataFrame(list(columns.values()), index=index)
+
+
+def power_summary(contrasts: pd.DataFrame, alpha: float, power: float) -> pd.DataFrame:
+    """Smallest detectable effect per measure (rows) and number of seeds (columns), from the largest
+    measured sd of paired differences among the arms."""
+    sds = contrasts.groupby("measure", sort=False)["sd_delta"].max().dropna()
+    table = power_table(
+        {str(k): sd for k, sd in sds.items()}, alpha, power, seeds=(3, 5, 8, 12, 20, 40)
+    ).drop(columns="d_z")
+    rows = {
+        MEASURES[name].label: table[name].map(f"{{:.{MEASURES[name].digits}f}}".format)
+        for name in map(str, table)
+    }
+    return pd.DataFrame(rows).T.rename_axis(columns="seeds")
+
+
+def deviation_table(plan: Plan | None) -> pd.DataFrame:
+    """List what was done otherwise than planned: date, what, why."""
+    rows = [deviation.model_dump() for deviation in plan.deviations] if plan else []
+    return pd.DataFrame(rows)
+
+
+def provenance_table(results: list[RunResult]) -> pd.DataFrame:
+    """List what the runs were made with. More than one value in a row is worth a look."""
+
+    def values(of: Callable[[RunResult], object]) -> str:
+        return ", ".join(dict.fromkeys(str(of(run)) for run in results))
+
+    rows = {
+        name: values(lambda run, name=name: run.provenance.get(name))  # type: ignore[misc]
+        for name in ("device", "device_name", "precision", "threads", "cores", "platform")
+    }
+    for package in results[0].provenance["packages"]:
+        rows[package] = values(lambda run, p=package: run.provenance["packages"].get(p))  # type: ignore[misc]
+    rows["git commit"] = values(lambda run: (run.provenance["git_commit"] or "none")[:12])
+    rows["working tree clean"] = values(lambda run: run.provenance["git_clean"])
+    rows["corpus SHA-256"] = values(lambda run: run.corpus_sha256[:12])
+    rows["tokens per run"] = values(lambda run: f"{run.tokens:,}")
+    rows["parameters"] = values(lambda run: f"{run.parameters:,}")
+    rows["runs resumed after a stop"] = str(sum(bool(run.resumed_at) for run in results))
+    return pd.Series(rows, name="").to_frame()
+
+
+def time_table(results: list[RunResult]) -> pd.DataFrame:
+    """Seconds per run by part (rows: part; columns: total over runs, median run)."""
+    seconds = pd.DataFrame([run.seconds for run in results])
+    table = pd.DataFrame({"all runs (s)": seconds.sum(), "median run (s)": seconds.median()})
+    return table.round(2).rename_axis("part")

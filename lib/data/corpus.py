@@ -1,0 +1,274 @@
+"""From bytes to batches: find, verify, encode, split, describe, draw.
+
+Any UTF-8 text works as a corpus, by path; `tinyshakespeare` is known by name and hash.
+"""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from lib.study.config import CorpusConfig
+from lib.study.paths import ROOT, corpus_places, output_root, shown
+
+TRAIN_SHARE = 0.9
+TOKEN_CLASSES = ("alphabetic", "numeric", "punctuation", "whitespace", "end of document")
+_END_OF_DOCUMENT = "\x03\x04"  # ASCII end of text, end of transmission
+
+
+class CorpusError(ValueError):
+    """A corpus that cannot be used; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class KnownCorpus:
+    """Where a corpus comes from and how to tell that it is the right one."""
+
+    file_name: str
+    url: str
+    length: int
+    sha256: str
+
+
+KNOWN = {
+    "tinyshakespeare": KnownCorpus(
+        file_name="tinyshakespeare.txt",
+        url="https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
+        length=1_115_394,
+        sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+    )
+}
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A verified text, encoded and split. Ids are positions in `symbols`, int64 on the CPU."""
+
+    name: str
+    sha256: str
+    text: str
+    symbols: str
+    """The vocabulary: every symbol of the training part, sorted."""
+    train: Tensor
+    """The leading 90 %, cut to the configured fraction; (n,)."""
+    heldout: Tensor
+    """The last 10 %; (n,)."""
+    dev_length: int
+    """Characters of `heldout` before the dev/test cut."""
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.symbols)
+
+    @property
+    def dev(self) -> Tensor:
+        """The first half of the held-out part: choices are made here."""
+        return self.heldout[: self.dev_length]
+
+    @property
+    def test(self) -> Tensor:
+        """The second half of the held-out part: results are reported here."""
+        return self.heldout[self.dev_length :]
+
+    def encode(self, text: str) -> Tensor:
+        """Map a text to ids (n,); CorpusError for a symbol that the training part does not hold."""
+        return _encode(text, self.symbols, self.name)
+
+    def decode(self, ids: Tensor) -> str:
+        """Map ids (n,) back to text."""
+        return "".join(self.symbols[i] for i in ids.tolist())
+
+    def require_length(self, block_size: int) -> None:
+        """Raise CorpusError unless every part holds a window of `block_size` and its targets."""
+        for part in ("train", "dev", "test"):
+            length = len(getattr(self, part))
+            if length <= block_size:
+                raise CorpusError(
+                    f"{self.name}: too short: the {part} part has {length} characters and "
+                    f"model.block_size {block_size} needs {block_size + 1}; give a longer text, "
+                    "a larger corpus.fraction or a smaller block_size"
+                )
+
+
+def load_corpus(config: CorpusConfig) -> Corpus:
+    """Find, verify, encode and split a corpus.
+
+    Raises CorpusError when it is missing and cannot be downloaded, has a wrong hash, is empty or
+    too short, is not UTF-8, or holds a symbol in its held-out part that training never sees.
+    """
+    data, known = _read(config.source)
+    sha256 = hashlib.sha256(data).hexdigest()
+    name = config.source if known else Path(config.source).name
+    if known and (len(data), sha256) != (known.length, known.sha256):
+        raise CorpusError(
+            f"{name}: wrong hash: {len(data):,} bytes with SHA-256 {sha256}, expected "
+            f"{known.length:,} bytes with {known.sha256}; delete that {known.file_name} and rerun"
+        )
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise CorpusError(
+            f"{name}: not UTF-8 at byte {error.start:,}; convert it (iconv -t UTF-8)"
+        ) from None
+    if len(text) < 20:
+        raise CorpusError(f"{name}: empty or too short: {len(text)} characters")
+
+    cut = int(TRAIN_SHARE * len(text))
+    symbols = "".join(sorted(set(text[:cut])))
+    train = _encode(text[: int(config.fraction * cut)], symbols, name)
+    heldout = _encode(text[cut:], symbols, name)
+    return Corpus(name, sha256, text, symbols, train, heldout, _dev_length(text[cut:]))
+
+
+def _encode(text: str, symbols: str, name: str) -> Tensor:
+    ids = {symbol: i for i, symbol in enumerate(symbols)}
+    try:
+        return torch.tensor([ids[symbol] for symbol in text], dtype=torch.int64)
+    except KeyError:
+        unseen = sorted(set(text) - set(symbols))
+        raise CorpusError(
+            f"{name}: symbol {', '.join(map(repr, unseen[:5]))} was unseen in training "
+            "(the first 90 % of the text); remove it, or move it into the training part"
+        ) from None
+
+
+def _read(source: str) -> tuple[bytes, KnownCorpus | None]:
+    known = KNOWN.get(source)
+    if known is None:
+        for path in (Path(source).expanduser(), ROOT / source):
+            if path.is_file():
+                return path.read_bytes(), None
+        raise CorpusError(
+            f"corpus.source: '{source}' is neither a text file nor a known corpus "
+            f"({', '.join(KNOWN)}); give the path of a UTF-8 text"
+        )
+    for path in corpus_places(known.file_name):
+        if path.is_file():
+            return path.read_bytes(), known
+    return _download(source, known).read_bytes(), known
+
+
+def _download(name: str, known: KnownCorpus) -> Path:
+    """Fetch into `data/`; pooch shows a progress bar, checks the hash and then moves into place."""
+    folder = output_root() / "data"
+    try:
+        import pooch  # only here: a Kaggle kernel without internet never needs it
+
+        return Path(
+            pooch.retrieve(
+                known.url, f"sha256:{known.sha256}", known.file_name, folder, progressbar=True
+            )
+        )
+    except Exception as error:
+        reason = "wrong hash" if isinstance(error, ValueError) else type(error).__name__
+        raise CorpusError(
+            f"{name}: not found and not downloaded ({reason}). Provide it in one of "
+            f"three ways: put it at {shown(folder / known.file_name)} (from {known.url}); attach a "
+            f"Kaggle input that holds {known.file_name}; or set corpus.source to a text file's path"
+        ) from error
+
+
+def _dev_length(heldout: str) -> int:
+    """Length of dev: up to the blank line (else the line end) nearest to the middle."""
+    middle = len(heldout) / 2
+    for boundary in (r"\n\n+", r"\n"):
+        ends = [match.end() for match in re.finditer(boundary, heldout)]
+        if ends := [end for end in ends if 0.25 < end / len(heldout) < 0.75]:
+            return min(ends, key=lambda end: abs(end - middle))
+    return int(middle)
+
+
+def sample_batch(
+    ids: Tensor, batch_size: int, block_size: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Draw random windows; return inputs and next characters, both (B, T)."""
+    starts = torch.randint(len(ids) - block_size, (batch_size,), generator=generator)
+    windows = torch.stack([ids[start : start + block_size + 1] for start in starts.tolist()])
+    return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
+
+
+def token_class(symbol: str) -> str:
+    """Name the class of one symbol, one of `TOKEN_CLASSES`."""
+    if symbol in _END_OF_DOCUMENT:
+        return "end of document"
+    if symbol.isspace():
+        return "whitespace"
+    if symbol.isalpha():
+        return "alphabetic"
+    return "numeric" if symbol.isnumeric() else "punctuation"
+
+
+def token_class_table(corpus: Corpus) -> pd.DataFrame:
+    """Count characters per token class (rows) and part (columns); classes not there are n/a."""
+    parts = {name: getattr(corpus, name) for name in ("train", "dev", "test")}
+    counts = {
+        part: Counter(token_class(symbol) for symbol in corpus.decode(ids))
+        for part, ids in parts.items()
+    }
+    table = pd.DataFrame(counts, index=pd.Index(TOKEN_CLASSES, name="token class"))
+    shares = (table / table.sum()).add_suffix(" share")
+    return pd.concat([table.astype("Int64"), shares], axis=1)
+
+
+def duplication_report(corpus: Corpus, gram: int = 24) -> pd.Series:
+    """Measure how much held-out text also stands in the training part, as shares of 1:
+    non-blank lines found verbatim, and windows of `gram` characters found anywhere."""
+    train, heldout = corpus.decode(corpus.train), corpus.decode(corpus.heldout)
+    known_lines = set(train.splitlines())
+    lines = [line for line in heldout.splitlines() if line.strip()]
+    known_grams = {train[i : i + gram] for i in range(len(train) - gram + 1)}
+    grams = [heldout[i : i + gram] for i in range(len(heldout) - gram + 1)]
+    long = [line for line in lines if len(line) >= gram]
+    return pd.Series(
+        {
+            "lines found in train": _share(line in known_lines for line in lines),
+            f"lines of at least {gram} characters found in train": _share(
+                line in known_lines for line in long
+            ),
+            f"{gram}-character windows found in train": _share(g in known_grams for g in grams),
+        },
+        name="share of held-out",
+    )
+
+
+def _share(found: Iterable[bool]) -> float:
+    """Share of what was found; NaN when there was nothing to look for."""
+    values = list(found)
+    return sum(values) / len(values) if values else float("nan")
+
+
+def corpus_summary(corpus: Corpus) -> dict[str, object]:
+    """Describe a corpus in numbers: identity, sizes, vocabulary, classes, duplication."""
+    classes = token_class_table(corpus)["train share"]
+    return {
+        "corpus": corpus.name,
+        "corpus_sha256": corpus.sha256,
+        "characters": len(corpus.text),
+        "symbols": corpus.symbols,
+        "train": len(corpus.train),
+        "heldout": len(corpus.heldout),
+        "dev": len(corpus.dev),
+        "test": len(corpus.test),
+        "train_class_shares": {k: None if pd.isna(v) else v for k, v in classes.items()},
+        "duplication": {
+            k: None if pd.isna(v) else v for k, v in duplication_report(corpus).items()
+        },
+    }
+
+
+def sampling_table(corpus: Corpus, tokens: int) -> pd.Series:
+    """Say how much of the training part a budget of `tokens` drawn characters amounts to."""
+    return pd.Series(
+        {
+            "characters in the training part": f"{len(corpus.train):,}",
+            "characters drawn per run": f"{tokens:,}",
+            "passes over the training part": f"{tokens / len(corpus.train):.3f}",
+        },
+        name="sampling",
+    )

@@ -1,0 +1,4 @@
+"""What is drawn, from tables that `lib.analysis` made.
+
+Imports `lib.study` and `lib.analysis`, and no torch. Start reading at `study`.
+"""

@@ -1,0 +1,180 @@
+"""The sheet that figures are drawn on: its layout, its title, and how it is saved and shown.
+
+Figures are as wide as a printed column or page, so that their text keeps its size in print.
+"""
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from IPython.display import Image as DisplayedImage
+from IPython.display import display
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from PIL import Image
+
+from lib.study.config import Study
+from lib.study.plan import load_plan, standing
+
+STYLE: Any = {  # matplotlib types the keys of a style one by one
+    "figure.dpi": 100,
+    "savefig.dpi": 150,
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "figure.titlesize": 8,
+    "legend.fontsize": 7.5,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "legend.handlelength": 2.6,  # two periods of the longest dash pattern
+    "figure.constrained_layout.use": True,
+    "pdf.fonttype": 42,
+}
+
+COLUMN_WIDTH, PAGE_WIDTH = 3.4, 7.0
+"""Of the printed paper, in inches."""
+_CHARACTERS_PER_INCH = 15
+_WRAPPED = {1: 1, 2: 2, 3: 3, 4: 2}  # panels → panels side by side; more: 3
+
+
+@contextmanager
+def facets(
+    name: str,
+    study: Study,
+    folder: Path,
+    rows: Sequence[str],
+    columns: Iterable[str],
+    *,
+    at_most: int = 6,
+    note: str = "",
+    common_legend: bool = True,
+    height: float = 1.6,
+) -> Iterator[dict[tuple[str, str], Axes]]:
+    """Give an `ax` per (row, column) to draw on; then title the figure, save it and show it.
+
+    Columns are settings; of more than `at_most`, as many are shown, evenly spaced from the first to
+    the last, and the title says so. The rows of a single column stand side by side. `note` is the
+    title's second line, `height` that of a row in inches.
+    """
+    every = list(columns)
+    chosen = spread(every, at_most)
+    with plt.rc_context(STYLE):
+        side_by_side = len(chosen) if len(chosen) > 1 else _WRAPPED.get(len(rows), 3)
+        places = [(row, column) for row in rows for column in chosen]
+        lines = -(-len(places) // side_by_side)
+        width = COLUMN_WIDTH if len(places) == 1 else PAGE_WIDTH
+        size = (width, height * lines + 0.7)
+        figure, axes = plt.subplots(lines, side_by_side, figsize=size, squeeze=False)
+        for unused in axes.flat[len(places) :]:
+            figure.delaxes(unused)
+        yield dict(zip(places, axes.flat, strict=False))
+        if len(chosen) > 1:
+            _align(axes, chosen)
+        if common_legend:
+            _common_legend(figure)
+        title = figure_title(study, _settings_shown(chosen, len(every)))
+        full = "\n".join(filter(None, (title, note)))
+        figure.suptitle(_wrap(full, int(width * _CHARACTERS_PER_INCH)))
+        save(figure, folder, name)
+        show(figure)
+
+
+def spread(items: Sequence[str], at_most: int) -> list[str]:
+    """Take at most so many items, evenly spaced, the first and the last among them."""
+    if len(items) <= at_most:
+        return list(items)
+    return [items[i] for i in np.linspace(0, len(items) - 1, at_most).round().astype(int)]
+
+
+def figure_title(study: Study, shown: str = "") -> str:
+    """Say what a figure's study may claim, which it is, what is shown, and over how many seeds."""
+    kind = standing(study, load_plan(study))
+    return ", ".join(
+        filter(None, (f"{kind}: {study.name}", shown, f"n = {len(study.seeds)} seeds"))
+    )
+
+
+def _settings_shown(chosen: list[str], n: int) -> str:
+    if len(chosen) == n:
+        return chosen[0] if n == 1 else ""
+    which = "the first and the last" if len(chosen) == 2 else f"{len(chosen)}"
+    return f"{which} of {n} settings"
+
+
+def _wrap(text: str, width: int) -> str:
+    return "\n".join(textwrap.fill(line, width) for line in text.splitlines())
+
+
+def _align(axes: Any, settings: list[str]) -> None:
+    """Name each column by its setting, and make the panels of a row comparable: one scale, and one
+    range unless that would flatten a panel to less than a sixth of its height."""
+    between = " = " if len(settings) <= 4 else "\n= "
+    for ax, setting in zip(axes[0], settings, strict=True):
+        ax.set_title(setting.replace("_", " ").replace(",", "\n").replace("=", between))
+    for row in axes:
+        row[0].set_ylabel(max((ax.get_ylabel() for ax in row), key=len))
+        for ax in row[1:]:
+            ax.set_ylabel("")
+        logarithmic = row[0].get_yscale() == "log"
+        if any((ax.get_yscale() == "log") != logarithmic for ax in row):
+            continue
+        limits = np.array([ax.get_ylim() for ax in row])
+        spans = np.ptp(np.log(limits) if logarithmic else limits, axis=1)
+        common = limits[:, 0].min(), limits[:, 1].max()
+        if abs(np.ptp(np.log(common) if logarithmic else common)) <= 6 * spans.min():
+            for ax in row:
+                ax.set_ylim(*common)
+                ax.tick_params(labelleft=ax is row[0])
+    for upper, lower in zip(axes[:-1].flat, axes[1:].flat, strict=True):
+        if upper.get_xlabel() == lower.get_xlabel():
+            upper.set_xlabel("")
+
+
+def _common_legend(figure: Figure) -> None:
+    """Replace the panels' legends by one below them all."""
+    entries: dict[str, dict[type, Any]] = {}
+    for ax in figure.axes:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, {}).setdefault(type(handle), handle)
+        if ax.get_legend():
+            ax.get_legend().remove()  # type: ignore[union-attr]
+    if entries:  # a line and a mark of one label stand over each other
+        handles: Any = [tuple(kinds.values()) for kinds in entries.values()]
+        side_by_side = int(figure.get_figwidth())  # an inch each
+        figure.legend(handles, list(entries), loc="outside lower center", ncols=side_by_side)
+
+
+def show(figure: Figure) -> None:
+    """Show a figure in a notebook as a small PNG: a record of many notebooks stays small."""
+    png = _small_png(figure, "figure")
+    display(DisplayedImage(png, width=int(figure.bbox.width)))
+    plt.close(figure)  # or the notebook would show it again
+
+
+def save(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Write a figure as PDF and PNG, the same bytes for the same data; return both paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pdf, png = folder / f"{name}.pdf", folder / f"{name}.png"
+    figure.savefig(pdf, metadata={"CreationDate": None})
+    png.write_bytes(_small_png(figure, plt.rcParams["savefig.dpi"]))
+    return [pdf, png]
+
+
+def _small_png(figure: Figure, dpi: float | str) -> bytes:
+    """Draw a PNG of 64 colours that lines keep theirs in: a quarter of the usual size."""
+    full, small = BytesIO(), BytesIO()
+    figure.savefig(full, format="png", dpi=dpi)
+    image = Image.open(full).convert("RGB").quantize(64, Image.Quantize.FASTOCTREE)
+    image.save(small, "png", optimize=True)
+    return small.getvalue()

@@ -1,0 +1,122 @@
+"""What happens inside: norms, cosines, residual stream, logits, second moments, the norm's own
+parameters. A snapshot is one forward pass over a few windows, cheap enough to take while training.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from lib.data.corpus import TOKEN_CLASSES, Corpus, token_class
+from lib.run.model import GPT
+
+PARAMETER_GROUPS = ("wte", "wpe", "emb_norm", "attn", "mlp", "ln")
+"""Parts of the model over which AdamW's second moments are averaged."""
+
+
+def mean_cosine(vectors: Tensor) -> float:
+    """Mean cosine similarity over all pairs of different rows of (n, C). 1: all point one way.
+
+    With unit vectors u, the sum over pairs is |Σu|² - n, so no n × n matrix is needed.
+    """
+    unit = F.normalize(vectors.detach().double(), dim=-1)
+    n = len(unit)
+    return float((unit.sum(dim=0).square().sum() - unit.square().sum()) / (n * (n - 1)))
+
+
+@contextmanager
+def recorded_block_inputs(model: GPT) -> Iterator[list[Tensor]]:
+    """Record the residual stream (B, T, C) at the input of every block and after the last."""
+    seen: list[Tensor] = []
+    handles = [
+        block.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+        for block in model.transformer.h
+    ]
+    handles.append(
+        model.transformer.ln_f.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    )
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@torch.no_grad()
+def snapshot(model: GPT, windows: Tensor) -> dict[str, float]:
+    """Describe the model on `windows` (n, T + 1) in one forward pass:
+
+    dev_loss (nats), embedding_norm (mean L2 at block 1), embedding_cosine (among token embeddings),
+    input_cosine (among inputs of block 1), residual_norm_<k> (mean L2 at the input of block k + 1;
+    the last is after all blocks), logit_max and logit_sd (mean over characters), and norm_gain and
+    norm_bias (means) where the embedding normalization has them.
+    """
+    windows = windows.to(model.transformer.wte.weight.device)
+    with recorded_block_inputs(model) as residual:
+        logits = model(windows[:, :-1]).float()  # (n, T, V)
+    loss = F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
+    norms = [float(stream.norm(dim=-1).mean()) for stream in residual]
+    own = dict(model.transformer.emb_norm.named_parameters())
+    return {
+        "dev_loss": float(loss),
+        "embedding_norm": norms[0],
+        "embedding_cosine": mean_cosine(model.transformer.wte.weight),
+        "input_cosine": mean_cosine(residual[0].flatten(0, 1)),
+        **{f"residual_norm_{k}": norm for k, norm in enumerate(norms)},
+        "logit_max": float(logits.amax(dim=-1).mean()),
+        "logit_sd": float(logits.std(dim=-1).mean()),
+        **({"norm_gain": float(own["weight"].mean())} if "weight" in own else {}),
+        **({"norm_bias": float(own["bias"].mean())} if "bias" in own else {}),
+    }
+
+
+def parameter_group(name: str) -> str:
+    """Name the part of the model that a parameter belongs to, one of `PARAMETER_GROUPS`."""
+    parts = name.split(".")  # transformer.h.0.attn.c_attn.weight
+    group = parts[3] if parts[1] == "h" else parts[1]
+    return "ln" if group.startswith("ln_") else group
+
+
+def second_moments(model: GPT, optimizer: torch.optim.Optimizer) -> dict[str, float]:
+    """Mean of AdamW's second moment per parameter group, as `second_moment_<group>`; groups that
+    the model lacks, or that were not updated yet, are left out."""
+    sums: dict[str, list[float]] = {}
+    for name, parameter in model.named_parameters():
+        moment = optimizer.state.get(parameter, {}).get("exp_avg_sq")
+        if moment is not None:
+            total = sums.setdefault(parameter_group(name), [0.0, 0.0])
+            total[0] += float(moment.sum())
+            total[1] += moment.numel()
+    return {f"second_moment_{group}": total / n for group, (total, n) in sums.items()}
+
+
+def norm_by_token_class(
+    corpus: Corpus, ids: Tensor, embedding_norm: NDArray[np.float64]
+) -> pd.DataFrame:
+    """Summarise embedding norms (N,) of the characters `ids` (N,) per token class: n, mean, sd and
+    quartiles. A class that does not occur has n = 0 and no numbers."""
+    classes = np.array([token_class(symbol) for symbol in corpus.symbols])[ids.numpy()]
+    table = pd.DataFrame({"token_class": classes, "norm": embedding_norm})
+    groups = table.groupby("token_class")["norm"]
+    summary = groups.describe()[["count", "mean", "std", "25%", "50%", "75%"]]
+    summary.columns = pd.Index(["n", "mean", "sd", "q25", "median", "q75"])
+    summary = summary.reindex(list(TOKEN_CLASSES)).rename_axis("token_class").reset_index()
+    return summary.assign(n=summary["n"].fillna(0).astype(int))
+
+
+def logit_quantiles(logits: NDArray[np.floating]) -> pd.DataFrame:
+    """Distribution of the logits (N, V) of held-out characters: quantiles over all of them, and of
+    the largest one per character."""
+    probabilities = [0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0]
+    return pd.DataFrame(
+        {
+            "quantile": probabilities,
+            "logit": np.quantile(logits, probabilities),
+            "largest_logit": np.quantile(logits.max(axis=-1), probabilities),
+        }
+    )

@@ -1,0 +1,150 @@
+"""Measures of a trained model over held-out text."""
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from lib.run.model import GPT
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a model says about a text of N characters; the first has no context, so N - 1 scores."""
+
+    logits: NDArray[np.float32]
+    """Unnormalised log-probabilities of every symbol; (N - 1, V)."""
+    target: NDArray[np.int64]
+    """The right symbol; (N - 1,)."""
+    nll: NDArray[np.float64]
+    """Negative log-likelihood of characters 1 … N-1, in nats; (N - 1,)."""
+    correct: NDArray[np.bool_]
+    """Whether the most likely character was the right one; (N - 1,)."""
+    embedding_norm: NDArray[np.float64]
+    """L2 norm of each character's vector entering block 1; (N - 1,)."""
+    seconds: float
+
+
+@torch.no_grad()
+def score(model: GPT, ids: Tensor, batch_size: int) -> Scores:
+    """Score every character of `ids` (N,) but the first, in adjacent windows of `block_size`.
+
+    The windows do not overlap, so a character is predicted from at most `block_size` before it
+    and the first of a window from one; the last window may be shorter.
+    """
+    device = model.transformer.wte.weight.device
+    block_size = model.config.block_size
+    inputs, targets = ids[:-1], ids[1:]
+    whole = len(inputs) // block_size * block_size
+    batches = list(
+        zip(
+            torch.split(inputs[:whole].view(-1, block_size), batch_size),
+            torch.split(targets[:whole].view(-1, block_size), batch_size),
+            strict=True,
+        )
+    )
+    if whole < len(inputs):
+        batches.append((inputs[None, whole:], targets[None, whole:]))
+
+    start = time.perf_counter()
+    parts = []
+    for x, y in batches:
+        x, y = x.to(device), y.to(device)  # (B, T)
+        logits = model(x).float().flatten(0, 1)  # (B T, V)
+        nll = F.cross_entropy(logits, y.flatten(), reduction="none")
+        norm = model.transformer.embed(x).norm(dim=-1).flatten()
+        parts.append([part.cpu() for part in (logits, nll, norm)])
+    logits, nll, norm = (torch.cat(column) for column in zip(*parts, strict=True))
+    return Scores(
+        logits=logits.numpy(),
+        target=targets.numpy(),
+        nll=nll.double().numpy(),
+        correct=(logits.argmax(dim=-1) == targets).numpy(),
+        embedding_norm=norm.double().numpy(),
+        seconds=time.perf_counter() - start,
+    )
+
+
+def perplexity(nll: NDArray[np.float64]) -> float:
+    """Exponential of the mean negative log-likelihood per character; infinite when that is."""
+    with np.errstate(over="ignore"):
+        return float(np.exp(nll.mean()))
+
+
+def evenly_spaced_windows(ids: Tensor, n: int, block_size: int) -> Tensor:
+    """Join `n` windows of `block_size` characters, evenly spaced over `ids`, into (n, T + 1)."""
+    starts = np.linspace(0, len(ids) - block_size - 1, n).astype(int)
+    return torch.stack([ids[start : start + block_size + 1] for start in starts])
+
+
+def loss_by_position(scores: Scores, block_size: int) -> pd.DataFrame:
+    """Mean loss per length of context, over all whole windows of the text behind `scores`.
+
+    Columns: context (how many characters a prediction could see, 1 … block_size) and position_loss
+    (nats).
+    """
+    windows = len(scores.nll) // block_size
+    losses = scores.nll[: windows * block_size].reshape(windows, block_size)
+    context = np.arange(1, block_size + 1)
+    return pd.DataFrame({"context": context, "position_loss": losses.mean(axis=0)})
+
+
+def loss_at_length(by_position: pd.DataFrame, length: int) -> float:
+    """Mean loss (nats) in windows of only `length` characters: those at the head of each window.
+
+    Raises ValueError beyond the context the model was trained with: it has no positions there.
+    """
+    if not 1 <= length <= len(by_position):
+        raise ValueError(
+            f"context length {length} is outside 1 … {len(by_position)}, model.block_size; "
+            "train with a larger block_size to look further"
+        )
+    return float(by_position["position_loss"][:length].mean())
+
+
+def length_table(by_position: pd.DataFrame) -> pd.DataFrame:
+    """Loss in windows of 16, 32, 64, … characters, up to the context and including it."""
+    full = len(by_position)
+    lengths = [length for length in (2**k for k in range(4, 31)) if length < full] + [full]
+    losses = [loss_at_length(by_position, length) for length in lengths]
+    return pd.DataFrame({"length": lengths, "loss": losses, "perplexity": np.exp(losses)})
+
+
+@torch.no_grad()
+def inference_throughput(model: GPT, ids: Tensor, batch_size: int, repetitions: int = 5) -> float:
+    """Characters per second of forward passes over `batch_size` full windows; the median pass."""
+    windows = evenly_spaced_windows(ids, batch_size, model.config.block_size)[:, :-1]
+    windows = windows.to(model.transformer.wte.weight.device)
+    seconds = []
+    for _ in range(repetitions + 1):
+        start = time.perf_counter()
+        model(windows).sum().item()  # a number on the CPU ends the clock on every device
+        seconds.append(time.perf_counter() - start)
+    return windows.numel() / float(np.median(seconds[1:]))  # the first pass warms up
+
+
+def heldout_measures(scores: Scores, dev_length: int) -> dict[str, float]:
+    """Summarise the scores of the whole held-out part; character `dev_length` is test's first."""
+    return {
+        "perplexity": perplexity(scores.nll),
+        "perplexity_dev": perplexity(scores.nll[: dev_length - 1]),
+        "perplexity_test": perplexity(scores.nll[dev_length - 1 :]),
+        "accuracy": float(scores.correct.mean()),
+        "accuracy_test": float(scores.correct[dev_length - 1 :].mean()),
+        "embedding_norm": float(scores.embedding_norm.mean()),
+    }
+
+
+def final_measures(grad_norm: NDArray[np.float64]) -> dict[str, float]:
+    """Gradient norm (L2 over all parameters, before clipping) at the last step and its mean over
+    the last tenth of the steps."""
+    tenth = max(1, len(grad_norm) // 10)
+    return {
+        "grad_norm": float(grad_norm[-1]),
+        "grad_norm_last_tenth": float(grad_norm[-tenth:].mean()),
+    }

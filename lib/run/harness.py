@@ -1,0 +1,214 @@
+"""The LM-Eval harness drives a GPT: its model adapter, and the task suite run through it.
+
+The adapter subclasses `LM` and not `TemplateLM`, which moves white space from the end of a context
+to the continuation: here a line break is a character like any other.
+"""
+
+import contextlib
+import io
+import json
+import logging
+import time
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pandas as pd
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import LM
+from lm_eval.evaluator import evaluate
+from lm_eval.tasks import TaskManager
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+
+from lib.data.corpus import Corpus
+from lib.data.suite import FEW_SHOT, ZERO_SHOT
+from lib.run.model import GPT
+from lib.run.scoring import Likelihood, Question, score_questions
+
+BEGINNING = "\n"
+"""Stands in for an empty context: a line begins."""
+
+
+class CharacterLM(LM):
+    """A GPT and its corpus's vocabulary, as the harness sees a language model.
+
+    It runs any of the harness's tasks that asks for log-likelihoods. A symbol that the training
+    part does not hold raises CorpusError. A context too long for `block_size` loses its beginning
+    and counts in `overflows`.
+    """
+
+    def __init__(self, model: GPT, corpus: Corpus, batch_size: int = 16) -> None:
+        super().__init__()
+        self.model, self.corpus, self.batch_size = model, corpus, batch_size
+        self.overflows = 0
+        """Continuations that were scored with a shortened context."""
+
+    def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
+        """Score continuations: (summed log-probability in nats, whether greedy decoding gives it).
+
+        An empty context becomes a line break. Raises ValueError for a continuation that is empty
+        or longer than `block_size`.
+        """
+        questions, numbers = [], []
+        for _, group in groupby(range(len(requests)), key=lambda i: _asked_together(requests[i])):
+            members = list(group)
+            choices = [self._encode(requests[i].args[1]) for i in members]
+            context = self._encode(requests[members[0]].args[0] or BEGINNING)
+            questions.append(self._fitted(context, choices))
+            numbers.append(members)
+        tasks = [requests[members[0]].task_name or "" for members in numbers]
+        # Questions of one task share their solved examples; those of one length need no padding.
+        order = sorted(range(len(questions)), key=lambda i: (tasks[i], questions[i].packed_length))
+        results: list[tuple[float, bool]] = [(0.0, False)] * len(requests)
+        for i, likelihoods in zip(order, self._scored([questions[i] for i in order]), strict=True):
+            for number, likelihood in zip(numbers[i], likelihoods, strict=True):
+                results[number] = (likelihood.log, likelihood.greedy)
+        return results
+
+    def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
+        """Score whole texts, each after a line break, in windows of `block_size` that predict
+        every character once; the last window is filled up with characters before it."""
+        results = []
+        for request in requests:
+            windows = get_rolling_token_windows(
+                self._encode(request.args[0]),
+                prefix_token=self._encode(BEGINNING)[0],
+                max_seq_len=self.model.config.block_size,
+                context_len=1,
+            )
+            pairs = [make_disjoint_window(window) for window in windows]
+            questions = [Question(context, [predicted]) for context, predicted in pairs]
+            results.append(sum(scores[0].log for scores in self._scored(questions)))
+        return results
+
+    def generate_until(self, requests: list[Instance]) -> list[str]:
+        """Not supported: raises NotImplementedError."""
+        raise NotImplementedError(
+            "CharacterLM scores texts and does not generate; choose tasks of output_type "
+            "multiple_choice or loglikelihood, or call GPT.generate for a sample"
+        )
+
+    def _encode(self, text: str) -> list[int]:
+        return self.corpus.encode(text).tolist()
+
+    def _fitted(self, context: list[int], choices: list[list[int]]) -> Question:
+        block_size = self.model.config.block_size
+        longest, shortest = max(map(len, choices)), min(map(len, choices))
+        if not 0 < shortest <= longest <= block_size:
+            raise ValueError(
+                f"a continuation has {longest if shortest else 0} characters; it must have between "
+                f"1 and block_size, {block_size}: change the task, or use a larger block_size"
+            )
+        question = Question(context, choices)
+        if question.longest > block_size:
+            self.overflows += len(choices)
+            question = Question(context[question.longest - block_size :], choices)
+        return question
+
+    def _scored(self, questions: list[Question]) -> list[list[Likelihood]]:
+        size = self.batch_size
+        batches = (questions[i : i + size] for i in range(0, len(questions), size))
+        return [scores for batch in batches for scores in score_questions(self.model, batch)]
+
+
+def _asked_together(request: Instance) -> tuple[str | None, int | None, str]:
+    """Name what the choices of one question have in common."""
+    return request.task_name, request.doc_id, request.args[0]
+
+
+@dataclass(frozen=True)
+class SuiteResult:
+    """How a model does on the task suite."""
+
+    suite_hash: str
+    table: pd.DataFrame
+    """A row per task and number of shots: task, shots, n, accuracy, stderr (of the accuracy over
+    items), chance, normalised_accuracy (0 at chance, 1 when all is right) and brier (the sum over
+    choices of squared errors of their probabilities; 0 is best)."""
+    macro_zero_shot: float | None
+    """Mean accuracy over tasks without solved examples; None when no task could be asked."""
+    macro_few_shot: float | None
+    """Mean accuracy over tasks, each at its largest number of solved examples that fit."""
+    items: pd.DataFrame
+    """A row per question asked: task, shots, item (its place in the task's file), gold, choice
+    (the likeliest; the first of equals), correct and gold_probability (among the choices)."""
+    overflows: int
+    """Continuations whose context was too long; 0 for a suite built for this `block_size`."""
+    seconds: float
+
+
+def evaluate_suite(model: GPT, corpus: Corpus, folder: Path) -> SuiteResult:
+    """Ask a model every question of the suite that `lib.data.suite.write_suite` wrote to `folder`.
+
+    Raises ValueError when there is none, or it is of another corpus or for a longer `block_size`.
+    """
+    if not (folder / "suite.json").is_file():
+        raise ValueError(f"{folder.name} holds no suite: write one with lib.data.suite.write_suite")
+    suite = json.loads((folder / "suite.json").read_text("utf-8"))
+    if suite["corpus_sha256"] != corpus.sha256:
+        raise ValueError(f"the suite in {folder.name} is of another corpus: build it for this one")
+    if suite["block_size"] > model.config.block_size:
+        raise ValueError(
+            f"the suite in {folder.name} is for block_size {suite['block_size']} and the model has "
+            f"{model.config.block_size}: build a suite for it"
+        )
+    start = time.perf_counter()
+    adapter = CharacterLM(model, corpus)
+    groups = [group for group, members in suite["groups"].items() if members]
+    results = _run(adapter, folder, groups) if groups else {"results": {}, "samples": {}}
+    rows, items = [], []
+    for name, samples in results["samples"].items():
+        task, shots = name.removesuffix("_shot").rsplit("_", 1)
+        measures, chance = results["results"][name], suite["chance"][task]
+        rows.append(
+            {"task": task, "shots": int(shots), "n": len(samples), "accuracy": measures["acc,none"]}
+            | {"stderr": measures["acc_stderr,none"], "chance": chance}
+            | {"normalised_accuracy": (measures["acc,none"] - chance) / (1 - chance)}
+            | {"brier": measures["brier_score,none"]}
+        )
+        items.append(_item_table(task, int(shots), samples))
+    macro = {group: results["results"].get(group, {}) for group in (ZERO_SHOT, FEW_SHOT)}
+    return SuiteResult(
+        suite["hash"],
+        pd.DataFrame(rows),
+        macro[ZERO_SHOT].get("acc,none"),
+        macro[FEW_SHOT].get("acc,none"),
+        pd.concat(items, ignore_index=True) if items else pd.DataFrame(),
+        adapter.overflows,
+        time.perf_counter() - start,
+    )
+
+
+def _run(adapter: CharacterLM, folder: Path, groups: list[str]) -> dict[str, Any]:
+    """Run groups of tasks, without the harness's request cache: it does not know one model from
+    another. Its progress bars and logs stay out of notebooks."""
+    logging.getLogger("lm_eval").setLevel(logging.WARNING)
+    datasets.disable_progress_bars()
+    # The task files name their data relative to themselves, so that they run anywhere.
+    with contextlib.chdir(folder), contextlib.redirect_stderr(io.StringIO()):
+        tasks = TaskManager(include_path=".", include_defaults=False).load(groups)
+        # One bootstrap iteration: 0 would drop every standard error, and accuracy's needs none.
+        results: dict[str, Any] = evaluate(lm=adapter, task_dict=tasks, bootstrap_iters=1)
+    return results
+
+
+def _item_table(task: str, shots: int, samples: list[dict[str, Any]]) -> pd.DataFrame:
+    samples = sorted(samples, key=lambda sample: sample["doc_id"])
+    log = np.array([[score for score, _ in sample["filtered_resps"]] for sample in samples])
+    probability = np.exp(log - log.max(axis=1, keepdims=True))  # (n, choices)
+    probability /= probability.sum(axis=1, keepdims=True)
+    gold, choice = np.array([sample["target"] for sample in samples]), log.argmax(axis=1)
+    return pd.DataFrame(
+        {
+            "task": task,
+            "shots": shots,
+            "item": [sample["doc_id"] for sample in samples],
+            "gold": gold,
+            "choice": choice,
+            "correct": choice == gold,
+            "gold_probability": probability[np.arange(len(gold)), gold],
+        }
+    )

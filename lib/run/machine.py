@@ -1,0 +1,92 @@
+"""The machine under a run: device, precision, determinism, and one random stream per purpose."""
+
+import hashlib
+import os
+import platform
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from importlib.metadata import version
+
+import torch
+
+from lib.study.config import TrainingConfig
+from lib.study.errors import ConfigError
+
+# Deterministic cuBLAS needs this before CUDA starts (PyTorch, "Reproducibility").
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+_PACKAGES = ("torch", "numpy", "scipy", "pandas", "papermill")
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def works(device: str) -> bool:
+    """Tell whether a device can do arithmetic: some report themselves available and then cannot
+    run a kernel (a P100 under a build without sm_60, for one)."""
+    try:
+        return bool((torch.ones(2, 2, device=device) @ torch.ones(2, 2, device=device)).sum() == 8)
+    except (RuntimeError, AssertionError):  # AssertionError: torch built without CUDA
+        return False
+
+
+def choose_device(requested: str) -> torch.device:
+    """Resolve `auto` to the first of CUDA, MPS and CPU that works.
+
+    Raises ConfigError when a device asked for by name does not work.
+    """
+    if requested == "auto":
+        return torch.device(next(name for name in ("cuda", "mps", "cpu") if works(name)))
+    if not works(requested):
+        raise ConfigError(
+            f"training.device: '{requested}' does not work on this machine; use auto or cpu"
+        )
+    return torch.device(requested)
+
+
+def prepare(config: TrainingConfig) -> torch.device:
+    """Choose the device, pin threads, and make every operation deterministic or an error."""
+    device = choose_device(config.device)
+    native_bf16 = device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
+    if config.precision == "bf16" and not native_bf16:
+        raise ConfigError("training.precision: this GPU has no bf16; use fp16 or fp32")
+    torch.set_num_threads(config.threads)
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # never read
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    return device
+
+
+def autocast(config: TrainingConfig, device: torch.device) -> AbstractContextManager[object]:
+    """Return the context in which the forward pass runs at the configured precision."""
+    if config.precision == "fp32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=_DTYPES[config.precision])
+
+
+def random_stream(seed: int, purpose: str) -> torch.Generator:
+    """Return a CPU generator of its own for one seed and purpose, so that drawing from one
+    (sampling text, say) never shifts another (the order of batches)."""
+    key = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(key[:8], "big") >> 1)
+
+
+def describe(config: TrainingConfig, device: torch.device) -> dict[str, object]:
+    """Name all of the machine that may change a number: device, precision, threads, versions."""
+    return {
+        "device": device.type,
+        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name(),
+        "precision": config.precision,
+        "threads": config.threads,
+        "cores": os.cpu_count(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "packages": {"python": platform.python_version()} | {p: version(p) for p in _PACKAGES},
+    }
+
+
+def _cpu_name() -> str:
+    if sys.platform == "linux":
+        with open("/proc/cpuinfo", encoding="utf-8") as file:  # noqa: PTH123
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,216 @@
+"""The GPT and its embedding normalizations. Reads top to bottom; shapes in comments.
+
+B = batch, T = time (characters), C = n_embd, V = vocabulary size, H = heads.
+
+Parameter names are those of GPT-2, nanoGPT and Hugging Face (`transformer.wte.weight`,
+`transformer.h.0.attn.c_attn.weight`, …). Ours alone is `transformer.emb_norm`, the layer under
+study. The output projection is tied to `transformer.wte`, so it has no entry of its own.
+"""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lib.study.config import EmbeddingNorm, ModelConfig
+
+WPE_STD = 0.02
+"""Standard deviation of GPT-2's weights; that of the token embeddings is `embedding_std`."""
+
+
+class Center(nn.Module):
+    """Subtract each token's mean over its features: the centring half of LayerNorm."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(dim=-1, keepdim=True)
+
+
+class Scale(nn.Module):
+    """Multiply by one constant that makes the RMS at initialisation 1; never normalizes.
+
+    Token and position embeddings are independent, so the RMS of their sum is expected to be
+    `sqrt(embedding_std² + 0.02²)`.
+    """
+
+    def __init__(self, embedding_std: float) -> None:
+        super().__init__()
+        self.factor = 1.0 / math.hypot(embedding_std, WPE_STD)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factor
+
+
+class GradShrink(nn.Module):
+    """Pass the value on unchanged and `alpha` of its gradient (GLM-130B, arXiv 2210.02414)."""
+
+    alpha = 0.1
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.alpha * x + (1 - self.alpha) * x.detach()
+
+
+def embedding_normalization(kind: EmbeddingNorm, n_embd: int, embedding_std: float) -> nn.Module:
+    """Return the layer between `E_tok + E_pos` and block 1. To add a variant, add it here and to
+    `lib.study.config.EmbeddingNorm`."""
+    match kind:
+        case "none":
+            return nn.Identity()
+        case "layernorm":  # Ba et al. 2016, arXiv 1607.06450
+            return nn.LayerNorm(n_embd, eps=1e-5)
+        case "rmsnorm":  # Zhang & Sennrich 2019, arXiv 1910.07467; gain, no bias
+            return nn.RMSNorm(n_embd, eps=1e-6)
+        case "center":
+            return Center()
+        case "scale":
+            return Scale(embedding_std)
+        case "grad_shrink":
+            return GradShrink()
+
+
+class CausalSelfAttention(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.n_head = config.n_head
+        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)  # query, key and value in one
+        self.c_proj = nn.Linear(config.n_embd, config.n_embd)
+
+    def forward(self, x: Tensor) -> Tensor:
+        B, T, C = x.shape
+        heads = (B, T, self.n_head, C // self.n_head)
+        q, k, v = (part.view(heads).transpose(1, 2) for part in self.c_attn(x).split(C, dim=-1))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # (B, H, T, C/H)
+        return self.c_proj(y.transpose(1, 2).reshape(B, T, C))  # type: ignore[no-any-return]
+
+
+class MLP(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.c_fc = nn.Linear(config.n_embd, config.mlp_ratio * config.n_embd)
+        self.c_proj = nn.Linear(config.mlp_ratio * config.n_embd, config.n_embd)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.c_proj(F.gelu(self.c_fc(x)))  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """Pre-LN: normalize, transform, add (Xiong et al. 2020, arXiv 2002.04745)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(config.n_embd, eps=1e-5)
+        self.attn = CausalSelfAttention(config)
+        self.ln_2 = nn.LayerNorm(config.n_embd, eps=1e-5)
+        self.mlp = MLP(config)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attn(self.ln_1(x))
+        return x + self.mlp(self.ln_2(x))  # type: ignore[no-any-return]
+
+
+class Transformer(nn.Module):
+    """Everything between character ids and the output projection."""
+
+    def __init__(self, config: ModelConfig, vocab_size: int) -> None:
+        super().__init__()
+        self.wte = nn.Embedding(vocab_size, config.n_embd)
+        self.wpe = nn.Embedding(config.block_size, config.n_embd)
+        self.emb_norm = embedding_normalization(
+            config.embedding_norm, config.n_embd, config.embedding_std
+        )
+        self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+        self.ln_f = nn.LayerNorm(config.n_embd, eps=1e-5)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Map character ids (B, T) to the input of block 1 (B, T, C)."""
+        if ids.shape[1] > self.wpe.num_embeddings:
+            raise ValueError(
+                f"the text is {ids.shape[1]} characters long and model.block_size is "
+                f"{self.wpe.num_embeddings}: shorten it, or train with a larger block_size"
+            )
+        positions = torch.arange(ids.shape[1], device=ids.device)  # (T,)
+        return self.emb_norm(self.wte(ids) + self.wpe(positions))  # type: ignore[no-any-return]
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        for block in self.h:
+            x = block(x)
+        return self.ln_f(x)  # type: ignore[no-any-return]
+
+
+class GPT(nn.Module):
+    """A decoder-only Pre-LN Transformer over characters.
+
+    All weights are drawn from `generator` in one fixed order in which the embedding normalization
+    takes no part, so that for one seed every variant starts from the same numbers.
+    """
+
+    def __init__(self, config: ModelConfig, vocab_size: int, generator: torch.Generator) -> None:
+        super().__init__()
+        with torch.device("meta"):  # no values yet, so torch's global generator is not touched
+            self.transformer = Transformer(config, vocab_size)
+        self.to_empty(device="cpu")
+        self.config = config
+        self._initialise(generator)
+
+    @torch.no_grad()
+    def _initialise(self, generator: torch.Generator) -> None:
+        """GPT-2: N(0, 0.02²), residual projections over sqrt(2 n_layer), biases 0, gains 1."""
+        residual_std = WPE_STD / math.sqrt(2 * self.config.n_layer)
+        for name, parameter in self.named_parameters():
+            if name == "transformer.wte.weight":
+                parameter.normal_(0.0, self.config.embedding_std, generator=generator)
+            elif parameter.ndim == 2:
+                std = residual_std if name.endswith("c_proj.weight") else WPE_STD
+                parameter.normal_(0.0, std, generator=generator)
+            else:
+                parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Map character ids (B, T) to logits (B, T, V); position t predicts character t + 1.
+
+        Raises ValueError when T exceeds `block_size`.
+        """
+        return F.linear(self.transformer(ids), self.transformer.wte.weight)
+
+    @torch.no_grad()
+    def generate(self, ids: Tensor, n: int, generator: torch.Generator) -> Tensor:
+        """Continue `ids` (B, T) by `n` characters sampled at temperature 1; return (B, T + n)."""
+        for _ in range(n):
+            logits = self(ids[:, -self.config.block_size :])[:, -1]  # (B, V)
+            probabilities = logits.float().softmax(dim=-1).cpu()  # one generator on every device
+            chosen = torch.multinomial(probabilities, 1, generator=generator).to(ids.device)
+            ids = torch.cat((ids, chosen), dim=1)
+        return ids
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Number of trainable numbers; tied ones count once."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def weight_decay_groups(model: GPT, weight_decay: float) -> list[dict[str, object]]:
+    """Split the parameters into AdamW groups: weight matrices inside blocks decay; embeddings,
+    norm gains and biases do not. The groups are disjoint and together hold every parameter."""
+
+    def decays(name: str, parameter: nn.Parameter) -> bool:
+        return parameter.ndim == 2 and name.startswith("transformer.h.")
+
+    named = list(model.named_parameters())
+    return [
+        {"params": [p for n, p in named if decays(n, p)], "weight_decay": weight_decay},
+        {"params": [p for n, p in named if not decays(n, p)], "weight_decay": 0.0},
+    ]
+
+
+def hugging_face_layout(state: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Convert a state dict between our layout and Hugging Face GPT-2's; its own inverse.
+
+    Hugging Face keeps the four linear weights of a block transposed (`Conv1D`) and lists the tied
+    output projection a second time, which is dropped here.
+    """
+    linear = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
+    for name, tensor in state.items():
+        if name != "lm_head.weight":
+            yield name, tensor.t().contiguous() if name.endswith(linear) else tensor

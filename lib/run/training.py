@@ -1,0 +1,285 @@
+"""One run: step, trace, checkpoint, resume, divergence.
+
+A run killed at any instant continues from its last checkpoint to bit-identical weights (CPU).
+Initial weights, batches and evaluation draw from separate generators, so neither the variant nor
+the evaluation cadence changes what is trained on.
+"""
+
+import hashlib
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from filelock import FileLock
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from lib.data.corpus import Corpus, sample_batch
+from lib.run.diagnostics import second_moments, snapshot
+from lib.run.evaluation import evenly_spaced_windows
+from lib.run.machine import autocast, prepare, random_stream
+from lib.run.model import GPT, weight_decay_groups
+from lib.study.config import RunConfig, TrainingConfig, digest
+
+_FORMAT = 2  # of checkpoints; another number makes older ones be passed over
+
+Report = Callable[[int, str], None]
+"""Called after every step with the step and, at an evaluation, a line of text (else "")."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What training leaves: a model and the account of how it came about."""
+
+    model: GPT
+    device: torch.device
+    trace: pd.DataFrame
+    """One row per step: step (1 …), loss (nats, before that update), learning_rate, grad_norm (L2
+    over all parameters, before clipping), tokens (so far), second_moment_mean and
+    second_moment_max (AdamW's v over all parameters), seconds (of that step alone)."""
+    curve: pd.DataFrame
+    """One row per evaluation: step (0 = untrained), what `lib.run.diagnostics.snapshot` and
+    `second_moments` say, and seconds."""
+    diverged_at: int | None
+    """Step whose loss or gradient was not finite; None when training completed."""
+    resumed_at: list[int]
+    """Steps at which a killed run was taken up again."""
+    initial_weights: str
+    """SHA-256 of the initial weights outside the embedding norm: equal across arms of a seed."""
+    batches: str
+    """SHA-256 chained over all batches drawn: equal across arms of a seed."""
+
+
+def learning_rate(config: TrainingConfig, step: int) -> float:
+    """Learning rate of update `step` (0 …): constant, or linear warm-up and then a cosine that
+    ends at `final_learning_rate_ratio` with the last update."""
+    if config.schedule == "constant":
+        return config.learning_rate
+    if step < config.warmup_iterations:
+        return config.learning_rate * (step + 1) / config.warmup_iterations
+    length = max(1, config.iterations - 1 - config.warmup_iterations)
+    progress = (step - config.warmup_iterations) / length
+    floor = config.final_learning_rate_ratio
+    return config.learning_rate * (floor + (1 - floor) * (1 + math.cos(math.pi * progress)) / 2)
+
+
+def weights_digest(model: GPT) -> str:
+    """SHA-256 over names and bytes of all weights outside the embedding norm."""
+    result = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        if not name.startswith("transformer.emb_norm"):
+            result.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
+    return result.hexdigest()
+
+
+def train(
+    config: RunConfig, corpus: Corpus, seed: int, folder: Path, report: Report = lambda *_: None
+) -> Trained:
+    """Train one run in `folder`, from its last checkpoint if there is one.
+
+    Raises CorpusError for a corpus shorter than a window and ConfigError for a device or precision
+    that this machine lacks. A loss or gradient that is not finite ends training: see `diverged_at`.
+    """
+    corpus.require_length(config.model.block_size)
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / ".training.lock"):  # the kernel of a killed job may live on a moment
+        run = _Run(config, corpus, seed, folder)
+        while not run.finished:
+            run.advance()
+            line = ""
+            if run.finished or run.step % config.evaluation.interval == 0:
+                line = run.evaluate()
+            if run.finished or run.step % config.training.checkpoint_interval == 0:
+                run.save()
+            report(run.step, line)
+        return run.trained()
+
+
+class _Run:
+    """The moving parts of one run; all that a checkpoint must hold is an attribute here."""
+
+    def __init__(self, config: RunConfig, corpus: Corpus, seed: int, folder: Path) -> None:
+        self.config, self.corpus = config, corpus
+        training = config.training
+        self.device = prepare(training)
+        model = GPT(config.model, corpus.vocab_size, random_stream(seed, "weights"))
+        self.initial_weights = weights_digest(model)
+        self.model = model.to(self.device)
+        self.optimizer = torch.optim.AdamW(
+            weight_decay_groups(self.model, training.weight_decay),
+            lr=training.learning_rate,
+            betas=(training.beta1, training.beta2),
+            eps=training.eps,
+            fused=True,
+        )
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=training.precision == "fp16")
+        self.batch_stream = random_stream(seed, "batches")
+        self.batches = ""
+        self.dev = evenly_spaced_windows(
+            corpus.dev, config.evaluation.dev_windows, config.model.block_size
+        )
+        self.step = 0
+        self.diverged_at: int | None = None
+        self.resumed_at: list[int] = []
+        self.trace: list[dict[Any, Any]] = []
+        self.curve: list[dict[Any, Any]] = []
+        self.checkpoints = folder / "checkpoints" / _identity(config, corpus, seed)
+        if not self.load():
+            self.evaluate()
+
+    @property
+    def finished(self) -> bool:
+        return self.step == self.config.training.iterations or self.diverged_at is not None
+
+    def advance(self) -> None:
+        """Make one update, or set `diverged_at`."""
+        training = self.config.training
+        start = time.perf_counter()
+        rate = learning_rate(training, self.step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        loss = self._backward(*self._next_batch())
+        self.scaler.unscale_(self.optimizer)
+        parameters = list(self.model.parameters())
+        norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
+        # With fp16 the scaler skips an overflowing update and lowers its scale: no divergence.
+        finite = math.isfinite(loss) and (self.scaler.is_enabled() or bool(norm.isfinite()))
+        self.step += 1
+        if finite:
+            if training.gradient_clip is not None:
+                clip_grads_with_norm_(parameters, training.gradient_clip, norm)
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            self.diverged_at = self.step
+        self.optimizer.zero_grad(set_to_none=True)
+        tokens = self.step * training.batch_size * self.config.model.block_size
+        self.trace.append(
+            {"step": self.step, "loss": loss, "learning_rate": rate, "grad_norm": float(norm)}
+            | {"tokens": tokens, **self._second_moments()}
+            | {"seconds": time.perf_counter() - start}
+        )
+
+    def _next_batch(self) -> tuple[Tensor, Tensor]:
+        """Draw inputs and targets, both (B, T), and chain their hash."""
+        x, y = sample_batch(
+            self.corpus.train,
+            self.config.training.batch_size,
+            self.config.model.block_size,
+            self.batch_stream,
+        )
+        self.batches = hashlib.sha256(self.batches.encode() + x.numpy().tobytes()).hexdigest()
+        return x.to(self.device), y.to(self.device)
+
+    def _backward(self, x: Tensor, y: Tensor) -> float:
+        """Add up the gradient of the mean loss over micro-batches; return that loss in nats."""
+        training = self.config.training
+        size = training.micro_batch_size or training.batch_size
+        total = 0.0
+        for inputs, targets in zip(torch.split(x, size), torch.split(y, size), strict=True):
+            with autocast(training, self.device):
+                logits = self.model(inputs)  # (b, T, V)
+                loss = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+            loss = loss * (size / training.batch_size)
+            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            total += loss.item()
+        return total
+
+    def _second_moments(self) -> dict[str, float]:
+        moments = [s["exp_avg_sq"] for s in self.optimizer.state.values() if "exp_avg_sq" in s]
+        if not moments:  # no update has been made yet
+            return {"second_moment_mean": 0.0, "second_moment_max": 0.0}
+        size = sum(moment.numel() for moment in moments)
+        return {
+            "second_moment_mean": float(torch.stack([m.sum() for m in moments]).sum()) / size,
+            "second_moment_max": float(torch.stack([m.max() for m in moments]).max()),
+        }
+
+    def evaluate(self) -> str:
+        """Add a point to the dev curve; return it as a line of text."""
+        start = time.perf_counter()
+        point = snapshot(self.model, self.dev) | second_moments(self.model, self.optimizer)
+        point["seconds"] = time.perf_counter() - start
+        self.curve.append({"step": self.step, **point})
+        loss, norm = point["dev_loss"], point["embedding_norm"]
+        return f"step {self.step}: dev loss {loss:.4f}, embedding norm {norm:.2f}"
+
+    def save(self) -> None:
+        """Write a checkpoint; it gets its final name when complete, then older ones go."""
+        final = self.checkpoints / f"step-{self.step:08d}"
+        partial = self.checkpoints / f"partial-{os.getpid()}"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        save_file(self.model.state_dict(), partial / "weights.safetensors")
+        torch.save(self._state(), partial / "state.pt")
+        pd.DataFrame(self.trace).to_parquet(partial / "trace.parquet")
+        pd.DataFrame(self.curve).to_parquet(partial / "curve.parquet")
+        partial.rename(final)
+        for other in self.checkpoints.iterdir():
+            if other != final:
+                shutil.rmtree(other)
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "batch_stream": self.batch_stream.get_state(),
+            "batches": self.batches,
+            "step": self.step,
+            "diverged_at": self.diverged_at,
+            "resumed_at": self.resumed_at,
+        }
+
+    def load(self) -> bool:
+        """Take up the last complete checkpoint; return whether there was one."""
+        last = max(self.checkpoints.glob("step-*"), default=None)
+        if last is None:
+            return False
+        state = torch.load(last / "state.pt", map_location="cpu", weights_only=True)
+        self.model.load_state_dict(load_file(last / "weights.safetensors"))
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+        self.batch_stream.set_state(state["batch_stream"])
+        self.batches = state["batches"]
+        self.step = state["step"]
+        self.diverged_at = state["diverged_at"]
+        self.resumed_at = state["resumed_at"] + ([] if self.finished else [self.step])
+        self.trace = pd.read_parquet(last / "trace.parquet").to_dict("records")
+        self.curve = pd.read_parquet(last / "curve.parquet").to_dict("records")
+        return True
+
+    def trained(self) -> Trained:
+        return Trained(
+            self.model,
+            self.device,
+            pd.DataFrame(self.trace),
+            pd.DataFrame(self.curve),
+            self.diverged_at,
+            self.resumed_at,
+            self.initial_weights,
+            self.batches,
+        )
+
+
+def _identity(config: RunConfig, corpus: Corpus, seed: int) -> str:
+    """Name what a checkpoint belongs to. Other parameters get another name, so that changing a
+    study neither resumes from foreign weights nor deletes what was computed before."""
+    training = config.training.model_dump(exclude={"checkpoint_interval"})
+    parts = [
+        _FORMAT,
+        corpus.sha256,
+        config.corpus.fraction,
+        config.model.model_dump(),
+        training,
+        seed,
+    ]
+    return digest(parts)[:16]

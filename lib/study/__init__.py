@@ -1,0 +1,4 @@
+"""What is asked: parameters, plan, measures, variants, places, and the schema of a result.
+
+Imports no other room and no torch. Start reading at `config`.
+"""

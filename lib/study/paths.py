@@ -1,0 +1,80 @@
+"""Where things are: the repository, what a study writes, and where a corpus may lie.
+
+On Kaggle the repository is a read-only input, so everything a run writes goes to the working
+folder beside the inputs; everywhere else it goes to the repository itself.
+"""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PARAMS = ROOT / "params"
+NOTEBOOKS = ROOT / "notebooks"
+
+
+def kaggle_folder(root: Path = ROOT) -> Path | None:
+    """Return Kaggle's top folder (it holds `input/` and `working/`), or None elsewhere.
+
+    A repository that lies below some `input/` with a `working/` beside it is on Kaggle.
+    """
+    candidates = [parent.parent for parent in root.parents if parent.name == "input"]
+    return next((k for k in [*candidates, Path("/kaggle")] if (k / "working").is_dir()), None)
+
+
+def output_root(root: Path = ROOT) -> Path:
+    """Return the folder under which `runs/`, `data/` and `papers/` are written."""
+    kaggle = kaggle_folder(root)
+    if kaggle is not None and root.is_relative_to(kaggle / "input"):
+        return kaggle / "working"
+    return root
+
+
+RUNS = output_root() / "runs"
+RESULT_FORMAT = 2
+"""Increase it when the fields of a result change: a sweep then makes results anew, from
+checkpoints."""
+PAPER = output_root() / "papers" / "embedding-norm"
+TEMPLATES = ROOT / "papers" / "embedding-norm" / "templates"
+
+
+def study_folder(study: str) -> Path:
+    """Work in progress of one study: `runs/<study>/`."""
+    return RUNS / study
+
+
+def run_folder(study: str, arm: str, seed: int) -> Path:
+    """Work in progress of one run: `runs/<study>/<arm>/seed-<seed>/`."""
+    return study_folder(study) / arm / f"seed-{seed}"
+
+
+def executed_notebook(notebook: str, study: str, arm: str = "", seed: int = 0) -> Path:
+    """Where the executed copy of a notebook goes, e.g. `runs/final/03_analysis.ipynb`."""
+    folder = run_folder(study, arm, seed) if arm else study_folder(study)
+    return folder / f"{notebook}.ipynb"
+
+
+def result_file(notebook: str, study: str, arm: str = "", seed: int = 0) -> Path:
+    """Where the one result goes that a notebook declares."""
+    if arm:
+        return run_folder(study, arm, seed) / "result.json"
+    return study_folder(study) / f"{notebook}.json"
+
+
+def shown(path: Path) -> str:
+    """Write a path relative to where outputs go, so that no machine's folders enter the record."""
+    for base in (output_root(), ROOT):
+        if path.is_relative_to(base):
+            return path.relative_to(base).as_posix()
+    return path.name
+
+
+def corpus_places(file_name: str) -> list[Path]:
+    """List where a corpus file may lie, in search order; none of them need exist."""
+    places = [
+        ROOT / "data" / file_name,
+        output_root() / "data" / file_name,
+        ROOT.parent / "shared" / "data" / file_name,
+    ]
+    kaggle = kaggle_folder()
+    if kaggle is not None:
+        places += sorted((kaggle / "input").glob(f"**/{file_name}"))
+    return places

@@ -1,0 +1,103 @@
+"""What a run leaves behind: its measures, its provenance, and how they are written."""
+
+import json
+import os
+import subprocess
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+from pydantic import BaseModel, ConfigDict
+
+from lib.study.measures import MEASURES
+from lib.study.paths import ROOT
+
+
+class RunResult(BaseModel):
+    """All that is known of one run. `measures` and `tables` repeat exactly on the same machine and
+    versions; `seconds` and `throughput` do not."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    study: str
+    study_hash: str
+    arm: str
+    baseline: str
+    levels: dict[str, Any]
+    seed: int
+    config: dict[str, Any]
+    corpus_sha256: str
+    suite_hash: str | None
+    status: Literal["completed", "diverged"]
+    diverged_at: int | None
+    resumed_at: list[int]
+    steps: int
+    tokens: int
+    parameters: int
+    initial_weights: str
+    batches: str
+    final_weights: str
+    measures: dict[str, float | None]
+    tables: dict[str, list[dict[str, Any]]]
+    throughput: dict[str, float]
+    seconds: dict[str, float]
+    provenance: dict[str, Any]
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        """Show as a table in a notebook, and keep the whole result in it as JSON."""
+        rows: dict[str, str] = {"run": f"{self.study} / {self.arm} / seed {self.seed}"}
+        rows["status"] = self.status + (f" at step {self.diverged_at}" if self.diverged_at else "")
+        rows["parameters"], rows["tokens"] = f"{self.parameters:,}", f"{self.tokens:,}"
+        for name, measure in MEASURES.items():
+            value = (self.measures | self.throughput).get(name)
+            rows[measure.label] = "n/a" if value is None else f"{value:,.{measure.digits}f}"
+        table = pd.Series(rows, name="").to_frame()
+        return {
+            "application/json": self.model_dump(mode="json"),
+            "text/html": table.to_html(),
+            "text/plain": table.to_string(),
+        }
+
+
+def records(table: pd.DataFrame) -> list[dict[Any, Any]]:
+    """Write a table as JSON-ready rows; NaN, which JSON lacks, becomes None."""
+    rows = table.to_dict("records")
+    return [{key: None if pd.isna(v) else v for key, v in row.items()} for row in rows]
+
+
+@lru_cache(maxsize=1)
+def git_state() -> dict[str, object]:
+    """Name the commit, and whether the working tree was clean, apart from the record that studies
+    write; None where there is no git."""
+
+    def git(*words: str) -> str | None:
+        try:
+            command = ["git", "-C", str(ROOT), *words]
+            return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        except (OSError, subprocess.CalledProcessError):
+            return None
+
+    commit, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", ":!papers")
+    return {
+        "git_commit": commit.strip() if commit else None,
+        "git_clean": None if changes is None else not changes.strip(),
+    }
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file atomically: it is either whole or not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", "utf-8")
+    partial.replace(path)
+
+
+def status_of(output: Path) -> dict[str, Any]:
+    """Return an executed notebook's stamp: status (completed, failed, unfinished) and reason."""
+    try:
+        metadata = json.loads(output.read_text("utf-8"))["metadata"]
+    except (OSError, ValueError, KeyError):
+        return {"status": "unfinished", "reason": "no readable notebook"}
+    stamp: dict[str, Any] = metadata.get("study") or {"status": "unfinished", "reason": "killed"}
+    return stamp

@@ -1,0 +1,207 @@
+"""Run one notebook under papermill and say honestly how it went.
+
+A notebook is done only when papermill ended without an error, every cell completed, and the result
+that the notebook declares was written. Papermill alone does not tell: a killed kernel or a timeout
+leaves a notebook whose cells all read `completed`, and a misspelt parameter only warns.
+"""
+
+import argparse
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import papermill
+from filelock import FileLock, Timeout
+from traitlets.config import Config
+
+from lib.study.config import Study, load_study
+from lib.study.errors import ConfigError, unknown
+from lib.study.paths import NOTEBOOKS, ROOT, RUNS, executed_notebook, result_file, shown
+from lib.study.plan import load_plan
+
+START_ATTEMPTS = 3
+GPUS = "STUDY_GPUS"
+"""Environment variable that lists the GPUs a sweep may use, e.g. `0,1`."""
+
+
+class ExecutionError(RuntimeError):
+    """A notebook that did not complete; the message says why and where it is kept."""
+
+
+def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
+    """Execute `notebooks/<notebook>.ipynb` for a study (and a run of it); return the result's path.
+
+    Raises ConfigError for an arm, a seed or a parameter that does not exist, and ExecutionError
+    when the notebook fails; the notebook is kept, stamped with the reason.
+    """
+    source = NOTEBOOKS / f"{notebook}.ipynb"
+    parameters: dict[str, Any] = {"study": study.name}
+    if arm:
+        parameters |= {"arm": study.arm(arm).id, "seed": study.require_seed(seed)}
+    require_declared(source, parameters)
+    plan = load_plan(study)
+    output = executed_notebook(notebook, study.name, arm, seed)
+    result = result_file(notebook, study.name, arm, seed)
+    output.parent.mkdir(parents=True, exist_ok=True)
+
+    with FileLock(output.with_suffix(".lock")), gpu() as device:
+        result.unlink(missing_ok=True)  # an earlier result must not pass for this one's
+        os.environ.update(_environment(study, device))
+        start = time.perf_counter()
+        error = _run_papermill(source, output, parameters)
+        reason = error or _unclean(output) or _missing(result)
+        _stamp(output, reason, time.perf_counter() - start, plan.hash if plan else None)
+        if reason:
+            result.unlink(missing_ok=True)
+            raise ExecutionError(f"{reason}; see {shown(output)}")
+    return result
+
+
+def require_declared(source: Path, parameters: dict[str, Any]) -> None:
+    """Raise ConfigError for a parameter that the notebook's parameters cell does not declare."""
+    if not source.is_file():
+        names = [path.stem for path in sorted(NOTEBOOKS.glob("*.ipynb"))]
+        raise ConfigError(f"notebook: {unknown(source.stem, names)}")
+    declared = list(papermill.inspect_notebook(str(source)))
+    for name in parameters:
+        if name not in declared:
+            raise ConfigError(f"parameter of {source.stem}: {unknown(name, declared)}")
+
+
+HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+"""Large pages for large tensors: a training step is a twentieth faster. Other C libraries than
+glibc ignore it; numbers stay the same."""
+
+
+def _environment(study: Study, device: str | None) -> dict[str, str]:
+    """What the kernel inherits: nobody watching, threads pinned, one GPU of its own."""
+    threads = str(study.training.threads)
+    variables = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    environment = dict.fromkeys(variables, threads) | {"STUDY_HEADLESS": "1", **HUGE_PAGES}
+    return environment if device is None else environment | {"CUDA_VISIBLE_DEVICES": device}
+
+
+@contextlib.contextmanager
+def gpu() -> Iterator[str | None]:
+    """Hold one of the GPUs listed in `STUDY_GPUS` that no other job holds; None without a list."""
+    devices = [device for device in os.environ.get(GPUS, "").split(",") if device]
+    if not devices:
+        yield None
+        return
+    RUNS.mkdir(parents=True, exist_ok=True)
+    while True:
+        for device in devices:
+            with contextlib.suppress(Timeout), FileLock(RUNS / f".gpu-{device}.lock", timeout=0):
+                yield device
+                return
+        time.sleep(0.2)
+
+
+def _run_papermill(source: Path, output: Path, parameters: dict[str, Any]) -> str | None:
+    """Execute; return None or what went wrong. Only a kernel that did not start is tried again."""
+    for attempt in range(1, START_ATTEMPTS + 1):
+        # A socket folder of its own: over TCP, kernels started at once sometimes take one port.
+        sockets = tempfile.mkdtemp(prefix="k")
+        try:
+            papermill.execute_notebook(
+                str(source),
+                str(output),
+                parameters,
+                kernel_name="python3",
+                progress_bar=False,
+                start_timeout=120,
+                autosave_cell_every=5,
+                cwd=str(ROOT),
+                config=Config(
+                    {"KernelManager": {"transport": "ipc", "ip": str(Path(sockets) / "k")}}
+                ),
+            )
+            return None
+        except papermill.PapermillExecutionError as error:
+            return f"{error.ename}: {error.evalue}"
+        except Exception as error:
+            if attempt == START_ATTEMPTS or _started(output):
+                return f"{type(error).__name__}: {error}"
+            print(f"{source.stem}: kernel did not start ({error}); trying again", file=sys.stderr)
+        finally:
+            shutil.rmtree(sockets, ignore_errors=True)
+    raise AssertionError("unreachable")
+
+
+def _code_cells(output: Path) -> list[Any]:
+    if not output.is_file():
+        return []
+    return [cell for cell in nbformat.read(output, as_version=4).cells if cell.cell_type == "code"]
+
+
+def _started(output: Path) -> bool:
+    return any(cell.metadata.get("papermill", {}).get("start_time") for cell in _code_cells(output))
+
+
+def _unclean(output: Path) -> str | None:
+    """Return why a notebook does not count as executed, or None."""
+    for number, cell in enumerate(_code_cells(output), start=1):
+        status = cell.metadata.get("papermill", {}).get("status")
+        if status != "completed" or cell.execution_count is None:
+            return f"code cell {number} is {status or 'not executed'}"
+        if any(out.output_type == "error" for out in cell.outputs):
+            return f"code cell {number} raised an error"
+    return None
+
+
+def _missing(result: Path) -> str | None:
+    return None if result.is_file() else f"the notebook wrote no {shown(result)}"
+
+
+def _stamp(output: Path, reason: str | None, seconds: float, plan: str | None) -> None:
+    """Write status and plan into the notebook: as metadata, and a failure also as its first cell.
+    Folders of this machine are taken out."""
+    if not output.is_file():
+        return
+    notebook = nbformat.read(output, as_version=4)
+    stamp: dict[str, Any] = {
+        "status": "failed" if reason else "completed",
+        "seconds": round(seconds, 2),
+    }
+    stamp["preregistration"] = plan
+    notebook.metadata["study"] = stamp | ({"reason": reason} if reason else {})
+    record = notebook.metadata.get("papermill", {})
+    for key in ("input_path", "output_path"):
+        if record.get(key):
+            record[key] = shown(Path(record[key]))
+    if reason:
+        cell = nbformat.v4.new_markdown_cell(f"# FAILED\nThis run did not complete: `{reason}`")
+        notebook.cells.insert(0, cell)
+    partial = output.with_suffix(".partial")
+    nbformat.write(notebook, partial)
+    partial.replace(output)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line: `python -m lib.workflow.execution 02_train --study final --arm none`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m lib.workflow.execution", description=main.__doc__
+    )
+    parser.add_argument("notebook", help="name in notebooks/, e.g. 02_train")
+    parser.add_argument("--study", required=True, help="name or path of a parameter file")
+    parser.add_argument("--arm", default="", help="02_train only")
+    parser.add_argument("--seed", type=int, default=0, help="02_train only")
+    options = parser.parse_args(arguments)
+    try:
+        result = execute(options.notebook, load_study(options.study), options.arm, options.seed)
+    except (ConfigError, ExecutionError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(shown(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

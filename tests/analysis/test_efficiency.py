@@ -1,0 +1,66 @@
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from lib.analysis.efficiency import budget_table, efficiency_table, first_reached
+
+STEPS = np.arange(0, 301, 25)
+
+
+def loss_of(loss: object) -> pd.Series:
+    return pd.Series(loss, index=STEPS)
+
+
+def study(speed: dict[int, float]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """A straight fall from 4 nats, a hundredth a step; in `layernorm` at a speed of its own."""
+    runs, curves = [], []
+    for seed, factor in speed.items():
+        for arm, rate in (("none", 1.0), ("layernorm", factor)):
+            key = {"arm": arm, "baseline": "none", "seed": seed, "status": "completed"}
+            runs.append(key)
+            curves.append(pd.DataFrame(key | {"step": STEPS, "dev_loss": 4 - 0.01 * rate * STEPS}))
+    return pd.DataFrame(runs), pd.concat(curves, ignore_index=True)
+
+
+def test_the_step_is_interpolated_between_evaluations() -> None:
+    assert first_reached(loss_of(4 - 0.01 * STEPS), 2.885) == pytest.approx(111.5)
+    assert first_reached(loss_of(4 - 0.01 * STEPS), 4.5) == 0
+    assert np.isnan(first_reached(loss_of(4 - 0.01 * STEPS), 0.5))
+
+
+def test_the_first_crossing_counts() -> None:
+    loss = 4 - 0.01 * STEPS
+    loss[8:] = 3.9  # it rises again
+    assert first_reached(loss_of(loss), 3.0) == pytest.approx(100)
+
+
+def test_token_ratio_is_the_inverse_of_speed_and_its_interval_is_on_logarithms() -> None:
+    speed = {0: 0.5, 1: 0.8, 2: 0.6}
+    row = efficiency_table(*study(speed), 0.05).iloc[0]
+    logs = -np.log(list(speed.values()))
+    assert row["token_ratio"] == pytest.approx(np.exp(logs.mean()))
+    interval = stats.ttest_1samp(logs, 0).confidence_interval()
+    assert (row["t_low"], row["t_high"]) == pytest.approx(tuple(np.exp(interval)))
+    assert (row["n"], row["reached"]) == (3, 0)
+
+
+def test_a_faster_arm_saves_tokens_and_reaches_the_baselines_loss() -> None:
+    row = efficiency_table(*study({0: 2.0, 1: 1.5}), 0.05).iloc[0]
+    assert row["token_ratio"] == pytest.approx(np.sqrt(1 / 2.0 * 1 / 1.5))
+    assert row["reached"] == 2
+
+
+def test_a_diverged_run_leaves_its_pair_out() -> None:
+    runs, curve = study({0: 2.0, 1: 1.5})
+    runs.loc[(runs["arm"] == "layernorm") & (runs["seed"] == 0), "status"] = "diverged"
+    assert efficiency_table(runs, curve, 0.05).iloc[0]["n"] == 1
+
+
+def test_budgets_are_points_of_the_curve() -> None:
+    table = budget_table(*study({0: 0.5, 1: 0.8}), 0.05).set_index("steps")
+    assert table.index.tolist() == [100, 150, 300]
+    deltas = np.array([0.5, 0.2]) * 0.01 * 150
+    assert table.loc[150, "mean_delta"] == pytest.approx(deltas.mean())
+    interval = stats.ttest_1samp(deltas, 0).confidence_interval()
+    assert (table.loc[150, "t_low"], table.loc[150, "t_high"]) == pytest.approx(tuple(interval))

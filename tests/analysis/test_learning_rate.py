@@ -1,0 +1,143 @@
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from scipy import stats
+
+from lib.analysis.learning_rate import (
+    RATE,
+    best_rate_table,
+    final_losses,
+    sensitivities,
+    sensitivity_table,
+)
+from lib.analysis.paired import holm
+from lib.analysis.runs import other_settings
+from lib.study.config import Study
+from lib.study.paths import PARAMS
+from lib.study.plan import Plan
+from tests.conftest import TINY
+
+RATES = [1e-3, 1e-2, 1e-1]
+# Final dev loss per rate of seed 0; seeds add a little, and 4 nats is where all begin.
+FINAL = {"none": [2.0, 3.0, np.nan], "layernorm": [2.1, 2.1, 2.2], "rmsnorm": [2.0, 9.0, 3.0]}
+EXTRA = {0: 0.0, 1: 0.1, 2: 0.3}
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return Plan.model_validate(yaml.safe_load((PARAMS / "preregistration.yaml").read_text("utf-8")))
+
+
+@pytest.fixture
+def study() -> Study:
+    factors = {"model.embedding_norm": list(FINAL), "training.learning_rate": RATES}
+    return Study.model_validate(TINY | {"name": "s", "factors": factors, "seeds": list(EXTRA)})
+
+
+@pytest.fixture
+def tables(study: Study) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """Runs, dev curves and stability; the later steps come first, as order must not matter."""
+    runs, curve = [], []
+    for arm in study.arms():
+        variant, rate = arm.levels["model.embedding_norm"], arm.levels["training.learning_rate"]
+        for seed, extra in EXTRA.items():
+            final = FINAL[str(variant)][RATES.index(float(str(rate)))]
+            final += extra if variant == "none" else 0.5 * extra
+            status = "diverged" if np.isnan(final) else "completed"
+            key = {"arm": arm.id, "variant": variant, "seed": seed}
+            runs.append(
+                key
+                | {"status": status, "training.learning_rate": rate}
+                | {"perplexity_dev": np.exp(final), "perplexity_test": np.exp(final) + 1}
+            )
+            curve += [key | {"step": 12, "dev_loss": 7.0 if np.isnan(final) else final}]
+            curve += [key | {"step": 0, "dev_loss": 4.0}]
+    table = pd.DataFrame(runs)
+    stability = table[["arm", "seed"]].assign(spikes=0, unstable=table["status"] == "diverged")
+    return table, pd.DataFrame(curve), stability
+
+
+def with_settings(study: Study, runs: pd.DataFrame, curve: pd.DataFrame) -> pd.DataFrame:
+    losses = final_losses(runs, curve)
+    return losses.assign(within=other_settings(losses, study, RATE))
+
+
+def test_sensitivity_is_wortsmans_by_hand(study: Study, tables: tuple[pd.DataFrame, ...]) -> None:
+    runs, curve, _ = tables
+    losses = with_settings(study, runs, curve)
+    found = sensitivities(losses).set_index(["variant", "seed"])["sensitivity"]
+    # none: 2, 3 and a divergence that counts as 4; rmsnorm's 9 is no worse than where it began.
+    assert found["none", 0] == pytest.approx((0 + 1 + 2) / 3)
+    assert found["none", 2] == pytest.approx((0 + 1.0 + (4 - 2.3)) / 3)
+    assert found["layernorm", 0] == pytest.approx(0.1 / 3)
+    assert found["rmsnorm", 0] == pytest.approx((0 + 2 + 1) / 3)
+
+
+def test_differences_in_sensitivity_are_paired_and_answer_h1b(
+    study: Study, tables: tuple[pd.DataFrame, ...], plan: Plan
+) -> None:
+    runs, curve, stability = tables
+    losses = with_settings(study, runs, curve)
+    table = sensitivity_table(losses, stability, plan).set_index("variant")
+    values = sensitivities(losses).pivot(index="seed", columns="variant", values="sensitivity")
+    peers = {v: stats.ttest_rel(values[v], values["none"]) for v in ("layernorm", "rmsnorm")}
+    for variant, peer in peers.items():
+        interval = peer.confidence_interval()
+        row = table.loc[variant]
+        assert row["t_p"] == pytest.approx(peer.pvalue)
+        assert (row["t_low"], row["t_high"]) == pytest.approx((interval.low, interval.high))
+    adjusted = holm([peer.pvalue for peer in peers.values()])
+    assert table.loc[["layernorm", "rmsnorm"], "p_holm"].tolist() == pytest.approx(adjusted)
+    assert table["stable_rates"].to_dict() == {"none": 2, "layernorm": 3, "rmsnorm": 3}
+    assert table["made_stable"].to_dict() == {"none": 0, "layernorm": 1, "rmsnorm": 1}
+    assert table["H1b"].tolist() == ["baseline", "supported", "not supported"]
+
+
+def test_less_to_lose_is_not_stability(
+    study: Study, tables: tuple[pd.DataFrame, ...], plan: Plan
+) -> None:
+    runs, curve, stability = tables
+    where = runs["training.learning_rate"] == 1e-1  # now every arm is unstable where none is
+    losses = with_settings(study, runs, curve)
+    table = sensitivity_table(losses, stability.assign(unstable=where), plan).set_index("variant")
+    assert table.loc["layernorm", "p_holm"] < 0.05
+    assert table.loc["layernorm", "H1b"] == "not supported"
+
+
+def test_a_stable_baseline_leaves_h1b_untested(
+    study: Study, tables: tuple[pd.DataFrame, ...], plan: Plan
+) -> None:
+    runs, curve, stability = tables
+    losses = with_settings(study, runs, curve)
+    table = sensitivity_table(losses, stability.assign(unstable=False), plan)
+    assert set(table["H1b"][1:]) == {"not tested: the baseline is stable at every rate"}
+
+
+def test_the_best_rate_is_chosen_on_dev_and_reported_on_test(
+    study: Study, tables: tuple[pd.DataFrame, ...]
+) -> None:
+    runs, curve, _ = tables
+    # On test another rate would be better: it must not be looked at when choosing.
+    other = (runs["variant"] == "none") & (runs["training.learning_rate"] == 1e-2)
+    runs.loc[other, "perplexity_test"] = 1.0
+    losses = with_settings(study, runs, curve)
+    table = best_rate_table(losses, 0.05).set_index("variant")
+    assert table["best_rate"].to_dict() == {"none": 1e-3, "layernorm": 1e-3, "rmsnorm": 1e-3}
+    none = np.exp(2.0 + np.array(list(EXTRA.values()))) + 1
+    layernorm = np.exp(2.1 + 0.5 * np.array(list(EXTRA.values()))) + 1
+    row = table.loc["layernorm"]
+    assert row["mean_delta"] == pytest.approx((layernorm - none).mean())
+    interval = stats.ttest_rel(layernorm, none).confidence_interval()
+    assert (row["t_low"], row["t_high"]) == pytest.approx((interval.low, interval.high))
+
+
+def test_a_rate_at_which_one_seed_diverged_is_never_the_best(
+    study: Study, tables: tuple[pd.DataFrame, ...]
+) -> None:
+    runs, curve, _ = tables
+    best = (runs["variant"] == "layernorm") & (runs["training.learning_rate"] == 1e-3)
+    runs.loc[best & (runs["seed"] == 1), ["perplexity_dev", "perplexity_test"]] = np.nan
+    losses = with_settings(study, runs, curve)
+    table = best_rate_table(losses, 0.05).set_index("variant")
+    assert table.loc["layernorm", "best_rate"] == 1e-2

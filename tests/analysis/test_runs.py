@@ -1,0 +1,189 @@
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from lib.analysis import runs as collection
+from lib.analysis.runs import (
+    ResultError,
+    check,
+    collect,
+    last_point,
+    read_result,
+    read_table,
+    study_results,
+    tidy,
+    variant_and_setting,
+)
+from lib.study import record as results
+from lib.study.config import Study
+from lib.study.measures import MEASURES
+from lib.study.record import RunResult, write_json
+from tests.samples import sample_runs
+
+
+@pytest.fixture
+def runs(tiny_study: Study) -> list[RunResult]:
+    return sample_runs(tiny_study)
+
+
+def changed(runs: list[RunResult], index: int, **fields: Any) -> list[RunResult]:
+    return [r.model_copy(update=fields) if i == index else r for i, r in enumerate(runs)]
+
+
+def test_runs_that_belong_together_pass(tiny_study: Study, runs: list[RunResult]) -> None:
+    check(tiny_study, runs)
+
+
+def test_an_incomplete_study_is_refused_naming_every_missing_run(
+    tiny_study: Study, runs: list[RunResult], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        collection, "run_folder", lambda s, arm, seed: tmp_path / s / arm / f"seed-{seed}"
+    )
+    present = runs[1:3]  # none seed 1, layernorm seed 0
+    for run in present:
+        write_json(
+            tmp_path / "tiny" / run.arm / f"seed-{run.seed}" / "result.json", run.model_dump()
+        )
+    with pytest.raises(ResultError, match="no result of none seed 0; layernorm seed 1"):
+        collect(tiny_study)
+    for run in runs:
+        path = tmp_path / "tiny" / run.arm / f"seed-{run.seed}" / "result.json"
+        write_json(path, run.model_dump())
+    assert collect(tiny_study) == runs
+
+
+def provenance(**fields: Any) -> Callable[[RunResult], dict[str, Any]]:
+    return lambda run: {"provenance": run.provenance | fields}
+
+
+def config(section: str, **fields: Any) -> Callable[[RunResult], dict[str, Any]]:
+    return lambda run: {"config": run.config | {section: run.config[section] | fields}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (lambda _: {"study_hash": "0" * 64}, "study hash is 000000000000"),
+        (config("training", iterations=11), "training.iterations is 11, the study says 12"),
+        (config("model", embedding_norm="none"), "model.embedding_norm is 'none'"),
+        (lambda _: {"suite_hash": None}, "has suite_hash None and the others have 'dddd"),
+        (lambda _: {"corpus_sha256": "f" * 64}, "has corpus_sha256 'ffff"),
+        (provenance(device="cuda"), "has device 'cuda' and the others have 'cpu'"),
+        (provenance(threads=2), "has threads 2 and the others have 1"),
+        (provenance(precision="bf16"), "has precision 'bf16'"),
+        (lambda _: {"measures": {"perplexity": 1.0}}, "has measures 'perplexity' and the others"),
+        (provenance(packages={"torch": "2.10.0"}), "has torch '2.10.0'"),
+    ],
+)
+def test_mixed_runs_are_refused_naming_the_offender(
+    fields: Callable[[RunResult], dict[str, Any]],
+    message: str,
+    tiny_study: Study,
+    runs: list[RunResult],
+) -> None:
+    mixed = changed(runs, 2, **fields(runs[2]))
+    with pytest.raises(ResultError, match="run layernorm seed 0") as error:
+        check(tiny_study, mixed)
+    assert message in str(error.value)
+    assert "delete runs/tiny/layernorm/seed-0/result.json" in str(error.value)
+
+
+@pytest.mark.parametrize("field", ["initial_weights", "batches", "tokens"])
+def test_unpaired_or_unequally_trained_runs_are_refused(
+    field: str, tiny_study: Study, runs: list[RunResult]
+) -> None:
+    other: Any = 1 if field == "tokens" else "0" * 64
+    with pytest.raises(ResultError, match=f"has {field}"):
+        check(tiny_study, changed(runs, 3, **{field: other}))
+
+
+def test_a_diverged_run_may_have_spent_less(tiny_study: Study, runs: list[RunResult]) -> None:
+    diverged = {"status": "diverged", "diverged_at": 3, "tokens": 64, "steps": 3, "batches": "0"}
+    check(tiny_study, changed(runs, 3, **diverged))
+
+
+def test_the_tidy_table_has_one_row_per_run_and_every_measure(
+    tiny_study: Study, runs: list[RunResult]
+) -> None:
+    table = tidy(runs)
+    assert table[["arm", "seed"]].to_numpy().tolist() == [
+        ["none", 0], ["none", 1], ["layernorm", 0], ["layernorm", 1]
+    ]  # fmt: skip
+    assert set(MEASURES) <= set(table.columns)
+    assert table["perplexity"].tolist() == [r.measures["perplexity"] for r in runs]
+
+
+def test_variant_is_the_first_factor_and_setting_the_rest() -> None:
+    levels = {"model.embedding_norm": "scale", "model.embedding_std": 0.02, "model.mlp_ratio": 1}
+    assert variant_and_setting(levels) == {
+        "variant": "scale",
+        "setting": "embedding_std=0.02,mlp_ratio=1",
+    }
+    assert variant_and_setting({"model.n_layer": 4}) == {"variant": "n_layer=4", "setting": ""}
+
+
+def test_study_results_leave_diverged_runs_out_of_means(
+    tiny_study: Study, runs: list[RunResult]
+) -> None:
+    mixed = changed(runs, 0, status="diverged", diverged_at=3, measures={}, tables={})
+    summary = study_results(tiny_study, mixed)["summary"]
+    assert summary["none"]["perplexity"] == {
+        "n": 1,
+        "mean": runs[1].measures["perplexity"],
+        "sd": None,
+    }
+    assert summary["layernorm"]["perplexity"]["n"] == 2
+
+
+def test_json_is_written_whole_or_not_at_all(tmp_path: Any) -> None:
+    path = tmp_path / "result.json"
+    results.write_json(path, {"a": 1})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        results.write_json(path, {"a": float("nan")})
+    assert path.read_text() == '{\n "a": 1\n}\n'
+
+
+def test_tables_of_all_runs_are_joined_and_diverged_runs_have_none(
+    tiny_study: Study, runs: list[RunResult]
+) -> None:
+    mixed = changed(runs, 0, status="diverged", diverged_at=3, measures={}, tables={})
+    tasks = read_table(mixed, "tasks")
+    assert tasks[["variant", "seed"]].to_numpy().tolist() == [
+        ["none", 1], ["layernorm", 0], ["layernorm", 1]
+    ]  # fmt: skip
+    assert read_table(mixed, "no such table").empty
+
+
+def test_last_point_gathers_the_columns_of_a_prefix() -> None:
+    curve = pd.DataFrame(
+        [
+            {"arm": arm, "variant": arm, "setting": "", "seed": 0, "step": step}
+            | {"residual_norm_0": step + 1.0, "residual_norm_1": step + 2.0, "other": 9.0}
+            for arm, last in (("a", 2), ("b", 4))
+            for step in (0, last)
+        ]
+    )
+    table = last_point(curve, "residual_norm_", "block")
+    assert table.set_index(["arm", "block"])["value"].to_dict() == {
+        ("a", "0"): 3.0, ("a", "1"): 4.0, ("b", "0"): 5.0, ("b", "1"): 6.0,
+    }  # fmt: skip
+
+
+def test_records_are_exact_json_with_none_for_nan() -> None:
+    table = pd.DataFrame({"a": [1, 2], "b": [0.1 + 0.2, float("nan")], "c": ["x", None]})
+    rows = [{"a": 1, "b": 0.1 + 0.2, "c": "x"}, {"a": 2, "b": None, "c": None}]
+    assert json.loads(json.dumps(results.records(table))) == rows
+
+
+def test_a_result_of_another_version_is_refused_by_name(
+    runs: list[RunResult], tmp_path: Any
+) -> None:
+    content = runs[0].model_dump()
+    del content["tables"]
+    results.write_json(tmp_path / "result.json", content)
+    with pytest.raises(ResultError, match=r"result\.json is of another version \(see tables\)"):
+        read_result(tmp_path / "result.json")

@@ -1,0 +1,505 @@
+"""A corpus is the right text, split as described, counted truly and drawn from fairly."""
+
+import hashlib
+import json
+import math
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+import torch
+
+from lib.data.corpus import (
+    KNOWN,
+    TOKEN_CLASSES,
+    Corpus,
+    CorpusError,
+    KnownCorpus,
+    corpus_summary,
+    duplication_report,
+    load_corpus,
+    sample_batch,
+    sampling_table,
+    token_class,
+    token_class_table,
+)
+from lib.study.config import CorpusConfig
+
+FromText = Callable[..., Corpus]
+
+
+@pytest.fixture(scope="module")
+def shakespeare() -> Corpus:
+    return load_corpus(CorpusConfig())
+
+
+@pytest.fixture
+def from_text(tmp_path: Path) -> FromText:
+    """Write a text or bytes to a file of one's own and load it by its path."""
+
+    def write_and_load(text: str | bytes, fraction: float = 1.0) -> Corpus:
+        path = tmp_path / "own.txt"
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        return load_corpus(CorpusConfig(source=str(path), fraction=fraction))
+
+    return write_and_load
+
+
+def nine_to_one(train: str, heldout: str) -> str:
+    """Put blank lines before `train` until `heldout` is the last tenth of the text."""
+    text = "\n" * (9 * len(heldout) - len(train)) + train + heldout
+    assert int(0.9 * len(text)) == len(text) - len(heldout)
+    return text
+
+
+# ---- the corpus of the study
+
+
+def test_tinyshakespeare_is_the_published_text(shakespeare: Corpus) -> None:
+    sha256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+    assert hashlib.sha256(shakespeare.text.encode()).hexdigest() == sha256
+    assert (shakespeare.name, shakespeare.sha256) == ("tinyshakespeare", sha256)
+    assert len(shakespeare.text) == 1_115_394
+
+
+def test_its_vocabulary_is_its_65_symbols_in_order(shakespeare: Corpus) -> None:
+    assert shakespeare.vocab_size == 65
+    assert list(shakespeare.symbols) == sorted(set(shakespeare.text))
+
+
+def test_it_is_split_into_nine_tenths_and_one(shakespeare: Corpus) -> None:
+    assert (len(shakespeare.train), len(shakespeare.heldout)) == (1_003_854, 111_540)
+    assert torch.cat([shakespeare.train, shakespeare.heldout]).equal(
+        shakespeare.encode(shakespeare.text)
+    )
+
+
+def test_dev_and_test_are_the_heldout_part(shakespeare: Corpus) -> None:
+    assert torch.cat([shakespeare.dev, shakespeare.test]).equal(shakespeare.heldout)
+
+
+def test_dev_ends_at_the_blank_line_nearest_to_the_middle(shakespeare: Corpus) -> None:
+    heldout = shakespeare.decode(shakespeare.heldout)
+    ends = [
+        i for i in range(2, len(heldout)) if heldout[i - 2 : i] == "\n\n" and heldout[i] != "\n"
+    ]
+    nearest = min(abs(end - len(heldout) / 2) for end in ends)
+    assert shakespeare.dev_length in ends
+    assert abs(shakespeare.dev_length - len(heldout) / 2) == nearest
+
+
+def test_text_survives_encoding(shakespeare: Corpus) -> None:
+    assert shakespeare.decode(shakespeare.encode(shakespeare.text)) == shakespeare.text
+
+
+def test_ids_are_positions_in_the_vocabulary(shakespeare: Corpus) -> None:
+    assert shakespeare.encode(shakespeare.symbols).equal(torch.arange(65))
+
+
+def test_a_symbol_outside_the_vocabulary_is_named(shakespeare: Corpus) -> None:
+    with pytest.raises(CorpusError, match=r"^tinyshakespeare: symbol '7', 'é' was unseen"):
+        shakespeare.encode("é 7")
+
+
+@pytest.mark.parametrize(("fraction", "length"), [(1.0, 1_003_854), (0.5, 501_927), (0.05, 50_192)])
+def test_a_fraction_shortens_the_training_part_alone(
+    shakespeare: Corpus, fraction: float, length: int
+) -> None:
+    part = load_corpus(CorpusConfig(fraction=fraction))
+    assert part.train.equal(shakespeare.train[:length])
+    assert part.symbols == shakespeare.symbols
+    assert part.heldout.equal(shakespeare.heldout)
+    assert part.dev_length == shakespeare.dev_length
+
+
+# ---- a corpus of one's own
+
+
+@pytest.mark.parametrize("line", ["to be or not to be\n", "Grüße, 世界! 🌍\n"])
+def test_any_text_is_a_corpus_with_a_vocabulary_and_hash_of_its_own(
+    from_text: FromText, line: str
+) -> None:
+    text = line * 20
+    corpus = from_text(text)
+    assert corpus.name == "own.txt"
+    assert corpus.sha256 == hashlib.sha256(text.encode()).hexdigest()
+    assert list(corpus.symbols) == sorted(set(line))
+    assert len(corpus.train) + len(corpus.heldout) == 20 * len(line)
+    assert corpus.decode(torch.cat([corpus.train, corpus.heldout])) == text
+
+
+@pytest.mark.parametrize("base", ["the working folder", "the repository"])
+def test_a_relative_path_is_sought_here_and_in_the_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str
+) -> None:
+    for folder in ("the working folder", "the repository"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path / "the working folder")
+    monkeypatch.setattr("lib.data.corpus.ROOT", tmp_path / "the repository")
+    (tmp_path / base / "own.txt").write_text("to be\n" * 20, "utf-8")
+    assert load_corpus(CorpusConfig(source="own.txt")).text == "to be\n" * 20
+
+
+@pytest.mark.parametrize(
+    ("heldout", "dev_length"),
+    [
+        pytest.param("a" * 14 + "\n\n" + "b" * 3 + "\n" + "a" * 20, 16, id="blank line"),
+        pytest.param("a" * 15 + "\n\n\n" + "b" * 22, 18, id="two blank lines"),
+        pytest.param("a" * 13 + "\n\n" + "b" * 7 + "\n\n" + "a" * 16, 24, id="nearer blank line"),
+        pytest.param("a" * 17 + "\n" + "b" * 22, 18, id="line end"),
+        pytest.param("a" * 2 + "\n\n" + "b" * 17 + "\n" + "a" * 18, 22, id="blank line too early"),
+        pytest.param("a" * 40, 20, id="one line"),
+        pytest.param("a" * 3 + "\n" + "b" * 36, 20, id="line end too early"),
+    ],
+)
+def test_dev_ends_at_a_blank_line_else_a_line_end_else_the_middle(
+    from_text: FromText, heldout: str, dev_length: int
+) -> None:
+    assert len(heldout) == 40
+    corpus = from_text(nine_to_one("ab", heldout))
+    assert corpus.decode(corpus.dev) == heldout[:dev_length]
+    assert corpus.decode(corpus.test) == heldout[dev_length:]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        pytest.param("", "empty or too short: 0 characters", id="empty"),
+        pytest.param("é" * 19, "empty or too short: 19 characters", id="too short"),
+        pytest.param(
+            b"a" * 2000 + b"\xff" + b"a" * 99, "not UTF-8 at byte 2,000; convert", id="not UTF-8"
+        ),
+        pytest.param("a" * 95 + "zaéaa", "symbol 'z', 'é' was unseen in training", id="unseen"),
+    ],
+)
+def test_a_text_that_is_no_corpus_is_refused(
+    from_text: FromText, content: str | bytes, message: str
+) -> None:
+    with pytest.raises(CorpusError, match=f"^own.txt: {message}"):
+        from_text(content)
+
+
+def test_twenty_characters_are_enough(from_text: FromText) -> None:
+    corpus = from_text("é" * 20)
+    assert [len(part) for part in (corpus.train, corpus.dev, corpus.test)] == [18, 1, 1]
+
+
+def test_a_corpus_that_is_nowhere_is_answered_with_those_known() -> None:
+    with pytest.raises(CorpusError) as error:
+        load_corpus(CorpusConfig(source="tinyshakespear"))
+    assert str(error.value) == (
+        "corpus.source: 'tinyshakespear' is neither a text file nor a known corpus "
+        "(tinyshakespeare); give the path of a UTF-8 text"
+    )
+
+
+@pytest.mark.parametrize(
+    ("heldout", "fraction", "part", "length"),
+    [
+        pytest.param("a" * 17 + "\n" + "a" * 22, 1.0, "dev", 18, id="dev"),
+        pytest.param("a" * 22 + "\n" + "a" * 17, 1.0, "test", 17, id="test"),
+        pytest.param("a" * 40, 0.01, "train", 3, id="train"),
+    ],
+)
+def test_every_part_must_hold_a_window_and_its_target(
+    from_text: FromText, heldout: str, fraction: float, part: str, length: int
+) -> None:
+    corpus = from_text(nine_to_one("a", heldout), fraction)
+    corpus.require_length(length - 1)
+    needs = f"the {part} part has {length} characters and model.block_size {length} needs"
+    with pytest.raises(CorpusError, match=f"^own.txt: too short: {needs} {length + 1}; "):
+        corpus.require_length(length)
+
+
+# ---- finding and downloading a known corpus
+
+BODY = b"to be or not to be\n" * 20
+LITTLE = KnownCorpus("little.txt", "", len(BODY), hashlib.sha256(BODY).hexdigest())
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that downloads go to, still missing; it is the one place where they are sought."""
+    folder = tmp_path / "data"
+    for module in ("lib.data.corpus", "lib.study.paths"):
+        monkeypatch.setattr(f"{module}.output_root", lambda: tmp_path)
+    monkeypatch.setattr("lib.data.corpus.corpus_places", lambda file_name: [folder / file_name])
+    monkeypatch.setitem(KNOWN, "little", LITTLE)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    return folder
+
+
+@contextmanager
+def server(content: bytes, announced: int) -> Iterator[tuple[str, list[str]]]:
+    """Serve `content` on the loopback, announced as so many bytes; give URL and requests seen."""
+    requests: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            requests.append(self.path)
+            self.send_response(200)
+            self.send_header("Content-Length", str(announced))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as http:
+        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{http.server_port}/little", requests
+        finally:
+            http.shutdown()
+            thread.join()
+
+
+def test_a_missing_corpus_is_downloaded_once_and_verified(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with server(BODY, len(BODY)) as (url, requests):
+        monkeypatch.setitem(KNOWN, "little", replace(LITTLE, url=url))
+        first, second = (load_corpus(CorpusConfig(source="little")) for _ in range(2))
+    assert first.text == second.text == BODY.decode()
+    assert first.sha256 == LITTLE.sha256
+    assert requests == ["/little"]
+    assert {path.name: path.read_bytes() for path in data.iterdir()} == {"little.txt": BODY}
+
+
+@pytest.mark.parametrize(
+    ("content", "announced"),
+    [
+        pytest.param(BODY.upper(), len(BODY), id="another text"),
+        pytest.param(BODY[:100], 100, id="half a text"),
+        pytest.param(BODY[:100], len(BODY), id="interrupted"),
+    ],
+)
+def test_a_wrong_download_leaves_nothing_behind(
+    data: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, announced: int
+) -> None:
+    with server(content, announced) as (url, requests):
+        monkeypatch.setitem(KNOWN, "little", replace(LITTLE, url=url))
+        with pytest.raises(CorpusError, match=r"^little: not found and not downloaded"):
+            load_corpus(CorpusConfig(source="little"))
+    assert requests == ["/little"]
+    assert list(data.iterdir()) == []
+
+
+def test_a_corpus_out_of_reach_can_be_provided_in_three_ways(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lib.data.corpus.corpus_places", lambda _: [])
+    with socket.socket() as closed:  # bound but not listening: no one else can answer there
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}/little"
+        monkeypatch.setitem(KNOWN, "little", replace(LITTLE, url=url))
+        with pytest.raises(CorpusError) as error:
+            load_corpus(CorpusConfig(source="little"))
+    assert str(error.value) == (
+        "little: not found and not downloaded (ConnectionError). Provide it in one of three ways: "
+        f"put it at data/little.txt (from {url}); attach a Kaggle input that holds little.txt; "
+        "or set corpus.source to a text file's path"
+    )
+
+
+def test_a_corpus_with_a_wrong_hash_is_refused(data: Path) -> None:
+    data.mkdir()
+    (data / "little.txt").write_bytes(BODY.upper())
+    with pytest.raises(CorpusError) as error:
+        load_corpus(CorpusConfig(source="little"))
+    found = hashlib.sha256(BODY.upper()).hexdigest()
+    assert str(error.value) == (
+        f"little: wrong hash: 380 bytes with SHA-256 {found}, "
+        f"expected 380 bytes with {LITTLE.sha256}; delete that little.txt and rerun"
+    )
+
+
+def test_the_first_place_that_holds_the_file_is_read(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing, right, wrong = (tmp_path / name for name in ("missing", "right", "wrong"))
+    right.write_bytes(BODY)
+    wrong.write_bytes(BODY.upper())
+    monkeypatch.setattr("lib.data.corpus.corpus_places", lambda _: [missing, right, wrong])
+    assert load_corpus(CorpusConfig(source="little")).text == BODY.decode()
+    monkeypatch.setattr("lib.data.corpus.corpus_places", lambda _: [missing, wrong, right])
+    with pytest.raises(CorpusError, match="wrong hash"):
+        load_corpus(CorpusConfig(source="little"))
+
+
+# ---- describing a corpus
+
+
+@pytest.mark.parametrize(
+    ("symbols", "name"),
+    [
+        ("aZéß世", "alphabetic"),
+        ("03½", "numeric"),
+        (".,'-&$", "punctuation"),
+        (" \n\t", "whitespace"),
+        ("\x03\x04", "end of document"),
+    ],
+)
+def test_every_symbol_has_one_class(symbols: str, name: str) -> None:
+    assert name in TOKEN_CLASSES
+    assert {token_class(symbol) for symbol in symbols} == {name}
+
+
+def test_classes_are_counted_and_those_that_a_part_lacks_are_not_available(
+    from_text: FromText,
+) -> None:
+    table = token_class_table(from_text("ab 1.\n" * 60 + "a" * 40))
+    assert list(table.index) == list(TOKEN_CLASSES)
+    assert table["train"].dropna().to_dict() == {
+        "alphabetic": 120,
+        "numeric": 60,
+        "punctuation": 60,
+        "whitespace": 120,
+    }
+    assert table["train share"].dropna().to_dict() == {
+        "alphabetic": 1 / 3,
+        "numeric": 1 / 6,
+        "punctuation": 1 / 6,
+        "whitespace": 1 / 3,
+    }
+    for part in ("dev", "test"):
+        assert table[part].dropna().to_dict() == {"alphabetic": 20}
+        assert table[f"{part} share"].dropna().to_dict() == {"alphabetic": 1.0}
+
+
+def test_in_tinyshakespeare_digits_are_27_threes_none_of_them_held_out(
+    shakespeare: Corpus,
+) -> None:
+    assert shakespeare.text.count("3") == 27
+    table = token_class_table(shakespeare)
+    assert table.loc["numeric", "train"] == 27
+    assert table.loc["numeric", ["dev", "test"]].isna().all()
+    assert table.loc["end of document"].isna().all()
+
+
+@pytest.mark.parametrize("part", ["train", "dev", "test"])
+def test_class_counts_sum_to_the_part(shakespeare: Corpus, part: str) -> None:
+    assert token_class_table(shakespeare)[part].sum() == len(getattr(shakespeare, part))
+
+
+HELD_OUT_LINES = "the cat sat\n\na new line here\nthe cat sat"
+TRAIN_LINES = "the cat sat\n\na new line, is here\n"
+
+
+@pytest.mark.parametrize(("gram", "long_lines"), [(4, 2 / 3), (11, 2 / 3), (12, 0.0), (16, None)])
+def test_duplication_agrees_with_a_search_by_hand(
+    from_text: FromText, gram: int, long_lines: float | None
+) -> None:
+    corpus = from_text(nine_to_one(TRAIN_LINES, HELD_OUT_LINES))
+    train = corpus.decode(corpus.train)
+    windows = [HELD_OUT_LINES[i : i + gram] for i in range(len(HELD_OUT_LINES) - gram + 1)]
+    found = sum(window in train for window in windows) / len(windows)
+
+    lines, long, grams = duplication_report(corpus, gram)
+    assert lines == 2 / 3
+    assert math.isnan(long) if long_lines is None else long == long_lines
+    assert grams == found
+    assert 0 < found < 1
+
+
+def test_duplication_is_sought_in_the_fraction_that_is_trained_on(from_text: FromText) -> None:
+    text = nine_to_one("abcdefghij\n" * 10, "abcdefghij\n" * 5)
+    assert duplication_report(from_text(text), gram=5).eq(1.0).all()
+    assert duplication_report(from_text(text, fraction=0.1), gram=5).eq(0.0).all()
+
+
+def test_the_summary_is_strict_json_and_tells_identity_sizes_and_classes(
+    from_text: FromText,
+) -> None:
+    corpus = from_text(nine_to_one(TRAIN_LINES, HELD_OUT_LINES))
+    summary = corpus_summary(corpus)
+    assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+    assert {key: summary[key] for key in list(summary)[:8]} == {
+        "corpus": "own.txt",
+        "corpus_sha256": corpus.sha256,
+        "characters": 400,
+        "symbols": "\n ,acehilnrstw",
+        "train": 360,
+        "heldout": 40,
+        "dev": 13,
+        "test": 27,
+    }
+    assert summary["train_class_shares"] == {
+        "alphabetic": 23 / 360,
+        "numeric": None,
+        "punctuation": 1 / 360,
+        "whitespace": 336 / 360,
+        "end of document": None,
+    }
+    assert summary["duplication"] == {
+        "lines found in train": 2 / 3,
+        "lines of at least 24 characters found in train": None,
+        "24-character windows found in train": 0.0,
+    }
+
+
+def test_the_sampling_table_compares_the_budget_with_the_training_part(
+    shakespeare: Corpus,
+) -> None:
+    table = sampling_table(shakespeare, 300 * 16 * 128).to_dict()
+    assert json.loads(json.dumps(table)) == {
+        "characters in the training part": "1,003,854",
+        "characters drawn per run": "614,400",
+        "passes over the training part": "0.612",
+    }
+
+
+# ---- drawing batches
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_a_batch_holds_windows_and_the_characters_that_follow() -> None:
+    inputs, targets = sample_batch(torch.arange(100), 64, 8, seeded(0))
+    assert inputs.shape == targets.shape == (64, 8)
+    assert inputs.equal(inputs[:, :1] + torch.arange(8))
+    assert targets.equal(inputs + 1)
+    assert targets.max() <= 99
+
+
+def test_every_window_is_a_piece_of_the_text(shakespeare: Corpus) -> None:
+    inputs, targets = sample_batch(shakespeare.train, 16, 128, seeded(0))
+    windows = torch.cat([inputs, targets[:, -1:]], dim=1)
+    assert all(shakespeare.decode(window) in shakespeare.text for window in windows)
+
+
+@pytest.mark.parametrize("block_size", range(1, 8))
+@pytest.mark.parametrize("length", range(2, 9))
+def test_windows_start_wherever_they_and_their_targets_fit(length: int, block_size: int) -> None:
+    if block_size >= length:
+        with pytest.raises(RuntimeError):
+            sample_batch(torch.arange(length), 1, block_size, seeded(0))
+        return
+    inputs, _ = sample_batch(torch.arange(length), 1000, block_size, seeded(0))
+    fitting = [s for s in range(length) if s + block_size + 1 <= length]
+    assert sorted(set(inputs[:, 0].tolist())) == fitting
+
+
+def test_the_generator_alone_decides_the_batch() -> None:
+    ids = torch.arange(10_000)
+    torch.manual_seed(0)
+    first, _ = sample_batch(ids, 16, 8, seeded(1))
+    torch.manual_seed(1)
+    again, _ = sample_batch(ids, 16, 8, seeded(1))
+    other, _ = sample_batch(ids, 16, 8, seeded(2))
+    assert first.equal(again)
+    assert not first.equal(other)
+
+
+def test_drawing_a_batch_leaves_torchs_own_stream_alone() -> None:
+    before = torch.get_rng_state()
+    sample_batch(torch.arange(100), 16, 8, seeded(0))
+    assert torch.get_rng_state().equal(before)

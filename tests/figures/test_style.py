@@ -1,0 +1,125 @@
+import re
+from io import BytesIO
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from PIL import Image
+
+from lib.figures import style as sheet
+from lib.figures.style import STYLE, facets, figure_title, save, spread
+from lib.figures.training import look
+from lib.study.config import Study, load_study
+
+SETTINGS = ["embedding_std=0.02", "embedding_std=0.3", "embedding_std=1"]
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    figures: list[Figure] = []
+    monkeypatch.setattr(sheet, "show", figures.append)
+    return figures
+
+
+def test_the_same_data_gives_the_same_small_files(tmp_path: Path) -> None:
+    contents = []
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        with mpl.rc_context(STYLE):
+            figure = Figure(figsize=(3.4, 2))
+            figure.add_subplot().plot([1, 2, 3])
+            paths = save(figure, folder, "trend")
+        assert [path.name for path in paths] == ["trend.pdf", "trend.png"]
+        contents.append([path.read_bytes() for path in paths])
+    assert contents[0] == contents[1]
+    image = Image.open(BytesIO(contents[0][1]))
+    assert (image.width, image.mode) == (510, "P")  # 150 dots per inch, of a palette
+
+
+def test_a_small_file_keeps_the_colours_of_its_lines(tmp_path: Path) -> None:
+    variants = ["none", "layernorm", "rmsnorm", "center", "scale", "grad_shrink"]
+    colours = look(variants)["palette"].values()
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(7, 3))
+        for ax in figure.subplots(1, 2):
+            for i, colour in enumerate(colours):
+                ax.plot([0, 1, 2], [i, i + 2, i], color=colour)
+                ax.fill_between([0, 1, 2], [i, i + 2, i], i - 1, color=colour, alpha=0.15)
+        _, png = save(figure, tmp_path, "lines")
+    kept = np.array([rgb for _, rgb in Image.open(png).convert("RGB").getcolors(1 << 16)])
+    for colour in colours:
+        away = np.abs(kept - 255 * np.array(to_rgb(colour))).max(axis=1)
+        assert away.min() <= 2
+
+
+def test_title_names_study_setting_and_seeds(tiny_study: Study) -> None:
+    assert figure_title(tiny_study) == "EXPLORATORY: tiny, n = 2 seeds"
+    title = figure_title(load_study("final"), "mlp_ratio=4")
+    assert title == "EXPLORATORY: final, mlp_ratio=4, n = 5 seeds"
+
+
+@pytest.mark.parametrize(
+    ("n", "at_most", "expected"), [(2, 6, [0, 1]), (6, 2, [0, 5]), (12, 6, [0, 2, 4, 7, 9, 11])]
+)
+def test_spread_keeps_the_first_and_the_last(n: int, at_most: int, expected: list[int]) -> None:
+    assert spread([str(i) for i in range(n)], at_most) == [str(i) for i in expected]
+
+
+def test_a_sheet_has_a_row_per_measure_and_a_column_per_setting(
+    tiny_study: Study, tmp_path: Path, shown: list[Figure]
+) -> None:
+    with facets("f", tiny_study, tmp_path, ["a", "b"], SETTINGS, note="a note") as axes:
+        for (row, setting), ax in axes.items():
+            ax.plot([0, 1], [0, 1 + SETTINGS.index(setting)], label="none")
+            ax.set(xlabel="step", ylabel=row)
+    (figure,) = shown
+    assert list(axes) == [(row, setting) for row in "ab" for setting in SETTINGS]
+    first, *others = (axes["a", setting] for setting in SETTINGS)
+    assert [ax.get_title() for ax in (first, *others)] == [
+        f"embedding std = {x}" for x in ("0.02", "0.3", "1")
+    ]
+    for ax in axes.values():
+        assert ax.get_ylim() == pytest.approx((-0.15, 3.15))  # that of the widest
+    assert [ax.get_ylabel() for ax in (first, *others)] == ["a", "", ""]
+    assert [axes[row, SETTINGS[0]].get_xlabel() for row in "ab"] == ["", "step"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["none"]
+    assert figure.get_suptitle() == "EXPLORATORY: tiny, n = 2 seeds\na note"
+    assert figure.get_figwidth() == 7
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["f.pdf", "f.png"]
+
+
+def test_ranges_that_would_flatten_a_panel_stay_its_own(
+    tiny_study: Study, tmp_path: Path, shown: list[Figure]
+) -> None:
+    with facets("f", tiny_study, tmp_path, ["a"], SETTINGS[:2]) as axes:
+        for top, ax in zip((1, 100), axes.values(), strict=True):
+            ax.plot([0, top])
+    assert [round(ax.get_ylim()[1]) for ax in axes.values()] == [1, 105]
+
+
+def test_the_title_says_which_settings_are_left_out(
+    tiny_study: Study, tmp_path: Path, shown: list[Figure]
+) -> None:
+    with facets("f", tiny_study, tmp_path, ["a"], SETTINGS, at_most=2) as axes:
+        assert [setting for _, setting in axes] == [SETTINGS[0], SETTINGS[2]]
+    assert "the first and the last of 3 settings" in shown[0].get_suptitle()
+
+
+@pytest.mark.parametrize(
+    ("rows", "grid", "width"), [(1, (1, 1), 3.4), (2, (1, 2), 7), (4, (2, 2), 7), (5, (2, 3), 7)]
+)
+def test_the_rows_of_one_setting_stand_side_by_side(
+    tiny_study: Study, tmp_path: Path, shown: list[Figure], rows: int, grid: tuple[int, int],
+    width: float,
+) -> None:  # fmt: skip
+    with facets("f", tiny_study, tmp_path, [str(i) for i in range(rows)], [""]) as axes:
+        pass
+    assert next(iter(axes.values())).get_gridspec().get_geometry() == grid
+    assert len(shown[0].axes) == rows
+    assert shown[0].get_figwidth() == width
+    pdf = (tmp_path / "f.pdf").read_bytes()
+    box = re.search(rb"/MediaBox \[ 0 0 ([\d.]+)", pdf)
+    assert box is not None
+    assert float(box[1]) == pytest.approx(72 * width)

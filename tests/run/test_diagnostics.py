@@ -1,0 +1,118 @@
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from lib.data.corpus import Corpus, load_corpus
+from lib.run.diagnostics import (
+    PARAMETER_GROUPS,
+    logit_quantiles,
+    mean_cosine,
+    norm_by_token_class,
+    parameter_group,
+    second_moments,
+    snapshot,
+)
+from lib.run.evaluation import evenly_spaced_windows, score
+from lib.run.machine import random_stream
+from lib.run.model import GPT, weight_decay_groups
+from lib.study.config import CorpusConfig, ModelConfig
+
+
+def gpt(corpus: Corpus, **fields: object) -> GPT:
+    small = {"n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 16}
+    config = ModelConfig.model_validate(small | fields)
+    return GPT(config, corpus.vocab_size, random_stream(0, "weights"))
+
+
+def test_mean_cosine_is_that_over_all_pairs() -> None:
+    vectors = torch.randn(20, 5, generator=random_stream(0, "vectors"))
+    pairs = F.cosine_similarity(vectors[:, None], vectors[None], dim=-1)
+    expected = pairs[~torch.eye(20, dtype=torch.bool)].mean()
+    assert mean_cosine(vectors) == pytest.approx(float(expected), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("vectors", "expected"),
+    [([[1, 2], [2, 4], [3, 6]], 1.0), ([[1, 0], [0, 1]], 0.0), ([[1, 0], [-5, 0]], -1.0)],
+)
+def test_mean_cosine_of_hand_made_cases(vectors: list[list[float]], expected: float) -> None:
+    assert mean_cosine(torch.tensor(vectors, dtype=torch.float32)) == pytest.approx(expected)
+
+
+def test_a_snapshot_agrees_with_what_it_is_made_of(corpus: Corpus) -> None:
+    model = gpt(corpus, embedding_norm="layernorm")
+    windows = evenly_spaced_windows(corpus.dev, 4, 16)
+    shot = snapshot(model, windows)
+    singly = [score(model, window, 1) for window in windows]
+    assert shot["dev_loss"] == pytest.approx(np.mean([s.nll.mean() for s in singly]), rel=1e-5)
+    norms = [s.embedding_norm.mean() for s in singly]
+    assert shot["embedding_norm"] == pytest.approx(np.mean(norms), rel=1e-5)
+    x = model.transformer.embed(windows[:, :-1])
+    assert shot["residual_norm_0"] == pytest.approx(x.norm(dim=-1).mean().item(), rel=1e-5)
+    x = model.transformer.h[0](x)
+    assert shot["residual_norm_1"] == pytest.approx(x.norm(dim=-1).mean().item(), rel=1e-5)
+    x = model.transformer.h[1](x)
+    assert shot["residual_norm_2"] == pytest.approx(x.norm(dim=-1).mean().item(), rel=1e-5)
+    assert shot["input_cosine"] == pytest.approx(
+        mean_cosine(model.transformer.embed(windows[:, :-1]).flatten(0, 1)), rel=1e-6
+    )
+    assert (shot["norm_gain"], shot["norm_bias"]) == (1.0, 0.0)
+    logits = model(windows[:, :-1])
+    assert shot["logit_max"] == pytest.approx(logits.max(-1).values.mean().item(), rel=1e-5)
+    assert not model.transformer.h[0]._forward_pre_hooks  # nothing stays behind
+
+
+@pytest.mark.parametrize(
+    ("kind", "own"), [("none", set()), ("rmsnorm", {"norm_gain"}), ("scale", set())]
+)
+def test_a_snapshot_shows_only_parameters_that_the_norm_has(
+    kind: str, own: set[str], corpus: Corpus
+) -> None:
+    shot = snapshot(gpt(corpus, embedding_norm=kind), evenly_spaced_windows(corpus.dev, 2, 16))
+    assert {name for name in shot if name.startswith("norm_")} == own
+
+
+def test_every_parameter_belongs_to_a_group(corpus: Corpus) -> None:
+    names = dict(gpt(corpus, embedding_norm="layernorm").named_parameters())
+    assert {parameter_group(name) for name in names} == set(PARAMETER_GROUPS)
+
+
+def test_second_moments_are_means_over_groups(corpus: Corpus) -> None:
+    model = gpt(corpus)
+    optimizer = torch.optim.AdamW(weight_decay_groups(model, 0.1), betas=(0.9, 0.5))
+    assert second_moments(model, optimizer) == {}
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 2.0)
+    optimizer.step()
+    moments = second_moments(model, optimizer)
+    assert set(moments) == {f"second_moment_{g}" for g in PARAMETER_GROUPS if g != "emb_norm"}
+    assert set(moments.values()) == {2.0}  # (1 - 0.5) × 2²
+
+
+def test_norms_by_token_class_show_absent_classes_without_numbers(corpus: Corpus) -> None:
+    ids = corpus.encode("ab c!")
+    table = norm_by_token_class(corpus, ids, np.array([1.0, 3.0, 10.0, 5.0, 7.0]))
+    rows = table.set_index("token_class")
+    assert rows["n"].to_dict() == {
+        "alphabetic": 3, "numeric": 0, "punctuation": 1, "whitespace": 1, "end of document": 0,
+    }  # fmt: skip
+    assert rows.loc["alphabetic", "mean"] == 3.0
+    assert rows.loc["whitespace", "mean"] == 10.0
+    assert rows.loc["numeric"].drop("n").isna().all()
+
+
+def test_logit_quantiles_reach_from_the_smallest_to_the_largest() -> None:
+    logits = np.arange(12.0).reshape(4, 3)
+    table = logit_quantiles(logits).set_index("quantile")
+    assert table["logit"][[0.0, 0.5, 1.0]].tolist() == [0.0, 5.5, 11.0]
+    assert table["largest_logit"][[0.0, 1.0]].tolist() == [2.0, 11.0]
+
+
+def test_token_classes_of_a_corpus_with_digits(tmp_path: object) -> None:
+    path = f"{tmp_path}/text.txt"
+    with open(path, "w") as file:  # noqa: PTH123
+        file.write("ab 12\x04\n" * 40)
+    corpus = load_corpus(CorpusConfig(source=path))
+    table = norm_by_token_class(corpus, corpus.heldout, np.ones(len(corpus.heldout)))
+    assert (table.set_index("token_class")["n"][["numeric", "end of document"]] > 0).all()

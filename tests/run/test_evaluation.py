@@ -1,0 +1,149 @@
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch.nn import functional as F
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from lib.data.corpus import Corpus
+from lib.run.evaluation import (
+    evenly_spaced_windows,
+    final_measures,
+    heldout_measures,
+    inference_throughput,
+    length_table,
+    loss_at_length,
+    loss_by_position,
+    perplexity,
+    score,
+)
+from lib.run.machine import random_stream
+from lib.run.model import GPT, hugging_face_layout
+from lib.study.config import ModelConfig
+
+
+@pytest.fixture(scope="module")
+def model(corpus: Corpus) -> GPT:
+    config = ModelConfig(n_layer=2, n_head=2, n_embd=16, block_size=16, embedding_std=0.5)
+    return GPT(config, corpus.vocab_size, random_stream(0, "weights"))
+
+
+def test_scores_are_hugging_faces_losses_window_by_window(model: GPT, corpus: Corpus) -> None:
+    config = GPT2Config(
+        vocab_size=65, n_positions=16, n_embd=16, n_layer=2, n_head=2, activation_function="gelu"
+    )
+    peer = GPT2LMHeadModel(config).eval()
+    peer.load_state_dict(dict(hugging_face_layout(model.state_dict())), strict=False)
+    text = corpus.heldout[: 5 * 16 + 8]  # the last window is shorter
+    expected = []
+    for start in range(0, len(text) - 1, 16):
+        window = text[start : start + 17]
+        logits = peer(window[None, :-1]).logits[0]
+        expected += F.cross_entropy(logits, window[1:], reduction="none").tolist()
+    np.testing.assert_allclose(score(model, text, 2).nll, expected, atol=1e-5)
+
+
+def test_every_character_but_the_first_is_scored_once(model: GPT, corpus: Corpus) -> None:
+    scores = score(model, corpus.heldout, 256)
+    assert len(scores.nll) == len(scores.correct) == len(scores.embedding_norm) == 111_539
+
+
+@pytest.mark.parametrize("length", [2, 16, 17, 18, 33, 100])
+def test_scores_do_not_depend_on_the_batch_size(model: GPT, corpus: Corpus, length: int) -> None:
+    one, many = (score(model, corpus.heldout[:length], size) for size in (1, 64))
+    assert len(one.nll) == length - 1
+    np.testing.assert_allclose(one.nll, many.nll, atol=1e-5)
+
+
+def test_a_model_without_preferences_has_the_perplexity_of_its_vocabulary(corpus: Corpus) -> None:
+    config = ModelConfig(n_layer=1, n_head=1, n_embd=8, block_size=16)
+    uniform = GPT(config, corpus.vocab_size, random_stream(0, "weights"))
+    with torch.no_grad():
+        uniform.transformer.wte.weight.zero_()  # tied: all logits are 0
+    scores = score(uniform, corpus.heldout[:2000], 64)
+    assert perplexity(scores.nll) == pytest.approx(65, rel=1e-6)
+
+
+def test_perplexity_is_the_exponential_of_the_mean() -> None:
+    assert perplexity(np.array([math.log(2), math.log(8)])) == pytest.approx(4)
+    assert perplexity(np.array([1e6])) == math.inf
+
+
+def test_accuracy_counts_the_most_likely_character(model: GPT, corpus: Corpus) -> None:
+    text = corpus.heldout[:17]
+    guesses = model(text[None, :-1])[0].argmax(-1)
+    assert score(model, text, 1).correct.tolist() == (guesses == text[1:]).tolist()
+
+
+def test_embedding_norm_is_of_the_vector_entering_block_1(model: GPT, corpus: Corpus) -> None:
+    text = corpus.heldout[:17]
+    seen = []
+    handle = model.transformer.h[0].register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    scores = score(model, text, 1)
+    handle.remove()
+    np.testing.assert_allclose(scores.embedding_norm, seen[0][0].norm(dim=-1), rtol=1e-5)
+
+
+def test_dev_and_test_perplexity_make_up_the_whole(model: GPT, corpus: Corpus) -> None:
+    scores = score(model, corpus.heldout, 256)
+    measures = heldout_measures(scores, corpus.dev_length)
+    n_dev, n_test = corpus.dev_length - 1, len(corpus.test)
+    assert n_dev + n_test == len(scores.nll)
+    pooled = n_dev * math.log(measures["perplexity_dev"])
+    pooled += n_test * math.log(measures["perplexity_test"])
+    assert measures["perplexity"] == pytest.approx(math.exp(pooled / len(scores.nll)), rel=1e-9)
+
+
+def test_windows_are_evenly_spaced_from_the_first_character_to_the_last(corpus: Corpus) -> None:
+    windows = evenly_spaced_windows(corpus.dev, 4, 16)
+    assert windows.shape == (4, 17)
+    assert torch.equal(windows[0], corpus.dev[:17])
+    assert torch.equal(windows[-1], corpus.dev[-17:])
+
+
+def test_loss_by_position_averages_over_whole_windows(model: GPT, corpus: Corpus) -> None:
+    scores = score(model, corpus.heldout[: 5 * 16 + 8], 4)
+    table = loss_by_position(scores, 16)
+    assert table["context"].tolist() == list(range(1, 17))
+    assert table["position_loss"][3] == pytest.approx(np.mean(scores.nll[3:80:16]))
+
+
+@pytest.mark.parametrize("length", [1, 4, 16])
+def test_loss_at_a_length_is_that_of_windows_cut_to_it(
+    length: int, model: GPT, corpus: Corpus
+) -> None:
+    text = corpus.heldout[: 6 * 16 + 1]
+    by_position = loss_by_position(score(model, text, 4), 16)
+    cut = [score(model, text[i : i + length + 1], 1).nll.mean() for i in range(0, 96, 16)]
+    assert loss_at_length(by_position, length) == pytest.approx(np.mean(cut), rel=1e-5)
+
+
+@pytest.mark.parametrize("length", [0, 17])
+def test_a_length_beyond_the_context_is_an_error_that_says_so(
+    length: int, model: GPT, corpus: Corpus
+) -> None:
+    by_position = loss_by_position(score(model, corpus.heldout[:200], 4), 16)
+    with pytest.raises(ValueError, match=rf"context length {length} is outside 1 … 16"):
+        loss_at_length(by_position, length)
+
+
+def test_lengths_double_from_16_to_the_context() -> None:
+    by_position = pd.DataFrame({"position_loss": np.ones(100)})
+    assert length_table(by_position)["length"].tolist() == [16, 32, 64, 100]
+    assert length_table(by_position[:8])["length"].tolist() == [8]
+
+
+def test_throughput_counts_characters_per_second(
+    model: GPT, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = iter([0.0, 9.0, *(x for k in range(5) for x in (10.0 * k, 10.0 * k + 2.0))])
+    monkeypatch.setattr("lib.run.evaluation.time.perf_counter", lambda: next(ticks))
+    assert inference_throughput(model, corpus.heldout, 4) == 4 * 16 / 2.0  # the warm-up not counted
+
+
+def test_final_gradient_norm_and_the_mean_of_the_last_tenth() -> None:
+    norms = np.arange(1.0, 31.0)
+    assert final_measures(norms) == {"grad_norm": 30.0, "grad_norm_last_tenth": 29.0}
+    assert final_measures(norms[:5]) == {"grad_norm": 5.0, "grad_norm_last_tenth": 5.0}

@@ -1,0 +1,325 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from lm_eval.api.instance import Instance
+from sklearn.metrics import brier_score_loss
+
+import lib.run.harness
+from lib.data.corpus import Corpus, CorpusError
+from lib.data.suite import Suite, build_suite, write_suite
+from lib.run.evaluation import perplexity, score
+from lib.run.harness import CharacterLM, SuiteResult, evaluate_suite
+from lib.run.machine import random_stream
+from lib.run.model import GPT
+from lib.run.scoring import Likelihood, Question, score_questions
+from lib.study.config import EmbeddingNorm, ModelConfig
+
+
+def make_model(corpus: Corpus, **fields: object) -> GPT:
+    """A small model with opinions: its weights are far larger than at initialisation."""
+    settings = {"n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 128, "embedding_std": 1.0}
+    model = GPT(
+        ModelConfig.model_validate(settings | fields), corpus.vocab_size, random_stream(0, "w")
+    )
+    with torch.no_grad():
+        for parameter in model.transformer.h.parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(10)
+    return model
+
+
+@pytest.fixture(scope="module")
+def model(corpus: Corpus) -> GPT:
+    return make_model(corpus)
+
+
+@pytest.fixture(scope="module")
+def suite(corpus: Corpus) -> Suite:
+    return build_suite(corpus, 60, 128)
+
+
+@pytest.fixture(scope="module")
+def folder(suite: Suite, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_suite(suite, tmp_path_factory.mktemp("harness") / "suite")
+
+
+@pytest.fixture(scope="module")
+def result(model: GPT, corpus: Corpus, folder: Path) -> SuiteResult:
+    return evaluate_suite(model, corpus, folder)
+
+
+def request(context: str, continuation: str, number: int = 0) -> Instance:
+    return Instance("loglikelihood", {}, (context, continuation), 0, ("task", number, 1))
+
+
+@torch.no_grad()
+def direct(model: GPT, corpus: Corpus, context: str, continuation: str) -> tuple[float, bool]:
+    """The summed log-probability, and whether it is greedy, from one plain forward pass."""
+    ids = corpus.encode(context + continuation)
+    log = model(ids[None, :-1])[0].double().log_softmax(dim=-1)[len(context) - 1 :]
+    targets = ids[len(context) :]
+    chosen = log[torch.arange(len(targets)), targets]
+    return float(chosen.sum()), bool((log.argmax(dim=-1) == targets).all())
+
+
+CASES = [
+    ("To be, or not", " to be"),
+    ("\n\nROMEO:\n", "\nAy me"),
+    ("\n", "\n\n"),
+    ("x", "y"),
+    ("A line\n", "Another\n"),
+    ("of a shared beginning ", "one"),
+    ("of a shared beginning ", "three"),
+    ("of a shared beginning ", "a"),
+    ("of a shared beginning and", " more"),
+]
+
+
+@pytest.mark.parametrize("norm", get_args(EmbeddingNorm))
+@pytest.mark.parametrize("batch_size", [1, 4, 64])
+def test_log_likelihoods_are_direct_sums(corpus: Corpus, norm: str, batch_size: int) -> None:
+    model = make_model(corpus, embedding_norm=norm)
+    adapter = CharacterLM(model, corpus, batch_size)
+    found = adapter.loglikelihood([request(*case) for case in CASES])
+    for case, (log, greedy) in zip(CASES, found, strict=True):
+        expected = direct(model, corpus, *case)
+        assert log == pytest.approx(expected[0], abs=1e-5)
+        assert greedy is expected[1]
+
+
+def test_batches_share_a_beginning_without_changing_a_value(model: GPT, corpus: Corpus) -> None:
+    shared = "First example, solved.\nSecond example, solved.\n"
+    pairs = [
+        (shared + text, choice) for text in ("What", "Who", "When is") for choice in (" a", " bc")
+    ]
+    requests = [request(*pair, number=i // 2) for i, pair in enumerate(pairs)]
+    for (log, _), pair in zip(
+        CharacterLM(model, corpus).loglikelihood(requests), pairs, strict=True
+    ):
+        assert log == pytest.approx(direct(model, corpus, *pair)[0], abs=1e-5)
+
+
+def test_a_greedy_continuation_is_told_from_others(model: GPT, corpus: Corpus) -> None:
+    ids = corpus.encode("To be")
+    for _ in range(5):
+        ids = torch.cat((ids, model(ids[None])[0, -1].argmax()[None]))
+    greedy = corpus.decode(ids)[5:]
+    other = greedy[:-1] + ("a" if greedy[-1] != "a" else "b")
+    requests = [request("To be", greedy), request("To be", other)]
+    assert [g for _, g in CharacterLM(model, corpus).loglikelihood(requests)] == [True, False]
+
+
+def test_an_empty_context_is_a_line_break(model: GPT, corpus: Corpus) -> None:
+    empty, line_break = (
+        CharacterLM(model, corpus).loglikelihood([request(c, "O Romeo")]) for c in ("", "\n")
+    )
+    assert empty == line_break
+
+
+def test_rolling_perplexity_is_that_of_evaluation(model: GPT, corpus: Corpus) -> None:
+    body = corpus.decode(corpus.heldout[: 5 * 128])  # whole windows: here the two agree
+    rolling = CharacterLM(model, corpus).loglikelihood_rolling(
+        [Instance("loglikelihood_rolling", {}, (body,), 0)]
+    )
+    expected = perplexity(score(model, corpus.encode("\n" + body), 4).nll)
+    assert np.exp(-rolling[0] / len(body)) == pytest.approx(expected, rel=1e-4)
+
+
+def test_rolling_scores_every_character_of_a_short_last_window_once(
+    model: GPT, corpus: Corpus
+) -> None:
+    text = corpus.decode(corpus.heldout[:200])
+    first = direct(model, corpus, "\n", text[:128])[0]
+    last = direct(model, corpus, text[71:128], text[128:])[0]
+    rolling = CharacterLM(model, corpus).loglikelihood_rolling(
+        [Instance("loglikelihood_rolling", {}, (text,), 0)]
+    )
+    assert rolling[0] == pytest.approx(first + last, abs=1e-3)
+
+
+def test_a_context_too_long_loses_its_beginning_and_is_counted(corpus: Corpus) -> None:
+    model = make_model(corpus, block_size=16)
+    adapter = CharacterLM(model, corpus)
+    context = "A context that is too long for it"
+    fits = adapter.loglikelihood([request(context[-10:], " yes it")])
+    assert adapter.overflows == 0
+    (log, _), _ = adapter.loglikelihood([request(context, " yes it"), request(context, " no")])
+    assert adapter.overflows == 2
+    assert log == pytest.approx(fits[0][0], abs=1e-5)
+
+
+def test_errors_name_the_remedy(model: GPT, corpus: Corpus) -> None:
+    adapter = CharacterLM(model, corpus)
+    with pytest.raises(CorpusError, match="'é' was unseen"):
+        adapter.loglikelihood([request("caf", "é")])
+    with pytest.raises(ValueError, match="has 0 characters"):
+        adapter.loglikelihood([request("a", "")])
+    with pytest.raises(ValueError, match="has 129 characters"):
+        adapter.loglikelihood([request("a", "b" * 129)])
+    with pytest.raises(NotImplementedError, match="multiple_choice"):
+        adapter.generate_until([])
+    with pytest.raises(ValueError, match="block_size is 128"):
+        score_questions(model, [Question([1] * 128, [[1, 2]])])
+
+
+def test_a_suite_of_another_corpus_or_a_longer_block_size_is_refused(
+    corpus: Corpus, folder: Path, model: GPT, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="block_size 128"):
+        evaluate_suite(make_model(corpus, block_size=64), corpus, folder)
+    other = Corpus("x", "0" * 64, corpus.text, corpus.symbols, corpus.train, corpus.heldout, 1)
+    with pytest.raises(ValueError, match="another corpus"):
+        evaluate_suite(model, other, folder)
+
+
+def test_a_folder_without_a_suite_is_told(model: GPT, corpus: Corpus, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="write_suite"):
+        evaluate_suite(model, corpus, tmp_path)
+
+
+def test_a_suite_written_over_another_is_the_one_that_is_asked(
+    model: GPT, corpus: Corpus, tmp_path: Path
+) -> None:
+    for n in (60, 55):
+        suite = build_suite(corpus, n, 32)
+        result = evaluate_suite(model, corpus, write_suite(suite, tmp_path))
+        assert result.suite_hash == suite.hash
+        assert (result.table.n == n).all()
+
+
+def test_every_question_is_asked_and_none_overflows(result: SuiteResult, suite: Suite) -> None:
+    assert result.overflows == 0
+    assert list(zip(result.table.task, result.table.shots, strict=True)) == [
+        (task.name, shots) for shots in (0, 2) for task in suite.tasks
+    ]
+    assert (result.table.n == 60).all()
+    for task in suite.tasks:
+        rows = result.items[(result.items.task == task.name) & (result.items.shots == 2)]
+        assert rows.item.tolist() == list(range(60))
+        assert rows.gold.tolist() == [item.gold for item in task.items]
+
+
+def test_accuracies_are_those_of_direct_sums_over_fixed_prompts(
+    result: SuiteResult, suite: Suite, model: GPT, corpus: Corpus
+) -> None:
+    task = next(task for task in suite.tasks if task.name == "last_word")
+    before = "".join(e.context + e.choices[e.gold] + "\n" for e in task.exemplars)
+    log = np.array(
+        [[direct(model, corpus, before + i.context, c)[0] for c in i.choices] for i in task.items]
+    )
+    gold = np.array([item.gold for item in task.items])
+    probability = np.exp(log) / np.exp(log).sum(axis=1, keepdims=True)
+    row = result.table.query("task == 'last_word' and shots == 2").iloc[0]
+    items = result.items.query("task == 'last_word' and shots == 2")
+    assert row.accuracy == pytest.approx((log.argmax(axis=1) == gold).mean())
+    assert row.stderr == pytest.approx(np.sqrt(row.accuracy * (1 - row.accuracy) / 59))
+    assert row.normalised_accuracy == pytest.approx((row.accuracy - 0.25) / 0.75)
+    np.testing.assert_allclose(items.gold_probability, probability[range(60), gold], atol=1e-4)
+    by_hand = ((probability - np.eye(4)[gold]) ** 2).sum(axis=1).mean()
+    assert row.brier == pytest.approx(by_hand, abs=1e-4)
+    assert row.brier == pytest.approx(
+        brier_score_loss(gold, probability, scale_by_half=False), abs=1e-4
+    )
+
+
+def test_macro_accuracy_is_the_mean_of_the_tasks(result: SuiteResult) -> None:
+    means = result.table.groupby("shots").accuracy.mean()
+    assert result.macro_zero_shot == pytest.approx(means[0])
+    assert result.macro_few_shot == pytest.approx(means[2])
+    per_item = result.items.groupby(["task", "shots"]).correct.mean()
+    expected = result.table.set_index(["task", "shots"]).accuracy
+    pd.testing.assert_series_equal(per_item, expected.sort_index(), check_names=False)
+
+
+def test_a_model_that_knows_the_answers_is_always_right(
+    model: GPT, corpus: Corpus, suite: Suite, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = {
+        (item.context, *item.choices): item.gold for task in suite.tasks for item in task.items
+    }
+
+    def knowing(_: GPT, questions: list[Question]) -> list[list[Likelihood]]:
+        scores = []
+        for question in questions:
+            context = corpus.decode(torch.tensor(question.context))
+            choices = [corpus.decode(torch.tensor(choice)) for choice in question.choices]
+            starts = range(len(context))
+            gold = next(
+                g for s in starts if (g := answers.get((context[s:], *choices))) is not None
+            )
+            scores.append(
+                [Likelihood(0.0 if i == gold else -9.0, False) for i in range(len(choices))]
+            )
+        return scores
+
+    monkeypatch.setattr(lib.run.harness, "score_questions", knowing)
+    result = evaluate_suite(model, corpus, folder)
+    assert (result.table.accuracy == 1).all()
+    assert result.macro_zero_shot == result.macro_few_shot == 1
+    assert result.items.correct.all()
+
+
+def test_a_model_without_preferences_is_at_chance(corpus: Corpus, folder: Path) -> None:
+    uniform = make_model(corpus)
+    with torch.no_grad():
+        uniform.transformer.wte.weight.zero_()  # tied: all characters are equally likely
+    table = evaluate_suite(uniform, corpus, folder).table
+    # All choices tie, the first is chosen, and the right one stands there equally often.
+    assert (abs(table.accuracy - table.chance) <= 1 / 60).all()
+    np.testing.assert_allclose(table.brier, 1 - table.chance, atol=1e-6)
+    np.testing.assert_allclose(table.normalised_accuracy, 0, atol=1 / 30)
+
+
+def test_a_suite_for_short_contexts_says_what_it_asks(corpus: Corpus, tmp_path: Path) -> None:
+    model = make_model(corpus, block_size=32)
+    for block_size, tasks in ((32, ["agreement", "turn_end"]), (16, [])):
+        folder = write_suite(build_suite(corpus, 200, block_size), tmp_path / str(block_size))
+        result = evaluate_suite(model, corpus, folder)
+        assert list(result.table.get("task", [])) == tasks
+        assert (result.macro_zero_shot is None) == (not tasks)
+        assert result.macro_few_shot is None
+
+
+def test_evaluation_prints_nothing_and_leaves_the_folder_it_ran_in(
+    model: GPT, corpus: Corpus, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    here = Path.cwd()
+    evaluate_suite(model, corpus, folder)
+    assert Path.cwd() == here
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_harness_own_task_format_runs_through_the_adapter(
+    model: GPT, corpus: Corpus, tmp_path: Path, write_task: Callable[[Path], None]
+) -> None:
+    write_task(tmp_path)
+    results = lib.run.harness._run(CharacterLM(model, corpus), tmp_path, ["stock"])
+    texts = ["Good morrow, cousin.", "Is the day so young?"]
+    total = sum(direct(model, corpus, "\n", text)[0] for text in texts)
+    expected = -total / sum(map(len, texts)) / np.log(2)
+    assert results["results"]["stock"]["bits_per_byte,none"] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.fixture
+def write_task() -> Callable[[Path], None]:
+    """Write a perplexity task as the harness's stock ones are."""
+
+    def write(folder: Path) -> None:
+        lines = ['{"text": "Good morrow, cousin."}', '{"text": "Is the day so young?"}']
+        (folder / "texts.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
+        (folder / "stock.yaml").write_text(
+            "task: stock\ndataset_path: json\n"
+            "dataset_kwargs: {data_files: {test: texts.jsonl}, cache_dir: .datasets}\n"
+            "test_split: test\noutput_type: loglikelihood_rolling\n"
+            'doc_to_text: ""\ndoc_to_target: text\n'
+            "metric_list: [{metric: bits_per_byte, aggregation: bits_per_byte,"
+            " higher_is_better: false}]\n",
+            "utf-8",
+        )
+
+    return write

@@ -1,0 +1,108 @@
+"""Where two arms must coincide, they do: shown at float64, not by a p-value.
+
+Every reader of the residual stream in a Pre-LN GPT (two LayerNorms a block, and the last one) first
+subtracts the mean over features. Adding c · 1 to the input of block 1, with any c per token, adds
+it to the whole stream and changes nothing that is read from it. So:
+
+1. `center` computes the function that `none` computes, of the same weights. Equal functions have
+   equal gradients, so training takes the same path, up to rounding.
+2. `layernorm` with its initial gain and bias differs from `rmsnorm` only by a factor per token,
+   sqrt((mean square + 1e-6) / (variance + 1e-5)), near 1 since an embedding's mean is small.
+"""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from lib.data.corpus import Corpus
+from lib.run.machine import random_stream
+from lib.run.model import GPT
+from lib.run.training import train
+from lib.study.config import ModelConfig, RunConfig
+from tests.conftest import change
+
+SIZE = {"n_layer": 3, "n_head": 2, "n_embd": 32, "block_size": 24}
+
+
+def gpt(variant: str, std: float = 0.02) -> GPT:
+    """The same float64 weights for every variant, moved away from their initial values."""
+    config = ModelConfig.model_validate(SIZE | {"embedding_norm": variant, "embedding_std": std})
+    model = GPT(config, 65, random_stream(0, "weights")).double()
+    noise = random_stream(1, "noise")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if not name.startswith("transformer.emb_norm"):
+                moved = torch.randn(parameter.shape, generator=noise, dtype=torch.float64)
+                parameter.add_(0.1 * moved)
+    return model
+
+
+@pytest.fixture
+def tokens() -> torch.Tensor:
+    return torch.randint(65, (4, 25), generator=random_stream(2, "ids"))
+
+
+def loss_and_gradients(model: GPT, tokens: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    logits = model(tokens[:, :-1])
+    loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+    return logits, list(torch.autograd.grad(loss, list(model.parameters())))
+
+
+@pytest.mark.parametrize("std", [0.02, 1.0])
+def test_centring_the_embeddings_changes_neither_logits_nor_gradients(
+    std: float, tokens: torch.Tensor
+) -> None:
+    one, two = (loss_and_gradients(gpt(v, std), tokens) for v in ("none", "center"))
+    assert gpt("center").transformer.embed(tokens[:, :-1]).mean(-1).abs().max() < 1e-15
+    assert gpt("none").transformer.embed(tokens[:, :-1]).mean(-1).abs().max() > 1e-3
+    torch.testing.assert_close(one[0], two[0], rtol=0, atol=1e-12)
+    for before, after in zip(one[1], two[1], strict=True):
+        torch.testing.assert_close(before, after, rtol=0, atol=1e-12)
+
+
+def test_training_with_centring_takes_the_same_path(tokens: torch.Tensor) -> None:
+    models = [gpt(v) for v in ("none", "center")]
+    for model in models:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        for _ in range(10):
+            logits = model(tokens[:, :-1])
+            loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    for one, two in zip(*(m.parameters() for m in models), strict=True):
+        # A tenth of one step's length, 1e-4, would be a different path.
+        torch.testing.assert_close(one, two, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("variant", ["scale", "rmsnorm", "layernorm"])
+def test_the_other_variants_do_change_the_function(variant: str, tokens: torch.Tensor) -> None:
+    one, two = (gpt(v)(tokens[:, :-1]) for v in ("none", variant))
+    assert (one - two).abs().max() > 1e-2
+
+
+def test_layernorm_is_rmsnorm_but_for_a_mean_that_nobody_reads_and_a_factor_near_one(
+    tokens: torch.Tensor,
+) -> None:
+    ids = tokens[:, :-1]
+    embedded = gpt("none").transformer.embed(ids)
+    square, variance = embedded.square().mean(-1), embedded.var(-1, correction=0)
+    factor = ((square + 1e-6) / (variance + 1e-5)).sqrt()
+    layer, rms = (gpt(v).transformer.embed(ids) for v in ("layernorm", "rmsnorm"))
+    centred = rms - rms.mean(-1, keepdim=True)
+    torch.testing.assert_close(layer, factor[..., None] * centred, rtol=0, atol=1e-12)
+    assert 1.0 < factor.mean() < 1.05
+
+
+def test_a_shorter_budget_is_the_beginning_of_a_longer_one(
+    tiny: RunConfig, corpus: Corpus, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """At a constant rate: bit for bit, so one long run stands for every shorter one."""
+    short, long = (
+        train(change(tiny, "training", iterations=n), corpus, 0, tmp_path_factory.mktemp("run"))
+        for n in (8, 12)
+    )
+    exact = ["step", "loss", "grad_norm", "second_moment_max"]
+    assert short.trace[exact].equals(long.trace[exact][:8])
+    same = [name for name in short.curve if name != "seconds"]
+    assert short.curve[same].equals(long.curve.loc[long.curve["step"] <= 8, same])

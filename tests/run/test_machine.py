@@ -1,0 +1,167 @@
+"""The machine under a run is chosen, pinned and described; each purpose draws for itself."""
+
+import itertools
+import json
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from lib.run.machine import autocast, choose_device, describe, prepare, random_stream, works
+from lib.study.config import TrainingConfig
+from lib.study.errors import ConfigError
+
+CPU = torch.device("cpu")
+PURPOSES = ("weights", "batches", "sample")
+
+
+@pytest.fixture
+def loose_torch() -> Iterator[None]:
+    """PyTorch as it starts, whatever ran before; all that `prepare` sets is put back after."""
+    threads = torch.get_num_threads()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    fill = torch.utils.deterministic.fill_uninitialized_memory
+    tf32 = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(False)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    yield
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(deterministic)
+    torch.utils.deterministic.fill_uninitialized_memory = fill
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = tf32
+
+
+@pytest.mark.parametrize(
+    ("seed", "purpose", "start"),
+    [(0, "weights", 133441691874178746), (1, "batches", 7119672969635933958)],
+)
+def test_a_stream_starts_where_it_always_has(seed: int, purpose: str, start: int) -> None:
+    assert random_stream(seed, purpose).initial_seed() == start
+
+
+def test_streams_of_all_seeds_and_purposes_differ() -> None:
+    streams = [random_stream(*key) for key in itertools.product(range(5), PURPOSES)]
+    draws = {torch.rand(4, generator=stream).numpy().tobytes() for stream in streams}
+    assert len(draws) == 15
+
+
+def test_drawing_from_one_stream_shifts_no_other() -> None:
+    alone = torch.rand(4, generator=random_stream(0, "batches"))
+    batches = random_stream(0, "batches")
+    torch.rand(1000, generator=random_stream(0, "sample"))
+    torch.rand(1000)
+    assert torch.rand(4, generator=batches).equal(alone)
+
+
+def test_a_stream_leaves_torchs_own_alone() -> None:
+    before = torch.get_rng_state()
+    torch.rand(4, generator=random_stream(0, "weights"))
+    assert torch.get_rng_state().equal(before)
+
+
+@pytest.mark.parametrize(
+    ("working", "chosen"),
+    [(("cuda", "mps", "cpu"), "cuda"), (("mps", "cpu"), "mps"), (("cpu",), "cpu")],
+)
+def test_auto_is_the_first_device_that_works(
+    monkeypatch: pytest.MonkeyPatch, working: tuple[str, ...], chosen: str
+) -> None:
+    monkeypatch.setattr("lib.run.machine.works", lambda name: name in working)
+    assert choose_device("auto") == torch.device(chosen)
+
+
+def test_the_cpu_works_and_can_be_asked_for() -> None:
+    assert works("cpu")
+    assert choose_device("cpu") == CPU
+
+
+@pytest.mark.skipif(works("cuda"), reason="this machine has CUDA")
+def test_a_device_that_the_machine_lacks_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"training\.device: 'cuda' .* use auto or cpu"):
+        choose_device("cuda")
+
+
+def test_prepare_pins_the_threads(loose_torch: None) -> None:
+    assert prepare(TrainingConfig(device="cpu", threads=2)) == CPU
+    assert torch.get_num_threads() == 2
+
+
+def test_prepare_makes_an_operation_that_is_not_deterministic_an_error(loose_torch: None) -> None:
+    def put() -> torch.Tensor:
+        return torch.zeros(2).put_(torch.tensor([0, 0]), torch.ones(2), accumulate=False)
+
+    put()
+    prepare(TrainingConfig(device="cpu"))
+    with pytest.raises(RuntimeError, match="deterministic"):
+        put()
+
+
+def test_prepare_turns_tf32_off(loose_torch: None) -> None:
+    prepare(TrainingConfig(device="cpu"))
+    assert not torch.backends.cuda.matmul.allow_tf32
+    assert not torch.backends.cudnn.allow_tf32
+
+
+def test_cublas_is_told_to_be_deterministic() -> None:
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] in (":4096:8", ":16:8")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_gpu_without_bf16_still_runs_other_precisions(
+    loose_torch: None, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    gpu_without_bf16(monkeypatch)
+    config = TrainingConfig.model_validate({"precision": precision})
+    assert prepare(config) == torch.device("cuda")
+
+
+def test_bf16_is_refused_where_a_gpu_lacks_it(
+    loose_torch: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu_without_bf16(monkeypatch)
+    with pytest.raises(ConfigError, match=r"training\.precision: .* no bf16; use fp16 or fp32"):
+        prepare(TrainingConfig(precision="bf16"))
+
+
+def gpu_without_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lib.run.machine.choose_device", lambda _: torch.device("cuda"))
+    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda including_emulation: False)
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)],
+)
+def test_autocast_multiplies_at_the_configured_precision(
+    precision: str, dtype: torch.dtype
+) -> None:
+    ones = torch.ones(2, 2)
+    with autocast(TrainingConfig.model_validate({"precision": precision}), CPU):
+        assert (ones @ ones).dtype == dtype
+    assert (ones @ ones).dtype == torch.float32
+
+
+def test_the_description_names_what_may_change_a_number() -> None:
+    description = describe(TrainingConfig(precision="bf16", threads=3), CPU)
+    assert set(description) == {
+        *("device", "device_name", "precision", "threads"),
+        *("cores", "platform", "packages"),
+    }
+    asked = ("device", "precision", "threads")
+    assert [description[key] for key in asked] == ["cpu", "bf16", 3]
+    assert description["device_name"]
+
+    packages = description["packages"]
+    assert isinstance(packages, dict)
+    assert set(packages) == {"python", "torch", "numpy", "scipy", "pandas", "papermill"}
+    assert packages["torch"] == torch.__version__
+    assert packages["numpy"] == np.__version__
+
+
+def test_the_description_survives_json() -> None:
+    description = describe(TrainingConfig(), CPU)
+    assert json.loads(json.dumps(description)) == description

@@ -1,0 +1,94 @@
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from lib.data.corpus import Corpus
+from lib.run.evaluation import heldout_measures, score
+from lib.run.measure import measure, suite_folder
+from lib.run.training import Trained, train
+from lib.study.config import RunConfig
+from tests.conftest import change
+
+
+@pytest.fixture
+def config(tiny: RunConfig) -> RunConfig:
+    wider = change(tiny, "model", block_size=48)  # a context in which some tasks fit
+    return change(wider, "evaluation", items_per_task=50)
+
+
+@pytest.fixture
+def trained(config: RunConfig, corpus: Corpus, tmp_path: Path) -> Trained:
+    return train(config, corpus, 0, tmp_path / "run")
+
+
+def test_everything_is_measured_and_timed(
+    config: RunConfig, corpus: Corpus, trained: Trained, tmp_path: Path
+) -> None:
+    measured = measure(trained, corpus, config, tmp_path / "suite", seed=0)
+    expected = heldout_measures(score(trained.model, corpus.heldout, 64), corpus.dev_length)
+    assert measured.measures["perplexity"] == pytest.approx(expected["perplexity"])
+    assert measured.measures["grad_norm"] == trained.trace["grad_norm"].iloc[-1]
+    assert measured.measures["suite_overflows"] == 0
+    assert 0 < measured.measures["macro_accuracy_zero_shot"] < 1
+    assert set(measured.tables) == {
+        *("positions", "lengths", "reliability", "temperatures", "token_classes", "logits"),
+        "tasks",
+    }
+    assert len(measured.items) == measured.tables["tasks"]["n"].sum()
+    parts = ["training", "snapshots", "perplexity", "calibration", "diagnostics", "suite"]
+    assert list(measured.seconds) == parts
+    assert min(measured.seconds.values()) > 0
+    assert measured.notes == []
+
+
+def test_measuring_twice_gives_the_same_numbers(
+    config: RunConfig, corpus: Corpus, trained: Trained, tmp_path: Path
+) -> None:
+    one, two = (measure(trained, corpus, config, tmp_path / "suite", seed=0) for _ in range(2))
+    assert one.measures == two.measures
+    assert all(one.tables[name].equals(two.tables[name]) for name in one.tables)
+
+
+def test_a_diverged_run_is_not_measured(config: RunConfig, corpus: Corpus, tmp_path: Path) -> None:
+    wild = change(config, "training", learning_rate=1e30)
+    measured = measure(train(wild, corpus, 0, tmp_path / "run"), corpus, wild, tmp_path, seed=0)
+    assert (measured.measures, measured.tables, measured.suite_hash) == ({}, {}, None)
+    assert measured.notes == ["diverged at step 2: nothing was measured"]
+
+
+def test_a_study_may_leave_the_suite_out(
+    config: RunConfig, corpus: Corpus, trained: Trained, tmp_path: Path
+) -> None:
+    without = change(config, "evaluation", items_per_task=0)
+    measured = measure(trained, corpus, without, tmp_path / "suite", seed=0)
+    assert measured.suite_hash is None
+    assert "macro_accuracy_zero_shot" not in measured.measures
+    assert measured.notes == ["task suite left out: evaluation.items_per_task is 0"]
+    assert not (tmp_path / "suite").exists()
+
+
+def test_without_the_harness_the_suite_is_left_out_and_it_says_so(
+    config: RunConfig,
+    corpus: Corpus,
+    trained: Trained,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    measured = measure(trained, corpus, config, tmp_path / "suite", seed=0)
+    assert measured.notes == ["task suite left out: pip install lm_eval==0.4.13 to run it"]
+    assert measured.suite_hash is None
+    assert "macro_accuracy_zero_shot" not in measured.measures
+    assert "ece" in measured.measures
+
+
+def test_a_suite_is_made_once_and_per_size(
+    config: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    folder = suite_folder(corpus, config, tmp_path)
+    written = (folder / "suite.json").stat().st_mtime_ns
+    assert suite_folder(corpus, config, tmp_path) == folder
+    assert (folder / "suite.json").stat().st_mtime_ns == written
+    longer = change(config, "model", block_size=64)
+    assert suite_folder(corpus, longer, tmp_path) != folder

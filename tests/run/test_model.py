@@ -1,0 +1,197 @@
+import math
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from lib.run.machine import random_stream
+from lib.run.model import GPT, count_parameters, hugging_face_layout, weight_decay_groups
+from lib.study.config import ModelConfig
+
+VARIANTS = ("none", "layernorm", "rmsnorm", "center", "scale", "grad_shrink")
+SMALL = {"n_layer": 3, "n_head": 2, "n_embd": 16, "block_size": 12}
+
+
+def gpt(vocab_size: int = 65, seed: int = 0, **fields: object) -> GPT:
+    return GPT(ModelConfig.model_validate(fields), vocab_size, random_stream(seed, "weights"))
+
+
+def ids(length: int, batch: int = 2, vocab_size: int = 65) -> torch.Tensor:
+    return torch.randint(vocab_size, (batch, length), generator=random_stream(1, "ids"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"embedding_norm": "none"}, 1_611_136),
+        ({"embedding_norm": "layernorm"}, 1_611_392),
+        ({"embedding_norm": "rmsnorm"}, 1_611_264),
+        ({"embedding_norm": "center"}, 1_611_136),
+        ({"embedding_norm": "scale"}, 1_611_136),
+        ({"embedding_norm": "grad_shrink"}, 1_611_136),
+        ({"embedding_norm": "none", "mlp_ratio": 1}, 821_632),
+    ],
+)
+def test_parameter_counts_of_the_protocol(fields: dict[str, object], expected: int) -> None:
+    assert count_parameters(gpt(**fields)) == expected
+
+
+def hugging_face(n_layer: int, n_head: int, n_embd: int, block_size: int) -> GPT2LMHeadModel:
+    config = GPT2Config(
+        vocab_size=65,
+        n_positions=block_size,
+        n_embd=n_embd,
+        n_layer=n_layer,
+        n_head=n_head,
+        activation_function="gelu",
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        use_cache=False,
+    )
+    return GPT2LMHeadModel(config).eval()
+
+
+@pytest.fixture(params=[SMALL, {"n_layer": 8, "n_head": 8, "n_embd": 128, "block_size": 128}])
+def both(request: pytest.FixtureRequest) -> tuple[GPT, GPT2LMHeadModel]:
+    """Ours and Hugging Face's GPT-2 at one size, both with large random weights everywhere (biases
+    and gains too), so that a wrong place for any of them would show."""
+    ours, theirs = gpt(**request.param), hugging_face(**request.param)
+    for model, purpose in ((ours, "ours"), (theirs, "theirs")):
+        generator = random_stream(0, purpose)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.05)
+    return ours, theirs
+
+
+def test_logits_equal_hugging_face_gpt2_with_its_weights(both: tuple[GPT, GPT2LMHeadModel]) -> None:
+    ours, theirs = both
+    ours.load_state_dict(dict(hugging_face_layout(theirs.state_dict())))
+    x = ids(ours.config.block_size)
+    torch.testing.assert_close(ours(x), theirs(x).logits, atol=1e-5, rtol=0)
+
+
+def test_hugging_face_gpt2_with_our_weights_gives_our_logits(
+    both: tuple[GPT, GPT2LMHeadModel],
+) -> None:
+    ours, theirs = both
+    missing, unexpected = theirs.load_state_dict(
+        dict(hugging_face_layout(ours.state_dict())), strict=False
+    )
+    assert (missing, unexpected) == (["lm_head.weight"], [])  # the tied one
+    x = ids(ours.config.block_size)
+    torch.testing.assert_close(theirs(x).logits, ours(x), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", VARIANTS)
+def test_input_of_block_1_is_what_the_protocol_says(kind: str) -> None:
+    model, x = gpt(embedding_norm=kind, embedding_std=0.5, **SMALL), ids(12)
+    summed = model.transformer.wte(x) + model.transformer.wpe(torch.arange(12))
+    mean = summed.mean(-1, keepdim=True)
+    variance = ((summed - mean) ** 2).mean(-1, keepdim=True)
+    expected = {
+        "none": summed,
+        "layernorm": (summed - mean) / (variance + 1e-5).sqrt(),
+        "rmsnorm": summed / ((summed**2).mean(-1, keepdim=True) + 1e-6).sqrt(),
+        "center": summed - mean,
+        "scale": summed / math.sqrt(0.5**2 + 0.02**2),
+        "grad_shrink": summed,
+    }[kind]
+    torch.testing.assert_close(model.transformer.embed(x), expected, atol=1e-6, rtol=1e-5)
+
+
+def test_trainable_parts_of_the_embedding_normalizations() -> None:
+    def own(kind: str) -> list[str]:
+        names = gpt(embedding_norm=kind, **SMALL).transformer.emb_norm.state_dict()
+        return sorted(names)
+
+    assert [own(kind) for kind in VARIANTS] == [[], ["bias", "weight"], ["weight"], [], [], []]
+
+
+@pytest.mark.parametrize("std", [0.02, 0.3, 1.0])
+def test_scale_brings_the_initial_rms_to_one(std: float) -> None:
+    model = gpt(embedding_norm="scale", embedding_std=std)
+    rms = model.transformer.embed(torch.arange(65)[None]).square().mean().sqrt()
+    assert rms.item() == pytest.approx(1.0, abs=0.02)  # 65 × 128 draws: ± 0.008
+
+
+def test_grad_shrink_passes_a_tenth_of_the_gradient_and_the_whole_value() -> None:
+    kinds = ("none", "grad_shrink")
+    plain, shrunk = (gpt(embedding_norm=kind, **SMALL).double() for kind in kinds)
+    x = ids(12)
+    gradients = []
+    for model in (plain, shrunk):
+        loss = model.transformer(x).square().sum()  # without the tied output projection
+        gradients.append(torch.autograd.grad(loss, model.transformer.wte.weight)[0])
+    torch.testing.assert_close(shrunk(x), plain(x), atol=1e-12, rtol=0)
+    torch.testing.assert_close(gradients[1], 0.1 * gradients[0], atol=1e-12, rtol=1e-10)
+
+
+@pytest.mark.parametrize("kind", VARIANTS[1:])
+def test_arms_of_a_seed_start_from_bit_identical_weights_outside_the_norm(kind: str) -> None:
+    baseline = gpt(**SMALL).state_dict()
+    arm = gpt(embedding_norm=kind, **SMALL).state_dict()
+    for name, tensor in baseline.items():
+        assert torch.equal(tensor, arm.pop(name)), name
+    assert all(name.startswith("transformer.emb_norm.") for name in arm)
+
+
+def test_another_seed_starts_from_other_weights() -> None:
+    first, second = (gpt(seed=seed, **SMALL).transformer.wte.weight for seed in (0, 1))
+    assert not torch.equal(first, second)
+
+
+def test_initialisation_is_gpt2s() -> None:
+    model = gpt(embedding_std=0.3)
+    expected_std = {"wte.weight": 0.3, "c_proj.weight": 0.02 / math.sqrt(2 * 8)}
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 2:
+            suffix = ".".join(name.split(".")[-2:])
+            std = expected_std.get(suffix, 0.02)
+            assert parameter.std().item() == pytest.approx(std, rel=0.05), name
+            assert abs(parameter.mean().item()) < 5 * std / math.sqrt(parameter.numel()), name
+        else:
+            value = 1.0 if name.endswith("weight") else 0.0
+            assert torch.equal(parameter, torch.full_like(parameter, value)), name
+
+
+def test_building_a_model_leaves_torchs_generator_alone() -> None:
+    before = torch.get_rng_state()
+    gpt(**SMALL)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("kind", VARIANTS)
+def test_weight_decay_groups_are_disjoint_and_exhaustive(kind: str) -> None:
+    model = gpt(embedding_norm=kind, **SMALL)
+    decayed, undecayed = (
+        {id(p) for p in group["params"]} for group in weight_decay_groups(model, 0.1)
+    )
+    names = {id(p): name for name, p in model.named_parameters()}
+    assert not decayed & undecayed
+    assert decayed | undecayed == set(names)
+    assert {names[key].split(".")[-2] for key in decayed} == {"c_attn", "c_proj", "c_fc"}
+    assert all(names[key].endswith("weight") for key in decayed)
+    assert [g["weight_decay"] for g in weight_decay_groups(model, 0.1)] == [0.1, 0.0]
+
+
+def test_a_text_longer_than_the_context_is_an_error_that_says_so() -> None:
+    with pytest.raises(ValueError, match=r"13 characters long and model\.block_size is 12"):
+        gpt(**SMALL)(ids(13))
+
+
+def test_no_character_sees_the_future() -> None:
+    model, x = gpt(**SMALL), ids(12)
+    changed = x.clone()
+    changed[:, 7:] = (changed[:, 7:] + 1) % 65
+    torch.testing.assert_close(model(x)[:, :7], model(changed)[:, :7], atol=0, rtol=0)
+
+
+def test_generation_continues_beyond_the_context_and_follows_its_generator() -> None:
+    model, prompt = gpt(**SMALL), ids(3, batch=1)
+    texts = [model.generate(prompt, 20, random_stream(seed, "sample")) for seed in (0, 0, 1)]
+    assert texts[0].shape == (1, 23)
+    assert torch.equal(texts[0][:, :3], prompt)
+    assert torch.equal(texts[0], texts[1])
+    assert not torch.equal(texts[0], texts[2])

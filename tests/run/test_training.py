@@ -1,0 +1,219 @@
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.nn import functional as F
+
+from lib.data.corpus import Corpus, CorpusError, sample_batch
+from lib.run.machine import random_stream
+from lib.run.model import GPT, weight_decay_groups
+from lib.run.training import Trained, learning_rate, train, weights_digest
+from lib.study.config import RunConfig
+from tests.conftest import change
+
+
+class KilledError(Exception):
+    pass
+
+
+def killed_at(step: int):  # type: ignore[no-untyped-def]
+    """Return a report that ends training after `step` as a kill would."""
+
+    def report(now: int, _: str) -> None:
+        if now == step:
+            raise KilledError
+
+    return report
+
+
+@pytest.fixture
+def undisturbed(tiny: RunConfig, corpus: Corpus, tmp_path: Path) -> Trained:
+    return train(tiny, corpus, 0, tmp_path / "undisturbed")
+
+
+def without_seconds(trained: Trained) -> object:
+    return [t.drop(columns="seconds").to_dict("list") for t in (trained.trace, trained.curve)]
+
+
+@pytest.mark.parametrize("step", [1, 4, 5, 7, 10, 12])
+def test_a_killed_run_continues_to_bit_identical_weights_trace_and_curve(
+    step: int, tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trained
+) -> None:
+    with pytest.raises(KilledError):
+        train(tiny, corpus, 0, tmp_path / "run", killed_at(step))
+    resumed = train(tiny, corpus, 0, tmp_path / "run")
+    assert weights_digest(resumed.model) == weights_digest(undisturbed.model)
+    np.testing.assert_equal(without_seconds(resumed), without_seconds(undisturbed))
+    assert resumed.batches == undisturbed.batches
+    last_checkpoint = step // 5 * 5
+    taken_up = [last_checkpoint] if 0 < last_checkpoint < 12 and step < 12 else []
+    assert resumed.resumed_at == taken_up
+
+
+def test_a_run_killed_three_times_still_ends_at_the_same_weights(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trained
+) -> None:
+    for step in (6, 8, 11):
+        with pytest.raises(KilledError):
+            train(tiny, corpus, 0, tmp_path / "run", killed_at(step))
+    resumed = train(tiny, corpus, 0, tmp_path / "run")
+    assert weights_digest(resumed.model) == weights_digest(undisturbed.model)
+    assert resumed.resumed_at == [5, 10]  # 8 was lost before the checkpoint at 10
+
+
+def test_a_half_written_checkpoint_is_passed_over(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trained
+) -> None:
+    with pytest.raises(KilledError):
+        train(tiny, corpus, 0, tmp_path / "run", killed_at(7))
+    (identity,) = (tmp_path / "run" / "checkpoints").iterdir()
+    (identity / "partial-1").mkdir()
+    (identity / "partial-1" / "weights.safetensors").write_bytes(b"half")
+    resumed = train(tiny, corpus, 0, tmp_path / "run")
+    assert weights_digest(resumed.model) == weights_digest(undisturbed.model)
+    assert [path.name for path in identity.iterdir()] == ["step-00000012"]
+
+
+def test_other_parameters_neither_resume_nor_delete_a_checkpoint(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trained
+) -> None:
+    train(change(tiny, "training", learning_rate=2e-3), corpus, 0, tmp_path / "undisturbed")
+    folders = list((tmp_path / "undisturbed" / "checkpoints").iterdir())
+    assert len(folders) == 2
+    assert train(tiny, corpus, 0, tmp_path / "undisturbed").resumed_at == []
+
+
+def test_checkpoints_load_without_running_code(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trained
+) -> None:
+    (checkpoint,) = (tmp_path / "undisturbed" / "checkpoints").glob("*/step-*")
+    state = torch.load(checkpoint / "state.pt", weights_only=True)
+    assert state["step"] == 12
+    weights = load_file(checkpoint / "weights.safetensors")
+    assert weights.keys() == undisturbed.model.state_dict().keys()
+
+
+@pytest.mark.parametrize("interval", [1, 50])
+def test_evaluation_cadence_never_changes_training(
+    interval: int, tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trained
+) -> None:
+    other = train(change(tiny, "evaluation", interval=interval), corpus, 0, tmp_path / "run")
+    assert weights_digest(other.model) == weights_digest(undisturbed.model)
+    steps = sorted({0, 12, *range(0, 13, interval)})
+    assert other.curve["step"].tolist() == steps
+
+
+def test_arms_of_a_seed_share_weights_batches_and_budget(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trained
+) -> None:
+    arm = train(change(tiny, "model", embedding_norm="layernorm"), corpus, 0, tmp_path / "arm")
+    assert arm.initial_weights == undisturbed.initial_weights
+    assert arm.batches == undisturbed.batches
+    assert arm.trace["tokens"].iloc[-1] == 12 * 4 * 16
+    assert weights_digest(arm.model) != weights_digest(undisturbed.model)
+
+
+def test_another_seed_has_other_weights_and_batches(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trained
+) -> None:
+    other = train(tiny, corpus, 1, tmp_path / "other")
+    assert other.initial_weights != undisturbed.initial_weights
+    assert other.batches != undisturbed.batches
+
+
+def test_training_is_adamw_on_the_mean_loss_of_its_batches(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trained
+) -> None:
+    """The same steps written out: draw, cross-entropy, gradient norm, torch's plain AdamW."""
+    model = GPT(tiny.model, corpus.vocab_size, random_stream(0, "weights"))
+    optimizer = torch.optim.AdamW(
+        weight_decay_groups(model, 0.1), lr=1e-3, betas=(0.9, 0.95), eps=1e-8, foreach=False
+    )
+    stream, losses, norms = random_stream(0, "batches"), [], []
+    for _ in range(12):
+        x, y = sample_batch(corpus.train, 4, 16, stream)
+        loss = F.cross_entropy(model(x).view(-1, corpus.vocab_size), y.view(-1))
+        optimizer.zero_grad()
+        loss.backward()
+        norms.append(math.sqrt(sum(float(p.grad.square().sum()) for p in model.parameters())))
+        losses.append(loss.item())
+        optimizer.step()
+    np.testing.assert_allclose(undisturbed.trace["loss"], losses, rtol=1e-5)
+    np.testing.assert_allclose(undisturbed.trace["grad_norm"], norms, rtol=1e-4)
+    second = torch.cat([s["exp_avg_sq"].flatten() for s in optimizer.state.values()])
+    last = undisturbed.trace.iloc[-1]
+    assert last["second_moment_mean"] == pytest.approx(float(second.mean()), rel=1e-4)
+    assert last["second_moment_max"] == pytest.approx(float(second.max()), rel=1e-4)
+
+
+def test_micro_batches_add_up_to_the_batch(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trained
+) -> None:
+    split = train(change(tiny, "training", micro_batch_size=1), corpus, 0, tmp_path / "split")
+    for column in ("loss", "grad_norm"):
+        np.testing.assert_allclose(split.trace[column], undisturbed.trace[column], rtol=1e-4)
+    assert split.batches == undisturbed.batches
+
+
+def test_clipping_changes_the_update_and_the_recorded_norm_precedes_it(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trained
+) -> None:
+    clipped = train(change(tiny, "training", gradient_clip=0.01), corpus, 0, tmp_path / "clipped")
+    assert clipped.trace["grad_norm"][0] == undisturbed.trace["grad_norm"][0] > 0.01
+    # AdamW forgets the scale of a gradient, not that of its square.
+    assert clipped.trace["second_moment_mean"][0] < undisturbed.trace["second_moment_mean"][0] / 100
+
+
+def test_divergence_is_a_result_that_survives_a_rerun(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    wild = change(tiny, "training", learning_rate=1e30)
+    diverged = train(wild, corpus, 0, tmp_path / "run")
+    assert diverged.diverged_at == 2  # one update of that size leaves no finite logit
+    assert len(diverged.trace) == 2
+    again = train(wild, corpus, 0, tmp_path / "run")
+    assert again.diverged_at == 2
+    assert again.resumed_at == []
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_lower_precisions_train_close_to_fp32(
+    precision: str, tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trained
+) -> None:
+    lower = train(change(tiny, "training", precision=precision), corpus, 0, tmp_path / "lower")
+    assert lower.diverged_at is None
+    np.testing.assert_allclose(lower.trace["loss"], undisturbed.trace["loss"], rtol=0.02)
+    assert lower.trace["loss"].tolist() != undisturbed.trace["loss"].tolist()
+    assert lower.model.transformer.wte.weight.dtype == torch.float32
+
+
+def test_constant_schedule_is_constant() -> None:
+    config = RunConfig.model_validate({"training": {"learning_rate": 0.1}}).training
+    assert {learning_rate(config, step) for step in range(300)} == {0.1}
+
+
+def test_warmup_cosine_schedule_has_its_closed_form() -> None:
+    fields = {
+        "schedule": "warmup_cosine",
+        "iterations": 101,
+        "warmup_iterations": 20,
+        "learning_rate": 1.0,
+        "final_learning_rate_ratio": 0.2,
+    }
+    config = RunConfig.model_validate({"training": fields}).training
+    assert learning_rate(config, 0) == pytest.approx(1 / 20)
+    assert learning_rate(config, 19) == 1.0
+    assert learning_rate(config, 20) == 1.0
+    assert learning_rate(config, 60) == pytest.approx(0.6)  # halfway: mean of 1 and 0.2
+    assert learning_rate(config, 100) == pytest.approx(0.2)
+
+
+def test_a_corpus_shorter_than_the_context_is_refused_before_training(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    with pytest.raises(CorpusError, match="block_size 60000 needs 60001"):
+        train(change(tiny, "model", block_size=60_000), corpus, 0, tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,412 @@
+"""Studies load strictly, expand to their arms, and are identified by what their runs share."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lib.study.config import PARAMS, RunConfig, Study, arm_id, digest, field_names, load_study
+from lib.study.errors import ConfigError
+from lib.study.paths import ROOT
+
+MINIMAL = "name: little\nseeds: [0]\n"
+LITTLE = {"name": "little", "seeds": [0]}
+TWO_FACTORS = """
+factors:
+  model.embedding_norm: [none, layernorm]
+  model.embedding_std: [0.02, 1.0]
+"""
+STUDIES = sorted(path.stem for path in PARAMS.glob("*.yaml") if path.stem != "preregistration")
+
+Load = Callable[[str | bytes], Study]
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
+    """Write a text to `little.yaml`, the only study there is, and load it."""
+    monkeypatch.setattr("lib.study.config.PARAMS", tmp_path)
+
+    def write_and_load(content: str | bytes) -> Study:
+        data = content.encode() if isinstance(content, str) else content
+        (tmp_path / "little.yaml").write_bytes(data)
+        return load_study("little")
+
+    return write_and_load
+
+
+OTHER_TEXTS = {
+    "corpus.source": "own.txt",
+    "model.embedding_norm": "layernorm",
+    "training.schedule": "warmup_cosine",
+    "training.precision": "bf16",
+    "training.device": "cpu",
+}
+
+
+def another_value(name: str) -> tuple[str, str, object]:
+    """Split a dotted field into section and field, and give it an allowed value but its default."""
+    section, _, field = name.partition(".")
+    default = getattr(getattr(RunConfig(), section), field)
+    if isinstance(default, str):
+        return section, field, OTHER_TEXTS[name]
+    if isinstance(default, int):
+        return section, field, 2 * default
+    return section, field, 4 if default is None else default / 2
+
+
+# Each case: what the file adds to MINIMAL, and all that the message must name: the field, the value
+# found, what is allowed, the remedy.
+FIELD_ERRORS = {
+    "misspelt field": ("model: {n_layers: 2}", ["model.n_layers", "did you mean 'n_layer'?"]),
+    "misspelt section": ("trainin: {}", ["'trainin'", "did you mean 'training'?"]),
+    "field like no other": ("xyz: 1", ["'xyz'", "there are corpus, model, training, evaluation"]),
+    "misspelt factor": (
+        "factors: {model.embeding_norm: [none]}",
+        ["factors", "'model.embeding_norm'", "did you mean 'model.embedding_norm'?"],
+    ),
+    "factor without its section": (
+        "factors: {embedding_norm: [none]}",
+        ["factors", "'embedding_norm'", "did you mean 'model.embedding_norm'?"],
+    ),
+    "misspelt literal": (
+        "model: {embedding_norm: layer_norm}",
+        [
+            *("model.embedding_norm", "'layer_norm' is not allowed"),
+            *("'none', 'layernorm', 'rmsnorm'", "did you mean 'layernorm'?"),
+        ],
+    ),
+    "number read as text": (
+        "training: {learning_rate: 1e-3}",
+        ["training.learning_rate", "'1e-3' is not allowed", "valid number", "write 0.001"],
+    ),
+    "whole number read as text": (
+        "training: {iterations: 1e3}",
+        ["training.iterations", "'1e3' is not allowed", "valid integer", "write 1000"],
+    ),
+    "every digit of a number read as text": (
+        "training: {learning_rate: 255e-6}",
+        ["training.learning_rate", "write 0.000255"],
+    ),
+    "number that YAML would read as text again": (
+        "training: {eps: 1e-8}",
+        ["training.eps", "write 1.0e-08"],
+    ),
+    "infinite weight decay": (
+        "training: {weight_decay: .inf}",
+        ["training.weight_decay", "inf is not allowed", "finite number"],
+    ),
+    "arms of one name": (
+        "factors: {corpus.source: [a/x.txt, b/x.txt]}",
+        ["factors", "'source=x.txt' stands twice"],
+    ),
+    "bare no": (
+        "model: {embedding_norm: no}",
+        [
+            *("model.embedding_norm", "False is not allowed", "'none', 'layernorm', 'rmsnorm'"),
+            *("YAML reads a bare no/off/yes/on as False", "write the value in quotes"),
+        ],
+    ),
+    "float for int": (
+        "model: {n_layer: 2.0}",
+        ["model.n_layer", "2.0 is not allowed", "valid integer"],
+    ),
+    "bool for int": (
+        "model: {n_layer: true}",
+        ["model.n_layer", "True is not allowed", "valid integer"],
+    ),
+    "zero steps": (
+        "training: {iterations: 0}",
+        ["training.iterations", "0 is not allowed", "greater than 0"],
+    ),
+    "infinite learning rate": (
+        "training: {learning_rate: .inf}",
+        ["training.learning_rate", "inf is not allowed", "finite number"],
+    ),
+    "fraction above one": (
+        "corpus: {fraction: 1.5}",
+        ["corpus.fraction", "1.5 is not allowed", "less than or equal to 1"],
+    ),
+    "section without fields": ("model:", ["model", "None is not allowed", "valid dictionary"]),
+    "heads that do not divide the width": (
+        "model: {n_head: 3, n_embd: 128}",
+        ["model", "n_embd 128 must be a multiple of n_head 3"],
+    ),
+    "micro-batches that do not fill the batch": (
+        "training: {batch_size: 16, micro_batch_size: 3}",
+        ["training", "batch_size 16 must be a multiple of micro_batch_size 3"],
+    ),
+    "warm-up as long as training": (
+        "training: {schedule: warmup_cosine, warmup_iterations: 300, iterations: 300}",
+        ["training", "warmup_iterations 300 must be below iterations 300"],
+    ),
+    "factor without levels": (
+        "factors: {model.embedding_norm: []}",
+        ["factors.model.embedding_norm", "[] is not allowed", "at least 1"],
+    ),
+    "repeated level": (
+        "factors: {model.mlp_ratio: [1, 4, 1]}",
+        ["factors.model.mlp_ratio", "1 stands twice", "list each value once"],
+    ),
+    "impossible level": (
+        "factors: {model.n_head: [8, 3]}",
+        ["factors {'model.n_head': 3}", "n_embd 128 must be a multiple of n_head 3"],
+    ),
+    "misspelt level": (
+        "factors: {model.embedding_norm: [none, layernom]}",
+        ["factors {'model.embedding_norm': 'layernom'}", "did you mean 'layernorm'?"],
+    ),
+    "impossible combination of levels": (
+        "factors: {model.n_embd: [128, 96], model.n_head: [8, 64]}",
+        [
+            "factors {'model.n_embd': 96, 'model.n_head': 64}",
+            "n_embd 96 must be a multiple of n_head 64",
+        ],
+    ),
+    "two errors at once": (
+        "model: {n_head: 0}\ntraining: {devic: cpu}",
+        ["model.n_head: 0 is not allowed", "training.devic", "did you mean 'device'?"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("added", "named"), FIELD_ERRORS.values(), ids=FIELD_ERRORS.keys())
+def test_an_impossible_field_is_explained(load: Load, added: str, named: list[str]) -> None:
+    with pytest.raises(ConfigError) as error:
+        load(MINIMAL + added)
+    message = str(error.value)
+    assert message.startswith("little.yaml: ")
+    assert [part for part in named if part not in message] == []
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("name: little", "seeds: is missing; add it"),
+        ("seeds: [0]", "name: is missing; add it"),
+        ("name: little\nseeds: []", "seeds: [] is not allowed. List should have at least 1 item"),
+        ("name: little\nseeds: [0, 1, 1]", "seeds: 1 stands twice; list each value once"),
+        ("name: little\nseeds: [0, -1]", "seeds.1: -1 is not allowed. Input should be greater"),
+        ("name: little\nseeds: 3", "seeds: 3 is not allowed. Input should be a valid list"),
+        ("name: other\nseeds: [0]", "name is 'other'; it must be 'little'"),
+        ("name: Two Words\nseeds: [0]", "name: 'Two Words' is not allowed. String should match"),
+    ],
+)
+def test_an_impossible_name_or_list_of_seeds_is_explained(
+    load: Load, content: str, message: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        load(content)
+    assert str(error.value).startswith(f"little.yaml: {message}")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        pytest.param("name: [", "not valid YAML", id="syntax"),
+        pytest.param("name: !!python/name:os.system", "not valid YAML", id="code"),
+        pytest.param(b"name: \xff", "not valid YAML: .* byte 0xff in position 6", id="not UTF-8"),
+        pytest.param(MINIMAL + "seeds: [1]", "field 'seeds' stands twice", id="repeated field"),
+        pytest.param(
+            MINIMAL + "model: {n_layer: 1, n_layer: 2}",
+            "field 'n_layer' stands twice",
+            id="repeated field of a section",
+        ),
+        pytest.param("- little", "must hold fields", id="list"),
+        pytest.param("", "must hold fields", id="empty"),
+    ],
+)
+def test_a_file_that_is_no_mapping_of_fields_is_refused(
+    load: Load, content: str | bytes, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^little.yaml .*{message}"):
+        load(content)
+
+
+def test_a_study_elsewhere_is_not_mistaken_for_one_of_its_name(tmp_path: Path) -> None:
+    (tmp_path / "final.yaml").write_text("name: final")
+    with pytest.raises(ConfigError, match=r"elsewhere; copy it into params/"):
+        load_study(tmp_path / "final.yaml")
+
+
+def test_yaml_merges_are_no_repeats(load: Load) -> None:
+    study = load(MINIMAL + "\nmodel: {<<: {n_layer: 2}, n_layer: 3}")
+    assert study.model.n_layer == 3
+
+
+def test_a_missing_study_is_answered_with_the_nearest() -> None:
+    with pytest.raises(ConfigError) as error:
+        load_study("finel")
+    assert str(error.value) == "study: 'finel' is unknown; did you mean 'final'? in params/"
+
+
+@pytest.mark.parametrize("study", ["final", "final.yaml", "params/final.yaml", Path("final.yaml")])
+def test_a_study_is_loaded_by_name_or_path(study: str | Path) -> None:
+    assert load_study(study).name == "final"
+
+
+def test_a_study_of_name_and_seeds_has_every_default_and_one_arm(load: Load) -> None:
+    (arm,) = load(MINIMAL).arms()
+    assert (arm.id, arm.baseline, arm.levels) == ("baseline", "baseline", {})
+    assert arm.config == RunConfig()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        pytest.param(
+            "model: {n_layer: 2, n_embd: 64}\ncorpus: {fraction: 0.5}",
+            "corpus: {fraction: 0.5}\nmodel: {n_embd: 64, n_layer: 2}",
+            id="order of fields",
+        ),
+        pytest.param("", "training: {iterations: 300, beta2: 0.95}", id="defaults written out"),
+        pytest.param(
+            "corpus: tinyshakespeare", "corpus: {source: tinyshakespeare}", id="corpus by name"
+        ),
+        pytest.param(
+            "training: {learning_rate: 1}", "training: {learning_rate: 1.0}", id="whole number"
+        ),
+        pytest.param(
+            "factors: {model.embedding_norm: [none, layernorm]}",
+            "factors: {model.embedding_norm: [none, layernorm, rmsnorm]}",
+            id="level added",
+        ),
+        pytest.param(
+            "factors: {model.n_layer: [1, 2]}",
+            "model: {n_layer: 4}\nfactors: {model.n_layer: [1, 2]}",
+            id="field that a factor overrides",
+        ),
+    ],
+)
+def test_what_changes_no_run_keeps_the_hash(load: Load, one: str, other: str) -> None:
+    assert load(MINIMAL + one).hash == load(MINIMAL + other).hash
+
+
+def test_a_seed_added_keeps_the_hash(load: Load) -> None:
+    assert load("name: little\nseeds: [0]").hash == load("name: little\nseeds: [0, 7]").hash
+
+
+@pytest.mark.parametrize("name", field_names(RunConfig))
+def test_every_field_changes_the_hash(name: str) -> None:
+    section, field, value = another_value(name)
+    changed = Study.model_validate(LITTLE | {section: {field: value}})
+    assert changed.hash != Study.model_validate(LITTLE).hash
+
+
+@pytest.mark.parametrize("hash_seed", ["1", "2"])
+def test_the_hash_is_the_same_in_another_process(hash_seed: str) -> None:
+    program = "from lib.study.config import load_study; print(load_study('final').hash)"
+    environment = os.environ | {"PYTHONHASHSEED": hash_seed}
+    other = subprocess.check_output(
+        [sys.executable, "-c", program], cwd=ROOT, env=environment, text=True
+    )
+    assert other.strip() == load_study("final").hash
+
+
+def test_a_digest_is_the_sha256_of_sorted_compact_json() -> None:
+    expected = hashlib.sha256(b'{"a":[1.5,null],"b":"x"}').hexdigest()
+    assert digest({"b": "x", "a": [1.5, None]}) == expected
+
+
+def test_arms_are_every_combination_with_the_last_factor_varying_fastest(load: Load) -> None:
+    arms = list(load(MINIMAL + TWO_FACTORS).arms())
+    assert [arm.id for arm in arms] == [
+        "none,embedding_std=0.02",
+        "none,embedding_std=1",
+        "layernorm,embedding_std=0.02",
+        "layernorm,embedding_std=1",
+    ]
+    assert [(a.config.model.embedding_norm, a.config.model.embedding_std) for a in arms] == [
+        ("none", 0.02),
+        ("none", 1.0),
+        ("layernorm", 0.02),
+        ("layernorm", 1.0),
+    ]
+
+
+def test_a_baseline_is_the_first_level_of_the_first_factor_within_the_others(load: Load) -> None:
+    assert {arm.id: arm.baseline for arm in load(MINIMAL + TWO_FACTORS).arms()} == {
+        "none,embedding_std=0.02": "none,embedding_std=0.02",
+        "none,embedding_std=1": "none,embedding_std=1",
+        "layernorm,embedding_std=0.02": "none,embedding_std=0.02",
+        "layernorm,embedding_std=1": "none,embedding_std=1",
+    }
+
+
+@pytest.mark.parametrize("name", field_names(RunConfig))
+def test_every_field_can_be_a_factor_and_changes_that_field_alone(name: str) -> None:
+    section, field, value = another_value(name)
+    (arm,) = Study.model_validate(LITTLE | {"factors": {name: [value]}}).arms()
+    expected = RunConfig().model_dump()
+    expected[section][field] = value
+    assert arm.config.model_dump() == expected
+
+
+@pytest.mark.parametrize(
+    ("factor", "level", "name"),
+    [
+        ("model.embedding_norm", "layernorm", "layernorm"),
+        ("model.mlp_ratio", 4, "mlp_ratio=4"),
+        ("model.embedding_std", 0.02, "embedding_std=0.02"),
+        ("training.learning_rate", 3e-4, "learning_rate=0.0003"),
+        ("training.micro_batch_size", None, "micro_batch_size=none"),
+        ("corpus.source", "tinyshakespeare", "source=tinyshakespeare"),
+        ("corpus.source", "texts/own.txt", "source=own.txt"),
+    ],
+)
+def test_an_arm_is_named_after_its_level(factor: str, level: object, name: str) -> None:
+    assert arm_id({factor: level}) == name
+
+
+def test_an_arm_is_found_by_its_id(load: Load) -> None:
+    arm = load(MINIMAL + TWO_FACTORS).arm("layernorm,embedding_std=1")
+    assert arm.levels == {"model.embedding_norm": "layernorm", "model.embedding_std": 1.0}
+
+
+def test_an_unknown_arm_is_answered_with_the_nearest(load: Load) -> None:
+    study = load(MINIMAL + TWO_FACTORS)
+    nearest = "did you mean 'layernorm,embedding_std=1'? in study 'little'"
+    with pytest.raises(ConfigError) as error:
+        study.arm("layernorm,embeding_std=1")
+    assert str(error.value) == f"arm: 'layernorm,embeding_std=1' is unknown; {nearest}"
+
+
+def test_a_seed_that_the_study_lacks_is_answered_with_those_it_has() -> None:
+    study = load_study("final")
+    assert [study.require_seed(seed) for seed in study.seeds] == [0, 1, 2, 3, 4]
+    with pytest.raises(ConfigError) as error:
+        study.require_seed(5)
+    assert str(error.value) == "seed: 5 is not in study 'final'; it has [0, 1, 2, 3, 4]"
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_in_the_repository_loads_and_names_its_arms_apart(name: str) -> None:
+    ids = [arm.id for arm in load_study(name).arms()]
+    assert len(set(ids)) == len(ids)
+    assert {arm.baseline for arm in load_study(name).arms()} <= set(ids)
+
+
+@pytest.mark.parametrize(
+    ("name", "arms", "seeds"), [("final", 3, 5), ("pilot", 12, 3), ("smoke", 2, 2)]
+)
+def test_the_grids_have_the_size_of_the_protocol(name: str, arms: int, seeds: int) -> None:
+    study = load_study(name)
+    assert (len(list(study.arms())), len(study.seeds)) == (arms, seeds)
+
+
+@pytest.mark.parametrize(("name", "iterations"), [("final", 300), ("pilot", 150)])
+def test_the_grids_have_the_length_of_the_protocol(name: str, iterations: int) -> None:
+    assert {arm.config.training.iterations for arm in load_study(name).arms()} == {iterations}
+
+
+def test_in_the_pilot_each_of_four_baselines_stands_against_itself_and_two_norms() -> None:
+    baselines = Counter(arm.baseline for arm in load_study("pilot").arms())
+    assert baselines == {
+        f"none,embedding_std={std},mlp_ratio={ratio}": 3
+        for std in ("0.02", "1")
+        for ratio in (1, 4)
+    }

@@ -1,0 +1,215 @@
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import papermill
+import pytest
+
+from lib.study.config import Study
+from lib.study.errors import ConfigError
+from lib.study.record import status_of
+from lib.workflow import execution
+from lib.workflow.execution import ExecutionError, execute, gpu, main
+
+WRITE = "from pathlib import Path; Path(result).write_text('{}')"
+
+
+@pytest.fixture
+def write_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Write a notebook `probe` whose variable `result` is where its result belongs; everything that
+    executing it makes goes to a folder of the test's. Return the executed notebook's path."""
+    output, result = tmp_path / "out" / "probe.ipynb", tmp_path / "out" / "result.json"
+    monkeypatch.setattr(execution, "NOTEBOOKS", tmp_path)
+    monkeypatch.setattr(execution, "executed_notebook", lambda *_: output)
+    monkeypatch.setattr(execution, "result_file", lambda *_: result)
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+
+    def write(*cells: str, parameters: str = "study: str = ''") -> Path:
+        notebook = nbformat.v4.new_notebook()
+        notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "", "language": "python"}  # noqa: E501  # fmt: skip
+        first = nbformat.v4.new_code_cell(parameters, metadata={"tags": ["parameters"]})
+        sources = [f"result = {str(result)!r}", *cells]
+        notebook.cells = [first, *map(nbformat.v4.new_code_cell, sources)]
+        nbformat.write(notebook, tmp_path / "probe.ipynb")
+        return output
+
+    return write
+
+
+def test_a_notebook_that_completes_is_stamped_and_leaves_its_result(
+    write_notebook: Callable[..., Path], tiny_study: Study, tmp_path: Path
+) -> None:
+    output = write_notebook("print(study)", WRITE)
+    assert execute("probe", tiny_study).read_text() == "{}"
+    assert status_of(output)["status"] == "completed"
+    assert "tiny\n" in output.read_text("utf-8").replace("\\n", "\n")
+    assert str(tmp_path) not in str(nbformat.read(output, 4).metadata)  # no folder of a machine
+
+
+@pytest.mark.parametrize(
+    ("cell", "reason"),
+    [
+        ("raise ValueError('no such luck')", "ValueError: no such luck"),
+        ("import os; os.kill(os.getpid(), 9)", "DeadKernelError"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
+    ],
+)
+def test_a_failed_notebook_is_kept_and_stamped_and_its_result_does_not_count(
+    cell: str, reason: str, write_notebook: Callable[..., Path], tiny_study: Study
+) -> None:
+    output = write_notebook(WRITE, cell, "print('never reached')")
+    with pytest.raises(ExecutionError, match=reason):
+        execute("probe", tiny_study)
+    stamp = status_of(output)
+    assert stamp["status"] == "failed"
+    assert reason in stamp["reason"]
+    assert nbformat.read(output, 4).cells[0].source.startswith("# FAILED")
+    assert not (output.parent / "result.json").exists()
+
+
+def test_a_notebook_without_its_result_has_failed(
+    write_notebook: Callable[..., Path], tiny_study: Study
+) -> None:
+    write_notebook("1 + 1")
+    with pytest.raises(ExecutionError, match=r"wrote no result\.json"):
+        execute("probe", tiny_study)
+
+
+def test_an_earlier_result_does_not_pass_for_a_later_failure(
+    write_notebook: Callable[..., Path], tiny_study: Study
+) -> None:
+    write_notebook(WRITE)
+    execute("probe", tiny_study)
+    write_notebook("1 + 1")
+    with pytest.raises(ExecutionError, match="wrote no"):
+        execute("probe", tiny_study)
+
+
+def test_a_timeout_is_a_failure_though_papermill_leaves_every_cell_completed(
+    write_notebook: Callable[..., Path], tiny_study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = papermill.execute_notebook
+    limited = lambda *a, **k: real(*a, **k, execution_timeout=1)  # noqa: E731
+    monkeypatch.setattr(papermill, "execute_notebook", limited)
+    output = write_notebook(WRITE, "import time; time.sleep(60)")
+    with pytest.raises(ExecutionError, match="CellTimeoutError"):
+        execute("probe", tiny_study)
+    assert status_of(output)["status"] == "failed"
+
+
+def test_a_parameter_that_the_notebook_does_not_declare_is_refused(
+    write_notebook: Callable[..., Path], tiny_study: Study
+) -> None:
+    write_notebook(WRITE, parameters="studdy: str = ''")
+    with pytest.raises(ConfigError, match="'study' is unknown; did you mean 'studdy'"):
+        execute("probe", tiny_study)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["02_trian", "--study", "smoke"], "did you mean '02_train'"),
+        (["02_train", "--study", "smok"], "did you mean 'smoke'"),
+        (["02_train", "--study", "smoke", "--arm", "layer"], "did you mean 'layernorm'"),
+        (["02_train", "--study", "smoke", "--arm", "none", "--seed", "7"], "it has [0, 1]"),
+    ],
+)
+def test_wrong_names_are_refused_before_anything_runs(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 1
+    assert message in capsys.readouterr().err
+
+
+def refusing(attempts: list[int], refusals: int) -> Callable[..., Any]:
+    """Stand for papermill: the kernel does not start so many times."""
+    real = papermill.execute_notebook
+
+    def execute_notebook(*words: Any, **options: Any) -> Any:
+        attempts.append(1)
+        if len(attempts) <= refusals:
+            raise RuntimeError("Kernel died before replying to kernel_info")
+        return real(*words, **options)
+
+    return execute_notebook
+
+
+def test_a_kernel_that_does_not_start_is_tried_again(
+    write_notebook: Callable[..., Path], tiny_study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts: list[int] = []
+    monkeypatch.setattr(papermill, "execute_notebook", refusing(attempts, 2))
+    write_notebook(WRITE)
+    execute("probe", tiny_study)
+    assert len(attempts) == 3
+
+
+def test_a_kernel_that_never_starts_is_given_up(
+    write_notebook: Callable[..., Path], tiny_study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts: list[int] = []
+    monkeypatch.setattr(papermill, "execute_notebook", refusing(attempts, 99))
+    write_notebook(WRITE)
+    with pytest.raises(ExecutionError, match="Kernel died before replying"):
+        execute("probe", tiny_study)
+    assert len(attempts) == 3
+
+
+def test_a_kernel_that_dies_at_work_is_not_tried_again(
+    write_notebook: Callable[..., Path], tiny_study: Study, tmp_path: Path
+) -> None:
+    count = tmp_path / "count"
+    write_notebook(
+        f"open({str(count)!r}, 'a').write('x')", "import os; os.kill(os.getpid(), 9)", WRITE
+    )
+    with pytest.raises(ExecutionError, match="DeadKernelError"):
+        execute("probe", tiny_study)
+    assert count.read_text() == "x"
+
+
+def test_the_kernel_gets_pinned_threads_and_no_progress_bars(
+    write_notebook: Callable[..., Path], tiny_study: Study
+) -> None:
+    names = ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "STUDY_HEADLESS"]
+    write_notebook(
+        f"import os, json; values = [os.environ[n] for n in {names}]",
+        "open(result, 'w').write(json.dumps(values))",
+    )
+    assert execute("probe", tiny_study).read_text() == '["1", "1", "1"]'
+
+
+def test_each_job_holds_a_gpu_of_its_own_and_the_next_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution, "RUNS", tmp_path)
+    monkeypatch.setenv(execution.GPUS, "0,3")
+    third: list[str | None] = []
+
+    def take() -> None:
+        with gpu() as device:
+            third.append(device)
+
+    waiting = threading.Thread(target=take)
+    with gpu() as first:
+        with gpu() as second:
+            assert {first, second} == {"0", "3"}
+            waiting.start()
+            waiting.join(timeout=0.5)
+            assert third == []
+        waiting.join(timeout=30)
+    assert third == [second]
+
+
+def test_without_a_list_of_gpus_none_is_assigned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(execution.GPUS, raising=False)
+    with gpu() as device:
+        assert device is None
+
+
+def test_a_notebook_still_running_is_unfinished(tmp_path: Path) -> None:
+    nbformat.write(nbformat.v4.new_notebook(), tmp_path / "n.ipynb")
+    assert status_of(tmp_path / "n.ipynb")["status"] == "unfinished"
+    assert status_of(tmp_path / "absent.ipynb")["status"] == "unfinished"

@@ -1,0 +1,83 @@
+"""Killed anywhere, at any moment, a plain rerun ends at the weights of an undisturbed run."""
+
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from lib.data.corpus import load_corpus
+from lib.run.training import train, weights_digest
+from lib.study.config import Study
+from tests.conftest import TINY, Tree
+
+pytestmark = pytest.mark.slow
+
+LONG = {"training": {"iterations": 2500, "batch_size": 4, "checkpoint_interval": 100}}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The final weights' digest of the run that the other tests disturb."""
+    study = Study.model_validate(TINY | LONG | {"name": "long", "seeds": [0]})
+    (arm,) = study.arms()
+    trained = train(arm.config, load_corpus(study.corpus), 0, tmp_path_factory.mktemp("run"))
+    return weights_digest(trained.model)
+
+
+def kernel(processes: list[psutil.Process]) -> list[psutil.Process]:
+    return [p for p in processes if "ipykernel_launcher" in p.cmdline()]
+
+
+def papermill(processes: list[psutil.Process]) -> list[psutil.Process]:
+    return [
+        p for p in processes if "lib.workflow.execution" in p.cmdline() and "-c" not in p.cmdline()
+    ]
+
+
+def snakemake(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """The sweep and its Snakemake, whose jobs live on."""
+    return [p for p in processes if {"lib.workflow.sweep", "snakemake"} & set(p.cmdline())]
+
+
+def everything(processes: list[psutil.Process]) -> list[psutil.Process]:
+    return processes
+
+
+@pytest.mark.parametrize("victims", [kernel, papermill, snakemake, everything])
+def test_a_rerun_after_kill_9_ends_at_the_same_weights(
+    victims: Callable[[list[psutil.Process]], list[psutil.Process]],
+    undisturbed: str,
+    tmp_path: Path,
+) -> None:
+    tree = Tree(tmp_path / "embedding-norm")
+    tree.write_study("long", **LONG)
+    folder = tree.run_folder("long", "baseline")
+    sweep = tree.start("params/long.yaml")
+    while not list(folder.glob("checkpoints/*/step-*")):
+        assert sweep.poll() is None, sweep.communicate()[0]
+        time.sleep(0.01)
+    time.sleep(random.uniform(0, 1))  # any moment must do
+    running = [psutil.Process(sweep.pid), *psutil.Process(sweep.pid).children(recursive=True)]
+    chosen = victims(running)
+    assert chosen
+    for process in chosen:
+        os.kill(process.pid, signal.SIGKILL)
+    text, _ = sweep.communicate(timeout=60)
+    assert sweep.returncode != 0, text
+    assert not (tree.root / "papers/embedding-norm/record/long").exists()
+    if victims is kernel:
+        assert "FAILED long/baseline/seed-0/02_train.ipynb: DeadKernelError" in text
+
+    status, text = tree.run_all("params/long.yaml")
+    assert status == 0, text
+    result = json.loads((folder / "result.json").read_text())
+    assert result["final_weights"] == undisturbed
+    assert result["steps"] == 2500
+    if victims is not snakemake:  # whose job went on to its end by itself
+        assert result["resumed_at"], "the run must have been taken up, not begun anew"

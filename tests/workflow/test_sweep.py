@@ -1,0 +1,278 @@
+"""Studies as a user runs them: `./run_all.sh` in a copied tree."""
+
+import json
+import re
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+import yaml
+from filelock import FileLock
+
+from lib.publish import archive
+from lib.run.machine import works
+from lib.study.paths import ROOT
+from lib.study.record import status_of
+from lib.workflow.sweep import gpu_names
+from tests.conftest import Tree
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path / "embedding-norm")
+
+
+def result(tree: Tree, study: str, arm: str, seed: int = 0) -> dict[str, Any]:
+    path = tree.run_folder(study, arm, seed) / "result.json"
+    content: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return content
+
+
+def test_the_readmes_smoke_command_is_the_one_tested_here() -> None:
+    commands = re.findall(r"^\./run_all\.sh .*smoke.*$", (ROOT / "README.md").read_text(), re.M)
+    assert commands == ["./run_all.sh params/smoke.yaml"]
+
+
+def test_a_sweep_prints_its_progress_its_table_and_where_to_read_more(
+    smoke_tree: tuple[Tree, str],
+) -> None:
+    text = smoke_tree[1]
+    assert re.search(r"\d+/9 steps done, about \d+:\d\d left, \d+:\d\d elapsed", text)
+    assert re.search(r"validation perplexity +\d+\.\d{3} ± \d+\.\d{3}", text)
+    assert "papers/embedding-norm/record/smoke/" in text
+
+
+def test_a_second_sweep_has_nothing_to_do_and_says_so_in_seconds(
+    smoke_tree: tuple[Tree, str],
+) -> None:
+    start = time.monotonic()
+    status, text = smoke_tree[0].run_all("params/smoke.yaml")
+    assert status == 0
+    assert "Nothing to do" in text
+    assert time.monotonic() - start < 20
+
+
+def test_every_executed_notebook_is_archived_clean_and_small(
+    smoke_tree: tuple[Tree, str],
+) -> None:
+    record = smoke_tree[0].root / "papers/embedding-norm/record/smoke"
+    notebooks = sorted(record.rglob("*.ipynb"))
+    assert len(notebooks) == 3 + 4
+    for path in notebooks:
+        assert status_of(path)["status"] == "completed"
+        text = path.read_text("utf-8")
+        assert str(smoke_tree[0].root) not in text, path
+        assert "Traceback" not in text
+        assert "Warning" not in text, path
+        if path.name == "02_train.ipynb":
+            assert path.stat().st_size <= 150_000
+
+
+def test_arms_of_a_seed_are_paired_in_the_record(smoke_tree: tuple[Tree, str]) -> None:
+    none, layernorm = (result(smoke_tree[0], "smoke", arm) for arm in ("none", "layernorm"))
+    assert none["initial_weights"] == layernorm["initial_weights"]
+    assert none["batches"] == layernorm["batches"]
+    assert none["tokens"] == layernorm["tokens"] == 20 * 8 * 32
+
+
+@pytest.mark.parametrize(
+    ("place", "fault"),
+    [
+        ("results/smoke.json", "results/smoke.json has changed"),
+        ("record/smoke/none/seed-0/02_train.ipynb", "none/seed-0/02_train.ipynb has changed"),
+        ("record/smoke/none/seed-1/trace.parquet", "none/seed-1/trace.parquet has changed"),
+    ],
+)
+def test_a_changed_file_of_the_record_is_found(
+    place: str, fault: str, smoke_tree: tuple[Tree, str], tmp_path: Path
+) -> None:
+    root = tmp_path / "copy"
+    shutil.copytree(smoke_tree[0].root, root, ignore=shutil.ignore_patterns("runs"))
+    copy = object.__new__(Tree)
+    copy.root, copy.environment = root, smoke_tree[0].environment
+    status, text = copy.run_all("verify", "smoke")
+    assert (status, "files as recorded" in text) == (0, True), text
+    path = root / "papers/embedding-norm" / place
+    path.write_bytes(path.read_bytes().replace(b"0", b"1", 1))
+    status, text = copy.run_all("verify", "smoke")
+    assert status == 1
+    assert fault in text
+
+
+@pytest.mark.parametrize(
+    ("places", "fault"),
+    [
+        (
+            ("runs", 0, "measures", "perplexity"),
+            "run none seed 0 in results/smoke.json is not its",
+        ),
+        (
+            ("summary", "layernorm", "accuracy", "mean"),
+            "the summary in results/smoke.json does not",
+        ),
+    ],
+)
+def test_numbers_that_no_notebook_holds_are_found_though_the_manifest_agrees(
+    places: tuple[Any, ...],
+    fault: str,
+    smoke_tree: tuple[Tree, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    paper = tmp_path / "paper"
+    shutil.copytree(smoke_tree[0].root / "papers/embedding-norm", paper)
+    monkeypatch.setattr(archive, "PAPER", paper)
+    assert archive.verify("smoke") > 10
+    content = part = json.loads((paper / "results/smoke.json").read_text())
+    for place in places[:-1]:
+        part = part[place]
+    part[places[-1]] *= 0.9
+    (paper / "results/smoke.json").write_text(json.dumps(content))
+    archive._write_manifest("smoke")
+    with pytest.raises(archive.ArchiveError, match=fault):
+        archive.verify("smoke")
+
+
+def test_two_sweeps_in_one_folder_are_prevented(smoke_tree: tuple[Tree, str]) -> None:
+    tree = smoke_tree[0]
+    with FileLock(tree.root / "runs" / ".sweep.lock"):
+        status, text = tree.run_all("params/smoke.yaml")
+    assert status == 1
+    assert "another sweep is running in this folder" in text
+
+
+def test_a_bad_study_is_refused_at_once(tree: Tree) -> None:
+    tree.write_study("bad", training={"learning_rat": 1.0})
+    status, text = tree.run_all("params/bad.yaml")
+    assert status == 2
+    assert "training.learning_rat" in text
+    assert "did you mean 'learning_rate'?" in text
+    assert not (tree.root / "runs").exists()
+
+
+def test_a_missing_corpus_is_said_once_before_anything_runs(tree: Tree) -> None:
+    tree.write_study("lost", corpus={"source": "nowhere.txt"})
+    status, text = tree.run_all("params/lost.yaml")
+    assert status == 2
+    assert text.count("'nowhere.txt' is neither a text file nor a known corpus") == 1
+
+
+def test_one_character_of_the_plan_makes_the_analysis_refuse_naming_both_hashes(
+    tree: Tree,
+) -> None:
+    tree.write_study("planned", preregistration="preregistration.yaml")
+    status, text = tree.run_all("params/planned.yaml")
+    assert status == 0, text
+    run = result(tree, "planned", "baseline")
+    notebook = tree.run_folder("planned", "baseline") / "02_train.ipynb"
+    stamped = run["provenance"]["preregistration"]
+    assert nbformat.read(notebook, 4).metadata["study"]["preregistration"] == stamped
+    assert f"under pre-registration {stamped}" in notebook.read_text("utf-8")
+
+    plan = tree.root / "params" / "preregistration.yaml"
+    plan.write_text(plan.read_text("utf-8").replace("alpha: 0.05", "alpha: 0.06"), "utf-8")
+    status, text = tree.run_all("params/planned.yaml")
+    assert status != 0
+    assert f"was made under pre-registration {stamped}, and the plan's hash is" in text
+    assert result(tree, "planned", "baseline") == run  # and no run was made anew
+
+
+def test_a_dry_run_tells_and_runs_nothing(tree: Tree) -> None:
+    status, text = tree.run_all("params/smoke.yaml", "-n")
+    assert status == 0
+    assert re.search(r"train +4", text)
+    assert not (tree.root / "runs" / "smoke").exists()
+
+
+@pytest.mark.skipif(works("cuda"), reason="needs a device that does not work")
+def test_a_failed_run_keeps_its_notebook_and_the_others_finish(tree: Tree) -> None:
+    tree.write_study("mixed", factors={"training.device": ["cpu", "cuda"]})
+    status, text = tree.run_all("params/mixed.yaml")
+    assert status != 0
+    assert "FAILED mixed/cuda/seed-0/02_train.ipynb: ConfigError" in text
+    assert "'cuda' does not work on this machine; use auto or cpu" in text
+    kept = nbformat.read(tree.run_folder("mixed", "cuda") / "02_train.ipynb", 4)
+    assert any(o.output_type == "error" for c in kept.cells for o in c.get("outputs", []))
+    assert result(tree, "mixed", "cpu")["status"] == "completed"
+    assert not (tree.root / "papers/embedding-norm/record/mixed").exists()
+
+
+def test_jobs_do_not_change_results_and_a_new_seed_redoes_nothing(tree: Tree) -> None:
+    factors = {"model.n_layer": [1, 2]}  # any field can be a factor, with no code
+    for name, jobs in (("one", "1"), ("two", "2")):
+        tree.write_study(name, factors=factors)
+        status, text = tree.run_all(f"params/{name}.yaml", "--jobs", jobs)
+        assert status == 0, text
+    for arm in ("n_layer=1", "n_layer=2"):
+        one, two = (result(tree, name, arm) for name in ("one", "two"))
+        assert one["final_weights"] == two["final_weights"]
+        assert one["measures"] == two["measures"]
+
+    before = (tree.run_folder("two", "n_layer=1") / "result.json").stat().st_mtime_ns
+    tree.write_study("two", factors=factors, seeds=[0, 1])
+    status, text = tree.run_all("params/two.yaml")
+    assert status == 0, text
+    assert (tree.run_folder("two", "n_layer=1") / "result.json").stat().st_mtime_ns == before
+    assert result(tree, "two", "n_layer=2", seed=1)["seed"] == 1
+
+
+def test_a_diverged_run_is_reported_and_left_out_of_means(tree: Tree) -> None:
+    tree.write_study("wild", factors={"training.learning_rate": [1e-3, 1e30]})
+    status, text = tree.run_all("params/wild.yaml")
+    assert status == 0, text
+    diverged = result(tree, "wild", "learning_rate=1e+30")
+    assert (diverged["status"], diverged["diverged_at"]) == ("diverged", 2)
+    assert diverged["measures"] == diverged["tables"] == {}
+    assert re.search(r"diverged +0 +1\n", text)
+    assert re.search(r"validation perplexity +\S+ ± n/a +n/a\n", text)
+
+
+def test_the_readmes_own_study_runs_through_all_notebooks_with_no_code(tree: Tree) -> None:
+    example = re.search(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.S)
+    assert example is not None
+    study = yaml.safe_load(example.group(1))
+    assert study["factors"]["model.n_layer"] == [4, 8]
+    tree.write_study(study["name"], factors=study["factors"], seeds=[0, 1])  # else at test size
+    status, text = tree.run_all(f"params/{study['name']}.yaml")
+    assert status == 0, text
+    verdict = json.loads(
+        (tree.root / "papers/embedding-norm/results/depth.verdict.json").read_text()
+    )
+    pairs = {(row["arm"], row["baseline"]) for row in verdict["contrasts"]}
+    assert pairs == {("layernorm,n_layer=4", "none,n_layer=4"), ("layernorm,n_layer=8", "none,n_layer=8")}  # noqa: E501  # fmt: skip
+    assert {row["n"] for row in verdict["efficiency"]} == {2}
+
+
+def test_a_study_of_learning_rates_answers_h1b_though_runs_diverge(tree: Tree) -> None:
+    factors = {"model.embedding_norm": ["none", "scale"], "training.learning_rate": [1e-3, 1e30]}
+    tree.write_study(
+        "rates",
+        factors=factors,
+        seeds=[0, 1],
+        evaluation={"interval": 4, "dev_windows": 4, "batch_size": 64, "items_per_task": 0},
+        preregistration="preregistration.yaml",
+    )
+    status, text = tree.run_all("params/rates.yaml")
+    assert status == 0, text
+    verdict = json.loads(
+        (tree.root / "papers/embedding-norm/results/rates.verdict.json").read_text()
+    )
+    baseline, scale = verdict["sensitivity"]
+    # Half of the rates diverge in both arms and count as the initial loss: nothing is widened.
+    assert (baseline["stable_rates"], scale["stable_rates"]) == (1, 1)
+    assert scale["H1b"] == "not supported"
+    assert [row["best_rate"] for row in verdict["best_rate"]] == [1e-3, 1e-3]
+    assert {row["n"] for row in verdict["imputed"]} == {2}
+    assert verdict["decisions"] == []  # no task was asked
+
+
+def test_visible_gpus_are_used_one_job_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,2")
+    assert gpu_names() == ["1", "2"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert gpu_names() == []
