@@ -46,10 +46,9 @@ from lib.data.corpus import (
     sampling_table,
     token_class_table,
 )
-from lib.data.suite import build_suite, write_suite
+from lib.data.suite import prepare_suite, read_suite
 from lib.figures.style import STYLE, show
 from lib.figures.training import symbol_counts
-from lib.run.measure import suite_folder
 from lib.study.config import load_study
 from lib.study.paths import result_file, shown, study_folder
 from lib.study.plan import load_plan, plan_line
@@ -116,13 +115,14 @@ sampling_table(corpus, budget).to_frame()
 # the context length does not carry is left out by name.
 
 # %%
-suite = build_suite(corpus, design.evaluation.items_per_task, design.model.block_size)
-write_suite(suite, suite_folder(corpus, design, study_folder(design.name) / "suite"))
-summary["suite"] = {"hash": suite.hash, "left_out": suite.left_out}
-print(f"suite {suite.hash}")
-for name, reason in suite.left_out.items():
+items, block_size = design.evaluation.items_per_task, design.model.block_size
+folder = prepare_suite(corpus, items, block_size, study_folder(design.name) / "suite")
+suite = read_suite(folder)
+summary["suite"] = {"hash": suite["hash"], "left_out": suite["left_out"]}
+print(f"suite {suite['hash']}")
+for name, reason in suite["left_out"].items():
     print(f"left out: {name}: {reason}")
-suite.table().style.hide(axis="index").format({"chance": "{:.2f}"})
+pd.DataFrame(suite["tasks"]).style.hide(axis="index").format({"chance": "{:.2f}"})
 
 # %%
 result = result_file("01_data", design.name)

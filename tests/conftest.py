@@ -11,7 +11,8 @@ import torch
 import yaml
 
 from lib.data.corpus import KNOWN, Corpus, load_corpus
-from lib.study.config import CorpusConfig, RunConfig, Study
+from lib.study.config import Study
+from lib.study.fields import CorpusConfig, RunConfig
 from lib.study.paths import ROOT, corpus_places
 
 torch.set_num_threads(1)
@@ -23,9 +24,9 @@ TINY = {
         "iterations": 12,
         "batch_size": 4,
         "learning_rate": 1e-3,
-        "checkpoint_interval": 5,
     },
-    "evaluation": {"interval": 4, "dev_windows": 4, "batch_size": 64},
+    "evaluation": {"interval": 4, "dev_windows": 4},
+    "machine": {"evaluation_batch_size": 64, "checkpoint_interval": 5},
 }
 
 

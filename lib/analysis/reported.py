@@ -6,8 +6,9 @@ import pandas as pd
 from pydantic import Field, ValidationError
 
 from lib.analysis.tables import mean_and_sd
-from lib.study.config import Section, Study
+from lib.study.config import Study
 from lib.study.errors import ConfigError, explain, read_yaml, unknown
+from lib.study.fields import Section
 from lib.study.measures import MEASURES
 from lib.study.paths import ROOT
 

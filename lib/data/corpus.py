@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from lib.study.config import CorpusConfig
+from lib.study.fields import CorpusConfig
 from lib.study.paths import ROOT, corpus_places, output_root, shown
 
 TRAIN_SHARE = 0.9

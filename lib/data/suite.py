@@ -10,14 +10,16 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import yaml
+from filelock import FileLock
 
 from lib.data.corpus import Corpus
 from lib.data.tasks import N_CHOICES, RULES, Lexicon, Passage, Question
-from lib.study.config import digest
+from lib.study.fields import digest
 
 GRAM = 24
 """Characters that a question may not have in common with the training part."""
@@ -81,6 +83,25 @@ class Suite:
             for task in self.tasks
         ]
         return pd.DataFrame(rows, columns=["task", "items", "shots", "chance", "rule"])
+
+
+def prepare_suite(corpus: Corpus, items: int | None, block_size: int, suites: Path) -> Path:
+    """Return the folder below `suites` with the suite of this corpus, made if need be. Another text
+    has another folder, and what was written once is never written again: runs may be reading it."""
+    folder = suites / f"{corpus.name}-{corpus.sha256[:8]}-{block_size}-{items or 'all'}"
+    suites.mkdir(parents=True, exist_ok=True)
+    with FileLock(suites / ".lock"):
+        if not (folder / "suite.json").is_file():  # written last
+            write_suite(build_suite(corpus, items, block_size), folder)
+    return folder
+
+
+def read_suite(folder: Path) -> dict[str, Any]:
+    """Read what `write_suite` wrote of a suite; ValueError when the folder holds none."""
+    if not (folder / "suite.json").is_file():
+        raise ValueError(f"{folder.name} holds no suite: write one with lib.data.suite.write_suite")
+    content: dict[str, Any] = json.loads((folder / "suite.json").read_text("utf-8"))
+    return content
 
 
 class LeakageFilter:
@@ -228,6 +249,7 @@ def write_suite(suite: Suite, folder: Path) -> Path:
         "block_size": suite.block_size,
         "groups": groups,
         "chance": {task.name: task.chance for task in suite.tasks},
+        "tasks": suite.table().to_dict("records"),
         "left_out": suite.left_out,
     }
     (folder / "suite.json").write_text(json.dumps(described, indent=1) + "\n", "utf-8")

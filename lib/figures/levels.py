@@ -12,7 +12,8 @@ import pandas as pd
 
 from lib.analysis.learning_rate import final_losses
 from lib.analysis.runs import ResultError
-from lib.study.config import Level, Study
+from lib.study.config import Study
+from lib.study.fields import Level
 from lib.study.paths import shown, study_folder
 
 

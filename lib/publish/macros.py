@@ -102,7 +102,7 @@ class Sources:
         if name == "lib":
             return _Code()
         if name == "plan":
-            plan = load_plan(Study(name="any", seeds=[0], preregistration="preregistration.yaml"))
+            plan = load_plan(Study(name="any", seeds=[0], plan="preregistration.yaml"))
             assert plan is not None
             return plan.model_dump() | {"hash": plan.hash, "confidence": 1 - plan.alpha}
         if name == "params":

@@ -18,7 +18,7 @@ from lib.publish import pages
 from lib.publish.archive import sha256
 from lib.publish.catalogue import catalogue
 from lib.publish.exhibits import index_content, run_content, run_page, shared_content, study_content
-from lib.study.config import digest
+from lib.study.fields import digest
 from lib.study.paths import PAPER, TEMPLATES, shown
 
 _INPUTS = re.compile(rb'<meta name="inputs" content="([0-9a-f]{64})">')

@@ -6,7 +6,6 @@ to the continuation: here a line break is a character like any other.
 
 import contextlib
 import io
-import json
 import logging
 import time
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from lm_eval.tasks import TaskManager
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from lib.data.corpus import Corpus
-from lib.data.suite import FEW_SHOT, ZERO_SHOT
+from lib.data.suite import FEW_SHOT, ZERO_SHOT, read_suite
 from lib.run.model import GPT
 from lib.run.scoring import Likelihood, Question, score_questions
 
@@ -145,9 +144,7 @@ def evaluate_suite(model: GPT, corpus: Corpus, folder: Path) -> SuiteResult:
 
     Raises ValueError when there is none, or it is of another corpus or for a longer `block_size`.
     """
-    if not (folder / "suite.json").is_file():
-        raise ValueError(f"{folder.name} holds no suite: write one with lib.data.suite.write_suite")
-    suite = json.loads((folder / "suite.json").read_text("utf-8"))
+    suite = read_suite(folder)
     if suite["corpus_sha256"] != corpus.sha256:
         raise ValueError(f"the suite in {folder.name} is of another corpus: build it for this one")
     if suite["block_size"] > model.config.block_size:

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from filelock import FileLock
 
 from lib.data.corpus import Corpus
-from lib.data.suite import build_suite, write_suite
+from lib.data.suite import prepare_suite
 from lib.run.calibration import calibrate
 from lib.run.diagnostics import logit_quantiles, norm_by_token_class
 from lib.run.evaluation import (
@@ -28,7 +27,8 @@ from lib.run.evaluation import (
 from lib.run.machine import describe
 from lib.run.model import count_parameters
 from lib.run.training import Trained, weights_digest
-from lib.study.config import Arm, RunConfig, Study
+from lib.study.config import Arm, Study
+from lib.study.fields import RunConfig
 from lib.study.paths import run_folder
 from lib.study.plan import load_plan
 from lib.study.record import RunResult, git_state, records, write_json
@@ -75,7 +75,7 @@ def measure(
         result.notes.append(f"diverged at step {trained.diverged_at}: nothing was measured")
         return result
 
-    model, batch_size = trained.model, config.evaluation.batch_size
+    model, batch_size = trained.model, trained.machine.evaluation_batch_size
     with result.timed("perplexity"):
         scores = score(model, corpus.heldout, batch_size)
         result.measures |= heldout_measures(scores, corpus.dev_length)
@@ -113,24 +113,14 @@ def _ask_suite(
         from lib.run.harness import evaluate_suite  # imports lm_eval, which a Kaggle image lacks
 
     with result.timed("suite"):
-        folder = suite_folder(corpus, config, suites)
+        items, block_size = config.evaluation.items_per_task, config.model.block_size
+        folder = prepare_suite(corpus, items, block_size, suites)
         suite = evaluate_suite(trained.model, corpus, folder)
         result.measures["macro_accuracy_zero_shot"] = suite.macro_zero_shot
         result.measures["macro_accuracy_few_shot"] = suite.macro_few_shot
         result.measures["suite_overflows"] = suite.overflows
         result.tables["tasks"] = suite.table
         result.items, result.suite_hash = suite.items, suite.suite_hash
-
-
-def suite_folder(corpus: Corpus, config: RunConfig, suites: Path) -> Path:
-    """Return the folder of the suite for this corpus and context, making the suite if need be."""
-    items, block_size = config.evaluation.items_per_task, config.model.block_size
-    folder = suites / f"{corpus.name}-{block_size}-{items or 'all'}"
-    suites.mkdir(parents=True, exist_ok=True)
-    with FileLock(suites / ".lock"):
-        if not (folder / "suite.json").is_file():  # written last
-            write_suite(build_suite(corpus, items, block_size), folder)
-    return folder
 
 
 def run_result(
@@ -145,7 +135,9 @@ def run_result(
         baseline=arm.baseline,
         levels=arm.levels,
         seed=seed,
-        config=arm.config.model_dump(),
+        variant=arm.variant,
+        setting=arm.setting,
+        config=arm.config.model_dump(exclude={"machine"}),
         corpus_sha256=corpus.sha256,
         suite_hash=measured.suite_hash,
         status="completed" if trained.diverged_at is None else "diverged",
@@ -161,7 +153,7 @@ def run_result(
         tables={name: records(table) for name, table in measured.tables.items()},
         throughput=measured.throughput,
         seconds=measured.seconds,
-        provenance=describe(arm.config.training, trained.device)
+        provenance=describe(arm.config.training.precision, trained.machine)
         | git_state()
         | {"preregistration": plan.hash if plan else None},
     )

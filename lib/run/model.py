@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lib.study.config import EmbeddingNorm, ModelConfig
+from lib.study.fields import EmbeddingNorm, ModelConfig
 
 WPE_STD = 0.02
 """Standard deviation of GPT-2's weights; that of the token embeddings is `embedding_std`."""

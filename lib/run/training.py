@@ -26,11 +26,11 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from lib.data.corpus import Corpus, sample_batch
 from lib.run.diagnostics import second_moments, snapshot
 from lib.run.evaluation import evenly_spaced_windows
-from lib.run.machine import autocast, prepare, random_stream
+from lib.run.machine import Machine, autocast, prepare, random_stream
 from lib.run.model import GPT, weight_decay_groups
-from lib.study.config import RunConfig, TrainingConfig, digest
+from lib.study.fields import RunConfig, TrainingConfig, digest
 
-_FORMAT = 2  # of checkpoints; another number makes older ones be passed over
+_FORMAT = 3  # of checkpoints; those of another format are ignored
 
 Report = Callable[[int, str], None]
 """Called after every step with the step and, at an evaluation, a line of text (else "")."""
@@ -41,7 +41,7 @@ class Trained:
     """What training leaves: a model and the account of how it came about."""
 
     model: GPT
-    device: torch.device
+    machine: Machine
     trace: pd.DataFrame
     """One row per step: step (1 …), loss (nats, before that update), learning_rate, grad_norm (L2
     over all parameters, before clipping), tokens (so far), second_moment_mean and
@@ -98,7 +98,7 @@ def train(
             line = ""
             if run.finished or run.step % config.evaluation.interval == 0:
                 line = run.evaluate()
-            if run.finished or run.step % config.training.checkpoint_interval == 0:
+            if run.finished or run.step % config.machine.checkpoint_interval == 0:
                 run.save()
             report(run.step, line)
         return run.trained()
@@ -110,7 +110,8 @@ class _Run:
     def __init__(self, config: RunConfig, corpus: Corpus, seed: int, folder: Path) -> None:
         self.config, self.corpus = config, corpus
         training = config.training
-        self.device = prepare(training)
+        self.machine = prepare(config)
+        self.device = self.machine.device
         model = GPT(config.model, corpus.vocab_size, random_stream(seed, "weights"))
         self.initial_weights = weights_digest(model)
         self.model = model.to(self.device)
@@ -132,7 +133,7 @@ class _Run:
         self.resumed_at: list[int] = []
         self.trace: list[dict[Any, Any]] = []
         self.curve: list[dict[Any, Any]] = []
-        self.checkpoints = folder / "checkpoints" / _identity(config, corpus, seed)
+        self.checkpoints = folder / "checkpoints" / _identity(config, corpus, seed, self.machine)
         if not self.load():
             self.evaluate()
 
@@ -183,10 +184,10 @@ class _Run:
     def _backward(self, x: Tensor, y: Tensor) -> float:
         """Add up the gradient of the mean loss over micro-batches; return that loss in nats."""
         training = self.config.training
-        size = training.micro_batch_size or training.batch_size
+        size = self.machine.micro_batch_size
         total = 0.0
         for inputs, targets in zip(torch.split(x, size), torch.split(y, size), strict=True):
-            with autocast(training, self.device):
+            with autocast(training.precision, self.device):
                 logits = self.model(inputs)  # (b, T, V)
                 loss = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
             loss = loss * (size / training.batch_size)
@@ -260,7 +261,7 @@ class _Run:
     def trained(self) -> Trained:
         return Trained(
             self.model,
-            self.device,
+            self.machine,
             pd.DataFrame(self.trace),
             pd.DataFrame(self.curve),
             self.diverged_at,
@@ -270,16 +271,20 @@ class _Run:
         )
 
 
-def _identity(config: RunConfig, corpus: Corpus, seed: int) -> str:
-    """Name what a checkpoint belongs to. Other parameters get another name, so that changing a
-    study neither resumes from foreign weights nor deletes what was computed before."""
-    training = config.training.model_dump(exclude={"checkpoint_interval"})
+def _identity(config: RunConfig, corpus: Corpus, seed: int, machine: Machine) -> str:
+    """Name what a checkpoint belongs to: all that decides its weights, to the last bit, and its dev
+    curve. Other parameters get another name, so that changing a study neither resumes from foreign
+    weights nor deletes what was computed before."""
+    changed = config.changed()
+    evaluation = config.evaluation
     parts = [
         _FORMAT,
         corpus.sha256,
         config.corpus.fraction,
-        config.model.model_dump(),
-        training,
+        changed.get("model"),
+        changed.get("training"),
+        [evaluation.interval, evaluation.dev_windows],
+        [machine.device.type, machine.threads, machine.micro_batch_size],
         seed,
     ]
     return digest(parts)[:16]

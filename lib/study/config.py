@@ -3,118 +3,25 @@
 Every error names the field, the value found, what is allowed and the nearest valid name.
 """
 
-import hashlib
 import itertools
-import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from lib.study.errors import ConfigError, explain, read_yaml, unknown
+from lib.study.fields import Level, RunConfig, Section, digest, field_names
 from lib.study.paths import PARAMS
 
-EmbeddingNorm = Literal["none", "layernorm", "rmsnorm", "center", "scale", "grad_shrink"]
-Positive = Annotated[int, Field(gt=0)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Level = str | bool | int | float | None
-"""A value that a factor may take."""
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class CorpusConfig(Section):
-    source: str = "tinyshakespeare"
-    """A known corpus, or the path of any UTF-8 text file."""
-    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Leading share of the training part that is trained on; the held-out part never changes."""
-
-
-class ModelConfig(Section):
-    n_layer: Positive = 8
-    n_head: Positive = 8
-    n_embd: Positive = 128
-    block_size: Positive = 128
-    mlp_ratio: Positive = 4
-    embedding_norm: EmbeddingNorm = "none"
-    embedding_std: PositiveFloat = 0.02
-    """Standard deviation of the token embeddings at initialisation (GPT-2: 0.02)."""
-
-    @model_validator(mode="after")
-    def _heads_divide_width(self) -> Self:
-        if self.n_embd % self.n_head:
-            raise ValueError(f"n_embd {self.n_embd} must be a multiple of n_head {self.n_head}")
-        return self
-
-
-class TrainingConfig(Section):
-    iterations: Positive = 300
-    batch_size: Positive = 16
-    micro_batch_size: Positive | None = None
-    """Sequences per backward pass; the gradient is summed up to `batch_size`. None: all at once."""
-    learning_rate: PositiveFloat = 3e-4
-    schedule: Literal["constant", "warmup_cosine"] = "constant"
-    warmup_iterations: Annotated[int, Field(ge=0)] = 30
-    """Linear warm-up of `warmup_cosine`."""
-    final_learning_rate_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
-    """Where `warmup_cosine` ends, as a share of `learning_rate`."""
-    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
-    eps: PositiveFloat = 1e-8
-    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1
-    gradient_clip: PositiveFloat | None = None
-    """Largest gradient norm that is applied; the norm is recorded before it. None: off."""
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    threads: Positive = 1
-    """CPU threads of one run; more runs side by side beat more threads."""
-    checkpoint_interval: Positive = 100
-
-    @model_validator(mode="after")
-    def _micro_batches_fill_the_batch(self) -> Self:
-        if self.micro_batch_size and self.batch_size % self.micro_batch_size:
-            raise ValueError(
-                f"batch_size {self.batch_size} must be a multiple of "
-                f"micro_batch_size {self.micro_batch_size}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _warmup_ends_before_training_does(self) -> Self:
-        if self.schedule == "warmup_cosine" and self.warmup_iterations >= self.iterations:
-            raise ValueError(
-                f"warmup_iterations {self.warmup_iterations} must be below "
-                f"iterations {self.iterations}"
-            )
-        return self
-
-
-class EvaluationConfig(Section):
-    interval: Positive = 25
-    """Steps between two points of the dev-loss curve; never changes training."""
-    dev_windows: Positive = 32
-    """Windows of `block_size` characters, evenly spaced over dev, behind each point."""
-    batch_size: Positive = 16
-    items_per_task: Annotated[int, Field(ge=0)] | None = 500
-    """Questions asked of each task of the suite; None: all there are; 0: the suite is left out."""
-
-
-class RunConfig(Section):
-    """All that decides a run, except its seed."""
-
-    corpus: CorpusConfig = CorpusConfig()
-    model: ModelConfig = ModelConfig()
-    training: TrainingConfig = TrainingConfig()
-    evaluation: EvaluationConfig = EvaluationConfig()
-
-    @field_validator("corpus", mode="before")
-    @classmethod
-    def _corpus_by_name(cls, value: Any) -> Any:
-        return {"source": value} if isinstance(value, str) else value
+MOST_RUNS = 10_000
+"""Of one study."""
 
 
 @dataclass(frozen=True)
@@ -125,63 +32,136 @@ class Arm:
     levels: dict[str, Level]
     config: RunConfig
     baseline: str
-    """Id of the arm with the first factor at its first level and every other factor as here."""
+    """Id of the arm that this one is held against: of the grid, the one with the first factor at
+    its first level and every other factor as here."""
+    variant: str
+    """What is compared: the level of the first factor, or the name of an included arm."""
+    setting: str
+    """What it is compared within: the levels of all other factors; "" when there are none."""
+
+
+class IncludedArm(Section):
+    """An arm beside the grid: a level of every factor, and any further fields."""
+
+    levels: dict[str, Level]
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.=,-]*$")] | None = None
+    """How it is called. None: after its levels."""
+    baseline: str | None = None
+    """Id of the arm it is held against. None: as in the grid."""
 
 
 class Study(RunConfig):
     """A grid of runs: what all share, the factors' levels, and the seeds."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
-    factors: dict[str, Annotated[list[Level], Field(min_length=1)]] = {}
+    factors: dict[str, Annotated[list[Level], Field(min_length=1)]] = Field(default_factory=dict)
     """Dotted field → its levels. The first level of the first factor is the baseline."""
     seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
-    preregistration: str | None = None
+    include: list[IncludedArm] = Field(default_factory=list)
+    exclude: list[dict[str, Level]] = Field(default_factory=list)
+    """Levels of some factors: arms of the grid that have them all are left out."""
+    plan: str | None = None
     """File in params/ of the plan that the study is held against; None: exploratory."""
     reported: str | None = None
     """File in papers/embedding-norm/ of numbers reported elsewhere, to set beside the study's."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _plan_by_its_old_name(cls, content: Any) -> Any:
+        if isinstance(content, dict) and "preregistration" in content and "plan" not in content:
+            content = content | {"plan": content["preregistration"]}
+            del content["preregistration"]
+        return content
+
     @model_validator(mode="after")
     def _grid_is_sound(self) -> Self:
-        known = field_names(RunConfig)
+        known = [name for name in field_names(RunConfig) if not name.startswith("machine.")]
+        for place, names in [
+            ("factors", list(self.factors)),
+            *((f"include.{i}.levels", list(arm.levels)) for i, arm in enumerate(self.include)),
+        ]:
+            for name in names:
+                if name.startswith("machine."):
+                    raise ValueError(f"{place}: {name} is one for all runs; set it under machine")
+                if name not in known:
+                    raise ValueError(f"{place}: {unknown(name, known)}")
         for factor, levels in self.factors.items():
-            if factor not in known:
-                raise ValueError(f"factors: {unknown(factor, known)}")
             _refuse_repeats(f"factors.{factor}", levels)
         _refuse_repeats("seeds", self.seeds)
+        runs = math.prod(map(len, self.factors.values())) * len(self.seeds)
+        if runs > MOST_RUNS:
+            raise ValueError(f"factors: {runs:,} runs; a study holds {MOST_RUNS:,} at the most")
+        for i, excluded in enumerate(self.exclude):
+            self._require_levels(f"exclude.{i}", excluded)
         # An impossible level is an error now, not after an hour of runs.
-        _refuse_repeats("factors", [arm.id for arm in self.arms()])
+        arms = list(self.arms())
+        _refuse_repeats("factors", [arm.id for arm in arms])
+        cells = [(arm.variant, arm.setting) for arm in arms]
+        _refuse_repeats("include (give one of the two a name)", cells)
+        ids = [arm.id for arm in arms]
+        for arm in arms:
+            if arm.baseline not in ids:
+                hint = unknown(arm.baseline, ids)
+                raise ValueError(f"arm {arm.id}: its baseline {hint}; include it or name another")
         return self
+
+    def _require_levels(self, place: str, levels: dict[str, Level]) -> None:
+        for factor, level in levels.items():
+            if factor not in self.factors:
+                raise ValueError(f"{place}: {unknown(factor, list(self.factors))}")
+            if level not in self.factors[factor]:
+                raise ValueError(f"{place}.{factor}: {level!r} is no level; {self.factors[factor]}")
 
     @property
     def hash(self) -> str:
         """SHA-256 of what all runs share. Adding seeds or levels keeps it, so runs stay valid."""
-        shared = self.shared_config()
+        shared = self.changed()
         for factor in self.factors:
             section, _, field = factor.partition(".")
-            del shared[section][field]
-        return digest(shared)
-
-    def shared_config(self) -> dict[str, dict[str, Any]]:
-        return {name: getattr(self, name).model_dump() for name in RunConfig.model_fields}
+            shared.get(section, {}).pop(field, None)
+        return digest({section: fields for section, fields in shared.items() if fields})
 
     def arms(self) -> Iterator[Arm]:
-        """Yield every combination of levels, the last factor varying fastest.
+        """Yield every combination of levels, the last factor varying fastest, without those that
+        are excluded; then the included ones.
 
         Raises ConfigError when a combination is not allowed, naming the factors that make it.
         """
+        first = next(iter(self.factors), None)
+        start = {first: self.factors[first][0]} if first else {}
         for values in itertools.product(*self.factors.values()):
             levels = dict(zip(self.factors, values, strict=True))
-            config = self.shared_config()
-            for factor, value in levels.items():
-                section, _, field = factor.partition(".")
-                config[section][field] = value
-            try:
-                run = RunConfig.model_validate(config)
-            except ValidationError as error:
-                raise ConfigError(f"factors {levels}: {explain(error, RunConfig)}") from None
-            first = next(iter(self.factors), None)
-            reference = levels | ({first: self.factors[first][0]} if first else {})
-            yield Arm(arm_id(levels), levels, run, arm_id(reference))
+            if not any(out.items() <= levels.items() for out in self.exclude):
+                yield self._arm(levels, arm_id(levels), arm_id(levels | start))
+        for i, arm in enumerate(self.include):
+            if missing := [factor for factor in self.factors if factor not in arm.levels]:
+                raise ConfigError(f"include.{i}.levels: has no level of {', '.join(missing)}")
+            grid = {factor: arm.levels[factor] for factor in self.factors}
+            baseline = arm.baseline or arm_id(grid | start)
+            yield self._arm(arm.levels, arm.name or arm_id(arm.levels), baseline, arm.name)
+
+    def _arm(
+        self, levels: dict[str, Level], name: str, baseline: str, variant: str | None = None
+    ) -> Arm:
+        config = {
+            section: getattr(self, section).model_dump() for section in RunConfig.model_fields
+        }
+        for factor, value in levels.items():
+            section, _, field = factor.partition(".")
+            config[section][field] = value
+        try:
+            run = RunConfig.model_validate(config)
+        except ValidationError as error:
+            raise ConfigError(f"factors {levels}: {explain(error, RunConfig)}") from None
+        compared, *within = self.factors or [""]
+        return Arm(
+            id=name,
+            levels=levels,
+            config=run,
+            baseline=baseline,
+            variant=variant or arm_id({compared: levels[compared]} if compared else {}),
+            setting=arm_id({factor: levels[factor] for factor in within}) if within else "",
+        )
 
     def arm(self, name: str) -> Arm:
         """Return the arm called `name`; ConfigError with the nearest name when there is none."""
@@ -205,21 +185,6 @@ def arm_id(levels: dict[str, Level]) -> str:
         named = isinstance(value, str) and factor != "corpus.source"
         parts.append(text if named else f"{factor.rpartition('.')[2]}={Path(text).name}")
     return ",".join(parts) or "baseline"
-
-
-def digest(value: Any) -> str:
-    """SHA-256 of a value's canonical JSON: sorted keys, no white space."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def field_names(schema: type[BaseModel]) -> list[str]:
-    """List every dotted field of a nested schema."""
-    names = []
-    for section, field in schema.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            names += [f"{section}.{name}" for name in field.annotation.model_fields]
-    return names
 
 
 def load_study(study: str | Path) -> Study:

@@ -11,8 +11,9 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import Field, StringConstraints, ValidationError
 
-from lib.study.config import Positive, PositiveFloat, Section, Study, digest
+from lib.study.config import Study
 from lib.study.errors import ConfigError, explain, read_yaml
+from lib.study.fields import Positive, PositiveFloat, Section, digest
 from lib.study.paths import PARAMS, ROOT
 
 PLAN_FILE = "params/preregistration.yaml"
@@ -78,12 +79,12 @@ class PreregistrationError(ValueError):
 
 def load_plan(study: Study) -> Plan | None:
     """Load the plan that a study names; None when it names none. ConfigError as for a study."""
-    if study.preregistration is None:
+    if study.plan is None:
         return None
-    path = PARAMS / study.preregistration
+    path = PARAMS / study.plan
     if not path.is_file():
         raise ConfigError(
-            f"preregistration: there is no params/{study.preregistration}; name an existing plan, "
+            f"plan: there is no params/{study.plan}; name an existing plan, "
             "or leave the field out for an exploratory study"
         )
     try:

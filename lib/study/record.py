@@ -25,6 +25,8 @@ class RunResult(BaseModel):
     arm: str
     baseline: str
     levels: dict[str, Any]
+    variant: str
+    setting: str
     seed: int
     config: dict[str, Any]
     corpus_sha256: str

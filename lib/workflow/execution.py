@@ -82,7 +82,7 @@ glibc ignore it; numbers stay the same."""
 
 def _environment(study: Study, device: str | None) -> dict[str, str]:
     """What the kernel inherits: nobody watching, threads pinned, one GPU of its own."""
-    threads = str(study.training.threads)
+    threads = str(study.machine.threads or 1)
     variables = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     environment = dict.fromkeys(variables, threads) | {"STUDY_HEADLESS": "1", **HUGE_PAGES}
     return environment if device is None else environment | {"CUDA_VISIBLE_DEVICES": device}

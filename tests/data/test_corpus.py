@@ -28,7 +28,7 @@ from lib.data.corpus import (
     token_class,
     token_class_table,
 )
-from lib.study.config import CorpusConfig
+from lib.study.fields import CorpusConfig
 
 FromText = Callable[..., Corpus]
 

@@ -4,15 +4,24 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lib.data.corpus import Corpus, load_corpus
-from lib.data.suite import FEWEST_ITEMS, LeakageFilter, Suite, build_suite, write_suite
+from lib.data.suite import (
+    FEWEST_ITEMS,
+    LeakageFilter,
+    Suite,
+    build_suite,
+    prepare_suite,
+    read_suite,
+    write_suite,
+)
 from lib.data.tasks import CONTEXT, N_CHOICES, RULES, Lexicon, Passage
-from lib.study.config import CorpusConfig
+from lib.study.fields import CorpusConfig
 from lib.study.paths import ROOT
 
 
@@ -168,7 +177,7 @@ def test_a_smaller_suite_is_the_beginning_of_a_larger_one(suite: Suite, corpus: 
 def test_the_hash_is_the_same_in_another_process_and_for_any_training_share(corpus: Corpus) -> None:
     code = (
         "from lib.data.suite import build_suite\n"
-        "from lib.study.config import CorpusConfig\n"
+        "from lib.study.fields import CorpusConfig\n"
         "from lib.data.corpus import load_corpus\n"
         "print(build_suite(load_corpus(CorpusConfig()), 60, 128).hash)"
     )
@@ -270,3 +279,19 @@ def test_no_suite_is_made_of_no_questions(corpus: Corpus) -> None:
     suite = build_suite(corpus, 0, 128)
     assert (suite.tasks, list(suite.left_out)) == ([], ["all tasks"])
     assert suite.table().empty
+
+
+def test_a_suite_is_made_once_and_another_text_has_another(corpus: Corpus, tmp_path: Path) -> None:
+    folder = prepare_suite(corpus, 50, 48, tmp_path)
+    written = (folder / "suite.json").stat().st_mtime_ns
+    assert prepare_suite(corpus, 50, 48, tmp_path) == folder
+    assert (folder / "suite.json").stat().st_mtime_ns == written
+    assert prepare_suite(corpus, 50, 64, tmp_path) != folder
+    edited = replace(corpus, sha256="e" * 64)
+    assert prepare_suite(edited, 50, 48, tmp_path) != folder
+    assert read_suite(folder)["corpus_sha256"] == corpus.sha256
+
+
+def test_a_folder_without_a_suite_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="holds no suite"):
+        read_suite(tmp_path)

@@ -13,7 +13,8 @@ from lib.figures.levels import (
     forest_table,
     scale_of,
 )
-from lib.study.config import Level, Study
+from lib.study.config import Study
+from lib.study.fields import Level
 from tests.conftest import TINY
 
 RATE = "training.learning_rate"

@@ -16,7 +16,7 @@ from lib.run.diagnostics import (
 from lib.run.evaluation import evenly_spaced_windows, score
 from lib.run.machine import random_stream
 from lib.run.model import GPT, weight_decay_groups
-from lib.study.config import CorpusConfig, ModelConfig
+from lib.study.fields import CorpusConfig, ModelConfig
 
 
 def gpt(corpus: Corpus, **fields: object) -> GPT:

@@ -21,7 +21,7 @@ from lib.run.evaluation import (
 )
 from lib.run.machine import random_stream
 from lib.run.model import GPT, hugging_face_layout
-from lib.study.config import ModelConfig
+from lib.study.fields import ModelConfig
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from lib.run.harness import CharacterLM, SuiteResult, evaluate_suite
 from lib.run.machine import random_stream
 from lib.run.model import GPT
 from lib.run.scoring import Likelihood, Question, score_questions
-from lib.study.config import EmbeddingNorm, ModelConfig
+from lib.study.fields import EmbeddingNorm, ModelConfig
 
 
 def make_model(corpus: Corpus, **fields: object) -> GPT:

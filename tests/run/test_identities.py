@@ -18,7 +18,7 @@ from lib.data.corpus import Corpus
 from lib.run.machine import random_stream
 from lib.run.model import GPT
 from lib.run.training import train
-from lib.study.config import ModelConfig, RunConfig
+from lib.study.fields import ModelConfig, RunConfig
 from tests.conftest import change
 
 SIZE = {"n_layer": 3, "n_head": 2, "n_embd": 32, "block_size": 24}

@@ -4,14 +4,23 @@ import itertools
 import json
 import os
 from collections.abc import Iterator
+from importlib.metadata import version as lm_eval_version
 
 import numpy as np
 import pytest
 import torch
 
-from lib.run.machine import autocast, choose_device, describe, prepare, random_stream, works
-from lib.study.config import TrainingConfig
+from lib.run.machine import (
+    Machine,
+    autocast,
+    choose_device,
+    describe,
+    prepare,
+    random_stream,
+    works,
+)
 from lib.study.errors import ConfigError
+from lib.study.fields import MachineConfig, RunConfig, TrainingConfig
 
 CPU = torch.device("cpu")
 PURPOSES = ("weights", "batches", "sample")
@@ -81,12 +90,13 @@ def test_the_cpu_works_and_can_be_asked_for() -> None:
 
 @pytest.mark.skipif(works("cuda"), reason="this machine has CUDA")
 def test_a_device_that_the_machine_lacks_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"training\.device: 'cuda' .* use auto or cpu"):
+    with pytest.raises(ConfigError, match=r"machine\.device: 'cuda' .* use auto or cpu"):
         choose_device("cuda")
 
 
 def test_prepare_pins_the_threads(loose_torch: None) -> None:
-    assert prepare(TrainingConfig(device="cpu", threads=2)) == CPU
+    machine = MachineConfig(device="cpu", threads=2)
+    assert prepare(RunConfig(machine=machine)).threads == 2
     assert torch.get_num_threads() == 2
 
 
@@ -95,13 +105,13 @@ def test_prepare_makes_an_operation_that_is_not_deterministic_an_error(loose_tor
         return torch.zeros(2).put_(torch.tensor([0, 0]), torch.ones(2), accumulate=False)
 
     put()
-    prepare(TrainingConfig(device="cpu"))
+    prepare(RunConfig())
     with pytest.raises(RuntimeError, match="deterministic"):
         put()
 
 
 def test_prepare_turns_tf32_off(loose_torch: None) -> None:
-    prepare(TrainingConfig(device="cpu"))
+    prepare(RunConfig())
     assert not torch.backends.cuda.matmul.allow_tf32
     assert not torch.backends.cudnn.allow_tf32
 
@@ -110,13 +120,36 @@ def test_cublas_is_told_to_be_deterministic() -> None:
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] in (":4096:8", ":16:8")
 
 
+@pytest.mark.parametrize(
+    ("device", "batch_size", "micro_batch_size"),
+    [("cpu", 16, 4), ("cpu", 6, 3), ("cpu", 7, 1), ("cuda", 16, 16)],
+)
+def test_auto_takes_micro_batches_that_fill_the_batch(
+    loose_torch: None,
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    batch_size: int,
+    micro_batch_size: int,
+) -> None:
+    monkeypatch.setattr("lib.run.machine.choose_device", lambda _: torch.device(device))
+    config = RunConfig(training=TrainingConfig(batch_size=batch_size))
+    assert prepare(config).micro_batch_size == micro_batch_size
+
+
+def test_a_package_that_an_image_lacks_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lib.run.machine._PACKAGES", ("no_such_package",))
+    packages = describe("fp32", Machine(CPU, 1, 4, 16))["packages"]
+    assert isinstance(packages, dict)
+    assert packages["no_such_package"] is None
+
+
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_gpu_without_bf16_still_runs_other_precisions(
     loose_torch: None, monkeypatch: pytest.MonkeyPatch, precision: str
 ) -> None:
     gpu_without_bf16(monkeypatch)
-    config = TrainingConfig.model_validate({"precision": precision})
-    assert prepare(config) == torch.device("cuda")
+    config = RunConfig.model_validate({"training": {"precision": precision}})
+    assert prepare(config).device == torch.device("cuda")
 
 
 def test_bf16_is_refused_where_a_gpu_lacks_it(
@@ -124,7 +157,7 @@ def test_bf16_is_refused_where_a_gpu_lacks_it(
 ) -> None:
     gpu_without_bf16(monkeypatch)
     with pytest.raises(ConfigError, match=r"training\.precision: .* no bf16; use fp16 or fp32"):
-        prepare(TrainingConfig(precision="bf16"))
+        prepare(RunConfig(training=TrainingConfig(precision="bf16")))
 
 
 def gpu_without_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,15 +173,16 @@ def test_autocast_multiplies_at_the_configured_precision(
     precision: str, dtype: torch.dtype
 ) -> None:
     ones = torch.ones(2, 2)
-    with autocast(TrainingConfig.model_validate({"precision": precision}), CPU):
+    with autocast(precision, CPU):
         assert (ones @ ones).dtype == dtype
     assert (ones @ ones).dtype == torch.float32
 
 
 def test_the_description_names_what_may_change_a_number() -> None:
-    description = describe(TrainingConfig(precision="bf16", threads=3), CPU)
+    description = describe("bf16", Machine(CPU, 3, 4, 16))
     assert set(description) == {
         *("device", "device_name", "precision", "threads"),
+        *("micro_batch_size", "evaluation_batch_size"),
         *("cores", "platform", "packages"),
     }
     asked = ("device", "precision", "threads")
@@ -157,11 +191,12 @@ def test_the_description_names_what_may_change_a_number() -> None:
 
     packages = description["packages"]
     assert isinstance(packages, dict)
-    assert set(packages) == {"python", "torch", "numpy", "scipy", "pandas", "papermill"}
+    assert set(packages) == {"python", "torch", "numpy", "scipy", "pandas", "papermill", "lm_eval"}
     assert packages["torch"] == torch.__version__
     assert packages["numpy"] == np.__version__
+    assert packages["lm_eval"] == lm_eval_version("lm_eval")
 
 
 def test_the_description_survives_json() -> None:
-    description = describe(TrainingConfig(), CPU)
+    description = describe("fp32", Machine(CPU, 1, 4, 16))
     assert json.loads(json.dumps(description)) == description

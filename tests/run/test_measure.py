@@ -5,9 +5,9 @@ import pytest
 
 from lib.data.corpus import Corpus
 from lib.run.evaluation import heldout_measures, score
-from lib.run.measure import measure, suite_folder
+from lib.run.measure import measure
 from lib.run.training import Trained, train
-from lib.study.config import RunConfig
+from lib.study.fields import RunConfig
 from tests.conftest import change
 
 
@@ -81,14 +81,3 @@ def test_without_the_harness_the_suite_is_left_out_and_it_says_so(
     assert measured.suite_hash is None
     assert "macro_accuracy_zero_shot" not in measured.measures
     assert "ece" in measured.measures
-
-
-def test_a_suite_is_made_once_and_per_size(
-    config: RunConfig, corpus: Corpus, tmp_path: Path
-) -> None:
-    folder = suite_folder(corpus, config, tmp_path)
-    written = (folder / "suite.json").stat().st_mtime_ns
-    assert suite_folder(corpus, config, tmp_path) == folder
-    assert (folder / "suite.json").stat().st_mtime_ns == written
-    longer = change(config, "model", block_size=64)
-    assert suite_folder(corpus, longer, tmp_path) != folder

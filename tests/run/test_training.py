@@ -11,7 +11,7 @@ from lib.data.corpus import Corpus, CorpusError, sample_batch
 from lib.run.machine import random_stream
 from lib.run.model import GPT, weight_decay_groups
 from lib.run.training import Trained, learning_rate, train, weights_digest
-from lib.study.config import RunConfig
+from lib.study.fields import RunConfig
 from tests.conftest import change
 
 
@@ -152,7 +152,7 @@ def test_training_is_adamw_on_the_mean_loss_of_its_batches(
 def test_micro_batches_add_up_to_the_batch(
     tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trained
 ) -> None:
-    split = train(change(tiny, "training", micro_batch_size=1), corpus, 0, tmp_path / "split")
+    split = train(change(tiny, "machine", micro_batch_size=1), corpus, 0, tmp_path / "split")
     for column in ("loss", "grad_norm"):
         np.testing.assert_allclose(split.trace[column], undisturbed.trace[column], rtol=1e-4)
     assert split.batches == undisturbed.batches
@@ -165,6 +165,17 @@ def test_clipping_changes_the_update_and_the_recorded_norm_precedes_it(
     assert clipped.trace["grad_norm"][0] == undisturbed.trace["grad_norm"][0] > 0.01
     # AdamW forgets the scale of a gradient, not that of its square.
     assert clipped.trace["second_moment_mean"][0] < undisturbed.trace["second_moment_mean"][0] / 100
+
+
+def test_a_curve_made_under_other_settings_is_not_taken_up(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    train(tiny, corpus, 0, tmp_path / "run")
+    other = change(tiny, "evaluation", interval=3, dev_windows=2)
+    again = train(other, corpus, 0, tmp_path / "run")
+    fresh = train(other, corpus, 0, tmp_path / "fresh")
+    assert again.curve["step"].tolist() == [0, 3, 6, 9, 12]
+    assert again.curve["dev_loss"].tolist() == fresh.curve["dev_loss"].tolist()
 
 
 def test_divergence_is_a_result_that_survives_a_rerun(

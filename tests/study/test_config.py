@@ -4,14 +4,16 @@ import hashlib
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from lib.study.config import PARAMS, RunConfig, Study, arm_id, digest, field_names, load_study
+from lib.study.config import PARAMS, Study, arm_id, load_study
 from lib.study.errors import ConfigError
+from lib.study.fields import MachineConfig, RunConfig, digest, field_names
 from lib.study.paths import ROOT
 
 MINIMAL = "name: little\nseeds: [0]\n"
@@ -39,12 +41,12 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
     return write_and_load
 
 
+DECIDING = [name for name in field_names(RunConfig) if not name.startswith("machine.")]
 OTHER_TEXTS = {
     "corpus.source": "own.txt",
     "model.embedding_norm": "layernorm",
     "training.schedule": "warmup_cosine",
     "training.precision": "bf16",
-    "training.device": "cpu",
 }
 
 
@@ -64,7 +66,10 @@ def another_value(name: str) -> tuple[str, str, object]:
 FIELD_ERRORS = {
     "misspelt field": ("model: {n_layers: 2}", ["model.n_layers", "did you mean 'n_layer'?"]),
     "misspelt section": ("trainin: {}", ["'trainin'", "did you mean 'training'?"]),
-    "field like no other": ("xyz: 1", ["'xyz'", "there are corpus, model, training, evaluation"]),
+    "field like no other": (
+        "xyz: 1",
+        ["'xyz'", "there are corpus, model, training, evaluation, machine"],
+    ),
     "misspelt factor": (
         "factors: {model.embeding_norm: [none]}",
         ["factors", "'model.embeding_norm'", "did you mean 'model.embedding_norm'?"],
@@ -137,8 +142,8 @@ FIELD_ERRORS = {
         ["model", "n_embd 128 must be a multiple of n_head 3"],
     ),
     "micro-batches that do not fill the batch": (
-        "training: {batch_size: 16, micro_batch_size: 3}",
-        ["training", "batch_size 16 must be a multiple of micro_batch_size 3"],
+        "training: {batch_size: 16}\nmachine: {micro_batch_size: 3}",
+        ["machine.micro_batch_size 3 must divide training.batch_size 16"],
     ),
     "warm-up as long as training": (
         "training: {schedule: warmup_cosine, warmup_iterations: 300, iterations: 300}",
@@ -167,9 +172,43 @@ FIELD_ERRORS = {
             "n_embd 96 must be a multiple of n_head 64",
         ],
     ),
+    "factor of the machine": (
+        "factors: {machine.threads: [1, 2]}",
+        ["factors", "machine.threads is one for all runs", "set it under machine"],
+    ),
+    "neither a number nor auto": (
+        "machine: {threads: many}",
+        ["machine.threads", "'many' is not allowed", "valid integer"],
+    ),
+    "included arm without a level of a factor": (
+        "factors: {model.n_layer: [2, 4]}\ninclude: [{levels: {training.beta1: 0.8}}]",
+        ["include.0.levels", "has no level of model.n_layer"],
+    ),
+    "included arm with a misspelt field": (
+        "include: [{levels: {model.n_layr: 2}}]",
+        ["include.0.levels", "'model.n_layr'", "did you mean 'model.n_layer'?"],
+    ),
+    "included arm that looks like another": (
+        "factors: {model.n_layer: [2]}\n"
+        "include: [{levels: {model.n_layer: 2, training.beta1: 0.8}}]",
+        ["include", "give one of the two a name", "stands twice"],
+    ),
+    "included arm against an unknown one": (
+        "factors: {model.n_layer: [2, 4]}\n"
+        "include: [{name: x, levels: {model.n_layer: 4}, baseline: n_layer=3}]",
+        ["arm x", "baseline 'n_layer=3' is unknown", "did you mean 'n_layer=4'?"],
+    ),
+    "excluded level that is none": (
+        "factors: {model.n_layer: [2, 4]}\nexclude: [{model.n_layer: 3}]",
+        ["exclude.0.model.n_layer", "3 is no level", "[2, 4]"],
+    ),
+    "excluded baseline": (
+        "factors: {model.n_layer: [2, 4]}\nexclude: [{model.n_layer: 2}]",
+        ["arm n_layer=4", "baseline 'n_layer=2' is unknown", "include it or name another"],
+    ),
     "two errors at once": (
-        "model: {n_head: 0}\ntraining: {devic: cpu}",
-        ["model.n_head: 0 is not allowed", "training.devic", "did you mean 'device'?"],
+        "model: {n_head: 0}\ntraining: {schedul: constant}",
+        ["model.n_head: 0 is not allowed", "training.schedul", "did you mean 'schedule'?"],
     ),
 }
 
@@ -286,11 +325,87 @@ def test_what_changes_no_run_keeps_the_hash(load: Load, one: str, other: str) ->
     assert load(MINIMAL + one).hash == load(MINIMAL + other).hash
 
 
+@pytest.mark.parametrize("field", list(MachineConfig.model_fields))
+def test_the_machine_is_outside_the_hash(load: Load, field: str) -> None:
+    value = "cpu" if field == "device" else 4
+    study = load(MINIMAL + f"machine: {{{field}: {value}}}")
+    assert getattr(study.machine, field) == value
+    assert study.hash == load(MINIMAL).hash
+
+
+def test_a_field_that_is_added_later_keeps_the_hash_of_older_studies(load: Load) -> None:
+    """The hash is that of the values that differ from the defaults, and of nothing else."""
+    study = load(MINIMAL + "model: {n_layer: 2, n_head: 8}\ntraining: {learning_rate: 1.0e-3}")
+    expected = {"model": {"n_layer": 2}, "training": {"learning_rate": 0.001}}
+    assert study.hash == digest(expected)
+
+
+def test_machine_fields_are_read_where_they_stood_before(load: Load) -> None:
+    old = "training: {device: cpu, threads: 2, micro_batch_size: 4, checkpoint_interval: 7}\n"
+    study = load(MINIMAL + old + "evaluation: {batch_size: 64}")
+    assert study.machine == MachineConfig(
+        device="cpu",
+        threads=2,
+        micro_batch_size=4,
+        checkpoint_interval=7,
+        evaluation_batch_size=64,
+    )
+    assert study.hash == load(MINIMAL).hash
+
+
+def test_a_plan_is_read_by_its_old_name(load: Load) -> None:
+    assert load(MINIMAL + "preregistration: p.yaml").plan == "p.yaml"
+    assert load(MINIMAL + "plan: p.yaml").plan == "p.yaml"
+
+
+def test_included_arms_stand_beside_the_grid(load: Load) -> None:
+    study = load(
+        MINIMAL
+        + """
+factors: {model.embedding_norm: [none, layernorm]}
+include:
+  - levels: {model.embedding_norm: layernorm, training.learning_rate: 1.0e-3}
+    name: faster
+  - levels: {model.embedding_norm: scale, training.learning_rate: 3.0e-3}
+    baseline: faster
+"""
+    )
+    arms = {arm.id: arm for arm in study.arms()}
+    assert list(arms) == ["none", "layernorm", "faster", "scale,learning_rate=0.003"]
+    last = arms["scale,learning_rate=0.003"]
+    assert (arms["faster"].variant, arms["faster"].baseline) == ("faster", "none")
+    assert (last.variant, last.setting, last.baseline) == ("scale", "", "faster")
+    assert last.config.training.learning_rate == 3e-3
+    assert arms["none"].config.training.learning_rate == 3e-4
+
+
+def test_an_excluded_combination_is_left_out(load: Load) -> None:
+    out = "exclude: [{model.embedding_norm: layernorm, model.embedding_std: 1.0}]"
+    study = load(MINIMAL + TWO_FACTORS + out)
+    assert "layernorm,embedding_std=1" not in [arm.id for arm in study.arms()]
+    assert len(list(study.arms())) == 3
+    assert study.hash == load(MINIMAL + TWO_FACTORS).hash
+
+
+def test_a_variant_and_a_setting_are_the_first_factor_and_the_others(load: Load) -> None:
+    arm = load(MINIMAL + TWO_FACTORS).arm("layernorm,embedding_std=1")
+    assert (arm.variant, arm.setting) == ("layernorm", "embedding_std=1")
+
+
+def test_a_grid_of_a_million_arms_is_refused_at_once(load: Load) -> None:
+    levels = "[" + ", ".join(map(str, range(1, 1001))) + "]"
+    factors = f"factors: {{model.n_layer: {levels}, training.iterations: {levels}}}"
+    start = time.monotonic()
+    with pytest.raises(ConfigError, match=r"1,000,000 runs; a study holds 10,000 at the most"):
+        load(MINIMAL + factors)
+    assert time.monotonic() - start < 5
+
+
 def test_a_seed_added_keeps_the_hash(load: Load) -> None:
     assert load("name: little\nseeds: [0]").hash == load("name: little\nseeds: [0, 7]").hash
 
 
-@pytest.mark.parametrize("name", field_names(RunConfig))
+@pytest.mark.parametrize("name", DECIDING)
 def test_every_field_changes_the_hash(name: str) -> None:
     section, field, value = another_value(name)
     changed = Study.model_validate(LITTLE | {section: {field: value}})
@@ -337,7 +452,7 @@ def test_a_baseline_is_the_first_level_of_the_first_factor_within_the_others(loa
     }
 
 
-@pytest.mark.parametrize("name", field_names(RunConfig))
+@pytest.mark.parametrize("name", DECIDING)
 def test_every_field_can_be_a_factor_and_changes_that_field_alone(name: str) -> None:
     section, field, value = another_value(name)
     (arm,) = Study.model_validate(LITTLE | {"factors": {name: [value]}}).arms()
@@ -353,7 +468,7 @@ def test_every_field_can_be_a_factor_and_changes_that_field_alone(name: str) -> 
         ("model.mlp_ratio", 4, "mlp_ratio=4"),
         ("model.embedding_std", 0.02, "embedding_std=0.02"),
         ("training.learning_rate", 3e-4, "learning_rate=0.0003"),
-        ("training.micro_batch_size", None, "micro_batch_size=none"),
+        ("training.gradient_clip", None, "gradient_clip=none"),
         ("corpus.source", "tinyshakespeare", "source=tinyshakespeare"),
         ("corpus.source", "texts/own.txt", "source=own.txt"),
     ],

@@ -1,0 +1,172 @@
+"""The fields that decide a run, each typed, with its default and its limits.
+
+Every error names the field, the value found, what is allowed and the nearest valid name.
+"""
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
+
+EmbeddingNorm = Literal["none", "layernorm", "rmsnorm", "center", "scale", "grad_shrink"]
+Positive = Annotated[int, Field(gt=0)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+OrAuto = Annotated[
+    Annotated[int, Field(gt=0)] | None, BeforeValidator(lambda v: None if v == "auto" else v)
+]
+"""A positive number, or auto (None): what is fastest on the machine at hand."""
+Level = str | bool | int | float | None
+"""A value that a factor may take."""
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class CorpusConfig(Section):
+    source: str = "tinyshakespeare"
+    """A known corpus, or the path of any UTF-8 text file."""
+    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Leading share of the training part that is trained on; the held-out part never changes."""
+
+
+class ModelConfig(Section):
+    n_layer: Positive = 8
+    n_head: Positive = 8
+    n_embd: Positive = 128
+    block_size: Positive = 128
+    mlp_ratio: Positive = 4
+    embedding_norm: EmbeddingNorm = "none"
+    embedding_std: PositiveFloat = 0.02
+    """Standard deviation of the token embeddings at initialisation (GPT-2: 0.02)."""
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> Self:
+        if self.n_embd % self.n_head:
+            raise ValueError(f"n_embd {self.n_embd} must be a multiple of n_head {self.n_head}")
+        return self
+
+
+class TrainingConfig(Section):
+    iterations: Positive = 300
+    batch_size: Positive = 16
+    learning_rate: PositiveFloat = 3e-4
+    schedule: Literal["constant", "warmup_cosine"] = "constant"
+    warmup_iterations: Annotated[int, Field(ge=0)] = 30
+    """Linear warm-up of `warmup_cosine`."""
+    final_learning_rate_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Where `warmup_cosine` ends, as a share of `learning_rate`."""
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    eps: PositiveFloat = 1e-8
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1
+    gradient_clip: PositiveFloat | None = None
+    """Largest gradient norm that is applied; the norm is recorded before it. None: off."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+
+    @model_validator(mode="after")
+    def _warmup_ends_before_training_does(self) -> Self:
+        if self.schedule == "warmup_cosine" and self.warmup_iterations >= self.iterations:
+            raise ValueError(
+                f"warmup_iterations {self.warmup_iterations} must be below "
+                f"iterations {self.iterations}"
+            )
+        return self
+
+
+class EvaluationConfig(Section):
+    interval: Positive = 25
+    """Steps between two points of the dev-loss curve; never changes training."""
+    dev_windows: Positive = 32
+    """Windows of `block_size` characters, evenly spaced over dev, behind each point."""
+    items_per_task: Annotated[int, Field(ge=0)] | None = 500
+    """Questions asked of each task of the suite; None: all there are; 0: the suite is left out."""
+
+
+class MachineConfig(Section):
+    """What only the machine cares about: outside a study's hash, and equal over its runs."""
+
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    threads: OrAuto = None
+    """CPU threads of one run. auto: 1, since more runs side by side beat more threads."""
+    micro_batch_size: OrAuto = None
+    """Sequences per backward pass; the gradient is summed up to the batch. auto: on a CPU up to 4,
+    which stay in a core's cache; on a GPU the whole batch."""
+    evaluation_batch_size: OrAuto = None
+    """Windows per forward pass when scoring held-out text. auto: 16."""
+    checkpoint_interval: Positive = 100
+    """Steps between two checkpoints."""
+
+
+_MOVED = {
+    ("training", "device"): "device",
+    ("training", "threads"): "threads",
+    ("training", "micro_batch_size"): "micro_batch_size",
+    ("training", "checkpoint_interval"): "checkpoint_interval",
+    ("evaluation", "batch_size"): "evaluation_batch_size",
+}
+"""Where fields of the section machine stood before there was one; still read."""
+
+
+class RunConfig(Section):
+    """All that decides a run, except its seed."""
+
+    corpus: CorpusConfig = CorpusConfig()
+    model: ModelConfig = ModelConfig()
+    training: TrainingConfig = TrainingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    machine: MachineConfig = MachineConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _machine_fields_where_they_stood(cls, content: Any) -> Any:
+        for (section, old), new in _MOVED.items():
+            fields = content.get(section) if isinstance(content, dict) else None
+            if isinstance(fields, dict) and old in fields:
+                kept = {name: value for name, value in fields.items() if name != old}
+                machine = {new: fields[old]} | (content.get("machine") or {})
+                content = content | {section: kept, "machine": machine}
+        return content
+
+    @field_validator("corpus", mode="before")
+    @classmethod
+    def _corpus_by_name(cls, value: Any) -> Any:
+        return {"source": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _micro_batches_fill_the_batch(self) -> Self:
+        micro, batch = self.machine.micro_batch_size, self.training.batch_size
+        if micro and batch % micro:
+            raise ValueError(
+                f"machine.micro_batch_size {micro} must divide training.batch_size {batch}"
+            )
+        return self
+
+    def changed(self) -> dict[str, dict[str, Any]]:
+        """Return the values that differ from the schema's defaults, the machine's apart. A field
+        that is added to the schema later changes it for no older study."""
+        sections = set(RunConfig.model_fields) - {"machine"}
+        return self.model_dump(include=sections, exclude_defaults=True)
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of a value's canonical JSON: sorted keys, no white space."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def field_names(schema: type[BaseModel]) -> list[str]:
+    """List every dotted field of a nested schema."""
+    names = []
+    for section, field in schema.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            names += [f"{section}.{name}" for name in field.annotation.model_fields]
+    return names
