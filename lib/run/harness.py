@@ -1,7 +1,7 @@
-"""The LM-Eval harness drives a GPT: its model adapter, and the task suite run through it.
+"""The LM-Eval harness and a GPT: the adapter between them, and the task suite run through it.
 
-The adapter subclasses `LM` and not `TemplateLM`, which moves white space from the end of a context
-to the continuation: here a line break is a character like any other.
+The adapter subclasses `LM`. `TemplateLM` would move white space from the end of a context to the
+continuation, but here a line break is a character like any other.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ from lm_eval.api.model import LM
 from lm_eval.evaluator import evaluate
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from scipy.special import softmax
 
 from lib.data.corpus import Corpus
 from lib.data.suite import FEW_SHOT, ZERO_SHOT, read_suite
@@ -28,22 +29,22 @@ from lib.run.model import GPT
 from lib.run.scoring import Likelihood, Question, score_questions
 
 BEGINNING = "\n"
-"""Stands in for an empty context: a line begins."""
+"""Takes the place of an empty context."""
 
 
 class CharacterLM(LM):
-    """A GPT and its corpus's vocabulary, as the harness sees a language model.
+    """A GPT and the vocabulary of its corpus, as a language model of the harness.
 
-    It runs any of the harness's tasks that asks for log-likelihoods. A symbol that the training
-    part does not hold raises CorpusError. A context too long for `block_size` loses its beginning
-    and counts in `overflows`.
+    It runs every task of the harness that asks for log-likelihoods. A symbol that is not in the
+    training part raises CorpusError. A context too long for `block_size` loses its beginning and
+    counts in `overflows`.
     """
 
     def __init__(self, model: GPT, corpus: Corpus, batch_size: int = 16) -> None:
         super().__init__()
         self.model, self.corpus, self.batch_size = model, corpus, batch_size
         self.overflows = 0
-        """Continuations that were scored with a shortened context."""
+        """Number of continuations scored after a shortened context."""
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
         """Score continuations: (summed log-probability in nats, whether greedy decoding gives it).
@@ -51,25 +52,22 @@ class CharacterLM(LM):
         An empty context becomes a line break. Raises ValueError for a continuation that is empty
         or longer than `block_size`.
         """
-        questions, numbers = [], []
-        for _, group in groupby(range(len(requests)), key=lambda i: _asked_together(requests[i])):
-            members = list(group)
-            choices = [self._encode(requests[i].args[1]) for i in members]
-            context = self._encode(requests[members[0]].args[0] or BEGINNING)
-            questions.append(self._fitted(context, choices))
-            numbers.append(members)
-        tasks = [requests[members[0]].task_name or "" for members in numbers]
+        groups = [list(group) for _, group in groupby(requests, key=_question_of)]
+        questions = [self._question(group) for group in groups]
         # Questions of one task share their solved examples; those of one length need no padding.
-        order = sorted(range(len(questions)), key=lambda i: (tasks[i], questions[i].packed_length))
-        results: list[tuple[float, bool]] = [(0.0, False)] * len(requests)
-        for i, likelihoods in zip(order, self._scored([questions[i] for i in order]), strict=True):
-            for number, likelihood in zip(numbers[i], likelihoods, strict=True):
-                results[number] = (likelihood.log, likelihood.greedy)
-        return results
+        order = sorted(
+            range(len(groups)),
+            key=lambda k: (groups[k][0].task_name or "", questions[k].packed_length),
+        )
+        scores = dict(zip(order, self._scored([questions[k] for k in order]), strict=True))
+        return [(each.log, each.greedy) for k in range(len(groups)) for each in scores[k]]
 
     def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
-        """Score whole texts, each after a line break, in windows of `block_size` that predict
-        every character once; the last window is filled up with characters before it."""
+        """Score whole texts, each after a line break: summed log-probabilities in nats.
+
+        Windows of `block_size` predict every character once; where the last one is shorter, it
+        sees more of the characters before it.
+        """
         results = []
         for request in requests:
             windows = get_rolling_token_windows(
@@ -86,21 +84,24 @@ class CharacterLM(LM):
     def generate_until(self, requests: list[Instance]) -> list[str]:
         """Not supported: raises NotImplementedError."""
         raise NotImplementedError(
-            "CharacterLM scores texts and does not generate; choose tasks of output_type "
-            "multiple_choice or loglikelihood, or call GPT.generate for a sample"
+            "CharacterLM scores texts and does not generate: choose tasks of output_type "
+            "multiple_choice or loglikelihood, or sample with GPT.generate"
         )
 
     def _encode(self, text: str) -> list[int]:
         return self.corpus.encode(text).tolist()
 
-    def _fitted(self, context: list[int], choices: list[list[int]]) -> Question:
+    def _question(self, requests: list[Instance]) -> Question:
+        """Encode the choices of one question, and shorten its context where it is too long."""
+        context = self._encode(requests[0].args[0] or BEGINNING)
+        choices = [self._encode(request.args[1]) for request in requests]
         block_size = self.model.config.block_size
-        longest, shortest = max(map(len, choices)), min(map(len, choices))
-        if not 0 < shortest <= longest <= block_size:
-            raise ValueError(
-                f"a continuation has {longest if shortest else 0} characters; it must have between "
-                f"1 and block_size, {block_size}: change the task, or use a larger block_size"
-            )
+        for length in map(len, choices):
+            if not 0 < length <= block_size:
+                raise ValueError(
+                    f"a continuation has {length} characters; it must have 1 to {block_size}, "
+                    "model.block_size: change the task, or train with a larger block_size"
+                )
         question = Question(context, choices)
         if question.longest > block_size:
             self.overflows += len(choices)
@@ -113,44 +114,45 @@ class CharacterLM(LM):
         return [scores for batch in batches for scores in score_questions(self.model, batch)]
 
 
-def _asked_together(request: Instance) -> tuple[str | None, int | None, str]:
-    """Name what the choices of one question have in common."""
+def _question_of(request: Instance) -> tuple[str | None, int | None, str]:
+    """Return what the choices of one question have in common."""
     return request.task_name, request.doc_id, request.args[0]
 
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """How a model does on the task suite."""
+    """How well a model does on the task suite."""
 
     suite_hash: str
     table: pd.DataFrame
-    """A row per task and number of shots: task, shots, n, accuracy, stderr (of the accuracy over
-    items), chance, normalised_accuracy (0 at chance, 1 when all is right) and brier (the sum over
-    choices of squared errors of their probabilities; 0 is best)."""
+    """A row per task and number of shots: task, shots, n, accuracy, stderr (of the accuracy, over
+    items), chance, normalised_accuracy (0 at chance, 1 when all is right) and brier (squared errors
+    of the choices' probabilities, summed over choices; 0 is best)."""
     macro_zero_shot: float | None
-    """Mean accuracy over tasks without solved examples; None when no task could be asked."""
+    """Mean accuracy over tasks, without solved examples; None when no task fits `block_size`."""
     macro_few_shot: float | None
-    """Mean accuracy over tasks, each at its largest number of solved examples that fit."""
+    """Mean accuracy over tasks, each with the most solved examples that fit; or None."""
     items: pd.DataFrame
-    """A row per question asked: task, shots, item (its place in the task's file), gold, choice
-    (the likeliest; the first of equals), correct and gold_probability (among the choices)."""
+    """A row per question: task, shots, item (its place in the task's file), gold (the right
+    choice), choice (the likeliest; the first of equals), correct and gold_probability (among the
+    choices)."""
     overflows: int
-    """Continuations whose context was too long; 0 for a suite built for this `block_size`."""
+    """Continuations whose context was shortened; 0 for a suite built for this `block_size`."""
     seconds: float
 
 
 def evaluate_suite(model: GPT, corpus: Corpus, folder: Path) -> SuiteResult:
     """Ask a model every question of the suite that `lib.data.suite.write_suite` wrote to `folder`.
 
-    Raises ValueError when there is none, or it is of another corpus or for a longer `block_size`.
+    Raises ValueError without a suite, and for one of another corpus or a longer `block_size`.
     """
     suite = read_suite(folder)
     if suite["corpus_sha256"] != corpus.sha256:
-        raise ValueError(f"the suite in {folder.name} is of another corpus: build it for this one")
+        raise ValueError(f"the suite in {folder.name} is of another corpus: write it anew")
     if suite["block_size"] > model.config.block_size:
         raise ValueError(
             f"the suite in {folder.name} is for block_size {suite['block_size']} and the model has "
-            f"{model.config.block_size}: build a suite for it"
+            f"{model.config.block_size}: write one for that"
         )
     start = time.perf_counter()
     adapter = CharacterLM(model, corpus)
@@ -161,18 +163,26 @@ def evaluate_suite(model: GPT, corpus: Corpus, folder: Path) -> SuiteResult:
         task, shots = name.removesuffix("_shot").rsplit("_", 1)
         measures, chance = results["results"][name], suite["chance"][task]
         rows.append(
-            {"task": task, "shots": int(shots), "n": len(samples), "accuracy": measures["acc,none"]}
-            | {"stderr": measures["acc_stderr,none"], "chance": chance}
-            | {"normalised_accuracy": (measures["acc,none"] - chance) / (1 - chance)}
-            | {"brier": measures["brier_score,none"]}
+            {
+                "task": task,
+                "shots": int(shots),
+                "n": len(samples),
+                "accuracy": measures["acc,none"],
+                "stderr": measures["acc_stderr,none"],
+                "chance": chance,
+                "normalised_accuracy": (measures["acc,none"] - chance) / (1 - chance),
+                "brier": measures["brier_score,none"],
+            }
         )
         items.append(_item_table(task, int(shots), samples))
-    macro = {group: results["results"].get(group, {}) for group in (ZERO_SHOT, FEW_SHOT)}
+    zero_shot, few_shot = (
+        results["results"].get(group, {}).get("acc,none") for group in (ZERO_SHOT, FEW_SHOT)
+    )
     return SuiteResult(
         suite["hash"],
         pd.DataFrame(rows),
-        macro[ZERO_SHOT].get("acc,none"),
-        macro[FEW_SHOT].get("acc,none"),
+        zero_shot,
+        few_shot,
         pd.concat(items, ignore_index=True) if items else pd.DataFrame(),
         adapter.overflows,
         time.perf_counter() - start,
@@ -180,14 +190,16 @@ def evaluate_suite(model: GPT, corpus: Corpus, folder: Path) -> SuiteResult:
 
 
 def _run(adapter: CharacterLM, folder: Path, groups: list[str]) -> dict[str, Any]:
-    """Run groups of tasks, without the harness's request cache: it does not know one model from
-    another. Its progress bars and logs stay out of notebooks."""
+    """Run groups of tasks without the harness's request cache, which cannot tell models apart.
+
+    The harness's progress bars and logs stay out of notebooks.
+    """
     logging.getLogger("lm_eval").setLevel(logging.WARNING)
     datasets.disable_progress_bars()
-    # The task files name their data relative to themselves, so that they run anywhere.
+    # Task files name their data by relative paths, so that a suite can be moved.
     with contextlib.chdir(folder), contextlib.redirect_stderr(io.StringIO()):
         tasks = TaskManager(include_path=".", include_defaults=False).load(groups)
-        # One bootstrap iteration: 0 would drop every standard error, and accuracy's needs none.
+        # Accuracy's standard error needs no bootstrap, but 0 iterations would drop it too.
         results: dict[str, Any] = evaluate(lm=adapter, task_dict=tasks, bootstrap_iters=1)
     return results
 
@@ -195,8 +207,7 @@ def _run(adapter: CharacterLM, folder: Path, groups: list[str]) -> dict[str, Any
 def _item_table(task: str, shots: int, samples: list[dict[str, Any]]) -> pd.DataFrame:
     samples = sorted(samples, key=lambda sample: sample["doc_id"])
     log = np.array([[score for score, _ in sample["filtered_resps"]] for sample in samples])
-    probability = np.exp(log - log.max(axis=1, keepdims=True))  # (n, choices)
-    probability /= probability.sum(axis=1, keepdims=True)
+    probability = softmax(log, axis=1)  # (n, choices)
     gold, choice = np.array([sample["target"] for sample in samples]), log.argmax(axis=1)
     return pd.DataFrame(
         {

@@ -1,10 +1,11 @@
 """The GPT and its embedding normalizations. Reads top to bottom; shapes in comments.
 
-B = batch, T = time (characters), C = n_embd, V = vocabulary size, H = heads.
+B = batch, T = time (characters), P = characters read before, C = n_embd, V = vocabulary size,
+H = heads.
 
 Parameter names are those of GPT-2, nanoGPT and Hugging Face (`transformer.wte.weight`,
-`transformer.h.0.attn.c_attn.weight`, …). Ours alone is `transformer.emb_norm`, the layer under
-study. The output projection is tied to `transformer.wte`, so it has no entry of its own.
+`transformer.h.0.attn.c_attn.weight`, …). Only `transformer.emb_norm`, the layer under study, is
+ours. The output projection shares the weights of `transformer.wte`, so it has no name of its own.
 """
 
 import math
@@ -17,7 +18,7 @@ from torch.nn import functional as F
 from lib.study.fields import EmbeddingNorm, ModelConfig
 
 WPE_STD = 0.02
-"""Standard deviation of GPT-2's weights; that of the token embeddings is `embedding_std`."""
+"""Standard deviation of GPT-2's initial weights. For token embeddings it is `embedding_std`."""
 
 
 class Center(nn.Module):
@@ -28,9 +29,9 @@ class Center(nn.Module):
 
 
 class Scale(nn.Module):
-    """Multiply by one constant that makes the RMS at initialisation 1; never normalizes.
+    """Multiply by a constant that makes the RMS at initialisation 1, without normalizing.
 
-    Token and position embeddings are independent, so the RMS of their sum is expected to be
+    Token and position embeddings are independent, so the expected RMS of their sum is
     `sqrt(embedding_std² + 0.02²)`.
     """
 
@@ -43,7 +44,7 @@ class Scale(nn.Module):
 
 
 class GradShrink(nn.Module):
-    """Pass the value on unchanged and `alpha` of its gradient (GLM-130B, arXiv 2210.02414)."""
+    """Keep the value and pass back only `alpha` of its gradient (GLM-130B, arXiv 2210.02414)."""
 
     alpha = 0.1
 
@@ -52,8 +53,10 @@ class GradShrink(nn.Module):
 
 
 def embedding_normalization(kind: EmbeddingNorm, n_embd: int, embedding_std: float) -> nn.Module:
-    """Return the layer between `E_tok + E_pos` and block 1. To add a variant, add it here and to
-    `lib.study.config.EmbeddingNorm`."""
+    """Return the layer between the summed embeddings and block 1.
+
+    To add a variant, add it here and to `lib.study.config.EmbeddingNorm`.
+    """
     match kind:
         case "none":
             return nn.Identity()
@@ -69,6 +72,28 @@ def embedding_normalization(kind: EmbeddingNorm, n_embd: int, embedding_std: flo
             return GradShrink()
 
 
+class Past:
+    """Keys and values of the characters read so far; every call of the model extends it.
+
+    The past of one text can be continued by a batch of texts.
+    """
+
+    def __init__(self) -> None:
+        self._layers: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+
+    @property
+    def length(self) -> int:
+        return next((keys.shape[2] for keys, _ in self._layers.values()), 0)
+
+    def extend(self, layer: nn.Module, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Append a layer's keys and values (B, H, T, C/H); return all, (B, H, P + T, C/H)."""
+        if layer in self._layers:
+            before = [part.expand(len(keys), -1, -1, -1) for part in self._layers[layer]]
+            keys, values = torch.cat((before[0], keys), 2), torch.cat((before[1], values), 2)
+        self._layers[layer] = keys, values
+        return keys, values
+
+
 class CausalSelfAttention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -76,11 +101,13 @@ class CausalSelfAttention(nn.Module):
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)  # query, key and value in one
         self.c_proj = nn.Linear(config.n_embd, config.n_embd)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None, past: Past | None = None) -> Tensor:
         B, T, C = x.shape
         heads = (B, T, self.n_head, C // self.n_head)
         q, k, v = (part.view(heads).transpose(1, 2) for part in self.c_attn(x).split(C, dim=-1))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # (B, H, T, C/H)
+        if past is not None:
+            k, v = past.extend(self, k, v)
+        y = F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None)  # (B, H, T, C/H)
         return self.c_proj(y.transpose(1, 2).reshape(B, T, C))  # type: ignore[no-any-return]
 
 
@@ -104,13 +131,13 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(config.n_embd, eps=1e-5)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attn(self.ln_1(x))
+    def forward(self, x: Tensor, mask: Tensor | None = None, past: Past | None = None) -> Tensor:
+        x = x + self.attn(self.ln_1(x), mask, past)
         return x + self.mlp(self.ln_2(x))  # type: ignore[no-any-return]
 
 
 class Transformer(nn.Module):
-    """Everything between character ids and the output projection."""
+    """The layers of a GPT, by the names that GPT-2 gives them."""
 
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
@@ -122,28 +149,27 @@ class Transformer(nn.Module):
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.ln_f = nn.LayerNorm(config.n_embd, eps=1e-5)
 
-    def embed(self, ids: Tensor) -> Tensor:
-        """Map character ids (B, T) to the input of block 1 (B, T, C)."""
-        if ids.shape[1] > self.wpe.num_embeddings:
+    def embed(self, ids: Tensor, positions: Tensor | None = None, start: int = 0) -> Tensor:
+        """Map character ids (B, T) to the input of block 1 (B, T, C).
+
+        Positions count from `start` unless given.
+        """
+        end = start + ids.shape[1] if positions is None else int(positions.max()) + 1
+        if end > self.wpe.num_embeddings:
             raise ValueError(
-                f"the text is {ids.shape[1]} characters long and model.block_size is "
+                f"the text is {end} characters long and model.block_size is "
                 f"{self.wpe.num_embeddings}: shorten it, or train with a larger block_size"
             )
-        positions = torch.arange(ids.shape[1], device=ids.device)  # (T,)
+        if positions is None:
+            positions = torch.arange(start, end, device=ids.device)  # (T,)
         return self.emb_norm(self.wte(ids) + self.wpe(positions))  # type: ignore[no-any-return]
-
-    def forward(self, ids: Tensor) -> Tensor:
-        x = self.embed(ids)
-        for block in self.h:
-            x = block(x)
-        return self.ln_f(x)  # type: ignore[no-any-return]
 
 
 class GPT(nn.Module):
     """A decoder-only Pre-LN Transformer over characters.
 
-    All weights are drawn from `generator` in one fixed order in which the embedding normalization
-    takes no part, so that for one seed every variant starts from the same numbers.
+    All weights are drawn from `generator` in one fixed order. The embedding normalization draws
+    none, so all variants of a seed start from the same numbers.
     """
 
     def __init__(self, config: ModelConfig, vocab_size: int, generator: torch.Generator) -> None:
@@ -167,18 +193,42 @@ class GPT(nn.Module):
             else:
                 parameter.fill_(0.0 if name.endswith("bias") else 1.0)
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(
+        self,
+        ids: Tensor,
+        positions: Tensor | None = None,
+        mask: Tensor | None = None,
+        past: Past | None = None,
+        places: Tensor | None = None,
+    ) -> Tensor:
         """Map character ids (B, T) to logits (B, T, V); position t predicts character t + 1.
 
-        Raises ValueError when T exceeds `block_size`.
+        The text continues `past`, which is extended. `positions`, (T,) or (B, T), count on from
+        there unless given. `mask` is True where a reader may look and broadcasts to
+        (B, H, T, P + T); without it attention is causal. `places` (B, T) is True where a prediction
+        is wanted; the logits are then (N, V), row by row.
+
+        Raises ValueError when a position reaches `block_size`.
         """
-        return F.linear(self.transformer(ids), self.transformer.wte.weight)
+        net = self.transformer
+        start = 0 if past is None else past.length
+        x = net.embed(ids, positions, start)  # (B, T, C)
+        if start and mask is None:  # causal, and all of the past is seen
+            mask = ids.new_ones(ids.shape[1], start + ids.shape[1], dtype=torch.bool).tril(start)
+        for block in net.h:
+            x = block(x, mask, past)
+        x = net.ln_f(x if places is None else x[places])
+        return F.linear(x, net.wte.weight)
 
     @torch.no_grad()
     def generate(self, ids: Tensor, n: int, generator: torch.Generator) -> Tensor:
         """Continue `ids` (B, T) by `n` characters sampled at temperature 1; return (B, T + n)."""
+        past = Past()
         for _ in range(n):
-            logits = self(ids[:, -self.config.block_size :])[:, -1]  # (B, V)
+            if ids.shape[1] > self.config.block_size:
+                past = Past()  # the window slides, and every character in it gets a new position
+            unread = ids[:, past.length :][:, -self.config.block_size :]
+            logits = self(unread, past=past)[:, -1]  # (B, V)
             probabilities = logits.float().softmax(dim=-1).cpu()  # one generator on every device
             chosen = torch.multinomial(probabilities, 1, generator=generator).to(ids.device)
             ids = torch.cat((ids, chosen), dim=1)
@@ -186,13 +236,13 @@ class GPT(nn.Module):
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Number of trainable numbers; tied ones count once."""
+    """Number of trainable parameters; shared ones count once."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def weight_decay_groups(model: GPT, weight_decay: float) -> list[dict[str, object]]:
     """Split the parameters into AdamW groups: weight matrices inside blocks decay; embeddings,
-    norm gains and biases do not. The groups are disjoint and together hold every parameter."""
+    norm gains and biases do not."""
 
     def decays(name: str, parameter: nn.Parameter) -> bool:
         return parameter.ndim == 2 and name.startswith("transformer.h.")
@@ -205,10 +255,10 @@ def weight_decay_groups(model: GPT, weight_decay: float) -> list[dict[str, objec
 
 
 def hugging_face_layout(state: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Convert a state dict between our layout and Hugging Face GPT-2's; its own inverse.
+    """Convert a state dict from our layout to Hugging Face GPT-2's, or back.
 
-    Hugging Face keeps the four linear weights of a block transposed (`Conv1D`) and lists the tied
-    output projection a second time, which is dropped here.
+    Hugging Face keeps the four linear weights of a block transposed (`Conv1D`) and also lists the
+    shared output projection, which is left out here.
     """
     linear = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
     for name, tensor in state.items():
