@@ -14,23 +14,10 @@ from lib.data.corpus import Corpus, CorpusError
 from lib.data.suite import Suite, build_suite, write_suite
 from lib.run.evaluation import perplexity, score
 from lib.run.harness import CharacterLM, SuiteResult, evaluate_suite
-from lib.run.machine import random_stream
 from lib.run.model import GPT
 from lib.run.scoring import Likelihood, Question, score_questions
-from lib.study.fields import EmbeddingNorm, ModelConfig
-
-
-def make_model(corpus: Corpus, **fields: object) -> GPT:
-    """A small model with opinions: its weights are far larger than at initialisation."""
-    settings = {"n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 128, "embedding_std": 1.0}
-    model = GPT(
-        ModelConfig.model_validate(settings | fields), corpus.vocab_size, random_stream(0, "w")
-    )
-    with torch.no_grad():
-        for parameter in model.transformer.h.parameters():
-            if parameter.ndim == 2:
-                parameter.mul_(10)
-    return model
+from lib.study.fields import EmbeddingNorm
+from tests.run.samples import direct, make_model
 
 
 @pytest.fixture(scope="module")
@@ -55,16 +42,6 @@ def result(model: GPT, corpus: Corpus, folder: Path) -> SuiteResult:
 
 def request(context: str, continuation: str, number: int = 0) -> Instance:
     return Instance("loglikelihood", {}, (context, continuation), 0, ("task", number, 1))
-
-
-@torch.no_grad()
-def direct(model: GPT, corpus: Corpus, context: str, continuation: str) -> tuple[float, bool]:
-    """The summed log-probability, and whether it is greedy, from one plain forward pass."""
-    ids = corpus.encode(context + continuation)
-    log = model(ids[None, :-1])[0].double().log_softmax(dim=-1)[len(context) - 1 :]
-    targets = ids[len(context) :]
-    chosen = log[torch.arange(len(targets)), targets]
-    return float(chosen.sum()), bool((log.argmax(dim=-1) == targets).all())
 
 
 CASES = [

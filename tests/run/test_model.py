@@ -5,7 +5,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from lib.run.machine import random_stream
-from lib.run.model import GPT, count_parameters, hugging_face_layout, weight_decay_groups
+from lib.run.model import GPT, Past, count_parameters, hugging_face_layout, weight_decay_groups
 from lib.study.fields import ModelConfig
 
 VARIANTS = ("none", "layernorm", "rmsnorm", "center", "scale", "grad_shrink")
@@ -82,6 +82,58 @@ def test_hugging_face_gpt2_with_our_weights_gives_our_logits(
     assert (missing, unexpected) == (["lm_head.weight"], [])  # the tied one
     x = ids(ours.config.block_size)
     torch.testing.assert_close(theirs(x).logits, ours(x), atol=1e-5, rtol=0)
+
+
+def test_free_positions_and_masks_equal_hugging_faces(both: tuple[GPT, GPT2LMHeadModel]) -> None:
+    """Texts of two lengths, the shorter one padded on the left, at any positions."""
+    ours, theirs = both
+    ours.load_state_dict(dict(hugging_face_layout(theirs.state_dict())))
+    x = ids(10)
+    real = torch.ones(2, 10, dtype=torch.bool)
+    real[1, :4] = False
+    positions = torch.stack((torch.arange(10), torch.arange(10).flip(0)))
+    mask = (real[:, None] & torch.ones(10, 10, dtype=torch.bool).tril())[:, None]  # (B, 1, T, T)
+    expected = theirs(x, position_ids=positions, attention_mask=real.long()).logits
+    found = ours(x, positions, mask)
+    torch.testing.assert_close(found[real], expected[real], atol=1e-5, rtol=0)
+    at_real = ours(x, positions, mask, places=real)
+    torch.testing.assert_close(at_real, expected[real], atol=1e-5, rtol=0)
+
+
+def test_cached_keys_and_values_continue_as_hugging_faces_do(
+    both: tuple[GPT, GPT2LMHeadModel],
+) -> None:
+    ours, theirs = both
+    ours.load_state_dict(dict(hugging_face_layout(theirs.state_dict())))
+    x, past, before = ids(10), Past(), None
+    for part in x.split((4, 1, 5), dim=1):
+        expected = theirs(part, past_key_values=before, use_cache=True)
+        before = expected.past_key_values
+        torch.testing.assert_close(ours(part, past=past), expected.logits, atol=1e-5, rtol=0)
+    assert past.length == 10
+
+
+def test_the_past_of_one_text_serves_a_batch() -> None:
+    model, start, ends, past = gpt(**SMALL), ids(5, batch=1), ids(4, batch=3), Past()
+    model(start, past=past)
+    whole = torch.cat((start.expand(3, -1), ends), dim=1)
+    torch.testing.assert_close(model(ends, past=past), model(whole)[:, 5:], atol=1e-6, rtol=0)
+
+
+def test_a_plain_call_leaves_the_mask_to_the_attention_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A mask as a tensor would give the same numbers, but slower."""
+    attention = torch.nn.functional.scaled_dot_product_attention
+    calls = []
+
+    def recorded(q: object, k: object, v: object, mask: object, is_causal: bool) -> object:
+        calls.append((mask, is_causal))
+        return attention(q, k, v, mask, is_causal=is_causal)
+
+    monkeypatch.setattr("torch.nn.functional.scaled_dot_product_attention", recorded)
+    gpt(**SMALL)(ids(12))
+    assert calls == [(None, True)] * SMALL["n_layer"]
 
 
 @pytest.mark.parametrize("kind", VARIANTS)
@@ -181,11 +233,43 @@ def test_a_text_longer_than_the_context_is_an_error_that_says_so() -> None:
         gpt(**SMALL)(ids(13))
 
 
+def test_positions_beyond_the_context_are_an_error_that_says_so() -> None:
+    model, past = gpt(**SMALL), Past()
+    model(ids(12), past=past)
+    for arguments in ({"past": past}, {"positions": torch.tensor([12])}):
+        with pytest.raises(ValueError, match=r"13 characters long and model\.block_size is 12"):
+            model(ids(1), **arguments)
+
+
 def test_no_character_sees_the_future() -> None:
     model, x = gpt(**SMALL), ids(12)
     changed = x.clone()
     changed[:, 7:] = (changed[:, 7:] + 1) % 65
     torch.testing.assert_close(model(x)[:, :7], model(changed)[:, :7], atol=0, rtol=0)
+
+
+def uncached(model: GPT, text: torch.Tensor, n: int, generator: torch.Generator) -> torch.Tensor:
+    """Sample with a whole forward pass over the last `block_size` characters for each new one."""
+    for _ in range(n):
+        logits = model(text[:, -model.config.block_size :])[:, -1]
+        chosen = torch.multinomial(logits.softmax(dim=-1), 1, generator=generator)
+        text = torch.cat((text, chosen), dim=1)
+    return text
+
+
+@pytest.mark.parametrize("n", [1, 9, 10, 11, 40])  # the context is full after 9
+@pytest.mark.parametrize("prompt", [3, 30])
+def test_cached_generation_is_uncached_generation(n: int, prompt: int) -> None:
+    model, start = gpt(embedding_std=0.5, **SMALL).double(), ids(prompt, batch=4)
+    expected = uncached(model, start, n, random_stream(0, "sample"))
+    assert torch.equal(model.generate(start, n, random_stream(0, "sample")), expected)
+
+
+def test_generation_reads_each_character_once_while_the_context_lasts() -> None:
+    model, read = gpt(**SMALL), []
+    model.register_forward_pre_hook(lambda _, args: read.append(args[0].shape[1]))
+    model.generate(ids(3), 12, random_stream(0, "sample"))
+    assert read == [3, *[1] * 9, 12, 12]
 
 
 def test_generation_continues_beyond_the_context_and_follows_its_generator() -> None:

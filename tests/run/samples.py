@@ -1,0 +1,31 @@
+"""A small model and the plainest way to ask it for a log-likelihood."""
+
+import torch
+
+from lib.data.corpus import Corpus
+from lib.run.machine import random_stream
+from lib.run.model import GPT
+from lib.study.fields import ModelConfig
+
+
+def make_model(corpus: Corpus, **fields: object) -> GPT:
+    """A small model with opinions: its weights are far larger than at initialisation."""
+    settings = {"n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 128, "embedding_std": 1.0}
+    model = GPT(
+        ModelConfig.model_validate(settings | fields), corpus.vocab_size, random_stream(0, "w")
+    )
+    with torch.no_grad():
+        for parameter in model.transformer.h.parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(10)
+    return model
+
+
+@torch.no_grad()
+def direct(model: GPT, corpus: Corpus, context: str, continuation: str) -> tuple[float, bool]:
+    """The summed log-probability, and whether it is greedy, from one plain forward pass."""
+    ids = corpus.encode(context + continuation)
+    log = model(ids[None, :-1])[0].double().log_softmax(dim=-1)[len(context) - 1 :]
+    targets = ids[len(context) :]
+    chosen = log[torch.arange(len(targets)), targets]
+    return float(chosen.sum()), bool((log.argmax(dim=-1) == targets).all())
