@@ -261,6 +261,8 @@ def uncached(model: GPT, text: torch.Tensor, n: int, generator: torch.Generator)
 @pytest.mark.parametrize("prompt", [3, 30])
 def test_cached_generation_is_uncached_generation(n: int, prompt: int) -> None:
     model, start = gpt(embedding_std=0.5, **SMALL).double(), ids(prompt, batch=4)
+    with torch.no_grad():
+        model.transformer.wpe.weight.mul_(50)  # so that a wrong position would show
     expected = uncached(model, start, n, random_stream(0, "sample"))
     assert torch.equal(model.generate(start, n, random_stream(0, "sample")), expected)
 
