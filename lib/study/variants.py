@@ -1,0 +1,75 @@
+"""The registry of variants: what each is called, how it looks in every figure, and what it does.
+
+A variant is a level of a study's first factor. One that is not registered, say `n_layer=8`, gets a
+look that follows from its name alone, so that neither its neighbours nor their order change it.
+"""
+
+import colorsys
+import hashlib
+import itertools
+import math
+from dataclasses import dataclass
+
+Marker = str | tuple[int, int, float]
+"""As matplotlib writes it: a letter, or a star's (points, 1, angle)."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How a variant is called and drawn."""
+
+    label: str
+    colour: str
+    """As `#RRGGBB`."""
+    dashes: tuple[float, ...]
+    """Lengths on and off, in line widths; () is a solid line."""
+    marker: Marker
+    description: str
+    """The input of block 1."""
+
+
+# Okabe & Ito's colours, dark to light; dashes and markers tell them apart in grey.
+VARIANTS = {
+    "none": Variant("none", "#000000", (), "o", "E_tok + E_pos (baseline)"),
+    "layernorm": Variant(
+        "LayerNorm", "#0072B2", (5, 1.5), "s", "LayerNorm, eps 1e-5, gain and bias"
+    ),
+    "rmsnorm": Variant("RMSNorm", "#D55E00", (1.5, 1.5), "^", "RMSNorm, eps 1e-6, gain"),
+    "center": Variant("center", "#009E73", (5, 1.5, 1, 1.5), "D", "mean subtracted, nothing else"),
+    "scale": Variant(
+        "scale", "#CC79A7", (3, 1, 1, 1, 1, 1), "v",
+        "multiplied by a constant that makes the initial RMS 1",
+    ),
+    "grad_shrink": Variant(
+        "grad_shrink", "#E69F00", (8, 2), "P", "unchanged, with a tenth of the gradient"
+    ),
+}  # fmt: skip
+"""Name → variant; the baseline first."""
+
+_SPARE_MARKERS: list[Marker] = ["X", "*", "h", "p", "<", ">", "d", (4, 1, 45), (6, 1, 0), (3, 1, 0)]
+
+
+def variant(name: str) -> Variant:
+    """Return a registered variant, or one made up from an unknown `name`; the same name always
+    gives the same look, and never a registered colour, dash pattern or marker."""
+    return VARIANTS.get(name) or _from_name(name)
+
+
+def _from_name(name: str) -> Variant:
+    known = [_rgb(other.colour) for other in VARIANTS.values()]
+    for attempt in itertools.count():
+        drawn = hashlib.sha256(f"{attempt} {name}".encode()).digest()
+        hue, lightness, on, gap, dots, mark = drawn[:6]
+        rgb = colorsys.hls_to_rgb(hue / 256, 0.25 + 0.25 * lightness / 256, 0.75)
+        dashes = (2.0 + on % 6, 1 + gap % 3 / 2) + (1.0, 1.0) * (dots % 3)
+        # Visible on white, and not to be taken for a registered variant.
+        grey = 0.3 * rgb[0] + 0.59 * rgb[1] + 0.11 * rgb[2]
+        clear = grey < 0.5 and min(math.dist(rgb, other) for other in known) > 0.2
+        if clear and dashes not in [other.dashes for other in VARIANTS.values()]:
+            break
+    colour = "#" + "".join(f"{round(255 * part):02X}" for part in rgb)
+    return Variant(name, colour, dashes, _SPARE_MARKERS[mark % len(_SPARE_MARKERS)], "")
+
+
+def _rgb(colour: str) -> tuple[float, ...]:
+    return tuple(part / 255 for part in bytes.fromhex(colour.removeprefix("#")))
