@@ -40,7 +40,7 @@ from IPython.display import display
 
 from lib.analysis.tables import readable, run_takeaway
 from lib.data.corpus import load_corpus
-from lib.figures.run import show_measurement, show_training
+from lib.figures.training import show_measurement, show_training
 from lib.run.machine import random_stream
 from lib.run.measure import measure, run_result, write_result
 from lib.run.progress import training_progress

@@ -1,104 +1,115 @@
-"""Figures of how results depend on a study's factors. As in `lib.figures.training`, each function
-takes tidy data and an `ax`, draws, and returns the `ax`; tables come from `lib.figures.levels`.
+"""Figures of how results depend on a study's factors: on the variant, and on the levels of others.
 
-What has no number (a diverged run) stands as a cross at the edge, with how many there are.
+As in `lib.figures.training`, each function takes tidy data and an `ax`, draws, and returns the
+`ax`. What has no number (a diverged run) stands as a cross at the edge, with how many there are.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
 from lib.analysis.efficiency import first_reached
-from lib.analysis.learning_rate import sensitivities
-from lib.analysis.resampling import Floats
-from lib.figures.levels import Scale
-from lib.figures.training import LABELS, look, trajectory
+from lib.figures.style import line, mean_and_range, offsets, variants
+from lib.figures.training import LABELS, trajectory
+from lib.study.fields import Level
 from lib.study.measures import MEASURES
+from lib.study.variants import Variant, variant
 
 _BELOW: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 2}
 """A legend where it covers nothing."""
 
 
-def interaction(runs: pd.DataFrame, measure: str, scale: Scale, ax: Axes) -> Axes:
-    """Draw a measure against a factor's levels: per variant a line through the means, a band from
-    the lowest to the highest seed, and a point per seed."""
-    for variant, aside, part, line in _variants(runs, scale):
-        seeds, color = part.groupby("place")[measure], line["color"]
-        x = aside(seeds.mean().index)
-        ax.plot(x, seeds.mean(), label=variant, **line)
-        ax.fill_between(x, seeds.min(), seeds.max(), color=color, alpha=0.15, linewidth=0)
-        _points(ax, aside(part["place"]), part[measure], line)
-        _count_at_the_top(ax, x, seeds.size() - seeds.count(), color)
-    values = runs[measure].dropna()
-    if (values > 0).all() and values.max() > 10 * values.min():
-        ax.set_yscale("log")
+@dataclass(frozen=True)
+class Scale:
+    """Where the levels of a factor stand on an axis."""
+
+    factor: str
+    kind: Literal["log", "linear", "categorical"]
+    positions: dict[Level, float]
+    """Level → place; for numbers, the number."""
+
+    def place(self, levels: pd.Series) -> pd.Series:
+        """Return the place of each row's level; pandas writes a level of None as NaN."""
+        return levels.map(lambda level: self.positions[None if pd.isna(level) else level])
+
+
+def scale_of(factor: str, levels: list[Level]) -> Scale:
+    """Choose an axis for a factor's levels: categorical unless all are numbers; logarithmic when
+    their ratios are more even than their differences (of two levels: when they differ tenfold)."""
+    numbers = [x for x in levels if isinstance(x, int | float) and not isinstance(x, bool)]
+    if len(numbers) < len(levels):
+        return Scale(factor, "categorical", {level: float(i) for i, level in enumerate(levels)})
+    ordered = np.sort(np.array(numbers, dtype=float))
+    logarithmic = bool(ordered[0] > 0) and ordered[-1] >= 10 * ordered[0]
+    if ordered[0] > 0 and len(ordered) > 2:
+        gaps, ratios = np.diff(ordered), np.diff(np.log(ordered))
+        logarithmic = ratios.max() / ratios.min() < gaps.max() / gaps.min()
+    kind: Literal["log", "linear"] = "log" if logarithmic else "linear"
+    return Scale(factor, kind, {level: float(level) for level in numbers})
+
+
+def paired_seeds(runs: pd.DataFrame, measure: str, ax: Axes) -> Axes:
+    """Draw one line per seed across variants, so that paired changes show as slopes, and each
+    variant's mean as a bar. Diverged runs are gaps."""
+    looks = [look for look, _ in variants(runs)]
+    table = runs.pivot(index="seed", columns="variant", values=measure)[runs["variant"].unique()]
+    places = np.arange(len(looks))
+    ax.plot(places, table.to_numpy().T, color="0.7", linewidth=0.8, zorder=1)
+    for place, look, (_, values) in zip(places, looks, table.items(), strict=True):
+        ax.scatter([place] * len(values), values, s=18, color=look.colour, marker=look.marker,
+                   zorder=2)  # fmt: skip
+        ax.plot(place + np.array([-0.25, 0.25]), [values.mean()] * 2, color=look.colour,
+                linewidth=2.2, zorder=3)  # fmt: skip
+    ax.set_xticks(places, [look.label for look in looks], rotation=30 if len(looks) > 4 else 0)
+    ax.set_xlim(-0.5, len(looks) - 0.5)
     ax.set_ylabel(MEASURES[measure].label)
-    return _factor_axis(scale, ax)
+    ax.grid(visible=False, axis="x")
+    return ax
 
 
-def differences(table: pd.DataFrame, measure: str, scale: Scale, ax: Axes) -> Axes:
-    """Draw the mean paired difference to the baseline, with its t interval, against a factor's
-    levels, beside the line of no difference. `table` is that of `baseline_contrasts` in
-    `lib.figures.levels`; crosses count lost pairs."""
-    ax.axhline(0, color="0.5", linewidth=0.8)
-    for variant, aside, part, line in _variants(table, scale, before=1):  # there the baseline is
-        x, mean = aside(part["place"]), part["mean_delta"].to_numpy()
-        ax.plot(x, mean, label=variant, **line)
-        error = np.abs(part[["t_low", "t_high"]].to_numpy().T - mean)
-        ax.errorbar(x, mean, error, fmt="none", ecolor=line["color"], elinewidth=1, capsize=2)
-        _count_at_the_top(ax, x, part["n_dropped"], line["color"])
-    sizes = table["mean_delta"].abs()
-    if sizes.max() > 30 * sizes.median():
-        ax.set_yscale("symlog", linthresh=sizes.median())
-    ax.set_ylabel(f"Δ {MEASURES[measure].label}\n(arm - baseline)")
-    return _factor_axis(scale, ax)
+def task_accuracies(tasks: pd.DataFrame, ax: Axes) -> Axes:
+    """Draw accuracy normalised to chance (0: guessing, 1: all right) per task and shots: a mark
+    per variant (mean over seeds), a bar from the lowest to the highest seed."""
+    tasks = tasks.sort_values(["shots", "task"], kind="stable")
+    names = tasks["task"].str.replace("_", " ") + ", " + tasks["shots"].astype(str) + "-shot"
+    labels = list(dict.fromkeys(names))
+    tasks = tasks.assign(label=names).sort_index()
+    for (look, part), offset in zip(variants(tasks), offsets(tasks, 0.6), strict=True):
+        seeds = part.groupby("label")["normalised_accuracy"].agg(["mean", "min", "max"])
+        mean, low, high = seeds.loc[labels].to_numpy().T
+        ax.errorbar(mean, np.arange(len(labels)) + offset, xerr=[mean - low, high - mean],
+                    color=look.colour, marker=look.marker, markersize=4, linewidth=1,
+                    linestyle="none", label=look.label)  # fmt: skip
+    ax.axvline(0, color="0.6", linewidth=0.8)
+    ax.set_yticks(range(len(labels)), labels)
+    ax.set_ylim(len(labels) - 0.5, -0.5)
+    ax.set_xlabel("above chance (1 = all right)")
+    return ax
 
 
-def learning_rates(losses: pd.DataFrame, scale: Scale, ax: Axes) -> Axes:
-    """Draw the final dev loss against the learning rate for one setting: a line per variant through
-    the means, points for seeds, the initial loss dashed, and in the legend each variant's
-    sensitivity S. `losses` is what `lib.figures.levels.capped_losses` gives, `scale` the rate's."""
-    per_seed = sensitivities(losses.assign(within=""))
-    sensitivity = per_seed.groupby("variant", sort=False)["sensitivity"].mean()
-    for variant, aside, part, line in _variants(losses, scale):
-        mean = part.groupby("place")["final_loss"].mean()
-        ax.plot(aside(mean.index), mean, label=f"{variant}, S = {sensitivity[variant]:.3f}", **line)
-        _points(ax, aside(part["place"]), part["final_loss"], line)
-    ax.axhline(losses["initial_loss"].mean(), color="0.4", linewidth=0.9, linestyle="--",
-               label="initial loss")  # fmt: skip
-    ax.set_ylabel("min(final, initial) dev loss (nats)")
-    ax.legend(**_BELOW)
-    return _factor_axis(scale, ax)
-
-
-def unstable_shares(judged: pd.DataFrame, scale: Scale, ax: Axes) -> Axes:
-    """Draw the share of `unstable` runs at each learning rate, one line per variant."""
-    for variant, aside, part, line in _variants(judged, scale):
-        share = part.groupby("place")["unstable"].mean()
-        ax.plot(aside(share.index), share, label=variant, clip_on=False, **line)
-    ax.set(ylabel="share of unstable runs", ylim=(0, 1))
-    return _factor_axis(scale, ax)
-
-
-def forest(table: pd.DataFrame, ax: Axes) -> Axes:
-    """Draw contrasts under one another: a mark at each `mean_delta`, a bar over its t interval
-    (`t_low` to `t_high`), in its `variant`'s look, named by its `label`, beside the line of no
-    difference. A contrast without a number is a cross at the right edge."""
-    styles = look(list(dict.fromkeys(table["variant"])))
+def forest(table: pd.DataFrame, measure: str, ax: Axes) -> Axes:
+    """Draw a measure's contrasts under one another: a mark at each `mean_delta`, a bar over its t
+    interval (`t_low` to `t_high`), in the look of its `variant` and named by it and its
+    `reference`, beside the line of no difference. A contrast without a number is a cross at the
+    right edge."""
     ax.axvline(0, color="0.5", linewidth=0.8)
+    names = []
     for i, row in enumerate(table.to_dict("records")):
-        color, marker = styles["palette"][row["variant"]], styles["markers"][row["variant"]]
+        look = variant(row["variant"])
+        names.append(f"{look.label} - {variant(row['reference']).label}")
         if np.isfinite(row["mean_delta"]):
-            ax.hlines(i, row["t_low"], row["t_high"], color=color, linewidth=1.4)
-            ax.plot(row["mean_delta"], i, color=color, marker=marker, markersize=5)
+            ax.hlines(i, row["t_low"], row["t_high"], color=look.colour, linewidth=1.4)
+            ax.plot(row["mean_delta"], i, color=look.colour, marker=look.marker, markersize=5)
         else:
-            ax.plot(0.98, i, color=color, marker="x", transform=ax.get_yaxis_transform())
-    ax.set_yticks(range(len(table)), table["label"])
+            ax.plot(0.98, i, color=look.colour, marker="x", transform=ax.get_yaxis_transform())
+    ax.set_yticks(range(len(table)), names)
     ax.set_ylim(len(table) - 0.5, -0.5)
+    ax.set_xlabel(f"Δ {MEASURES[measure].label}")
     ax.grid(visible=False, axis="y")
     return ax
 
@@ -109,65 +120,121 @@ def efficiency(curves: pd.DataFrame, ax: Axes) -> Axes:
     after how many tokens. Runs that diverged count for neither; without a baseline run that
     completed there is nothing to reach."""
     trajectory(curves, "dev_loss", ax, x="tokens")
-    variants = list(dict.fromkeys(curves["variant"]))
-    styles = look(variants)
     completed = curves[curves["status"] == "completed"]
     means = completed.pivot_table(index="tokens", columns="variant", values="dev_loss")
-    target = float(means[variants[0]].iloc[-1]) if variants[0] in means else np.nan
+    baseline = curves["variant"].iloc[0]
+    target = float(means[baseline].iloc[-1]) if baseline in means else np.nan
     ax.axhline(target, color="0.4", linewidth=0.8, linestyle="--", zorder=1)
-    handles, labels = ax.get_legend_handles_labels()
+    handles, _ = ax.get_legend_handles_labels()
     reached = []
-    for variant in labels:
-        tokens = first_reached(means[variant], target) if variant in means else np.nan
-        reached.append(f"{variant}: " + (f"{tokens:,.0f}" if np.isfinite(tokens) else "never"))
-        color, marker = styles["palette"][variant], styles["markers"][variant]
-        ax.plot(tokens, target, marker=marker, markersize=5, color=color, zorder=4)
+    for name in dict.fromkeys(curves["variant"]):
+        look = variant(name)
+        tokens = first_reached(means[name], target) if name in means else np.nan
+        reached.append(f"{look.label}: " + (f"{tokens:,.0f}" if np.isfinite(tokens) else "never"))
+        ax.plot(tokens, target, marker=look.marker, markersize=5, color=look.colour, zorder=4)
     title = "tokens to the dashed line"
     ax.legend(handles, reached, title=title, title_fontsize=7.5, **_BELOW)
     return ax
 
 
-def dodged(places: Any, scale: Scale, i: int, n: int) -> Floats:
+def interaction(runs: pd.DataFrame, measure: str, scale: Scale, ax: Axes) -> Axes:
+    """Draw a measure against a factor's levels: per variant a line through the means, a band from
+    the lowest to the highest seed, and a point per seed."""
+    for look, aside, part in _placed(runs, scale):
+        seeds = part.groupby("place")[measure]
+        x = aside(seeds.mean().index)
+        mean_and_range(x, seeds, ax, **_marked(look))
+        _points(ax, aside(part["place"]), part[measure], look)
+        _count_at_the_top(ax, x, seeds.size() - seeds.count(), look)
+    values = runs[measure].dropna()
+    if (values > 0).all() and values.max() > 10 * values.min():
+        ax.set_yscale("log")
+    ax.set_ylabel(MEASURES[measure].label)
+    return _factor_axis(scale, ax)
+
+
+def differences(table: pd.DataFrame, measure: str, scale: Scale, ax: Axes) -> Axes:
+    """Draw the mean paired difference to the baseline, with its t interval, against a factor's
+    levels, beside the line of no difference. `table` holds contrasts with each arm's own baseline
+    as the analysis wrote them; crosses count lost pairs."""
+    ax.axhline(0, color="0.5", linewidth=0.8)
+    for look, aside, part in _placed(table, scale, before=1):  # there the baseline is
+        x, mean = aside(part["place"]), part["mean_delta"].to_numpy()
+        ax.plot(x, mean, **_marked(look))
+        error = np.abs(part[["t_low", "t_high"]].to_numpy().T - mean)
+        ax.errorbar(x, mean, error, fmt="none", ecolor=look.colour, elinewidth=1, capsize=2)
+        _count_at_the_top(ax, x, part["n_dropped"], look)
+    sizes = table["mean_delta"].abs()
+    if sizes.max() > 30 * sizes.median():
+        ax.set_yscale("symlog", linthresh=sizes.median())
+    ax.set_ylabel(f"Δ {MEASURES[measure].label}\n(arm - baseline)")
+    return _factor_axis(scale, ax)
+
+
+def learning_rates(losses: pd.DataFrame, scale: Scale, ax: Axes) -> Axes:
+    """Draw the final dev loss against the learning rate for one setting: a line per variant through
+    the means, points for seeds, the initial loss dashed, and in the legend each variant's
+    `sensitivity` S. `losses` is the table of `lib.analysis.learning_rate.final_losses` with S as
+    the analysis wrote it; a final loss counts at most as the initial one, and a diverged run as
+    just that (Wortsman et al. 2023)."""
+    capped = losses.assign(final_loss=np.fmin(losses["final_loss"], losses["initial_loss"]))
+    for look, aside, part in _placed(capped, scale):
+        mean = part.groupby("place")["final_loss"].mean()
+        label = f"{look.label}, S = {part['sensitivity'].iloc[0]:.3f}"
+        ax.plot(aside(mean.index), mean, **_marked(look) | {"label": label})
+        _points(ax, aside(part["place"]), part["final_loss"], look)
+    ax.axhline(losses["initial_loss"].mean(), color="0.4", linewidth=0.9, linestyle="--",
+               label="initial loss")  # fmt: skip
+    ax.set_ylabel("min(final, initial) dev loss (nats)")
+    ax.legend(**_BELOW)
+    return _factor_axis(scale, ax)
+
+
+def unstable_shares(judged: pd.DataFrame, scale: Scale, ax: Axes) -> Axes:
+    """Draw the share of `unstable` runs at each learning rate, one line per variant."""
+    for look, aside, part in _placed(judged, scale):
+        share = part.groupby("place")["unstable"].mean()
+        ax.plot(aside(share.index), share, clip_on=False, **_marked(look))
+    ax.set(ylabel="share of unstable runs", ylim=(0, 1))
+    return _factor_axis(scale, ax)
+
+
+def dodged(places: Any, scale: Scale, i: int, n: int) -> Any:
     """Move the i-th of n variants a little aside, so that marks of one level do not overlap."""
     x, every = np.asarray(places, dtype=float), list(scale.positions.values())
     offset = 0.02 * (i - (n - 1) / 2)
     if scale.kind == "log":
-        return np.asarray(x * (max(every) / min(every)) ** offset)
-    return np.asarray(x + offset * (np.ptp(every) or 1.0))
+        return x * (max(every) / min(every)) ** offset
+    return x + offset * (np.ptp(every) or 1.0)
 
 
-def _variants(
+def _placed(
     table: pd.DataFrame, scale: Scale, before: int = 0
-) -> Iterator[tuple[str, Callable[[Any], Floats], pd.DataFrame, dict[str, Any]]]:
-    """Give each variant, how its places are moved aside, its rows in the order of their `place` on
-    the factor's axis, and its line as matplotlib's keywords."""
-    variants = list(dict.fromkeys(table["variant"]))
-    styles = look(variants)
-    table = table.assign(place=scale.place(table[scale.factor])).sort_values("place")
-    for i, variant in enumerate(variants):
-        line = {
-            "color": styles["palette"][variant],
-            "dashes": styles["dashes"][variant] or (None, None),
-            "marker": styles["markers"][variant],
-            "markersize": 4,
-            "linewidth": 1.2,
-        }
-        aside = partial(dodged, scale=scale, i=i + before, n=len(variants) + before)
-        yield variant, aside, table[table["variant"] == variant], line
+) -> Iterator[tuple[Variant, Callable[[Any], Any], pd.DataFrame]]:
+    """Give each variant, how its places are moved aside, and its rows in the order of their `place`
+    on the factor's axis."""
+    n = table["variant"].nunique() + before
+    table = table.assign(place=scale.place(table[scale.factor]))
+    for i, (look, part) in enumerate(variants(table), before):
+        yield look, partial(dodged, scale=scale, i=i, n=n), part.sort_values("place")
 
 
-def _points(ax: Axes, x: Floats, y: pd.Series, line: dict[str, Any]) -> None:
+def _marked(look: Variant) -> dict[str, Any]:
+    return line(look) | {"marker": look.marker, "markersize": 4}
+
+
+def _points(ax: Axes, x: Any, y: pd.Series, look: Variant) -> None:
     """Draw seeds as small, pale marks."""
-    ax.scatter(x, y, s=7, color=line["color"], marker=line["marker"], alpha=0.5, linewidth=0)
+    ax.scatter(x, y, s=7, color=look.colour, marker=look.marker, alpha=0.5, linewidth=0)
 
 
-def _count_at_the_top(ax: Axes, x: Floats, counts: pd.Series, color: str) -> None:
+def _count_at_the_top(ax: Axes, x: Any, counts: pd.Series, look: Variant) -> None:
     across = ax.get_xaxis_transform()
     for place, count in zip(x, counts, strict=True):
         if count:
             ax.margins(y=0.2)  # room for the crosses
-            ax.plot(place, 0.98, color=color, marker="x", markersize=5, transform=across)
-            ax.annotate(str(count), (place, 0.94), xycoords=across, color=color, fontsize=6.5,
+            ax.plot(place, 0.98, color=look.colour, marker="x", markersize=5, transform=across)
+            ax.annotate(str(count), (place, 0.94), xycoords=across, color=look.colour, fontsize=7,
                         ha="center", va="top")  # fmt: skip
 
 

@@ -1,41 +1,44 @@
 """The figures that a study's notebook shows, each laid out over the study's settings.
 
-Whatever the factors are, the first is what is compared; the others make the settings. A figure that
-a study has nothing for says so instead.
+Whatever the factors are, the first is what is compared; the others make the settings. To add a
+figure, write a method that yields `StudyFigure`s where the study has what it needs, and name it in
+`StudyFigures.applicable`.
 """
 
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
+from matplotlib.axes import Axes
 
-from lib.analysis.learning_rate import RATE
-from lib.analysis.runs import last_point, other_settings, read_parquet, read_table, tidy
-from lib.analysis.stability import unstable_runs
-from lib.analysis.verdict import taken
+from lib.analysis.learning_rate import RATE, final_losses
+from lib.analysis.runs import ResultError, other_settings, read_parquet, read_table, tidy
 from lib.figures.factors import (
     differences,
     efficiency,
     forest,
     interaction,
     learning_rates,
+    paired_seeds,
+    scale_of,
+    task_accuracies,
     unstable_shares,
 )
-from lib.figures.levels import baseline_contrasts, capped_losses, forest_table, scale_of
 from lib.figures.style import facets
 from lib.figures.training import (
-    group_values,
-    paired_seeds,
     reliability_diagram,
     residual_norms,
-    task_accuracies,
+    second_moments,
     trajectory,
     trend,
 )
 from lib.study.config import Study
-from lib.study.measures import MEASURES
-from lib.study.paths import study_folder
+from lib.study.fields import Level
+from lib.study.paths import shown, study_folder
 from lib.study.plan import Plan
 from lib.study.record import RunResult
 
@@ -43,14 +46,48 @@ COMPARED = ("perplexity", "accuracy", "ece", "macro_accuracy_zero_shot")
 CONTRASTED = ("perplexity", "ece", "macro_accuracy_zero_shot", "macro_accuracy_few_shot")
 BAND = "Line: mean over seeds; band: lowest to highest."
 
+Row = tuple[pd.DataFrame, Callable[..., Axes]]
+"""A table, and what draws a part of it on an `ax`."""
+
+
+@dataclass(frozen=True)
+class StudyFigure:
+    """A figure that applies to a study: its title, what to look for and how it is made, and the
+    call that draws, saves and shows it."""
+
+    title: str
+    words: str
+    draw: Callable[[], None]
+
 
 @dataclass(frozen=True)
 class StudyFigures:
-    """A study's runs, ready to be drawn."""
+    """A study's runs and what the analysis made of them, ready to be drawn."""
 
     study: Study
     plan: Plan | None
     results: list[RunResult]
+
+    def applicable(self) -> Iterator[StudyFigure]:
+        """Give every figure for which the study has something to show, in order. ResultError when
+        the study has not been analysed."""
+        makers = (
+            self._trends,
+            self._comparison,
+            self._interactions,
+            self._learning_rates,
+            self._mechanism,
+            self._efficiency,
+            self._inside,
+            self._calibration,
+            self._tasks,
+        )
+        return iter([figure for make in makers for figure in make()])
+
+    @property
+    def folder(self) -> Path:
+        """Where the figures are written."""
+        return study_folder(self.study.name) / "figures"
 
     @cached_property
     def runs(self) -> pd.DataFrame:
@@ -65,168 +102,179 @@ class StudyFigures:
         return self._with_status(read_parquet(self.study, "curve"))
 
     @cached_property
-    def settings(self) -> list[str]:
-        return list(dict.fromkeys(self.runs["setting"]))
+    def verdict(self) -> dict[str, Any]:
+        """What 03_analysis wrote."""
+        path = study_folder(self.study.name) / "verdict.json"
+        if not path.is_file():
+            raise ResultError(f"there is no {shown(path)}: execute 03_analysis first")
+        content: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        return content
 
-    @property
-    def folder(self) -> Path:
-        """Where the figures are written."""
-        return study_folder(self.study.name) / "figures"
+    @cached_property
+    def contrasts(self) -> pd.DataFrame:
+        """The analysis' contrasts with each arm's variant, setting and levels, the variant that it
+        is held against (`reference`), and whether that is its own baseline (`own`)."""
+        arms = self.runs.drop_duplicates("arm").set_index("arm")
+        table = pd.DataFrame(self.verdict["contrasts"])
+        table = table.join(arms[["variant", "setting", *self.study.factors]], on="arm")
+        numbers = table[["mean_delta", "t_low", "t_high"]].astype(float)  # None becomes NaN
+        own = table["baseline"] == table["arm"].map(arms["baseline"])
+        return table.assign(reference=table["baseline"].map(arms["variant"]), own=own, **numbers)
 
     def _with_status(self, table: pd.DataFrame) -> pd.DataFrame:
         return table.merge(self.runs[["arm", "seed", "status"]], on=["arm", "seed"])
 
-    def trends(self) -> None:
-        """Loss, gradient norm, embedding norm and second moment over the steps of training."""
+    def _within(self, table: pd.DataFrame, factor: str) -> pd.DataFrame:
+        """Add the levels of all factors but the first and `factor`, as `within`."""
+        return table.assign(within=other_settings(table, self.study, factor))
+
+    def _levels(self, factor: str) -> list[Level]:
+        """List the levels of a factor over all arms, those beside the grid too."""
+        return list(dict.fromkeys(arm.levels[factor] for arm in self.study.arms()))
+
+    def _figure(
+        self, name: str, title: str, words: str, rows: dict[str, Row], by: str = "setting",
+        **layout: Any,
+    ) -> StudyFigure:  # fmt: skip
+        """Lay out a figure with a row per table and a column per value of `by`."""
+
+        def draw() -> None:
+            columns = dict.fromkeys(next(iter(rows.values()))[0][by])
+            sheet = facets(name, self.study, self.plan, self.folder, list(rows), columns, **layout)
+            with sheet as axes:
+                for (row, column), ax in axes.items():
+                    table, panel = rows[row]
+                    panel(table[table[by] == column], ax=ax)
+
+        return StudyFigure(title, words, draw)
+
+    def _trends(self) -> Iterator[StudyFigure]:
         tables = {"dev_loss": self.curve, "grad_norm": self.trace}
         tables |= {"embedding_norm": self.curve, "second_moment_mean": self.trace}
-        note = f"{BAND} ×: a run diverged."
-        with facets(
-            "trend", self.study, self.folder, list(tables), self.settings, note=note
-        ) as axes:
-            for (y, setting), ax in axes.items():
-                trajectory(_of(tables[y], setting), y, ax)
+        rows: dict[str, Row] = {y: (table, partial(trajectory, y=y)) for y, table in tables.items()}
+        words = """Does the loss fall smoothly, and do gradients settle? One column per setting.
+A line is the mean of the runs still training; a diverged run ends in a cross. A loss far above its
+initial value is cut off. Drawn by `trajectory` from the traces and dev curves of all runs."""
+        yield self._figure("trend", "Trends", words, rows, note=f"{BAND} ×: a run diverged.")
 
-    def comparison(self) -> None:
-        """Each seed's runs side by side; of a study of many settings, the interaction says more."""
-        measures = taken(COMPARED, self.runs)
-        if len(self.settings) > 2 or not measures:
-            return print(f"Not drawn: {len(self.settings)} settings. See the interaction.")
+    def _comparison(self) -> Iterator[StudyFigure]:
+        measures = [name for name in COMPARED if self.runs[name].notna().any()]
+        if self.runs["setting"].nunique() > 2 or not measures:
+            return  # of many settings, the interaction says more
+        rows: dict[str, Row] = {m: (self.runs, partial(paired_seeds, measure=m)) for m in measures}
+        words = """Do the lines of all seeds slope the same way? A thin line joins the runs of one
+seed; a bar is a variant's mean. Drawn by `paired_seeds` from the runs' measures."""
         note = "Thin line: one seed; bar: mean over seeds."
-        with facets(
-            "comparison", self.study, self.folder, measures, self.settings, note=note
-        ) as axes:
-            for (measure, setting), ax in axes.items():
-                paired_seeds(_of(self.runs, setting), measure, ax)
+        yield self._figure("comparison", "Comparison", words, rows, note=note)
 
-    def interactions(self) -> None:
-        """Perplexity against each further factor, and the paired difference to the baseline."""
-        runs = self.runs
-        factors = {f: levels for f, levels in list(self.study.factors.items())[1:] if levels[1:]}
-        if not factors:
-            print("Not drawn: the study has no second factor.")
-        for factor, levels in factors.items():
-            scale, others = scale_of(factor, levels), other_settings(runs, self.study, factor)
-            with facets(
-                f"interaction-{factor.rpartition('.')[2]}",
-                self.study,
-                self.folder,
-                ["values", "differences"],
-                list(dict.fromkeys(others)),
-                note=f"{BAND} Δ: mean, 95 % t interval. ×: runs or pairs that diverged.",
-            ) as axes:
-                for (row, other), ax in axes.items():
-                    if row == "values":
-                        interaction(runs[others == other], "perplexity", scale, ax)
-                    else:
-                        deltas = baseline_contrasts(self.study, runs, "perplexity")
-                        part = deltas[other_settings(deltas, self.study, factor) == other]
-                        differences(part, "perplexity", scale, ax)
+    def _interactions(self) -> Iterator[StudyFigure]:
+        deltas = self.contrasts.query("own and measure == 'perplexity'")
+        words = """Does the effect depend on this factor? Perplexity against its levels, and the
+paired difference to the baseline: on the other side of zero the effect has flipped. Runs that
+diverged are crosses at the top with their number; lines leave them out. Drawn by `interaction` from
+the runs' measures and by `differences` from the contrasts of 03."""
+        note = f"{BAND} Δ: mean, 95 % t interval. ×: runs or pairs that diverged."
+        for factor in list(self.study.factors)[1:]:
+            levels = self._levels(factor)
+            if len(levels) < 2 or self.runs["perplexity"].isna().all():
+                continue
+            how: Any = {"measure": "perplexity", "scale": scale_of(factor, levels)}
+            rows: dict[str, Row] = {
+                "values": (self._within(self.runs, factor), partial(interaction, **how)),
+                "differences": (self._within(deltas, factor), partial(differences, **how)),
+            }
+            name = factor.rpartition(".")[2]
+            title = f"Interaction with {name.replace('_', ' ')}"
+            yield self._figure(f"interaction-{name}", title, words, rows, "within", note=note)
 
-    def learning_rates(self) -> None:
-        """Final loss and share of unstable runs against the learning rate."""
-        if RATE not in self.study.factors or self.plan is None:
-            return print("Not drawn: the learning rate is no factor, or there is no plan.")
-        rule = self.plan.instability
-        judged = unstable_runs(self.runs, self.trace, rule.window, rule.threshold)
-        losses = capped_losses(self.runs, self.curve).merge(judged, on=["arm", "seed"])
-        scale = scale_of(RATE, self.study.factors[RATE])
-        others = other_settings(losses, self.study, RATE)
-        with facets(
-            "learning-rate",
-            self.study,
-            self.folder,
-            ["loss", "unstable"],
-            list(dict.fromkeys(others)),
+    def _learning_rates(self) -> Iterator[StudyFigure]:
+        if RATE not in self.study.factors or not self.verdict.get("sensitivity"):
+            return
+        losses = self._within(final_losses(self.runs, self.curve), RATE)
+        losses = losses.merge(pd.DataFrame(self.verdict["stability"]), on=["arm", "seed"])
+        found = pd.DataFrame(self.verdict["sensitivity"])[["variant", "within", "sensitivity"]]
+        losses = losses.merge(found, on=["variant", "within"])
+        scale = scale_of(RATE, self._levels(RATE))
+        rows: dict[str, Row] = {
+            "loss": (losses, partial(learning_rates, scale=scale)),
+            "unstable": (losses, partial(unstable_shares, scale=scale)),
+        }
+        words = """Over how wide a range of rates does a variant train well? A run counts at most as
+its initial loss, a diverged run as just that. S, the sensitivity to the rate, is how much worse
+than at its best rate a variant is on average over all rates: 0 is best. Drawn by `learning_rates`
+from the dev curves and by `unstable_shares`; S, and which runs are unstable, come from 03."""
+        yield self._figure(
+            "learning-rate", "Learning rate", words, rows, "within",
             note="Line: mean over seeds; points: seeds. S: sensitivity to the rate, in nats.",
-            common_legend=False,
-            height=2.6,
-        ) as axes:
-            for (row, other), ax in axes.items():
-                draw = learning_rates if row == "loss" else unstable_shares
-                draw(losses[others == other], scale, ax)
+            common_legend=False, height=2.6,
+        )  # fmt: skip
 
-    def mechanism(self) -> None:
-        """Contrasts among more than three variants, as the analysis computed them."""
+    def _mechanism(self) -> Iterator[StudyFigure]:
         if self.runs["variant"].nunique() <= 3:
-            return print("Not drawn: the comparison shows so few variants.")
-        table = forest_table(self.study, self.runs)
-        rows = [name for name in CONTRASTED if table["mean_delta"][table["measure"] == name].any()]
+            return  # the comparison shows so few
+        known = self.contrasts.groupby("measure")["mean_delta"].count()
+        rows: dict[str, Row] = {
+            name: (self.contrasts[self.contrasts["measure"] == name], partial(forest, measure=name))
+            for name in CONTRASTED
+            if known.get(name, 0)
+        }
+        words = """Which ingredient of the layer has the effect? Each row is one variant held
+against another, beside the line of no difference. Drawn by `forest` from the contrasts of 03."""
         note = "Mark: mean paired difference; bar: its 95 % t interval."
-        with facets(
-            "mechanism", self.study, self.folder, rows, self.settings, at_most=2, note=note
-        ) as axes:
-            for (measure, setting), ax in axes.items():
-                part = _of(table[table["measure"] == measure], setting)
-                forest(part, ax).set_xlabel(f"Δ {MEASURES[measure].label}")
+        yield self._figure("mechanism", "Mechanism", words, rows, at_most=2, note=note)
 
-    def efficiency(self) -> None:
-        """Tokens that each variant needs to reach the baseline's final loss."""
+    def _efficiency(self) -> Iterator[StudyFigure]:
         tokens = self.trace[["arm", "seed", "step", "tokens"]]
         curve = self.curve.merge(tokens, how="left").fillna({"tokens": 0})
-        with facets(
-            "efficiency",
-            self.study,
-            self.folder,
-            ["dev_loss"],
-            self.settings,
-            at_most=2,
-            note=BAND,
-            common_legend=False,
-            height=2.6,
-        ) as axes:
-            for (_, setting), ax in axes.items():
-                efficiency(_of(curve, setting), ax)
+        words = """How many training tokens does each variant need to reach the baseline's final
+loss (dashed)? A mark is where a variant's mean curve meets the line; the ratios of 03 are taken
+seed by seed. Drawn by `efficiency` from the dev curves."""
+        yield self._figure(
+            "efficiency", "Tokens", words, {"dev_loss": (curve, efficiency)},
+            at_most=2, note=BAND, common_legend=False, height=2.6,
+        )  # fmt: skip
 
-    def inside(self) -> None:
-        """Embeddings and their similarity, the residual stream's norm, second moments by part."""
-        rows = ["embedding_norm", "embedding_cosine", "residual_norm", "second_moment"]
-        with facets(
-            "inside", self.study, self.folder, rows, self.settings, at_most=2, note=BAND
-        ) as axes:
-            for (row, setting), ax in axes.items():
-                curve = _of(self.curve, setting)
-                if row == "residual_norm":
-                    residual_norms(curve, ax)
-                elif row == "second_moment":
-                    group_values(last_point(curve, "second_moment_", "group"), "second moment", ax)
-                else:
-                    trajectory(curve, row, ax)
+    def _inside(self) -> Iterator[StudyFigure]:
+        rows: dict[str, Row] = {
+            "embedding_norm": (self.curve, partial(trajectory, y="embedding_norm")),
+            "embedding_cosine": (self.curve, partial(trajectory, y="embedding_cosine")),
+            "residual_norm": (self.curve, residual_norms),
+            "second_moment": (self.curve, second_moments),
+        }
+        words = """What does the layer change inside? The norm of the embeddings and their
+similarity through training (1: all point one way); the residual stream's norm from block to block,
+thin and pale before training; AdamW's second moment by part of the model at the last step. Drawn by
+`trajectory`, `residual_norms` and `second_moments` from the dev curves."""
+        yield self._figure("inside", "Inside", words, rows, at_most=2, note=BAND)
 
-    def calibration(self) -> None:
-        """Reliability, loss and calibration error by softmax temperature, loss by context."""
+    def _calibration(self) -> Iterator[StudyFigure]:
         names = ("reliability", "temperatures", "positions")
         reliability, temperatures, positions = (read_table(self.results, name) for name in names)
         if reliability.empty:
-            return print("Not drawn: every run diverged.")
+            return  # every run diverged
         runs_at = temperatures.groupby("temperature")["nll"].transform("size")
         shared = temperatures[runs_at == runs_at.max()]  # not each run's own best
-        tables = {"nll": shared, "ece": shared, "position_loss": positions}
-        x = {"nll": "temperature", "ece": "temperature", "position_loss": "context"}
-        rows = ["reliability", *tables]
-        settings = list(dict.fromkeys(reliability["setting"]))
-        with facets(
-            "calibration", self.study, self.folder, rows, settings, at_most=2, note=BAND
-        ) as axes:
-            for (row, setting), ax in axes.items():
-                if row == "reliability":
-                    reliability_diagram(_of(reliability, setting), ax)
-                else:
-                    trend(_of(tables[row], setting), row, ax, x=x[row])
+        rows: dict[str, Row] = {
+            "reliability": (reliability, reliability_diagram),
+            "nll": (shared, partial(trend, y="nll", x="temperature")),
+            "ece": (shared, partial(trend, y="ece", x="temperature")),
+            "position_loss": (positions, partial(trend, y="position_loss", x="context")),
+        }
+        words = """Are predicted probabilities right, and does a longer context help? Reliability
+over all held-out characters, loss and calibration error on test by softmax temperature, loss by how
+many characters a prediction could see. Drawn by `reliability_diagram` and `trend` from the tables
+in the runs' results."""
+        title = "Calibration and length"
+        yield self._figure("calibration", title, words, rows, at_most=2, note=BAND)
 
-    def tasks(self) -> None:
-        """Accuracy above chance in each task of the suite."""
+    def _tasks(self) -> Iterator[StudyFigure]:
         tasks = read_table(self.results, "tasks")
         if tasks.empty:
-            return print("Not drawn: the study leaves the task suite out.")
-        settings = list(dict.fromkeys(tasks["setting"]))
+            return  # the study leaves the suite out
+        words = """In which tasks of the suite do variants differ by more than seeds do? 0 is
+guessing, 1 is all right. Drawn by `task_accuracies` from the tables in the runs' results."""
         note = "Mark: mean over seeds; bar: lowest to highest."
-        with facets(
-            "tasks", self.study, self.folder, ["tasks"], settings, at_most=2, note=note, height=5.5
-        ) as axes:
-            for (_, setting), ax in axes.items():
-                task_accuracies(_of(tasks, setting), ax)
-
-
-def _of(table: pd.DataFrame, setting: str) -> pd.DataFrame:
-    return table[table["setting"] == setting]
+        yield self._figure(
+            "tasks", "Tasks", words, {"tasks": (tasks, task_accuracies)},
+            at_most=2, note=note, height=5.5,
+        )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The sheet that figures are drawn on: its layout, its title, and how it is saved and shown.
+"""What all figures share: how a variant looks, the sheet's layout and title, saving and showing.
 
 Figures are as wide as a printed column or page, so that their text keeps its size in print.
 """
@@ -12,6 +12,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from IPython.display import Image as DisplayedImage
 from IPython.display import display
 from matplotlib.axes import Axes
@@ -19,7 +20,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from lib.study.config import Study
-from lib.study.plan import load_plan, standing
+from lib.study.plan import Plan, standing
+from lib.study.variants import Variant, variant
 
 STYLE: Any = {  # matplotlib types the keys of a style one by one
     "figure.dpi": 100,
@@ -48,10 +50,38 @@ _CHARACTERS_PER_INCH = 15
 _WRAPPED = {1: 1, 2: 2, 3: 3, 4: 2}  # panels → panels side by side; more: 3
 
 
+def variants(table: pd.DataFrame) -> Iterator[tuple[Variant, pd.DataFrame]]:
+    """Give each variant of a table, in the order in which they stand there, with its rows."""
+    for name, part in table.groupby("variant", sort=False):
+        yield variant(str(name)), part
+
+
+def line(look: Variant) -> dict[str, Any]:
+    """Write a variant's line as matplotlib's keywords."""
+    dashes: Any = (0, look.dashes) if look.dashes else "-"
+    return {"color": look.colour, "linestyle": dashes, "linewidth": 1.3, "label": look.label}
+
+
+def mean_and_range(x: Any, seeds: Any, ax: Axes, **keywords: Any) -> None:
+    """Draw a line through the means of grouped values (`seeds`, one group per `x`), and a band
+    from the lowest to the highest."""
+    ax.plot(x, seeds.mean(), **keywords)
+    band = {"color": keywords["color"], "alpha": 0.15, "linewidth": 0}
+    ax.fill_between(x, seeds.min(), seeds.max(), **band)
+
+
+def offsets(table: pd.DataFrame, width: float) -> Any:
+    """Say how far aside each of a table's variants is drawn, so that marks do not overlap; they
+    spread over `width`."""
+    n = table["variant"].nunique()
+    return width * (np.arange(n) - (n - 1) / 2) / max(n - 1, 1)
+
+
 @contextmanager
 def facets(
     name: str,
     study: Study,
+    plan: Plan | None,
     folder: Path,
     rows: Sequence[str],
     columns: Iterable[str],
@@ -81,9 +111,11 @@ def facets(
         yield dict(zip(places, axes.flat, strict=False))
         if len(chosen) > 1:
             _align(axes, chosen)
+        for ax in figure.axes:
+            ax.set_ylabel(_wrap(ax.get_ylabel(), int(14 * height)))
         if common_legend:
             _common_legend(figure)
-        title = figure_title(study, _settings_shown(chosen, len(every)))
+        title = figure_title(study, plan, _settings_shown(chosen, len(every)))
         full = "\n".join(filter(None, (title, note)))
         figure.suptitle(_wrap(full, int(width * _CHARACTERS_PER_INCH)))
         save(figure, folder, name)
@@ -97,12 +129,10 @@ def spread(items: Sequence[str], at_most: int) -> list[str]:
     return [items[i] for i in np.linspace(0, len(items) - 1, at_most).round().astype(int)]
 
 
-def figure_title(study: Study, shown: str = "") -> str:
+def figure_title(study: Study, plan: Plan | None, shown: str = "") -> str:
     """Say what a figure's study may claim, which it is, what is shown, and over how many seeds."""
-    kind = standing(study, load_plan(study))
-    return ", ".join(
-        filter(None, (f"{kind}: {study.name}", shown, f"n = {len(study.seeds)} seeds"))
-    )
+    parts = (f"{standing(study, plan)}: {study.name}", shown, f"n = {len(study.seeds)} seeds")
+    return ", ".join(filter(None, parts))
 
 
 def _settings_shown(chosen: list[str], n: int) -> str:
@@ -113,7 +143,9 @@ def _settings_shown(chosen: list[str], n: int) -> str:
 
 
 def _wrap(text: str, width: int) -> str:
-    return "\n".join(textwrap.fill(line, width) for line in text.splitlines())
+    return "\n".join(
+        textwrap.fill(line, width, break_on_hyphens=False) for line in text.splitlines()
+    )
 
 
 def _align(axes: Any, settings: list[str]) -> None:
@@ -142,13 +174,11 @@ def _align(axes: Any, settings: list[str]) -> None:
 
 
 def _common_legend(figure: Figure) -> None:
-    """Replace the panels' legends by one below them all."""
+    """Put one legend below all panels."""
     entries: dict[str, dict[type, Any]] = {}
     for ax in figure.axes:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, {}).setdefault(type(handle), handle)
-        if ax.get_legend():
-            ax.get_legend().remove()  # type: ignore[union-attr]
     if entries:  # a line and a mark of one label stand over each other
         handles: Any = [tuple(kinds.values()) for kinds in entries.values()]
         side_by_side = int(figure.get_figwidth())  # an inch each

@@ -9,8 +9,9 @@ import hashlib
 import itertools
 import math
 from dataclasses import dataclass
+from typing import Literal
 
-Marker = str | tuple[int, int, float]
+Marker = str | tuple[int, Literal[1], int]
 """As matplotlib writes it: a letter, or a star's (points, 1, angle)."""
 
 

@@ -11,6 +11,7 @@ from lib.analysis.runs import (
     check,
     collect,
     last_point,
+    other_settings,
     read_result,
     read_table,
     study_results,
@@ -21,6 +22,7 @@ from lib.study import record as results
 from lib.study.config import Study
 from lib.study.measures import MEASURES
 from lib.study.record import RunResult, write_json
+from tests.conftest import TINY
 from tests.samples import sample_runs
 
 
@@ -187,3 +189,15 @@ def test_a_result_of_another_version_is_refused_by_name(
     results.write_json(tmp_path / "result.json", content)
     with pytest.raises(ResultError, match=r"result\.json is of another version \(see tables\)"):
         read_result(tmp_path / "result.json")
+
+
+def test_other_settings_name_neither_the_variant_nor_the_factor() -> None:
+    factors = {"model.embedding_norm": ["none", "layernorm"], "training.learning_rate": [0.1, 1.0]}
+    two = Study.model_validate(TINY | {"name": "two", "factors": factors, "seeds": [0]})
+    arms = pd.DataFrame({"arm": [arm.id for arm in two.arms()]})
+    assert set(other_settings(arms, two, "training.learning_rate")) == {""}
+    factors |= {"training.gradient_clip": [None, 1.0]}
+    three = Study.model_validate(TINY | {"name": "three", "factors": factors, "seeds": [0]})
+    arms = pd.DataFrame({"arm": [arm.id for arm in three.arms()]})
+    names = other_settings(arms, three, "training.learning_rate")
+    assert list(dict.fromkeys(names)) == ["gradient_clip=none", "gradient_clip=1"]

@@ -10,19 +10,22 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lib.figures.factors import (
+    Scale,
     differences,
     dodged,
     efficiency,
     forest,
     interaction,
     learning_rates,
+    paired_seeds,
+    scale_of,
+    task_accuracies,
     unstable_shares,
 )
-from lib.figures.levels import Scale, scale_of
-from lib.figures.training import look
+from lib.study.fields import Level
+from lib.study.variants import VARIANTS
 
 RATE = "training.learning_rate"
-LOOK = look(["none", "layernorm"])
 
 
 @pytest.fixture
@@ -35,6 +38,31 @@ def ax() -> Iterator[Axes]:
 @pytest.fixture
 def scale() -> Scale:
     return scale_of(RATE, [1e-3, 1e-2, 1e-1])
+
+
+@pytest.mark.parametrize(
+    ("levels", "kind"),
+    [
+        ([0.02, 0.1, 0.3, 1.0], "log"),
+        ([1.0, 0.1], "log"),
+        ([1, 4], "linear"),
+        ([1, 2, 3, 4], "linear"),
+        ([0, 10, 100], "linear"),
+        (["a", "b"], "categorical"),
+        ([None, 1.0], "categorical"),
+        ([True, False], "categorical"),
+    ],
+)
+def test_a_factors_axis_follows_from_its_levels(levels: list[Level], kind: str) -> None:
+    scale = scale_of("model.n_layer", levels)
+    assert scale.kind == kind
+    if kind == "categorical":
+        assert list(scale.positions.values()) == [0, 1]
+
+
+def test_levels_find_their_place_even_when_pandas_wrote_none_as_nan() -> None:
+    scale = scale_of("training.gradient_clip", [None, 1.0])
+    assert list(scale.place(pd.Series([np.nan, 1.0, np.nan]))) == [0, 1, 0]
 
 
 @pytest.fixture
@@ -72,12 +100,12 @@ def test_interaction_draws_means_range_and_seeds_and_counts_what_has_no_number(
 ) -> None:
     assert interaction(runs, "perplexity", scale, ax) is ax
     np.testing.assert_allclose(drawn(ax, "none").get_ydata(), [21.0, 31.0, np.nan])
-    np.testing.assert_allclose(drawn(ax, "layernorm").get_ydata(), [22.0, 26.0, 40.0])
+    np.testing.assert_allclose(drawn(ax, "LayerNorm").get_ydata(), [22.0, 26.0, 40.0])
     band = ax.collections[2].get_paths()[0].vertices[:, 1]
     assert (band.min(), band.max()) == (21.0, 40.0)
     assert [text.get_text() for text in ax.texts] == ["2", "1"]
-    places = {name: [dodged([0.1], scale, i, 2)[0]] for i, name in enumerate(LOOK["palette"])}
-    assert crosses(ax) == {LOOK["palette"][name]: x for name, x in places.items()}
+    places = {name: [dodged([0.1], scale, i, 2)[0]] for i, name in enumerate(["none", "layernorm"])}
+    assert crosses(ax) == {VARIANTS[name].colour: x for name, x in places.items()}
     assert ax.get_xscale() == "log"
     assert [label.get_text() for label in ax.get_xticklabels()] == ["0.001", "0.01", "0.1"]
 
@@ -98,7 +126,7 @@ def test_differences_draw_intervals_beside_zero_and_count_lost_pairs(
          "t_low": [-6.0, 0.5, np.nan], "t_high": [-4.0, 1.5, np.nan], "n_dropped": [0, 0, 2]}
     )  # fmt: skip
     differences(table, "perplexity", scale, ax)
-    np.testing.assert_allclose(drawn(ax, "layernorm").get_ydata(), [1.0, -5.0, np.nan])
+    np.testing.assert_allclose(drawn(ax, "LayerNorm").get_ydata(), [1.0, -5.0, np.nan])
     (bars,) = ax.collections
     ends = [segment[:, 1] for segment in bars.get_segments()[:2]]
     np.testing.assert_allclose(ends, [[0.5, 1.5], [-6.0, -4.0]])
@@ -119,10 +147,12 @@ def test_learning_rates_draw_mean_losses_the_initial_one_and_sensitivity(
 ) -> None:
     losses = pd.DataFrame(
         {"variant": "none", "seed": [0, 1] * 3, RATE: np.repeat([1e-3, 1e-2, 1e-1], 2),
-         "final_loss": [2.0, 2.0, 3.0, 2.0, 4.0, 4.0], "initial_loss": 4.0}
+         "final_loss": [2.0, 2.0, 3.0, 2.0, 9.0, np.nan], "initial_loss": 4.0,
+         "sensitivity": 0.8333}
     )  # fmt: skip
     learning_rates(losses, scale, ax)
-    line = drawn(ax, "none, S = 0.833")  # seeds: (0 + 1 + 2) / 3 and (0 + 0 + 2) / 3
+    line = drawn(ax, "none, S = 0.833")
+    # At the highest rate one run ended above its initial loss and one diverged: both count as it.
     np.testing.assert_allclose(line.get_ydata(), [2.0, 2.5, 4.0])
     assert list(drawn(ax, "initial loss").get_ydata()) == [4.0, 4.0]
     assert ax.get_xscale() == "log"
@@ -137,19 +167,21 @@ def test_unstable_shares_are_those_of_the_seeds(ax: Axes, scale: Scale) -> None:
 
 def test_forest_draws_marks_and_intervals_in_the_variants_colour(ax: Axes) -> None:
     table = pd.DataFrame(
-        {"label": ["layernorm - none", "scale - none"], "variant": ["layernorm", "scale"],
+        {"variant": ["layernorm", "scale"], "reference": ["none", "layernorm"],
          "mean_delta": [-1.0, np.nan], "t_low": [-2.0, np.nan], "t_high": [0.5, np.nan]}
     )  # fmt: skip
-    forest(table, ax)
+    forest(table, "perplexity", ax)
     zero, mark, cross = ax.lines
     assert list(zero.get_xdata()) == [0, 0]
     assert (list(mark.get_xdata()), list(mark.get_ydata())) == ([-1.0], [0])
-    assert mark.get_color() == LOOK["palette"]["layernorm"]
+    assert mark.get_color() == VARIANTS["layernorm"].colour
     (bar,) = ax.collections
     np.testing.assert_allclose(bar.get_segments()[0], [[-2.0, 0], [0.5, 0]])
-    assert to_rgb(bar.get_color()[0]) == to_rgb(LOOK["palette"]["layernorm"])
+    assert to_rgb(bar.get_color()[0]) == to_rgb(VARIANTS["layernorm"].colour)
     assert (cross.get_marker(), list(cross.get_ydata())) == ("x", [1])
-    assert [label.get_text() for label in ax.get_yticklabels()] == list(table["label"])
+    assert [label.get_text() for label in ax.get_yticklabels()] == [
+        "LayerNorm - none", "scale - LayerNorm"
+    ]  # fmt: skip
     assert ax.get_ylim() == (1.5, -0.5)  # the first on top
 
 
@@ -168,10 +200,10 @@ def curves(status: str = "completed") -> pd.DataFrame:
 def test_efficiency_marks_where_each_variant_reaches_the_baselines_final_loss(ax: Axes) -> None:
     efficiency(curves(), ax)
     texts = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert texts == ["none: 200", "layernorm: 150", "rmsnorm: never"]
+    assert texts == ["none: 200", "LayerNorm: 150", "RMSNorm: never"]
     marks = {line.get_color(): line for line in ax.lines if line.get_marker() not in ("None", "")}
-    assert list(marks[LOOK["palette"]["layernorm"]].get_xdata()) == [150]
-    assert list(marks[LOOK["palette"]["layernorm"]].get_ydata()) == [2.0]
+    assert list(marks[VARIANTS["layernorm"].colour].get_xdata()) == [150]
+    assert list(marks[VARIANTS["layernorm"].colour].get_ydata()) == [2.0]
     dashed = [
         line for line in ax.lines if line.get_linestyle() == "--" and line.get_color() == "0.4"
     ]
@@ -181,4 +213,44 @@ def test_efficiency_marks_where_each_variant_reaches_the_baselines_final_loss(ax
 def test_efficiency_without_a_completed_baseline_marks_nothing(ax: Axes) -> None:
     efficiency(curves("diverged"), ax)
     texts = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert texts == ["none: never", "layernorm: never", "rmsnorm: never"]
+    assert texts == ["none: never", "LayerNorm: never", "RMSNorm: never"]
+
+
+@pytest.fixture
+def seeds() -> pd.DataFrame:
+    values = {"none": [20.0, 22.0], "layernorm": [19.0, np.nan]}
+    return pd.DataFrame(
+        [
+            {"variant": variant, "seed": seed, "perplexity": value}
+            for variant, column in values.items()
+            for seed, value in enumerate(column)
+        ]
+    )
+
+
+def test_paired_seeds_draw_one_line_per_seed_and_gaps_for_diverged_runs(
+    ax: Axes, seeds: pd.DataFrame
+) -> None:
+    assert paired_seeds(seeds, "perplexity", ax) is ax
+    first, second, baseline, arm = (line.get_ydata() for line in ax.lines)
+    assert (list(baseline), list(arm)) == ([21.0, 21.0], [19.0, 19.0])  # means
+    assert list(first) == [20.0, 19.0]
+    assert second[0] == 22.0
+    assert np.isnan(second[1])
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["none", "LayerNorm"]
+
+
+def test_paired_seeds_draw_an_arm_without_any_completed_run(ax: Axes, seeds: pd.DataFrame) -> None:
+    seeds.loc[seeds["variant"] == "layernorm", "perplexity"] = np.nan
+    paired_seeds(seeds, "perplexity", ax)
+    assert len(ax.get_xticklabels()) == 2
+
+
+def test_task_accuracies_mark_each_variants_mean(ax: Axes) -> None:
+    rows = [
+        {"task": task, "shots": 0, "variant": variant, "normalised_accuracy": value}
+        for task, variant, value in (("b_c", "none", 0.2), ("b_c", "none", 0.4), ("a", "none", 0.1))
+    ]
+    task_accuracies(pd.DataFrame(rows), ax)
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["a, 0-shot", "b c, 0-shot"]
+    np.testing.assert_allclose(ax.containers[0].lines[0].get_xdata(), [0.1, 0.3])

@@ -9,18 +9,14 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from lib.figures.training import (
-    group_values,
-    look,
-    paired_seeds,
     reliability_diagram,
     residual_norms,
+    second_moments,
     symbol_counts,
-    task_accuracies,
     trajectory,
     trend,
 )
-
-VARIANTS = ["none", "layernorm", "rmsnorm", "center", "scale", "grad_shrink"]
+from lib.study.variants import VARIANTS
 
 
 @pytest.fixture
@@ -35,32 +31,11 @@ def curves() -> pd.DataFrame:
     return pd.DataFrame(
         [
             {"variant": variant, "seed": seed, "step": step, "dev_loss": 4.0 - step + seed}
-            for variant in VARIANTS[:3]
+            for variant in ("none", "layernorm", "rmsnorm")
             for seed in (0, 1)
             for step in (0, 1, 2)
         ]
     )
-
-
-@pytest.fixture
-def runs() -> pd.DataFrame:
-    values = {"none": [20.0, 22.0], "layernorm": [19.0, np.nan]}
-    return pd.DataFrame(
-        [
-            {"variant": variant, "seed": seed, "perplexity": value}
-            for variant, column in values.items()
-            for seed, value in enumerate(column)
-        ]
-    )
-
-
-def test_a_variant_looks_the_same_whoever_is_beside_it() -> None:
-    assert look(["rmsnorm"])["palette"]["rmsnorm"] == look(VARIANTS)["palette"]["rmsnorm"]
-
-
-def test_variants_differ_in_colour_dashes_and_marker_and_unknown_ones_get_their_own() -> None:
-    for values in look([*VARIANTS, "n_layer=4", "n_layer=8"]).values():
-        assert len(set(values.values())) == 8
 
 
 def test_trend_draws_the_mean_over_seeds_and_the_full_range(ax: Axes, curves: pd.DataFrame) -> None:
@@ -68,7 +43,8 @@ def test_trend_draws_the_mean_over_seeds_and_the_full_range(ax: Axes, curves: pd
     lines = [line for line in ax.lines if len(line.get_xdata())]
     assert len(lines) == 3
     np.testing.assert_allclose(lines[0].get_ydata(), [4.5, 3.5, 2.5])
-    assert lines[1].get_color() == look(VARIANTS)["palette"]["layernorm"]
+    assert lines[1].get_color() == VARIANTS["layernorm"].colour
+    assert lines[1].get_linestyle() == "--"
     band = ax.collections[0].get_paths()[0].vertices
     assert (band[:, 1].min(), band[:, 1].max()) == (2.0, 5.0)
 
@@ -95,7 +71,7 @@ def test_a_trajectory_marks_where_a_run_ended_and_cuts_a_loss_above_its_initial_
     np.testing.assert_allclose(ax.lines[0].get_ydata(), [4.0, 4.0, 46.0, 2.0])
     cross = ax.collections[-1]
     np.testing.assert_allclose(cross.get_offsets(), [[2, 4.4]])
-    assert to_rgb(cross.get_edgecolor()[0]) == to_rgb(look(VARIANTS)["palette"]["layernorm"])
+    assert to_rgb(cross.get_edgecolor()[0]) == to_rgb(VARIANTS["layernorm"].colour)
     assert ax.get_ylim() == pytest.approx((2.0 - 0.05 * 2.4, 4.4))
     assert "cut at 1.1 × initial" in ax.get_ylabel()
 
@@ -124,23 +100,6 @@ def test_residual_norms_stand_before_and_after_training(ax: Axes, training: pd.D
     assert list(after.get_xdata()) == [0, 1]
 
 
-def test_paired_seeds_draw_one_line_per_seed_and_gaps_for_diverged_runs(
-    ax: Axes, runs: pd.DataFrame
-) -> None:
-    assert paired_seeds(runs, "perplexity", ax) is ax
-    first, second = (line.get_ydata() for line in ax.lines)
-    assert list(first) == [20.0, 19.0]
-    assert second[0] == 22.0
-    assert np.isnan(second[1])
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["none", "layernorm"]
-
-
-def test_paired_seeds_draw_an_arm_without_any_completed_run(ax: Axes, runs: pd.DataFrame) -> None:
-    runs.loc[runs["variant"] == "layernorm", "perplexity"] = np.nan
-    paired_seeds(runs, "perplexity", ax)
-    assert len(ax.get_xticklabels()) == 2
-
-
 def test_trend_draws_over_other_columns_than_steps(ax: Axes) -> None:
     table = pd.DataFrame({"variant": "none", "temperature": [0.5, 1.0], "nll": [3.0, 2.0]})
     trend(table, "nll", ax, x="temperature")
@@ -157,19 +116,13 @@ def test_reliability_diagram_draws_the_mean_over_seeds_beside_the_diagonal(ax: A
     assert len(ax.lines) == 2
 
 
-def test_task_accuracies_mark_each_variants_mean(ax: Axes) -> None:
-    rows = [
-        {"task": task, "shots": 0, "variant": variant, "normalised_accuracy": value}
-        for task, variant, value in (("b_c", "none", 0.2), ("b_c", "none", 0.4), ("a", "none", 0.1))
-    ]
-    task_accuracies(pd.DataFrame(rows), ax)
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["a, 0-shot", "b c, 0-shot"]
-    np.testing.assert_allclose(ax.containers[0].lines[0].get_xdata(), [0.1, 0.3])
-
-
-def test_group_values_stand_over_their_group(ax: Axes) -> None:
-    values = pd.DataFrame({"variant": "none", "group": ["attn", "emb_norm"], "value": [1e-3, 1e-5]})
-    group_values(values, "second moment", ax)
+def test_second_moments_of_the_last_step_stand_over_their_part(
+    ax: Axes, training: pd.DataFrame
+) -> None:
+    one = training[training["seed"] == 0]
+    second_moments(one.assign(second_moment_attn=one["dev_loss"], second_moment_emb_norm=1e-5), ax)
+    (marks,) = ax.collections
+    np.testing.assert_allclose(marks.get_offsets(), [[0, 2.0], [1, 1e-5]])
     assert [label.get_text() for label in ax.get_xticklabels()] == ["attn", "emb norm"]
     assert ax.get_yscale() == "log"
 
@@ -178,4 +131,4 @@ def test_symbols_are_shown_readably_most_frequent_first(ax: Axes) -> None:
     symbol_counts(pd.Series({"a": 2, " ": 9, "\n": 5, "$": 1}), ax)
     assert [label.get_text() for label in ax.get_xticklabels()] == ["␣", r"\n", "a", r"\$"]
     assert [bar.get_height() for bar in ax.patches] == [9, 5, 2, 1]
-    assert to_rgb(ax.patches[0].get_facecolor()) == to_rgb("#0072B2")
+    assert to_rgb(ax.patches[0].get_facecolor()) == to_rgb("0.4")

@@ -6,7 +6,7 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.markers import MarkerStyle
 
-from lib.study.config import EmbeddingNorm
+from lib.study.fields import EmbeddingNorm
 from lib.study.paths import ROOT
 from lib.study.variants import VARIANTS, variant
 
