@@ -1,12 +1,14 @@
 """From bytes to batches: find, verify, encode, split, describe, draw.
 
-Any UTF-8 text works as a corpus, by path; `tinyshakespeare` is known by name and hash.
+Any UTF-8 text works as a corpus, by path; `tinyshakespeare` and `synthetic` are known by name.
 """
 
 import hashlib
+import os
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from lib.data import synthetic
 from lib.study.fields import CorpusConfig
 from lib.study.paths import ROOT, corpus_places, output_root, shown
 
@@ -34,6 +37,8 @@ class KnownCorpus:
     url: str
     length: int
     sha256: str
+    write: Callable[[], str] | None = None
+    """Writes the text where there is nothing to download."""
 
 
 KNOWN = {
@@ -42,7 +47,10 @@ KNOWN = {
         url="https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
         length=1_115_394,
         sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
-    )
+    ),
+    "synthetic": KnownCorpus(
+        "synthetic.txt", "", synthetic.LENGTH, synthetic.SHA256, synthetic.synthetic_text
+    ),
 }
 
 
@@ -150,8 +158,26 @@ def _read(source: str) -> tuple[bytes, KnownCorpus | None]:
         )
     for path in corpus_places(known.file_name):
         if path.is_file():
-            return path.read_bytes(), known
+            data = path.read_bytes()
+            if known.write is None or hashlib.sha256(data).hexdigest() == known.sha256:
+                return data, known
+    if known.write:
+        return _written(known.write(), known), known
     return _download(source, known).read_bytes(), known
+
+
+def _written(text: str, known: KnownCorpus) -> bytes:
+    """Keep a text that was written here in `data/`, unless that folder cannot be written."""
+    data, path = text.encode(), output_root() / "data" / known.file_name
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(data)
+        partial.replace(path)
+    except OSError:
+        with suppress(OSError):
+            partial.unlink()
+    return data
 
 
 def _download(name: str, known: KnownCorpus) -> Path:

@@ -194,7 +194,7 @@ def test_a_corpus_that_is_nowhere_is_answered_with_those_known() -> None:
         load_corpus(CorpusConfig(source="tinyshakespear"))
     assert str(error.value) == (
         "corpus.source: 'tinyshakespear' is neither a text file nor a known corpus "
-        "(tinyshakespeare); give the path of a UTF-8 text"
+        "(tinyshakespeare, synthetic); give the path of a UTF-8 text"
     )
 
 
@@ -331,6 +331,65 @@ def test_the_first_place_that_holds_the_file_is_read(
     monkeypatch.setattr("lib.data.corpus.corpus_places", lambda _: [missing, wrong, right])
     with pytest.raises(CorpusError, match="wrong hash"):
         load_corpus(CorpusConfig(source="little"))
+
+
+# ---- a known corpus that is written here
+
+
+@pytest.fixture
+def written(data: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Make the little corpus one that is written here, and collect every writing of it."""
+    writings: list[str] = []
+
+    def write() -> str:
+        writings.append(BODY.decode())
+        return writings[-1]
+
+    monkeypatch.setitem(KNOWN, "little", replace(LITTLE, write=write))
+    return writings
+
+
+def load_little() -> Corpus:
+    return load_corpus(CorpusConfig(source="little"))
+
+
+def test_a_corpus_written_here_is_kept_for_the_next_time(data: Path, written: list[str]) -> None:
+    assert load_little().text == load_little().text == BODY.decode()
+    assert len(written) == 1
+    assert {path.name: path.read_bytes() for path in data.iterdir()} == {"little.txt": BODY}
+
+
+@pytest.mark.parametrize("content", [b"", BODY[:-1], BODY.upper()])
+def test_a_damaged_copy_of_it_is_written_again(
+    data: Path, written: list[str], content: bytes
+) -> None:
+    data.mkdir()
+    (data / "little.txt").write_bytes(content)
+    assert load_little().text == BODY.decode()
+    assert {path.name: path.read_bytes() for path in data.iterdir()} == {"little.txt": BODY}
+
+
+@pytest.mark.parametrize("obstacle", ["a file in the folder's place", "a folder in the file's"])
+def test_where_it_cannot_be_kept_it_is_written_each_time(
+    data: Path, written: list[str], obstacle: str
+) -> None:
+    if obstacle == "a file in the folder's place":
+        data.write_text("")
+    else:
+        (data / "little.txt").mkdir(parents=True)
+    assert load_little().text == load_little().text == BODY.decode()
+    assert len(written) == 2
+    assert data.is_file() or [path.name for path in data.iterdir()] == ["little.txt"]
+
+
+def test_the_embedded_text_is_a_corpus_like_any_other() -> None:
+    corpus = load_corpus(CorpusConfig(source="synthetic", fraction=0.1))
+    assert (corpus.name, corpus.sha256) == ("synthetic", KNOWN["synthetic"].sha256)
+    assert [len(part) for part in (corpus.train, corpus.heldout)] == [99_000, 110_000]
+    assert corpus.decode(corpus.heldout) == corpus.text[990_000:]
+    dev, test = corpus.decode(corpus.dev), corpus.decode(corpus.test)
+    assert dev.endswith("\n\n")
+    assert test.partition("\n")[0].endswith(":")
 
 
 # ---- describing a corpus
