@@ -10,7 +10,8 @@ usage() {
 ./run_all.sh [params/NAME.yaml …] [--jobs N] [any Snakemake flag]
     Set up, run the studies named (default: params/final.yaml), analyse, draw, archive.
     A rerun continues what was stopped and redoes nothing that is done.
-./run_all.sh test [any pytest flag]    Run the tests.
+./run_all.sh test [--fast | --all] [any pytest flag]
+    Run the tests: those that take seconds, the usual ones, or every one.
 ./run_all.sh verify [NAME …]           Check archived records against manifests and notebooks.
 ./run_all.sh paper                     Build the paper from the results, as PDF and LaTeX.
 ./run_all.sh record                    Build the lab record, the site of all studies and runs.
@@ -56,7 +57,12 @@ case "${1:-}" in
   test)
     shift
     set_up
-    exec python -m pytest "$@"
+    marks="not long and not benchmark"
+    case "${1:-}" in
+      --fast) shift; marks="not slow and $marks" ;;
+      --all) shift; marks="not benchmark" ;;
+    esac
+    exec python -m pytest -n auto --dist loadfile -m "$marks" "$@"
     ;;
   verify)
     shift

@@ -20,19 +20,9 @@
 # and see the same batches, so what differs between two of these notebooks is the arm.
 
 # %%
-# Find the repository: here or above; on Kaggle among the inputs, on Colab under /content.
-import sys
-from pathlib import Path
+import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle among the inputs
 
-here = Path.cwd()
-tops = (here.parent / "input", Path("/content"))
-found = [file.parents[2] for top in tops for file in top.glob("**/lib/study/paths.py")]
-root = next(
-    (p for p in [here, *here.parents, *found] if (p / "lib/study/paths.py").is_file()), None
-)
-if root is None:
-    raise FileNotFoundError("the repository is not here: clone it, or attach it as a Kaggle input")
-sys.path.insert(0, str(root))
+sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/study/../..", recursive=True)]
 
 # %%
 import pandas as pd

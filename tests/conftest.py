@@ -1,9 +1,14 @@
 """What several tests need: the corpus, small studies, and a copied tree that runs by itself."""
 
+import atexit
+import functools
 import os
+import re
 import shutil
 import subprocess
-import sys
+import sysconfig
+import tempfile
+import venv
 from pathlib import Path
 
 import pytest
@@ -56,25 +61,43 @@ def change(config: RunConfig, section: str, **fields: object) -> RunConfig:
     return RunConfig.model_validate(content)
 
 
+def copy_repository(to: Path) -> None:
+    """Copy what the repository holds, but neither its records nor what running it leaves."""
+    top = {"runs", "papers", "data", ".git", ".venv"}
+
+    def ignored(folder: str, names: list[str]) -> set[str]:
+        here = top if Path(folder) == ROOT else set()
+        return {name for name in names if name in here or name.endswith("cache__")}
+
+    shutil.copytree(ROOT, to, ignore=ignored, symlinks=True)
+
+
+@functools.cache
+def environment() -> Path:
+    """Make an environment that borrows this one's packages and counts as installed, so that
+    `./run_all.sh` neither installs anything nor leaves its stamp in the real one."""
+    folder = Path(tempfile.mkdtemp(prefix="environment-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    venv.create(folder, symlinks=True)
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
+    (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
+    shutil.copyfile(ROOT / "requirements.lock", folder / ".embedding-norm-lock")
+    return folder
+
+
 class Tree:
     """A copy of the repository with the corpus in it, in which studies run as a user runs them."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        ignored = shutil.ignore_patterns("runs", "papers", "data", ".git", ".venv", ".*cache*")
-        shutil.copytree(ROOT, root, ignore=ignored)
+        copy_repository(root)
         templates = Path("papers", "embedding-norm", "templates")
         shutil.copytree(ROOT / templates, root / templates)
         source = next(p for p in corpus_places(KNOWN["tinyshakespeare"].file_name) if p.is_file())
         (root / "data").mkdir()
         shutil.copyfile(source, root / "data" / source.name)
-        # Sweeps run in the environment that the tests run in.
-        bin_folder = str(Path(sys.executable).parent)
-        self.environment = os.environ | {
-            "VIRTUAL_ENV": sys.prefix,
-            "PATH": bin_folder + os.pathsep + os.environ["PATH"],
-        }
-        shutil.copyfile(root / "requirements.lock", Path(sys.prefix) / ".embedding-norm-lock")
+        path = f"{environment() / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        self.environment = os.environ | {"VIRTUAL_ENV": str(environment()), "PATH": path}
 
     def write_study(self, name: str, **content: object) -> None:
         text = yaml.safe_dump(TINY | {"name": name, "seeds": [0]} | content)
@@ -106,6 +129,8 @@ class Tree:
 def smoke_tree(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tree, str]:
     """A copied tree in which the README's smoke command has been run, and what that printed."""
     tree = Tree(tmp_path_factory.mktemp("smoke") / "embedding-norm")
-    status, text = tree.run_all("params/smoke.yaml")
+    readme = (ROOT / "README.md").read_text("utf-8")
+    (command,) = re.findall(r"^\./run_all\.sh (.*smoke.*)$", readme, re.MULTILINE)
+    status, text = tree.run_all(*command.split())
     assert status == 0, text
     return tree, text

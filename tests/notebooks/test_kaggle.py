@@ -11,7 +11,8 @@ import pytest
 
 from lib.data.corpus import KNOWN
 from lib.study.config import load_study
-from lib.study.paths import ROOT, corpus_places
+from lib.study.paths import corpus_places
+from tests.conftest import copy_repository
 
 pytestmark = pytest.mark.slow
 
@@ -26,8 +27,7 @@ def test_notebooks_run_from_a_read_only_input(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository, working = tmp_path / "input" / place, tmp_path / "working"
-    ignored = shutil.ignore_patterns("runs", "papers", "data", ".git", ".venv", "*cache*")
-    shutil.copytree(ROOT, repository, ignore=ignored)
+    copy_repository(repository)
     corpus = next(p for p in corpus_places(KNOWN["tinyshakespeare"].file_name) if p.is_file())
     (tmp_path / "input" / "texts").mkdir()
     shutil.copyfile(corpus, tmp_path / "input" / "texts" / corpus.name)

@@ -62,7 +62,8 @@ def test_a_rerun_after_kill_9_ends_at_the_same_weights(
     while not list(folder.glob("checkpoints/*/step-*")):
         assert sweep.poll() is None, sweep.communicate()[0]
         time.sleep(0.01)
-    time.sleep(random.uniform(0, 1))  # any moment must do
+    moment = random.Random(victims.__name__).uniform(0, 1)
+    time.sleep(moment)  # any moment must do; each victim's is its own, the same every time
     running = [psutil.Process(sweep.pid), *psutil.Process(sweep.pid).children(recursive=True)]
     chosen = victims(running)
     assert chosen

@@ -32,11 +32,6 @@ def result(tree: Tree, study: str, arm: str, seed: int = 0) -> dict[str, Any]:
     return content
 
 
-def test_the_readmes_smoke_command_is_the_one_tested_here() -> None:
-    commands = re.findall(r"^\./run_all\.sh .*smoke.*$", (ROOT / "README.md").read_text(), re.M)
-    assert commands == ["./run_all.sh params/smoke.yaml"]
-
-
 def test_a_sweep_prints_its_progress_its_table_and_where_to_read_more(
     smoke_tree: tuple[Tree, str],
 ) -> None:
