@@ -5,6 +5,8 @@ Every error names the field, the value found, what is allowed and the nearest va
 
 import itertools
 import math
+import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +19,13 @@ from pydantic import (
 )
 
 from lib.study.errors import ConfigError, explain, read_yaml, unknown
-from lib.study.fields import Level, RunConfig, Section, digest, field_names
+from lib.study.fields import FileName, Level, RunConfig, Section, digest, field_names
 from lib.study.paths import PARAMS
 
 MOST_RUNS = 10_000
 """Of one study."""
+LONGEST_ID = 120
+_ARM_ID = re.compile(rf"\w[\w .=,+()-]{{0,{LONGEST_ID - 1}}}")
 
 
 @dataclass(frozen=True)
@@ -53,16 +57,16 @@ class IncludedArm(Section):
 class Study(RunConfig):
     """A grid of runs: what all share, the factors' levels, and the seeds."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=60)]
     factors: dict[str, Annotated[list[Level], Field(min_length=1)]] = Field(default_factory=dict)
     """Dotted field → its levels. The first level of the first factor is the baseline."""
-    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1)]
     include: list[IncludedArm] = Field(default_factory=list)
     exclude: list[dict[str, Level]] = Field(default_factory=list)
     """Levels of some factors: arms of the grid that have them all are left out."""
-    plan: str | None = None
+    plan: FileName | None = None
     """File in params/ of the plan that the study is held against; None: exploratory."""
-    reported: str | None = None
+    reported: FileName | None = None
     """File in papers/embedding-norm/ of numbers reported elsewhere, to set beside the study's."""
 
     @model_validator(mode="before")
@@ -85,20 +89,29 @@ class Study(RunConfig):
                     raise ValueError(f"{place}: {name} is one for all runs; set it under machine")
                 if name not in known:
                     raise ValueError(f"{place}: {unknown(name, known)}")
-        for factor, levels in self.factors.items():
-            _refuse_repeats(f"factors.{factor}", levels)
-        _refuse_repeats("seeds", self.seeds)
         runs = math.prod(map(len, self.factors.values())) * len(self.seeds)
         if runs > MOST_RUNS:
             raise ValueError(f"factors: {runs:,} runs; a study holds {MOST_RUNS:,} at the most")
+        _refuse_repeats("seeds", self.seeds)
+        for factor, levels in self.factors.items():
+            _refuse_repeats(f"factors.{factor}", levels)
         for i, excluded in enumerate(self.exclude):
             self._require_levels(f"exclude.{i}", excluded)
         # An impossible level is an error now, not after an hour of runs.
         arms = list(self.arms())
-        _refuse_repeats("factors", [arm.id for arm in arms])
-        cells = [(arm.variant, arm.setting) for arm in arms]
-        _refuse_repeats("include (give one of the two a name)", cells)
+        if not arms:
+            raise ValueError("exclude: leaves no arm; exclude less")
+        for arm in arms:
+            if not _ARM_ID.fullmatch(arm.id):
+                raise ValueError(
+                    f"factors: '{arm.id[:40]}' cannot name an arm and its folder: use at most "
+                    f"{LONGEST_ID} letters, digits, spaces and . = , + ( ) -; rename the file or "
+                    "shorten the level, or include the arm under another name"
+                )
         ids = [arm.id for arm in arms]
+        _refuse_repeats("factors", ids)
+        cells = [f"{arm.variant} {arm.setting}".strip() for arm in arms]
+        _refuse_repeats("include (give one of the two a name)", cells)
         for arm in arms:
             if arm.baseline not in ids:
                 hint = unknown(arm.baseline, ids)
@@ -106,6 +119,8 @@ class Study(RunConfig):
         return self
 
     def _require_levels(self, place: str, levels: dict[str, Level]) -> None:
+        if not levels:
+            raise ValueError(f"{place}: names no level; give the levels of the arms to leave out")
         for factor, level in levels.items():
             if factor not in self.factors:
                 raise ValueError(f"{place}: {unknown(factor, list(self.factors))}")
@@ -213,6 +228,6 @@ def load_study(study: str | Path) -> Study:
 
 
 def _refuse_repeats(field: str, values: list[Any]) -> None:
-    repeated = [value for value in values if values.count(value) > 1]
+    repeated = [value for value, n in Counter(values).items() if n > 1]
     if repeated:
         raise ValueError(f"{field}: {repeated[0]!r} stands twice; list each value once")

@@ -1,5 +1,6 @@
 """Reading parameters strictly: YAML without surprises, and errors that say how to mend them."""
 
+import reprlib
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
@@ -7,36 +8,56 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
+MOST_ERRORS = 5
+_LEVELS = ("str", "bool", "int", "float")
+
 
 class ConfigError(ValueError):
     """Parameters that cannot be run; the message names the field and the remedy."""
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML mapping; ConfigError when it is not one, or when a field stands twice."""
+    """Read a YAML mapping. Raises ConfigError, in one line, when the file is not one, is not valid
+    YAML, or holds a field twice."""
     try:
         content = yaml.load(path.read_text("utf-8"), Loader=_StrictLoader)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path.name} is not valid YAML: {error}") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        line = f", line {mark.line + 1}" if mark else ""
+        raise ConfigError(f"{path.name}{line} is not valid YAML: {error.problem}") from None
+    except yaml.reader.ReaderError as error:
+        raise ConfigError(
+            f"{path.name} is not valid YAML: {error.reason} (character {error.position + 1})"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path.name} is not valid YAML: {error}; save it as UTF-8") from None
+    except RecursionError:
+        raise ConfigError(f"{path.name} is nested too deeply; a field takes two levels") from None
+    except ValueError as error:  # a number or date that Python refuses to make
+        raise ConfigError(f"{path.name} holds a value that cannot be read: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{path.name} cannot be read: {error.strerror}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{path.name} must hold fields, one a line (name: value)")
     return content
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML's safe loader, except that a repeated key is an error; YAML would keep the last."""
+    """YAML's safe loader, except that a key is text and stands once; YAML would keep the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key_node, _ in node.value:
             if key_node.tag == "tag:yaml.org,2002:merge":  # <<: *shared
                 continue
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"field '{key}' stands twice", key_node.start_mark
-                )
-            seen.add(key)
+            if key_node.tag != "tag:yaml.org,2002:str":
+                problem = "a field's name must be text (put it in quotes)"
+            elif key_node.value in seen:
+                problem = f"field '{key_node.value}' stands twice"
+            else:
+                seen.add(key_node.value)
+                continue
+            raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
         return super().construct_mapping(node, deep)
 
 
@@ -48,27 +69,39 @@ def unknown(name: str, known: list[str]) -> str:
 
 
 def explain(error: ValidationError, schema: type[BaseModel]) -> str:
-    """Rewrite pydantic's errors as lines that name field, value, what is allowed and the remedy."""
-    lines = []
-    for item in error.errors():
-        *parents, last = item["loc"] or ("",)
-        owner: Any = schema
-        for parent in parents:
-            field = owner.model_fields.get(parent) if hasattr(owner, "model_fields") else None
-            owner = field.annotation if field else None
-        name = ".".join(str(part) for part in item["loc"])
-        message, value = item["msg"].removeprefix("Value error, "), item["input"]
-        if item["type"] == "extra_forbidden" and hasattr(owner, "model_fields"):
-            lines.append(f"{name}: {unknown(str(last), list(owner.model_fields))}")
-        elif item["type"] == "value_error":
-            lines.append(f"{name}: {message}" if name else message)
-        elif item["type"] == "missing":
-            lines.append(f"{name}: is missing; add it")
-        else:
-            options = _options(owner, last)
-            remedy = _remedy(item["type"], value, options)
-            lines.append(f"{name}: {value!r} is not allowed. {message}{remedy}")
-    return "; ".join(dict.fromkeys(lines))
+    """Rewrite pydantic's errors as one line that names field, value, what is allowed and the
+    remedy; of many errors the first few."""
+    lines = list(dict.fromkeys(_explained(dict(item), schema) for item in error.errors()))
+    more = [f"and {len(lines) - MOST_ERRORS} more"] if len(lines) > MOST_ERRORS else []
+    return "; ".join(lines[:MOST_ERRORS] + more)
+
+
+def _explained(item: dict[str, Any], schema: type[BaseModel]) -> str:
+    location = list(item["loc"] or ("",))
+    message, value = item["msg"].removeprefix("Value error, "), _short(item["input"])
+    if location[-1] in _LEVELS:  # pydantic says this once per kind of level
+        name = ".".join(map(str, location[:-1]))
+        return f"{name}: {value} is not allowed. A level is text, a number, true, false or null"
+    *parents, last = location
+    owner: Any = schema
+    for parent in parents:
+        field = owner.model_fields.get(parent) if hasattr(owner, "model_fields") else None
+        owner = field.annotation if field else None
+    name = ".".join(map(str, location))
+    if item["type"] == "extra_forbidden" and hasattr(owner, "model_fields"):
+        return f"{name}: {unknown(str(last), list(owner.model_fields))}"
+    if item["type"] == "value_error":
+        return f"{name}: {message}" if name else message
+    if item["type"] == "missing":
+        return f"{name}: is missing; add it"
+    remedy = _remedy(item["type"], item["input"], _options(owner, last))
+    return f"{name}: {value} is not allowed. {message}{remedy}"
+
+
+def _short(value: Any) -> str:
+    """Write a value so that a long one does not bury the message."""
+    text = reprlib.repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _options(owner: Any, field: Any) -> list[str]:

@@ -20,9 +20,12 @@ EmbeddingNorm = Literal["none", "layernorm", "rmsnorm", "center", "scale", "grad
 Positive = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 OrAuto = Annotated[
-    Annotated[int, Field(gt=0)] | None, BeforeValidator(lambda v: None if v == "auto" else v)
+    Annotated[int, Field(gt=0, le=65_536)] | None,
+    BeforeValidator(lambda value: None if value == "auto" else value),
 ]
 """A positive number, or auto (None): what is fastest on the machine at hand."""
+FileName = Annotated[str, Field(pattern=r"^\w[\w.-]*\.yaml$", max_length=100)]
+"""A YAML file of a folder that the field names."""
 Level = str | bool | int | float | None
 """A value that a factor may take."""
 
@@ -32,20 +35,20 @@ class Section(BaseModel):
 
 
 class CorpusConfig(Section):
-    source: str = "tinyshakespeare"
+    source: Annotated[str, Field(pattern=r"^[^\x00-\x1f]+$", max_length=1000)] = "tinyshakespeare"
     """A known corpus, or the path of any UTF-8 text file."""
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Leading share of the training part that is trained on; the held-out part never changes."""
 
 
 class ModelConfig(Section):
-    n_layer: Positive = 8
-    n_head: Positive = 8
-    n_embd: Positive = 128
-    block_size: Positive = 128
-    mlp_ratio: Positive = 4
+    n_layer: Annotated[int, Field(gt=0, le=1_000)] = 8
+    n_head: Annotated[int, Field(gt=0, le=1_000)] = 8
+    n_embd: Annotated[int, Field(gt=0, le=100_000)] = 128
+    block_size: Annotated[int, Field(gt=0, le=1_000_000)] = 128
+    mlp_ratio: Annotated[int, Field(gt=0, le=100)] = 4
     embedding_norm: EmbeddingNorm = "none"
-    embedding_std: PositiveFloat = 0.02
+    embedding_std: Annotated[float, Field(ge=1e-6, le=1e3)] = 0.02
     """Standard deviation of the token embeddings at initialisation (GPT-2: 0.02)."""
 
     @model_validator(mode="after")
@@ -56,9 +59,9 @@ class ModelConfig(Section):
 
 
 class TrainingConfig(Section):
-    iterations: Positive = 300
-    batch_size: Positive = 16
-    learning_rate: PositiveFloat = 3e-4
+    iterations: Annotated[int, Field(gt=0, le=10**9)] = 300
+    batch_size: Annotated[int, Field(gt=0, le=10**6)] = 16
+    learning_rate: Annotated[float, Field(gt=0, le=1e30)] = 3e-4
     schedule: Literal["constant", "warmup_cosine"] = "constant"
     warmup_iterations: Annotated[int, Field(ge=0)] = 30
     """Linear warm-up of `warmup_cosine`."""
@@ -66,8 +69,8 @@ class TrainingConfig(Section):
     """Where `warmup_cosine` ends, as a share of `learning_rate`."""
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
-    eps: PositiveFloat = 1e-8
-    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1
+    eps: Annotated[float, Field(ge=1e-30, le=1)] = 1e-8
+    weight_decay: Annotated[float, Field(ge=0, le=1e6)] = 0.1
     gradient_clip: PositiveFloat | None = None
     """Largest gradient norm that is applied; the norm is recorded before it. None: off."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
