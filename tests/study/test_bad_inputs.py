@@ -104,7 +104,6 @@ BAD = [
     f"name: little\nseeds: {list(range(20_001))}",
     MINIMAL + f"factors: {{training.iterations: {THOUSAND}, model.n_layer: {THOUSAND}}}",
     "a: &a [x, x, x, x]\n" + SHARED,
-    +"\n".join(f"{k}: &{k} [*{j}, *{j}, *{j}]" for j, k in pairwise("abcdefghij")),
     MINIMAL + 'corpus: "a\\0b"',
 ]
 
