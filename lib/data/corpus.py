@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from lib.data import synthetic
+from lib.study.constants import TINYSHAKESPEARE_LENGTH, TRAIN_SHARE
 from lib.study.fields import CorpusConfig
 from lib.study.paths import ROOT, corpus_places, output_root, shown
 
-TRAIN_SHARE = 0.9
 TOKEN_CLASSES = ("alphabetic", "numeric", "punctuation", "whitespace", "end of document")
 _END_OF_DOCUMENT = "\x03\x04"  # ASCII end of text, end of transmission
 
@@ -45,7 +45,7 @@ KNOWN = {
     "tinyshakespeare": KnownCorpus(
         file_name="tinyshakespeare.txt",
         url="https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
-        length=1_115_394,
+        length=TINYSHAKESPEARE_LENGTH,
         sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
     ),
     "synthetic": KnownCorpus(

@@ -19,10 +19,9 @@ from filelock import FileLock
 
 from lib.data.corpus import Corpus
 from lib.data.tasks import N_CHOICES, RULES, Lexicon, Passage, Question
+from lib.study.constants import GRAM
 from lib.study.fields import digest
 
-GRAM = 24
-"""Characters that a question may not have in common with the training part."""
 FEWEST_ITEMS = 50
 """A task with fewer questions says too little and is left out."""
 MOST_SHOTS = 2

@@ -1,110 +1,171 @@
-"""Values as the words and figures of a text."""
+"""Results as words and numbers: the filters that templates of the paper and the README share.
+
+A sentence that states a direction is written by `effect` or `by_direction`. Both have a form for
+every result: lower, higher, undecided (the interval holds zero) and undefined (no interval).
+"""
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from markupsafe import Markup
 
 from lib.study.measures import MEASURES
 
-MISSING = "n/a"
+MISSING = Markup("n/a")
+IDENTITY = Markup("identity")
+Row = dict[str, Any]
 _WORDS = (
     *("none", "one", "two", "three", "four", "five", "six"),
     *("seven", "eight", "nine", "ten", "eleven", "twelve"),
 )
+_ESTIMATES = {"mean_delta": "t_", "token_ratio": "t_", "share": ""}
+"""Columns that hold an estimate → how those of its interval, low and high, begin."""
 
 
-def plain(value: Any) -> str:
-    """Write a value as look-ups compare it and as ids of arms hold it: 0.0003, true, layernorm."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:.12g}" if isinstance(value, float) else str(value)
-
-
-def written(value: Any, form: str) -> str:
-    """Write a value by a format: one of Python's (`.3f`, `+.1%`, `,`) or
-
-    `±.3f`           mean ± sd of a summary, the mean alone where there is no sd;
-                     `± perplexity`: with the digits of that measure
-    `[+.3f]`         the t interval of a contrast (t_low, t_high)
-    `p`, `p=`        a p-value, alone or with its sign: < .001, = .017
-    `sci`            a power of ten
-    `label`          the name of a measure
-    `code`           a name, as code
-    `words`          a number, or the length of a list, as a word
-    `list`           a list in prose
-    `up/down`        a choice by sign (zero: down) or truth
-
-    None is n/a. Raises ValueError for a value that has no such form.
-    """
+def finished(value: Any) -> Markup:
+    """Write what no filter has written: a text, with Markdown's marks escaped, or a whole number.
+    ValueError for a value that needs a filter."""
+    if isinstance(value, Markup):
+        return value
     if value is None:
         return MISSING
-    try:
-        if form in _FORMS:
-            return _FORMS[form](value)
-        if form.startswith("±"):
-            return _mean_and_sd(value, form.removeprefix("±").strip())
-        if form.startswith("["):
-            low, high = (_number(value[key], form.strip("[]")) for key in ("t_low", "t_high"))
-            return f"[{low}, {high}]"
-        if "/" in form:
-            return _choice(value, form.split("/"))
-        if form:
-            return _number(value, form)
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise ValueError(f"{value!r} cannot be written as {form!r}: {error!r}") from None
     if isinstance(value, float | list | dict):
-        raise ValueError(f"{value!r} needs a format")
-    return _escaped(plain(value))
+        raise ValueError(f"{value!r} needs a filter such as number('.3f')")
+    return Markup(re.sub(r"([\\`*_\[\]|$@<>~^#])", r"\\\1", str(value)))
 
 
-def _number(value: Any, form: str) -> str:
-    return MISSING if value is None else format(value, form).replace("-", "−")
+def number(value: Any, form: str) -> Markup:
+    """Write a number by one of Python's formats. A zero has no sign; None is n/a."""
+    if value is None:
+        return MISSING
+    text = format(value, form)
+    text = text if re.search("[1-9]", text) else text.lstrip("+-")
+    return Markup(text.replace("-", "−"))
 
 
-def _mean_and_sd(summary: dict[str, float | None], form: str) -> str:
-    if form in MEASURES:
-        form = f".{MEASURES[form].digits}f"
-    parts = [value for value in (summary["mean"], summary["sd"]) if value is not None]
-    return " ± ".join(_number(part, form) for part in parts) or MISSING
+def mean_sd(summary: Row, form: str) -> Markup:
+    """Write mean ± sd, or the mean alone where there is no sd. `form` may name a measure: its
+    number of digits is then used."""
+    form = f".{MEASURES[form].digits}f" if form in MEASURES else form
+    parts = [number(summary[key], form) for key in ("mean", "sd") if summary[key] is not None]
+    return Markup(" ± ").join(parts) or MISSING
 
 
-def _p_value(p: float, equals: str = "") -> str:
-    return "< .001" if p < 0.001 else equals + f"{p:.3f}".removeprefix("0")
+def interval(row: Row, form: str) -> Markup:
+    """Write the interval of a row's estimate; identity where estimate and interval, if any,
+    print as zero; else n/a where there is none."""
+    value, low, high = _estimate(row)
+    if _is_zero(value, low, high, form):
+        return IDENTITY
+    return MISSING if low is None else Markup(f"[{number(low, form)}, {number(high, form)}]")
 
 
-def _power_of_ten(value: float) -> str:
+def estimate(row: Row, form: str, why: str = "too few seeds") -> Markup:
+    """Write an estimate with its interval; `why` says what it means that there is none."""
+    value, low, high = _estimate(row)
+    if _is_zero(value, low, high, form):
+        return number(0, form) + Markup(" (an identity in every digit shown)")
+    found = Markup(f"(no interval: {why})") if low is None else interval(row, form)
+    return number(value, form) + " " + found
+
+
+def direction(row: Row) -> Literal["lower", "higher", "undecided", "undefined"]:
+    """Tell where the interval of a row's estimate lies: below no change (0, of a ratio 1), above
+    it, around it, or nowhere."""
+    _, low, high = _estimate(row)
+    if low is None:
+        return "undefined"
+    unchanged = 1 if "token_ratio" in row else 0
+    return "lower" if high < unchanged else "higher" if low > unchanged else "undecided"
+
+
+def by_direction(row: Row, *, lower: str, higher: str, undecided: str, undefined: str) -> str:
+    """Choose the words for the direction of a row. All must be given, whichever is needed today."""
+    choice = {"lower": lower, "higher": higher, "undecided": undecided, "undefined": undefined}
+    return choice[direction(row)]
+
+
+def effect(row: Row, what: str, form: str) -> Markup:
+    """Say what a change does to `what`, with its number (`form` without a sign) and interval:
+
+    lowers accuracy by 0.025 [0.016, 0.034]
+    does not detectably change accuracy: −0.002 [−0.011, +0.007]
+    changes accuracy by −0.002 (no interval: too few seeds)
+    is an identity in every digit shown: accuracy changes by 0.000
+    """
+    value, low, high = _estimate(row)
+    found, signed = direction(row), "+" + form
+    if _is_zero(value, low, high, form):
+        text = f"is an identity in every digit shown: {what} changes by {number(0, form)}"
+    elif value is None:
+        text = f"has no measured effect on {what}"
+    elif found == "undefined":
+        text = f"changes {what} by {estimate(row, signed)}"
+    elif found == "undecided":
+        text = f"does not detectably change {what}: {estimate(row, signed)}"
+    else:
+        size, near, far = (number(abs(x), form) for x in (value, *sorted((low, high), key=abs)))
+        verb = "lowers" if found == "lower" else "raises"
+        text = f"{verb} {what} by {size} [{near}, {far}]"
+    return Markup(text)
+
+
+def p_value(p: float | None, sign: str = "") -> Markup:
+    """Write a p-value: .017 or < .001; with the sign "= ", = .017."""
+    if p is None:
+        return MISSING
+    return Markup("< .001" if p < 0.001 else sign + f"{p:.3f}".removeprefix("0"))
+
+
+def scientific(value: float) -> Markup:
+    """Write a number as a power of ten, in TeX."""
     mantissa, _, exponent = f"{value:.12e}".partition("e")
     mantissa = mantissa.rstrip("0").rstrip(".")
     times = "" if mantissa == "1" else rf"{mantissa} \times "
-    return f"${times}10^{{{int(exponent)}}}$"
+    return Markup(f"${times}10^{{{int(exponent)}}}$")
 
 
-def _in_words(value: Any) -> str:
-    number = len(value) if isinstance(value, list | dict) else value
-    return _WORDS[number] if number < len(_WORDS) else f"{number:,}"
+def words(value: Any) -> str:
+    """Write a whole number, or the length of a list, as a word up to twelve."""
+    count = value if isinstance(value, int) else len(value)
+    return _WORDS[count] if count < len(_WORDS) else f"{count:,}"
 
 
-def _listed(items: Sequence[Any]) -> str:
-    texts = [_escaped(plain(item)) for item in items]
-    return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
+def listed(items: Iterable[Any]) -> str:
+    """Write a list in prose: 0.02, 0.1 and 1."""
+    *first, last = [f"{x:.12g}" if isinstance(x, float) else str(x) for x in items]
+    return " and ".join(filter(None, (", ".join(first), last)))
 
 
-def _choice(value: Any, words: list[str]) -> str:
-    up, down = words
-    return up if value > 0 else down
+def alike(values: dict[str, str], form: str = "{} for {}") -> str:
+    """Say what is so of whom, once where it is the same: "rejected for A and B", "rejected for A
+    and not rejected for B"."""
+    return " and ".join(
+        form.format(value, listed(name for name, of in values.items() if of == value))
+        for value in dict.fromkeys(values.values())
+    )
 
 
-def _escaped(text: str) -> str:
-    """Keep Markdown from reading marks of its own into a text."""
-    return re.sub(r"([\\`*_\[\]|$@<>~^#])", r"\\\1", text)
+def label(measure: str) -> Markup:
+    """Name a measure."""
+    return Markup(MEASURES[measure].label)
 
 
-_FORMS: dict[str, Callable[[Any], str]] = {
-    "p": _p_value,
-    "p=": lambda value: _p_value(value, "= "),
-    "sci": _power_of_ten,
-    "label": lambda value: MEASURES[value].label,
-    "code": lambda value: f"`{value}`",
-    "words": _in_words,
-    "list": _listed,
-}
+def code(name: str) -> Markup:
+    """Write a name as code."""
+    return Markup(f"`{name}`")
+
+
+def _estimate(row: Row) -> tuple[Any, Any, Any]:
+    """An estimate and the ends of its interval, each a number or None."""
+    column = next((name for name in _ESTIMATES if name in row), None)
+    if column is None:
+        raise ValueError(f"a row with {', '.join(row)} holds no estimate")
+    return row[column], row[_ESTIMATES[column] + "low"], row[_ESTIMATES[column] + "high"]
+
+
+def _is_zero(value: float | None, low: float | None, high: float | None, form: str) -> bool:
+    """Tell whether an estimate and its interval, if any, print as zero."""
+    shown = [number(x, form) for x in (value, low, high) if x is not None]
+    return value is not None and not re.search("[1-9]", "".join(shown))

@@ -15,10 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lib.study.constants import GRADIENT_SHARE, WPE_STD
 from lib.study.fields import EmbeddingNorm, ModelConfig
-
-WPE_STD = 0.02
-"""Standard deviation of GPT-2's initial weights. For token embeddings it is `embedding_std`."""
 
 
 class Center(nn.Module):
@@ -44,12 +42,10 @@ class Scale(nn.Module):
 
 
 class GradShrink(nn.Module):
-    """Keep the value and pass back only `alpha` of its gradient (GLM-130B, arXiv 2210.02414)."""
-
-    alpha = 0.1
+    """Keep the value and pass back only a share of its gradient (GLM-130B, arXiv 2210.02414)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.alpha * x + (1 - self.alpha) * x.detach()
+        return GRADIENT_SHARE * x + (1 - GRADIENT_SHARE) * x.detach()
 
 
 def embedding_normalization(kind: EmbeddingNorm, n_embd: int, embedding_std: float) -> nn.Module:

@@ -1,134 +1,168 @@
+"""The answers in the README: made from the results, whatever these may be."""
+
 import json
+import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lib.publish import answers
-from lib.publish.answers import AnswerError, as_markdown, direction, find, interval
-from lib.publish.archive import verdict_file
-from lib.study.paths import ROOT
+from lib.publish.paper import write_answers
+from lib.publish.sources import Sources, TextError
+from lib.study.paths import PAPER, ROOT
 
-
-def contrast(arm: str, measure: str, delta: float, half: float, baseline: str = "none") -> Any:
-    ends = {"t_low": delta - half, "t_high": delta + half}
-    return {
-        "arm": arm,
-        "baseline": baseline,
-        "measure": measure,
-        "mean_delta": delta,
-        "n": 6,
-    } | ends
-
-
-def share(ingredient: str, value: float) -> dict[str, object]:
-    ends = {"low": value - 0.1, "high": value + 0.1}
-    return {"ingredient": ingredient, "measure": "perplexity", "share": value} | ends
-
-
-def ratio(arm: str, value: float, n: int) -> dict[str, object]:
-    ends = {"t_low": value - 0.05, "t_high": value + 0.05}
-    return {"arm": arm, "token_ratio": value, "n": n} | ends
+Verdict = dict[str, Any]
+README = "# Title\n\n<!-- answers: x -->\n\nold\n\n<!-- end of answers -->\n\nRest.\n"
+DECIDED_LOWER = {"t_low": -2.0, "t_high": -1.0}
+DECIDED_HIGHER = {"t_low": 1.5, "t_high": 2.0}
+UNDECIDED = {"t_low": -1.0, "t_high": 2.0}
+UNDEFINED = {"t_low": None, "t_high": None}
 
 
 @pytest.fixture
-def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Made-up verdicts of the studies that are asked."""
-    monkeypatch.setattr(answers, "verdict_file", lambda study: tmp_path / f"{study}.json")
-    contents: dict[str, Any] = {
-        "confirmatory": {
-            "standing": "CONFIRMATORY",
-            "contrasts": [
-                contrast("layernorm", "perplexity", 1.0, 0.1),
-                contrast("rmsnorm", "perplexity", 1.1, 0.1),
-                contrast("layernorm", "macro_accuracy_zero_shot", -0.02, 0.01),
-                contrast("rmsnorm", "macro_accuracy_zero_shot", 0.001, 0.01),
-                contrast("center", "perplexity", 0.0001, 0.001),
-            ],
-            "decisions": [
-                {"arm": arm, "rule": "R1", "decision": "keep the baseline"}
-                for arm in ("layernorm", "rmsnorm", "center")
-            ],
-            "mechanism": [share("fixed scale", 0.9), share("centring and bias", 0.1)],
-            "efficiency": [ratio("layernorm", 1.5, 6)],
-        },
-        "initialisation": {
-            "contrasts": [
-                contrast("layernorm,embedding_std=0.02", "perplexity", 2.0, 0.5),
-                contrast("layernorm,embedding_std=1", "perplexity", -1.0, 0.5),
-                contrast("scale,embedding_std=1", "perplexity", -9.0, 0.5),
-            ]
-        },
-        "stability": {
-            "sensitivity": [
-                {"variant": "none", "stable_rates": 3},
-                contrast("", "", -0.4, 0.1)
-                | {"variant": "layernorm", "stable_rates": 5, "rates": 6, "H1b": "supported"},
-            ],
-            "best_rate": [
-                {"variant": "none", "best_rate": 3e-4},
-                contrast("", "", 0.5, 0.1) | {"variant": "layernorm", "best_rate": 3e-3},
-            ],
-        },
-        "stability-warmup": {
-            "sensitivity": [
-                {"variant": "none", "stable_rates": 4},
-                {"variant": "layernorm", "stable_rates": 6},
-            ]
-        },
-        "horizon": {
-            "efficiency": [
-                ratio("layernorm,fraction=1", 0.9, 3),
-                ratio("layernorm,fraction=0.1", 7.0, 3),
-            ],
-            "budgets": [
-                contrast("layernorm,fraction=1", "dev_loss", 0.3, 0.1) | {"steps": 300},
-                contrast("layernorm,fraction=1", "dev_loss", -0.2, 0.1) | {"steps": 2000},
-            ],
-        },
-    }
-    for study, content in contents.items():
-        (tmp_path / f"{study}.json").write_text(json.dumps(content), "utf-8")
-    return contents
+def paper(tmp_path: Path) -> Path:
+    shutil.copytree(PAPER / "results", tmp_path / "results")
+    (tmp_path / "templates").mkdir()
+    shutil.copyfile(PAPER / "templates" / "answers.md", tmp_path / "templates" / "answers.md")
+    (tmp_path / "README.md").write_text(README, "utf-8")
+    return tmp_path
 
 
-def test_each_question_is_answered_with_its_number_and_interval(record: dict[str, Any]) -> None:
-    first, second, third, fourth, fifth = as_markdown().splitlines()
-    assert "No: LayerNorm raises validation perplexity by +1.000 [+0.900, +1.100]" in first
-    assert "changes zero-shot macro accuracy by -0.0200 [-0.0300, -0.0100] (rule R1)" in first
-    assert "n = 6 seeds, confirmatory." in first
-    assert "Mostly fixed scale: of LayerNorm's change in perplexity, fixed scale 90% [80%, 100%]" in second  # noqa: E501  # fmt: skip
-    assert "Yes: LayerNorm changes perplexity by +2.00 [+1.50, +2.50] at a standard" in third
-    assert "-9" not in third
-    assert "Yes: its runs were stable at 5 of 6 constant rates, the baseline's at 3" in fourth
-    assert "with warm-up and a cosine, at 6 and 4;" in fourth
-    assert "0.003 against 0.0003, its test perplexity differs by +0.50 [+0.40, +0.60]" in fourth
-    assert "It depends on the budget: for the same dev loss LayerNorm needs 1.50" in fifth
-    assert "2,000 steps of a smaller model 0.90 [0.85, 0.95] times" in fifth
-    assert "its dev loss ends -0.200 [-0.300, -0.100] nats away (n = 3)" in fifth
+def answers(paper: Path, **changes: Callable[[Verdict], None]) -> list[str]:
+    """The answers after changes to verdicts, one line per question."""
+    for study, change in changes.items():
+        path = paper / "results" / f"{study.replace('_', '-')}.verdict.json"
+        verdict = json.loads(path.read_text("utf-8"))
+        change(verdict)
+        path.write_text(json.dumps(verdict), "utf-8")
+    write_answers(Sources(paper), paper / "README.md")
+    return (
+        (paper / "README.md").read_text("utf-8").split("-->")[1].split("<!--")[0].split("\n")[2:-2]
+    )
+
+
+def setting(table: str, ends: dict[str, Any], **fields: Any) -> Callable[[Verdict], None]:
+    """A change: the interval of every row with these fields."""
+
+    def change(verdict: Verdict) -> None:
+        rows = [r for r in verdict[table] if all(r[name] == x for name, x in fields.items())]
+        assert rows
+        for row in rows:
+            row.update(ends)
+
+    return change
+
+
+def test_the_readmes_answers_are_those_of_the_results(tmp_path: Path) -> None:
+    copy = tmp_path / "README.md"
+    shutil.copyfile(ROOT / "README.md", copy)
+    write_answers(Sources(PAPER), copy)
+    assert copy.read_text("utf-8") == (ROOT / "README.md").read_text("utf-8")
+
+
+def test_only_what_stands_between_the_comments_is_written(paper: Path) -> None:
+    assert len(answers(paper)) == 5
+    text = (paper / "README.md").read_text("utf-8")
+    assert text.startswith("# Title\n\n<!-- answers: x -->\n\n1. **")
+    assert text.endswith(".\n\n<!-- end of answers -->\n\nRest.\n")
+    (paper / "README.md").write_text("# Title\n", "utf-8")
+    with pytest.raises(TextError, match=r"README\.md: <!-- answers: … --> and .* are missing"):
+        answers(paper)
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "word"),
-    [(-2.0, -1.0, "less"), (1.0, 2.0, "more"), (-1.0, 1.0, "same"), (None, None, "same")],
+    ("ends", "sentence"),
+    [
+        (DECIDED_LOWER, r"LayerNorm lowers validation perplexity by 1\.050 \[1\.000, 2\.000\]"),
+        (DECIDED_HIGHER, r"LayerNorm raises validation perplexity by 1\.050 \[1\.500, 2\.000\]"),
+        (UNDECIDED, r"LayerNorm does not detectably change validation perplexity: \+1\.050 \[−1"),
+        (UNDEFINED, r"LayerNorm changes validation perplexity by \+1\.050 \(no interval: too few"),
+    ],
 )
-def test_words_follow_from_the_interval(low: float | None, high: float | None, word: str) -> None:
-    assert direction({"t_low": low, "t_high": high}, "less", "more", "same") == word
+def test_a_change_is_said_in_the_form_that_its_interval_asks_for(paper, ends, sentence):
+    fields = {"arm": "layernorm", "baseline": "none", "measure": "perplexity"}
+    first, second, *_ = answers(paper, confirmatory=setting("contrasts", ends, **fields))
+    assert re.search(sentence, first)
+    words = {-1.0: "Mostly fixed scale:", 2.0: "Undecided:", None: "Not tested:"}
+    decided = ends in (DECIDED_LOWER, DECIDED_HIGHER)
+    assert f"** {words[-1.0] if decided else words[ends['t_high']]}" in second
 
 
-def test_what_is_missing_is_named(record: dict[str, Any]) -> None:
-    with pytest.raises(AnswerError, match=r"run \./run_all\.sh params/pilot\.yaml"):
-        answers.verdict_of("pilot")
-    with pytest.raises(AnswerError, match=r"contrasts: 0 rows have \{'arm': 'layrnorm'\}"):
-        find(record["confirmatory"], "contrasts", arm="layrnorm")
+@pytest.mark.parametrize(
+    ("decisions", "word"),
+    [
+        (["keep the baseline"] * 2, "No"),
+        (["adopt the arm"] * 2, "Yes"),
+        (["replicate before adopting"] * 2, "Perhaps"),
+        (["keep the baseline", "adopt the arm"], "It depends"),
+    ],
+)
+def test_the_first_answer_is_the_plans_decision(paper, decisions, word):
+    def decide(verdict: Verdict) -> None:
+        for arm, decision in zip(("layernorm", "rmsnorm"), decisions, strict=True):
+            next(row for row in verdict["decisions"] if row["arm"] == arm)["decision"] = decision
+
+    assert f"** {word}: LayerNorm" in answers(paper, confirmatory=decide)[0]
 
 
-def test_an_interval_is_written_in_the_measures_digits() -> None:
-    assert interval(contrast("a", "b", 1.23456, 0.5), "+.2f") == "+1.23 [+0.73, +1.73]"
+@pytest.mark.parametrize(
+    ("at_first", "elsewhere", "word"),
+    [
+        (DECIDED_HIGHER, DECIDED_LOWER, "Yes"),
+        (DECIDED_HIGHER, DECIDED_HIGHER, "No"),
+        (DECIDED_HIGHER, UNDECIDED, "No, but it can hide it"),
+        (UNDECIDED, UNDECIDED, "Undecided"),
+        (UNDECIDED, UNDEFINED, "Undecided"),
+        (UNDEFINED, UNDEFINED, "Not tested"),
+    ],
+)
+def test_initialisation_flips_the_effect_only_where_both_signs_are_found(
+    paper, at_first, elsewhere, word
+):
+    def change(verdict: Verdict) -> None:
+        for row in verdict["contrasts"]:
+            row.update(at_first if row["arm"] == "layernorm,embedding_std=0.02" else elsewhere)
+
+    assert f"** {word}: LayerNorm" in answers(paper, initialisation=change)[2]
 
 
-def test_the_readmes_answers_are_those_of_the_results() -> None:
-    asked = ("confirmatory", "initialisation", "stability", "stability-warmup", "horizon")
-    if not all(verdict_file(study).is_file() for study in asked):
-        pytest.skip("a study that is asked has no record here")
-    assert as_markdown() in (ROOT / "README.md").read_text("utf-8")
+@pytest.mark.parametrize(
+    ("h1b", "word"),
+    [
+        ("supported", "Yes"),
+        ("not supported", "Not shown"),
+        ("not tested: the baseline is stable at every rate", "Not tested"),
+    ],
+)
+def test_the_range_of_rates_is_answered_as_the_plan_answers_h1b(paper, h1b, word):
+    change = setting("sensitivity", {"H1b": h1b}, variant="layernorm")
+    assert f"** {word}: LayerNorm's runs" in answers(paper, stability=change)[3]
+
+
+@pytest.mark.parametrize(
+    ("short", "long", "word"),
+    [
+        ({"t_low": 0.7, "t_high": 0.9}, {"t_low": 0.7, "t_high": 0.9}, "Yes"),
+        (DECIDED_HIGHER, DECIDED_HIGHER, "No"),
+        (UNDECIDED, UNDECIDED, "Undecided"),
+        (UNDEFINED, UNDEFINED, "Not tested"),
+        (DECIDED_HIGHER, {"t_low": 0.7, "t_high": 0.9}, "It depends on the budget"),
+    ],
+)
+def test_tokens_are_saved_where_the_ratio_is_below_one(paper, short, long, word):
+    last = answers(
+        paper,
+        confirmatory=setting("efficiency", short, arm="layernorm"),
+        horizon=setting("efficiency", long, arm="layernorm,fraction=1"),
+    )[-1]
+    assert f"** {word}: for the same dev loss" in last
+
+
+def test_a_question_whose_study_has_no_results_is_left_out_and_named(paper: Path) -> None:
+    (paper / "results" / "horizon.verdict.json").unlink()
+    assert [line[0] for line in answers(paper)] == ["1", "2", "3", "4"]
+    sources = Sources(paper)
+    sources.render("templates/answers.md")
+    assert list(sources.left_out) == ["horizon"]

@@ -1,0 +1,169 @@
+"""What the paper and the README may quote, and the Jinja templates that quote it.
+
+    {{ final.summary.none.perplexity | mean_sd(".2f") }}     results/final.json
+    {{ one(final.verdict.decisions, arm="scale").rule }}     results/final.verdict.json
+    {{ contrast(final, "scale", "ece") | estimate("+.3f") }} an arm's contrast with its baseline
+    {{ count(final.runs, status="diverged") | words }}       how many rows
+    {% for row in where(final.verdict.contrasts, measure="ece") %}      every such row
+    {{ final.summary[arm("none", learning_rate=0.1)] }}      by the name of an arm
+    {{ params("final").training.iterations }}                params/final.yaml, with defaults
+    {{ plan.alpha }}, {{ constants.GRAM }}                   the plan; `lib.study.constants`
+    {{ preliminary.source }}                                 preliminary.yaml beside the paper
+    {{ verbatim("params/final.yaml") }}                      a file of the repository, as code
+    {% if has("pilot") %} … {% endif %}                      left out while it has no results
+
+Filters are the functions of `lib.publish.wording`; `-` in the name of a study is written `_`.
+Comments stand in `<%` and `%>`, because `{#` opens a label. A name that is not there is an error.
+"""
+
+import inspect
+import json
+import traceback
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateSyntaxError
+from jinja2.exceptions import UndefinedError
+from jinja2.utils import missing
+from markupsafe import Markup
+
+from lib.publish import wording
+from lib.study import constants
+from lib.study.config import arm_id, load_study
+from lib.study.errors import read_yaml, unknown
+from lib.study.paths import ROOT
+from lib.study.plan import load_plan
+
+Rows = list[dict[str, Any]]
+
+
+class TextError(ValueError):
+    """A text that cannot be made; the message names file, line and what is wrong there."""
+
+
+class Sources:
+    """All that the templates in the folder of a paper may quote."""
+
+    def __init__(self, paper: Path) -> None:
+        self.left_out: dict[str, None] = {}
+        """Studies without results that a template has asked for."""
+        self._results = paper / "results"
+        functions = (where, one, count, contrast, contrasts, arm, verbatim)
+        names: dict[str, Any] = {function.__name__: function for function in functions}
+        names |= {"has": self._has, "params": load_study, "constants": constants}
+        names |= {"plan": load_plan(load_study("confirmatory"))}
+        names |= {path.stem: read_yaml(path) for path in paper.glob("*.yaml")}
+        for path in self._results.glob("*.verdict.json"):
+            study = path.name.removesuffix(".verdict.json")
+            content = json.loads((self._results / f"{study}.json").read_text("utf-8"))
+            content["verdict"] = json.loads(path.read_text("utf-8"))
+            names[study.replace("-", "_")] = content
+        # What is written is Markdown: `finished` escapes it, and marks it as ready by Markup,
+        # which autoescape then leaves alone.
+        self._environment = Environment(
+            loader=FileSystemLoader(paper),
+            undefined=_strict(names),
+            finalize=wording.finished,
+            autoescape=True,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+            comment_start_string="<%",
+            comment_end_string="%>",
+        )
+        self._environment.globals |= names
+        self._environment.filters |= dict(inspect.getmembers(wording, inspect.isfunction))
+
+    def render(self, name: str) -> str:
+        """Fill in a template of the paper's folder; TextError, naming the line, for what is not
+        there or cannot be written as asked."""
+        try:
+            return self._environment.get_template(name).render()
+        except TemplateSyntaxError as error:
+            raise TextError(f"{name}, line {error.lineno}: {error.message}") from None
+        except Exception as error:  # whatever an expression raises is a fault of the text
+            frames = reversed(traceback.extract_tb(error.__traceback__))
+            line = next((f.lineno for f in frames if f.filename.endswith(name)), "?")
+            raise TextError(f"{name}, line {line}: {error}") from None
+
+    def _has(self, study: str) -> bool:
+        """Tell whether a study has results; note it where it has none."""
+        if (self._results / f"{load_study(study).name}.verdict.json").is_file():
+            return True
+        self.left_out[study] = None
+        return False
+
+
+def where(rows: Rows, **fields: Any) -> Rows:
+    """The rows with these values, each a single one or a list. ValueError naming a field or value
+    that no row has."""
+    for field, wanted in fields.items():
+        values = wanted if isinstance(wanted, list) else [wanted]
+        there = _column(rows, field)
+        for value in values:
+            if value not in there:
+                names = [str(x) for x in dict.fromkeys(there)]
+                raise ValueError(f"{field} {unknown(str(value), names)}")
+        rows = [row for row in rows if row[field] in values]
+    return rows
+
+
+def one(rows: Rows, **fields: Any) -> dict[str, Any]:
+    """The one row with these values; ValueError where several have them."""
+    found = where(rows, **fields)
+    if len(found) != 1:
+        raise ValueError(f"{len(found)} rows have {fields}; name another field")
+    return found[0]
+
+
+def count(rows: Rows, **fields: Any) -> int:
+    """How many rows have these values, which none need have."""
+    for field in fields:
+        _column(rows, field)
+    return sum(all(row[field] == value for field, value in fields.items()) for row in rows)
+
+
+def contrast(
+    study: dict[str, Any], arm: str, measure: str, baseline: str | None = None
+) -> dict[str, Any]:
+    """The contrast of an arm with its own baseline, or with another arm."""
+    baseline = baseline or where(study["runs"], arm=arm)[0]["baseline"]
+    return one(study["verdict"]["contrasts"], arm=arm, measure=measure, baseline=baseline)
+
+
+def contrasts(study: dict[str, Any], variant: str, measure: str) -> Rows:
+    """The contrasts of a variant with its baselines, one per setting."""
+    runs = [run for run in study["runs"] if run["levels"]["model.embedding_norm"] == variant]
+    return [contrast(study, name, measure) for name in dict.fromkeys(run["arm"] for run in runs)]
+
+
+def arm(variant: str, **levels: Any) -> str:
+    """The name of an arm: `layernorm,learning_rate=0.1`."""
+    return arm_id({"model.embedding_norm": variant} | levels)
+
+
+def _column(rows: Rows, field: str) -> list[Any]:
+    absent = [row for row in rows if field not in row]
+    if absent:
+        raise ValueError(unknown(field, list(absent[0])))
+    return [row[field] for row in rows]
+
+
+def verbatim(name: str) -> Markup:
+    """A file of the repository, as code."""
+    return Markup(f"```\n{(ROOT / name).read_text('utf-8')}```")
+
+
+def _strict(names: dict[str, Any]) -> type[StrictUndefined]:
+    """An undefined that fails where it is looked up, with the nearest name; `names` are those that
+    a template begins with."""
+
+    class Missing(StrictUndefined):
+        def __init__(
+            self, hint: str | None = None, obj: Any = missing, name: Any = "", **_: Any
+        ) -> None:
+            inside = names if obj is missing else range(len(obj)) if isinstance(obj, list) else obj
+            known = inside if isinstance(inside, dict | range) else getattr(obj, "__dict__", ())
+            raise UndefinedError(hint or unknown(str(name), [str(key) for key in known]))
+
+    return Missing
