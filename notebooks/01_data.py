@@ -26,19 +26,18 @@ import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle am
 sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/study/../..", recursive=True)]
 
 # %%
-import matplotlib.pyplot as plt
 import pandas as pd
+from IPython.display import display
 
-from lib.data.corpus import (
+from lib.data.description import (
+    corpora_of,
     corpus_summary,
-    duplication_report,
-    load_corpus,
+    data_summary,
     sampling_table,
+    suites_of,
     token_class_table,
 )
-from lib.data.suite import prepare_suite, read_suite
-from lib.figures.style import STYLE, show
-from lib.figures.training import symbol_counts
+from lib.figures.training import show_symbols
 from lib.study.config import load_study
 from lib.study.paths import result_file, shown, study_folder
 from lib.study.plan import load_plan, plan_line
@@ -48,39 +47,43 @@ from lib.study.record import write_json
 study: str = "final"  # a name in params/
 
 # %% [markdown]
-# ## The corpus
-# Verified by hash before use. The first 90 % is for training; the rest is held out and cut at a
-# blank line into *dev*, where choices are made, and *test*, where results are reported.
+# ## The corpora
+# One, unless the corpus is a factor; then each that an arm trains on. Verified by hash before use.
+# The first 90 % is for training, or the fraction named; the rest is held out and cut at a blank
+# line into *dev*, where choices are made, and *test*, where results are reported.
 
 # %%
 design = load_study(study)
 print(plan_line(design, load_plan(design)))
-corpus = load_corpus(design.corpus)
-summary = corpus_summary(corpus)
-parts = ("characters", "train", "heldout", "dev", "test")
-print(f"{corpus.name}, SHA-256 {corpus.sha256}")
-pd.Series({part: f"{summary[part]:,}" for part in parts}, name="characters").to_frame()
+corpora = corpora_of(design)
+texts = {corpus.sha256: corpus for corpus in corpora.values()}  # whatever fraction of them
+summaries = {name: corpus_summary(corpus) for name, corpus in corpora.items()}
+for sha256, text in texts.items():
+    print(f"{text.name}, SHA-256 {sha256}")
+parts = ["characters", "train", "heldout", "dev", "test"]
+pd.DataFrame(summaries).loc[parts].map("{:,}".format).rename_axis("characters")
 
 # %% [markdown]
 # ## A sample
 # The beginning of the test part, as the models will be asked to predict it.
 
 # %%
-print(corpus.decode(corpus.test[:400]))
+for text in texts.values():
+    print(text.decode(text.test[:400]), end="\n\n")
 
 # %% [markdown]
 # ## Symbols
-# The vocabulary is every symbol of the training part. A class with no symbol in a part is n/a.
+# The vocabulary is every symbol of the training part. How often each occurs in the whole text, then
+# how often each class does in its parts; a class with no symbol in a part is n/a.
 
 # %%
-print(f"{corpus.vocab_size} symbols: {corpus.symbols!r}")
-with plt.rc_context(STYLE):
-    figure, ax = plt.subplots(figsize=(9, 2.4))
-    symbol_counts(pd.Series(list(corpus.text)).value_counts(), ax)
-    show(figure)
-table = token_class_table(corpus)
-shares = [column for column in table if column.endswith("share")]
-table.style.format("{:,}", na_rep="n/a").format("{:.2%}", subset=shares, na_rep="n/a")
+for text in texts.values():
+    print(f"{text.name}, {text.vocab_size} symbols: {text.symbols!r}")
+    show_symbols(text.text)
+for name, corpus in corpora.items():
+    table = token_class_table(corpus).rename_axis(name)
+    shares = [column for column in table if column.endswith("share")]
+    display(table.style.format("{:,}", na_rep="n/a").format("{:.2%}", subset=shares, na_rep="n/a"))
 
 # %% [markdown]
 # ## Duplication
@@ -88,16 +91,16 @@ table.style.format("{:,}", na_rep="n/a").format("{:.2%}", subset=shares, na_rep=
 # all) recur by nature; long lines and long windows should not.
 
 # %%
-duplication_report(corpus).to_frame().style.format("{:.2%}", na_rep="n/a")
+shares = {name: summary["duplication"] for name, summary in summaries.items()}
+pd.DataFrame(shares).astype(float).style.format("{:.2%}", na_rep="n/a")
 
 # %% [markdown]
 # ## Sampling
-# Batches are windows at random places, drawn with replacement; for one seed every arm draws the
-# same ones.
+# Batches are windows at random places, drawn with replacement; for one seed, arms of one corpus and
+# budget draw the same ones. Well above one pass, the training part is seen again and again.
 
 # %%
-budget = design.training.iterations * design.training.batch_size * design.model.block_size
-sampling_table(corpus, budget).to_frame()
+sampling_table(design, corpora).style.format("{:,}").format("{:.3f}", subset=["passes"])
 
 # %% [markdown]
 # ## The task suite
@@ -105,16 +108,14 @@ sampling_table(corpus, budget).to_frame()
 # the context length does not carry is left out by name.
 
 # %%
-items, block_size = design.evaluation.items_per_task, design.model.block_size
-folder = prepare_suite(corpus, items, block_size, study_folder(design.name) / "suite")
-suite = read_suite(folder)
-summary["suite"] = {"hash": suite["hash"], "left_out": suite["left_out"]}
-print(f"suite {suite['hash']}")
-for name, reason in suite["left_out"].items():
-    print(f"left out: {name}: {reason}")
-pd.DataFrame(suite["tasks"]).style.hide(axis="index").format({"chance": "{:.2f}"})
+suites = suites_of(design, corpora, study_folder(design.name) / "suite")
+for name, suite in suites.items():
+    print(f"{name}, suite {suite['hash']}")
+    for task, reason in suite["left_out"].items():
+        print(f"left out: {task}: {reason}")
+    display(pd.DataFrame(suite["tasks"]).style.hide(axis="index").format({"chance": "{:.2f}"}))
 
 # %%
 result = result_file("01_data", design.name)
-write_json(result, summary)
+write_json(result, data_summary(summaries, suites))
 print(shown(result))

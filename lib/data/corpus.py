@@ -1,4 +1,4 @@
-"""From bytes to batches: find, verify, encode, split, describe, draw.
+"""From bytes to batches: find, verify, encode, split, draw.
 
 Any UTF-8 text works as a corpus, by path; `tinyshakespeare` and `synthetic` are known by name.
 """
@@ -6,13 +6,11 @@ Any UTF-8 text works as a corpus, by path; `tinyshakespeare` and `synthetic` are
 import hashlib
 import os
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -228,73 +226,3 @@ def token_class(symbol: str) -> str:
     if symbol.isalpha():
         return "alphabetic"
     return "numeric" if symbol.isnumeric() else "punctuation"
-
-
-def token_class_table(corpus: Corpus) -> pd.DataFrame:
-    """Count characters per token class (rows) and part (columns); classes not there are n/a."""
-    parts = {name: getattr(corpus, name) for name in ("train", "dev", "test")}
-    counts = {
-        part: Counter(token_class(symbol) for symbol in corpus.decode(ids))
-        for part, ids in parts.items()
-    }
-    table = pd.DataFrame(counts, index=pd.Index(TOKEN_CLASSES, name="token class"))
-    shares = (table / table.sum()).add_suffix(" share")
-    return pd.concat([table.astype("Int64"), shares], axis=1)
-
-
-def duplication_report(corpus: Corpus, gram: int = 24) -> pd.Series:
-    """Measure how much held-out text also stands in the training part, as shares of 1:
-    non-blank lines found verbatim, and windows of `gram` characters found anywhere."""
-    train, heldout = corpus.decode(corpus.train), corpus.decode(corpus.heldout)
-    known_lines = set(train.splitlines())
-    lines = [line for line in heldout.splitlines() if line.strip()]
-    known_grams = {train[i : i + gram] for i in range(len(train) - gram + 1)}
-    grams = [heldout[i : i + gram] for i in range(len(heldout) - gram + 1)]
-    long = [line for line in lines if len(line) >= gram]
-    return pd.Series(
-        {
-            "lines found in train": _share(line in known_lines for line in lines),
-            f"lines of at least {gram} characters found in train": _share(
-                line in known_lines for line in long
-            ),
-            f"{gram}-character windows found in train": _share(g in known_grams for g in grams),
-        },
-        name="share of held-out",
-    )
-
-
-def _share(found: Iterable[bool]) -> float:
-    """Share of what was found; NaN when there was nothing to look for."""
-    values = list(found)
-    return sum(values) / len(values) if values else float("nan")
-
-
-def corpus_summary(corpus: Corpus) -> dict[str, object]:
-    """Describe a corpus in numbers: identity, sizes, vocabulary, classes, duplication."""
-    classes = token_class_table(corpus)["train share"]
-    return {
-        "corpus": corpus.name,
-        "corpus_sha256": corpus.sha256,
-        "characters": len(corpus.text),
-        "symbols": corpus.symbols,
-        "train": len(corpus.train),
-        "heldout": len(corpus.heldout),
-        "dev": len(corpus.dev),
-        "test": len(corpus.test),
-        "train_class_shares": {k: None if pd.isna(v) else v for k, v in classes.items()},
-        "duplication": {
-            k: None if pd.isna(v) else v for k, v in duplication_report(corpus).items()
-        },
-    }
-
-
-def sampling_table(corpus: Corpus, tokens: int) -> pd.Series:
-    """Say how much of the training part a budget of `tokens` drawn characters amounts to."""
-    return pd.Series(
-        {
-            "characters in the training part": f"{len(corpus.train):,}",
-            "characters drawn per run": f"{tokens:,}",
-            "passes over the training part": f"{tokens / len(corpus.train):.3f}",
-        },
-        name="sampling",
-    )

@@ -1,7 +1,7 @@
 """Figures of runs: what they read, how they train, and what training makes of a model.
 
 Each function takes tidy data and an `ax`, draws, and returns the `ax`; none touches global state.
-The last two lay out what a training notebook shows of its one run.
+The last three lay out what 01_data and 02_train show.
 """
 
 import matplotlib.pyplot as plt
@@ -137,6 +137,14 @@ def symbol_counts(counts: pd.Series, ax: Axes) -> Axes:
     ax.set(yscale="log", ylabel="occurrences")
     ax.grid(visible=False, axis="x")
     return ax
+
+
+def show_symbols(text: str) -> None:
+    """Show how often each symbol of a text occurs."""
+    with plt.rc_context(STYLE):
+        figure, ax = plt.subplots(figsize=(9, 2.4))
+        symbol_counts(pd.Series(list(text)).value_counts(), ax)
+        show(figure)
 
 
 def show_training(trace: pd.DataFrame, curve: pd.DataFrame, arm: Arm) -> None:

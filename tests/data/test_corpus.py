@@ -1,11 +1,9 @@
 """A corpus is the right text, split as described, counted truly and drawn from fairly."""
 
 import hashlib
-import json
-import math
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -20,42 +18,12 @@ from lib.data.corpus import (
     Corpus,
     CorpusError,
     KnownCorpus,
-    corpus_summary,
-    duplication_report,
     load_corpus,
     sample_batch,
-    sampling_table,
     token_class,
-    token_class_table,
 )
 from lib.study.fields import CorpusConfig
-
-FromText = Callable[..., Corpus]
-
-
-@pytest.fixture(scope="module")
-def shakespeare() -> Corpus:
-    return load_corpus(CorpusConfig())
-
-
-@pytest.fixture
-def from_text(tmp_path: Path) -> FromText:
-    """Write a text or bytes to a file of one's own and load it by its path."""
-
-    def write_and_load(text: str | bytes, fraction: float = 1.0) -> Corpus:
-        path = tmp_path / "own.txt"
-        path.write_bytes(text.encode() if isinstance(text, str) else text)
-        return load_corpus(CorpusConfig(source=str(path), fraction=fraction))
-
-    return write_and_load
-
-
-def nine_to_one(train: str, heldout: str) -> str:
-    """Put blank lines before `train` until `heldout` is the last tenth of the text."""
-    text = "\n" * (9 * len(heldout) - len(train)) + train + heldout
-    assert int(0.9 * len(text)) == len(text) - len(heldout)
-    return text
-
+from tests.data.conftest import FromText, nine_to_one
 
 # ---- the corpus of the study
 
@@ -408,110 +376,6 @@ def test_the_embedded_text_is_a_corpus_like_any_other() -> None:
 def test_every_symbol_has_one_class(symbols: str, name: str) -> None:
     assert name in TOKEN_CLASSES
     assert {token_class(symbol) for symbol in symbols} == {name}
-
-
-def test_classes_are_counted_and_those_that_a_part_lacks_are_not_available(
-    from_text: FromText,
-) -> None:
-    table = token_class_table(from_text("ab 1.\n" * 60 + "a" * 40))
-    assert list(table.index) == list(TOKEN_CLASSES)
-    assert table["train"].dropna().to_dict() == {
-        "alphabetic": 120,
-        "numeric": 60,
-        "punctuation": 60,
-        "whitespace": 120,
-    }
-    assert table["train share"].dropna().to_dict() == {
-        "alphabetic": 1 / 3,
-        "numeric": 1 / 6,
-        "punctuation": 1 / 6,
-        "whitespace": 1 / 3,
-    }
-    for part in ("dev", "test"):
-        assert table[part].dropna().to_dict() == {"alphabetic": 20}
-        assert table[f"{part} share"].dropna().to_dict() == {"alphabetic": 1.0}
-
-
-def test_in_tinyshakespeare_digits_are_27_threes_none_of_them_held_out(
-    shakespeare: Corpus,
-) -> None:
-    assert shakespeare.text.count("3") == 27
-    table = token_class_table(shakespeare)
-    assert table.loc["numeric", "train"] == 27
-    assert table.loc["numeric", ["dev", "test"]].isna().all()
-    assert table.loc["end of document"].isna().all()
-
-
-@pytest.mark.parametrize("part", ["train", "dev", "test"])
-def test_class_counts_sum_to_the_part(shakespeare: Corpus, part: str) -> None:
-    assert token_class_table(shakespeare)[part].sum() == len(getattr(shakespeare, part))
-
-
-HELD_OUT_LINES = "the cat sat\n\na new line here\nthe cat sat"
-TRAIN_LINES = "the cat sat\n\na new line, is here\n"
-
-
-@pytest.mark.parametrize(("gram", "long_lines"), [(4, 2 / 3), (11, 2 / 3), (12, 0.0), (16, None)])
-def test_duplication_agrees_with_a_search_by_hand(
-    from_text: FromText, gram: int, long_lines: float | None
-) -> None:
-    corpus = from_text(nine_to_one(TRAIN_LINES, HELD_OUT_LINES))
-    train = corpus.decode(corpus.train)
-    windows = [HELD_OUT_LINES[i : i + gram] for i in range(len(HELD_OUT_LINES) - gram + 1)]
-    found = sum(window in train for window in windows) / len(windows)
-
-    lines, long, grams = duplication_report(corpus, gram)
-    assert lines == 2 / 3
-    assert math.isnan(long) if long_lines is None else long == long_lines
-    assert grams == found
-    assert 0 < found < 1
-
-
-def test_duplication_is_sought_in_the_fraction_that_is_trained_on(from_text: FromText) -> None:
-    text = nine_to_one("abcdefghij\n" * 10, "abcdefghij\n" * 5)
-    assert duplication_report(from_text(text), gram=5).eq(1.0).all()
-    assert duplication_report(from_text(text, fraction=0.1), gram=5).eq(0.0).all()
-
-
-def test_the_summary_is_strict_json_and_tells_identity_sizes_and_classes(
-    from_text: FromText,
-) -> None:
-    corpus = from_text(nine_to_one(TRAIN_LINES, HELD_OUT_LINES))
-    summary = corpus_summary(corpus)
-    assert json.loads(json.dumps(summary, allow_nan=False)) == summary
-    assert {key: summary[key] for key in list(summary)[:8]} == {
-        "corpus": "own.txt",
-        "corpus_sha256": corpus.sha256,
-        "characters": 400,
-        "symbols": "\n ,acehilnrstw",
-        "train": 360,
-        "heldout": 40,
-        "dev": 13,
-        "test": 27,
-    }
-    assert summary["train_class_shares"] == {
-        "alphabetic": 23 / 360,
-        "numeric": None,
-        "punctuation": 1 / 360,
-        "whitespace": 336 / 360,
-        "end of document": None,
-    }
-    assert summary["duplication"] == {
-        "lines found in train": 2 / 3,
-        "lines of at least 24 characters found in train": None,
-        "24-character windows found in train": 0.0,
-    }
-
-
-def test_the_sampling_table_compares_the_budget_with_the_training_part(
-    shakespeare: Corpus,
-) -> None:
-    table = sampling_table(shakespeare, 300 * 16 * 128).to_dict()
-    assert json.loads(json.dumps(table)) == {
-        "characters in the training part": "1,003,854",
-        "characters drawn per run": "614,400",
-        "passes over the training part": "0.612",
-    }
 
 
 # ---- drawing batches

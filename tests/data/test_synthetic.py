@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from lib.data import synthetic
-from lib.data.corpus import Corpus, duplication_report, load_corpus
+from lib.data.corpus import Corpus, load_corpus
+from lib.data.description import duplication_report
 from lib.data.suite import build_suite
 from lib.data.synthetic import LENGTH, SHA256, play, synthetic_text
 from lib.data.tasks import RULES

@@ -1,0 +1,35 @@
+"""Corpora that several tests of this room read."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lib.data.corpus import Corpus, load_corpus
+from lib.study.fields import CorpusConfig
+
+FromText = Callable[..., Corpus]
+
+
+@pytest.fixture(scope="module")
+def shakespeare() -> Corpus:
+    return load_corpus(CorpusConfig())
+
+
+@pytest.fixture
+def from_text(tmp_path: Path) -> FromText:
+    """Write a text or bytes to a file of one's own and load it by its path."""
+
+    def write_and_load(text: str | bytes, fraction: float = 1.0) -> Corpus:
+        path = tmp_path / "own.txt"
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        return load_corpus(CorpusConfig(source=str(path), fraction=fraction))
+
+    return write_and_load
+
+
+def nine_to_one(train: str, heldout: str) -> str:
+    """Put blank lines before `train` until `heldout` is the last tenth of the text."""
+    text = "\n" * (9 * len(heldout) - len(train)) + train + heldout
+    assert int(0.9 * len(text)) == len(text) - len(heldout)
+    return text

@@ -1,0 +1,149 @@
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from lib.data.corpus import TOKEN_CLASSES, Corpus
+from lib.data.description import (
+    corpora_of,
+    corpus_summary,
+    data_summary,
+    duplication_report,
+    sampling_table,
+    suites_of,
+    token_class_table,
+)
+from lib.study.config import Study
+from tests.conftest import TINY
+from tests.data.conftest import FromText, nine_to_one
+
+
+def test_classes_are_counted_and_those_that_a_part_lacks_are_not_available(
+    from_text: FromText,
+) -> None:
+    table = token_class_table(from_text("ab 1.\n" * 60 + "a" * 40))
+    assert list(table.index) == list(TOKEN_CLASSES)
+    assert table["train"].dropna().to_dict() == {
+        "alphabetic": 120,
+        "numeric": 60,
+        "punctuation": 60,
+        "whitespace": 120,
+    }
+    assert table["train share"].dropna().to_dict() == {
+        "alphabetic": 1 / 3,
+        "numeric": 1 / 6,
+        "punctuation": 1 / 6,
+        "whitespace": 1 / 3,
+    }
+    for part in ("dev", "test"):
+        assert table[part].dropna().to_dict() == {"alphabetic": 20}
+        assert table[f"{part} share"].dropna().to_dict() == {"alphabetic": 1.0}
+
+
+def test_in_tinyshakespeare_digits_are_27_threes_none_of_them_held_out(
+    shakespeare: Corpus,
+) -> None:
+    assert shakespeare.text.count("3") == 27
+    table = token_class_table(shakespeare)
+    assert table.loc["numeric", "train"] == 27
+    assert table.loc["numeric", ["dev", "test"]].isna().all()
+    assert table.loc["end of document"].isna().all()
+
+
+@pytest.mark.parametrize("part", ["train", "dev", "test"])
+def test_class_counts_sum_to_the_part(shakespeare: Corpus, part: str) -> None:
+    assert token_class_table(shakespeare)[part].sum() == len(getattr(shakespeare, part))
+
+
+HELD_OUT_LINES = "the cat sat\n\na new line here\nthe cat sat"
+TRAIN_LINES = "the cat sat\n\na new line, is here\n"
+
+
+@pytest.mark.parametrize(("gram", "long_lines"), [(4, 2 / 3), (11, 2 / 3), (12, 0.0), (16, None)])
+def test_duplication_agrees_with_a_search_by_hand(
+    from_text: FromText, gram: int, long_lines: float | None
+) -> None:
+    corpus = from_text(nine_to_one(TRAIN_LINES, HELD_OUT_LINES))
+    train = corpus.decode(corpus.train)
+    windows = [HELD_OUT_LINES[i : i + gram] for i in range(len(HELD_OUT_LINES) - gram + 1)]
+    found = sum(window in train for window in windows) / len(windows)
+
+    lines, long, grams = duplication_report(corpus, gram)
+    assert lines == 2 / 3
+    assert math.isnan(long) if long_lines is None else long == long_lines
+    assert grams == found
+    assert 0 < found < 1
+
+
+def test_duplication_is_sought_in_the_fraction_that_is_trained_on(from_text: FromText) -> None:
+    text = nine_to_one("abcdefghij\n" * 10, "abcdefghij\n" * 5)
+    assert duplication_report(from_text(text), gram=5).eq(1.0).all()
+    assert duplication_report(from_text(text, fraction=0.1), gram=5).eq(0.0).all()
+
+
+def test_the_summary_is_strict_json_and_tells_identity_sizes_and_classes(
+    from_text: FromText,
+) -> None:
+    corpus = from_text(nine_to_one(TRAIN_LINES, HELD_OUT_LINES))
+    summary = corpus_summary(corpus)
+    assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+    assert {key: summary[key] for key in list(summary)[:8]} == {
+        "corpus": "own.txt",
+        "corpus_sha256": corpus.sha256,
+        "characters": 400,
+        "symbols": "\n ,acehilnrstw",
+        "train": 360,
+        "heldout": 40,
+        "dev": 13,
+        "test": 27,
+    }
+    assert summary["train_class_shares"] == {
+        "alphabetic": 23 / 360,
+        "numeric": None,
+        "punctuation": 1 / 360,
+        "whitespace": 336 / 360,
+        "end of document": None,
+    }
+    assert summary["duplication"] == {
+        "lines found in train": 2 / 3,
+        "lines of at least 24 characters found in train": None,
+        "24-character windows found in train": 0.0,
+    }
+
+
+def test_a_study_over_corpora_loads_each_once_under_a_name_of_its_own(tmp_path: Path) -> None:
+    own = tmp_path / "own.txt"
+    own.write_text("A line of text.\n\n" * 100, "utf-8")
+    levels = {"model.embedding_norm": ["none", "layernorm"], "corpus.fraction": [1.0, 0.5]}
+    levels |= {"corpus.source": ["tinyshakespeare", str(own)], "training.iterations": [1, 3]}
+    study = Study.model_validate(TINY | {"name": "texts", "factors": levels, "seeds": [0]})
+    corpora = corpora_of(study)
+    assert list(corpora) == [
+        "tinyshakespeare", str(own), "tinyshakespeare, fraction=0.5", f"{own}, fraction=0.5"
+    ]  # fmt: skip
+    assert [len(corpus.train) for corpus in corpora.values()] == [1_003_854, 1530, 501_927, 765]
+
+    table = sampling_table(study, corpora)  # 4 corpora × 2 budgets of 4 × 16 characters a step
+    drawn = table["characters drawn per run"]
+    assert list(drawn) == [64, 192] * 4
+    passes = table["passes"][str(own)]
+    assert list(passes) == [64 / 1530, 192 / 1530]
+
+
+def test_what_01_declares_is_one_corpus_and_its_suite_or_all_by_name() -> None:
+    one, suite = {"a": {"train": 9}}, {"a-16": {"hash": "f"}}
+    assert data_summary(one, suite) == {"train": 9, "suite": {"hash": "f"}}
+    two = one | {"b": {"train": 5}}
+    assert data_summary(two, suite) == {"corpora": two, "suites": suite}
+
+
+def test_a_studys_suites_are_one_per_text_and_context_whatever_the_fraction(tmp_path: Path) -> None:
+    levels = {"corpus.fraction": [0.02, 0.03], "model.block_size": [16, 64]}
+    study = Study.model_validate(
+        TINY | {"name": "contexts", "factors": levels, "seeds": [0],
+                "evaluation": {"items_per_task": 50}}
+    )  # fmt: skip
+    suites = suites_of(study, corpora_of(study), tmp_path)
+    assert [suite["block_size"] for suite in suites.values()] == [16, 64]
+    assert {folder.name for folder in tmp_path.iterdir() if folder.is_dir()} == set(suites)
