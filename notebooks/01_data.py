@@ -61,7 +61,8 @@ summaries = {name: corpus_summary(corpus) for name, corpus in corpora.items()}
 for sha256, text in texts.items():
     print(f"{text.name}, SHA-256 {sha256}")
 parts = ["characters", "train", "heldout", "dev", "test"]
-pd.DataFrame(summaries).loc[parts].map("{:,}".format).rename_axis("characters")
+sizes = pd.DataFrame(summaries).loc[parts].rename({"characters": "whole text"})
+sizes.map("{:,}".format).rename_axis("characters")
 
 # %% [markdown]
 # ## A sample
