@@ -164,6 +164,7 @@ def _strict(names: dict[str, Any]) -> type[StrictUndefined]:
         ) -> None:
             inside = names if obj is missing else range(len(obj)) if isinstance(obj, list) else obj
             known = inside if isinstance(inside, dict | range) else getattr(obj, "__dict__", ())
-            raise UndefinedError(hint or unknown(str(name), [str(key) for key in known]))
+            advice = " (a study without results? see has())" if obj is missing else ""
+            raise UndefinedError(hint or unknown(str(name), [str(key) for key in known]) + advice)
 
     return Missing

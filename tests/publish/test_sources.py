@@ -35,6 +35,7 @@ def rendered(paper: Path, text: str) -> str:
     [
         ("{{ final.summary.layernorm.perplexiti | mean_sd('.2f') }}", "did you mean 'perplexity'"),
         ("{{ finale.summary }}", "did you mean 'final'"),
+        ("{{ smoke.summary }}", r"a study without results\? see has\(\)"),
         ("{{ one(final.verdict.decisions, arm='layernrom').rule }}", "did you mean 'layernorm'"),
         ("{{ one(final.verdict.decisions, amr='layernorm').rule }}", "'amr' is unknown"),
         ("{{ one(final.verdict.contrasts, arm='layernorm').t_p }}", "8 rows have"),
