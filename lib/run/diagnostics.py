@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from lib.data.corpus import TOKEN_CLASSES, Corpus, token_class
 from lib.run.model import GPT
 
-PARAMETER_GROUPS = ("wte", "wpe", "emb_norm", "attn", "mlp", "ln")
+PARAMETER_GROUPS = ("wte", "wpe", "emb_norm", "attn", "mlp", "ln", "lm_head")
 """Parts of the model over which AdamW's second moments are averaged."""
 
 
@@ -78,6 +78,8 @@ def snapshot(model: GPT, windows: Tensor) -> dict[str, float]:
 def parameter_group(name: str) -> str:
     """Name the part of the model that a parameter belongs to, one of `PARAMETER_GROUPS`."""
     parts = name.split(".")  # transformer.h.0.attn.c_attn.weight
+    if parts[0] == "lm_head":  # a model whose output is not tied to its embeddings
+        return "lm_head"
     group = parts[3] if parts[1] == "h" else parts[1]
     return "ln" if group.startswith("ln_") else group
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lib.study.constants import GRADIENT_SHARE, WPE_STD
-from lib.study.fields import EmbeddingNorm, ModelConfig
+from lib.study.fields import ModelConfig
 
 
 class Center(nn.Module):
@@ -27,15 +27,15 @@ class Center(nn.Module):
 
 
 class Scale(nn.Module):
-    """Multiply by a constant that makes the RMS at initialisation 1, without normalizing.
+    """Multiply by a constant that brings the RMS at initialisation to `rms`, without normalizing.
 
     Token and position embeddings are independent, so the expected RMS of their sum is
     `sqrt(embedding_std² + 0.02²)`.
     """
 
-    def __init__(self, embedding_std: float) -> None:
+    def __init__(self, embedding_std: float, rms: float = 1.0) -> None:
         super().__init__()
-        self.factor = 1.0 / math.hypot(embedding_std, WPE_STD)
+        self.factor = rms / math.hypot(embedding_std, WPE_STD)
 
     def forward(self, x: Tensor) -> Tensor:
         return x * self.factor
@@ -48,22 +48,22 @@ class GradShrink(nn.Module):
         return GRADIENT_SHARE * x + (1 - GRADIENT_SHARE) * x.detach()
 
 
-def embedding_normalization(kind: EmbeddingNorm, n_embd: int, embedding_std: float) -> nn.Module:
+def embedding_normalization(config: ModelConfig) -> nn.Module:
     """Return the layer between the summed embeddings and block 1.
 
-    To add a variant, add it here and to `lib.study.config.EmbeddingNorm`.
+    To add a variant, add it here, to `lib.study.fields.EmbeddingNorm` and to `lib.study.variants`.
     """
-    match kind:
+    match config.embedding_norm:
         case "none":
             return nn.Identity()
         case "layernorm":  # Ba et al. 2016, arXiv 1607.06450
-            return nn.LayerNorm(n_embd, eps=1e-5)
+            return nn.LayerNorm(config.n_embd, eps=1e-5)
         case "rmsnorm":  # Zhang & Sennrich 2019, arXiv 1910.07467; gain, no bias
-            return nn.RMSNorm(n_embd, eps=1e-6)
+            return nn.RMSNorm(config.n_embd, eps=1e-6)
         case "center":
             return Center()
         case "scale":
-            return Scale(embedding_std)
+            return Scale(config.embedding_std, config.embedding_rms)
         case "grad_shrink":
             return GradShrink()
 
@@ -117,19 +117,29 @@ class MLP(nn.Module):
         return self.c_proj(F.gelu(self.c_fc(x)))  # type: ignore[no-any-return]
 
 
+def reader_norm(config: ModelConfig) -> nn.LayerNorm:
+    """Return a LayerNorm that reads the residual stream. With a stream and branches s times as
+    large and eps s² times, it gives the same output, so the model is the same function."""
+    return nn.LayerNorm(config.n_embd, eps=1e-5 * config.branch_multiplier**2)
+
+
 class Block(nn.Module):
     """Pre-LN: normalize, transform, add (Xiong et al. 2020, arXiv 2002.04745)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.ln_1 = nn.LayerNorm(config.n_embd, eps=1e-5)
+        self.branch_multiplier = config.branch_multiplier
+        self.ln_1 = reader_norm(config)
         self.attn = CausalSelfAttention(config)
-        self.ln_2 = nn.LayerNorm(config.n_embd, eps=1e-5)
+        self.ln_2 = reader_norm(config)
         self.mlp = MLP(config)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, past: Past | None = None) -> Tensor:
-        x = x + self.attn(self.ln_1(x), mask, past)
-        return x + self.mlp(self.ln_2(x))  # type: ignore[no-any-return]
+        x = x + self._scaled(self.attn(self.ln_1(x), mask, past))
+        return x + self._scaled(self.mlp(self.ln_2(x)))
+
+    def _scaled(self, branch: Tensor) -> Tensor:
+        return branch if self.branch_multiplier == 1 else branch * self.branch_multiplier
 
 
 class Transformer(nn.Module):
@@ -139,11 +149,11 @@ class Transformer(nn.Module):
         super().__init__()
         self.wte = nn.Embedding(vocab_size, config.n_embd)
         self.wpe = nn.Embedding(config.block_size, config.n_embd)
-        self.emb_norm = embedding_normalization(
-            config.embedding_norm, config.n_embd, config.embedding_std
-        )
+        self.emb_norm = embedding_normalization(config)
+        normalized = config.embedding_norm in ("layernorm", "rmsnorm")
+        self.embedding_rms = config.embedding_rms if normalized else 1.0
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
-        self.ln_f = nn.LayerNorm(config.n_embd, eps=1e-5)
+        self.ln_f = reader_norm(config)
 
     def embed(self, ids: Tensor, positions: Tensor | None = None, start: int = 0) -> Tensor:
         """Map character ids (B, T) to the input of block 1 (B, T, C).
@@ -158,7 +168,8 @@ class Transformer(nn.Module):
             )
         if positions is None:
             positions = torch.arange(start, end, device=ids.device)  # (T,)
-        return self.emb_norm(self.wte(ids) + self.wpe(positions))  # type: ignore[no-any-return]
+        x: Tensor = self.emb_norm(self.wte(ids) + self.wpe(positions))
+        return x if self.embedding_rms == 1 else x * self.embedding_rms
 
 
 class GPT(nn.Module):
@@ -172,6 +183,8 @@ class GPT(nn.Module):
         super().__init__()
         with torch.device("meta"):  # no values yet, so torch's global generator is not touched
             self.transformer = Transformer(config, vocab_size)
+            if not config.tied:  # drawn last, so all other weights are those of a tied model
+                self.lm_head = nn.Linear(config.n_embd, vocab_size, bias=False)
         self.to_empty(device="cpu")
         self.config = config
         self._initialise(generator)
@@ -214,7 +227,7 @@ class GPT(nn.Module):
         for block in net.h:
             x = block(x, mask, past)
         x = net.ln_f(x if places is None else x[places])
-        return F.linear(x, net.wte.weight)
+        return F.linear(x, (net.wte if self.config.tied else self.lm_head).weight)
 
     @torch.no_grad()
     def generate(self, ids: Tensor, n: int, generator: torch.Generator) -> Tensor:

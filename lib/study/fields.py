@@ -50,6 +50,23 @@ class ModelConfig(Section):
     embedding_norm: EmbeddingNorm = "none"
     embedding_std: Annotated[float, Field(ge=1e-6, le=1e3)] = 0.02
     """Standard deviation of the token embeddings at initialisation (GPT-2: 0.02)."""
+    embedding_rms: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
+    """What the stream is multiplied by after `layernorm`, `rmsnorm` or `scale`, which bring its
+    root mean square to 1."""
+    branch_multiplier: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
+    """What the output of every attention and MLP is multiplied by; the eps of every LayerNorm that
+    reads the stream grows with its square."""
+    tied: bool = True
+    """Whether the output projection shares its weights with the token embeddings."""
+
+    @model_validator(mode="after")
+    def _only_a_scaled_stream_has_an_rms(self) -> Self:
+        if self.embedding_rms != 1 and self.embedding_norm not in ("layernorm", "rmsnorm", "scale"):
+            raise ValueError(
+                f"embedding_rms is for layernorm, rmsnorm and scale, and embedding_norm is "
+                f"{self.embedding_norm}; leave embedding_rms at 1"
+            )
+        return self
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> Self:

@@ -6,9 +6,15 @@ it to the whole stream and changes nothing that is read from it. So:
 
 1. `center` computes the function that `none` computes, of the same weights. Equal functions have
    equal gradients, so training takes the same path, up to rounding.
-2. `layernorm` with its initial gain and bias differs from `rmsnorm` only by a factor per token,
+2. Multiply the embeddings and every branch by s, and every reader's eps by s²: the stream is s
+   times itself everywhere and every reader sees what it saw before. So `scale` with branches × s
+   is `none`, function and training trajectory alike; bit for bit where s is a power of two.
+3. `layernorm` with its initial gain and bias differs from `rmsnorm` only by a factor per token,
    sqrt((mean square + 1e-6) / (variance + 1e-5)), near 1 since an embedding's mean is small.
 """
+
+import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +22,7 @@ from torch.nn import functional as F
 
 from lib.data.corpus import Corpus
 from lib.run.machine import random_stream
-from lib.run.model import GPT
+from lib.run.model import GPT, count_parameters, weight_decay_groups
 from lib.run.training import train
 from lib.study.fields import ModelConfig, RunConfig
 from tests.conftest import change
@@ -24,9 +30,10 @@ from tests.conftest import change
 SIZE = {"n_layer": 3, "n_head": 2, "n_embd": 32, "block_size": 24}
 
 
-def gpt(variant: str, std: float = 0.02) -> GPT:
+def gpt(variant: str, std: float = 0.02, **fields: object) -> GPT:
     """The same float64 weights for every variant, moved away from their initial values."""
-    config = ModelConfig.model_validate(SIZE | {"embedding_norm": variant, "embedding_std": std})
+    norm = {"embedding_norm": variant, "embedding_std": std}
+    config = ModelConfig.model_validate(SIZE | norm | fields)
     model = GPT(config, 65, random_stream(0, "weights")).double()
     noise = random_stream(1, "noise")
     with torch.no_grad():
@@ -73,6 +80,57 @@ def test_training_with_centring_takes_the_same_path(tokens: torch.Tensor) -> Non
     for one, two in zip(*(m.parameters() for m in models), strict=True):
         # A tenth of one step's length, 1e-4, would be a different path.
         torch.testing.assert_close(one, two, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_scaling_embeddings_and_branches_alike_changes_neither_logits_nor_gradients(
+    tied: bool, tokens: torch.Tensor
+) -> None:
+    s = 1 / math.hypot(0.02, 0.02)  # what `scale` multiplies by
+    none = loss_and_gradients(gpt("none", tied=tied), tokens)
+    scaled = loss_and_gradients(gpt("scale", tied=tied, branch_multiplier=s), tokens)
+    alone = loss_and_gradients(gpt("scale", tied=tied), tokens)
+    torch.testing.assert_close(none[0], scaled[0], rtol=0, atol=1e-12)
+    for one, two in zip(none[1], scaled[1], strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=1e-12)
+    assert (none[0] - alone[0]).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("clip", [None, 1.0])
+def test_with_a_power_of_two_sixty_steps_are_equal_to_the_bit(
+    clip: float | None, tiny: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    sixty = change(tiny, "training", iterations=60, gradient_clip=clip)
+    rms = 32 * math.hypot(0.02, 0.02)  # so that `scale` multiplies by 32
+    scale = change(sixty, "model", embedding_norm="scale", embedding_rms=rms, branch_multiplier=32)
+    none, scaled = (train(c, corpus, 0, tmp_path / n) for c, n in ((sixty, "a"), (scale, "b")))
+    assert scaled.model.transformer.emb_norm.factor == 32
+    assert none.trace["loss"].equals(scaled.trace["loss"])
+    assert none.trace["grad_norm"].equals(scaled.trace["grad_norm"])
+    for name, weight in none.model.state_dict().items():
+        assert weight.equal(scaled.model.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("variant", ["scale", "layernorm", "rmsnorm"])
+@pytest.mark.parametrize("rms", [0.1, 3.0])
+def test_the_stream_begins_at_the_rms_that_is_asked_for(variant: str, rms: float) -> None:
+    config = ModelConfig(n_embd=512, embedding_norm=variant, embedding_rms=rms)
+    model = GPT(config, 65, random_stream(0, "weights"))
+    stream = model.transformer.embed(torch.arange(64)[None])
+    assert float(stream.square().mean().sqrt()) == pytest.approx(rms, rel=0.01)
+
+
+def test_an_untied_output_is_drawn_last_and_adds_its_own_weights() -> None:
+    tied, untied = (
+        GPT(ModelConfig(tied=t), 65, random_stream(0, "weights")) for t in (True, False)
+    )
+    assert count_parameters(untied) - count_parameters(tied) == 65 * 128 == 8_320
+    for name, weight in tied.state_dict().items():
+        assert weight.equal(untied.state_dict()[name])
+    assert float(untied.lm_head.weight.std()) == pytest.approx(0.02, rel=0.05)
+    assert any(
+        p is untied.lm_head.weight for p in weight_decay_groups(untied, 0.1)[1]["params"]
+    )  # not decayed
 
 
 @pytest.mark.parametrize("variant", ["scale", "rmsnorm", "layernorm"])
