@@ -94,6 +94,16 @@ def test_a_sheet_has_a_row_per_measure_and_a_column_per_setting(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f.pdf", "f.png"]
 
 
+def test_a_label_longer_than_its_row_takes_two_lines(
+    tiny_study: Study, tmp_path: Path, shown: list[Figure]
+) -> None:
+    with facets("f", tiny_study, None, tmp_path, ["a"], [""]) as axes:
+        axes["a", ""].set_ylabel("macro accuracy, zero-shot")
+    assert axes["a", ""].get_ylabel() == "macro accuracy,\nzero-shot"
+    height = axes["a", ""].yaxis.label.get_window_extent().height
+    assert height <= 1.6 * shown[0].dpi  # that of the row
+
+
 def test_ranges_that_would_flatten_a_panel_stay_its_own(
     tiny_study: Study, tmp_path: Path, shown: list[Figure]
 ) -> None:
