@@ -15,15 +15,15 @@ import pytest
 import torch
 import yaml
 
-from lib.data.corpus import KNOWN, Corpus, load_corpus
+from lib.data.corpus import Corpus, load_corpus
 from lib.study.config import Study
 from lib.study.fields import CorpusConfig, RunConfig
-from lib.study.paths import ROOT, corpus_places
+from lib.study.paths import ROOT
 
 torch.set_num_threads(1)
 
 TINY = {
-    "corpus": {"source": "tinyshakespeare", "fraction": 0.02},
+    "corpus": {"source": "synthetic", "fraction": 0.02},
     "model": {"n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 16},
     "training": {
         "iterations": 12,
@@ -37,8 +37,8 @@ TINY = {
 
 @pytest.fixture(scope="session")
 def corpus() -> Corpus:
-    """The real corpus, with a sliver of its training part."""
-    return load_corpus(CorpusConfig(fraction=0.02))
+    """The embedded text, with a sliver of its training part."""
+    return load_corpus(CorpusConfig(source="synthetic", fraction=0.02))
 
 
 @pytest.fixture
@@ -86,16 +86,13 @@ def environment() -> Path:
 
 
 class Tree:
-    """A copy of the repository with the corpus in it, in which studies run as a user runs them."""
+    """A copy of the repository, in which studies run as a user runs them."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         copy_repository(root)
         templates = Path("papers", "embedding-norm", "templates")
         shutil.copytree(ROOT / templates, root / templates)
-        source = next(p for p in corpus_places(KNOWN["tinyshakespeare"].file_name) if p.is_file())
-        (root / "data").mkdir()
-        shutil.copyfile(source, root / "data" / source.name)
         path = f"{environment() / 'bin'}{os.pathsep}{os.environ['PATH']}"
         self.environment = os.environ | {"VIRTUAL_ENV": str(environment()), "PATH": path}
 

@@ -5,14 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from lib.data.corpus import Corpus, load_corpus
+from lib.data.corpus import KNOWN, Corpus, load_corpus
 from lib.study.fields import CorpusConfig
+from lib.study.paths import corpus_places
 
 FromText = Callable[..., Corpus]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def shakespeare() -> Corpus:
+    """The text of the study. Only what is about that text needs it; tests download nothing."""
+    known = KNOWN["tinyshakespeare"]
+    if not any(path.is_file() for path in corpus_places(known.file_name)):
+        pytest.skip(f"needs the real text: data/{known.file_name} is not there")
     return load_corpus(CorpusConfig())
 
 

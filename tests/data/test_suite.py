@@ -44,7 +44,8 @@ def choices_of(suite: Suite, name: str) -> list[tuple[str, list[str]]]:
     ]
 
 
-def test_shakespeare_carries_every_task_with_and_without_examples(suite: Suite) -> None:
+def test_shakespeare_carries_every_task_with_and_without_examples(shakespeare: Corpus) -> None:
+    suite = build_suite(shakespeare, None, 128)
     assert [task.name for task in suite.tasks] == list(RULES)
     assert [task.shots for task in suite.tasks] == [[0, 2]] * 8
     assert suite.left_out == {}
@@ -179,7 +180,7 @@ def test_the_hash_is_the_same_in_another_process_and_for_any_training_share(corp
         "from lib.data.suite import build_suite\n"
         "from lib.study.fields import CorpusConfig\n"
         "from lib.data.corpus import load_corpus\n"
-        "print(build_suite(load_corpus(CorpusConfig()), 60, 128).hash)"
+        "print(build_suite(load_corpus(CorpusConfig(source='synthetic')), 60, 128).hash)"
     )
     environment = os.environ | {"PYTHONHASHSEED": "12345"}
     command = [sys.executable, "-c", code]

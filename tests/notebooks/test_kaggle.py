@@ -3,15 +3,13 @@
 import hashlib
 import json
 import os
-import shutil
 from pathlib import Path
 
 import papermill
 import pytest
 
-from lib.data.corpus import KNOWN
+from lib.data.synthetic import synthetic_text
 from lib.study.config import load_study
-from lib.study.paths import corpus_places
 from tests.conftest import copy_repository
 
 pytestmark = pytest.mark.slow
@@ -28,9 +26,8 @@ def test_notebooks_run_from_a_read_only_input(
 ) -> None:
     repository, working = tmp_path / "input" / place, tmp_path / "working"
     copy_repository(repository)
-    corpus = next(p for p in corpus_places(KNOWN["tinyshakespeare"].file_name) if p.is_file())
     (tmp_path / "input" / "texts").mkdir()
-    shutil.copyfile(corpus, tmp_path / "input" / "texts" / corpus.name)
+    (tmp_path / "input" / "texts" / "synthetic.txt").write_text(synthetic_text(), "utf-8")
     working.mkdir()
     before = contents(tmp_path / "input")
     for path in sorted(repository.rglob("*"), reverse=True):
@@ -61,3 +58,4 @@ def test_notebooks_run_from_a_read_only_input(
     results = json.loads((working / "runs/smoke/03_analysis.json").read_text())
     assert len(results["runs"]) == 4
     assert (working / "runs/smoke/figures/trend.pdf").is_file()
+    assert not (working / "data").exists()  # the attached text was read
