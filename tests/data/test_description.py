@@ -116,13 +116,13 @@ def test_a_study_over_corpora_loads_each_once_under_a_name_of_its_own(tmp_path: 
     own = tmp_path / "own.txt"
     own.write_text("A line of text.\n\n" * 100, "utf-8")
     levels = {"model.embedding_norm": ["none", "layernorm"], "corpus.fraction": [1.0, 0.5]}
-    levels |= {"corpus.source": ["tinyshakespeare", str(own)], "training.iterations": [1, 3]}
+    levels |= {"corpus.source": ["synthetic", str(own)], "training.iterations": [1, 3]}
     study = Study.model_validate(TINY | {"name": "texts", "factors": levels, "seeds": [0]})
     corpora = corpora_of(study)
     assert list(corpora) == [
-        "tinyshakespeare", str(own), "tinyshakespeare, fraction=0.5", f"{own}, fraction=0.5"
+        "synthetic", str(own), "synthetic, fraction=0.5", f"{own}, fraction=0.5"
     ]  # fmt: skip
-    assert [len(corpus.train) for corpus in corpora.values()] == [1_003_854, 1530, 501_927, 765]
+    assert [len(corpus.train) for corpus in corpora.values()] == [990_000, 1530, 495_000, 765]
 
     table = sampling_table(study, corpora)  # 4 corpora × 2 budgets of 4 × 16 characters a step
     drawn = table["characters drawn per run"]
