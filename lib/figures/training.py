@@ -7,11 +7,12 @@ The last three lay out what 01_data and 02_train show.
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, LogLocator
 
 from lib.analysis.runs import first_point, last_point
-from lib.figures.style import STYLE, line, mean_and_range, offsets, show, variants
+from lib.figures.style import STYLE, line, offsets, show, variants
 from lib.study.config import Arm
 from lib.study.variants import variant
 
@@ -41,9 +42,21 @@ _MAGNITUDES = ("dev_loss", "grad_norm", "embedding_norm", "second_moment_mean")
 
 def trend(curves: pd.DataFrame, y: str, ax: Axes, x: str = "step") -> Axes:
     """Draw `y` over `x`: one line per variant (mean over seeds), band from lowest to highest."""
-    for look, part in variants(curves):
-        seeds = part.groupby(x)[y]
-        mean_and_range(seeds.mean().index.to_numpy(), seeds, ax, **line(look))
+    looks = {name: variant(name) for name in dict.fromkeys(curves["variant"])}
+    sns.lineplot(
+        curves.assign(variant=curves["variant"].map(lambda name: looks[name].label)),
+        x=x,
+        y=y,
+        hue="variant",
+        style="variant",
+        palette={look.label: look.colour for look in looks.values()},
+        dashes={look.label: look.dashes for look in looks.values()},
+        errorbar=("pi", 100),
+        err_kws={"alpha": 0.15, "linewidth": 0},
+        linewidth=1.3,
+        ax=ax,
+    )
+    ax.legend(title=None)
     ax.set(xlabel=LABELS[x], ylabel=LABELS[y])
     return ax
 
@@ -57,19 +70,21 @@ def trajectory(curves: pd.DataFrame, y: str, ax: Axes, x: str = "step") -> Axes:
     ceiling = 1.1 * initial if y == "dev_loss" else np.inf
     if x == "tokens":
         curves = curves[curves[x] > 0]
-        ax.set_xscale("log", subs=[])
-        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        ax.xaxis.set_major_formatter(EngFormatter(sep=""))
     visible = curves.loc[curves[y] <= ceiling, y]
     low, high = np.nanmin([visible.min(), initial]), visible.max()
     logarithmic = y in _MAGNITUDES and high > 5 * visible[visible > 0].min()
     if logarithmic:
         curves = curves[curves[y] > 0]
+    trend(curves, y, ax, x)  # before the scales: on a logarithmic axis it draws a geometric mean
+    if x == "tokens":
+        ax.set_xscale("log", subs=[])
+        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.xaxis.set_major_formatter(EngFormatter(sep=""))
+    if logarithmic:
         ax.set_yscale("log", subs=[])
     if logarithmic and y in ("dev_loss", "embedding_norm"):  # too few powers of ten to read
         ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         ax.yaxis.set_major_formatter("{x:g}")
-    trend(curves, y, ax, x)
     if len(visible) < len(curves):
         ax.set_ylim(low / 1.1 if logarithmic else low - 0.05 * (ceiling - low), ceiling)
         ax.set_ylabel(f"{LABELS[y]},\ncut at 1.1 × initial")
