@@ -16,9 +16,9 @@
 
 # %% [markdown]
 # # 03 · Analysis
-# All runs of a study in one table. A study with a run missing, or with runs that differ in what
-# must be equal (corpus, budget, precision, device, versions, paired weights and batches), is
-# refused by name.
+# What a study's runs say: the verdict first, then how it came about. A study with a run missing, or
+# with runs that differ in what must be equal (corpus, budget, precision, device, versions, paired
+# weights and batches), is refused by name.
 
 # %%
 import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle among the inputs
@@ -26,98 +26,94 @@ import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle am
 sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/study/../..", recursive=True)]
 
 # %%
-import numpy as np
 from IPython.display import Markdown, display
 
 from lib.analysis import tables as report
-from lib.analysis.findings import findings
+from lib.analysis.findings import analyse
 from lib.analysis.runs import collect, read_parquet, read_table, study_results, tidy
-from lib.analysis.verdict import in_words, reach_verdict, suite_contrasts, taken
 from lib.study.config import load_study
-from lib.study.measures import MEASURES
 from lib.study.paths import result_file, shown, study_folder
-from lib.study.plan import load_plan, plan_line, plan_precedes, standing
-from lib.study.record import records, write_json
+from lib.study.plan import load_plan, plan_line, plan_precedes
+from lib.study.record import write_json
 
 # %% tags=["parameters"]
 study: str = "final"  # a name in params/
 
 # %%
 design = load_study(study)
-preregistration = load_plan(design)
+plan = load_plan(design)
 results = collect(design)
-runs = tidy(results)
-title = f"## {plan_line(design, preregistration)}"
-display(Markdown(f"{title}\n\n{len(runs)} runs, study hash {design.hash}"))
-report.provenance_table(results)
+runs, tasks = tidy(results), read_table(results, "tasks")
+trace, curve, items = (read_parquet(design, name) for name in ("trace", "curve", "items"))
+analysis = analyse(design, plan, runs, trace, curve, items)
+contrasts = analysis.verdict.contrasts
+
+# %% [markdown]
+# ## Verdict
+# One answer to each hypothesis with its reason; then for each arm the decision, the rule of the
+# plan that made it, and the numbers that the rule looked at. Below: whether the plan stood before
+# the runs, and what was done otherwise than planned.
+
+# %%
+display(Markdown(f"**{plan_line(design, plan)}**"), analysis)
+print(plan_precedes(plan, [run.provenance["git_commit"] for run in results]))
+report.deviation_table(plan)
 
 # %% [markdown]
 # ## Every arm
-# Mean ± standard deviation over seeds. Diverged runs are counted, never averaged in.
+# Mean ± standard deviation over seeds. Look first at how many runs diverged: they are counted here
+# and averaged in nowhere.
 
 # %%
 report.oriented(report.summary_table(runs))
 
 # %% [markdown]
-# ## Paired differences
-# Arm - baseline, seed by seed: same initial weights, same batches.
-
-# %%
-for measure in taken(["perplexity", "accuracy", "macro_accuracy_zero_shot"], runs):
-    table = report.delta_table(runs, measure).rename_axis(
-        f"{MEASURES[measure].label}: arm - baseline"
-    )
-    display(report.readable(table.reset_index(), MEASURES[measure].digits))
+# ## Seed by seed
+# Arm - baseline, two runs with the same initial weights and the same batches. Look for a sign that
+# is the same in every seed.
 
 # %%
 print(report.takeaway(runs))
+display(*report.seed_tables(runs))
 
 # %% [markdown]
-# ## Statistics
-# Mean paired differences with their t intervals, which are primary: at few seeds only their
-# coverage is what it says. Then, for a study with one setting, all that is said of each: every
-# interval's own coverage at this n stands in brackets, and beside the exact sign-flip p the
-# smallest it can be.
+# ## Paired differences
+# Mean difference with its *t* interval, nominally 95 %. Look for intervals without zero; what they
+# may claim depends on the adjusted p of their family, further down.
 
 # %%
-rng = np.random.default_rng(int(design.hash[:8], 16))
-trace, curve = read_parquet(design, "trace"), read_parquet(design, "curve")
-verdict = reach_verdict(runs, trace, preregistration, rng)
-display(report.contrast_overview(verdict.contrasts))
-if runs["setting"].nunique() == 1:
-    for contrast, part in report.contrast_summary(verdict.contrasts).groupby(level=0, sort=False):
-        display(part.droplevel(0).T.rename_axis(contrast))
+report.contrast_overview(contrasts)
 
 # %% [markdown]
-# Where runs diverged, the same with each of them counted as the plan says:
+# Of each contrast (of a study with one setting) all that is said of it. Look at the Holm p, then at
+# whether the tests that assume less agree; the bootstrap's coverage at this n stands in brackets,
+# and beside the exact sign-flip p the smallest it could have been.
 
 # %%
-report.contrast_overview(verdict.imputed)
+display(*report.contrast_summary(contrasts, runs))
 
 # %% [markdown]
-# The task suite in two further ways: interquartile mean over tasks with seeds resampled whole, and
-# all questions with seeds and questions resampled.
+# Where runs diverged, the same differences with each of them counted as the plan says. Look for a
+# sign that turns.
 
 # %%
-tasks = read_table(results, "tasks")
-report.readable(suite_contrasts(runs, tasks, read_parquet(design, "items"), rng), digits=4)
+report.contrast_overview(analysis.verdict.imputed)
 
 # %% [markdown]
-# ## What the factors show
+# ## What the suite and the factors show
+# Beyond the plan, and exploratory: the sentences say what to read from each table.
 
 # %%
-found = findings(design, preregistration, runs, curve, verdict)
-for finding in found:
-    display(Markdown(f"### {finding.title}\n\n" + "\n".join(f"- {w}" for w in finding.words)))
-    display(report.readable(finding.table))
+for finding in analysis.findings:
+    display(finding, report.readable(finding.table))
 
 # %% [markdown]
 # ## What this many seeds can show
-# The smallest true effect that a number of seeds would detect at 80 % power, given the spread of
-# the differences measured here. Claims below it are not this study's to make.
+# The smallest true effect that a number of seeds would detect at the plan's level and power, given
+# the spread of the differences measured here. Claims below it are not this study's to make.
 
 # %%
-report.power_summary(verdict.contrasts, alpha=0.05, power=0.8)
+report.power_summary(contrasts, plan)
 
 # %% [markdown]
 # ## Tasks
@@ -129,8 +125,9 @@ report.task_table(tasks)
 
 # %% [markdown]
 # ## Calibration and length
-# Calibration on all held-out characters. ECE of a perfectly calibrated model at this many
-# characters stands beside it; below it there is nothing to explain.
+# Calibration on all held-out characters: compare its error with that of a perfectly calibrated
+# model at this many characters, below which there is nothing to explain. Then the loss by length of
+# context: a model that uses its context gains with each row.
 
 # %%
 display(report.calibration_table(runs))
@@ -139,34 +136,21 @@ display(report.by_arm(read_table(results, "lengths"), ["length"], "loss", 4).T)
 # %% [markdown]
 # ## Inside
 # Norms at the input of block 1 by class of character; residual norms; AdamW's second moment by part
-# of the model at the last step; the embedding normalization's own gain and bias.
+# of the model at the last step; the embedding normalization's own gain and bias. Look for how far
+# the arms' residual streams differ in length.
 
 # %%
-for table in report.inside_tables(read_table(results, "token_classes"), curve):
-    display(table)
+display(*report.inside_tables(read_table(results, "token_classes"), curve))
 
 # %% [markdown]
-# ## Where the time went
+# ## What the runs were made with
+# More than one value in a row is worth a look. Then where the time went.
 
 # %%
-report.time_table(results)
-
-# %% [markdown]
-# ## Verdict
-# By the rules of the plan, for each arm, with the numbers they used; then what deviated from it.
+display(report.provenance_table(results), report.time_table(results))
 
 # %%
-kind = standing(design, preregistration)
-display(Markdown(f"{title}\n\n{in_words(verdict, runs, kind)}"))
-deviations = report.deviation_table(preregistration)
-display(report.readable(deviations))
-precedes = plan_precedes(preregistration, [run.provenance["git_commit"] for run in results])
-print(f"plan committed before the runs: {precedes}")
-
-# %%
-tables = {finding.key: records(finding.table) for finding in found}
-content = {"standing": kind, "deviations": records(deviations), **verdict.as_json(), **tables}
-write_json(study_folder(design.name) / "verdict.json", content)
+write_json(study_folder(design.name) / "verdict.json", analysis.as_json())
 path = result_file("03_analysis", design.name)
 write_json(path, study_results(design, results))
 print(shown(path))

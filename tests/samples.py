@@ -6,8 +6,8 @@ from lib.study.record import RunResult
 PERPLEXITY = {"none": [20.0, 22.0], "layernorm": [19.0, 20.0]}
 
 
-def sample_runs(study: Study) -> list[RunResult]:
-    """One completed run per arm and seed; perplexities as in `PERPLEXITY`."""
+def sample_runs(study: Study, perplexity: dict[str, list[float]] = PERPLEXITY) -> list[RunResult]:
+    """One completed run per arm and seed; `perplexity` per arm and seed."""
     return [
         RunResult(
             study=study.name,
@@ -31,7 +31,7 @@ def sample_runs(study: Study) -> list[RunResult]:
             batches=f"batches of seed {seed}",
             final_weights=f"{arm.id} {seed}",
             measures={
-                "perplexity": PERPLEXITY[arm.id][seed],
+                "perplexity": perplexity[arm.id][seed],
                 "perplexity_dev": 20.0,
                 "perplexity_test": 21.0,
                 "accuracy": 0.25 + 0.01 * seed,

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from lib.analysis.paired import t_test
-from lib.analysis.resampling import t_interval
 
 BUDGETS = (100, 150, 300, 600, 1000, 2000)
 """Steps at which arms are compared, as far as the runs go."""
@@ -50,13 +49,11 @@ def efficiency_table(runs: pd.DataFrame, curve: pd.DataFrame, alpha: float) -> p
             common = max(own.iloc[-1], other.iloc[-1])
             logs.append(np.log(first_reached(own, common) / first_reached(other, common)))
             reached += int(own.min() <= other.iloc[-1])
-        ratios = np.array(logs)
-        low, high = np.exp(t_interval(ratios, alpha))
+        test = t_test(logs, alpha)
         rows.append(
-            {"arm": arm, "baseline": baseline, "n": len(ratios)}
-            | {"token_ratio": float(np.exp(ratios.mean())) if len(ratios) else np.nan}
-            | {"t_low": float(low), "t_high": float(high), "t_p": t_test(ratios)}
-            | {"reached": reached}
+            {"arm": arm, "baseline": baseline, "n": test.n}
+            | {"token_ratio": np.exp(test.mean_delta), "t_low": np.exp(test.t_low)}
+            | {"t_high": np.exp(test.t_high), "t_p": test.t_p, "reached": reached}
         )
     return pd.DataFrame(rows)
 
@@ -73,11 +70,6 @@ def budget_table(runs: pd.DataFrame, curve: pd.DataFrame, alpha: float) -> pd.Da
         for step in BUDGETS:
             if arm == baseline or not {(arm, step), (baseline, step)} <= set(losses):
                 continue
-            deltas = (losses[arm, step] - losses[baseline, step]).dropna().to_numpy()
-            low, high = t_interval(deltas, alpha)
-            rows.append(
-                {"arm": arm, "baseline": baseline, "steps": step, "n": len(deltas)}
-                | {"mean_delta": deltas.mean() if len(deltas) else np.nan}
-                | {"t_low": low, "t_high": high}
-            )
+            test = t_test((losses[arm, step] - losses[baseline, step]).dropna(), alpha)
+            rows.append({"arm": arm, "baseline": baseline, "steps": step} | test._asdict())
     return pd.DataFrame(rows)

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from lib.analysis.paired import holm, t_test
-from lib.analysis.resampling import t_interval
 from lib.analysis.stability import learning_rate_sensitivity
 from lib.study.plan import Plan
 
@@ -55,24 +54,19 @@ def sensitivity_table(losses: pd.DataFrame, stability: pd.DataFrame, plan: Plan)
         unstable = judged[judged["within"] == within].groupby(["variant", RATE])["unstable"]
         stable = (unstable.mean() <= plan.instability.tolerated_share).unstack(RATE)
         trouble = ~stable.loc[variants[0]]  # the rates at which the baseline is unstable
-        deltas = {name: values[name] - values[variants[0]] for name in variants}
-        intervals = {name: t_interval(deltas[name].to_numpy(), plan.alpha) for name in variants}
+        deltas = [values[name] - values[variants[0]] for name in variants]
+        tests = [t_test(of_seeds, plan.alpha)._asdict() for of_seeds in deltas]
         table = pd.DataFrame(
             {
                 "variant": variants,
                 "within": within,
-                "n": len(values),
                 "sensitivity": [values[name].mean() for name in variants],
                 "sd": [values[name].std() for name in variants],
-                "mean_delta": [deltas[name].mean() for name in variants],
-                "t_low": [intervals[name].low for name in variants],
-                "t_high": [intervals[name].high for name in variants],
-                "t_p": [t_test(deltas[name].to_numpy()) for name in variants],
                 "stable_rates": [int(stable.loc[name].sum()) for name in variants],
                 "rates": len(trouble),
                 "made_stable": [int(stable.loc[name][trouble].sum()) for name in variants],
             }
-        )
+        ).join(pd.DataFrame(tests))
         table["p_holm"] = np.nan
         table.loc[1:, "p_holm"] = holm(table.loc[1:, "t_p"])
         # Lower sensitivity alone is not enough: an arm that learns less has less to lose.
@@ -99,12 +93,10 @@ def best_rate_table(losses: pd.DataFrame, alpha: float) -> pd.DataFrame:
             best = float(dev.idxmin()) if dev.notna().any() else np.nan
             test = own[own[RATE] == best].set_index("seed")["perplexity_test"]
             baseline = test if baseline is None else baseline
-            deltas = (test - baseline).dropna().to_numpy()
-            low, high = t_interval(deltas, alpha)
+            compared = t_test((test - baseline).dropna(), alpha)
             rows.append(
                 {"variant": variant, "within": within, "best_rate": best}
                 | {"perplexity_dev": dev.min(), "perplexity_test": test.mean(), "sd": test.std()}
-                | {"n": len(deltas), "mean_delta": deltas.mean() if len(deltas) else np.nan}
-                | {"t_low": low, "t_high": high}
+                | compared._asdict()
             )
     return pd.DataFrame(rows)

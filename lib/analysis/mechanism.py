@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import scipy
 from numpy.typing import ArrayLike
-from scipy import stats
 
-from lib.analysis.resampling import Interval
 from lib.study.measures import MEASURES
+from lib.study.plan import ALPHA
 
 STEPS = {
     "fixed scale": ("scale", "none"),
@@ -24,7 +24,7 @@ STEPS = {
 WHOLE = ("layernorm", "none")
 
 
-def ratio_interval(part: ArrayLike, whole: ArrayLike, alpha: float = 0.05) -> Interval:
+def ratio_interval(part: ArrayLike, whole: ArrayLike, alpha: float = ALPHA) -> tuple[float, float]:
     """1 - alpha interval for mean(part) / mean(whole), paired values (n,) (Fieller 1954): the
     ratios r for which a t test does not tell part - r · whole from zero.
 
@@ -34,17 +34,17 @@ def ratio_interval(part: ArrayLike, whole: ArrayLike, alpha: float = 0.05) -> In
     x, y = np.asarray(part, dtype=float), np.asarray(whole, dtype=float)
     n = len(x)
     if n < 2:
-        return Interval(np.nan, np.nan)
-    t = stats.t.ppf(1 - alpha / 2, n - 1)
+        return np.nan, np.nan
+    t = scipy.stats.t.ppf(1 - alpha / 2, n - 1)
     covariance = np.cov(x, y) / n
     # (mean x - r mean y)² ≤ t² var(x - r y) / n is a quadratic in r: a r² - 2 b r + c ≤ 0.
     a = y.mean() ** 2 - t**2 * covariance[1, 1]
     b = x.mean() * y.mean() - t**2 * covariance[0, 1]
     c = x.mean() ** 2 - t**2 * covariance[0, 0]
     if a <= 0:
-        return Interval(np.nan, np.nan)
+        return np.nan, np.nan
     half = np.sqrt(max(b * b - a * c, 0.0))
-    return Interval(float((b - half) / a), float((b + half) / a))
+    return float((b - half) / a), float((b + half) / a)
 
 
 def mechanism_table(runs: pd.DataFrame, measures: list[str], alpha: float) -> pd.DataFrame:

@@ -2,74 +2,31 @@
 
 A contrast is arm - baseline in one measure, seed by seed. The t interval and t test are primary:
 of the intervals, only theirs keeps its coverage with few seeds, provided that deltas are normal.
-Bootstrap intervals stand beside them with the coverage that they have at this n, and the
-sign-flip test, which assumes nothing but symmetry, with the smallest p that it could have given.
+The bootstrap stands beside them with the coverage that it has at this n, and the sign-flip test,
+which assumes nothing but symmetry, with the smallest p that it could have given.
 """
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import scipy
 from numpy.random import Generator
 from numpy.typing import ArrayLike
-from scipy import special, stats
 
-from lib.analysis.power import minimum_detectable_effect, seeds_needed
 from lib.analysis.resampling import (
     Floats,
-    bootstrap_interval,
+    bootstrap,
     finite_deltas,
-    interval_coverage,
+    percentile_coverage,
     sign_flip_test,
-    t_interval,
 )
+from lib.analysis.runs import budget_factors
 from lib.study.errors import unknown
 from lib.study.measures import MEASURES
-
-
-@dataclass(frozen=True)
-class Contrast:
-    """All that is said of one arm against its baseline in one measure, over n paired seeds.
-
-    Means, sds (n - 1), intervals and the minimum detectable effect are in the measure's units.
-    Undefined answers are NaN: all but the counts when n = 0, all that needs a spread when n = 1.
-    When all deltas are equal the spread is 0 and tells nothing of the error: the t interval, t_p,
-    d_z, g_z, tost_p, minimum_detectable_effect and seeds_needed are NaN; the bootstrap intervals
-    shrink to the delta, and sign-flip and Wilcoxon test stay as they are.
-    """
-
-    n: int
-    """Seeds that completed in both arms."""
-    n_dropped: int
-    """Seeds left out, from both arms, because either run diverged (its value is not finite)."""
-    mean_baseline: float
-    sd_baseline: float
-    mean_arm: float
-    sd_arm: float
-    mean_delta: float
-    sd_delta: float
-    t_low: float
-    t_high: float
-    t_coverage: float
-    t_p: float
-    percentile_low: float
-    percentile_high: float
-    percentile_coverage: float
-    bca_low: float
-    bca_high: float
-    bca_coverage: float
-    sign_flip_p: float
-    sign_flip_smallest_p: float
-    wilcoxon_p: float
-    d_z: float
-    g_z: float
-    probability_of_improvement: float
-    tost_p: float
-    minimum_detectable_effect: float
-    """With this n and sd_delta."""
-    seeds_needed: float
-    """To detect the equivalence margin, the planned minimum detectable effect, at this sd_delta."""
+from lib.study.plan import ALPHA, POWER
 
 
 def paired_contrast(
@@ -77,16 +34,21 @@ def paired_contrast(
     arm: ArrayLike,
     rng: Generator,
     *,
-    alpha: float = 0.05,
-    power: float = 0.8,
+    alpha: float = ALPHA,
+    power: float = POWER,
     equivalence_margin: float | None = None,
-    lower_is_better: bool | None = None,
-) -> Contrast:
-    """Compare an arm with its baseline: values (seeds,) of one measure, the same seeds in the
-    same order, NaN where the run diverged.
+) -> dict[str, float]:
+    """Say all there is to say of an arm against its baseline: values (seeds,) of one measure, the
+    same seeds in the same order, NaN where the run diverged. A seed counts, in `n`, when it
+    completed in both arms, else in `n_dropped`.
 
-    `equivalence_margin` is the planned minimum detectable effect, in the measure's units; without
-    it tost_p and seeds_needed are NaN. Without a direction, probability_of_improvement is NaN.
+    Means, sds (n - 1), intervals and the minimum detectable effect are in the measure's units.
+    `equivalence_margin` is the planned minimum detectable effect; `seeds_needed` detect it at this
+    sd_delta, and without it tost_p and seeds_needed are NaN.
+
+    Undefined answers are NaN: all but the counts when n = 0, all that needs a spread when n = 1.
+    When all deltas are equal the spread is 0 and tells nothing of the error: all that rests on it
+    is NaN, the bootstrap interval shrinks to the delta, and the sign-flip test stays as it is.
 
     Raises ValueError when the shapes differ or are not 1-D.
     """
@@ -98,50 +60,25 @@ def paired_contrast(
         )
     completed = np.isfinite(before) & np.isfinite(after)
     before, after = before[completed], after[completed]
-    deltas = _deltas(before, after)
-    n, sd_delta = len(deltas), _sd(deltas)
-
-    smallest = needed = equivalence = np.nan
-    if sd_delta > 0:
-        smallest = minimum_detectable_effect(sd_delta, n, alpha, power)
-    if equivalence_margin is not None:
-        equivalence = tost(deltas, equivalence_margin)
-        needed = (
-            seeds_needed(equivalence_margin, sd_delta, alpha, power) if sd_delta > 0 else needed
-        )
-    t_low, t_high = t_interval(deltas, alpha)
-    percentile_low, percentile_high = bootstrap_interval(deltas, rng, "percentile", alpha)
-    bca_low, bca_high = bootstrap_interval(deltas, rng, "BCa", alpha)
-    sign_flip_p, sign_flip_smallest_p = sign_flip_test(deltas, rng)
-    return Contrast(
-        n=n,
-        n_dropped=len(completed) - n,
-        mean_baseline=_mean(before),
-        sd_baseline=_sd(before),
-        mean_arm=_mean(after),
-        sd_arm=_sd(after),
-        mean_delta=_mean(deltas),
-        sd_delta=sd_delta,
-        t_low=t_low,
-        t_high=t_high,
-        t_coverage=interval_coverage("t", n, alpha),
-        t_p=t_test(deltas),
-        percentile_low=percentile_low,
-        percentile_high=percentile_high,
-        percentile_coverage=interval_coverage("percentile", n, alpha),
-        bca_low=bca_low,
-        bca_high=bca_high,
-        bca_coverage=interval_coverage("BCa", n, alpha),
-        sign_flip_p=sign_flip_p,
-        sign_flip_smallest_p=sign_flip_smallest_p,
-        wilcoxon_p=wilcoxon_test(deltas),
-        d_z=cohens_dz(deltas),
-        g_z=hedges_gz(deltas),
-        probability_of_improvement=paired_probability_of_improvement(deltas, lower_is_better),
-        tost_p=equivalence,
-        minimum_detectable_effect=smallest,
-        seeds_needed=needed,
-    )
+    deltas, margin = _deltas(before, after), equivalence_margin
+    n, sd = len(deltas), _sd(deltas)
+    return {
+        "n_dropped": len(completed) - n,
+        "mean_baseline": _mean(before),
+        "sd_baseline": _sd(before),
+        "mean_arm": _mean(after),
+        "sd_arm": _sd(after),
+        "sd_delta": sd,
+        **t_test(deltas, alpha)._asdict(),
+        **bootstrap(deltas, rng, alpha)._asdict(),
+        "percentile_coverage": percentile_coverage(n, alpha),
+        **sign_flip_test(deltas, rng)._asdict(),
+        "d_z": cohens_dz(deltas),
+        "g_z": hedges_gz(deltas),
+        "tost_p": np.nan if margin is None else tost(deltas, margin),
+        "minimum_detectable_effect": minimum_detectable_effect(sd, n, alpha, power),
+        "seeds_needed": np.nan if margin is None else seeds_needed(margin, sd, alpha, power),
+    }
 
 
 def contrast_table(
@@ -149,12 +86,13 @@ def contrast_table(
     measures: list[str],
     rng: Generator,
     *,
-    alpha: float = 0.05,
-    power: float = 0.8,
+    alpha: float = ALPHA,
+    power: float = POWER,
     equivalence_margins: Mapping[str, float] | None = None,
     pairs: Sequence[tuple[str, str]] | None = None,
 ) -> pd.DataFrame:
-    """One row per measure and pair of arms: arm, baseline, measure, then the fields of `Contrast`.
+    """One row per measure and pair of arms: arm, baseline, measure, `budget` (the factors by which
+    the two sides were trained for another budget; usually ""), then what `paired_contrast` says.
     `runs` is the table of `lib.analysis.runs.tidy`; arms are paired by seed. Without `pairs`, every
     arm that is not its own baseline stands against it. `equivalence_margins` maps measure to
     margin.
@@ -182,29 +120,31 @@ def contrast_table(
                 alpha=alpha,
                 power=power,
                 equivalence_margin=margins.get(measure),
-                lower_is_better=MEASURES[measure].lower_is_better,
             )
-            rows.append({"arm": arm, "baseline": baseline, "measure": measure} | asdict(contrast))
-    columns = ["arm", "baseline", "measure", *(field.name for field in fields(Contrast))]
+            key: dict[str, Any] = {"arm": arm, "baseline": baseline, "measure": measure}
+            key["budget"] = ", ".join(budget_factors(runs, arm, baseline))
+            rows.append(key | contrast)
+    columns = ["arm", "baseline", "measure", "budget", *paired_contrast([], [], rng)]
     return pd.DataFrame(rows, columns=columns)
 
 
-def t_test(deltas: ArrayLike) -> float:
-    """Two-sided p of the paired t test on deltas (n,); NaN when n < 2 or all are equal."""
+class TTest(NamedTuple):
+    n: int
+    mean_delta: float
+    t_low: float
+    t_high: float
+    t_p: float
+
+
+def t_test(deltas: ArrayLike, alpha: float = ALPHA) -> TTest:
+    """Two-sided paired t test on deltas (n,), and the 1 - alpha interval for their mean: mean ±
+    t · sd / √n (Student 1908). NaN but for the mean when n < 2 or all deltas are equal."""
     values = finite_deltas(deltas)
-    return float(stats.ttest_1samp(values, 0).pvalue) if _sd(values) > 0 else np.nan
-
-
-def wilcoxon_test(deltas: ArrayLike) -> float:
-    """Two-sided p of Wilcoxon's signed-rank test on deltas (n,), zeros left out.
-
-    Exact up to n = 50 without ties or zeros, up to n = 13 with them; beyond, the normal
-    approximation (scipy.stats.wilcoxon). NaN when n = 0; 1 when all deltas are zero.
-    """
-    values = finite_deltas(deltas)
-    if not values.any():
-        return 1.0 if len(values) else np.nan
-    return float(stats.wilcoxon(values).pvalue)
+    if not _sd(values) > 0:
+        return TTest(len(values), _mean(values), np.nan, np.nan, np.nan)
+    test = scipy.stats.ttest_1samp(values, 0)
+    low, high = test.confidence_interval(1 - alpha)
+    return TTest(len(values), _mean(values), float(low), float(high), float(test.pvalue))
 
 
 def cohens_dz(deltas: ArrayLike) -> float:
@@ -222,18 +162,8 @@ def hedges_gz(deltas: ArrayLike) -> float:
     m = len(values) - 1
     if m < 2:
         return np.nan
-    correction = np.exp(special.gammaln(m / 2) - special.gammaln((m - 1) / 2)) / np.sqrt(m / 2)
-    return float(correction) * cohens_dz(values)
-
-
-def paired_probability_of_improvement(deltas: ArrayLike, lower_is_better: bool | None) -> float:
-    """Share of seeds in which the arm is better, ties counting half: Agarwal et al. 2021's
-    probability of improvement, within pairs. NaN when n = 0 or the measure has no direction."""
-    values = finite_deltas(deltas)
-    if lower_is_better is None or len(values) == 0:
-        return np.nan
-    better = -values if lower_is_better else values
-    return float(np.mean((1 + np.sign(better)) / 2))
+    gammas = scipy.special.gammaln(m / 2) - scipy.special.gammaln((m - 1) / 2)
+    return float(np.exp(gammas) / np.sqrt(m / 2)) * cohens_dz(values)
 
 
 def tost(deltas: ArrayLike, margin: float) -> float:
@@ -247,23 +177,66 @@ def tost(deltas: ArrayLike, margin: float) -> float:
     values = finite_deltas(deltas)
     if not _sd(values) > 0:
         return np.nan
-    above = stats.ttest_1samp(values, -margin, alternative="greater").pvalue
-    below = stats.ttest_1samp(values, margin, alternative="less").pvalue
+    above = scipy.stats.ttest_1samp(values, -margin, alternative="greater").pvalue
+    below = scipy.stats.ttest_1samp(values, margin, alternative="less").pvalue
     return float(max(above, below))
 
 
 def holm(p: ArrayLike) -> Floats:
     """Adjust the p of a family (m,) so that p ≤ alpha keeps the family-wise error (Holm 1979).
 
-    The k-th smallest becomes the largest of (m - i + 1) p_(i) over i ≤ k, at most 1. A NaN stays
-    NaN and counts in m: a test that was planned is not taken back because it could not be made.
+    A NaN stays NaN and counts in m: a test that was planned is not taken back because it could not
+    be made.
     """
+    # Here, because it takes half a second to import.
+    from statsmodels.stats.multitest import multipletests  # type: ignore[import-untyped]
+
     values = np.asarray(p, dtype=float)
-    order = np.argsort(values)  # NaN last
-    steps = values[order] * np.arange(len(values), 0, -1)
-    adjusted = np.empty_like(values)
-    adjusted[order] = np.minimum(1, np.maximum.accumulate(steps))
-    return adjusted
+    if not len(values):
+        return values
+    adjusted = multipletests(np.nan_to_num(values, nan=1.0), method="holm")[1]
+    return np.where(np.isnan(values), np.nan, adjusted)
+
+
+def t_test_power(d_z: float, n: int, alpha: float = ALPHA) -> float:
+    """Probability that n seeds give a two-sided p ≤ alpha when the true effect is `d_z`, mean over
+    standard deviation of the deltas (Cohen 1988, ch. 2).
+
+    Not by statsmodels: for n of 2 to 4 it takes scipy's lower tail of the noncentral t, which is
+    NaN there, and then solves for a wrong effect. Turning the sign avoids that tail.
+    """
+    critical, shift = scipy.stats.t.isf(alpha / 2, n - 1), d_z * n**0.5
+    return float(np.sum(scipy.stats.nct.sf(critical, n - 1, [shift, -shift])))
+
+
+def minimum_detectable_effect(
+    sd: float, n: int, alpha: float = ALPHA, power: float = POWER
+) -> float:
+    """Smallest true effect that n seeds detect with probability `power`, in the units of `sd`, the
+    standard deviation of the deltas. NaN when n < 2 or there is no spread.
+
+    With the sd of the very same sample it tells how fine the study could see; it says nothing
+    about whether the observed delta is real. On few seeds it is itself uncertain: with 5, the true
+    sd may, at 95 % confidence, be 0.60 to 2.87 times as large.
+    """
+    if n < 2 or not sd > 0:
+        return np.nan
+    # A noncentrality of ten critical values leaves no probability below the first of them.
+    upper = 10 * (scipy.stats.t.isf(alpha / 2, n - 1) + 3) / n**0.5
+    found = scipy.optimize.brentq(lambda d_z: t_test_power(d_z, n, alpha) - power, 0, upper)
+    return sd * float(found)
+
+
+def seeds_needed(effect: float, sd: float, alpha: float = ALPHA, power: float = POWER) -> float:
+    """Smallest number of seeds, at least 2, that detects `effect` with probability `power`; NaN
+    without an effect or without spread."""
+    if not (abs(effect) > 0 and sd > 0):
+        return np.nan
+    d_z = abs(effect) / sd
+    # The z test's sample size, doubled, is beyond what the t test needs on top of it.
+    z_test = ((scipy.stats.norm.isf(alpha / 2) + scipy.stats.norm.ppf(power)) / d_z) ** 2
+    sizes = range(2, 2 * int(z_test) + 100)
+    return sizes[bisect_left(sizes, power, key=lambda n: t_test_power(d_z, n, alpha))]
 
 
 def _deltas(before: Floats, after: Floats) -> Floats:

@@ -1,29 +1,30 @@
-"""Inference by resampling: bootstrap intervals and what they cover, the sign-flip test, and
-bootstraps that keep seeds whole or cross them with items.
+"""Inference by resampling: the percentile bootstrap and what it covers, the sign-flip test, and a
+bootstrap that crosses seeds with items.
 
 Every function that draws takes a `numpy.random.Generator`; the same state gives the same answer,
 and the order of the seeds never matters.
 """
 
 from functools import cache
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
+import scipy
 from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+
+from lib.study.plan import ALPHA
 
 RESAMPLES = 9_999
-LARGEST_EXACT_N = 20
-"""Up to here the sign-flip test enumerates all 2^n sign patterns, about a million."""
 
 Floats = NDArray[np.float64]
-BootstrapMethod = Literal["percentile", "BCa"]
 
 
-class Interval(NamedTuple):
-    low: float
-    high: float
+class Bootstrap(NamedTuple):
+    percentile_low: float
+    percentile_high: float
+    bootstrap_p: float
 
 
 class Estimate(NamedTuple):
@@ -33,8 +34,8 @@ class Estimate(NamedTuple):
 
 
 class SignFlip(NamedTuple):
-    p: float
-    smallest_p: float
+    sign_flip_p: float
+    sign_flip_smallest_p: float
 
 
 def finite_deltas(deltas: ArrayLike) -> Floats:
@@ -48,43 +49,36 @@ def finite_deltas(deltas: ArrayLike) -> Floats:
     return np.sort(values)
 
 
-def t_interval(deltas: ArrayLike, alpha: float = 0.05) -> Interval:
-    """1 - alpha interval for the mean of normal deltas (n,): mean ± t · sd / √n (Student 1908).
+def bootstrap(deltas: ArrayLike, rng: Generator, alpha: float = ALPHA) -> Bootstrap:
+    """1 - alpha percentile interval for the mean of deltas (n,) from `RESAMPLES` resamples (Efron &
+    Tibshirani 1993, section 13.3), and the two-sided p that inverts it: twice the share of
+    resampled means on the other side of zero, the sample itself counted in.
 
-    NaN when n < 2 or all deltas are equal: there is no spread to tell the error from.
-    """
-    values = finite_deltas(deltas)
-    if len(values) < 2 or np.ptp(values) == 0:
-        return Interval(np.nan, np.nan)
-    low, high = _t_bounds(values, alpha)
-    return Interval(float(low), float(high))
-
-
-def bootstrap_interval(
-    deltas: ArrayLike,
-    rng: Generator,
-    method: BootstrapMethod = "percentile",
-    alpha: float = 0.05,
-) -> Interval:
-    """1 - alpha bootstrap interval for the mean of deltas (n,), from `RESAMPLES` resamples.
-
-    `percentile`: Efron & Tibshirani 1993, section 13.3. `BCa`: bias-corrected and accelerated,
-    Efron 1987. With few seeds both are too narrow; print `interval_coverage` beside them.
-    NaN when n < 2. When all deltas are equal every resample has their mean, and so have both ends
-    of either interval.
+    With few seeds the interval is too narrow and p too small; print `percentile_coverage` beside
+    them. NaN when n < 2. When all deltas are equal, both ends are their mean and p is NaN.
     """
     values = finite_deltas(deltas)
     if len(values) < 2:
-        return Interval(np.nan, np.nan)
+        return Bootstrap(np.nan, np.nan, np.nan)
     if np.ptp(values) == 0:
-        return Interval(float(values[0]), float(values[0]))
-    low, high = _bootstrap_bounds(values, rng, method, alpha, RESAMPLES)
-    return Interval(float(low), float(high))
+        return Bootstrap(float(values[0]), float(values[0]), np.nan)
+    result = scipy.stats.bootstrap(
+        (values,),
+        np.mean,
+        n_resamples=RESAMPLES,
+        confidence_level=1 - alpha,
+        method="percentile",
+        rng=rng,
+    )
+    low, high = result.confidence_interval
+    means = result.bootstrap_distribution
+    beyond = 1 + min(np.count_nonzero(means <= 0), np.count_nonzero(means >= 0))
+    return Bootstrap(float(low), float(high), float(min(1.0, 2 * beyond / (1 + RESAMPLES))))
 
 
 @cache
-def interval_coverage(method: Literal["t"] | BootstrapMethod, n: int, alpha: float = 0.05) -> float:
-    """Share of nominal 1 - alpha intervals that hold the true mean, for n normal deltas.
+def percentile_coverage(n: int, alpha: float = ALPHA) -> float:
+    """Share of 1 - alpha percentile intervals that hold the true mean, for n normal deltas.
 
     Simulated from 4000 samples (standard error below 0.01) by a generator of its own, so the
     answer is always the same; computed once per n. NaN when n < 2.
@@ -96,93 +90,47 @@ def interval_coverage(method: Literal["t"] | BootstrapMethod, n: int, alpha: flo
     # In blocks: scipy draws one set of resamples for all the samples that it is given at once,
     # and a single set would make their errors common.
     for _ in range(40):
-        samples = rng.standard_normal((100, n))
-        if method == "t":
-            low, high = _t_bounds(samples, alpha)
-        else:
-            low, high = _bootstrap_bounds(samples, rng, method, alpha, resamples=999)
+        low, high = scipy.stats.bootstrap(
+            (rng.standard_normal((100, n)),),
+            np.mean,
+            n_resamples=999,
+            confidence_level=1 - alpha,
+            method="percentile",
+            axis=-1,
+            rng=rng,
+        ).confidence_interval
         hits.append(np.mean((low <= 0) & (high >= 0)))
     return float(np.mean(hits))
-
-
-def _t_bounds(samples: Floats, alpha: float) -> tuple[Floats, Floats]:
-    """Bounds (...) of the mean of samples (..., n)."""
-    interval = stats.ttest_1samp(samples, 0, axis=-1).confidence_interval(1 - alpha)
-    return np.asarray(interval.low), np.asarray(interval.high)
-
-
-def _bootstrap_bounds(
-    samples: Floats, rng: Generator, method: BootstrapMethod, alpha: float, resamples: int
-) -> tuple[Floats, Floats]:
-    """Bounds (...) of the mean of samples (..., n)."""
-    interval = stats.bootstrap(
-        (samples,),
-        np.mean,
-        n_resamples=resamples,
-        confidence_level=1 - alpha,
-        method=method,
-        axis=-1,
-        rng=rng,
-    ).confidence_interval
-    return np.asarray(interval.low), np.asarray(interval.high)
 
 
 def sign_flip_test(deltas: ArrayLike, rng: Generator) -> SignFlip:
     """Two-sided p of the mean of deltas (n,) when each sign is a fair coin (Fisher 1935, § 21),
     and the smallest p that these seeds could have given.
 
-    Exact up to n = 20, by enumeration: the smallest p is 2 / 2^m with m deltas that are not zero,
-    2 / 2^n without ties. Beyond it from `RESAMPLES` random sign patterns, the observed one counted
-    in (Phipson & Smyth 2010). NaN when n = 0; p is 1 when n = 1 or all deltas are zero.
+    Exact up to n = 13, by enumeration: the smallest p is 2 / 2^m with m deltas that are not zero.
+    Beyond it from `RESAMPLES` random sign patterns, the observed one counted in (Phipson & Smyth
+    2010). NaN when n = 0; p is 1 when n = 1 or all deltas are zero.
     """
     values = finite_deltas(deltas)
-    n = len(values)
-    if n == 0:
-        return SignFlip(np.nan, np.nan)
-    # Sums that are equal but for rounding are ties, and a tie counts as extreme.
-    threshold = abs(values.sum()) - 1e-9 * np.abs(values).sum()
-    if n > LARGEST_EXACT_N:
-        signs = rng.choice([-1.0, 1.0], size=(RESAMPLES, n))
-        hits = np.count_nonzero(np.abs(signs @ values) >= threshold)
-        return SignFlip((1 + hits) / (1 + RESAMPLES), 1 / (1 + RESAMPLES))
-    sums = np.zeros(1)
-    for value in values:
-        sums = np.concatenate([sums + value, sums - value])
-    smallest = min(1.0, 2.0 / 2 ** int(np.count_nonzero(values)))
-    return SignFlip(float(np.mean(np.abs(sums) >= threshold)), smallest)
+    scale = np.abs(values).sum()
+    if len(values) < 2 or scale == 0:
+        p = 1.0 if len(values) else np.nan
+        return SignFlip(p, p)
 
+    def mean(flipped: Floats, axis: int) -> Floats:
+        """Rounded, so that sums that are equal on paper are ties; a tie counts as extreme."""
+        return np.asarray(np.round(flipped.sum(axis=axis) / scale, 9))
 
-def interquartile_mean(scores: ArrayLike) -> float:
-    """Mean of the middle half of all scores, of any shape (Agarwal et al. 2021, section 4.3).
-
-    The lowest and highest ⌊N/4⌋ of N are left out. ValueError unless all are finite.
-    """
-    values = np.asarray(scores, dtype=float)
-    if values.size == 0 or not np.isfinite(values).all():
-        raise ValueError(f"scores of shape {values.shape} must be finite, and one at least")
-    return float(stats.trim_mean(values, 0.25, axis=None))
-
-
-def iqm_interval(deltas: ArrayLike, rng: Generator, alpha: float = 0.05) -> Estimate:
-    """Interquartile mean of deltas (seeds, tasks) and its 1 - alpha percentile interval.
-
-    Seeds are resampled whole, all tasks of a seed together, because a run's tasks share its
-    weights; the tasks are fixed. Seeds with a value that is not finite (diverged runs) are left
-    out. Without a seed all is NaN; with one, the interval is.
-    """
-    values = _rows_in_order(np.asarray(deltas, dtype=float))
-    values = values[np.isfinite(values).all(axis=1)]
-    n = len(values)
-    if n < 2:
-        return Estimate(interquartile_mean(values) if n else np.nan, np.nan, np.nan)
-    drawn = values[rng.integers(n, size=(RESAMPLES, n))]  # (RESAMPLES, seeds, tasks)
-    means = stats.trim_mean(drawn.reshape(RESAMPLES, -1), 0.25, axis=1)
-    low, high = np.quantile(means, [alpha / 2, 1 - alpha / 2])
-    return Estimate(interquartile_mean(values), float(low), float(high))
+    test = scipy.stats.permutation_test(
+        (values,), mean, permutation_type="samples", vectorized=True, n_resamples=RESAMPLES, rng=rng
+    )
+    exact = 2 ** len(values) <= RESAMPLES
+    smallest = 2 / 2 ** np.count_nonzero(values) if exact else 2 / (1 + RESAMPLES)
+    return SignFlip(float(test.pvalue), float(smallest))
 
 
 def crossed_bootstrap(
-    correct_arm: ArrayLike, correct_baseline: ArrayLike, rng: Generator, alpha: float = 0.05
+    correct_arm: ArrayLike, correct_baseline: ArrayLike, rng: Generator, alpha: float = ALPHA
 ) -> Estimate:
     """Difference in accuracy arm - baseline and its 1 - alpha percentile interval over seeds and
     items, from whether each was answered correctly, booleans (seeds, items) paired in both.
@@ -209,6 +157,30 @@ def crossed_bootstrap(
     ]
     low, high = np.quantile(means, [alpha / 2, 1 - alpha / 2])
     return Estimate(float(deltas.mean()), float(low), float(high))
+
+
+def suite_contrasts(runs: pd.DataFrame, items: pd.DataFrame, rng: Generator) -> pd.DataFrame:
+    """Contrast every arm with its baseline over all questions of the task suite, with seeds and
+    questions resampled: arm, shots (zero or few), seeds, then value, low and high. `items` are the
+    joined answers of all runs."""
+    rows = []
+    for arm, baseline in runs.drop_duplicates("arm").set_index("arm")["baseline"].items():
+        for shots, few in (("zero", False), ("few", True)):
+            asked = items[(items["shots"] > 0) == few] if len(items) else items
+            if arm == baseline or asked.empty:
+                continue
+            own, other = (
+                asked[asked["arm"] == name].pivot(
+                    index="seed", columns=["task", "item"], values="correct"
+                )
+                for name in (arm, baseline)
+            )
+            # Only a seed that completed in both arms was asked in both.
+            seeds = own.index.intersection(other.index)
+            if len(seeds):
+                found = crossed_bootstrap(own.loc[seeds], other.loc[seeds], rng)._asdict()
+                rows.append({"arm": arm, "shots": shots, "seeds": len(seeds)} | found)
+    return pd.DataFrame(rows)
 
 
 def _rows_in_order(values: Floats) -> Floats:

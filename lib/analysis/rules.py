@@ -1,11 +1,14 @@
-"""The plan's decision rules and what evidence means for its hypotheses."""
+"""The plan's decision rules, and what the evidence means for its hypotheses."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from lib.study.measures import ACCURACIES, MEASURES
 from lib.study.plan import Plan
 
-Direction = Literal["improvement", "regression", "none"]
+Direction = Literal["improvement", "regression", "none", "undefined"]
+"""A significant change for the better or worse, none, or that it could not be tested."""
 
 
 @dataclass(frozen=True)
@@ -16,13 +19,16 @@ class Evidence:
     baseline_stable: bool
     arm_stable: bool
     accuracy: dict[str, Direction]
-    """Per primary measure: the significant change (adjusted p below alpha), or none."""
+    """Per primary measure."""
     accuracy_change: dict[str, float]
     """Per primary measure: mean paired difference."""
     calibration: Direction
-    """Significant change of the calibration error; improvement: it fell."""
+    """Of the calibration error; improvement: it fell."""
     throughput_change: float
     """Relative change of training speed; -0.02: two percent slower."""
+    throughput_noise: float | None = None
+    """Largest relative difference between repeated measurements of one arm, each made alone and
+    alternating with the other's; None: speed was not measured so, and decides nothing."""
 
 
 @dataclass(frozen=True)
@@ -31,60 +37,119 @@ class Decision:
 
     arm: str
     rule: str
-    decision: Literal["keep the baseline", "adopt the arm", "replicate before adopting"]
+    decision: Literal[
+        "keep the baseline", "adopt the arm", "replicate before adopting", "undecided"
+    ]
     reason: str
 
 
 def decide(evidence: Evidence, plan: Plan) -> Decision:
     """Apply the rules in order; exactly one fires for any evidence.
 
-    R1 regression with a stable baseline, R2 improvement with a stable baseline, R3–R5 an unstable
-    baseline (the arm stable at a bearable cost; at too high a cost; not stable), R6–R8 nothing
-    significant in accuracy with a stable baseline (calibration, throughput and simplicity break the
-    tie).
+    With a stable baseline: R1 worse in a primary measure, R0 a primary measure without a test, R2
+    better in one, and where the primary measures show nothing, R6 better calibration, R7 faster
+    (beyond the noise and the plan's margin), R8 a tie, which keeps the baseline. With an unstable
+    one: R5 the arm does not cure it, R0 a cost without an interval, R4 too high a cost, R3 a
+    bearable one.
     """
-    e, changes = evidence, set(evidence.accuracy.values())
-    loss = max([0.0, *(-change for change in e.accuracy_change.values())])
+    e, margin = evidence, plan.cost.throughput
+
+    def measures(what: Direction) -> str:
+        return ", ".join(MEASURES[name].label for name, d in e.accuracy.items() if d == what)
 
     def decision(rule: str, what: str, reason: str) -> Decision:
         return Decision(e.arm, rule, what, reason)  # type: ignore[arg-type]
 
     keep, adopt = "keep the baseline", "adopt the arm"
+    untested = "no adjusted p (no family of the plan, fewer than two pairs, or no spread)"
+    undefined = f"{untested} of {measures('undefined')}"
     if e.baseline_stable:
-        if "regression" in changes:
-            return decision("R1", keep, "it loses accuracy and the baseline trains stably")
-        if "improvement" in changes:
+        if lost := measures("regression"):
+            return decision("R1", keep, f"it is worse in {lost} and the baseline trains stably")
+        if measures("undefined"):
+            return decision("R0", "undecided", undefined)
+        if gained := measures("improvement"):
             return decision(
                 "R2",
                 "replicate before adopting",
-                "it gains accuracy, but the baseline trains stably: the plan adopts an arm only "
-                "for the instability it removes",
+                f"it is better in {gained}, but the baseline trains stably: the plan adopts an arm "
+                "only for the instability it removes",
             )
         if e.calibration == "improvement":
-            return decision(
-                "R6", adopt, "accuracy does not tell them apart; its calibration is better"
-            )
-        if e.calibration == "none" and e.throughput_change > plan.cost.throughput:
-            return decision("R7", adopt, "neither accuracy nor calibration tells; it is faster")
-        return decision("R8", keep, "nothing speaks for the extra layer")
+            return decision("R6", adopt, "only its calibration tells them apart, and it is better")
+        beyond = e.throughput_noise is not None and (
+            e.throughput_change > max(margin, e.throughput_noise)
+        )
+        if e.calibration == "none" and beyond:
+            return decision("R7", adopt, "only its speed tells them apart, and it is faster")
+        return decision("R8", keep, "a tie: nothing speaks for the extra layer")
     if not e.arm_stable:
         return decision("R5", keep, "the baseline is unstable and the arm does not cure it")
-    if loss > plan.cost.accuracy or -e.throughput_change > plan.cost.throughput:
-        return decision("R4", keep, "it removes instability, at more than the pre-registered cost")
-    return decision("R3", adopt, "it removes instability within the pre-registered cost")
+    if measures("undefined"):
+        return decision(
+            "R0", "undecided", f"it removes instability, at a cost unknown: {undefined}"
+        )
+    losses = [-MEASURES[name].gain(e.accuracy_change[name]) for name in _accuracies(e)]
+    slower = e.throughput_noise is not None and (
+        -e.throughput_change > max(margin, e.throughput_noise)
+    )
+    if slower or max(losses, default=0.0) > plan.cost.accuracy:
+        return decision("R4", keep, "it removes instability, at more than the planned cost")
+    return decision("R3", adopt, "it removes instability within the planned cost")
 
 
-def hypotheses(evidence: Evidence) -> dict[str, str]:
-    """Say of each hypothesis what one arm's evidence means for it."""
-    changes = set(evidence.accuracy.values())
-    h0 = "not tested: the baseline is unstable"
-    if not changes:
-        h0 = "not tested: no primary measure was taken"
-    h1a = h0
-    if evidence.baseline_stable and changes:
-        h0 = "rejected" if changes - {"none"} else "not rejected"
-        h1a = "supported" if "regression" in changes else "not supported"
-    h1b = "not tested: the baseline is stable"
-    if not evidence.baseline_stable:
-        h1b = "supported" if evidence.arm_stable else "not supported"
-    return {"H0": h0, "H1a": h1a, "H1b": h1b}
+def _accuracies(evidence: Evidence) -> list[str]:
+    return [name for name in evidence.accuracy if name in ACCURACIES]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a study says to one hypothesis."""
+
+    answer: str
+    """rejected, not rejected, supported, supported in part, not supported, not tested."""
+    reason: str
+
+
+def hypotheses(
+    evidence: Sequence[Evidence], sensitivity: Mapping[str, str] | None = None
+) -> dict[str, Answer]:
+    """Answer each hypothesis once, from all arms that hold the layer.
+
+    H0 is rejected when an arm's accuracy changed significantly beside a stable baseline; H1a asks
+    the same of a loss. H1b is about arms beside an unstable baseline, or, for a study over learning
+    rates, about `sensitivity`: the answer per variant of
+    `lib.analysis.learning_rate.sensitivity_table`.
+    """
+    h0, h1a, h1b = {}, {}, {}
+    for e in evidence:
+        found = {e.accuracy[name] for name in _accuracies(e)}
+        if not e.baseline_stable:
+            h0[e.arm] = h1a[e.arm] = "not tested: the baseline is unstable"
+            h1b[e.arm] = "supported" if e.arm_stable else "not supported"
+            continue
+        h1b[e.arm] = "not tested: the baseline is stable"
+        if not found - {"undefined"}:
+            h0[e.arm] = h1a[e.arm] = "not tested: no accuracy has an adjusted p"
+        else:
+            h0[e.arm] = "rejected" if found & {"improvement", "regression"} else "not rejected"
+            h1a[e.arm] = "supported" if "regression" in found else "not supported"
+    return {
+        "H0": _one_answer(h0, "rejected", some="rejected"),
+        "H1a": _one_answer(h1a, "supported"),
+        "H1b": _one_answer(h1b if sensitivity is None else sensitivity, "supported"),
+    }
+
+
+def _one_answer(cases: Mapping[str, str], yes: str, some: str = "") -> Answer:
+    """Sum up the answers of several cases (arm or variant → answer), each of them in the reason."""
+    grouped: dict[str, list[str]] = {}
+    for case, answer in cases.items():
+        grouped.setdefault(answer, []).append(case)
+    reason = "; ".join(f"{answer} ({', '.join(names)})" for answer, names in grouped.items())
+    tested = [answer for answer in grouped if not answer.startswith("not tested")]
+    if not tested:
+        return Answer("not tested", reason or "no arm of the plan's first family")
+    if len(tested) == 1:
+        return Answer(tested[0], reason)
+    return Answer(some or f"{yes} in part", reason)

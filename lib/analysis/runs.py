@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +11,7 @@ import pandas as pd
 from pydantic import ValidationError
 
 from lib.study.config import Study, arm_id
+from lib.study.fields import ModelConfig
 from lib.study.measures import MEASURES
 from lib.study.paths import run_folder, shown
 from lib.study.plan import load_plan, require_stamps
@@ -60,7 +61,8 @@ def read_result(path: Path) -> RunResult:
 
 def check(study: Study, results: Iterable[RunResult]) -> None:
     """Raise ResultError unless the runs belong to this study and may be compared: equal study
-    and corpus hash, device, precision, threads and torch; equal tokens; paired by seed."""
+    and corpus hash, device, threads and torch; paired by seed; and wherever the parameters ask for
+    the same budget, the same tokens, steps, batches and precision."""
     runs = list(results)
     for run in runs:
         expected = study.arm(run.arm).config.model_dump()
@@ -74,49 +76,60 @@ def check(study: Study, results: Iterable[RunResult]) -> None:
             reason = "; ".join(differing) or f"its study hash is {run.study_hash[:12]}"
             raise _offence(run, f"was made with other parameters: {reason}")
 
-    for field in ("device", "precision", "threads"):
-        _require_equal(field, [(run, None, run.provenance[field]) for run in runs])
-    _require_equal("torch", [(run, None, run.provenance["packages"]["torch"]) for run in runs])
-    _require_equal(
-        "corpus_sha256", [(run, run.config["corpus"]["source"], run.corpus_sha256) for run in runs]
-    )
-
     completed = [run for run in runs if run.status == "completed"]
-    contexts = [
-        [run.config["model"]["block_size"], run.config["corpus"]["source"]] for run in completed
-    ]
+    _require_equal("device", runs, value=lambda run: run.provenance["device"])
+    _require_equal("threads", runs, value=lambda run: run.provenance["threads"])
+    _require_equal("torch", runs, value=lambda run: run.provenance["packages"]["torch"])
+    _require_equal("corpus_sha256", runs, "corpus.source")
+    _require_equal("suite_hash", completed, "model.block_size", "corpus.source")
+    _require_equal("measures", completed, value=lambda run: ", ".join(sorted(run.measures)))
+    _require_equal("initial_weights", runs, "seed", *_OUTSIDE_THE_LAYER)
     _require_equal(
-        "suite_hash",
-        [(run, group, run.suite_hash) for run, group in zip(completed, contexts, strict=True)],
+        "precision", runs, "training.precision", value=lambda run: run.provenance["precision"]
     )
-    _require_equal("measures", [(run, None, ", ".join(sorted(run.measures))) for run in completed])
-    _require_equal(
-        "tokens",
-        [(run, run.levels | {"model.embedding_norm": None}, run.tokens) for run in completed],
-    )
-    _require_equal(
-        "initial_weights",
-        [
-            (run, [run.seed, run.config["model"] | {"embedding_norm": None}], run.initial_weights)
-            for run in runs
-        ],
-    )
-    _require_equal(
-        "batches",
-        [(run, [run.seed, run.config["corpus"], run.tokens], run.batches) for run in completed],
-    )
+    _require_equal("steps", completed, "training.iterations")
+    _require_equal("tokens", completed, *_TOKENS)
+    _require_equal("batches", completed, "seed", *_TOKENS, *_CORPUS)
 
 
-def _require_equal(field: str, rows: list[tuple[RunResult, Any, Any]]) -> None:
-    """Given (run, group, value), refuse the first run whose value is not its group's usual one."""
-    groups: dict[str, list[tuple[RunResult, Any]]] = {}
-    for run, group, value in rows:
-        groups.setdefault(json.dumps(group, sort_keys=True), []).append((run, value))
+_OUTSIDE_THE_LAYER = [f"model.{x}" for x in ModelConfig.model_fields if x != "embedding_norm"]
+_TOKENS = ("training.iterations", "training.batch_size", "model.block_size")
+_CORPUS = ("corpus.source", "corpus.fraction")
+BUDGET = (*_TOKENS, *_CORPUS, "training.precision")
+"""Parameters that decide how much of what an arm is trained on, and how precisely."""
+
+
+def budget_factors(runs: pd.DataFrame, arm: str, baseline: str) -> list[str]:
+    """Name the factors that give the two sides of a contrast different budgets, from the tidy
+    table. Without one, `check` has made sure that their budgets are equal."""
+    of = runs.drop_duplicates("arm").set_index("arm")
+    return [name for name in BUDGET if name in of and of.at[arm, name] != of.at[baseline, name]]
+
+
+def _require_equal(
+    field: str,
+    runs: list[RunResult],
+    *within: str,
+    value: Callable[[RunResult], Any] | None = None,
+) -> None:
+    """Among runs with the same `within` (dotted parameters, or seed), refuse the first whose value
+    (its field, unless said otherwise) is not the usual one."""
+    value = value or (lambda run: getattr(run, field))
+    groups: dict[str, list[RunResult]] = {}
+    for run in runs:
+        asked = [_asked(run, name) for name in within]
+        groups.setdefault(json.dumps(asked), []).append(run)
     for members in groups.values():
-        usual = Counter(value for _, value in members).most_common(1)[0][0]
-        for run, value in members:
-            if value != usual:
-                raise _offence(run, f"has {field} {value!r} and the others have {usual!r}")
+        usual = Counter(value(run) for run in members).most_common(1)[0][0]
+        for run in members:
+            if value(run) != usual:
+                raise _offence(run, f"has {field} {value(run)!r} and the others have {usual!r}")
+
+
+def _asked(run: RunResult, name: str) -> Any:
+    """Return what a run was asked for: its seed, or a dotted parameter."""
+    section, _, field = name.partition(".")
+    return run.config[section].get(field) if field else run.seed
 
 
 def _offence(run: RunResult, reason: str) -> ResultError:
@@ -124,12 +137,6 @@ def _offence(run: RunResult, reason: str) -> ResultError:
         f"run {run.arm} seed {run.seed} {reason}. To make it anew, delete "
         f"runs/{run.study}/{run.arm}/seed-{run.seed}/result.json and rerun ./run_all.sh"
     )
-
-
-def variant_and_setting(levels: dict[str, Any]) -> dict[str, str]:
-    """Split an arm's levels into what is compared and what it is compared within."""
-    first, rest = dict(list(levels.items())[:1]), dict(list(levels.items())[1:])
-    return {"variant": arm_id(first), "setting": arm_id(rest) if rest else ""}
 
 
 def other_settings(runs: pd.DataFrame, study: Study, factor: str) -> pd.Series:
@@ -147,10 +154,12 @@ def tidy(results: Iterable[RunResult]) -> pd.DataFrame:
         {
             "arm": run.arm,
             "baseline": run.baseline,
-            **variant_and_setting(run.levels),
+            "variant": run.variant,
+            "setting": run.setting,
             "seed": run.seed,
             "status": run.status,
             "diverged_at": run.diverged_at,
+            **{name: _asked(run, name) for name in BUDGET},
             **run.levels,
             **dict.fromkeys(MEASURES, np.nan),
             **{name: np.nan if v is None else v for name, v in run.measures.items()},
@@ -161,12 +170,17 @@ def tidy(results: Iterable[RunResult]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def taken(measures: Iterable[str], runs: pd.DataFrame) -> list[str]:
+    """Keep the measures that at least one run has."""
+    return [name for name in measures if name in runs and runs[name].notna().any()]
+
+
 def read_table(results: Iterable[RunResult], name: str) -> pd.DataFrame:
     """Join one of the tables that results hold, with arm, variant, setting and seed; a run that
     diverged has none."""
     parts = [
         pd.DataFrame(run.tables[name]).assign(
-            arm=run.arm, seed=run.seed, **variant_and_setting(run.levels)
+            arm=run.arm, seed=run.seed, variant=run.variant, setting=run.setting
         )
         for run in results
         if name in run.tables
@@ -179,7 +193,7 @@ def read_parquet(study: Study, name: Literal["trace", "curve", "items"]) -> pd.D
     runs, with arm, variant, setting and seed."""
     parts = [
         pd.read_parquet(run_folder(study.name, arm.id, seed) / f"{name}.parquet").assign(
-            arm=arm.id, seed=seed, **variant_and_setting(arm.levels)
+            arm=arm.id, seed=seed, variant=arm.variant, setting=arm.setting
         )
         for arm in study.arms()
         for seed in study.seeds

@@ -6,22 +6,23 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lib.analysis.power import power_table
-from lib.analysis.runs import last_point
-from lib.study.measures import MEASURES
-from lib.study.plan import Plan
+from lib.analysis.paired import minimum_detectable_effect
+from lib.analysis.runs import last_point, taken
+from lib.study.measures import MEASURES, Measure, measures_in
+from lib.study.plan import ALPHA, POWER, Plan
 from lib.study.record import RunResult
 
 
 def summary_table(runs: pd.DataFrame) -> pd.DataFrame:
     """Mean ± standard deviation (n - 1) per arm and measure, over completed runs, from the tidy
-    table of `lib.study.record.tidy`. Diverged runs are counted beside them, never averaged in."""
+    table of `lib.analysis.runs.tidy`. Diverged runs are counted beside them, never averaged in."""
     rows = {}
     for arm, group in runs.groupby("arm", sort=False):
         completed = group[group["status"] == "completed"]
         row = {"runs": str(len(group)), "diverged": str(len(group) - len(completed))}
-        for name, measure in MEASURES.items():
-            row[measure.label] = mean_and_sd(completed[name].dropna(), measure.digits)
+        for name in measures_in("summary"):
+            measure = MEASURES[name]
+            row[measure.title] = mean_and_sd(completed[name].dropna(), measure.digits)
         rows[arm] = row
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("arm")
 
@@ -50,17 +51,29 @@ def delta_table(runs: pd.DataFrame, measure: str) -> pd.DataFrame:
     return deltas.assign(mean=deltas.mean(axis=1), sd=deltas.std(axis=1)).rename_axis("arm")
 
 
+def seed_tables(runs: pd.DataFrame) -> list[pd.DataFrame]:
+    """Write the differences of every seed, one table per measure of the comparison."""
+    return [
+        readable(
+            delta_table(runs, name)
+            .rename_axis(f"{MEASURES[name].label}: arm - baseline")
+            .reset_index(),
+            MEASURES[name].digits,
+        )
+        for name in taken(measures_in("comparison"), runs)
+    ]
+
+
 def takeaway(runs: pd.DataFrame, measure: str = "perplexity") -> str:
     """Say, for each arm, how many seeds it improved and by how much; no claim beyond the sample."""
-    label, lower = MEASURES[measure].label, MEASURES[measure].lower_is_better
-    digits = MEASURES[measure].digits
+    of = MEASURES[measure]
     sentences = []
     for arm, row in delta_table(runs, measure).iterrows():
         deltas = row.drop(["mean", "sd"]).dropna()
-        better = int(((deltas < 0) if lower else (deltas > 0)).sum())
-        change = f"{row['mean']:+.{digits}f}" if len(deltas) else "n/a"
+        better = sum(of.gain(delta) > 0 for delta in deltas)
+        change = of.text(row["mean"], "+") if len(deltas) else "n/a"
         sentences.append(
-            f"{arm}: {label} better than its baseline for {better} of {len(deltas)} seeds, "
+            f"{arm}: {of.label} better than its baseline for {better} of {len(deltas)} seeds, "
             f"mean change {change}."
         )
     return "\n".join(sentences) or "One arm: nothing to compare."
@@ -71,10 +84,9 @@ def run_takeaway(result: RunResult) -> str:
     run = f"{result.arm}, seed {result.seed}"
     if result.diverged_at is not None:
         return f"{run} diverged at step {result.diverged_at}: nothing was measured."
-    names = ("perplexity", "accuracy", "ece", "macro_accuracy_zero_shot")
     measured = [
-        f"{MEASURES[name].label} {value:.{MEASURES[name].digits}f}"
-        for name in names
+        f"{MEASURES[name].label} {MEASURES[name].text(value)}"
+        for name in measures_in("headline")
         if (value := result.measures.get(name)) is not None
     ]
     return f"{run}, after {result.steps} steps ({result.tokens:,} tokens): {', '.join(measured)}."
@@ -133,21 +145,12 @@ def task_table(tasks: pd.DataFrame) -> pd.DataFrame:
 
 
 def calibration_table(runs: pd.DataFrame) -> pd.DataFrame:
-    """Calibration per arm, mean ± sd over completed runs."""
-    labels = {
-        "ece": "ECE, 15 equal-mass bins",
-        "ece_null": "ECE of a perfectly calibrated model",
-        "ece_equal_width": "ECE, 15 equal-width bins",
-        "brier": "Brier score",
-        "temperature": "best temperature, fitted on dev",
-        "ece_test": "test ECE",
-        "ece_test_tempered": "test ECE at that temperature",
-        "nll_test_tempered": "test loss at that temperature (nats)",
-    }
+    """Calibration (rows) per arm, mean ± sd over completed runs."""
     columns = {
-        label: runs.groupby("arm", sort=False)[name].apply(lambda v: mean_and_sd(v.dropna(), 4))
-        for name, label in labels.items()
-        if name in runs
+        MEASURES[name].title: runs.groupby("arm", sort=False)[name].apply(
+            lambda values: mean_and_sd(values.dropna(), 4)
+        )
+        for name in taken(measures_in("calibration"), runs)
     }
     return pd.DataFrame(columns).T
 
@@ -158,78 +161,80 @@ def contrast_overview(contrasts: pd.DataFrame) -> pd.DataFrame:
     if contrasts.empty:
         return pd.DataFrame()
     cells = contrasts.assign(
-        contrast=contrasts["arm"] + " - " + contrasts["baseline"],
+        contrast=_names(contrasts),
         label=[MEASURES[name].label for name in contrasts["measure"]],
-        cell=[
-            f"{row.mean_delta:+.{digits}f} [{row.t_low:+.{digits}f}, {row.t_high:+.{digits}f}]"
-            for row in contrasts.itertuples()
-            for digits in (MEASURES[str(row.measure)].digits,)
-        ],
+        cell=[MEASURES[row["measure"]].estimate(row) for row in contrasts.to_dict("records")],
     )
     table = cells.pivot(index="contrast", columns="label", values="cell")
     return pd.DataFrame(table.loc[cells["contrast"].unique(), cells["label"].unique()])
 
 
-def contrast_summary(contrasts: pd.DataFrame) -> pd.DataFrame:
-    """Write the contrasts of `lib.analysis.verdict` to be read: contrasts and measures down,
-    statistics across. In brackets, what the interval covers at this n, nominally 95 %."""
-    columns = {}
-    for row in contrasts.to_dict("records"):
-        digits = MEASURES[row["measure"]].digits
+def _names(contrasts: pd.DataFrame) -> pd.Series:
+    """Name every contrast, and what of its budget differs where that is itself a factor."""
+    budget = contrasts["budget"].map(lambda factors: factors and f" ({factors} differs)")
+    return contrasts["arm"] + " - " + contrasts["baseline"] + budget
 
-        def sample(of: str, row: dict[Any, Any] = row, digits: int = digits) -> str:
-            return f"{row[f'mean_{of}']:.{digits}f} ± {row[f'sd_{of}']:.{digits}f}"
 
-        def interval(kind: str, row: dict[Any, Any] = row, digits: int = digits) -> str:
-            low, high = row[f"{kind}_low"], row[f"{kind}_high"]
-            return f"[{low:+.{digits}f}, {high:+.{digits}f}] ({row[f'{kind}_coverage']:.1%})"
+def contrast_summary(contrasts: pd.DataFrame, runs: pd.DataFrame) -> list[pd.DataFrame]:
+    """Write all that is said of each contrast, a table each: statistics down, measures across. In
+    brackets, what the bootstrap interval covers at this n, nominally 95 %. None for a study of
+    several settings, which would make too many."""
+    tables: dict[str, dict[str, dict[str, str]]] = {}
+    if runs["setting"].nunique() > 1:
+        return []
+    for row, name in zip(contrasts.to_dict("records"), _names(contrasts), strict=True):
+        measure = MEASURES[row["measure"]]
 
-        contrast = f"{row['arm']} - {row['baseline']}"
-        columns[contrast, MEASURES[row["measure"]].label] = {
+        def number(key: str, row: dict[Any, Any] = row, measure: Measure = measure) -> str:
+            sign = "+" if key.endswith(("delta", "_low", "_high")) else ""
+            return measure.text(row[key], sign)
+
+        def p(key: str, row: dict[Any, Any] = row) -> str:
+            return "n/a" if pd.isna(row[key]) else f"{row[key]:.2g}"
+
+        tables.setdefault(name, {})[measure.label] = {
             "n (dropped)": f"{row['n']} ({row['n_dropped']})",
-            "baseline, mean ± sd": sample("baseline"),
-            "arm, mean ± sd": sample("arm"),
-            "difference": f"{row['mean_delta']:+.{digits}f}",
-            "t interval (coverage)": interval("t"),
-            "percentile bootstrap (coverage)": interval("percentile"),
-            "BCa bootstrap (coverage)": interval("bca"),
-            "t test p": f"{row['t_p']:.2g}",
-            "Holm p (its family)": "n/a" if pd.isna(row["p_holm"]) else f"{row['p_holm']:.2g}",
-            "sign-flip p (smallest)": (
-                f"{row['sign_flip_p']:.2g} ({row['sign_flip_smallest_p']:.2g})"
+            "baseline, mean ± sd": f"{number('mean_baseline')} ± {number('sd_baseline')}",
+            "arm, mean ± sd": f"{number('mean_arm')} ± {number('sd_arm')}",
+            "difference": number("mean_delta"),
+            "t interval": f"[{number('t_low')}, {number('t_high')}]",
+            "t test p": p("t_p"),
+            "Holm p (its family)": p("p_holm"),
+            "percentile bootstrap (coverage)": (
+                f"[{number('percentile_low')}, {number('percentile_high')}] "
+                f"({row['percentile_coverage']:.1%})"
             ),
-            "Wilcoxon p": f"{row['wilcoxon_p']:.2g}",
+            "bootstrap p": p("bootstrap_p"),
+            "sign-flip p (smallest)": f"{p('sign_flip_p')} ({p('sign_flip_smallest_p')})",
             "d_z": f"{row['d_z']:.2f}",
             "Hedges' g_z": f"{row['g_z']:.2f}",
-            "probability of improvement": f"{row['probability_of_improvement']:.2f}",
-            "equivalence (TOST) p": "n/a" if pd.isna(row["tost_p"]) else f"{row['tost_p']:.2g}",
-            "detectable at this n": f"{row['minimum_detectable_effect']:.{digits}f}",
+            "equivalence (TOST) p": p("tost_p"),
+            "detectable at this n": number("minimum_detectable_effect"),
             "seeds for the planned effect": (
                 "n/a" if pd.isna(row["seeds_needed"]) else f"{row['seeds_needed']:.0f}"
             ),
         }
-    index = pd.MultiIndex.from_tuples(list(columns), names=["contrast", "measure"])
-    return pd.DataFrame(list(columns.values()), index=index)
+    return [pd.DataFrame(columns).rename_axis(name) for name, columns in tables.items()]
 
 
-def power_summary(contrasts: pd.DataFrame, alpha: float, power: float) -> pd.DataFrame:
-    """Smallest detectable effect per measure (rows) and number of seeds (columns), from the largest
-    measured sd of paired differences among the arms."""
-    sds = contrasts.groupby("measure", sort=False)["sd_delta"].max().dropna()
-    table = power_table(
-        {str(k): sd for k, sd in sds.items()}, alpha, power, seeds=(3, 5, 8, 12, 20, 40)
-    ).drop(columns="d_z")
+def power_summary(contrasts: pd.DataFrame, plan: Plan | None) -> pd.DataFrame:
+    """Smallest effect that a number of seeds (columns) detects at the plan's level and power, per
+    measure (rows), from the largest measured sd of paired differences among the arms."""
+    alpha, power = (plan.alpha, plan.power) if plan else (ALPHA, POWER)
+    largest = contrasts.groupby("measure", sort=False)["sd_delta"].max().dropna()
     rows = {
-        MEASURES[name].label: table[name].map(f"{{:.{MEASURES[name].digits}f}}".format)
-        for name in map(str, table)
+        MEASURES[str(name)].label: {
+            n: MEASURES[str(name)].text(minimum_detectable_effect(sd, n, alpha, power))
+            for n in (3, 5, 8, 12, 20, 40)
+        }
+        for name, sd in largest.items()
     }
     return pd.DataFrame(rows).T.rename_axis(columns="seeds")
 
 
 def deviation_table(plan: Plan | None) -> pd.DataFrame:
     """List what was done otherwise than planned: date, what, why."""
-    rows = [deviation.model_dump() for deviation in plan.deviations] if plan else []
-    return pd.DataFrame(rows)
+    return readable(pd.DataFrame([d.model_dump() for d in plan.deviations] if plan else []))
 
 
 def provenance_table(results: list[RunResult]) -> pd.DataFrame:

@@ -1,7 +1,7 @@
 """The verdict on a study: contrasts under its plan, the rule each arm meets, and it in words."""
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -9,10 +9,10 @@ import pandas as pd
 from numpy.random import Generator
 
 from lib.analysis.paired import contrast_table, holm
-from lib.analysis.resampling import crossed_bootstrap, iqm_interval
-from lib.analysis.rules import Decision, Direction, Evidence, decide, hypotheses
+from lib.analysis.rules import Answer, Decision, Direction, Evidence, decide, hypotheses
+from lib.analysis.runs import taken
 from lib.analysis.stability import unstable_runs
-from lib.study.measures import MEASURES
+from lib.study.measures import ACCURACIES, MEASURES, measures_in
 from lib.study.plan import Plan
 from lib.study.record import records
 
@@ -35,16 +35,11 @@ class Verdict:
         """The same as plain values; NaN becomes None."""
         return {
             "decisions": [asdict(decision) for decision in self.decisions],
-            "hypotheses": {e.arm: hypotheses(e) for e in self.evidence},
             "evidence": [asdict(e) for e in self.evidence],
             "contrasts": records(self.contrasts),
             "imputed": records(self.imputed),
             "stability": records(self.stability),
         }
-
-
-UNPLANNED = ("macro_accuracy_zero_shot", "macro_accuracy_few_shot", "perplexity", "accuracy", "ece")
-"""Measures contrasted where a study names no plan."""
 
 
 def reach_verdict(
@@ -55,7 +50,8 @@ def reach_verdict(
     `runs` is the table of `lib.analysis.runs.tidy`, `trace` the joined traces of all its runs.
     """
     if plan is None:
-        table = contrast_table(runs, taken(UNPLANNED, runs), rng).assign(family="", p_holm=np.nan)
+        table = contrast_table(runs, taken(measures_in("headline"), runs), rng)
+        table = table.assign(family="", p_holm=np.nan)
         return Verdict(table, pd.DataFrame(), pd.DataFrame(), [], [])
     contrasts = planned_contrasts(runs, plan, rng)
     rule = plan.instability
@@ -67,19 +63,14 @@ def reach_verdict(
         baseline = next(iter(rows.values()))["baseline"]
         # A measure that no pair of runs has speaks neither for nor against an arm.
         primary = [name for name in plan.primary if name in rows and rows[name]["n"]]
-        calibration: Direction = "none"
-        if "ece" in rows:
-            calibration = direction("ece", rows["ece"]["mean_delta"], rows["ece"]["t_p"], plan)
         evidence.append(
             Evidence(
                 arm=arm,
                 baseline_stable=bool(shares[baseline] <= rule.tolerated_share),
                 arm_stable=bool(shares[arm] <= rule.tolerated_share),
-                accuracy={
-                    n: direction(n, rows[n]["mean_delta"], rows[n]["p_holm"], plan) for n in primary
-                },
+                accuracy={n: direction(rows[n], plan.alpha, "p_holm") for n in primary},
                 accuracy_change={n: rows[n]["mean_delta"] for n in primary},
-                calibration=calibration,
+                calibration=direction(rows["ece"], plan.alpha) if "ece" in rows else "none",
                 throughput_change=float((speed.loc[baseline] / speed.loc[arm]).median() - 1),
             )
         )
@@ -87,26 +78,17 @@ def reach_verdict(
     return Verdict(contrasts, imputed_contrasts(runs, plan, rng), stability, evidence, decisions)
 
 
-def taken(measures: Iterable[str], runs: pd.DataFrame) -> list[str]:
-    """Keep the measures that at least one run has."""
-    return [name for name in measures if name in runs and runs[name].notna().any()]
-
-
 def planned_pairs(runs: pd.DataFrame, plan: Plan) -> dict[tuple[str, str], str]:
     """Pair every arm with its baseline, and as the plan's families say, within each setting of the
     other factors: (arm, the arm it is held against) → family, "" when in none."""
-    pairs: dict[tuple[str, str], str] = {}
     families = {tuple(pair): name for name, listed in plan.families.items() for pair in listed}
-    for _, arms in runs.drop_duplicates("arm").groupby("setting", sort=False):
-        names = dict(zip(arms["variant"], arms["arm"], strict=True))
-        reference = dict(zip(arms["arm"], arms["baseline"], strict=True))
-        for variant, arm in names.items():
-            if arm != reference[arm]:
-                base = next(v for v, name in names.items() if name == reference[arm])
-                pairs[arm, reference[arm]] = families.get((variant, base), "")
-        for (variant, base), family in families.items():
-            if variant in names and base in names:
-                pairs[names[variant], names[base]] = family
+    arms = runs.drop_duplicates("arm").to_dict("records")
+    pairs = {}
+    for arm, other in product(arms, repeat=2):
+        family = families.get((arm["variant"], other["variant"]), "")
+        own_baseline = other["arm"] == arm["baseline"] != arm["arm"]
+        if own_baseline or (family and arm["setting"] == other["setting"]):
+            pairs[arm["arm"], other["arm"]] = family
     return pairs
 
 
@@ -120,7 +102,9 @@ def planned_contrasts(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.Data
         rng,
         alpha=plan.alpha,
         power=plan.power,
-        equivalence_margins=dict.fromkeys(plan.primary, plan.minimum_detectable_effect),
+        equivalence_margins={
+            name: plan.minimum_detectable_effect for name in plan.primary if name in ACCURACIES
+        },
         pairs=list(pairs),
     )
     family = [pairs[pair] for pair in zip(table["arm"], table["baseline"], strict=True)]
@@ -157,32 +141,54 @@ def by_arm_and_measure(
     return found
 
 
-def direction(measure: str, delta: float, p: float, plan: Plan) -> Direction:
-    """Say whether a change is a significant improvement or regression. NaN p: none."""
-    if not p < plan.alpha:
+def direction(row: dict[str, Any], alpha: float, p: str = "t_p") -> Direction:
+    """Say what a row of the contrasts shows by one of its p-values. Deltas that are all zero change
+    nothing; any others without a p tell nothing."""
+    if pd.isna(row[p]):
+        return "none" if row["n"] > 1 and row["mean_delta"] == row["sd_delta"] == 0 else "undefined"
+    gain = MEASURES[row["measure"]].gain(row["mean_delta"])
+    if not row[p] < alpha or np.isnan(gain):
         return "none"
-    lower = MEASURES[measure].lower_is_better
-    return "improvement" if (delta < 0) == bool(lower) else "regression"
+    return "improvement" if gain > 0 else "regression"
 
 
-def in_words(verdict: Verdict, runs: pd.DataFrame, kind: str) -> str:
-    """Write a paragraph per arm: its decision, the rule and the numbers behind it."""
+def answer_hypotheses(
+    verdict: Verdict, runs: pd.DataFrame, plan: Plan | None, sensitivity: pd.DataFrame | None
+) -> dict[str, Answer]:
+    """Answer each hypothesis once, from the arms in the plan's first family and, of a study over
+    learning rates, the table of `lib.analysis.learning_rate`. Empty without a plan."""
+    if plan is None:
+        return {}
+    pairs = planned_pairs(runs, plan)
+    first = next(iter(plan.families), "")
+    layered = {arm for (arm, _), family in pairs.items() if family == first}
+    evidence = [e for e in verdict.evidence if e.arm in layered]
+    if sensitivity is None:
+        return hypotheses(evidence)
+    rows = sensitivity[sensitivity["H1b"] != "baseline"]
+    names = rows["variant"] + rows["within"].map(lambda within: within and f" at {within}")
+    return hypotheses(evidence, dict(zip(names, rows["H1b"], strict=True)))
+
+
+def in_words(verdict: Verdict, answers: dict[str, Answer], runs: pd.DataFrame, kind: str) -> str:
+    """Write the answer to each hypothesis, then a paragraph per arm: its decision, the rule and the
+    numbers behind it."""
     rows = by_arm_and_measure(verdict.contrasts, runs)
     decisions = {decision.arm: decision for decision in verdict.decisions}
-    paragraphs = []
+    paragraphs = [f"**{name} {a.answer}**: {a.reason}." for name, a in answers.items()]
     for evidence in verdict.evidence:
         measures, decision = rows[evidence.arm], decisions.get(evidence.arm)
         named = [name for name in (*evidence.accuracy, "perplexity") if name in measures]
-        numbers = "; ".join(_in_numbers(measures[name]) for name in named)
-        answers = "; ".join(f"{name} {answer}" for name, answer in hypotheses(evidence).items())
+        numbers = "; ".join(_in_numbers(measures[name]) for name in dict.fromkeys(named))
         stable = {True: "stable", False: "unstable"}
         said = "**no decision**: no primary measure was taken"
         if decision:
             said = f"**{decision.decision}** by rule {decision.rule}: {decision.reason}"
+        alone = "" if evidence.throughput_noise is not None else ", not measured alone"
         paragraphs.append(
             f"**{evidence.arm}** ({kind.lower()}): {said}. {numbers}. Baseline "
             f"{stable[evidence.baseline_stable]}, arm {stable[evidence.arm_stable]}; calibration: "
-            f"{evidence.calibration}; training speed {evidence.throughput_change:+.1%}. {answers}."
+            f"{evidence.calibration}; training speed {evidence.throughput_change:+.1%}{alone}."
         )
     return "\n\n".join(paragraphs) or "No plan, or one arm: nothing to decide."
 
@@ -190,45 +196,8 @@ def in_words(verdict: Verdict, runs: pd.DataFrame, kind: str) -> str:
 def _in_numbers(row: dict[str, Any]) -> str:
     measure = MEASURES[row["measure"]]
     p, kind = (row["p_holm"], "Holm p") if row["family"] else (row["t_p"], "unadjusted p")
-    low, high = (f"{row[key]:+.{measure.digits}f}" for key in ("t_low", "t_high"))
     dropped = f", {row['n_dropped']} dropped" if row["n_dropped"] else ""
+    budget = f"; the two sides differ in {row['budget']}" if row["budget"] else ""
     return (
-        f"{measure.label} {row['mean_delta']:+.{measure.digits}f} [{low}, {high}] "
-        f"(n = {row['n']}{dropped}, {kind} {p:.3g})"
+        f"{measure.label} {measure.estimate(row)} (n = {row['n']}{dropped}, {kind} {p:.3g}{budget})"
     )
-
-
-def suite_contrasts(
-    runs: pd.DataFrame, tasks: pd.DataFrame, items: pd.DataFrame, rng: Generator
-) -> pd.DataFrame:
-    """Contrast every arm with its baseline on the task suite in two further ways: the interquartile
-    mean over tasks with seeds resampled whole, and accuracy over all questions with seeds and
-    questions resampled. Rows: arm, shots (zero or few), then value, low and high of each."""
-    rows = []
-    for arm, baseline in runs.drop_duplicates("arm").set_index("arm")["baseline"].items():
-        for kind, few in (("zero", False), ("few", True)):
-            if arm == baseline or tasks.empty or not ((tasks["shots"] > 0) == few).any():
-                continue
-            accuracy, correct = (
-                {
-                    name: part[part["arm"] == name].pivot(
-                        index="seed", columns=columns, values=value
-                    )
-                    for name in (arm, baseline)
-                }
-                for part, columns, value in (
-                    (tasks[(tasks["shots"] > 0) == few], "task", "accuracy"),
-                    (items[(items["shots"] > 0) == few], ["task", "item"], "correct"),
-                )
-            )
-            # Only a seed that completed in both arms was asked in both.
-            seeds = accuracy[arm].index.intersection(accuracy[baseline].index)
-            iqm = iqm_interval((accuracy[arm] - accuracy[baseline]).loc[seeds], rng)
-            crossed = crossed_bootstrap(correct[arm].loc[seeds], correct[baseline].loc[seeds], rng)
-            cells = {
-                f"{name}, {field}": value
-                for name, estimate in (("IQM over tasks", iqm), ("all questions", crossed))
-                for field, value in estimate._asdict().items()
-            }
-            rows.append({"arm": arm, "shots": kind, "seeds": len(seeds), **cells})
-    return pd.DataFrame(rows)

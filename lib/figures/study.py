@@ -16,7 +16,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from lib.analysis.learning_rate import RATE, final_losses
-from lib.analysis.runs import ResultError, other_settings, read_parquet, read_table, tidy
+from lib.analysis.runs import ResultError, other_settings, read_parquet, read_table, taken, tidy
 from lib.figures.factors import (
     differences,
     efficiency,
@@ -38,12 +38,11 @@ from lib.figures.training import (
 )
 from lib.study.config import Study
 from lib.study.fields import Level
+from lib.study.measures import measures_in
 from lib.study.paths import shown, study_folder
 from lib.study.plan import Plan
 from lib.study.record import RunResult
 
-COMPARED = ("perplexity", "accuracy", "ece", "macro_accuracy_zero_shot")
-CONTRASTED = ("perplexity", "ece", "macro_accuracy_zero_shot", "macro_accuracy_few_shot")
 BAND = "Line: mean over seeds; band: lowest to highest."
 
 Row = tuple[pd.DataFrame, Callable[..., Axes]]
@@ -158,7 +157,7 @@ initial value is cut off. Drawn by `trajectory` from the traces and dev curves o
         yield self._figure("trend", "Trends", words, rows, note=f"{BAND} ×: a run diverged.")
 
     def _comparison(self) -> Iterator[StudyFigure]:
-        measures = [name for name in COMPARED if self.runs[name].notna().any()]
+        measures = taken(measures_in("comparison"), self.runs)
         if self.runs["setting"].nunique() > 2 or not measures:
             return  # of many settings, the interaction says more
         rows: dict[str, Row] = {m: (self.runs, partial(paired_seeds, measure=m)) for m in measures}
@@ -215,7 +214,7 @@ from the dev curves and by `unstable_shares`; S, and which runs are unstable, co
         known = self.contrasts.groupby("measure")["mean_delta"].count()
         rows: dict[str, Row] = {
             name: (self.contrasts[self.contrasts["measure"] == name], partial(forest, measure=name))
-            for name in CONTRASTED
+            for name in measures_in("mechanism")
             if known.get(name, 0)
         }
         words = """Which ingredient of the layer has the effect? Each row is one variant held

@@ -6,11 +6,10 @@ from urllib.parse import quote
 
 from lib.publish.archive import record_folder, sha256
 from lib.publish.catalogue import NotebookEntry, RunEntry, StudyEntry, neighbours
-from lib.study.measures import MEASURES
+from lib.study.measures import MEASURES, measures_in
 from lib.study.paths import shown
 
-HEADLINE = ("perplexity", "accuracy", "macro_accuracy_zero_shot", "macro_accuracy_few_shot", "ece")
-"""Measures that the index shows."""
+HEADLINE = measures_in("headline")
 ABOUT = {
     "01_data": "What the models read, and the task suite.",
     "03_analysis": "All runs in one table, statistics, verdict.",
@@ -170,7 +169,7 @@ def decisions(study: StudyEntry) -> list[dict[str, Any]]:
                 "arm": arm,
                 "decision": decided.get(arm),
                 "effects": effects,
-                "hypotheses": study.verdict["hypotheses"][arm],
+                "hypotheses": study.verdict.get("hypotheses", {}).get(arm, {}),
             }
         )
     return rows

@@ -1,31 +1,101 @@
-"""The registry of measures: how each is called, read and printed."""
+"""The registry of measures: how each is called, read and printed, and where it stands.
 
+Every list of measures is a query on it: `measures_in` by place, `ACCURACIES` by what they are.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import nan
+from typing import Any, Literal
+
+Place = Literal["summary", "headline", "comparison", "mechanism", "calibration"]
+"""summary: the table of a run and of every arm; headline: what stands for a whole study, on the
+site and where no plan names measures; comparison: seed by seed; mechanism: one variant against
+another; calibration: the table of calibration."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """How a measure is called, read and printed."""
+    """How a measure is called, read and printed, and where it stands."""
 
     label: str
-    lower_is_better: bool | None
+    unit: str
+    """"" for a plain number."""
+    better: Literal["lower", "higher"] | None
+    """Which way is better; None: neither."""
     digits: int
+    places: tuple[Place, ...]
+    raw: str | None = None
+    """`file.column` of a run's Parquet files that it can be recomputed from; None: only from the
+    weights."""
 
+    @property
+    def title(self) -> str:
+        """The label with its unit, for a row or an axis."""
+        return f"{self.label} ({self.unit})" if self.unit else self.label
+
+    def gain(self, change: float) -> float:
+        """Turn a change so that more is better; NaN for a measure of which neither is."""
+        return {"lower": -change, "higher": change, None: nan}[self.better]
+
+    def text(self, value: float, sign: str = "") -> str:
+        """Write a value with the measure's digits; `sign` as in Python's formats."""
+        return f"{value:{sign},.{self.digits}f}"
+
+    def estimate(self, row: Mapping[Any, Any]) -> str:
+        """Write a paired difference with its t interval, from `mean_delta`, `t_low`, `t_high`."""
+        delta, low, high = (self.text(row[key], "+") for key in ("mean_delta", "t_low", "t_high"))
+        return f"{delta} [{low}, {high}]"
+
+
+_EVERYWHERE: tuple[Place, ...] = ("summary", "headline", "comparison", "mechanism")
 
 MEASURES = {
-    "perplexity": Measure("validation perplexity", True, 3),
-    "perplexity_test": Measure("test perplexity", True, 3),
-    "accuracy": Measure("next-token accuracy", False, 4),
-    "macro_accuracy_zero_shot": Measure("macro accuracy, zero-shot", False, 4),
-    "macro_accuracy_few_shot": Measure("macro accuracy, few-shot", False, 4),
-    "ece": Measure("expected calibration error", True, 4),
-    "brier": Measure("Brier score", True, 4),
-    "temperature": Measure("best temperature (dev)", None, 3),
-    "grad_norm": Measure("final gradient norm", None, 4),
-    "grad_norm_last_tenth": Measure("gradient norm, mean of last tenth", None, 4),
-    "embedding_norm": Measure("mean embedding norm", None, 3),
-    "training_tokens_per_second": Measure("training tokens/s", False, 0),
-    "inference_tokens_per_second": Measure("inference tokens/s, batched", False, 0),
-    "inference_tokens_per_second_batch_1": Measure("inference tokens/s, batch 1", False, 0),
-}
+    "perplexity": Measure("validation perplexity", "", "lower", 3, _EVERYWHERE),
+    "perplexity_dev": Measure("dev perplexity", "", "lower", 3, ()),
+    "perplexity_test": Measure("test perplexity", "", "lower", 3, ("summary",)),
+    "accuracy": Measure(
+        "next-token accuracy", "", "higher", 4, ("summary", "headline", "comparison")
+    ),
+    "accuracy_test": Measure("test next-token accuracy", "", "higher", 4, ()),
+    "macro_accuracy_zero_shot": Measure(
+        "macro accuracy, zero-shot", "", "higher", 4, _EVERYWHERE, "items.correct"
+    ),
+    "macro_accuracy_few_shot": Measure(
+        "macro accuracy, few-shot", "", "higher", 4, ("summary", "headline", "mechanism"),
+        "items.correct",
+    ),
+    "ece": Measure("expected calibration error", "", "lower", 4, (*_EVERYWHERE, "calibration")),
+    "ece_null": Measure("ECE of a perfectly calibrated model", "", None, 4, ("calibration",)),
+    "ece_equal_width": Measure("ECE, 15 equal-width bins", "", "lower", 4, ("calibration",)),
+    "brier": Measure("Brier score", "", "lower", 4, ("summary", "calibration")),
+    "temperature": Measure("best temperature (dev)", "", None, 3, ("summary", "calibration")),
+    "ece_test": Measure("test ECE", "", "lower", 4, ("calibration",)),
+    "ece_test_tempered": Measure("test ECE at that temperature", "", "lower", 4, ("calibration",)),
+    "nll_test_tempered": Measure(
+        "test loss at that temperature", "nats", "lower", 4, ("calibration",)
+    ),
+    "grad_norm": Measure("final gradient norm", "", None, 4, ("summary",), "trace.grad_norm"),
+    "grad_norm_last_tenth": Measure(
+        "gradient norm, mean of last tenth", "", None, 4, ("summary",), "trace.grad_norm"
+    ),
+    "embedding_norm": Measure("mean embedding norm", "", None, 3, ("summary",)),
+    "training_tokens_per_second": Measure(
+        "training speed", "tokens/s", "higher", 0, ("summary",), "trace.seconds"
+    ),
+    "inference_tokens_per_second": Measure(
+        "inference speed, batched", "tokens/s", "higher", 0, ("summary",)
+    ),
+    "inference_tokens_per_second_batch_1": Measure(
+        "inference speed, batch 1", "tokens/s", "higher", 0, ("summary",)
+    ),
+}  # fmt: skip
 """Measures in the order in which tables show them."""
+
+ACCURACIES = ("accuracy", "macro_accuracy_zero_shot", "macro_accuracy_few_shot")
+"""Shares of right answers: what a plan's hypotheses, cost and margin of equivalence speak of."""
+
+
+def measures_in(place: Place) -> list[str]:
+    """Name the measures that stand in a place, in order."""
+    return [name for name, measure in MEASURES.items() if place in measure.places]

@@ -5,18 +5,23 @@ the plan was another one.
 """
 
 import subprocess
-from itertools import pairwise, takewhile
+from collections.abc import Iterable, Iterator
+from itertools import chain, pairwise, takewhile
 from typing import Annotated, Literal
 
 import yaml
 from pydantic import Field, StringConstraints, ValidationError
 
-from lib.study.config import Study
-from lib.study.errors import ConfigError, explain, read_yaml
+from lib.study.config import Study, load_study
+from lib.study.errors import ConfigError, explain, read_yaml, unknown
 from lib.study.fields import Positive, PositiveFloat, Section, digest
+from lib.study.measures import MEASURES
 from lib.study.paths import PARAMS, ROOT
+from lib.study.variants import VARIANTS
 
 PLAN_FILE = "params/preregistration.yaml"
+ALPHA, POWER = 0.05, 0.8
+"""Level of tests, and power, where a study names no plan."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Text = Annotated[str, StringConstraints(strip_whitespace=True)]  # how YAML folds it is no content
 Contrast = Annotated[list[str], Field(min_length=2, max_length=2)]
@@ -78,7 +83,10 @@ class PreregistrationError(ValueError):
 
 
 def load_plan(study: Study) -> Plan | None:
-    """Load the plan that a study names; None when it names none. ConfigError as for a study."""
+    """Load the plan that a study names; None when it names none.
+
+    Raises ConfigError as for a study, and for a measure, variant or study that does not exist.
+    """
     if study.plan is None:
         return None
     path = PARAMS / study.plan
@@ -88,9 +96,34 @@ def load_plan(study: Study) -> Plan | None:
             "or leave the field out for an exploratory study"
         )
     try:
-        return Plan.model_validate(read_yaml(path))
+        plan = Plan.model_validate(read_yaml(path))
     except ValidationError as error:
         raise ConfigError(f"{path.name}: {explain(error, Plan)}") from None
+    if faults := list(_faults(plan, study)):
+        raise ConfigError(f"{path.name}: {'; '.join(faults)}")
+    return plan
+
+
+def _faults(plan: Plan, study: Study) -> Iterator[str]:
+    """Say of each name in a plan that names nothing what it may have meant: a name that nothing
+    matches would drop out of the analysis without a word."""
+    studies = sorted(path.stem for path in PARAMS.glob("*.yaml"))
+    planned = [load_study(name) for name in plan.confirmatory if name in studies]
+    arms = [arm.variant for design in [study, *planned] for arm in design.arms()]
+    variants = list(dict.fromkeys([*VARIANTS, *arms]))
+    measures = list(MEASURES)
+    used: list[tuple[str, Iterable[str], list[str]]] = [
+        ("confirmatory", plan.confirmatory, studies),
+        ("primary", plan.primary, measures),
+        ("secondary", plan.secondary, measures),
+        ("imputation", plan.imputation, measures),
+        *((f"families.{n}", chain(*pairs), variants) for n, pairs in plan.families.items()),
+    ]
+    for field, names, known in used:
+        yield from (f"{field}: {unknown(name, known)}" for name in names if name not in known)
+    for name in plan.primary:
+        if name in MEASURES and MEASURES[name].better is None:
+            yield f"primary: of {name} neither lower nor higher is better; name it under secondary"
 
 
 def plan_line(study: Study, plan: Plan | None) -> str:

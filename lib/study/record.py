@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pandas as pd
 from pydantic import BaseModel, ConfigDict
 
-from lib.study.measures import MEASURES
+from lib.study.measures import MEASURES, measures_in
 from lib.study.paths import ROOT
 
 
@@ -51,9 +51,9 @@ class RunResult(BaseModel):
         rows: dict[str, str] = {"run": f"{self.study} / {self.arm} / seed {self.seed}"}
         rows["status"] = self.status + (f" at step {self.diverged_at}" if self.diverged_at else "")
         rows["parameters"], rows["tokens"] = f"{self.parameters:,}", f"{self.tokens:,}"
-        for name, measure in MEASURES.items():
+        for name in measures_in("summary"):
             value = (self.measures | self.throughput).get(name)
-            rows[measure.label] = "n/a" if value is None else f"{value:,.{measure.digits}f}"
+            rows[MEASURES[name].title] = "n/a" if value is None else MEASURES[name].text(value)
         table = pd.Series(rows, name="").to_frame()
         return {
             "application/json": self.model_dump(mode="json"),

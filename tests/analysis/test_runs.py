@@ -2,10 +2,12 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from lib.analysis import runs as collection
+from lib.analysis.paired import contrast_table
 from lib.analysis.runs import (
     ResultError,
     check,
@@ -16,8 +18,8 @@ from lib.analysis.runs import (
     read_table,
     study_results,
     tidy,
-    variant_and_setting,
 )
+from lib.analysis.tables import contrast_overview
 from lib.study import record as results
 from lib.study.config import Study
 from lib.study.measures import MEASURES
@@ -94,13 +96,46 @@ def test_mixed_runs_are_refused_naming_the_offender(
     assert "delete runs/tiny/layernorm/seed-0/result.json" in str(error.value)
 
 
-@pytest.mark.parametrize("field", ["initial_weights", "batches", "tokens"])
+@pytest.mark.parametrize("field", ["initial_weights", "batches", "tokens", "steps"])
 def test_unpaired_or_unequally_trained_runs_are_refused(
     field: str, tiny_study: Study, runs: list[RunResult]
 ) -> None:
-    other: Any = 1 if field == "tokens" else "0" * 64
+    other: Any = 1 if field in ("tokens", "steps") else "0" * 64
     with pytest.raises(ResultError, match=f"has {field}"):
         check(tiny_study, changed(runs, 3, **{field: other}))
+
+
+@pytest.mark.parametrize("field", ["tokens", "steps", "batches"])
+def test_both_sides_of_any_contrast_have_one_budget(field: str) -> None:
+    """Whatever the first factor is: here it is not the embedding's normalization."""
+    study = Study.model_validate(
+        TINY | {"name": "s", "factors": {"model.n_layer": [2, 4]}, "seeds": [0]}
+    )
+    runs = sample_runs(study, {arm.id: [20.0] for arm in study.arms()})
+    for i, run in enumerate(runs):  # deeper models have other weights
+        runs[i] = run.model_copy(update={"initial_weights": run.arm})
+    check(study, runs)
+    value = "other" if field == "batches" else 1
+    with pytest.raises(ResultError, match=f"run n_layer=4 seed 0 has {field}"):
+        check(study, changed(runs, 1, **{field: value}))
+
+
+def test_where_the_budget_is_a_factor_its_contrasts_are_labelled_so() -> None:
+    factors = {"training.iterations": [12, 24], "model.embedding_norm": ["none", "layernorm"]}
+    study = Study.model_validate(TINY | {"name": "s", "factors": factors, "seeds": [0]})
+    runs = sample_runs(study, {arm.id: [20.0] for arm in study.arms()})
+    for i, run in enumerate(runs):
+        steps = run.config["training"]["iterations"]
+        runs[i] = run.model_copy(
+            update={"steps": steps, "tokens": 64 * steps, "batches": f"of {steps} steps"}
+        )
+    check(study, runs)
+    table = contrast_table(tidy(runs), ["perplexity"], np.random.default_rng(0))
+    assert set(table["budget"]) == {"training.iterations"}
+    assert "(training.iterations differs)" in contrast_overview(table).index[0]
+    within = [("iterations=12,layernorm", "iterations=12,none")]
+    same = contrast_table(tidy(runs), ["perplexity"], np.random.default_rng(0), pairs=within)
+    assert same["budget"].tolist() == [""]
 
 
 def test_a_diverged_run_may_have_spent_less(tiny_study: Study, runs: list[RunResult]) -> None:
@@ -119,13 +154,15 @@ def test_the_tidy_table_has_one_row_per_run_and_every_measure(
     assert table["perplexity"].tolist() == [r.measures["perplexity"] for r in runs]
 
 
-def test_variant_is_the_first_factor_and_setting_the_rest() -> None:
-    levels = {"model.embedding_norm": "scale", "model.embedding_std": 0.02, "model.mlp_ratio": 1}
-    assert variant_and_setting(levels) == {
-        "variant": "scale",
-        "setting": "embedding_std=0.02,mlp_ratio=1",
-    }
-    assert variant_and_setting({"model.n_layer": 4}) == {"variant": "n_layer=4", "setting": ""}
+def test_an_arm_beside_the_grid_is_a_variant_of_its_own_name() -> None:
+    levels = {"model.embedding_norm": "none", "training.iterations": 24}
+    content = {"name": "s", "factors": {"model.embedding_norm": ["none"]}, "seeds": [0]}
+    longer = {"name": "longer", "levels": levels, "baseline": "none"}
+    study = Study.model_validate(TINY | content | {"include": [longer]})
+    table = tidy(sample_runs(study, {"none": [20.0], "longer": [19.0]}))
+    assert table["variant"].tolist() == ["none", "longer"]
+    contrasts = contrast_table(table, ["perplexity"], np.random.default_rng(0))
+    assert contrasts["budget"].tolist() == ["training.iterations"]
 
 
 def test_study_results_leave_diverged_runs_out_of_means(

@@ -122,7 +122,7 @@ def test_a_class_that_no_corpus_holds_is_not_available(tiny_study: Study) -> Non
 def test_calibration_stands_beside_its_null(runs: pd.DataFrame) -> None:
     runs["ece"], runs["ece_null"] = [0.02, 0.04, 0.02, 0.02], 0.01
     table = calibration_table(runs)
-    assert table.loc["ECE, 15 equal-mass bins", "none"] == "0.0300 ± 0.0141"
+    assert table.loc["expected calibration error", "none"] == "0.0300 ± 0.0141"
     assert table.loc["ECE of a perfectly calibrated model", "layernorm"] == "0.0100 ± 0.0000"
 
 
@@ -140,4 +140,4 @@ def test_a_study_of_one_arm_has_no_contrasts_to_write(runs: pd.DataFrame) -> Non
     one = contrast_table(runs[runs["arm"] == "none"], ["perplexity"], default_rng(0))
     assert one.empty
     assert contrast_overview(one).empty
-    assert list(contrast_summary(one).groupby(level=0)) == []
+    assert contrast_summary(one, runs) == []

@@ -1,5 +1,4 @@
 import json
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -9,12 +8,12 @@ from scipy import stats
 
 from lib.analysis.tables import contrast_summary, power_summary
 from lib.analysis.verdict import (
+    answer_hypotheses,
     direction,
     in_words,
     planned_contrasts,
     planned_pairs,
     reach_verdict,
-    suite_contrasts,
 )
 from lib.study.paths import PARAMS
 from lib.study.plan import Plan
@@ -73,9 +72,9 @@ def made_up_trace(spiky_arm: str | None = None, slow_arm: str | None = None) -> 
         ({"macro_accuracy_few_shot": +0.02}, {}, "R2"),
         ({}, {"spiky_arm": "none"}, "R3"),
         ({"macro_accuracy_zero_shot": -0.02}, {"spiky_arm": "none"}, "R4"),
-        ({}, {"spiky_arm": "none", "slow_arm": "layernorm"}, "R4"),
+        ({}, {"spiky_arm": "none", "slow_arm": "layernorm"}, "R3"),
         ({"ece": -0.02}, {}, "R6"),
-        ({}, {"slow_arm": "none"}, "R7"),
+        ({}, {"slow_arm": "none"}, "R8"),  # speeds beside other work decide nothing
         ({"ece": +0.02, "perplexity": -1.0}, {}, "R8"),
     ],
 )
@@ -87,7 +86,7 @@ def test_made_up_studies_meet_the_rule_of_their_case(
     verdict = reach_verdict(runs, made_up_trace(**trace), plan, rng)
     (decision,) = [d for d in verdict.decisions if d.arm == "layernorm"]
     assert decision.rule == rule
-    assert f"by rule {rule}" in in_words(verdict, runs, "EXPLORATORY")
+    assert f"by rule {rule}" in in_words(verdict, {}, runs, "EXPLORATORY")
 
 
 def test_an_arm_as_unstable_as_its_baseline_does_not_cure_it(plan: Plan) -> None:
@@ -125,13 +124,69 @@ def test_holm_is_over_the_primary_family_only(plan: Plan) -> None:
         ("accuracy", +0.1, 0.01, "improvement"),
         ("accuracy", -0.1, 0.01, "regression"),
         ("accuracy", -0.1, 0.06, "none"),
-        ("accuracy", -0.1, float("nan"), "none"),
+        ("grad_norm", -0.1, 0.01, "none"),  # neither lower nor higher is better
+        ("accuracy", -0.1, float("nan"), "undefined"),
+        ("accuracy", 0.0, float("nan"), "none"),  # every seed the same in both arms
     ],
 )
 def test_a_change_is_read_in_its_measures_direction(
-    measure: str, delta: float, p: float, expected: str, plan: Plan
+    measure: str, delta: float, p: float, expected: str
 ) -> None:
-    assert direction(measure, delta, p, plan) == expected
+    row = {"measure": measure, "n": 3, "mean_delta": delta, "sd_delta": 0.0, "t_p": p}
+    assert direction(row, 0.05) == expected
+
+
+def test_one_pair_of_runs_shows_nothing_even_when_equal() -> None:
+    row = {"measure": "ece", "n": 1, "mean_delta": 0.0, "sd_delta": np.nan, "t_p": np.nan}
+    assert direction(row, 0.05) == "undefined"
+
+
+def test_a_primary_measure_in_which_lower_is_better_is_judged_so(plan: Plan) -> None:
+    primary = plan.model_copy(update={"primary": ["perplexity"]})
+    for shift, rule in ((+0.5, "R1"), (-0.5, "R2")):
+        runs = made_up_runs({"perplexity": shift})
+        verdict = reach_verdict(runs, made_up_trace(), primary, np.random.default_rng(0))
+        assert {d.arm: d.rule for d in verdict.decisions}["layernorm"] == rule
+        contrasts = verdict.contrasts.set_index("measure")
+        assert contrasts.loc["perplexity", "tost_p"].isna().all()  # no margin in its units
+        answers = answer_hypotheses(verdict, runs, primary, None)
+        assert answers["H1a"].answer == "not tested"  # it is about accuracy
+
+
+def test_a_contrast_outside_every_family_is_undecided_however_large(plan: Plan) -> None:
+    other = plan.model_copy(update={"families": {"primary": [["rmsnorm", "none"]]}})
+    runs = made_up_runs({"macro_accuracy_zero_shot": -0.5})
+    verdict = reach_verdict(runs, made_up_trace(), other, np.random.default_rng(0))
+    assert {d.arm: d.rule for d in verdict.decisions} == {"layernorm": "R0", "rmsnorm": "R8"}
+
+
+def test_each_hypothesis_is_answered_once_by_the_arms_of_the_first_family(plan: Plan) -> None:
+    runs = made_up_runs({"macro_accuracy_zero_shot": -0.02})
+    verdict = reach_verdict(runs, made_up_trace(), plan, np.random.default_rng(0))
+    answers = answer_hypotheses(verdict, runs, plan, None)
+    assert {name: a.answer for name, a in answers.items()} == {
+        "H0": "rejected", "H1a": "supported in part", "H1b": "not tested",
+    }  # fmt: skip
+    assert answers["H0"].reason == "rejected (layernorm); not rejected (rmsnorm)"
+    text = in_words(verdict, answers, runs, "EXPLORATORY")
+    for name in plan.hypotheses:
+        assert text.count(f"{name} ") == 1
+    alone = plan.model_copy(update={"families": {"primary": [["rmsnorm", "none"]]}})
+    assert answer_hypotheses(verdict, runs, alone, None)["H0"].answer == "not rejected"
+    assert answer_hypotheses(verdict, runs, None, None) == {}
+
+
+def test_over_learning_rates_h1b_is_what_the_sensitivity_says(plan: Plan) -> None:
+    runs, trace = made_up_runs({}), made_up_trace(spiky_arm="none")
+    verdict = reach_verdict(runs, trace, plan, np.random.default_rng(0))
+    sensitivity = pd.DataFrame(
+        [
+            {"variant": "none", "within": "", "H1b": "baseline"},
+            {"variant": "layernorm", "within": "", "H1b": "not supported"},
+        ]
+    )
+    answer = answer_hypotheses(verdict, runs, plan, sensitivity)["H1b"]
+    assert (answer.answer, answer.reason) == ("not supported", "not supported (layernorm)")
 
 
 def test_a_verdict_is_json_and_repeats(plan: Plan) -> None:
@@ -146,7 +201,7 @@ def test_without_a_plan_there_are_contrasts_and_no_decision() -> None:
     verdict = reach_verdict(runs, made_up_trace(), None, np.random.default_rng(0))
     assert verdict.decisions == []
     assert set(verdict.contrasts["measure"]) <= set(MEASURES)
-    assert in_words(verdict, runs, "EXPLORATORY") == "No plan, or one arm: nothing to decide."
+    assert in_words(verdict, {}, runs, "EXPLORATORY") == "No plan, or one arm: nothing to decide."
 
 
 def test_diverged_runs_are_dropped_in_pairs_and_counted(plan: Plan) -> None:
@@ -158,42 +213,16 @@ def test_diverged_runs_are_dropped_in_pairs_and_counted(plan: Plan) -> None:
     contrasts = verdict.contrasts.set_index(["arm", "baseline", "measure"])
     row = contrasts.loc["layernorm", "none", "perplexity"]
     assert (row["n"], row["n_dropped"]) == (7, 1)
-    assert "(n = 7, 1 dropped" in in_words(verdict, runs, "EXPLORATORY")
-    assert contrast_summary(verdict.contrasts).loc[
-        ("layernorm - none", "validation perplexity"), "n (dropped)"
-    ] == "7 (1)"  # fmt: skip
+    assert "(n = 7, 1 dropped" in in_words(verdict, {}, runs, "EXPLORATORY")
+    tables = {table.index.name: table for table in contrast_summary(verdict.contrasts, runs)}
+    assert tables["layernorm - none"].loc["n (dropped)", "validation perplexity"] == "7 (1)"
 
 
 def test_the_power_table_is_in_the_measures_units(plan: Plan) -> None:
     contrasts = planned_contrasts(made_up_runs({}), plan, np.random.default_rng(0))
     sd = contrasts.loc[contrasts["measure"] == "perplexity", "sd_delta"].max()
-    cell = power_summary(contrasts, 0.05, 0.8).loc["validation perplexity", 5]
+    cell = power_summary(contrasts, plan).loc["validation perplexity", 5]
     assert float(cell) == pytest.approx(1.682 * sd, abs=0.0005)
-
-
-def suite_tables() -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Two seeds, one task, four questions; `layernorm` answers one more of them."""
-    items, tasks = [], []
-    for arm, right in (("none", 2), ("layernorm", 3)):
-        for seed in (0, 1):
-            tasks.append({"arm": arm, "seed": seed, "task": "a", "shots": 0, "accuracy": right / 4})
-            items += [
-                {"arm": arm, "seed": seed, "task": "a", "shots": 0, "item": i, "correct": i < right}
-                for i in range(4)
-            ]
-    return pd.DataFrame(tasks), pd.DataFrame(items)
-
-
-def test_the_suite_is_contrasted_over_tasks_and_over_questions() -> None:
-    tasks, items = suite_tables()
-    runs = pd.DataFrame({"arm": ["none", "layernorm"], "baseline": "none"})
-    table = suite_contrasts(runs, tasks, items, np.random.default_rng(0))
-    row: dict[str, Any] = table.iloc[0].to_dict()
-    assert (row["arm"], row["shots"], row["seeds"]) == ("layernorm", "zero", 2)
-    assert row["IQM over tasks, value"] == 0.25
-    assert (row["IQM over tasks, low"], row["IQM over tasks, high"]) == (0.25, 0.25)
-    assert row["all questions, value"] == 0.25
-    assert row["all questions, low"] < 0.25 < row["all questions, high"]
 
 
 def test_diverged_runs_count_once_more_as_the_plan_says(plan: Plan) -> None:
@@ -215,9 +244,12 @@ def test_without_the_task_suite_nothing_is_decided(plan: Plan) -> None:
     runs = made_up_runs({}).drop(columns=["macro_accuracy_zero_shot", "macro_accuracy_few_shot"])
     verdict = reach_verdict(runs, made_up_trace(), plan, np.random.default_rng(0))
     assert verdict.decisions == []
-    text = in_words(verdict, runs, "EXPLORATORY")
+    answers = answer_hypotheses(verdict, runs, plan, None)
+    text = in_words(verdict, answers, runs, "EXPLORATORY")
     assert "**no decision**: no primary measure was taken" in text
-    assert "H0 not tested: no primary measure was taken" in text
+    assert (
+        "**H0 not tested**: not tested: no accuracy has an adjusted p (layernorm, rmsnorm)" in text
+    )
     assert json.dumps(verdict.as_json(), allow_nan=False)
 
 

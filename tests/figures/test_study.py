@@ -58,6 +58,7 @@ def runs_of(study: Study, tiny_study: Study, tables: dict[str, Any]) -> list[Run
     return [
         sample.model_copy(
             update={"arm": arm.id, "baseline": arm.baseline, "levels": arm.levels, "seed": seed,
+                    "variant": arm.variant, "setting": arm.setting,
                     "measures": {"perplexity": 20.0 + seed + len(arm.id)}, "tables": tables}
         )
         for arm in study.arms()
