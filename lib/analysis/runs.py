@@ -92,7 +92,8 @@ def check(study: Study, results: Iterable[RunResult]) -> None:
     _require_equal("batches", completed, "seed", *_TOKENS, *_CORPUS)
 
 
-_OUTSIDE_THE_LAYER = [f"model.{x}" for x in ModelConfig.model_fields if x != "embedding_norm"]
+_LAYER = ("embedding_norm", "embedding_rms", "branch_multiplier")
+_OUTSIDE_THE_LAYER = [f"model.{field}" for field in ModelConfig.model_fields if field not in _LAYER]
 _TOKENS = ("training.iterations", "training.batch_size", "model.block_size")
 _CORPUS = ("corpus.source", "corpus.fraction")
 BUDGET = (*_TOKENS, *_CORPUS, "training.precision")
