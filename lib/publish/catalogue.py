@@ -1,8 +1,9 @@
-"""What there is to show of all studies: their runs, recorded or in progress, and how each ended."""
+"""What there is to show of all studies: executed notebooks, recorded or in progress."""
 
 import itertools
 import json
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,35 +13,47 @@ from lib.study.errors import ConfigError
 from lib.study.paths import PARAMS, RUNS, study_folder
 from lib.study.record import status_of
 
-SHARED = ("01_data", "03_analysis", "04_figures")
-"""Notebooks that are executed once per study."""
+SHARED = {
+    "01_data": "What the models read, and the task suite.",
+    "03_analysis": "All runs in one table, statistics, verdict.",
+    "04_figures": "The study in pictures.",
+}
+"""Notebooks that are executed once per study, and what each of them shows."""
 
 
 @dataclass(frozen=True)
 class NotebookEntry:
-    """An executed notebook and what came of it."""
+    """An executed notebook and what came of it. One of a single run has an arm, a seed, levels and,
+    if the run left one, a result; one of a whole study has none of these."""
 
+    study: str
     path: Path
     status: str
     """completed, diverged, failed or unfinished."""
     reason: str
     seconds: float | None
+    arm: str = ""
+    seed: int = 0
+    levels: dict[str, Any] = field(default_factory=dict)
+    result: dict[str, Any] | None = None
 
+    @property
+    def title(self) -> str:
+        return f"{self.arm}, seed {self.seed}" if self.arm else self.path.stem
 
-@dataclass(frozen=True)
-class RunEntry:
-    """One run of a study; `result` is None where none was written."""
+    @property
+    def page(self) -> str:
+        """Where its page lies in the site."""
+        run = f"{self.arm}/seed-{self.seed}" if self.arm else self.path.stem
+        return f"{self.study}/{run}.html"
 
-    study: str
-    arm: str
-    seed: int
-    levels: dict[str, Any]
-    notebook: NotebookEntry
-    result: dict[str, Any] | None
+    @property
+    def measures(self) -> dict[str, float | None]:
+        return self.result["measures"] if self.result else {}
 
     @property
     def coordinates(self) -> dict[str, Any]:
-        """Its place in the grid of its study: a level of every factor, and the seed."""
+        """The run's place in the grid of its study: a level of every factor, and the seed."""
         return self.levels | {"seed": self.seed}
 
 
@@ -50,24 +63,62 @@ class StudyEntry:
 
     name: str
     recorded: bool
-    description: str
-    shared: dict[str, NotebookEntry]
-    runs: list[RunEntry]
+    shared: list[NotebookEntry]
+    runs: list[NotebookEntry]
     summary: dict[str, Any]
     """Number, mean and sd per arm and measure; empty until recorded."""
     verdict: dict[str, Any] | None
+    parameters: str
+    """The parameter file, every default filled in; empty until recorded."""
 
     @property
-    def confirmatory(self) -> bool:
-        """Whether the plan lets its numbers decide."""
-        return bool(self.verdict and self.verdict["standing"] == "CONFIRMATORY")
+    def standing(self) -> str:
+        """CONFIRMATORY or EXPLORATORY; empty until there is a verdict."""
+        return str(self.verdict["standing"]) if self.verdict else ""
 
     @property
     def status(self) -> str:
-        """recorded, failed (a notebook did) or in progress."""
-        notebooks = [*self.shared.values(), *(run.notebook for run in self.runs)]
-        failed = any(notebook.status == "failed" for notebook in notebooks)
+        """recorded, failed (one of its notebooks did) or in progress."""
+        failed = any(notebook.status == "failed" for notebook in [*self.shared, *self.runs])
         return "failed" if failed else "recorded" if self.recorded else "in progress"
+
+    @property
+    def grid(self) -> dict[str, dict[int, NotebookEntry]]:
+        """The runs by arm and seed."""
+        grid: dict[str, dict[int, NotebookEntry]] = {}
+        for run in self.runs:
+            grid.setdefault(run.arm, {})[run.seed] = run
+        return grid
+
+    @property
+    def description(self) -> str:
+        """The comment at the top of the study's parameter file."""
+        file = PARAMS / f"{self.name}.yaml"
+        lines = file.read_text("utf-8").splitlines() if file.is_file() else []
+        comment = itertools.takewhile(lambda line: line.startswith("#"), lines)
+        return " ".join(line.lstrip("# ") for line in comment)
+
+    @property
+    def decisions(self) -> list[dict[str, Any]]:
+        """A row per arm that the rules judge: its decision (None where they reach none), its
+        hypotheses, and its contrasts with its baseline."""
+        if not self.verdict:
+            return []
+        decided = {decision["arm"]: decision for decision in self.verdict["decisions"]}
+        baselines = {run.arm: run.result["baseline"] for run in self.runs if run.result}
+        contrasts = {
+            (row["arm"], row["measure"]): row
+            for row in self.verdict["contrasts"]
+            if row["baseline"] == baselines.get(row["arm"])
+        }
+        rows = []
+        for evidence in self.verdict["evidence"]:
+            arm, measures = evidence["arm"], (*evidence["accuracy"], "perplexity")
+            row = {"arm": arm, "decision": decided.get(arm)}
+            row["contrasts"] = [contrasts[arm, m] for m in measures if (arm, m) in contrasts]
+            row["hypotheses"] = self.verdict.get("hypotheses", {}).get(arm, {})
+            rows.append(row)
+        return rows
 
 
 def catalogue() -> list[StudyEntry]:
@@ -79,33 +130,22 @@ def catalogue() -> list[StudyEntry]:
     studies = [recorded(name) or in_progress(name) for name in names]
     return sorted(
         (study for study in studies if study.runs or study.shared),
-        key=lambda study: (not study.confirmatory, study.name),
+        key=lambda study: (study.standing != "CONFIRMATORY", study.name),
     )
 
 
 def recorded(name: str) -> StudyEntry | None:
-    """Read a study from its record; None when that lacks a file that it needs."""
+    """Read a study from its record; None when a file of the record is missing."""
     folder = record_folder(name)
-    needed = [folder / MANIFEST, results_file(name), verdict_file(name)]
+    needed = [folder / MANIFEST, folder / "parameters.yaml", results_file(name), verdict_file(name)]
     if not all(path.is_file() for path in needed):
         return None
-    results = _read(results_file(name))
-    runs = [
-        _run(folder, name, result["arm"], result["seed"], result["levels"], result)
-        for result in results["runs"]
-    ]
-    shared = {notebook: folder / f"{notebook}.ipynb" for notebook in SHARED}
-    if not all(path.is_file() for path in [*shared.values(), *(r.notebook.path for r in runs)]):
+    results, shared = _read(results_file(name)), list(_shared(name, folder))
+    runs = [_run(name, folder, r["arm"], r["seed"], r["levels"], r) for r in results["runs"]]
+    if len(shared) < len(SHARED) or not all(run.path.is_file() for run in runs):
         return None
-    return StudyEntry(
-        name=name,
-        recorded=True,
-        description=_description(name),
-        shared={notebook: _entry(path) for notebook, path in shared.items()},
-        runs=runs,
-        summary=results["summary"],
-        verdict=_read(verdict_file(name)),
-    )
+    verdict, parameters = _read(verdict_file(name)), needed[1].read_text("utf-8")
+    return StudyEntry(name, True, shared, runs, results["summary"], verdict, parameters)
 
 
 def in_progress(name: str) -> StudyEntry:
@@ -115,77 +155,61 @@ def in_progress(name: str) -> StudyEntry:
         design = {arm.id: arm.levels for arm in load_study(name).arms()}
     except ConfigError:
         design = {}
-    order = list(design)
-    found = [
-        (path.parents[1].name, int(path.parent.name.removeprefix("seed-")))
-        for path in folder.glob("*/seed-*/02_train.ipynb")
-    ]
-    found.sort(key=lambda run: (order.index(run[0]) if run[0] in order else len(order), run))
     runs = []
-    for arm, seed in found:
-        result = folder / arm / f"seed-{seed}" / "result.json"
+    for path in folder.glob("*/seed-*/02_train.ipynb"):
+        arm, seed = path.parents[1].name, int(path.parent.name.removeprefix("seed-"))
+        result = path.with_name("result.json")
         content = _read(result) if result.is_file() else None
-        runs.append(_run(folder, name, arm, seed, design.get(arm, {"arm": arm}), content))
-    shared = {notebook: folder / f"{notebook}.ipynb" for notebook in SHARED}
+        runs.append(_run(name, folder, arm, seed, design.get(arm, {"arm": arm}), content))
+    order = {arm: number for number, arm in enumerate(design)}
+    runs.sort(key=lambda run: (order.get(run.arm, len(order)), run.arm, run.seed))
     verdict = folder / "verdict.json"
-    return StudyEntry(
-        name=name,
-        recorded=False,
-        description=_description(name),
-        shared={notebook: _entry(path) for notebook, path in shared.items() if path.is_file()},
-        runs=runs,
-        summary={},
-        verdict=_read(verdict) if verdict.is_file() else None,
-    )
+    content = _read(verdict) if verdict.is_file() else None
+    return StudyEntry(name, False, list(_shared(name, folder)), runs, {}, content, "")
 
 
-def neighbours(run: RunEntry, runs: list[RunEntry]) -> dict[str, list[RunEntry | None]]:
+def neighbours(
+    run: NotebookEntry, runs: list[NotebookEntry]
+) -> dict[str, tuple[NotebookEntry | None, NotebookEntry | None]]:
     """For the seed and each factor, find the previous and the next run that differ from this one in
-    nothing else; None at an end. Axes along which nothing else lies are left out."""
-    found: dict[str, list[RunEntry | None]] = {}
+    nothing else; None at an end. An axis with no other run on it is left out."""
+    found = {}
     for axis in run.coordinates:
         line = [other for other in runs if _across(other, axis) == _across(run, axis)]
-        ends: list[RunEntry | None] = [None, *line, None]
+        at = next((i for i, other in enumerate(line) if other is run), 0)
         if len(line) > 1:
-            found[axis] = next(
-                [before, after]
-                for before, here, after in zip(ends, line, ends[2:], strict=False)
-                if here is run
-            )
+            ends = [None, *line, None]
+            found[axis] = (ends[at], ends[at + 2])
     return found
 
 
-def _across(run: RunEntry, axis: str) -> dict[str, Any]:
+def _across(run: NotebookEntry, axis: str) -> dict[str, Any]:
     return {name: level for name, level in run.coordinates.items() if name != axis}
 
 
+def _shared(study: str, folder: Path) -> Iterator[NotebookEntry]:
+    for path in (folder / f"{name}.ipynb" for name in SHARED):
+        if path.is_file():
+            yield NotebookEntry(study, path, *_stamp(path))
+
+
 def _run(
-    folder: Path, study: str, arm: str, seed: int, levels: dict[str, Any], result: Any
-) -> RunEntry:
-    entry = _entry(folder / arm / f"seed-{seed}" / "02_train.ipynb")
-    status, reason, seconds = entry.status, entry.reason, entry.seconds
-    if status == "completed":
-        if result is None:
-            status, reason = "unfinished", "it has left no result"
-        elif result["status"] == "diverged":
-            status, reason = "diverged", f"at step {result['diverged_at']}"
-    if result is not None:  # an evaluation made anew is no measure of how long the run took
+    study: str, folder: Path, arm: str, seed: int, levels: dict[str, Any], result: Any
+) -> NotebookEntry:
+    path = folder / arm / f"seed-{seed}" / "02_train.ipynb"
+    status, reason, seconds = _stamp(path)
+    if status == "completed" and result is None:
+        status, reason = "unfinished", "it has left no result"
+    elif status == "completed" and result["status"] == "diverged":
+        status, reason = "diverged", f"at step {result['diverged_at']}"
+    if result is not None:  # the stamp also times notebooks that only evaluated a trained model
         seconds = sum(result["seconds"].values())
-    notebook = NotebookEntry(entry.path, status, reason, seconds)
-    return RunEntry(study, arm, seed, levels, notebook, result)
+    return NotebookEntry(study, path, status, reason, seconds, arm, seed, levels, result)
 
 
-def _entry(path: Path) -> NotebookEntry:
+def _stamp(path: Path) -> tuple[str, str, float | None]:
     stamp = status_of(path)
-    return NotebookEntry(path, stamp["status"], stamp.get("reason", ""), stamp.get("seconds"))
-
-
-def _description(name: str) -> str:
-    """What the parameter file says of its study: the comment that it begins with."""
-    file = PARAMS / f"{name}.yaml"
-    lines = file.read_text("utf-8").splitlines() if file.is_file() else []
-    comment = itertools.takewhile(lambda line: line.startswith("#"), lines)
-    return " ".join(line.lstrip("# ") for line in comment)
+    return stamp["status"], stamp.get("reason", ""), stamp.get("seconds")
 
 
 def _read(path: Path) -> Any:

@@ -7,6 +7,7 @@ and whatever would load something are gone, also where nbconvert's own template 
 
 import re
 from functools import lru_cache
+from html import escape
 from pathlib import Path
 
 import nbformat
@@ -15,7 +16,7 @@ from nbconvert import HTMLExporter
 from traitlets.config import Config
 
 SHOWN = ("text/html", "text/markdown", "image/svg+xml", "image/png", "image/jpeg", "text/plain")
-"""Kinds of output that a page shows, the first that an output has."""
+"""Kinds of output that a page shows, best first: of each output, the first kind that it has."""
 _TABLE = {"caption", "col", "colgroup", "table", "tbody", "td", "tfoot", "th", "thead", "tr"}
 _TEXT = (
     "a abbr b blockquote br code dd del details div dl dt em figcaption figure h1 h2 h3 h4 h5 h6 "
@@ -53,7 +54,8 @@ _CLEANER = nh3.Cleaner(
 
 def sanitise(html: str) -> str:
     """Reduce a fragment of HTML to what can neither execute nor load anything."""
-    return _CLEANER.clean(html)
+    encodable = html.encode("utf-8", "replace").decode()  # a notebook's JSON may hold half a pair
+    return _CLEANER.clean(encodable)
 
 
 @lru_cache(maxsize=1)
@@ -67,11 +69,19 @@ def _exporter() -> HTMLExporter:
 
 
 def notebook_html(path: Path) -> str:
-    """Render an executed notebook, its images within; a note where it cannot be read."""
+    """Render an executed notebook, its images within; where that fails, a note that says why."""
     try:
         notebook = nbformat.read(path, as_version=4)
-    except ValueError:
-        return "<p>This notebook cannot be read: it was stopped while it was written.</p>"
+        _describe_figures(notebook)
+        html, _ = _exporter().from_notebook_node(notebook)
+    except Exception as error:  # a file can be broken in any way, and the other pages are fine
+        why = escape(f"{type(error).__name__}: {error}")
+        html = f"<p>This file cannot be shown as a notebook. Reading it failed with {why}</p>"
+    return sanitise(html)
+
+
+def _describe_figures(notebook: nbformat.NotebookNode) -> None:
+    """Give every image that has no description the heading above it."""
     heading = "the notebook"
     for cell in notebook.cells:
         if found := cell.cell_type == "markdown" and _HEADING.search(cell.source):
@@ -79,5 +89,3 @@ def notebook_html(path: Path) -> str:
         for output in cell.get("outputs", []):
             for kind in {"image/png", "image/jpeg"} & set(output.get("data", {})):
                 output.metadata.setdefault(kind, {}).setdefault("alt", f"Figure of {heading}")
-    html, _ = _exporter().from_notebook_node(notebook)
-    return sanitise(html)

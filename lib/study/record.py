@@ -99,7 +99,8 @@ def status_of(output: Path) -> dict[str, Any]:
     """Return an executed notebook's stamp: status (completed, failed, unfinished) and reason."""
     try:
         metadata = json.loads(output.read_text("utf-8"))["metadata"]
-    except (OSError, ValueError, KeyError):
+        killed = {"status": "unfinished", "reason": "killed"}
+        stamp: dict[str, Any] = metadata.get("study") or killed
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {"status": "unfinished", "reason": "no readable notebook"}
-    stamp: dict[str, Any] = metadata.get("study") or {"status": "unfinished", "reason": "killed"}
     return stamp

@@ -91,4 +91,4 @@ def test_a_figure_is_described_by_the_heading_above_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{", '{"cells": ['])
 def test_a_notebook_cut_short_is_said_to_be(text: str, tmp_path: Path) -> None:
     (tmp_path / "a.ipynb").write_text(text, "utf-8")
-    assert "cannot be read" in notebook_html(tmp_path / "a.ipynb")
+    assert "does not appear to be JSON" in notebook_html(tmp_path / "a.ipynb")

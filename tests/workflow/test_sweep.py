@@ -36,7 +36,7 @@ def test_a_sweep_prints_its_progress_its_table_and_where_to_read_more(
     smoke_tree: tuple[Tree, str],
 ) -> None:
     text = smoke_tree[1]
-    assert re.search(r"\d+/9 steps done, about \d+:\d\d left, \d+:\d\d elapsed", text)
+    assert re.search(r"\d+/10 steps done, about \d+:\d\d left, \d+:\d\d elapsed", text)
     assert re.search(r"validation perplexity +\d+\.\d{3} ± \d+\.\d{3}", text)
     assert "papers/embedding-norm/record/smoke/" in text
 
