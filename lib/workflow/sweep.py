@@ -84,7 +84,7 @@ def run(studies: list[Study], flags: list[str]) -> int:
         for study in studies:
             summarise(study)
         for name in ("paper", "record"):
-            if (said := RUNS / f"{name}.log").is_file():
+            if (said := RUNS / f"{name}.txt").is_file():
                 print(said.read_text("utf-8"), end="")
         return 0
     failed = [place for place in failed if place.is_file()]

@@ -1,8 +1,10 @@
 """Studies as a user runs them: `./run_all.sh` in a copied tree."""
 
 import json
+import os
 import re
 import shutil
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -191,8 +193,51 @@ def test_a_failed_run_keeps_its_notebook_and_the_others_finish(tree: Tree) -> No
     assert "block_size 60000 needs 60001" in text
     kept = nbformat.read(tree.run_folder("mixed", "block_size=60000") / "02_train.ipynb", 4)
     assert any(o.output_type == "error" for c in kept.cells for o in c.get("outputs", []))
-    assert result(tree, "mixed", "cpu")["status"] == "completed"
+    assert result(tree, "mixed", "block_size=16")["status"] == "completed"
     assert not (tree.root / "papers/embedding-norm/record/mixed").exists()
+    page = tree.root / "papers/embedding-norm/site/mixed/block_size=60000/seed-0.html"
+    assert '<span class="stamp failed">failed</span>' in page.read_text("utf-8")
+
+
+def test_an_interrupted_sweep_says_how_to_continue(tree: Tree) -> None:
+    tree.write_study("long", training={"iterations": 2500, "batch_size": 4})
+    sweep = tree.start("params/long.yaml")
+    while not list(tree.run_folder("long", "baseline").glob("checkpoints/*/step-*")):
+        assert sweep.poll() is None, sweep.communicate()[0]
+        time.sleep(0.05)
+    os.killpg(sweep.pid, signal.SIGINT)  # as Ctrl-C does
+    text, _ = sweep.communicate(timeout=60)
+    assert sweep.returncode == 130
+    assert "a plain rerun continues" in text
+    assert not (tree.run_folder("long", "baseline") / "result.json").exists()
+
+
+def test_paper_and_pages_follow_what_they_are_made_of(tree: Tree) -> None:
+    paper = tree.root / "papers/embedding-norm"
+    (paper / "paper.md").write_text("---\ntitle: First\n---\n\nText.\n", "utf-8")
+    (paper / "references.bib").write_text("", "utf-8")
+    tree.write_study("one")
+    status, text = tree.run_all("params/one.yaml")
+    assert status == 0, text
+    assert "papers/embedding-norm/paper.pdf" in text
+    first = (paper / "paper.pdf").read_bytes()
+    assert (paper / "site/paper.pdf").read_bytes() == first
+
+    (paper / "paper.md").write_text("---\ntitle: Second\n---\n\nOther text.\n", "utf-8")
+    status, text = tree.run_all("params/one.yaml")
+    assert status == 0, text
+    assert "3/3 steps done" in text  # paper, record, and the rule that asks for both
+    assert "Other text." in (paper / "paper.tex").read_text("utf-8")
+    second = (paper / "paper.pdf").read_bytes()
+    assert first != second == (paper / "site/paper.pdf").read_bytes()
+
+    (paper / "paper.md").write_text("A cited @nobody.\n", "utf-8")
+    for _ in range(2):  # a rerun tries again
+        status, text = tree.run_all("params/one.yaml")
+        assert status == 1
+        assert "FAILED paper.log: paper.md" in text
+        assert "nobody" in text
+        assert (paper / "paper.pdf").read_bytes() == second  # the last good one stays
 
 
 def test_jobs_do_not_change_results_and_a_new_seed_redoes_nothing(tree: Tree) -> None:
