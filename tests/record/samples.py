@@ -159,10 +159,10 @@ def move_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def write_samples(folder: Path) -> None:
     """Under a folder that `move_to` was given: `alpha`, confirmatory; `beta`, of two factors, one
-    with a level that no address may hold as it is; `gamma`, in progress, a run of it failed, one
+    with a level that an address must not hold as it is; `gamma`, in progress, a run of it failed, one
     hostile."""
     write_record(design("alpha"), "CONFIRMATORY")
-    write_record(design("beta", corpus__source=["a b#1?.txt", "ü&%20.txt"]), "EXPLORATORY")
+    write_record(design("beta", corpus__source=["a b (1).txt", "a+b.txt"]), "EXPLORATORY")
     runs = folder / "runs" / "gamma"
     reason = "DeadKernelError: <b>Kernel</b> died"
     failed = plain_notebook("as far as it came")
