@@ -158,9 +158,8 @@ def move_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write_samples(folder: Path) -> None:
-    """Under a folder that `move_to` was given: `alpha`, confirmatory; `beta`, of two factors, one
-    with a level that an address must not hold as it is; `gamma`, in progress, a run of it failed, one
-    hostile."""
+    """Under a folder that `move_to` was given: `alpha`, confirmatory; `beta`, of two factors, with
+    levels that an address must escape; `gamma`, in progress, a run of it failed, one hostile."""
     write_record(design("alpha"), "CONFIRMATORY")
     write_record(design("beta", corpus__source=["a b (1).txt", "a+b.txt"]), "EXPLORATORY")
     runs = folder / "runs" / "gamma"

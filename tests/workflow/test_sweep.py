@@ -216,7 +216,7 @@ def test_paper_and_pages_follow_what_they_are_made_of(tree: Tree) -> None:
     paper = tree.root / "papers/embedding-norm"
     (paper / "paper.md").write_text("---\ntitle: First\n---\n\nText.\n", "utf-8")
     (paper / "references.bib").write_text("", "utf-8")
-    tree.write_study("one")
+    tree.write_study("one", factors={"model.embedding_norm": ["none", "layernorm"]})
     status, text = tree.run_all("params/one.yaml")
     assert status == 0, text
     assert "papers/embedding-norm/paper.pdf" in text
