@@ -113,7 +113,7 @@ class StudyEntry:
         }
         rows = []
         for evidence in self.verdict["evidence"]:
-            arm, measures = evidence["arm"], (*evidence["accuracy"], "perplexity")
+            arm, measures = evidence["arm"], dict.fromkeys([*evidence["accuracy"], "perplexity"])
             row = {"arm": arm, "decision": decided.get(arm)}
             row["contrasts"] = [contrasts[arm, m] for m in measures if (arm, m) in contrasts]
             row["hypotheses"] = self.verdict.get("hypotheses", {}).get(arm, {})

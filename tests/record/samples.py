@@ -123,7 +123,8 @@ def write_record(study: Study, standing: str) -> None:
     (folder / "parameters.yaml").write_text(f"name: {study.name}\n", "utf-8")
     (folder / archive.MANIFEST).write_text("", "utf-8")
     write_json(archive.results_file(study.name), study_results(study, runs))
-    head = {"standing": standing, "deviations": []}
+    head: dict[str, Any] = {"standing": standing, "deviations": []}
+    head["answers"] = {"H1a": {"answer": "supported", "reason": "supported (layernorm)"}}
     write_json(archive.verdict_file(study.name), head | verdict(runs).as_json())
 
 
