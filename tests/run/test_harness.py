@@ -60,7 +60,7 @@ CASES = [
 @pytest.mark.parametrize("norm", get_args(EmbeddingNorm))
 @pytest.mark.parametrize("batch_size", [1, 4, 64])
 def test_log_likelihoods_are_direct_sums(corpus: Corpus, norm: str, batch_size: int) -> None:
-    model = make_model(corpus, embedding_norm=norm)
+    model = make_model(corpus, embedding_norm=norm).double()
     adapter = CharacterLM(model, corpus, batch_size)
     found = adapter.loglikelihood([request(*case) for case in CASES])
     for case, (log, greedy) in zip(CASES, found, strict=True):
