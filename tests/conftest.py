@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
 import tempfile
 import venv
@@ -81,6 +82,7 @@ def environment() -> Path:
     venv.create(folder, symlinks=True)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
     (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
+    (folder / "share").symlink_to(Path(sys.prefix) / "share")  # nbconvert's templates
     shutil.copyfile(ROOT / "requirements.lock", folder / ".embedding-norm-lock")
     return folder
 

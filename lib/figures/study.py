@@ -114,7 +114,8 @@ class StudyFigures:
         """The analysis' contrasts with each arm's variant, setting and levels, the variant that it
         is held against (`reference`), and whether that is its own baseline (`own`)."""
         arms = self.runs.drop_duplicates("arm").set_index("arm")
-        table = pd.DataFrame(self.verdict["contrasts"])
+        needed = ["arm", "baseline", "measure", "mean_delta", "t_low", "t_high"]
+        table = pd.DataFrame(self.verdict["contrasts"] or {name: [] for name in needed})
         table = table.join(arms[["variant", "setting", *self.study.factors]], on="arm")
         numbers = table[["mean_delta", "t_low", "t_high"]].astype(float)  # None becomes NaN
         own = table["baseline"] == table["arm"].map(arms["baseline"])

@@ -94,7 +94,7 @@ def series_of(study: Study) -> pd.DataFrame:
 def verdict_of(study: Study) -> dict[str, Any]:
     numbers = {"mean_delta": -1.0, "t_low": -2.0, "t_high": None, "n_dropped": 0}
     pairs = [(arm.id, arm.baseline) for arm in study.arms() if arm.id != arm.baseline]
-    first, second = list(study.arms())[:2]
+    first, second = (list(study.arms()) * 2)[:2]  # a study of one arm has no second
     contrasts = [
         {"arm": arm, "baseline": baseline, "measure": measure} | numbers
         for measure in ("perplexity", "ece")
@@ -134,6 +134,17 @@ def test_a_study_of_one_factor_shows_what_applies(
         figure.draw()
     names = {path.stem for path in figures.folder.iterdir()}
     assert names == {"trend", "comparison", "efficiency", "inside"}
+
+
+def test_a_study_of_one_arm_is_drawn_without_contrasts(
+    prepare: Any, shown: list[Figure], tmp_path: Path
+) -> None:
+    figures = prepare(Study.model_validate(TINY | {"name": "tiny", "seeds": [0, 1]}), tables={})
+    (tmp_path / "verdict.json").write_text('{"contrasts": []}', "utf-8")
+    for figure in figures.applicable():
+        figure.draw()
+    assert figures.contrasts.empty
+    assert shown
 
 
 def test_a_grid_over_rates_shows_interaction_rates_and_mechanism_instead(
