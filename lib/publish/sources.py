@@ -48,16 +48,18 @@ class Sources:
         self.left_out: dict[str, None] = {}
         """Studies without results that a template has asked for."""
         self._results = paper / "results"
-        functions = (where, one, count, contrast, contrasts, arm, verbatim)
-        names: dict[str, Any] = {function.__name__: function for function in functions}
-        names |= {"has": self._has, "params": load_study, "constants": constants}
-        names |= {"plan": load_plan(load_study("confirmatory"))}
-        names |= {path.stem: read_yaml(path) for path in paper.glob("*.yaml")}
+        names: dict[str, Any] = {}
         for path in self._results.glob("*.verdict.json"):
             study = path.name.removesuffix(".verdict.json")
             content = json.loads((self._results / f"{study}.json").read_text("utf-8"))
             content["verdict"] = json.loads(path.read_text("utf-8"))
             names[study.replace("-", "_")] = content
+        # After the studies, so that one called `count` hides no function.
+        functions = (where, one, count, contrast, contrasts, arm, verbatim)
+        names |= {function.__name__: function for function in functions}
+        names |= {"has": self._has, "params": load_study, "constants": constants}
+        names |= {"plan": load_plan(load_study("confirmatory"))}
+        names |= {path.stem: read_yaml(path) for path in paper.glob("*.yaml")}
         # What is written is Markdown: `finished` escapes it, and marks it as ready by Markup,
         # which autoescape then leaves alone.
         self._environment = Environment(

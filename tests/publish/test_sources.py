@@ -112,3 +112,12 @@ def test_a_contrast_is_with_the_arms_own_baseline_unless_another_is_named():
     assert contrast(study, "scale,f=1", "ece") is rows[0]
     assert contrast(study, "scale,f=1", "ece", baseline="other") is rows[2]
     assert contrasts(study, "scale", "ece") == rows[:2]
+
+
+def test_a_study_named_like_a_function_hides_none(paper, tmp_path):
+    shutil.copytree(paper, tmp_path / "paper")
+    results = tmp_path / "paper" / "results"
+    for end in (".json", ".verdict.json"):
+        shutil.copyfile(results / f"final{end}", results / f"count{end}")
+    text = "{{ count(final.runs, status='completed') }}"
+    assert rendered(tmp_path / "paper", text) == "15"
