@@ -30,14 +30,17 @@ from IPython.display import display
 
 from lib.analysis.tables import readable, run_takeaway
 from lib.data.corpus import load_corpus
+from lib.data.suite import suite_hash
 from lib.figures.training import show_measurement, show_training
 from lib.run.machine import random_stream
-from lib.run.measure import measure, run_result, write_result
+from lib.run.measure import measure, write_result
+from lib.run.origin import begin
 from lib.run.progress import training_progress
 from lib.run.training import train
 from lib.study.config import load_study
 from lib.study.paths import run_folder, shown, study_folder
 from lib.study.plan import load_plan, plan_line
+from lib.study.provenance import history
 
 # %% tags=["parameters"]
 study: str = "final"  # a name in params/
@@ -55,12 +58,15 @@ for section, fields in this.config:
 
 # %% [markdown]
 # ## Training
-# Killed at any moment, this cell continues from its last checkpoint to the same weights.
+# What the weights are made with is written down before the first step and never changed. Killed at
+# any moment, this cell continues from its last checkpoint to the same weights.
 
 # %%
+suites = study_folder(design.name) / "suite"
+provenance = begin(design, this, seed, corpus, suite_hash(corpus, this.config, suites))
 folder = run_folder(design.name, this.id, seed)
 with training_progress(this.config.training.iterations) as progress:
-    trained = train(this.config, corpus, seed, folder, progress)
+    trained = train(this.config, corpus, provenance, folder, progress)
 if trained.diverged_at:
     print(f"DIVERGED at step {trained.diverged_at}: its loss or gradient is not finite")
 
@@ -81,7 +87,6 @@ readable(trained.curve[[name for name in own if name in trained.curve]], digits=
 # by length of context, norms; then the task suite through the LM-Eval harness.
 
 # %%
-suites = study_folder(design.name) / "suite"
 measured = measure(trained, corpus, this.config, suites, seed)
 print("\n".join(measured.notes) or "everything was measured")
 readable(measured.tables.get("tasks"))
@@ -112,9 +117,8 @@ else:
 # ## Result
 
 # %%
-result = run_result(design, this, seed, corpus, trained, measured)
-path = write_result(result, trained, measured)
-print(run_takeaway(result), shown(path), sep="\n")
+result = write_result(design, this, seed, corpus, trained, measured)
+print(run_takeaway(result), history(result.provenance), shown(folder / "result.json"), sep="\n")
 result
 
 # %% [markdown]

@@ -56,7 +56,7 @@ contrasts = analysis.verdict.contrasts
 
 # %%
 display(Markdown(f"**{plan_line(design, plan)}**"), analysis)
-print(plan_precedes(plan, [run.provenance["git_commit"] for run in results]))
+print(plan_precedes(plan, [run.origin["commit"] for run in results]))
 report.deviation_table(plan)
 
 # %% [markdown]

@@ -42,7 +42,7 @@ def collect(study: Study) -> list[RunResult]:
             f"Run ./run_all.sh params/{study.name}.yaml, which runs only what is not done"
         )
     check(study, results)
-    stamps = {f"{r.arm} seed {r.seed}": r.provenance.get("preregistration") for r in results}
+    stamps = {f"{r.arm} seed {r.seed}": r.origin["plan"] for r in results}
     require_stamps(load_plan(study), stamps)
     return results
 
@@ -77,15 +77,15 @@ def check(study: Study, results: Iterable[RunResult]) -> None:
             raise _offence(run, f"was made with other parameters: {reason}")
 
     completed = [run for run in runs if run.status == "completed"]
-    _require_equal("device", runs, value=lambda run: run.provenance["device"])
-    _require_equal("threads", runs, value=lambda run: run.provenance["threads"])
-    _require_equal("torch", runs, value=lambda run: run.provenance["packages"]["torch"])
+    _require_equal("device", runs, value=lambda run: run.origin["device"])
+    _require_equal("threads", runs, value=lambda run: run.origin["threads"])
+    _require_equal("torch", runs, value=lambda run: run.origin["packages"]["torch"])
     _require_equal("corpus_sha256", runs, "corpus.source")
     _require_equal("suite_hash", completed, "model.block_size", "corpus.source")
     _require_equal("measures", completed, value=lambda run: ", ".join(sorted(run.measures)))
     _require_equal("initial_weights", runs, "seed", *_OUTSIDE_THE_LAYER)
     _require_equal(
-        "precision", runs, "training.precision", value=lambda run: run.provenance["precision"]
+        "precision", runs, "training.precision", value=lambda run: run.origin["precision"]
     )
     _require_equal("steps", completed, "training.iterations")
     _require_equal("tokens", completed, *_TOKENS)

@@ -244,13 +244,13 @@ def provenance_table(results: list[RunResult]) -> pd.DataFrame:
         return ", ".join(dict.fromkeys(str(of(run)) for run in results))
 
     rows = {
-        name: values(lambda run, name=name: run.provenance.get(name))  # type: ignore[misc]
+        name: values(lambda run, name=name: run.origin.get(name))  # type: ignore[misc]
         for name in ("device", "device_name", "precision", "threads", "cores", "platform")
     }
-    for package in results[0].provenance["packages"]:
-        rows[package] = values(lambda run, p=package: run.provenance["packages"].get(p))  # type: ignore[misc]
-    rows["git commit"] = values(lambda run: (run.provenance["git_commit"] or "none")[:12])
-    rows["working tree clean"] = values(lambda run: run.provenance["git_clean"])
+    for package in results[0].origin["packages"]:
+        rows[package] = values(lambda run, p=package: run.origin["packages"].get(p))  # type: ignore[misc]
+    rows["git commit"] = values(lambda run: (run.origin["commit"] or "none")[:12])
+    rows["working tree clean"] = values(lambda run: run.origin["clean"])
     rows["corpus SHA-256"] = values(lambda run: run.corpus_sha256[:12])
     rows["tokens per run"] = values(lambda run: f"{run.tokens:,}")
     rows["parameters"] = values(lambda run: f"{run.parameters:,}")

@@ -20,7 +20,7 @@ from filelock import FileLock
 from lib.data.corpus import Corpus
 from lib.data.tasks import N_CHOICES, RULES, Lexicon, Passage, Question
 from lib.study.constants import GRAM
-from lib.study.fields import digest
+from lib.study.fields import RunConfig, digest
 
 FEWEST_ITEMS = 50
 """A task with fewer questions says too little and is left out."""
@@ -93,6 +93,16 @@ def prepare_suite(corpus: Corpus, items: int | None, block_size: int, suites: Pa
         if not (folder / "suite.json").is_file():  # written last
             write_suite(build_suite(corpus, items, block_size), folder)
     return folder
+
+
+def suite_hash(corpus: Corpus, config: RunConfig, suites: Path) -> str | None:
+    """Return the hash of the suite that a run will be asked, made below `suites` if need be; None
+    when it will be asked none."""
+    items = config.evaluation.items_per_task
+    if items == 0:
+        return None
+    folder = prepare_suite(corpus, items, config.model.block_size, suites)
+    return str(read_suite(folder)["hash"])
 
 
 def read_suite(folder: Path) -> dict[str, Any]:

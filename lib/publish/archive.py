@@ -5,7 +5,6 @@ also be checked by `sha256sum -c` from that folder.
 """
 
 import argparse
-import hashlib
 import json
 import os
 import shutil
@@ -19,7 +18,7 @@ import yaml
 from lib.analysis.runs import collect, summarise
 from lib.study.config import Study, load_study
 from lib.study.paths import PAPER, executed_notebook, result_file, run_folder, study_folder
-from lib.study.record import status_of, write_json
+from lib.study.record import sha256, status_of, write_json
 
 MANIFEST = "MANIFEST.sha256"
 
@@ -100,11 +99,6 @@ def _files(study: str) -> list[Path]:
 
 def _listed_as(path: Path, study: str) -> str:
     return Path(os.path.relpath(path, record_folder(study))).as_posix()
-
-
-def sha256(path: Path) -> str:
-    """Hash a file's bytes."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _write_manifest(study: str) -> None:

@@ -15,10 +15,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from lib.publish import pages
-from lib.publish.archive import sha256
 from lib.publish.catalogue import SHARED, catalogue, neighbours
 from lib.study.measures import MEASURES, measures_in
 from lib.study.paths import PAPER, TEMPLATES, shown
+from lib.study.provenance import history, trained_with
+from lib.study.record import sha256
 
 HEADLINE = measures_in("headline")
 
@@ -37,6 +38,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"number": number, "sha256": sha256, "shown": shown}
+    environment.filters |= {"history": history, "trained_with": trained_with}
     environment.globals |= {"MEASURES": MEASURES, "HEADLINE": HEADLINE, "ABOUT": SHARED}
     environment.globals |= {"neighbours": neighbours}
     return environment

@@ -2,11 +2,8 @@
 
 import hashlib
 import os
-import platform
-import sys
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import dataclass
 
 import torch
 
@@ -16,7 +13,6 @@ from lib.study.fields import RunConfig
 # Deterministic cuBLAS needs this before CUDA starts (PyTorch, "Reproducibility").
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
-_PACKAGES = ("torch", "numpy", "scipy", "pandas", "papermill", "lm_eval")
 EVALUATION_BATCH_SIZE = 16
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -91,33 +87,3 @@ def random_stream(seed: int, purpose: str) -> torch.Generator:
     (sampling text, say) never shifts another (the order of batches)."""
     key = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(key[:8], "big") >> 1)
-
-
-def describe(precision: str, machine: Machine) -> dict[str, object]:
-    """Name all of the machine that may change a number: device, precision, threads, versions."""
-    cuda = machine.device.type == "cuda"
-    return {
-        **asdict(machine),
-        "device": machine.device.type,
-        "device_name": torch.cuda.get_device_name(machine.device) if cuda else _cpu_name(),
-        "precision": precision,
-        "cores": os.cpu_count(),
-        "platform": f"{platform.system()} {platform.machine()}",
-        "packages": {"python": platform.python_version()} | {p: _version(p) for p in _PACKAGES},
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:  # a Kaggle or Colab image lacks some
-        return None
-
-
-def _cpu_name() -> str:
-    if sys.platform == "linux":
-        with open("/proc/cpuinfo", encoding="utf-8") as file:  # noqa: PTH123
-            for line in file:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

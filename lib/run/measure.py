@@ -24,14 +24,14 @@ from lib.run.evaluation import (
     loss_by_position,
     score,
 )
-from lib.run.machine import describe
 from lib.run.model import count_parameters
+from lib.run.origin import execution
 from lib.run.training import Trained, weights_digest
 from lib.study.config import Arm, Study
 from lib.study.fields import RunConfig
 from lib.study.paths import run_folder
-from lib.study.plan import load_plan
-from lib.study.record import RunResult, git_state, records, write_json
+from lib.study.provenance import Origin
+from lib.study.record import RunResult, records, sha256, write_json
 
 
 @dataclass
@@ -123,12 +123,20 @@ def _ask_suite(
         result.items, result.suite_hash = suite.items, suite.suite_hash
 
 
-def run_result(
+def write_result(
     study: Study, arm: Arm, seed: int, corpus: Corpus, trained: Trained, measured: Measurement
 ) -> RunResult:
-    """Put together the result of a run, stamped with the hash of the plan that its study names."""
-    plan = load_plan(study)
-    return RunResult(
+    """Write a run's trace, curve and suite items, and then, last, its result; return the result."""
+    folder = run_folder(study.name, arm.id, seed)
+    tables = {"trace": trained.trace, "curve": trained.curve, "items": measured.items}
+    files = {}
+    for name, table in tables.items():
+        path = folder / f"{name}.parquet"
+        # Of numbers that hardly repeat, a dictionary only adds to the file.
+        table.to_parquet(path, compression="zstd", use_dictionary=False)
+        files[path.name] = sha256(path)
+    executed = execution(trained.machine, trained.from_checkpoint)
+    result = RunResult(
         study=study.name,
         study_hash=study.hash,
         arm=arm.id,
@@ -153,19 +161,8 @@ def run_result(
         tables={name: records(table) for name, table in measured.tables.items()},
         throughput=measured.throughput,
         seconds=measured.seconds,
-        provenance=describe(arm.config.training.precision, trained.machine)
-        | git_state()
-        | {"preregistration": plan.hash if plan else None},
+        files=files,
+        provenance=Origin(trained=trained.provenance, executed=executed).model_dump(mode="json"),
     )
-
-
-def write_result(result: RunResult, trained: Trained, measured: Measurement) -> Path:
-    """Write a run's trace, curve and suite items, and then, last, its result; return its path."""
-    folder = run_folder(result.study, result.arm, result.seed)
-    tables = {"trace": trained.trace, "curve": trained.curve, "items": measured.items}
-    for name, table in tables.items():
-        # Of numbers that hardly repeat, a dictionary only adds to the file.
-        path = folder / f"{name}.parquet"
-        table.to_parquet(path, compression="zstd", use_dictionary=False)
     write_json(folder / "result.json", result.model_dump(mode="json"))
-    return folder / "result.json"
+    return result

@@ -7,8 +7,6 @@ the evaluation cadence changes what is trained on.
 
 import hashlib
 import math
-import os
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,19 +16,20 @@ from typing import Any
 import pandas as pd
 import torch
 from filelock import FileLock
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from lib.data.corpus import Corpus, sample_batch
+from lib.run import checkpoints
+from lib.run.checkpoints import Checkpoint
 from lib.run.diagnostics import second_moments, snapshot
 from lib.run.evaluation import evenly_spaced_windows
 from lib.run.machine import Machine, autocast, prepare, random_stream
 from lib.run.model import GPT, weight_decay_groups
-from lib.study.fields import RunConfig, TrainingConfig, digest
-
-_FORMAT = 3  # of checkpoints; those of another format are ignored
+from lib.study.fields import RunConfig, TrainingConfig
+from lib.study.provenance import Provenance
+from lib.study.record import write_json
 
 Report = Callable[[int, str], None]
 """Called after every step with the step and, at an evaluation, a line of text (else "")."""
@@ -40,6 +39,10 @@ Report = Callable[[int, str], None]
 class Trained:
     """What training leaves: a model and the account of how it came about."""
 
+    provenance: Provenance
+    """Begun with the weights, perhaps by an earlier execution."""
+    from_checkpoint: bool
+    """Whether training was complete before this execution."""
     model: GPT
     machine: Machine
     trace: pd.DataFrame
@@ -82,17 +85,27 @@ def weights_digest(model: GPT) -> str:
 
 
 def train(
-    config: RunConfig, corpus: Corpus, seed: int, folder: Path, report: Report = lambda *_: None
+    config: RunConfig,
+    corpus: Corpus,
+    provenance: Provenance,
+    folder: Path,
+    report: Report = lambda *_: None,
 ) -> Trained:
-    """Train one run in `folder`, from its last checkpoint if there is one.
+    """Train one run in `folder`, from its last sound checkpoint if there is one. The provenance of
+    the weights stands in `provenance.json` before the first step.
 
-    Raises CorpusError for a corpus shorter than a window and ConfigError for a device or precision
-    that this machine lacks. A loss or gradient that is not finite ends training: see `diverged_at`.
+    Raises CorpusError for a corpus shorter than a window, ConfigError for a device or precision
+    that this machine lacks, and ValueError for the provenance of another run. A loss or gradient
+    that is not finite ends training: see `diverged_at`.
     """
     corpus.require_length(config.model.block_size)
+    asked = (config.model_dump(exclude={"machine"}), corpus.sha256)
+    if asked != (provenance.parameters, provenance.corpus_sha256):
+        raise ValueError("the provenance is of other parameters or another corpus; begin it anew")
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".training.lock"):  # the kernel of a killed job may live on a moment
-        run = _Run(config, corpus, seed, folder)
+        run = _Run(config, corpus, provenance, folder)
+        write_json(folder / "provenance.json", run.provenance.model_dump(mode="json"))
         while not run.finished:
             run.advance()
             line = ""
@@ -107,9 +120,11 @@ def train(
 class _Run:
     """The moving parts of one run; all that a checkpoint must hold is an attribute here."""
 
-    def __init__(self, config: RunConfig, corpus: Corpus, seed: int, folder: Path) -> None:
-        self.config, self.corpus = config, corpus
-        training = config.training
+    def __init__(
+        self, config: RunConfig, corpus: Corpus, provenance: Provenance, folder: Path
+    ) -> None:
+        self.config, self.corpus, self.provenance = config, corpus, provenance
+        training, seed = config.training, provenance.seed
         self.machine = prepare(config)
         self.device = self.machine.device
         model = GPT(config.model, corpus.vocab_size, random_stream(seed, "weights"))
@@ -133,7 +148,8 @@ class _Run:
         self.resumed_at: list[int] = []
         self.trace: list[dict[Any, Any]] = []
         self.curve: list[dict[Any, Any]] = []
-        self.checkpoints = folder / "checkpoints" / _identity(config, corpus, seed, self.machine)
+        self.from_checkpoint = False
+        self.folder = folder / "checkpoints" / provenance.identity[:16]
         if not self.load():
             self.evaluate()
 
@@ -215,19 +231,9 @@ class _Run:
         return f"step {self.step}: dev loss {loss:.4f}, embedding norm {norm:.2f}"
 
     def save(self) -> None:
-        """Write a checkpoint; it gets its final name when complete, then older ones go."""
-        final = self.checkpoints / f"step-{self.step:08d}"
-        partial = self.checkpoints / f"partial-{os.getpid()}"
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        save_file(self.model.state_dict(), partial / "weights.safetensors")
-        torch.save(self._state(), partial / "state.pt")
-        pd.DataFrame(self.trace).to_parquet(partial / "trace.parquet")
-        pd.DataFrame(self.curve).to_parquet(partial / "curve.parquet")
-        partial.rename(final)
-        for other in self.checkpoints.iterdir():
-            if other != final:
-                shutil.rmtree(other)
+        weights = self.model.state_dict()
+        checkpoint = Checkpoint(self.provenance, weights, self._state(), self.trace, self.curve)
+        checkpoints.save(checkpoint, self.folder)
 
     def _state(self) -> dict[str, Any]:
         return {
@@ -241,12 +247,13 @@ class _Run:
         }
 
     def load(self) -> bool:
-        """Take up the last complete checkpoint; return whether there was one."""
-        last = max(self.checkpoints.glob("step-*"), default=None)
-        if last is None:
+        """Take up the last sound checkpoint; return whether there was one."""
+        checkpoint = checkpoints.load(self.folder, self.provenance)
+        if checkpoint is None:
             return False
-        state = torch.load(last / "state.pt", map_location="cpu", weights_only=True)
-        self.model.load_state_dict(load_file(last / "weights.safetensors"))
+        state = checkpoint.state
+        self.provenance = checkpoint.provenance
+        self.model.load_state_dict(checkpoint.weights)
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
         self.batch_stream.set_state(state["batch_stream"])
@@ -254,12 +261,14 @@ class _Run:
         self.step = state["step"]
         self.diverged_at = state["diverged_at"]
         self.resumed_at = state["resumed_at"] + ([] if self.finished else [self.step])
-        self.trace = pd.read_parquet(last / "trace.parquet").to_dict("records")
-        self.curve = pd.read_parquet(last / "curve.parquet").to_dict("records")
+        self.trace, self.curve = checkpoint.trace, checkpoint.curve
+        self.from_checkpoint = self.finished
         return True
 
     def trained(self) -> Trained:
         return Trained(
+            self.provenance,
+            self.from_checkpoint,
             self.model,
             self.machine,
             pd.DataFrame(self.trace),
@@ -269,22 +278,3 @@ class _Run:
             self.initial_weights,
             self.batches,
         )
-
-
-def _identity(config: RunConfig, corpus: Corpus, seed: int, machine: Machine) -> str:
-    """Name what a checkpoint belongs to: all that decides its weights, to the last bit, and its dev
-    curve. Other parameters get another name, so that changing a study neither resumes from foreign
-    weights nor deletes what was computed before."""
-    changed = config.changed()
-    evaluation = config.evaluation
-    parts = [
-        _FORMAT,
-        corpus.sha256,
-        config.corpus.fraction,
-        changed.get("model"),
-        changed.get("training"),
-        [evaluation.interval, evaluation.dev_windows],
-        [machine.device.type, machine.threads, machine.micro_batch_size],
-        seed,
-    ]
-    return digest(parts)[:16]

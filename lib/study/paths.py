@@ -29,7 +29,7 @@ def output_root(root: Path = ROOT) -> Path:
 
 
 RUNS = output_root() / "runs"
-RESULT_FORMAT = 3
+RESULT_FORMAT = 4
 """Increase it when the fields of a result change: a sweep then makes results anew, from
 checkpoints."""
 PAPER = output_root() / "papers" / "embedding-norm"

@@ -150,8 +150,8 @@ def require_stamps(plan: Plan | None, stamps: dict[str, str | None]) -> None:
         if stamp != expected:
             raise PreregistrationError(
                 f"run {run} was made under pre-registration {stamp}, and the plan's hash is "
-                f"{expected}: restore the plan that it was made under, or run it again under this "
-                "one (./run_all.sh … --forcerun train)"
+                f"{expected}: restore the plan that it was made under, or rerun ./run_all.sh, "
+                "which trains it anew under this one"
             )
 
 

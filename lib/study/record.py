@@ -1,9 +1,8 @@
 """What a run leaves behind: its measures, its provenance, and how they are written."""
 
+import hashlib
 import json
 import os
-import subprocess
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +10,7 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict
 
 from lib.study.measures import MEASURES, measures_in
-from lib.study.paths import ROOT
+from lib.study.provenance import trained_with
 
 
 class RunResult(BaseModel):
@@ -44,7 +43,15 @@ class RunResult(BaseModel):
     tables: dict[str, list[dict[str, Any]]]
     throughput: dict[str, float]
     seconds: dict[str, float]
+    files: dict[str, str] = {}
+    """SHA-256 of the tables that stand beside the result: trace, curve and items."""
     provenance: dict[str, Any]
+    """An `Origin`; of results before format 4 a flat list. `origin` reads either."""
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """What the run was trained with, by name: see `trained_with`."""
+        return trained_with(self.provenance)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         """Show as a table in a notebook, and keep the whole result in it as JSON."""
@@ -68,23 +75,9 @@ def records(table: pd.DataFrame) -> list[dict[Any, Any]]:
     return [{key: None if pd.isna(v) else v for key, v in row.items()} for row in rows]
 
 
-@lru_cache(maxsize=1)
-def git_state() -> dict[str, object]:
-    """Name the commit, and whether the working tree was clean, apart from the record that studies
-    write; None where there is no git."""
-
-    def git(*words: str) -> str | None:
-        try:
-            command = ["git", "-C", str(ROOT), *words]
-            return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        except (OSError, subprocess.CalledProcessError):
-            return None
-
-    commit, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", ":!papers")
-    return {
-        "git_commit": commit.strip() if commit else None,
-        "git_clean": None if changes is None else not changes.strip(),
-    }
+def sha256(path: Path) -> str:
+    """Hash a file's bytes."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from lib.analysis.runs import tidy
 from lib.analysis.tables import summary_table, takeaway
-from lib.data.corpus import CorpusError, load_corpus
+from lib.data.corpus import CorpusError
 from lib.publish.archive import record_folder, results_file
 from lib.publish.site import main as build_record
 from lib.study.config import Study, load_study
@@ -25,6 +25,7 @@ from lib.study.paths import NOTEBOOKS, ROOT, RUNS, shown
 from lib.study.record import RunResult, status_of
 from lib.workflow.execution import GPUS
 from lib.workflow.progress import follow
+from lib.workflow.staleness import corpora_of, stale
 
 # Flags with which Snakemake tells something instead of running; its words then go to the terminal.
 _TELLING = {"-n", "--dry-run", "--dryrun", "--summary", "-D", "--dag", "--rulegraph", "--lint"}
@@ -38,14 +39,18 @@ def main(arguments: list[str]) -> int:
     names, flags = arguments[:split] or ["final"], arguments[split:]
     try:
         studies = [load_study(name) for name in names]
-        for corpus in {arm.config.corpus for study in studies for arm in study.arms()}:
-            load_corpus(corpus)  # once and in sight, should it have to be downloaded
+        corpora = corpora_of(studies)  # once and in sight, should one have to be downloaded
+        outdated = [found for study in studies for found in stale(study, corpora)]
     except (ConfigError, CorpusError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     RUNS.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(RUNS / ".sweep.lock", timeout=0):
+            for result, why in outdated:
+                print(f"Stale: {shown(result)}: {why}")
+                if not _TELLING & set(flags):
+                    result.unlink()
             return run(studies, flags)
     except Timeout:
         print("error: another sweep is running in this folder; wait for it", file=sys.stderr)

@@ -19,6 +19,7 @@ from lib.data.corpus import load_corpus, sample_batch
 from lib.run.training import _Run
 from lib.study.config import load_study
 from lib.workflow.execution import HUGE_PAGES
+from tests.run.samples import begun
 
 pytestmark = pytest.mark.benchmark
 CORES = multiprocessing.cpu_count()
@@ -27,7 +28,8 @@ CORES = multiprocessing.cpu_count()
 def our_step(folder: Path) -> Callable[[], None]:
     """All that one step of `final` does: batch, hash, backward, norm, AdamW, trace."""
     arm = load_study("final").arm("none")
-    return _Run(arm.config, load_corpus(arm.config.corpus), 0, folder).advance
+    corpus = load_corpus(arm.config.corpus)
+    return _Run(arm.config, corpus, begun(arm.config, corpus), folder).advance
 
 
 def hugging_face_step() -> Callable[[], None]:

@@ -1,11 +1,34 @@
-"""A small model and the plainest way to ask it for a log-likelihood."""
+"""A small model, the plainest way to ask it for a log-likelihood, and runs of no study."""
+
+from pathlib import Path
 
 import torch
 
 from lib.data.corpus import Corpus
+from lib.run import training
 from lib.run.machine import random_stream
 from lib.run.model import GPT
-from lib.study.fields import ModelConfig
+from lib.run.origin import begin
+from lib.study.config import Study
+from lib.study.fields import ModelConfig, RunConfig
+from lib.study.provenance import Provenance
+
+
+def begun(config: RunConfig, corpus: Corpus, seed: int = 0) -> Provenance:
+    """The provenance of a run that stands alone, asks no suite and is under no plan."""
+    study = Study.model_validate(config.model_dump() | {"name": "alone", "seeds": [seed]})
+    return begin(study, study.arm("baseline"), seed, corpus, suite_hash=None)
+
+
+def train(
+    config: RunConfig,
+    corpus: Corpus,
+    seed: int,
+    folder: Path,
+    report: training.Report = lambda *_: None,
+) -> training.Trained:
+    """Train a run that stands alone."""
+    return training.train(config, corpus, begun(config, corpus, seed), folder, report)
 
 
 def make_model(corpus: Corpus, **fields: object) -> GPT:

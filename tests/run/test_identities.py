@@ -23,9 +23,9 @@ from torch.nn import functional as F
 from lib.data.corpus import Corpus
 from lib.run.machine import random_stream
 from lib.run.model import GPT, count_parameters, weight_decay_groups
-from lib.run.training import train
 from lib.study.fields import ModelConfig, RunConfig
 from tests.conftest import change
+from tests.run.samples import train
 
 SIZE = {"n_layer": 3, "n_head": 2, "n_embd": 32, "block_size": 24}
 

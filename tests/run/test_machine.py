@@ -1,20 +1,15 @@
-"""The machine under a run is chosen, pinned and described; each purpose draws for itself."""
+"""The machine under a run is chosen, and pinned; each purpose draws for itself."""
 
 import itertools
-import json
 import os
 from collections.abc import Iterator
-from importlib.metadata import version as lm_eval_version
 
-import numpy as np
 import pytest
 import torch
 
 from lib.run.machine import (
-    Machine,
     autocast,
     choose_device,
-    describe,
     prepare,
     random_stream,
     works,
@@ -136,13 +131,6 @@ def test_auto_takes_micro_batches_that_fill_the_batch(
     assert prepare(config).micro_batch_size == micro_batch_size
 
 
-def test_a_package_that_an_image_lacks_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lib.run.machine._PACKAGES", ("no_such_package",))
-    packages = describe("fp32", Machine(CPU, 1, 4, 16))["packages"]
-    assert isinstance(packages, dict)
-    assert packages["no_such_package"] is None
-
-
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_gpu_without_bf16_still_runs_other_precisions(
     loose_torch: None, monkeypatch: pytest.MonkeyPatch, precision: str
@@ -176,27 +164,3 @@ def test_autocast_multiplies_at_the_configured_precision(
     with autocast(precision, CPU):
         assert (ones @ ones).dtype == dtype
     assert (ones @ ones).dtype == torch.float32
-
-
-def test_the_description_names_what_may_change_a_number() -> None:
-    description = describe("bf16", Machine(CPU, 3, 4, 16))
-    assert set(description) == {
-        *("device", "device_name", "precision", "threads"),
-        *("micro_batch_size", "evaluation_batch_size"),
-        *("cores", "platform", "packages"),
-    }
-    asked = ("device", "precision", "threads")
-    assert [description[key] for key in asked] == ["cpu", "bf16", 3]
-    assert description["device_name"]
-
-    packages = description["packages"]
-    assert isinstance(packages, dict)
-    assert set(packages) == {"python", "torch", "numpy", "scipy", "pandas", "papermill", "lm_eval"}
-    assert packages["torch"] == torch.__version__
-    assert packages["numpy"] == np.__version__
-    assert packages["lm_eval"] == lm_eval_version("lm_eval")
-
-
-def test_the_description_survives_json() -> None:
-    description = describe("fp32", Machine(CPU, 1, 4, 16))
-    assert json.loads(json.dumps(description)) == description

@@ -6,9 +6,10 @@ import pytest
 from lib.data.corpus import Corpus
 from lib.run.evaluation import heldout_measures, score
 from lib.run.measure import measure
-from lib.run.training import Trained, train
+from lib.run.training import Trained
 from lib.study.fields import RunConfig
 from tests.conftest import change
+from tests.run.samples import train
 
 
 @pytest.fixture

@@ -12,9 +12,10 @@ import psutil
 import pytest
 
 from lib.data.corpus import load_corpus
-from lib.run.training import train, weights_digest
+from lib.run.training import weights_digest
 from lib.study.config import Study
 from tests.conftest import TINY, Tree
+from tests.run.samples import train
 
 pytestmark = pytest.mark.slow
 

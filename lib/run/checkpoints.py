@@ -1,0 +1,160 @@
+"""Checkpoints of one run: hashed, written through to the disk, the last two kept.
+
+A damaged one is named, set aside and passed over, so that training goes on from the one before it.
+So is one whose provenance says that it belongs to other weights than those asked for.
+"""
+
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+import torch
+from safetensors.torch import load as weights_from
+from safetensors.torch import save as weights_to_bytes
+from torch import Tensor
+
+from lib.study.provenance import Provenance
+
+MANIFEST = "manifest.json"
+"""SHA-256 of every other file of a checkpoint; written last."""
+_FILES = ("weights.safetensors", "state.pt", "trace.parquet", "curve.parquet", "provenance.json")
+_KEPT = 2
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """All that a run needs to go on as if it had never stopped."""
+
+    provenance: Provenance
+    weights: dict[str, Tensor]
+    state: dict[str, Any]
+    """Among it: step, and diverged_at (None while training may go on)."""
+    trace: list[dict[Any, Any]]
+    """A row for each of the steps 1 … step."""
+    curve: list[dict[Any, Any]]
+    """A row for each evaluation up to `step`."""
+
+
+class DamagedError(ValueError):
+    """A checkpoint that is not as it was written; the message says what is wrong."""
+
+
+def save(checkpoint: Checkpoint, folder: Path) -> None:
+    """Write a checkpoint to `folder`; it gets its final name when it is complete and on the disk,
+    and then all but the last two go."""
+    state = io.BytesIO()
+    torch.save(checkpoint.state, state)
+    contents = (
+        weights_to_bytes(checkpoint.weights),
+        state.getvalue(),
+        pd.DataFrame(checkpoint.trace).to_parquet(),
+        pd.DataFrame(checkpoint.curve).to_parquet(),
+        checkpoint.provenance.model_dump_json(indent=1).encode(),
+    )
+    partial = folder / "partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    hashes = {}
+    for name, content in zip(_FILES, contents, strict=True):
+        _write_through(partial / name, content)
+        hashes[name] = hashlib.sha256(content).hexdigest()
+    _write_through(partial / MANIFEST, json.dumps(hashes, indent=1).encode())
+    _flush(partial)
+    partial.rename(folder / f"step-{checkpoint.state['step']:08d}")
+    _flush(folder)
+    for former in _checkpoints(folder)[:-_KEPT]:
+        shutil.rmtree(former)
+
+
+def load(folder: Path, asked: Provenance) -> Checkpoint | None:
+    """Read the last sound checkpoint in `folder` that belongs to the weights asked for; None when
+    there is none. Those passed over are set aside, each named on one line."""
+    if folder.exists() and not folder.is_dir():
+        _set_aside(folder, "damaged", "it is no folder")
+    for path in reversed(_checkpoints(folder)):
+        try:
+            checkpoint = _read(path)
+            _require_agreement(checkpoint, path.name)
+        except DamagedError as error:
+            _set_aside(path, "damaged", str(error))
+        except Exception as error:  # whatever a reader raises over a file that is no such file
+            _set_aside(path, "damaged", f"unreadable: {type(error).__name__}")
+        else:
+            if checkpoint.provenance.identity == asked.identity:
+                return checkpoint
+            of = checkpoint.provenance
+            _set_aside(path, "foreign", f"it belongs to {of.study}, {of.arm}, seed {of.seed}")
+    return None
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """List the checkpoints in a folder, first to last. Whatever else lies there is left alone."""
+    return sorted(path for path in folder.glob("step-*") if re.fullmatch(r"step-\d{8}", path.name))
+
+
+def _read(path: Path) -> Checkpoint:
+    hashes = json.loads(_content(path / MANIFEST))
+    contents = [_content(path / name) for name in _FILES]
+    for name, content in zip(_FILES, contents, strict=True):
+        if hashlib.sha256(content).hexdigest() != hashes.get(name):
+            raise DamagedError(f"{name} is not as it was written")
+    weights, state, trace, curve, provenance = contents
+    return Checkpoint(
+        Provenance.model_validate_json(provenance),
+        weights_from(weights),
+        torch.load(io.BytesIO(state), map_location="cpu", weights_only=True),
+        pd.read_parquet(io.BytesIO(trace)).to_dict("records"),
+        pd.read_parquet(io.BytesIO(curve)).to_dict("records"),
+    )
+
+
+def _content(path: Path) -> bytes:
+    if not path.is_file():
+        raise DamagedError(f"{path.name} is missing")
+    return path.read_bytes()
+
+
+def _require_agreement(checkpoint: Checkpoint, name: str) -> None:
+    """Raise DamagedError unless name, state, trace and curve speak of the same step."""
+    step = checkpoint.state["step"]
+    if name != f"step-{step:08d}":
+        raise DamagedError(f"its state is that of step {step}")
+    if [row["step"] for row in checkpoint.trace] != list(range(1, step + 1)):
+        raise DamagedError(f"its trace does not hold the steps 1 to {step}, each once")
+    parameters = checkpoint.provenance.parameters
+    last = step == parameters["training"]["iterations"] or checkpoint.state["diverged_at"]
+    evaluated = {*range(0, step + 1, parameters["evaluation"]["interval"]), *([step] * bool(last))}
+    if [row["step"] for row in checkpoint.curve] != sorted(evaluated):
+        raise DamagedError(f"its curve does not hold every evaluation up to step {step}, each once")
+
+
+def _set_aside(path: Path, why: Literal["damaged", "foreign"], reason: str) -> None:
+    target, number = path.with_name(f"{path.name}-{why}"), 1
+    while target.exists():
+        number += 1
+        target = path.with_name(f"{path.name}-{why}-{number}")
+    path.rename(target)
+    print(f"Checkpoint {path.name} is {why} ({reason}). It is not used, and kept as {target.name}.")
+
+
+def _write_through(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush(folder: Path) -> None:
+    """Bring a folder's list of names to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

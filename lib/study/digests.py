@@ -1,0 +1,82 @@
+"""Digests of the code that decides a run: what weights and numbers are made by.
+
+They cover code alone. Comments, docstrings and blank lines are taken out by their place in the
+source: a syntax tree written out again would differ between versions of Python.
+"""
+
+import ast
+import io
+import tokenize
+from functools import lru_cache
+
+from lib.study.fields import digest
+from lib.study.paths import ROOT
+
+TRAINING = (
+    *("lib/run/model.py", "lib/run/machine.py", "lib/run/training.py"),
+    *("lib/data/corpus.py",),
+)
+"""What decides weights."""
+MEASURING = (
+    *("lib/run/model.py", "lib/run/machine.py", "lib/run/evaluation.py", "lib/run/calibration.py"),
+    *("lib/run/diagnostics.py", "lib/run/scoring.py", "lib/run/harness.py", "lib/run/measure.py"),
+    *("lib/data/suite.py", "lib/data/tasks.py", "lib/data/corpus.py"),
+)
+"""What decides the numbers of given weights."""
+
+
+@lru_cache(maxsize=1)
+def training_digest() -> str:
+    """SHA-256 of the code that decides weights."""
+    return code_digest(TRAINING)
+
+
+@lru_cache(maxsize=1)
+def measuring_digest() -> str:
+    """SHA-256 of the code that decides the numbers of given weights."""
+    return code_digest(MEASURING)
+
+
+def code_digest(files: tuple[str, ...]) -> str:
+    """SHA-256 of the code in some files of the repository, each under its name."""
+    return digest({name: bare(ROOT.joinpath(name).read_text("utf-8")) for name in files})
+
+
+def bare(source: str) -> str:
+    """Take comments, docstrings, trailing blanks and blank lines out of Python source. What stands
+    inside any other string stays as it is."""
+    lines = source.split("\n")
+    comments: set[int] = set()
+    texts: set[int] = set()
+    docstrings: dict[int, ast.Expr] = {}
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column].rstrip()
+            comments.add(row)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and _is_text(node.value):
+            docstrings[node.lineno] = node
+        elif isinstance(node, ast.expr) and _is_text(node):
+            texts |= set(range(node.lineno, node.end_lineno or 0))
+
+    kept, number = [], 0
+    while number < len(lines):
+        number += 1
+        line = lines[number - 1]
+        if docstring := docstrings.get(number):
+            number = docstring.end_lineno or number
+            start, end = line.encode(), lines[number - 1].encode()  # places count UTF-8 bytes
+            line = (start[: docstring.col_offset] + end[docstring.end_col_offset :]).decode()
+        elif number in texts - comments:
+            kept.append(line)
+            continue
+        if line.strip():
+            kept.append(line.rstrip())
+    return "\n".join(kept)
+
+
+def _is_text(node: ast.AST) -> bool:
+    """Tell whether a node is a string, formatted or not."""
+    text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return text or isinstance(node, ast.JoinedStr)

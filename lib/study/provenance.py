@@ -1,0 +1,155 @@
+"""Where a result comes from: an account begun with the weights, before the first step of training.
+
+It travels with every checkpoint and is never changed afterwards. What is measured later, perhaps by
+other code on another machine, has an account of its own beside it.
+"""
+
+import subprocess
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from lib.study.digests import measuring_digest
+from lib.study.fields import digest
+from lib.study.paths import ROOT
+
+CHECKPOINT_FORMAT = 4
+"""Increase it when the content of checkpoints changes: those of another format are ignored."""
+
+
+class _Account(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _now() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+class MachineAccount(_Account):
+    """The machine as far as it may change a number."""
+
+    device: str
+    device_name: str
+    vector_level: str
+    """Instructions that the CPU's arithmetic uses, e.g. AVX512."""
+    threads: int
+    micro_batch_size: int
+    evaluation_batch_size: int
+    cores: int | None
+    platform: str
+
+
+class Circumstances(_Account):
+    """What executes: code, machine and versions."""
+
+    commit: str | None
+    """None where there is no git."""
+    clean: bool | None
+    """Whether the working tree was as committed, apart from the record that studies write."""
+    measuring_digest: str
+    machine: MachineAccount
+    packages: dict[str, str | None]
+    """Version of each, None where it is missing."""
+
+
+class Provenance(Circumstances):
+    """What made a run's weights."""
+
+    started: str = Field(default_factory=_now)
+    study: str
+    arm: str
+    seed: int
+    plan: str | None
+    """Hash of the plan that the study named when training started."""
+    training_digest: str
+    corpus_sha256: str
+    suite_hash: str | None
+    parameters: dict[str, dict[str, Any]]
+    """All fields of all sections but the machine's."""
+
+    @property
+    def identity(self) -> str:
+        """SHA-256 of all that decides the weights to the last bit, their dev curve, and the plan
+        that they were made under."""
+        asked, machine = self.parameters, self.machine
+        parts = [
+            CHECKPOINT_FORMAT,
+            self.training_digest,
+            self.corpus_sha256,
+            self.seed,
+            asked["corpus"]["fraction"],
+            asked["model"],
+            asked["training"],
+            [asked["evaluation"]["interval"], asked["evaluation"]["dev_windows"]],
+            self.plan,
+            [machine.device, machine.threads, machine.micro_batch_size],
+        ]
+        return digest(parts)
+
+
+class Execution(Circumstances):
+    """What measured a run: the notebook that wrote its result."""
+
+    finished: str = Field(default_factory=_now)
+    from_checkpoint: bool
+    """Whether training was complete before the notebook began."""
+
+
+class Origin(_Account):
+    """The provenance of a result."""
+
+    trained: Provenance
+    executed: Execution
+
+
+_FORMER_NAMES = {"git_commit": "commit", "git_clean": "clean", "preregistration": "plan"}
+
+
+def trained_with(provenance: dict[str, Any]) -> dict[str, Any]:
+    """Name what a run was trained with, flat: plan, commit, clean, device, precision, threads,
+    packages and so on. Reads the provenance of a result of any format."""
+    if "trained" not in provenance:  # before there were two accounts
+        return {_FORMER_NAMES.get(name, name): value for name, value in provenance.items()}
+    trained: dict[str, Any] = provenance["trained"]
+    precision = trained["parameters"]["training"]["precision"]
+    return {**trained, **trained["machine"], "precision": precision}
+
+
+def history(provenance: dict[str, Any]) -> str:
+    """Say in words when and by which commit a run was trained, and whether its notebook was
+    executed again from finished weights. Reads the provenance of a result of any format."""
+    trained = trained_with(provenance)
+    text = " ".join(filter(None, ["trained", trained.get("started"), _by(trained)]))
+    executed = provenance.get("executed", {})
+    if executed.get("from_checkpoint"):
+        text += f"; executed again from its weights {executed['finished']} {_by(executed)}"
+    return text
+
+
+def _by(account: dict[str, Any]) -> str:
+    commit = account["commit"]
+    code = f"commit {commit[:12]}" if commit else "code outside git"
+    return f"by {code}" + (" and changes not committed" if account["clean"] is False else "")
+
+
+def code_state() -> dict[str, Any]:
+    """Name the commit, whether the working tree was clean, and the measuring digest."""
+    return {"measuring_digest": measuring_digest(), **_git_state()}
+
+
+@lru_cache(maxsize=1)
+def _git_state() -> dict[str, Any]:
+    def git(*words: str) -> str | None:
+        try:
+            command = ["git", "-C", str(ROOT), *words]
+            return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        except (OSError, subprocess.CalledProcessError):
+            return None
+
+    commit, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", ":!papers")
+    return {
+        "commit": commit.strip() if commit else None,
+        "clean": None if changes is None else not changes.strip(),
+    }

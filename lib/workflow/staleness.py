@@ -1,0 +1,158 @@
+"""What is done and what is stale: a result counts only where it was made by this code, from this
+corpus, under these parameters and this plan."""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from lib.data.corpus import load_corpus
+from lib.study.config import Arm, Study
+from lib.study.digests import measuring_digest, training_digest
+from lib.study.fields import digest
+from lib.study.paths import (
+    RESULT_FORMAT,
+    executed_notebook,
+    result_file,
+    run_folder,
+    study_folder,
+)
+from lib.study.plan import load_plan
+from lib.study.record import RunResult, sha256, status_of
+
+_OF_MEASURES = (
+    *("measuring code", "study", "baseline", "levels", "variant", "setting", "corpus.source"),
+    *("evaluation.items_per_task", "machine.evaluation_batch_size"),
+)
+"""What leaves weights as they are: a difference in anything else trains a run anew."""
+
+
+def corpora_of(studies: Iterable[Study]) -> dict[str, str]:
+    """Load every corpus of some studies; return their sources with their SHA-256.
+
+    Raises CorpusError for the first that cannot be used.
+    """
+    configs = {arm.config.corpus for study in studies for arm in study.arms()}
+    return {config.source: load_corpus(config).sha256 for config in configs}
+
+
+def data_key(study: Study, corpora: dict[str, str]) -> str:
+    """Digest of what decides 01_data; when it changes, the notebook is executed again."""
+    own = {arm.config.corpus.source for arm in study.arms()}
+    return digest([study.hash, measuring_digest(), {source: corpora[source] for source in own}])
+
+
+def run_key(study: Study, arm: Arm, seed: int, corpora: dict[str, str]) -> str:
+    """Digest of what decides a run; when it changes, the run is made anew."""
+    return digest([RESULT_FORMAT, asked(study, arm, seed, corpora)])
+
+
+def asked(study: Study, arm: Arm, seed: int, corpora: dict[str, str]) -> dict[str, Any]:
+    """List what a run's result must have been made with, by the names that messages use. A field
+    of the machine that is left to the machine is not asked for."""
+    plan, machine = load_plan(study), arm.config.machine
+    pinned = {
+        "device": None if machine.device == "auto" else machine.device,
+        "threads": machine.threads or 1,
+        "micro_batch_size": machine.micro_batch_size,
+        "evaluation_batch_size": machine.evaluation_batch_size,
+    }
+    return {
+        "plan": plan.hash if plan else None,
+        "training code": training_digest(),
+        "measuring code": measuring_digest(),
+        "corpus": corpora[arm.config.corpus.source],
+        "seed": seed,
+        **_dotted(arm.config.model_dump(exclude={"machine"})),
+        **_dotted({"machine": {name: value for name, value in pinned.items() if value}}),
+        "study": study.hash,
+        **{name: getattr(arm, name) for name in ("baseline", "levels", "variant", "setting")},
+    }
+
+
+def held(result: RunResult) -> dict[str, Any]:
+    """List the same of a result: of its weights what their provenance says."""
+    trained, executed = result.provenance["trained"], result.provenance["executed"]
+    batch_size = executed["machine"]["evaluation_batch_size"]
+    return {
+        "plan": trained["plan"],
+        "training code": trained["training_digest"],
+        "measuring code": executed["measuring_digest"],
+        "corpus": trained["corpus_sha256"],
+        "seed": trained["seed"],
+        **_dotted(trained["parameters"]),
+        **_dotted({"evaluation": result.config["evaluation"]}),
+        **_dotted({"machine": trained["machine"] | {"evaluation_batch_size": batch_size}}),
+        "study": result.study_hash,
+        **{name: getattr(result, name) for name in ("baseline", "levels", "variant", "setting")},
+    }
+
+
+def _dotted(sections: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    return {
+        f"{s}.{name}": value for s, fields in sections.items() for name, value in fields.items()
+    }
+
+
+def stale(study: Study, corpora: dict[str, str]) -> Iterator[tuple[Path, str]]:
+    """Yield each result of a study that is there and does not count, with the reason and with what
+    will be done about it."""
+    for arm in study.arms():
+        for seed in study.seeds:
+            path = result_file("02_train", study.name, arm.id, seed)
+            if path.is_file() and (reason := _stale_run(study, arm, seed, corpora)):
+                yield path, reason
+    for notebook in ("01_data", "03_analysis", "04_figures"):
+        path = result_file(notebook, study.name)
+        written = [path]
+        if notebook == "03_analysis":
+            written.append(study_folder(study.name) / "verdict.json")
+        if path.is_file():
+            broken = [each.name for each in written if not _is_json(each)]
+            executed = _incomplete(executed_notebook(notebook, study.name))
+            if reason := f"{broken[0]} cannot be read" if broken else executed:
+                yield path, f"{reason}: executed again"
+
+
+def _stale_run(study: Study, arm: Arm, seed: int, corpora: dict[str, str]) -> str | None:
+    folder = run_folder(study.name, arm.id, seed)
+    again = "measured anew from its weights"
+    try:
+        result = RunResult.model_validate_json((folder / "result.json").read_bytes())
+        if (result.study, result.arm) != (study.name, arm.id):
+            return f"result.json is of {result.study}, {result.arm}: {again}"
+        made_with = held(result)
+    except (ValidationError, LookupError, TypeError):
+        return f"result.json cannot be read, or is of another version: {again}"
+    for name, value in asked(study, arm, seed, corpora).items():
+        if made_with.get(name) != value:
+            done = again if name in _OF_MEASURES else "trained anew"
+            return f"{name} is {_short(value)} and was {_short(made_with.get(name))}: {done}"
+    for name, expected in result.files.items():
+        if not (folder / name).is_file() or sha256(folder / name) != expected:
+            return f"{name} is missing or not as it was written: {again}"
+    if reason := _incomplete(folder / "02_train.ipynb"):
+        return f"{reason}: {again}"
+    return None
+
+
+def _short(value: Any) -> str:
+    """Write a value for a message; of a hash its beginning will do."""
+    return value[:12] if isinstance(value, str) and len(value) == 64 else repr(value)
+
+
+def _is_json(path: Path) -> bool:
+    try:
+        json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _incomplete(notebook: Path) -> str | None:
+    status = status_of(notebook)
+    if status["status"] == "completed":
+        return None
+    return f"{notebook.name} is {status['status']} ({status.get('reason')})"

@@ -1,0 +1,365 @@
+"""A run ends at the same weights whatever became of its checkpoints, and says what it passed over.
+
+The run of `ruin` was stopped after step 10 of 12 and has checkpoints of the steps 5 and 10.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from lib.data.corpus import Corpus
+from lib.run import checkpoints
+from lib.run.checkpoints import MANIFEST, Checkpoint, load, save
+from lib.run.training import Trained, weights_digest
+from lib.study.fields import RunConfig
+from lib.study.provenance import Provenance
+from lib.study.record import sha256
+from tests.conftest import change
+from tests.run.samples import begun, train
+
+FILES = (
+    *("weights.safetensors", "state.pt", "trace.parquet", "curve.parquet", "provenance.json"),
+    MANIFEST,
+)
+LAST, FORMER = "step-00000010", "step-00000005"
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, corpus: Corpus) -> Trained:
+    from tests.conftest import TINY
+
+    config = RunConfig.model_validate(TINY)
+    return train(config, corpus, 0, tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture
+def ruin(tiny: RunConfig, corpus: Corpus, tmp_path: Path) -> Path:
+    """The folder of the checkpoints of a stopped run."""
+    return stopped(tiny, corpus, 0, tmp_path / "run")
+
+
+def stopped(config: RunConfig, corpus: Corpus, seed: int, folder: Path) -> Path:
+    saving = checkpoints.save
+
+    def save_and_stop(checkpoint: Checkpoint, place: Path) -> None:
+        saving(checkpoint, place)
+        if checkpoint.state["step"] == 10:
+            raise KilledError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoints, "save", save_and_stop)
+        with pytest.raises(KilledError):
+            train(config, corpus, seed, folder)
+    (place,) = (folder / "checkpoints").iterdir()
+    assert sorted(path.name for path in place.iterdir()) == [FORMER, LAST]
+    return place
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def make_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def with_manifest(checkpoint: Path) -> None:
+    """Rewrite a checkpoint's manifest, so that only its content can give it away."""
+    hashes = {name: sha256(checkpoint / name) for name in FILES if name != MANIFEST}
+    (checkpoint / MANIFEST).write_text(json.dumps(hashes))
+
+
+def finish(
+    config: RunConfig, corpus: Corpus, ruin: Path, capsys: pytest.CaptureFixture[str]
+) -> tuple[Trained, str]:
+    capsys.readouterr()
+    trained = train(config, corpus, 0, ruin.parents[1])
+    return trained, capsys.readouterr().out
+
+
+def assert_same(trained: Trained, whole: Trained) -> None:
+    assert weights_digest(trained.model) == weights_digest(whole.model)
+    for one, other in ((trained.trace, whole.trace), (trained.curve, whole.curve)):
+        pd.testing.assert_frame_equal(one.drop(columns="seconds"), other.drop(columns="seconds"))
+    assert trained.batches == whole.batches
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", [flip_a_bit, truncate, empty, Path.unlink, make_a_folder])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(
+    damage: Callable[[Path], None],
+    name: str,
+    ruin: Path,
+    whole: Trained,
+    tiny: RunConfig,
+    corpus: Corpus,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    damage(ruin / LAST / name)
+    trained, said = finish(tiny, corpus, ruin, capsys)
+    assert_same(trained, whole)
+    assert trained.resumed_at == [5]
+    (line,) = said.splitlines()
+    assert line.startswith(f"Checkpoint {LAST} is damaged (")
+    assert (ruin / f"{LAST}-damaged").is_dir()
+    again, said = finish(tiny, corpus, ruin, capsys)
+    assert (weights_digest(again.model), said) == (weights_digest(whole.model), "")
+
+
+def swap_the_weights(ruin: Path) -> None:
+    """Of two checkpoints."""
+    one, other = (ruin / step / "weights.safetensors" for step in (LAST, FORMER))
+    content = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(content)
+
+
+def swap_the_checkpoints(ruin: Path) -> None:
+    (ruin / LAST).rename(ruin / "between")
+    (ruin / FORMER).rename(ruin / LAST)
+    (ruin / "between").rename(ruin / FORMER)
+
+
+def rename_a_step(ruin: Path) -> None:
+    (ruin / LAST).rename(ruin / "step-00000099")
+
+
+def copy_a_step(ruin: Path) -> None:
+    shutil.copytree(ruin / FORMER, ruin / "step-00000011")
+
+
+def a_file_for_a_step(ruin: Path) -> None:
+    (ruin / "step-00000012").write_text("no checkpoint")
+
+
+def edit_table(name: str, edit: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[Path], None]:
+    def damage(ruin: Path) -> None:
+        path = ruin / LAST / name
+        edit(pd.read_parquet(path)).to_parquet(path)
+        with_manifest(ruin / LAST)
+
+    return damage
+
+
+def replace(name: str, content: bytes) -> Callable[[Path], None]:
+    def damage(ruin: Path) -> None:
+        (ruin / LAST / name).write_bytes(content)
+        with_manifest(ruin / LAST)
+
+    return damage
+
+
+def manifest_of(content: str) -> Callable[[Path], None]:
+    return lambda ruin: (ruin / LAST / MANIFEST).write_text(content) and None  # type: ignore[func-returns-value,return-value]
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason", "resumed_at"),
+    [
+        (swap_the_weights, "weights.safetensors is not as it was written", []),
+        (swap_the_checkpoints, "its state is that of step", []),
+        (rename_a_step, "its state is that of step 10", [5]),
+        (copy_a_step, "its state is that of step 5", [10]),
+        (a_file_for_a_step, "manifest.json is missing", [10]),
+        (edit_table("trace.parquet", lambda t: t.drop(index=3)), "its trace does not hold", [5]),
+        (edit_table("trace.parquet", lambda t: t[:-1]), "its trace does not hold", [5]),
+        (edit_table("trace.parquet", lambda t: pd.concat([t, t[-1:]])), "its trace does", [5]),
+        (edit_table("curve.parquet", lambda t: t[1:]), "its curve does not hold", [5]),
+        (edit_table("curve.parquet", lambda t: t[:-1]), "its curve does not hold", [5]),
+        (edit_table("trace.parquet", lambda t: t.drop(columns="step")), "KeyError", [5]),
+        (replace("provenance.json", b"{}"), "unreadable: ValidationError", [5]),
+        (replace("state.pt", b"no state"), "unreadable: ", [5]),
+        (replace("weights.safetensors", b"no weights"), "unreadable: ", [5]),
+        (manifest_of("[]"), "unreadable: ", [5]),
+        (manifest_of("{}"), "is not as it was written", [5]),
+    ],
+)
+def test_what_does_not_fit_together_is_passed_over(
+    damage: Callable[[Path], None],
+    reason: str,
+    resumed_at: list[int],
+    ruin: Path,
+    whole: Trained,
+    tiny: RunConfig,
+    corpus: Corpus,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    damage(ruin)
+    trained, said = finish(tiny, corpus, ruin, capsys)
+    assert_same(trained, whole)
+    assert trained.resumed_at == resumed_at
+    assert reason in said
+    assert finish(tiny, corpus, ruin, capsys)[1] == ""
+
+
+def test_the_curve_of_another_run_is_noticed(
+    ruin: Path,
+    whole: Trained,
+    tiny: RunConfig,
+    corpus: Corpus,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    other = stopped(tiny, corpus, 1, tmp_path / "other")
+    shutil.copyfile(other / LAST / "curve.parquet", ruin / LAST / "curve.parquet")
+    trained, said = finish(tiny, corpus, ruin, capsys)
+    assert_same(trained, whole)
+    assert "curve.parquet is not as it was written" in said
+
+
+def test_the_checkpoint_of_another_run_is_set_aside_as_foreign(
+    ruin: Path,
+    whole: Trained,
+    tiny: RunConfig,
+    corpus: Corpus,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    other = stopped(tiny, corpus, 1, tmp_path / "other")
+    for step in (LAST, FORMER):
+        shutil.rmtree(ruin / step)
+        shutil.copytree(other / step, ruin / step)
+    trained, said = finish(tiny, corpus, ruin, capsys)
+    assert_same(trained, whole)
+    assert f"Checkpoint {LAST} is foreign (it belongs to alone, baseline, seed 1)." in said
+    assert {f"{LAST}-foreign", f"{FORMER}-foreign"} < {path.name for path in ruin.iterdir()}
+    assert trained.resumed_at == []
+
+
+def test_when_no_checkpoint_is_sound_training_begins_again(
+    ruin: Path,
+    whole: Trained,
+    tiny: RunConfig,
+    corpus: Corpus,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for step in (LAST, FORMER):
+        flip_a_bit(ruin / step / "state.pt")
+    trained, said = finish(tiny, corpus, ruin, capsys)
+    assert_same(trained, whole)
+    assert (trained.resumed_at, len(said.splitlines())) == ([], 2)
+
+
+def test_a_second_ruin_of_one_step_is_kept_beside_the_first(
+    ruin: Path, tiny: RunConfig, corpus: Corpus, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (ruin / f"{LAST}-damaged").mkdir()
+    empty(ruin / LAST / "state.pt")
+    assert f"kept as {LAST}-damaged-2" in finish(tiny, corpus, ruin, capsys)[1]
+
+
+def test_a_file_where_the_folder_should_be_is_set_aside(
+    ruin: Path,
+    whole: Trained,
+    tiny: RunConfig,
+    corpus: Corpus,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shutil.rmtree(ruin)
+    ruin.write_text("no folder")
+    trained, said = finish(tiny, corpus, ruin, capsys)
+    assert_same(trained, whole)
+    assert "it is no folder" in said
+
+
+def test_strays_are_ignored(
+    ruin: Path,
+    whole: Trained,
+    tiny: RunConfig,
+    corpus: Corpus,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    strays = (".DS_Store", "step-abc", "step-1", "step-00000010~", "partial-17", "notes.txt")
+    for name in strays[:3]:
+        (ruin / name).write_bytes(b"\0")
+    for name in strays[3:]:
+        (ruin / name).mkdir()
+    (ruin / LAST / "stray").write_text("")
+    (ruin / "partial").mkdir()  # of a kill while a checkpoint was written
+    (ruin / "partial" / "weights.safetensors").write_bytes(b"half")
+    trained, said = finish(tiny, corpus, ruin, capsys)
+    assert_same(trained, whole)
+    assert (trained.resumed_at, said) == ([10], "")
+    assert sorted(p.name for p in ruin.iterdir()) == sorted([*strays, LAST, "step-00000012"])
+
+
+def test_the_last_two_checkpoints_are_kept_and_finished_weights_say_that_they_are(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, whole: Trained
+) -> None:
+    train(tiny, corpus, 0, tmp_path)
+    names = sorted(path.name for path in tmp_path.glob("checkpoints/*/*"))
+    assert names == [LAST, "step-00000012"]
+    again = train(tiny, corpus, 0, tmp_path)
+    assert (whole.from_checkpoint, again.from_checkpoint) == (False, True)
+    assert_same(again, whole)
+
+
+def test_provenance_stands_before_the_first_step_and_is_never_changed(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    written = []
+
+    def look(step: int, _: str) -> None:
+        written.append((tmp_path / "provenance.json").read_text())
+        if step == 7:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        train(tiny, corpus, 0, tmp_path, look)
+    time.sleep(1.1)  # a provenance begun now has another time
+    assert json.loads(written[0])["started"] != begun(tiny, corpus).started
+    trained = train(tiny, corpus, 0, tmp_path)
+    after = (tmp_path / "provenance.json").read_text()
+    assert {*written, after} == {written[0]}
+    assert trained.provenance == Provenance.model_validate_json(after)
+    for path in tmp_path.glob("checkpoints/*/*/provenance.json"):
+        assert Provenance.model_validate_json(path.read_text()) == trained.provenance
+
+
+def test_the_provenance_of_another_run_is_refused(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    from lib.run import training
+
+    other = begun(change(tiny, "training", learning_rate=2e-3), corpus)
+    with pytest.raises(ValueError, match="of other parameters or another corpus"):
+        training.train(tiny, corpus, other, tmp_path)
+
+
+def test_a_checkpoint_comes_back_as_it_was_saved(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    rows: list[dict[Any, Any]] = [{"step": n, "loss": 1 / n} for n in range(1, 6)]
+    curve: list[dict[Any, Any]] = [{"step": n, "dev_loss": 0.1 * n} for n in (0, 4)]
+    state = {"step": 5, "diverged_at": None, "numbers": torch.arange(3)}
+    weights = {"w": torch.randn(2, 3)}
+    provenance = begun(tiny, corpus)
+    save(Checkpoint(provenance, weights, state, rows, curve), tmp_path)
+    loaded = load(tmp_path, provenance)
+    assert loaded is not None
+    assert (loaded.provenance, loaded.trace, loaded.curve) == (provenance, rows, curve)
+    assert torch.equal(loaded.weights["w"], weights["w"])
+    np.testing.assert_equal(loaded.state["numbers"].tolist(), [0, 1, 2])

@@ -1,0 +1,100 @@
+"""What a run is made with is named in full, and survives being written down."""
+
+import os
+import platform
+from importlib.metadata import version
+
+import numpy as np
+import pytest
+import torch
+
+from lib.data.corpus import Corpus
+from lib.run.machine import Machine
+from lib.run.origin import begin, describe, execution
+from lib.study.config import Study
+from lib.study.digests import measuring_digest, training_digest
+from lib.study.fields import RunConfig
+from lib.study.provenance import Provenance
+from tests.conftest import TINY, change
+from tests.run.samples import begun
+
+CPU = torch.device("cpu")
+
+
+def test_a_provenance_names_plan_code_text_parameters_machine_and_versions(corpus: Corpus) -> None:
+    study = Study.model_validate(TINY | {"name": "tiny", "seeds": [3]})
+    arm = study.arm("baseline")
+    made = begin(study, arm, 3, corpus, "f" * 64)
+    assert (made.study, made.arm, made.seed, made.plan) == ("tiny", "baseline", 3, None)
+    assert (made.corpus_sha256, made.suite_hash) == (corpus.sha256, "f" * 64)
+    assert made.training_digest == training_digest() != made.measuring_digest == measuring_digest()
+    assert made.parameters["training"]["learning_rate"] == 1e-3
+    assert made.parameters["training"]["beta2"] == 0.95  # a default, written out all the same
+    assert "machine" not in made.parameters
+    packages = {"python", "torch", "numpy", "scipy", "pandas", "papermill", "lm_eval"}
+    assert set(made.packages) == packages
+    assert made.packages["python"] == platform.python_version()
+    assert made.packages["torch"] == torch.__version__
+    assert made.packages["numpy"] == np.__version__
+    assert made.packages["lm_eval"] == version("lm_eval")
+    assert Provenance.model_validate_json(made.model_dump_json()) == made
+
+
+def test_a_machine_is_named_by_all_that_may_change_a_number() -> None:
+    machine = describe(Machine(CPU, 3, 4, 16))
+    assert (machine.device, machine.threads, machine.micro_batch_size) == ("cpu", 3, 4)
+    assert machine.vector_level == torch.backends.cpu.get_cpu_capability()
+    assert machine.cores == os.cpu_count()
+    assert machine.device_name
+
+
+def test_a_package_that_an_image_lacks_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lib.run.origin._PACKAGES", ("no_such_package",))
+    assert execution(Machine(CPU, 1, 4, 16), False).packages["no_such_package"] is None
+
+
+@pytest.mark.parametrize(
+    ("section", "fields", "same"),
+    [
+        ("model", {"n_layer": 1}, False),
+        ("model", {"embedding_norm": "center"}, False),
+        ("training", {"learning_rate": 2e-3}, False),
+        ("training", {"precision": "bf16"}, False),
+        ("corpus", {"fraction": 0.5}, False),
+        ("evaluation", {"interval": 3}, False),
+        ("evaluation", {"dev_windows": 3}, False),
+        ("machine", {"threads": 2}, False),
+        ("machine", {"micro_batch_size": 1}, False),
+        ("evaluation", {"items_per_task": 50}, True),
+        ("machine", {"evaluation_batch_size": 8}, True),
+        ("machine", {"checkpoint_interval": 7}, True),
+    ],
+)
+def test_the_identity_covers_what_decides_the_weights_and_the_curve(
+    section: str, fields: dict[str, object], same: bool, tiny: RunConfig, corpus: Corpus
+) -> None:
+    threads = torch.get_num_threads()
+    identities = [begun(c, corpus).identity for c in (tiny, change(tiny, section, **fields))]
+    torch.set_num_threads(threads)
+    assert (identities[0] == identities[1]) == same
+
+
+@pytest.mark.parametrize(
+    ("fields", "same"),
+    [
+        ({"seed": 1}, False),
+        ({"plan": "a" * 64}, False),
+        ({"corpus_sha256": "b" * 64}, False),
+        ({"training_digest": "c" * 64}, False),
+        ({"measuring_digest": "d" * 64}, True),
+        ({"commit": "e" * 40}, True),
+        ({"suite_hash": "f" * 64}, True),
+        ({"study": "other", "arm": "other"}, True),
+        ({"started": "2000-01-01 00:00:00 UTC"}, True),
+    ],
+)
+def test_the_identity_covers_plan_text_and_training_code(
+    fields: dict[str, object], same: bool, tiny: RunConfig, corpus: Corpus
+) -> None:
+    made = begun(tiny, corpus)
+    assert (made.model_copy(update=fields).identity == made.identity) == same
