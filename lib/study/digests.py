@@ -14,13 +14,14 @@ from lib.study.paths import ROOT
 
 TRAINING = (
     *("lib/run/model.py", "lib/run/machine.py", "lib/run/training.py"),
-    *("lib/data/corpus.py",),
+    *("lib/data/corpus.py", "lib/study/constants.py"),
 )
 """What decides weights."""
 MEASURING = (
     *("lib/run/model.py", "lib/run/machine.py", "lib/run/evaluation.py", "lib/run/calibration.py"),
     *("lib/run/diagnostics.py", "lib/run/scoring.py", "lib/run/harness.py", "lib/run/measure.py"),
     *("lib/data/suite.py", "lib/data/tasks.py", "lib/data/corpus.py"),
+    *("lib/study/constants.py",),
 )
 """What decides the numbers of given weights."""
 

@@ -131,3 +131,22 @@ def test_a_digest_is_of_names_and_sources(copy: Path) -> None:
     (copy / "a.py").write_text("x = 1\n\n\n# why\ny = 2\n", "utf-8")
     expected = hashlib.sha256(b'{"a.py":"x = 1\\ny = 2"}').hexdigest()
     assert code_digest(("a.py",)) == expected
+
+
+DECIDES_NO_WEIGHTS = {
+    "lib.data.synthetic",  # its text is held to a hash
+    *("lib.run.checkpoints", "lib.run.diagnostics", "lib.run.evaluation"),  # kept and measured
+    *("lib.study.errors", "lib.study.fields", "lib.study.paths"),  # parameters are compared
+    *("lib.study.provenance", "lib.study.record"),
+}
+
+
+def test_whatever_training_imports_is_in_its_digest_or_decides_no_weights() -> None:
+    for name in TRAINING:
+        for node in ast.walk(ast.parse((ROOT / name).read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lib"):
+                parts = [f"{node.module}.{part.name}" for part in node.names]
+                modules = [p for p in parts if (ROOT / f"{p.replace('.', '/')}.py").is_file()]
+                for module in modules or [node.module]:
+                    inside = f"{module.replace('.', '/')}.py" in TRAINING
+                    assert inside or module in DECIDES_NO_WEIGHTS, (name, module)
