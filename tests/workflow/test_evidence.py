@@ -1,0 +1,127 @@
+"""Weights keep the provenance they were born with, and nothing stale is called done."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from tests.conftest import Tree
+
+pytestmark = pytest.mark.slow
+
+WITHOUT_SUITE = {"interval": 4, "dev_windows": 4, "items_per_task": 0}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    tree = Tree(tmp_path / "embedding-norm")
+    tree.write_study("probe", evaluation=WITHOUT_SUITE)
+    assert "Stale" not in sweep(tree)
+    return tree
+
+
+def sweep(tree: Tree, *flags: str) -> str:
+    status, text = tree.run_all("params/probe.yaml", *flags)
+    assert status == 0, text
+    return text
+
+
+def result(tree: Tree) -> dict[str, Any]:
+    path = tree.run_folder("probe", "baseline") / "result.json"
+    content: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return content
+
+
+def replace(path: Path, old: str, new: str) -> None:
+    text = path.read_text("utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), "utf-8")
+
+
+def test_a_plan_written_after_the_runs_restamps_none_of_them(tree: Tree) -> None:
+    before = result(tree)
+    trained = before["provenance"]["trained"]
+    assert (trained["plan"], before["provenance"]["executed"]["from_checkpoint"]) == (None, False)
+    tree.write_study("probe", evaluation=WITHOUT_SUITE, plan="preregistration.yaml")
+    text = sweep(tree)
+    assert " and was None: trained anew" in text
+    after = result(tree)
+    now = after["provenance"]["trained"]
+    assert now["plan"] is not None
+    assert now["started"] > trained["started"]
+    assert after["provenance"]["executed"]["from_checkpoint"] is False
+    assert after["final_weights"] == before["final_weights"]  # the same run, made a second time
+    kept = list((tree.run_folder("probe", "baseline") / "checkpoints").iterdir())
+    assert len(kept) == 2  # the weights from before the plan are set aside, as they were
+    stamps = {
+        json.loads((path / "step-00000012" / "provenance.json").read_text())["plan"]
+        for path in kept
+    }
+    assert stamps == {None, now["plan"]}
+
+    sweep(tree, "--forcerun", "train")
+    forced = result(tree)["provenance"]
+    assert forced["trained"] == now
+    assert forced["executed"]["from_checkpoint"] is True
+    notebook = tree.run_folder("probe", "baseline") / "02_train.ipynb"
+    assert nbformat.read(notebook, 4).metadata["study"]["preregistration"] == now["plan"]
+    assert f"trained {now['started']} by " in notebook.read_text("utf-8")
+    assert "; executed again from its weights " in notebook.read_text("utf-8")
+
+    replace(tree.root / "params" / "preregistration.yaml", "alpha: 0.05", "alpha: 0.06")
+    assert f"and was {now['plan'][:12]}: trained anew" in sweep(tree)
+    assert result(tree)["provenance"]["trained"]["plan"] not in (None, now["plan"])
+
+
+def test_after_an_edit_just_what_is_stale_is_made_anew_and_named(tree: Tree) -> None:
+    before = result(tree)
+
+    replace(tree.root / "lib/run/calibration.py", '"""', '"""More. ')
+    replace(tree.root / "lib/run/model.py", "\n\n\n", "\n\n\n# a comment\n")
+    assert "Nothing to do" in sweep(tree)
+
+    calibration = tree.root / "lib/run/calibration.py"
+    calibration.write_text(calibration.read_text("utf-8") + "\nLAST = 0\n", "utf-8")
+    text = sweep(tree)
+    assert "Stale: runs/probe/baseline/seed-0/result.json: measuring code is " in text
+    assert "measured anew from its weights" in text
+    measured = result(tree)
+    assert measured["provenance"]["trained"] == before["provenance"]["trained"]
+    assert measured["provenance"]["executed"]["from_checkpoint"] is True
+    assert measured["measures"] == before["measures"]
+    assert "Nothing to do" in sweep(tree)
+
+    model = tree.root / "lib/run/model.py"
+    model.write_text(model.read_text("utf-8") + "\nLAST = 0\n", "utf-8")
+    assert "trained anew" in sweep(tree)
+    trained = result(tree)
+    assert trained["provenance"]["executed"]["from_checkpoint"] is False
+    assert trained["provenance"]["trained"]["started"] > before["provenance"]["trained"]["started"]
+    assert trained["final_weights"] == before["final_weights"]
+    assert "Nothing to do" in sweep(tree)
+
+
+def test_an_edited_text_and_damaged_files_are_noticed_and_healed(tree: Tree) -> None:
+    folder = tree.run_folder("probe", "baseline")
+    (tree.root / "mine.txt").write_text("To be, or not to be.\n\nThat is the question.\n" * 400)
+    tree.write_study("probe", evaluation=WITHOUT_SUITE, corpus={"source": "mine.txt"})
+    sweep(tree)
+    first = result(tree)
+    with (tree.root / "mine.txt").open("a") as file:
+        file.write("To be.\n")
+    assert "Stale: runs/probe/baseline/seed-0/result.json: corpus is " in sweep(tree)
+    second = result(tree)
+    assert second["corpus_sha256"] != first["corpus_sha256"]
+    assert second["final_weights"] != first["final_weights"]
+    for path in (folder / "result.json", folder / "trace.parquet", folder / "02_train.ipynb"):
+        path.write_bytes(b"")
+        assert path.name in sweep(tree)
+        again = result(tree)
+        assert again["measures"] == second["measures"]
+        assert again["provenance"]["trained"] == second["provenance"]["trained"]
+    for name in ("03_analysis.json", "verdict.json", "01_data.ipynb"):
+        (tree.root / "runs" / "probe" / name).write_bytes(b"")
+        assert f"{name} " in sweep(tree)
+    assert "Nothing to do" in sweep(tree)

@@ -1,0 +1,245 @@
+"""A result counts only where it was made by what is asked for; else the reason is named."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from lib.data.corpus import Corpus
+from lib.run import training
+from lib.run.measure import measure, write_result
+from lib.run.origin import begin
+from lib.study import paths
+from lib.study.config import Study
+from lib.study.paths import result_file, run_folder
+from lib.workflow import staleness
+from lib.workflow.staleness import data_key, run_key, stale
+from tests.conftest import TINY
+
+CONTENT = TINY | {
+    "name": "tiny",
+    "seeds": [0],
+    "factors": {"model.embedding_norm": ["none", "center"]},
+    "evaluation": {"interval": 4, "dev_windows": 4, "items_per_task": 0},
+}
+RETRAINED, MEASURED = "trained anew", "measured anew from its weights"
+
+
+def study_with(**sections: Any) -> Study:
+    merged = {
+        name: value | sections[name] if name in sections and isinstance(value, dict) else value
+        for name, value in CONTENT.items()
+    }
+    return Study.model_validate(sections | merged)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, corpus: Corpus) -> Path:
+    """The folder `runs/` with the finished study."""
+    runs = tmp_path_factory.mktemp("runs")
+    study = study_with()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paths, "RUNS", runs)
+        for arm in study.arms():
+            provenance = begin(study, arm, 0, corpus, None)
+            folder = run_folder(study.name, arm.id, 0)
+            trained = training.train(arm.config, corpus, provenance, folder)
+            measured = measure(trained, corpus, arm.config, runs, 0)
+            write_result(study, arm, 0, corpus, trained, measured)
+            write_notebook(folder / "02_train.ipynb", "completed")
+        for name in ("01_data", "03_analysis", "04_figures"):
+            write_notebook(runs / "tiny" / f"{name}.ipynb", "completed")
+            result_file(name, "tiny").write_text("{}")
+        (runs / "tiny" / "verdict.json").write_text("{}")
+    return runs
+
+
+def write_notebook(path: Path, status: str) -> None:
+    metadata = {"study": {"status": status, "reason": "KeyError: 'x'"}}
+    nbformat.write(nbformat.v4.new_notebook(metadata=metadata), path)
+
+
+@pytest.fixture
+def runs(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it that is where runs are looked for."""
+    monkeypatch.setattr(paths, "RUNS", tmp_path / "runs")
+    shutil.copytree(finished, tmp_path / "runs")
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def corpora(corpus: Corpus) -> dict[str, str]:
+    return {"tinyshakespeare": corpus.sha256}
+
+
+def test_nothing_is_stale_in_what_was_just_made(runs: Path, corpora: dict[str, str]) -> None:
+    assert list(stale(study_with(), corpora)) == []
+
+
+@pytest.mark.parametrize(
+    ("sections", "reason"),
+    [
+        (
+            {"training": {"learning_rate": 2e-3}},
+            f"training.learning_rate is 0.002 and was 0.001: {RETRAINED}",
+        ),
+        ({"model": {"n_layer": 1}}, f"model.n_layer is 1 and was 2: {RETRAINED}"),
+        ({"corpus": {"fraction": 0.5}}, f"corpus.fraction is 0.5 and was 0.02: {RETRAINED}"),
+        ({"evaluation": {"interval": 6}}, f"evaluation.interval is 6 and was 4: {RETRAINED}"),
+        ({"machine": {"threads": 2}}, f"machine.threads is 2 and was 1: {RETRAINED}"),
+        ({"machine": {"device": "cuda"}}, f"machine.device is 'cuda' and was 'cpu': {RETRAINED}"),
+        (
+            {"evaluation": {"items_per_task": 50}},
+            f"evaluation.items_per_task is 50 and was 0: {MEASURED}",
+        ),
+        (
+            {"machine": {"evaluation_batch_size": 8}},
+            f"machine.evaluation_batch_size is 8 and was 64: {MEASURED}",
+        ),
+    ],
+)
+def test_a_changed_parameter_is_named_with_what_will_be_done(
+    sections: dict[str, Any], reason: str, runs: Path, corpora: dict[str, str]
+) -> None:
+    study = study_with(**sections)
+    assert [said for _, said in stale(study, corpora)] == [reason, reason]
+    for arm in study.arms():
+        asked_before = study_with().arm(arm.id)
+        key = run_key(study_with(), asked_before, 0, corpora)
+        assert run_key(study, arm, 0, corpora) != key
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "done"),
+    [
+        ("training_digest", "training code", RETRAINED),
+        ("measuring_digest", "measuring code", MEASURED),
+    ],
+)
+def test_changed_code_is_named(
+    function: str,
+    name: str,
+    done: str,
+    runs: Path,
+    corpora: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    study = study_with()
+    key = run_key(study, study.arm("none"), 0, corpora)
+    monkeypatch.setattr(staleness, function, lambda: "f" * 64)
+    for _, reason in stale(study, corpora):
+        assert reason.startswith(f"{name} is ffffffffffff and was ")
+        assert reason.endswith(f": {done}")
+    assert run_key(study, study.arm("none"), 0, corpora) != key
+
+
+def test_another_text_is_named(runs: Path, corpora: dict[str, str]) -> None:
+    study, edited = study_with(), {"tinyshakespeare": "e" * 64}
+    reasons = [reason for _, reason in stale(study, edited)]
+    was = corpora["tinyshakespeare"][:12]
+    assert reasons == [f"corpus is eeeeeeeeeeee and was {was}: {RETRAINED}"] * 2
+    assert data_key(study, edited) != data_key(study, corpora)
+
+
+def test_a_plan_named_after_the_runs_makes_them_stale(runs: Path, corpora: dict[str, str]) -> None:
+    planned = study_with(plan="preregistration.yaml")
+    for _, reason in stale(planned, corpora):
+        assert reason.startswith("plan is ")
+        assert reason.endswith(f" and was None: {RETRAINED}")
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def of_an_earlier_format(path: Path) -> None:
+    content = json.loads(path.read_text())
+    content["provenance"] = {"device": "cpu", "preregistration": None}
+    path.write_text(json.dumps(content))
+
+
+def of_another_seed(path: Path) -> None:
+    content = json.loads(path.read_text())
+    content["provenance"]["trained"]["seed"] = 1
+    path.write_text(json.dumps(content))
+
+
+def of_another_arm(path: Path) -> None:
+    shutil.copyfile(path.parents[2] / "center" / "seed-0" / "result.json", path)
+
+
+def failed(path: Path) -> None:
+    write_notebook(path, "failed")
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "reason"),
+    [
+        ("result.json", empty, "result.json cannot be read, or is of another version"),
+        ("result.json", cut, "result.json cannot be read, or is of another version"),
+        ("result.json", of_an_earlier_format, "result.json cannot be read, or is of another"),
+        ("result.json", of_another_seed, "seed is 0 and was 1: trained anew"),
+        ("result.json", of_another_arm, "result.json is of tiny, center: measured anew"),
+        ("trace.parquet", flip, "trace.parquet is missing or not as it was written"),
+        ("curve.parquet", empty, "curve.parquet is missing or not as it was written"),
+        ("items.parquet", Path.unlink, "items.parquet is missing or not as it was written"),
+        ("02_train.ipynb", empty, "02_train.ipynb is unfinished (no readable notebook)"),
+        ("02_train.ipynb", Path.unlink, "02_train.ipynb is unfinished (no readable notebook)"),
+        ("02_train.ipynb", failed, "02_train.ipynb is failed (KeyError: 'x')"),
+    ],
+)
+def test_a_damaged_run_is_named(
+    name: str,
+    damage: Callable[[Path], None],
+    reason: str,
+    runs: Path,
+    corpora: dict[str, str],
+) -> None:
+    damage(runs / "tiny" / "none" / "seed-0" / name)
+    ((path, said),) = stale(study_with(), corpora)
+    assert path == runs / "tiny" / "none" / "seed-0" / "result.json"
+    assert said.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("name", "result", "reason"),
+    [
+        ("01_data.json", "01_data.json", "01_data.json cannot be read: executed again"),
+        ("verdict.json", "03_analysis.json", "verdict.json cannot be read: executed again"),
+        (
+            "04_figures.ipynb",
+            "04_figures.json",
+            "04_figures.ipynb is unfinished (no readable notebook): executed again",
+        ),
+    ],
+)
+def test_a_damaged_notebook_or_verdict_is_named(
+    name: str, result: str, reason: str, runs: Path, corpora: dict[str, str]
+) -> None:
+    empty(runs / "tiny" / name)
+    assert list(stale(study_with(), corpora)) == [(runs / "tiny" / result, reason)]
+
+
+def test_what_is_not_there_is_not_stale(runs: Path, corpora: dict[str, str]) -> None:
+    (runs / "tiny" / "none" / "seed-0" / "result.json").unlink()
+    assert list(stale(study_with(), corpora)) == []
+
+
+def test_a_further_seed_changes_no_key(corpora: dict[str, str]) -> None:
+    one, more = study_with(), study_with().model_copy(update={"seeds": [0, 1]})
+    keys = [run_key(study, study.arm("none"), 0, corpora) for study in (one, more)]
+    assert keys[0] == keys[1]
