@@ -73,7 +73,7 @@ def runs(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 @pytest.fixture
 def corpora(corpus: Corpus) -> dict[str, str]:
-    return {"tinyshakespeare": corpus.sha256}
+    return {corpus.name: corpus.sha256}
 
 
 def test_nothing_is_stale_in_what_was_just_made(runs: Path, corpora: dict[str, str]) -> None:
@@ -138,9 +138,9 @@ def test_changed_code_is_named(
 
 
 def test_another_text_is_named(runs: Path, corpora: dict[str, str]) -> None:
-    study, edited = study_with(), {"tinyshakespeare": "e" * 64}
+    study, edited = study_with(), dict.fromkeys(corpora, "e" * 64)
     reasons = [reason for _, reason in stale(study, edited)]
-    was = corpora["tinyshakespeare"][:12]
+    was = next(iter(corpora.values()))[:12]
     assert reasons == [f"corpus is eeeeeeeeeeee and was {was}: {RETRAINED}"] * 2
     assert data_key(study, edited) != data_key(study, corpora)
 
