@@ -11,13 +11,17 @@ from tests.conftest import Tree
 
 pytestmark = pytest.mark.slow
 
-WITHOUT_SUITE = {"interval": 4, "dev_windows": 4, "items_per_task": 0}
+PROBE = {
+    "factors": {"model.embedding_norm": ["none", "center"]},
+    "evaluation": {"interval": 4, "dev_windows": 4, "items_per_task": 0},
+}
+ARM = "none"
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
     tree = Tree(tmp_path / "embedding-norm")
-    tree.write_study("probe", evaluation=WITHOUT_SUITE)
+    tree.write_study("probe", **PROBE)
     assert "Stale" not in sweep(tree)
     return tree
 
@@ -29,7 +33,7 @@ def sweep(tree: Tree, *flags: str) -> str:
 
 
 def result(tree: Tree) -> dict[str, Any]:
-    path = tree.run_folder("probe", "baseline") / "result.json"
+    path = tree.run_folder("probe", ARM) / "result.json"
     content: dict[str, Any] = json.loads(path.read_text("utf-8"))
     return content
 
@@ -44,7 +48,7 @@ def test_a_plan_written_after_the_runs_restamps_none_of_them(tree: Tree) -> None
     before = result(tree)
     trained = before["provenance"]["trained"]
     assert (trained["plan"], before["provenance"]["executed"]["from_checkpoint"]) == (None, False)
-    tree.write_study("probe", evaluation=WITHOUT_SUITE, plan="preregistration.yaml")
+    tree.write_study("probe", **PROBE, plan="preregistration.yaml")
     text = sweep(tree)
     assert " and was None: trained anew" in text
     after = result(tree)
@@ -53,7 +57,7 @@ def test_a_plan_written_after_the_runs_restamps_none_of_them(tree: Tree) -> None
     assert now["started"] > trained["started"]
     assert after["provenance"]["executed"]["from_checkpoint"] is False
     assert after["final_weights"] == before["final_weights"]  # the same run, made a second time
-    kept = list((tree.run_folder("probe", "baseline") / "checkpoints").iterdir())
+    kept = list((tree.run_folder("probe", ARM) / "checkpoints").iterdir())
     assert len(kept) == 2  # the weights from before the plan are set aside, as they were
     stamps = {
         json.loads((path / "step-00000012" / "provenance.json").read_text())["plan"]
@@ -65,7 +69,7 @@ def test_a_plan_written_after_the_runs_restamps_none_of_them(tree: Tree) -> None
     forced = result(tree)["provenance"]
     assert forced["trained"] == now
     assert forced["executed"]["from_checkpoint"] is True
-    notebook = tree.run_folder("probe", "baseline") / "02_train.ipynb"
+    notebook = tree.run_folder("probe", ARM) / "02_train.ipynb"
     assert nbformat.read(notebook, 4).metadata["study"]["preregistration"] == now["plan"]
     assert f"trained {now['started']} by " in notebook.read_text("utf-8")
     assert "; executed again from its weights " in notebook.read_text("utf-8")
@@ -78,14 +82,14 @@ def test_a_plan_written_after_the_runs_restamps_none_of_them(tree: Tree) -> None
 def test_after_an_edit_just_what_is_stale_is_made_anew_and_named(tree: Tree) -> None:
     before = result(tree)
 
-    replace(tree.root / "lib/run/calibration.py", '"""', '"""More. ')
+    replace(tree.root / "lib/run/calibration.py", '"""Whether', '"""More. Whether')
     replace(tree.root / "lib/run/model.py", "\n\n\n", "\n\n\n# a comment\n")
     assert "Nothing to do" in sweep(tree)
 
     calibration = tree.root / "lib/run/calibration.py"
     calibration.write_text(calibration.read_text("utf-8") + "\nLAST = 0\n", "utf-8")
     text = sweep(tree)
-    assert "Stale: runs/probe/baseline/seed-0/result.json: measuring code is " in text
+    assert "Stale: runs/probe/none/seed-0/result.json: measuring code is " in text
     assert "measured anew from its weights" in text
     measured = result(tree)
     assert measured["provenance"]["trained"] == before["provenance"]["trained"]
@@ -104,14 +108,14 @@ def test_after_an_edit_just_what_is_stale_is_made_anew_and_named(tree: Tree) -> 
 
 
 def test_an_edited_text_and_damaged_files_are_noticed_and_healed(tree: Tree) -> None:
-    folder = tree.run_folder("probe", "baseline")
+    folder = tree.run_folder("probe", ARM)
     (tree.root / "mine.txt").write_text("To be, or not to be.\n\nThat is the question.\n" * 400)
-    tree.write_study("probe", evaluation=WITHOUT_SUITE, corpus={"source": "mine.txt"})
+    tree.write_study("probe", **PROBE, corpus={"source": "mine.txt"})
     sweep(tree)
     first = result(tree)
     with (tree.root / "mine.txt").open("a") as file:
         file.write("To be.\n")
-    assert "Stale: runs/probe/baseline/seed-0/result.json: corpus is " in sweep(tree)
+    assert "Stale: runs/probe/none/seed-0/result.json: corpus is " in sweep(tree)
     second = result(tree)
     assert second["corpus_sha256"] != first["corpus_sha256"]
     assert second["final_weights"] != first["final_weights"]
