@@ -8,7 +8,7 @@ import pandas as pd
 
 from lib.analysis.paired import minimum_detectable_effect
 from lib.analysis.runs import last_point, taken
-from lib.study.measures import MEASURES, Measure, measures_in
+from lib.study.measures import MAIN, MEASURES, Measure, measures_in
 from lib.study.plan import ALPHA, POWER, Plan
 from lib.study.record import RunResult
 
@@ -64,7 +64,7 @@ def seed_tables(runs: pd.DataFrame) -> list[pd.DataFrame]:
     ]
 
 
-def takeaway(runs: pd.DataFrame, measure: str = "perplexity") -> str:
+def takeaway(runs: pd.DataFrame, measure: str = MAIN) -> str:
     """Say, for each arm, how many seeds it improved and by how much; no claim beyond the sample."""
     of = MEASURES[measure]
     sentences = []

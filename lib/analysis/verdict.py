@@ -12,7 +12,7 @@ from lib.analysis.paired import contrast_table, holm
 from lib.analysis.rules import Answer, Decision, Direction, Evidence, decide, hypotheses
 from lib.analysis.runs import taken
 from lib.analysis.stability import unstable_runs
-from lib.study.measures import ACCURACIES, MEASURES, measures_in
+from lib.study.measures import ACCURACIES, MAIN, MEASURES, measures_in
 from lib.study.plan import Plan
 from lib.study.record import records
 
@@ -178,7 +178,7 @@ def in_words(verdict: Verdict, answers: dict[str, Answer], runs: pd.DataFrame, k
     paragraphs = [f"**{name} {a.answer}**: {a.reason}." for name, a in answers.items()]
     for evidence in verdict.evidence:
         measures, decision = rows[evidence.arm], decisions.get(evidence.arm)
-        named = [name for name in (*evidence.accuracy, "perplexity") if name in measures]
+        named = [name for name in (*evidence.accuracy, MAIN) if name in measures]
         numbers = "; ".join(_in_numbers(measures[name]) for name in dict.fromkeys(named))
         stable = {True: "stable", False: "unstable"}
         said = "**no decision**: no primary measure was taken"

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 
 from lib.analysis.efficiency import first_reached
 from lib.figures.style import line, mean_and_range, offsets, variants
-from lib.figures.training import LABELS, trajectory
+from lib.figures.training import trajectory
 from lib.study.fields import Level
 from lib.study.measures import MEASURES
 from lib.study.variants import Variant, variant
@@ -245,8 +245,7 @@ def _factor_axis(scale: Scale, ax: Axes) -> Axes:
     names = [f"{x:g}" if isinstance(x, float) else str(x).lower() for x in scale.positions]
     ax.set_xticks(places, names)
     ax.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
-    name = scale.factor.rpartition(".")[2]
-    ax.set_xlabel(LABELS.get(name, name.replace("_", " ")))
+    ax.set_xlabel(scale.factor.rpartition(".")[2].replace("_", " "))
     (low,), (high,) = (dodged([edge(places)], scale, i, 8) for edge, i in ((min, 0), (max, 7)))
     ax.set_xlim(low, high)
     return ax

@@ -38,7 +38,7 @@ from lib.figures.training import (
 )
 from lib.study.config import Study
 from lib.study.fields import Level
-from lib.study.measures import measures_in
+from lib.study.measures import MAIN, measures_in
 from lib.study.paths import shown, study_folder
 from lib.study.plan import Plan
 from lib.study.record import RunResult
@@ -168,17 +168,17 @@ seed; a bar is a variant's mean. Drawn by `paired_seeds` from the runs' measures
         yield self._figure("comparison", "Comparison", words, rows, note=note)
 
     def _interactions(self) -> Iterator[StudyFigure]:
-        deltas = self.contrasts.query("own and measure == 'perplexity'")
-        words = """Does the effect depend on this factor? Perplexity against its levels, and the
-paired difference to the baseline: on the other side of zero the effect has flipped. Runs that
-diverged are crosses at the top with their number; lines leave them out. Drawn by `interaction` from
-the runs' measures and by `differences` from the contrasts of 03."""
+        deltas = self.contrasts.query("own and measure == @MAIN")
+        words = """Does the effect depend on this factor? The main measure at each of its levels,
+and the paired difference to the baseline: where that changes its side of zero, the effect flips.
+Diverged runs are crosses at the top with their number; lines leave them out. Drawn by `interaction`
+from the runs' measures and by `differences` from the contrasts of 03."""
         note = f"{BAND} Δ: mean, 95 % t interval. ×: runs or pairs that diverged."
         for factor in list(self.study.factors)[1:]:
             levels = self._levels(factor)
-            if len(levels) < 2 or self.runs["perplexity"].isna().all():
+            if len(levels) < 2 or self.runs[MAIN].isna().all():
                 continue
-            how: Any = {"measure": "perplexity", "scale": scale_of(factor, levels)}
+            how: Any = {"measure": MAIN, "scale": scale_of(factor, levels)}
             rows: dict[str, Row] = {
                 "values": (self._within(self.runs, factor), partial(interaction, **how)),
                 "differences": (self._within(deltas, factor), partial(differences, **how)),

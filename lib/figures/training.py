@@ -14,6 +14,7 @@ from matplotlib.ticker import EngFormatter, LogLocator
 from lib.analysis.runs import first_point, last_point
 from lib.figures.style import STYLE, line, offsets, show, variants
 from lib.study.config import Arm
+from lib.study.measures import MEASURES
 from lib.study.variants import variant
 
 LABELS = {
@@ -31,10 +32,11 @@ LABELS = {
     "position_loss": "held-out loss (nats)",
     "temperature": "softmax temperature",
     "nll": "test loss (nats)",
-    "ece": "test ECE",
+    "ece": MEASURES["ece_test"].label,
     "block": "blocks passed",
     "residual_norm": "residual norm",
 }
+"""Columns of a run's trace, curve and tables → their axes."""
 
 _MAGNITUDES = ("dev_loss", "grad_norm", "embedding_norm", "second_moment_mean")
 """May span orders of magnitude."""

@@ -10,6 +10,7 @@ from typing import Any
 from lib.publish.archive import MANIFEST, record_folder, results_file, verdict_file
 from lib.study.config import load_study
 from lib.study.errors import ConfigError
+from lib.study.measures import MAIN
 from lib.study.paths import PARAMS, RUNS, study_folder
 from lib.study.record import status_of
 
@@ -113,7 +114,7 @@ class StudyEntry:
         }
         rows = []
         for evidence in self.verdict["evidence"]:
-            arm, measures = evidence["arm"], dict.fromkeys([*evidence["accuracy"], "perplexity"])
+            arm, measures = evidence["arm"], dict.fromkeys([*evidence["accuracy"], MAIN])
             row = {"arm": arm, "decision": decided.get(arm)}
             row["contrasts"] = [contrasts[arm, m] for m in measures if (arm, m) in contrasts]
             row["hypotheses"] = self.verdict.get("hypotheses", {}).get(arm, {})

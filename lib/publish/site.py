@@ -16,12 +16,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from lib.publish import pages
 from lib.publish.catalogue import SHARED, catalogue, neighbours
-from lib.study.measures import MEASURES, measures_in
+from lib.study.measures import MAIN, MEASURES, measures_in
 from lib.study.paths import PAPER, TEMPLATES, shown
 from lib.study.provenance import history, trained_with
 from lib.study.record import sha256
-
-HEADLINE = measures_in("headline")
 
 
 def number(value: float | None, digits: int, sign: str = "") -> str:
@@ -39,8 +37,13 @@ def _environment() -> Environment:
     )
     environment.filters |= {"number": number, "sha256": sha256, "shown": shown}
     environment.filters |= {"history": history, "trained_with": trained_with}
-    environment.globals |= {"MEASURES": MEASURES, "HEADLINE": HEADLINE, "ABOUT": SHARED}
-    environment.globals |= {"neighbours": neighbours}
+    environment.globals |= {
+        "MEASURES": MEASURES,
+        "HEADLINE": measures_in("headline"),
+        "MAIN": MAIN,
+        "ABOUT": SHARED,
+        "neighbours": neighbours,
+    }
     return environment
 
 

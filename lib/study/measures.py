@@ -1,6 +1,7 @@
 """The registry of measures: how each is called, read and printed, and where it stands.
 
 Every list of measures is a query on it: `measures_in` by place, `ACCURACIES` by what they are.
+To add a measure, add it here and return it from where `lib.run.measure` collects its like.
 """
 
 from collections.abc import Mapping
@@ -91,6 +92,9 @@ MEASURES = {
     ),
 }  # fmt: skip
 """Measures in the order in which tables show them."""
+
+MAIN = "perplexity"
+"""What is shown where there is room for one measure."""
 
 ACCURACIES = ("accuracy", "macro_accuracy_zero_shot", "macro_accuracy_few_shot")
 """Shares of right answers: what a plan's hypotheses, cost and margin of equivalence speak of."""
