@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from lib.analysis.paired import t_test
+from lib.analysis.runs import own_baselines
 
 BUDGETS = (100, 150, 300, 600, 1000, 2000)
 """Steps at which arms are compared, as far as the runs go."""
@@ -38,9 +39,7 @@ def efficiency_table(runs: pd.DataFrame, curve: pd.DataFrame, alpha: float) -> p
     done = runs[runs["status"] == "completed"]
     completed = set(zip(done["arm"], done["seed"], strict=True))
     rows = []
-    for arm, baseline in runs.drop_duplicates("arm").set_index("arm")["baseline"].items():
-        if arm == baseline:
-            continue
+    for arm, baseline in own_baselines(runs).items():
         logs, reached = [], 0
         for seed in runs.loc[runs["arm"] == arm, "seed"]:
             if not {(arm, seed), (baseline, seed)} <= completed:
@@ -66,9 +65,9 @@ def budget_table(runs: pd.DataFrame, curve: pd.DataFrame, alpha: float) -> pd.Da
         for (arm, step), part in curve.groupby(["arm", "step"])
     }
     rows = []
-    for arm, baseline in runs.drop_duplicates("arm").set_index("arm")["baseline"].items():
+    for arm, baseline in own_baselines(runs).items():
         for step in BUDGETS:
-            if arm == baseline or not {(arm, step), (baseline, step)} <= set(losses):
+            if not {(arm, step), (baseline, step)} <= set(losses):
                 continue
             test = t_test((losses[arm, step] - losses[baseline, step]).dropna(), alpha)
             rows.append({"arm": arm, "baseline": baseline, "steps": step} | test._asdict())

@@ -1,5 +1,5 @@
-"""All that a study's runs say: the verdict of its plan, and what its factors and variants let one
-ask beyond the planned contrasts. Each table is made where the study has what it needs.
+"""The whole analysis of a study: the verdict by its plan, then tables beyond the planned contrasts,
+each made where the study has what it needs.
 """
 
 from dataclasses import asdict, dataclass

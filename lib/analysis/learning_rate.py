@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from lib.analysis.paired import holm, t_test
-from lib.analysis.stability import learning_rate_sensitivity
 from lib.study.plan import Plan
 
 RATE = "training.learning_rate"
@@ -25,19 +24,13 @@ def final_losses(runs: pd.DataFrame, curve: pd.DataFrame) -> pd.DataFrame:
 
 
 def sensitivities(losses: pd.DataFrame) -> pd.DataFrame:
-    """Sensitivity to the rate per variant, within and seed, from the table of `final_losses` with
-    the column within: what `lib.analysis.runs.other_settings` says beside the rate."""
-    keys = ["variant", "within", "seed"]
-    rows = [
-        dict(zip(keys, key, strict=True))
-        | {
-            "sensitivity": learning_rate_sensitivity(
-                part["final_loss"], part["initial_loss"].iloc[0]
-            )
-        }
-        for key, part in losses.groupby(keys, sort=False)
-    ]
-    return pd.DataFrame(rows)
+    """Sensitivity to the rate (nats) per variant, within and seed: mean over a log-spaced grid of
+    rates of min(final loss, initial loss) - best loss (Wortsman et al. 2023, arXiv 2309.14322,
+    eq. 1). 0: every rate is as good as the best. `losses` is the table of `final_losses` with the
+    column within, as `lib.analysis.runs.other_settings` gives it beside the rate."""
+    capped = losses.assign(sensitivity=np.fmin(losses["final_loss"], losses["initial_loss"]))
+    grids = capped.groupby(["variant", "within", "seed"], sort=False)["sensitivity"]
+    return grids.agg(lambda grid: (grid - grid.min()).mean()).reset_index()
 
 
 def sensitivity_table(losses: pd.DataFrame, stability: pd.DataFrame, plan: Plan) -> pd.DataFrame:

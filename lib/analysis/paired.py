@@ -23,7 +23,7 @@ from lib.analysis.resampling import (
     percentile_coverage,
     sign_flip_test,
 )
-from lib.analysis.runs import budget_factors
+from lib.analysis.runs import budget_factors, own_baselines
 from lib.study.errors import unknown
 from lib.study.measures import MEASURES
 from lib.study.plan import ALPHA, POWER
@@ -38,7 +38,7 @@ def paired_contrast(
     power: float = POWER,
     equivalence_margin: float | None = None,
 ) -> dict[str, float]:
-    """Say all there is to say of an arm against its baseline: values (seeds,) of one measure, the
+    """Compare an arm with its baseline by every statistic here: values (seeds,) of one measure, the
     same seeds in the same order, NaN where the run diverged. A seed counts, in `n`, when it
     completed in both arms, else in `n_dropped`.
 
@@ -102,9 +102,7 @@ def contrast_table(
     Raises ValueError when a measure is not in MEASURES or an arm not among the runs.
     """
     margins = equivalence_margins or {}
-    if pairs is None:
-        baselines = runs.drop_duplicates("arm").set_index("arm")["baseline"]
-        pairs = [(arm, base) for arm, base in baselines.items() if arm != base]  # type: ignore[misc]
+    pairs = list(own_baselines(runs).items()) if pairs is None else pairs
     rows = []
     for measure in measures:
         if measure not in MEASURES:
@@ -185,8 +183,7 @@ def tost(deltas: ArrayLike, margin: float) -> float:
 def holm(p: ArrayLike) -> Floats:
     """Adjust the p of a family (m,) so that p ≤ alpha keeps the family-wise error (Holm 1979).
 
-    A NaN stays NaN and counts in m: a test that was planned is not taken back because it could not
-    be made.
+    A NaN stays NaN but counts in m: the test was planned, though it could not be computed.
     """
     # Here, because it takes half a second to import.
     from statsmodels.stats.multitest import multipletests  # type: ignore[import-untyped]

@@ -14,6 +14,7 @@ import scipy
 from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
+from lib.analysis.runs import own_baselines
 from lib.study.plan import ALPHA
 
 RESAMPLES = 9_999
@@ -164,10 +165,10 @@ def suite_contrasts(runs: pd.DataFrame, items: pd.DataFrame, rng: Generator) -> 
     questions resampled: arm, shots (zero or few), seeds, then value, low and high. `items` are the
     joined answers of all runs."""
     rows = []
-    for arm, baseline in runs.drop_duplicates("arm").set_index("arm")["baseline"].items():
+    for arm, baseline in own_baselines(runs).items():
         for shots, few in (("zero", False), ("few", True)):
             asked = items[(items["shots"] > 0) == few] if len(items) else items
-            if arm == baseline or asked.empty:
+            if asked.empty:
                 continue
             own, other = (
                 asked[asked["arm"] == name].pivot(

@@ -48,14 +48,14 @@ def collect(study: Study) -> list[RunResult]:
 
 
 def read_result(path: Path) -> RunResult:
-    """Read a result file; ResultError when it is not one of this version's."""
+    """Read a result file; ResultError when another version wrote it."""
     try:
         return RunResult.model_validate_json(path.read_text("utf-8"))
     except ValidationError as error:
         fields = ", ".join(str(item["loc"][0]) for item in error.errors())
         raise ResultError(
-            f"{shown(path)} is of another version (see {fields}); rerun ./run_all.sh, which makes "
-            "it anew from its checkpoint"
+            f"{shown(path)} was written by another version (see {fields}); rerun ./run_all.sh, "
+            "which makes it anew from its checkpoint"
         ) from None
 
 
@@ -171,6 +171,12 @@ def tidy(results: Iterable[RunResult]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def own_baselines(runs: pd.DataFrame) -> dict[str, str]:
+    """Map every arm that is not its own baseline to it, from the tidy table."""
+    arms = zip(runs["arm"], runs["baseline"], strict=True)
+    return {arm: baseline for arm, baseline in arms if arm != baseline}
+
+
 def taken(measures: Iterable[str], runs: pd.DataFrame) -> list[str]:
     """Keep the measures that at least one run has."""
     return [name for name in measures if name in runs and runs[name].notna().any()]
@@ -202,18 +208,11 @@ def read_parquet(study: Study, name: Literal["trace", "curve", "items"]) -> pd.D
     return pd.concat(parts, ignore_index=True)
 
 
-def last_point(curve: pd.DataFrame, prefix: str, name: str) -> pd.DataFrame:
-    """From a curve's last step, gather the columns that begin with `prefix` into rows: `name` is
-    the rest of the column's name, `value` its number."""
-    return _point(curve, "max", prefix, name)
-
-
-def first_point(curve: pd.DataFrame, prefix: str, name: str) -> pd.DataFrame:
-    """The same as `last_point`, before the first step of training."""
-    return _point(curve, "min", prefix, name)
-
-
-def _point(curve: pd.DataFrame, end: Literal["min", "max"], prefix: str, name: str) -> pd.DataFrame:
+def point(
+    curve: pd.DataFrame, prefix: str, name: str, end: Literal["min", "max"] = "max"
+) -> pd.DataFrame:
+    """From the last step of every run's curve ("min": the first), gather the columns that begin
+    with `prefix` into rows: `name` is the rest of the column's name, `value` its number."""
     chosen = curve[curve["step"] == curve.groupby(["arm", "seed"])["step"].transform(end)]
     columns = [column for column in curve.columns if column.startswith(prefix)]
     keys = ["arm", "variant", "setting", "seed"]

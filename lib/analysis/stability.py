@@ -1,4 +1,4 @@
-"""When a run counts as unstable, and how sensitive an arm is to its learning rate."""
+"""When a run counts as unstable."""
 
 import numpy as np
 import pandas as pd
@@ -36,11 +36,3 @@ def unstable_runs(
         unstable = is_unstable(loss, run.status == "diverged", window, threshold)
         rows.append({"arm": run.arm, "seed": run.seed, "spikes": len(found), "unstable": unstable})
     return pd.DataFrame(rows)
-
-
-def learning_rate_sensitivity(losses: pd.Series, initial_loss: float) -> float:
-    """Mean over a log-spaced grid of learning rates of min(final loss, initial loss) - best loss
-    (Wortsman et al. 2023, arXiv 2309.14322, eq. 1), in nats. NaN, a diverged run, counts as the
-    initial loss. 0: every rate is as good as the best."""
-    capped = losses.fillna(initial_loss).clip(upper=initial_loss)
-    return float((capped - capped.min()).mean())

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from lib.analysis.paired import minimum_detectable_effect
-from lib.analysis.runs import last_point, taken
+from lib.analysis.runs import own_baselines, point, taken
 from lib.study.measures import MAIN, MEASURES, Measure, measures_in
 from lib.study.plan import ALPHA, POWER, Plan
 from lib.study.record import RunResult
@@ -44,9 +44,8 @@ def delta_table(runs: pd.DataFrame, measure: str) -> pd.DataFrame:
     """Per-seed difference arm - baseline in one measure (rows arms, columns seeds), paired within
     the other factors; then mean and standard deviation. NaN where either run diverged."""
     by_arm = runs.pivot(index="arm", columns="seed", values=measure)
-    baselines = runs.drop_duplicates("arm").set_index("arm")["baseline"]
-    arms = [arm for arm in baselines.index if arm != baselines[arm]]
-    deltas = pd.DataFrame({arm: by_arm.loc[arm] - by_arm.loc[baselines[arm]] for arm in arms}).T
+    pairs = own_baselines(runs).items()
+    deltas = pd.DataFrame({arm: by_arm.loc[arm] - by_arm.loc[other] for arm, other in pairs}).T
     deltas.columns = [f"seed {seed}" for seed in deltas.columns]
     return deltas.assign(mean=deltas.mean(axis=1), sd=deltas.std(axis=1)).rename_axis("arm")
 
@@ -120,13 +119,13 @@ def inside_tables(classes: pd.DataFrame, curve: pd.DataFrame) -> list[pd.DataFra
     `token_classes` of the results), and from the curve's last step the residual norms by blocks
     passed, log10 of AdamW's second moment by part of the model, and the embedding normalization's
     own mean gain and bias."""
-    moments = last_point(curve, "second_moment_", "part")
+    moments = point(curve, "second_moment_", "part")
     moments["value"] = np.log10(moments["value"])
     tables = [
         by_arm(classes, ["token_class"], "mean", 3),
-        by_arm(last_point(curve, "residual_norm_", "blocks passed"), ["blocks passed"], "value", 3),
+        by_arm(point(curve, "residual_norm_", "blocks passed"), ["blocks passed"], "value", 3),
         by_arm(moments, ["part"], "value", 3),
-        by_arm(last_point(curve, "norm_", "own mean"), ["own mean"], "value", 4),
+        by_arm(point(curve, "norm_", "own mean"), ["own mean"], "value", 4),
     ]
     return [table.T for table in tables]
 

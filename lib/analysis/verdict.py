@@ -10,7 +10,7 @@ from numpy.random import Generator
 
 from lib.analysis.paired import contrast_table, holm
 from lib.analysis.rules import Answer, Decision, Direction, Evidence, decide, hypotheses
-from lib.analysis.runs import taken
+from lib.analysis.runs import own_baselines, taken
 from lib.analysis.stability import unstable_runs
 from lib.study.measures import ACCURACIES, MAIN, MEASURES, measures_in
 from lib.study.plan import Plan
@@ -133,10 +133,10 @@ def by_arm_and_measure(
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Look up, by arm and measure, the row of the contrasts that holds an arm against its own
     baseline."""
-    baselines = runs.drop_duplicates("arm").set_index("arm")["baseline"]
+    baselines = own_baselines(runs)
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for row in contrasts.to_dict("records"):
-        if row["baseline"] == baselines[row["arm"]]:
+        if row["baseline"] == baselines.get(row["arm"]):
             found.setdefault(row["arm"], {})[row["measure"]] = {str(k): v for k, v in row.items()}
     return found
 

@@ -11,7 +11,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, LogLocator
 
-from lib.analysis.runs import first_point, last_point
+from lib.analysis.runs import point
 from lib.figures.style import STYLE, line, offsets, show, variants
 from lib.study.config import Arm
 from lib.study.measures import MEASURES
@@ -101,10 +101,10 @@ def residual_norms(curve: pd.DataFrame, ax: Axes) -> Axes:
     """Draw the residual stream's norm over the blocks passed: after training (band: lowest to
     highest seed), and before it as a thin, pale line."""
     first, last = (
-        point(curve, "residual_norm_", "block")
+        point(curve, "residual_norm_", "block", end)
         .rename(columns={"value": "residual_norm"})
         .astype({"block": int})
-        for point in (first_point, last_point)
+        for end in ("min", "max")
     )
     trend(last, "residual_norm", ax, x="block").set_yscale("log")
     for look, part in variants(first):
@@ -116,7 +116,7 @@ def residual_norms(curve: pd.DataFrame, ax: Axes) -> Axes:
 def second_moments(curve: pd.DataFrame, ax: Axes) -> Axes:
     """Draw AdamW's second moment at the last step, per part of the model, on a logarithmic axis: a
     mark per variant and seed."""
-    values = last_point(curve, "second_moment_", "group")
+    values = point(curve, "second_moment_", "group")
     groups = list(dict.fromkeys(values["group"]))
     for (look, part), offset in zip(variants(values), offsets(values, 0.4), strict=True):
         places = [groups.index(group) + offset for group in part["group"]]

@@ -63,6 +63,21 @@ def with_settings(study: Study, runs: pd.DataFrame, curve: pd.DataFrame) -> pd.D
     return losses.assign(within=other_settings(losses, study, RATE))
 
 
+@pytest.mark.parametrize(
+    ("final", "expected"),
+    [
+        ([2.0, 2.0, 2.0], 0.0),
+        ([2.0, 3.0, 4.0], 1.0),  # (0 + 1 + 2) / 3
+        ([2.0, 9.0, 9.0], 4 / 3),  # capped at the initial loss, 4
+        ([2.0, np.nan, 3.0], 1.0),  # a diverged run ends at its initial loss
+    ],
+)
+def test_sensitivity_of_hand_made_grids(final: list[float], expected: float) -> None:
+    key = {"variant": "none", "within": "", "seed": 0, "initial_loss": 4.0}
+    found = sensitivities(pd.DataFrame({"final_loss": final}).assign(**key))
+    assert found["sensitivity"].tolist() == [pytest.approx(expected)]
+
+
 def test_sensitivity_is_wortsmans_by_hand(study: Study, tables: tuple[pd.DataFrame, ...]) -> None:
     runs, curve, _ = tables
     losses = with_settings(study, runs, curve)

@@ -12,8 +12,8 @@ from lib.analysis.runs import (
     ResultError,
     check,
     collect,
-    last_point,
     other_settings,
+    point,
     read_result,
     read_table,
     study_results,
@@ -206,7 +206,7 @@ def test_last_point_gathers_the_columns_of_a_prefix() -> None:
             for step in (0, last)
         ]
     )
-    table = last_point(curve, "residual_norm_", "block")
+    table = point(curve, "residual_norm_", "block")
     assert table.set_index(["arm", "block"])["value"].to_dict() == {
         ("a", "0"): 3.0, ("a", "1"): 4.0, ("b", "0"): 5.0, ("b", "1"): 6.0,
     }  # fmt: skip
@@ -224,7 +224,7 @@ def test_a_result_of_another_version_is_refused_by_name(
     content = runs[0].model_dump()
     del content["tables"]
     results.write_json(tmp_path / "result.json", content)
-    with pytest.raises(ResultError, match=r"result\.json is of another version \(see tables\)"):
+    with pytest.raises(ResultError, match=r"result\.json was written by another version \(see tables\)"):
         read_result(tmp_path / "result.json")
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib.analysis.stability import is_unstable, learning_rate_sensitivity, spikes, unstable_runs
+from lib.analysis.stability import is_unstable, spikes, unstable_runs
 
 
 def falling(n: int = 300, seed: int = 0) -> pd.Series:
@@ -67,16 +67,3 @@ def test_every_run_is_judged_by_its_own_trace() -> None:
     table = unstable_runs(runs, trace, 64, 6.0).set_index("arm")
     assert table["unstable"].to_dict() == {"calm": False, "spiky": True}
     assert table["spikes"].to_dict() == {"calm": 0, "spiky": 1}
-
-
-@pytest.mark.parametrize(
-    ("losses", "expected"),
-    [
-        ([2.0, 2.0, 2.0], 0.0),
-        ([2.0, 3.0, 4.0], 1.0),  # (0 + 1 + 2) / 3
-        ([2.0, 9.0, 9.0], 4 / 3),  # capped at the initial loss, 4
-        ([2.0, np.nan, 3.0], 1.0),  # a diverged run ends at its initial loss
-    ],
-)
-def test_learning_rate_sensitivity_of_hand_made_grids(losses: list[float], expected: float) -> None:
-    assert learning_rate_sensitivity(pd.Series(losses), 4.0) == pytest.approx(expected)
