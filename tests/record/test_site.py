@@ -213,6 +213,17 @@ def test_a_changed_number_changes_the_pages_that_show_it(own: Path) -> None:
     )
 
 
+def test_a_record_made_before_a_measure_was_added_is_shown_without_it(own: Path) -> None:
+    results = archive.results_file("beta")
+    content = json.loads(results.read_text("utf-8"))
+    for measures in [*content["summary"].values(), *(run["measures"] for run in content["runs"])]:
+        measures.pop("ece", None)
+    results.write_text(json.dumps(content), "utf-8")
+    build_site()
+    page = (own / "paper/site/beta/index.html").read_text("utf-8")
+    assert '<td class="number">n/a</td>' in page.partition("<h2>Arms</h2>")[2]
+
+
 def test_a_changed_notebook_changes_its_page(own: Path) -> None:
     place = archive.record_folder("alpha") / "none/seed-0/02_train.ipynb"
     write_notebook(place, plain_notebook("another line"))
