@@ -29,9 +29,9 @@ def first_reached(loss: pd.Series, target: float) -> float:
 
 def efficiency_table(runs: pd.DataFrame, curve: pd.DataFrame, alpha: float) -> pd.DataFrame:
     """One row per arm beside its baseline: tokens needed relative to the baseline's, for the loss
-    that both reach in a seed, which is the worse of their two final ones. Below 1: the arm saves
+    that both reach in a seed: the worse of their two final ones. Below 1: the arm saves
     tokens. Geometric mean over seeds with its t interval (on logarithms) and p; and in how many
-    seeds the arm reached the baseline's final loss at all. Diverged runs leave their pair out."""
+    seeds the arm reached the baseline's final loss at all. Pairs with a diverged run drop out."""
     losses = {
         key: part.set_index("step")["dev_loss"].sort_index()
         for key, part in curve.groupby(["arm", "seed"])

@@ -93,7 +93,7 @@ def findings(
     curve: pd.DataFrame,
     stability: pd.DataFrame,
 ) -> list[Finding]:
-    """Make every table that applies to a study; see the functions called for their columns.
+    """Make every table that applies to a study; the functions called say which columns each has.
     `stability` is the table of `lib.analysis.stability.unstable_runs`."""
     alpha = plan.alpha if plan else ALPHA
     found = [_mechanism(runs, alpha)]
@@ -171,7 +171,7 @@ class ReportedMeasure(Section):
     values: dict[str, Value]
     """Variant → what was reported of it; the first is the baseline."""
     note: str
-    """What to bear in mind when comparing."""
+    """What to know when comparing."""
 
 
 class Reported(Section):

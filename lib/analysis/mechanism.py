@@ -26,10 +26,10 @@ WHOLE = ("layernorm", "none")
 
 def ratio_interval(part: ArrayLike, whole: ArrayLike, alpha: float = ALPHA) -> tuple[float, float]:
     """1 - alpha interval for mean(part) / mean(whole), paired values (n,) (Fieller 1954): the
-    ratios r for which a t test does not tell part - r · whole from zero.
+    ratios r for which a t test of part - r · whole against zero is not significant.
 
-    NaN when n < 2 or the mean of the whole is itself not told from zero: then no ratio is excluded
-    on one side.
+    NaN when n < 2, or when the whole itself does not differ significantly from zero: the interval
+    is then unbounded.
     """
     x, y = np.asarray(part, dtype=float), np.asarray(whole, dtype=float)
     n = len(x)

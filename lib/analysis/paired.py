@@ -46,9 +46,9 @@ def paired_contrast(
     `equivalence_margin` is the planned minimum detectable effect; `seeds_needed` detect it at this
     sd_delta, and without it tost_p and seeds_needed are NaN.
 
-    Undefined answers are NaN: all but the counts when n = 0, all that needs a spread when n = 1.
-    When all deltas are equal the spread is 0 and tells nothing of the error: all that rests on it
-    is NaN, the bootstrap interval shrinks to the delta, and the sign-flip test stays as it is.
+    Undefined answers are NaN: all but the counts when n = 0, and what needs a spread when n = 1.
+    When all deltas are equal the spread is 0 and says nothing about the error: what rests on it is
+    NaN, the bootstrap interval shrinks to the delta, and the sign-flip test is not affected.
 
     Raises ValueError when the shapes differ or are not 1-D.
     """
@@ -212,9 +212,9 @@ def minimum_detectable_effect(
     """Smallest true effect that n seeds detect with probability `power`, in the units of `sd`, the
     standard deviation of the deltas. NaN when n < 2 or there is no spread.
 
-    With the sd of the very same sample it tells how fine the study could see; it says nothing
-    about whether the observed delta is real. On few seeds it is itself uncertain: with 5, the true
-    sd may, at 95 % confidence, be 0.60 to 2.87 times as large.
+    With the sd of the same sample it says how small an effect the study could detect, not whether
+    the observed delta is real. With few seeds it is uncertain itself: with 5, the true sd may be,
+    at 95 % confidence, 0.60 to 2.87 times as large.
     """
     if n < 2 or not sd > 0:
         return np.nan

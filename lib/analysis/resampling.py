@@ -1,5 +1,5 @@
-"""Inference by resampling: the percentile bootstrap and what it covers, the sign-flip test, and a
-bootstrap that crosses seeds with items.
+"""Inference by resampling: the percentile bootstrap and its coverage, the sign-flip test, and a
+bootstrap over both seeds and items.
 
 Every function that draws takes a `numpy.random.Generator`; the same state gives the same answer,
 and the order of the seeds never matters.

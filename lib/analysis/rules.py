@@ -1,4 +1,4 @@
-"""The plan's decision rules, and what the evidence means for its hypotheses."""
+"""The plan's decision rules, and what the evidence says about its hypotheses."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from lib.study.measures import ACCURACIES, MEASURES
 from lib.study.plan import Plan
 
 Direction = Literal["improvement", "regression", "none", "undefined"]
-"""A significant change for the better or worse, none, or that it could not be tested."""
+"""A significant change for the better or the worse, none, or no test possible."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the rules look at, of one arm beside its baseline."""
+    """What the rules look at: one arm beside its baseline."""
 
     arm: str
     baseline_stable: bool
@@ -27,8 +27,9 @@ class Evidence:
     throughput_change: float
     """Relative change of training speed; -0.02: two percent slower."""
     throughput_noise: float | None = None
-    """Largest relative difference between repeated measurements of one arm, each made alone and
-    alternating with the other's; None: speed was not measured so, and decides nothing."""
+    """Largest relative difference between repeated measurements of one arm, made with the machine
+    idle and alternating with the baseline's. None: speed was not measured that way and decides
+    nothing."""
 
 
 @dataclass(frozen=True)
@@ -116,9 +117,9 @@ def hypotheses(
 ) -> dict[str, Answer]:
     """Answer each hypothesis once, from all arms that hold the layer.
 
-    H0 is rejected when an arm's accuracy changed significantly beside a stable baseline; H1a asks
-    the same of a loss. H1b is about arms beside an unstable baseline, or, for a study over learning
-    rates, about `sensitivity`: the answer per variant of
+    H0 is rejected when an arm's accuracy changed significantly beside a stable baseline; H1a is
+    supported when it fell. H1b is about arms beside an unstable baseline or, for a study over
+    learning rates, about `sensitivity`: the answer per variant of
     `lib.analysis.learning_rate.sensitivity_table`.
     """
     h0, h1a, h1b = {}, {}, {}
@@ -142,7 +143,7 @@ def hypotheses(
 
 
 def _one_answer(cases: Mapping[str, str], yes: str, some: str = "") -> Answer:
-    """Sum up the answers of several cases (arm or variant → answer), each of them in the reason."""
+    """Make one answer of several (arm or variant → answer); the reason lists each."""
     grouped: dict[str, list[str]] = {}
     for case, answer in cases.items():
         grouped.setdefault(answer, []).append(case)

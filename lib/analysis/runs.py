@@ -1,4 +1,4 @@
-"""A study's runs as one table: collect them, and refuse what may not be compared, by name."""
+"""A study's runs as one table: collect them, and refuse by name what may not be compared."""
 
 import json
 from collections import Counter
@@ -25,7 +25,7 @@ class ResultError(ValueError):
 def collect(study: Study) -> list[RunResult]:
     """Read all runs of a study from `runs/`, in the order of the design.
 
-    Raises ResultError naming every missing run, or the first that does not belong to the rest, and
+    Raises ResultError naming every missing run, or the first that does not fit the others, and
     PreregistrationError for a run made under another plan.
     """
     results, missing = [], []
@@ -222,7 +222,7 @@ def point(
 
 
 def study_results(study: Study, results: list[RunResult]) -> dict[str, Any]:
-    """All of a study in one JSON-ready value: parameters, every run, and the summary of runs."""
+    """A whole study as plain values: parameters, every run, and their summary."""
     runs = [result.model_dump(mode="json") for result in results]
     return {
         "study": study.model_dump(),
@@ -233,8 +233,8 @@ def study_results(study: Study, results: list[RunResult]) -> dict[str, Any]:
 
 
 def summarise(runs: list[dict[str, Any]], measures: list[str]) -> dict[str, Any]:
-    """Number, mean and sd (n - 1) per arm and measure over completed runs, from runs as JSON. It
-    follows from the runs alone, so that a record can be checked by any later version."""
+    """Number, mean and sd (n - 1) per arm and measure over completed runs, from runs as JSON.
+    It needs nothing but the runs, so any later version can check a record."""
     summary: dict[str, Any] = {}
     for arm in dict.fromkeys(run["arm"] for run in runs):
         completed = [r for r in runs if r["arm"] == arm and r["status"] == "completed"]

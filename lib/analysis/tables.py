@@ -1,4 +1,4 @@
-"""A study's runs as tables and sentences a person reads."""
+"""A study's runs as tables and sentences for a reader."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +28,7 @@ def summary_table(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def oriented(table: pd.DataFrame) -> pd.DataFrame:
-    """Lay a table with arms down out with arms across while they are few, which is narrower."""
+    """Transpose a table of few arms, so that they stand side by side; many stay one per row."""
     return table.T if len(table) <= 6 else table
 
 
@@ -64,7 +64,7 @@ def seed_tables(runs: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def takeaway(runs: pd.DataFrame, measure: str = MAIN) -> str:
-    """Say, for each arm, how many seeds it improved and by how much; no claim beyond the sample."""
+    """Say, for each arm, how many seeds it improved and by how much; nothing beyond the sample."""
     of = MEASURES[measure]
     sentences = []
     for arm, row in delta_table(runs, measure).iterrows():
@@ -79,7 +79,7 @@ def takeaway(runs: pd.DataFrame, measure: str = MAIN) -> str:
 
 
 def run_takeaway(result: RunResult) -> str:
-    """Say in one sentence what came of a run."""
+    """Sum up a run in one sentence."""
     run = f"{result.arm}, seed {result.seed}"
     if result.diverged_at is not None:
         return f"{run} diverged at step {result.diverged_at}: nothing was measured."
@@ -92,7 +92,7 @@ def run_takeaway(result: RunResult) -> str:
 
 
 def readable(table: pd.DataFrame | None, digits: int = 3) -> pd.DataFrame:
-    """Write a table's numbers with so many digits and what is missing as n/a."""
+    """Write a table's numbers with `digits` decimals, and missing values as n/a."""
     if table is None or table.empty:
         return pd.DataFrame()
 
@@ -115,7 +115,7 @@ def by_arm(table: pd.DataFrame, rows: list[str], value: str, digits: int) -> pd.
 
 
 def inside_tables(classes: pd.DataFrame, curve: pd.DataFrame) -> list[pd.DataFrame]:
-    """Lay out what happens inside, arms down: norms by class of character (the table
+    """Lay out what happens inside, one row per arm: norms by class of character (the table
     `token_classes` of the results), and from the curve's last step the residual norms by blocks
     passed, log10 of AdamW's second moment by part of the model, and the embedding normalization's
     own mean gain and bias."""
@@ -175,9 +175,9 @@ def _names(contrasts: pd.DataFrame) -> pd.Series:
 
 
 def contrast_summary(contrasts: pd.DataFrame, runs: pd.DataFrame) -> list[pd.DataFrame]:
-    """Write all that is said of each contrast, a table each: statistics down, measures across. In
-    brackets, what the bootstrap interval covers at this n, nominally 95 %. None for a study of
-    several settings, which would make too many."""
+    """Write every statistic of each contrast, one table each: statistics down, measures across. In
+    brackets, what the bootstrap interval covers at this n, nominally 95 %. Nothing for a study of
+    several settings, which would need too many tables."""
     tables: dict[str, dict[str, dict[str, str]]] = {}
     if runs["setting"].nunique() > 1:
         return []
@@ -232,7 +232,7 @@ def power_summary(contrasts: pd.DataFrame, plan: Plan | None) -> pd.DataFrame:
 
 
 def deviation_table(plan: Plan | None) -> pd.DataFrame:
-    """List what was done otherwise than planned: date, what, why."""
+    """List the deviations from the plan: date, what, why."""
     return readable(pd.DataFrame([d.model_dump() for d in plan.deviations] if plan else []))
 
 

@@ -1,4 +1,5 @@
-"""The verdict on a study: contrasts under its plan, the rule each arm meets, and it in words."""
+"""The verdict on a study: contrasts under its plan, the rule that fires for each arm, and both in
+words."""
 
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -61,7 +62,7 @@ def reach_verdict(
     evidence = []
     for arm, rows in by_arm_and_measure(contrasts, runs).items():
         baseline = next(iter(rows.values()))["baseline"]
-        # A measure that no pair of runs has speaks neither for nor against an arm.
+        # A measure that no pair of runs has is no evidence for or against an arm.
         primary = [name for name in plan.primary if name in rows and rows[name]["n"]]
         evidence.append(
             Evidence(
@@ -142,8 +143,8 @@ def by_arm_and_measure(
 
 
 def direction(row: dict[str, Any], alpha: float, p: str = "t_p") -> Direction:
-    """Say what a row of the contrasts shows by one of its p-values. Deltas that are all zero change
-    nothing; any others without a p tell nothing."""
+    """Say what a row of the contrasts shows by one of its p-values. Deltas that are all zero are no
+    change; any others without a p are undefined."""
     if pd.isna(row[p]):
         return "none" if row["n"] > 1 and row["mean_delta"] == row["sd_delta"] == 0 else "undefined"
     gain = MEASURES[row["measure"]].gain(row["mean_delta"])

@@ -2,8 +2,8 @@
 
 Questions come from *test* and the solved examples of few-shot prompts from *dev*. The leakage
 filter drops every line that also stands in the training part or shares a 24-gram with it, and
-every question whose context and answer do. Everything is decided by the corpus and a task's name,
-so the same corpus gives the same suite anywhere, whatever share of it is trained on.
+every question whose context and answer do. The suite depends only on the corpus and the names of
+the tasks: the same corpus gives the same suite anywhere, whatever share of it is trained on.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from lib.study.constants import GRAM
 from lib.study.fields import RunConfig, digest
 
 FEWEST_ITEMS = 50
-"""A task with fewer questions says too little and is left out."""
+"""A task with fewer questions is too noisy and is left out."""
 MOST_SHOTS = 2
 DELIMITER = "\n"
 """Stands after each solved example of a few-shot prompt."""
@@ -62,7 +62,7 @@ class Suite:
     block_size: int
     tasks: list[Task]
     left_out: dict[str, str]
-    """Task, or task and number of shots, that cannot be asked → why."""
+    """Task, or task and number of shots, that is left out → why."""
 
     @property
     def hash(self) -> str:
@@ -130,8 +130,8 @@ def build_suite(corpus: Corpus, items_per_task: int | None, block_size: int) -> 
     """Make the suite of a corpus for models that read `block_size` characters.
 
     `items_per_task` is the most questions of one task; None takes all there are, 0 makes no suite.
-    A smaller suite is the beginning of a larger one. Tasks that the corpus or `block_size` does not
-    carry are left out by name, never shortened.
+    A smaller suite is the beginning of a larger one. Tasks for which the corpus or `block_size` is
+    too small are left out by name, never shortened.
     """
     if items_per_task == 0:
         return Suite(corpus.sha256, block_size, [], {"all tasks": "evaluation.items_per_task is 0"})
@@ -203,8 +203,8 @@ def _items(
 
 
 def _is_sound(question: Question, n_choices: int, symbols: set[str]) -> bool:
-    """Tell whether a question has a context, choices enough, all different and equally long, and
-    no symbol that the model has not (a capital, say, that the training part lacks)."""
+    """Tell whether a question has a context, enough choices, all different and equally long, and
+    only symbols of the vocabulary (the training part may lack a capital, say)."""
     choices = [question.answer, *question.distractors]
     return (
         bool(question.context)

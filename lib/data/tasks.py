@@ -1,8 +1,10 @@
 """The character tasks: what each asks, and what its wrong answers are.
 
 A rule turns passages of held-out text into questions. Wrong answers are as long as the right one
-and, by the means that each rule names, about as frequent, so that length and frequency alone do
-not tell them apart. Letters and words that they are made of come from the training part.
+and about as frequent, each rule says how, so that neither length nor frequency gives the answer
+away. Their letters and words come from the training part.
+
+To add a task, write its rule and name it in `RULES`.
 """
 
 import re
@@ -39,7 +41,7 @@ class Passage:
 
     lines: list[str]
     usable: list[bool]
-    """Whether a question may be made of that line."""
+    """Whether questions may be made of each line."""
 
     def usable_lines(self) -> list[str]:
         return [line for line, usable in zip(self.lines, self.usable, strict=True) if usable]

@@ -1,4 +1,4 @@
-"""Figures of how results depend on a study's factors: on the variant, and on the levels of others.
+"""Figures of how results depend on the variant and on the levels of the other factors.
 
 As in `lib.figures.training`, each function takes tidy data and an `ax`, draws, and returns the
 `ax`. What has no number (a diverged run) stands as a cross at the edge, with how many there are.
@@ -14,14 +14,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from lib.analysis.efficiency import first_reached
-from lib.figures.style import line, mean_and_range, offsets, variants
+from lib.figures.style import line, offsets, variants
 from lib.figures.training import trajectory
 from lib.study.fields import Level
 from lib.study.measures import MEASURES
 from lib.study.variants import Variant, variant
 
 _BELOW: Any = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 2}
-"""A legend where it covers nothing."""
+"""A legend below the axes, where it covers nothing."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,8 @@ def interaction(runs: pd.DataFrame, measure: str, scale: Scale, ax: Axes) -> Axe
     for look, aside, part in _placed(runs, scale):
         seeds = part.groupby("place")[measure]
         x = aside(seeds.mean().index)
-        mean_and_range(x, seeds, ax, **_marked(look))
+        ax.plot(x, seeds.mean(), **_marked(look))
+        ax.fill_between(x, seeds.min(), seeds.max(), color=look.colour, alpha=0.15, linewidth=0)
         _points(ax, aside(part["place"]), part[measure], look)
         _count_at_the_top(ax, x, seeds.size() - seeds.count(), look)
     values = runs[measure].dropna()

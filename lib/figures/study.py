@@ -1,7 +1,7 @@
 """The figures that a study's notebook shows, each laid out over the study's settings.
 
-Whatever the factors are, the first is what is compared; the others make the settings. To add a
-figure, write a method that yields `StudyFigure`s where the study has what it needs, and name it in
+The first factor is what is compared; the others make the settings. To add a figure, write a method
+that yields a `StudyFigure` where the study has what it needs, and name it in
 `StudyFigures.applicable`.
 """
 

@@ -1,4 +1,4 @@
-"""What all figures share: how a variant looks, the sheet's layout and title, saving and showing.
+"""What all figures share: how a variant looks, the layout and title of a sheet, saving, showing.
 
 Figures are as wide as a printed column or page, so that their text keeps its size in print.
 """
@@ -62,17 +62,8 @@ def line(look: Variant) -> dict[str, Any]:
     return {"color": look.colour, "linestyle": dashes, "linewidth": 1.3, "label": look.label}
 
 
-def mean_and_range(x: Any, seeds: Any, ax: Axes, **keywords: Any) -> None:
-    """Draw a line through the means of grouped values (`seeds`, one group per `x`), and a band
-    from the lowest to the highest."""
-    ax.plot(x, seeds.mean(), **keywords)
-    band = {"color": keywords["color"], "alpha": 0.15, "linewidth": 0}
-    ax.fill_between(x, seeds.min(), seeds.max(), **band)
-
-
 def offsets(table: pd.DataFrame, width: float) -> Any:
-    """Say how far aside each of a table's variants is drawn, so that marks do not overlap; they
-    spread over `width`."""
+    """Offsets of a table's variants, spread over `width`, so that their marks do not overlap."""
     n = table["variant"].nunique()
     return width * (np.arange(n) - (n - 1) / 2) / max(n - 1, 1)
 
@@ -123,14 +114,14 @@ def facets(
 
 
 def spread(items: Sequence[str], at_most: int) -> list[str]:
-    """Take at most so many items, evenly spaced, the first and the last among them."""
+    """Take at most `at_most` items, evenly spaced, with the first and the last."""
     if len(items) <= at_most:
         return list(items)
     return [items[i] for i in np.linspace(0, len(items) - 1, at_most).round().astype(int)]
 
 
 def figure_title(study: Study, plan: Plan | None, shown: str = "") -> str:
-    """Say what a figure's study may claim, which it is, what is shown, and over how many seeds."""
+    """Title a figure: the study's standing and name, what is shown, and the number of seeds."""
     parts = (f"{standing(study, plan)}: {study.name}", shown, f"n = {len(study.seeds)} seeds")
     return ", ".join(filter(None, parts))
 
@@ -202,7 +193,7 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
 
 
 def _small_png(figure: Figure, dpi: float | str) -> bytes:
-    """Draw a PNG of 64 colours that lines keep theirs in: a quarter of the usual size."""
+    """Draw a PNG of 64 colours, enough for lines to keep theirs: a quarter of the usual size."""
     full, small = BytesIO(), BytesIO()
     figure.savefig(full, format="png", dpi=dpi)
     image = Image.open(full).convert("RGB").quantize(64, Image.Quantize.FASTOCTREE)

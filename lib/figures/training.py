@@ -39,7 +39,7 @@ LABELS = {
 """Columns of a run's trace, curve and tables → their axes."""
 
 _MAGNITUDES = ("dev_loss", "grad_norm", "embedding_norm", "second_moment_mean")
-"""May span orders of magnitude."""
+"""Columns that may span orders of magnitude."""
 
 
 def trend(curves: pd.DataFrame, y: str, ax: Axes, x: str = "step") -> Axes:

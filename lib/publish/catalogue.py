@@ -1,4 +1,4 @@
-"""What there is to show of all studies: executed notebooks, recorded or in progress."""
+"""What the site shows: every study's executed notebooks, recorded or in progress."""
 
 import itertools
 import json
@@ -24,8 +24,8 @@ SHARED = {
 
 @dataclass(frozen=True)
 class NotebookEntry:
-    """An executed notebook and what came of it. One of a single run has an arm, a seed, levels and,
-    if the run left one, a result; one of a whole study has none of these."""
+    """An executed notebook. That of a run has an arm, a seed, levels and, if the run left one, a
+    result; that of a whole study has none of these."""
 
     study: str
     path: Path

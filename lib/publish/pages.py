@@ -1,7 +1,7 @@
-"""An executed notebook as HTML that can be trusted, whatever its cells have put out.
+"""An executed notebook as safe HTML, whatever its cells printed.
 
-Only listed tags, attributes and image data survive. Scripts, styles, forms, frames, event handlers
-and whatever would load something are gone, also where nbconvert's own template lets them through
+Only listed tags, attributes and image data are kept. Scripts, styles, forms, frames, event handlers
+and whatever would load something are removed, even where nbconvert's own template lets them through
 (it writes an image's width without quotes, so a width may carry a handler).
 """
 
@@ -28,7 +28,7 @@ _LINK = re.compile(r"https?://", re.IGNORECASE)
 
 
 def _attribute(tag: str, name: str, value: str) -> str | None:
-    """Keep a link that is followed only by a click, and an image that is in the page itself."""
+    """Keep links to the web, which only a click follows, and images embedded in the page."""
     if name == "href":
         return value if _LINK.match(value) else None
     if name == "src":
@@ -53,7 +53,7 @@ _CLEANER = nh3.Cleaner(
 
 
 def sanitise(html: str) -> str:
-    """Reduce a fragment of HTML to what can neither execute nor load anything."""
+    """Remove from a fragment of HTML whatever could execute or load something."""
     encodable = html.encode("utf-8", "replace").decode()  # a notebook's JSON may hold half a pair
     return _CLEANER.clean(encodable)
 

@@ -5,7 +5,7 @@ paper.md is a template (see `lib.publish.sources`) of Pandoc's Markdown. In it s
     ::: {.figure #fig:x file=final/trend.pdf} caption :::      a file of figures/
     ::: {.table #tbl:x} caption, table :::
 
-and `@key` for a reference, `@fig:x`, `@tbl:x` and `@sec:x` for what bears that label.
+and `@key` for a reference, `@fig:x`, `@tbl:x` and `@sec:x` for what has that label.
 """
 
 import re

@@ -1,7 +1,7 @@
 """The lab record as web pages: an index, a page per study, and every executed notebook.
 
-The pages are derived from the record and the results, hold all that they show, and may fetch
-nothing. Rendering a notebook takes a tenth of a second, so a page that would not change is kept.
+Pages are made from the record and the results alone. They are self-contained and may fetch nothing.
+Rendering a notebook takes a tenth of a second, so a page that would not change is kept.
 """
 
 import argparse
@@ -80,7 +80,7 @@ def build_site(folder: Path | None = None) -> list[str]:
     write("index.html", "index.html.j2", studies=studies, paper=paper.is_file())
     for source in [*beside, paper] if paper.is_file() else beside:
         current.add(Path(shutil.copyfile(source, site / source.name)))
-    for path in sorted(site.rglob("*"), reverse=True):  # of studies and runs that are gone
+    for path in sorted(site.rglob("*"), reverse=True):  # left by deleted studies and runs
         if path.is_dir() and not any(path.iterdir()):
             path.rmdir()
         elif path.is_file() and path not in current:

@@ -38,11 +38,11 @@ Rows = list[dict[str, Any]]
 
 
 class TextError(ValueError):
-    """A text that cannot be made; the message names file, line and what is wrong there."""
+    """A text that cannot be built; the message names file, line and fault."""
 
 
 class Sources:
-    """All that the templates in the folder of a paper may quote."""
+    """What the templates in a paper's folder may quote."""
 
     def __init__(self, paper: Path) -> None:
         self.left_out: dict[str, None] = {}
@@ -119,7 +119,7 @@ def one(rows: Rows, **fields: Any) -> dict[str, Any]:
 
 
 def count(rows: Rows, **fields: Any) -> int:
-    """How many rows have these values, which none need have."""
+    """How many rows have these values; there may be none."""
     for field in fields:
         _column(rows, field)
     return sum(all(row[field] == value for field, value in fields.items()) for row in rows)

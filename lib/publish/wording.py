@@ -62,7 +62,7 @@ def interval(row: Row, form: str) -> Markup:
 
 
 def estimate(row: Row, form: str, why: str = "too few seeds") -> Markup:
-    """Write an estimate with its interval; `why` says what it means that there is none."""
+    """Write an estimate with its interval; `why` explains a missing one."""
     value, low, high = _estimate(row)
     if _is_zero(value, low, high, form):
         return number(0, form) + Markup(" (an identity in every digit shown)")
@@ -81,7 +81,7 @@ def direction(row: Row) -> Literal["lower", "higher", "undecided", "undefined"]:
 
 
 def by_direction(row: Row, *, lower: str, higher: str, undecided: str, undefined: str) -> str:
-    """Choose the words for the direction of a row. All must be given, whichever is needed today."""
+    """Choose the words for the direction of a row. All four must be given."""
     choice = {"lower": lower, "higher": higher, "undecided": undecided, "undefined": undefined}
     return choice[direction(row)]
 
@@ -139,7 +139,7 @@ def listed(items: Iterable[Any]) -> str:
 
 
 def alike(values: dict[str, str], form: str = "{} for {}") -> str:
-    """Say what is so of whom, once where it is the same: "rejected for A and B", "rejected for A
+    """Say which value each name has, grouping equal ones: "rejected for A and B", "rejected for A
     and not rejected for B"."""
     return " and ".join(
         form.format(value, listed(name for name, of in values.items() if of == value))

@@ -88,7 +88,7 @@ def expected_calibration_error(table: pd.DataFrame) -> float:
 
 def null_ece(confidence: Floats, bins: NDArray[np.int64], generator: np.random.Generator) -> float:
     """ECE that a *perfectly calibrated* predictor with these confidences would show at this n, on
-    average: bins of finite size are never empty of noise."""
+    average: finite bins are noisy."""
     values = []
     for _ in range(NULL_REPETITIONS):
         correct = generator.random(len(confidence)) < confidence

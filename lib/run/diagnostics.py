@@ -1,5 +1,6 @@
-"""What happens inside: norms, cosines, residual stream, logits, second moments, the norm's own
-parameters. A snapshot is one forward pass over a few windows, cheap enough to take while training.
+"""What happens inside a model: norms, cosines, residual stream, logits, AdamW's second moments, and
+gain and bias of the embedding normalization. A snapshot is one forward pass over a few windows,
+cheap enough to take while training.
 """
 
 from collections.abc import Iterator

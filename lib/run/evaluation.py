@@ -15,7 +15,7 @@ from lib.run.model import GPT
 
 @dataclass(frozen=True)
 class Scores:
-    """What a model says about a text of N characters; the first has no context, so N - 1 scores."""
+    """Predictions for a text of N characters; the first has no context, which leaves N - 1."""
 
     logits: NDArray[np.float32]
     """Unnormalised log-probabilities of every symbol; (N - 1, V)."""
@@ -24,7 +24,7 @@ class Scores:
     nll: NDArray[np.float64]
     """Negative log-likelihood of characters 1 … N-1, in nats; (N - 1,)."""
     correct: NDArray[np.bool_]
-    """Whether the most likely character was the right one; (N - 1,)."""
+    """Whether the most likely character is the right one; (N - 1,)."""
     embedding_norm: NDArray[np.float64]
     """L2 norm of each character's vector entering block 1; (N - 1,)."""
     seconds: float
@@ -94,24 +94,12 @@ def loss_by_position(scores: Scores, block_size: int) -> pd.DataFrame:
     return pd.DataFrame({"context": context, "position_loss": losses.mean(axis=0)})
 
 
-def loss_at_length(by_position: pd.DataFrame, length: int) -> float:
-    """Mean loss (nats) in windows of only `length` characters: those at the head of each window.
-
-    Raises ValueError beyond the context the model was trained with: it has no positions there.
-    """
-    if not 1 <= length <= len(by_position):
-        raise ValueError(
-            f"context length {length} is outside 1 … {len(by_position)}, model.block_size; "
-            "train with a larger block_size to look further"
-        )
-    return float(by_position["position_loss"][:length].mean())
-
-
 def length_table(by_position: pd.DataFrame) -> pd.DataFrame:
-    """Loss in windows of 16, 32, 64, … characters, up to the context and including it."""
+    """Loss (nats) in windows of only 16, 32, 64, … characters, up to and including the context: the
+    mean over the heads of all windows."""
     full = len(by_position)
     lengths = [length for length in (2**k for k in range(4, 31)) if length < full] + [full]
-    losses = [loss_at_length(by_position, length) for length in lengths]
+    losses = [float(by_position["position_loss"][:length].mean()) for length in lengths]
     return pd.DataFrame({"length": lengths, "loss": losses, "perplexity": np.exp(losses)})
 
 

@@ -1,6 +1,6 @@
-"""The LM-Eval harness and a GPT: the adapter between them, and the task suite run through it.
+"""The adapter between a GPT and the LM-Eval harness, and the task suite run through it.
 
-The adapter subclasses `LM`. `TemplateLM` would move white space from the end of a context to the
+The adapter subclasses `LM`: `TemplateLM` would move white space from the end of a context to the
 continuation, but here a line break is a character like any other.
 """
 
@@ -29,7 +29,7 @@ from lib.run.model import GPT
 from lib.run.scoring import Likelihood, Question, score_questions
 
 BEGINNING = "\n"
-"""Takes the place of an empty context."""
+"""Stands for an empty context."""
 
 
 class CharacterLM(LM):
@@ -115,13 +115,13 @@ class CharacterLM(LM):
 
 
 def _question_of(request: Instance) -> tuple[str | None, int | None, str]:
-    """Return what the choices of one question have in common."""
+    """Return the key that all choices of one question share."""
     return request.task_name, request.doc_id, request.args[0]
 
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """How well a model does on the task suite."""
+    """A model's results on the task suite."""
 
     suite_hash: str
     table: pd.DataFrame
@@ -148,11 +148,11 @@ def evaluate_suite(model: GPT, corpus: Corpus, folder: Path) -> SuiteResult:
     """
     suite = read_suite(folder)
     if suite["corpus_sha256"] != corpus.sha256:
-        raise ValueError(f"the suite in {folder.name} is of another corpus: write it anew")
+        raise ValueError(f"the suite in {folder.name} was made of another corpus: write a new one")
     if suite["block_size"] > model.config.block_size:
         raise ValueError(
-            f"the suite in {folder.name} is for block_size {suite['block_size']} and the model has "
-            f"{model.config.block_size}: write one for that"
+            f"the suite in {folder.name} needs block_size {suite['block_size']} and the model has "
+            f"{model.config.block_size}: write a suite for that"
         )
     start = time.perf_counter()
     adapter = CharacterLM(model, corpus)

@@ -9,7 +9,6 @@ ours. The output projection shares the weights of `transformer.wte`, so it has n
 """
 
 import math
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +50,7 @@ class GradShrink(nn.Module):
 def embedding_normalization(config: ModelConfig) -> nn.Module:
     """Return the layer between the summed embeddings and block 1.
 
-    To add a variant, add it here, to `lib.study.fields.EmbeddingNorm` and to `lib.study.variants`.
+    A variant also needs a name in `EmbeddingNorm` and a look in `lib.study.variants`.
     """
     match config.embedding_norm:
         case "none":
@@ -261,15 +260,3 @@ def weight_decay_groups(model: GPT, weight_decay: float) -> list[dict[str, objec
         {"params": [p for n, p in named if decays(n, p)], "weight_decay": weight_decay},
         {"params": [p for n, p in named if not decays(n, p)], "weight_decay": 0.0},
     ]
-
-
-def hugging_face_layout(state: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Convert a state dict from our layout to Hugging Face GPT-2's, or back.
-
-    Hugging Face keeps the four linear weights of a block transposed (`Conv1D`) and also lists the
-    shared output projection, which is left out here.
-    """
-    linear = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
-    for name, tensor in state.items():
-        if name != "lm_head.weight":
-            yield name, tensor.t().contiguous() if name.endswith(linear) else tensor

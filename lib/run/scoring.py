@@ -1,4 +1,4 @@
-"""Log-likelihoods of continuations under a GPT, sharing the work that they have in common.
+"""Log-likelihoods of continuations under a GPT, computing what they share only once.
 
 The choices of one question share its context, and few-shot questions share their solved examples.
 So a batch reads what all its contexts begin with once, and each question as one packed sequence
@@ -38,7 +38,7 @@ class Question(NamedTuple):
 
 
 class Likelihood(NamedTuple):
-    """What a model says about one continuation."""
+    """The score of one continuation."""
 
     log: float
     """Summed log-probability of its characters, in nats."""
@@ -87,8 +87,8 @@ def _pack(question: Question, start: int) -> Tensor:
 
 
 def _mask(segments: Tensor, common: int) -> Tensor:
-    """Say who sees whom, (B, 1, T, common + T): everyone sees what all contexts begin with, and the
-    earlier part of the context and of its own segment. Padding comes last, so nobody sees it."""
+    """Say which positions each position sees, (B, 1, T, common + T): what all contexts begin with,
+    and the earlier part of the context and of its own segment. Padding comes last: none sees it."""
     reader, read = segments[:, :, None], segments[:, None, :]
     seen = ((read == 0) | (read == reader)).tril()  # (B, T, T)
     return F.pad(seen, (common, 0), value=True)[:, None]

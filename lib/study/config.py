@@ -97,7 +97,7 @@ class Study(RunConfig):
             _refuse_repeats(f"factors.{factor}", levels)
         for i, excluded in enumerate(self.exclude):
             self._require_levels(f"exclude.{i}", excluded)
-        # An impossible level is an error now, not after an hour of runs.
+        # So that an impossible level is found now, not after an hour of runs.
         arms = list(self.arms())
         if not arms:
             raise ValueError("exclude: leaves no arm; exclude less")

@@ -10,9 +10,9 @@ from math import nan
 from typing import Any, Literal
 
 Place = Literal["summary", "headline", "comparison", "mechanism", "calibration"]
-"""summary: the table of a run and of every arm; headline: what stands for a whole study, on the
-site and where no plan names measures; comparison: seed by seed; mechanism: one variant against
-another; calibration: the table of calibration."""
+"""summary: the table of all arms; headline: the site, the sentence about a run, and the contrasts
+of a study without a plan; comparison: seed by seed; mechanism: variant against variant;
+calibration: the table of calibration."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Measure:
     digits: int
     places: tuple[Place, ...]
     raw: str | None = None
-    """`file.column` of a run's Parquet files that it can be recomputed from; None: only from the
+    """`file.column` of a run's Parquet files from which it can be recomputed; None: only from the
     weights."""
 
     @property
@@ -97,7 +97,7 @@ MAIN = "perplexity"
 """What is shown where there is room for one measure."""
 
 ACCURACIES = ("accuracy", "macro_accuracy_zero_shot", "macro_accuracy_few_shot")
-"""Shares of right answers: what a plan's hypotheses, cost and margin of equivalence speak of."""
+"""Shares of right answers: what a plan's hypotheses, cost and margin of equivalence are about."""
 
 
 def measures_in(place: Place) -> list[str]:

@@ -60,7 +60,7 @@ def result_file(notebook: str, study: str, arm: str = "", seed: int = 0) -> Path
 
 
 def shown(path: Path) -> str:
-    """Write a path relative to where outputs go, so that no machine's folders enter the record."""
+    """Write a path relative to where outputs go, so that no machine's folders are recorded."""
     for base in (output_root(), ROOT):
         if path.is_relative_to(base):
             return path.relative_to(base).as_posix()

@@ -1,7 +1,7 @@
 """The registry of variants: what each is called, how it looks in every figure, and what it does.
 
 A variant is a level of a study's first factor. One that is not registered, say `n_layer=8`, gets a
-look that follows from its name alone, so that neither its neighbours nor their order change it.
+look computed from its name, so that it looks the same whatever stands beside it.
 """
 
 import colorsys
@@ -51,8 +51,8 @@ _SPARE_MARKERS: list[Marker] = ["X", "*", "h", "p", "<", ">", "d", (4, 1, 45), (
 
 
 def variant(name: str) -> Variant:
-    """Return a registered variant, or one made up from an unknown `name`; the same name always
-    gives the same look, and never a registered colour, dash pattern or marker."""
+    """Return a registered variant, or one computed from an unknown `name`, which never has the
+    colour, dash pattern or marker of a registered one."""
     return VARIANTS.get(name) or _from_name(name)
 
 
@@ -63,7 +63,7 @@ def _from_name(name: str) -> Variant:
         hue, lightness, on, gap, dots, mark = drawn[:6]
         rgb = colorsys.hls_to_rgb(hue / 256, 0.25 + 0.25 * lightness / 256, 0.75)
         dashes = (2.0 + on % 6, 1 + gap % 3 / 2) + (1.0, 1.0) * (dots % 3)
-        # Visible on white, and not to be taken for a registered variant.
+        # Dark enough on white, and unlike any registered variant.
         grey = 0.3 * rgb[0] + 0.59 * rgb[1] + 0.11 * rgb[2]
         clear = grey < 0.5 and min(math.dist(rgb, other) for other in known) > 0.2
         if clear and dashes not in [other.dashes for other in VARIANTS.values()]:

@@ -224,7 +224,9 @@ def test_a_result_of_another_version_is_refused_by_name(
     content = runs[0].model_dump()
     del content["tables"]
     results.write_json(tmp_path / "result.json", content)
-    with pytest.raises(ResultError, match=r"result\.json was written by another version \(see tables\)"):
+    with pytest.raises(
+        ResultError, match=r"result\.json was written by another version \(see tables\)"
+    ):
         read_result(tmp_path / "result.json")
 
 

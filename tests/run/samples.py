@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+from collections.abc import Iterator
+
 import torch
+from torch import Tensor
 
 from lib.data.corpus import Corpus
 from lib.run import training
@@ -52,3 +55,15 @@ def direct(model: GPT, corpus: Corpus, context: str, continuation: str) -> tuple
     targets = ids[len(context) :]
     chosen = log[torch.arange(len(targets)), targets]
     return float(chosen.sum()), bool((log.argmax(dim=-1) == targets).all())
+
+
+def hugging_face_layout(state: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Convert a state dict from our layout to Hugging Face GPT-2's, or back.
+
+    Hugging Face keeps the four linear weights of a block transposed (`Conv1D`) and also lists the
+    shared output projection, which is left out here.
+    """
+    linear = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
+    for name, tensor in state.items():
+        if name != "lm_head.weight":
+            yield name, tensor.t().contiguous() if name.endswith(linear) else tensor

@@ -14,14 +14,14 @@ from lib.run.evaluation import (
     heldout_measures,
     inference_throughput,
     length_table,
-    loss_at_length,
     loss_by_position,
     perplexity,
     score,
 )
 from lib.run.machine import random_stream
-from lib.run.model import GPT, hugging_face_layout
+from lib.run.model import GPT
 from lib.study.fields import ModelConfig
+from tests.run.samples import hugging_face_layout, make_model
 
 
 @pytest.fixture(scope="module")
@@ -115,23 +115,14 @@ def test_loss_by_position_averages_over_whole_windows(model: GPT, corpus: Corpus
     assert table["position_loss"][3] == pytest.approx(np.mean(scores.nll[3:80:16]))
 
 
-@pytest.mark.parametrize("length", [1, 4, 16])
-def test_loss_at_a_length_is_that_of_windows_cut_to_it(
-    length: int, model: GPT, corpus: Corpus
-) -> None:
-    text = corpus.heldout[: 6 * 16 + 1]
-    by_position = loss_by_position(score(model, text, 4), 16)
-    cut = [score(model, text[i : i + length + 1], 1).nll.mean() for i in range(0, 96, 16)]
-    assert loss_at_length(by_position, length) == pytest.approx(np.mean(cut), rel=1e-5)
-
-
-@pytest.mark.parametrize("length", [0, 17])
-def test_a_length_beyond_the_context_is_an_error_that_says_so(
-    length: int, model: GPT, corpus: Corpus
-) -> None:
-    by_position = loss_by_position(score(model, corpus.heldout[:200], 4), 16)
-    with pytest.raises(ValueError, match=rf"context length {length} is outside 1 … 16"):
-        loss_at_length(by_position, length)
+def test_loss_at_a_length_is_that_of_windows_cut_to_it(corpus: Corpus) -> None:
+    model = make_model(corpus, block_size=48)
+    text = corpus.heldout[: 4 * 48 + 1]
+    table = length_table(loss_by_position(score(model, text, 4), 48)).set_index("length")
+    for length in (16, 32, 48):
+        cut = [score(model, text[i : i + length + 1], 1).nll.mean() for i in range(0, 192, 48)]
+        assert table.loc[length, "loss"] == pytest.approx(np.mean(cut), rel=1e-5)
+        assert table.loc[length, "perplexity"] == pytest.approx(np.exp(np.mean(cut)), rel=1e-5)
 
 
 def test_lengths_double_from_16_to_the_context() -> None:

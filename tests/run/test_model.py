@@ -5,8 +5,9 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from lib.run.machine import random_stream
-from lib.run.model import GPT, Past, count_parameters, hugging_face_layout, weight_decay_groups
+from lib.run.model import GPT, Past, count_parameters, weight_decay_groups
 from lib.study.fields import ModelConfig
+from tests.run.samples import hugging_face_layout
 
 VARIANTS = ("none", "layernorm", "rmsnorm", "center", "scale", "grad_shrink")
 SMALL = {"n_layer": 3, "n_head": 2, "n_embd": 16, "block_size": 12}
