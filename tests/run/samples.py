@@ -1,8 +1,7 @@
 """A small model, the plainest way to ask it for a log-likelihood, and runs of no study."""
 
-from pathlib import Path
-
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from torch import Tensor
