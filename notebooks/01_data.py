@@ -16,9 +16,8 @@
 
 # %% [markdown]
 # # 01 · Data
-# What the models read. A study stands or falls with its text: how long it is, which symbols it
-# holds, how much of the held-out part already stands in the training part, and how often a run's
-# budget passes over it.
+# What the models read: how long the text is, which symbols it holds, how much of the held-out part
+# also occurs in the training part, and how often a run passes over the text.
 
 # %%
 import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle among the inputs
@@ -50,7 +49,7 @@ study: str = "final"  # a name in params/
 # ## The corpora
 # One, unless the corpus is a factor; then each that an arm trains on. Verified by hash before use.
 # The first 90 % is for training, or the fraction named; the rest is held out and cut at a blank
-# line into *dev*, where choices are made, and *test*, where results are reported.
+# line into *dev*, for choices, and *test*, for results.
 
 # %%
 design = load_study(study)
@@ -105,8 +104,8 @@ sampling_table(design, corpora).style.format("{:,}").format("{:.3f}", subset=["p
 
 # %% [markdown]
 # ## The task suite
-# Multiple-choice questions made of the test part, with solved examples from dev. What the corpus or
-# the context length does not carry is left out by name.
+# Multiple-choice questions made of the test part, with solved examples from dev. Tasks for
+# which the corpus or the context is too small are left out by name.
 
 # %%
 suites = suites_of(design, corpora, study_folder(design.name) / "suite")

@@ -85,16 +85,16 @@ display(*report.seed_tables(runs))
 report.contrast_overview(contrasts)
 
 # %% [markdown]
-# Of each contrast (of a study with one setting) all that is said of it. Look at the Holm p, then at
-# whether the tests that assume less agree; the bootstrap's coverage at this n stands in brackets,
-# and beside the exact sign-flip p the smallest it could have been.
+# Every statistic of each contrast, if the study has one setting. Look at the Holm p, then at whether
+# the tests that assume less agree. In brackets: the bootstrap's coverage at this n, and the smallest
+# p that the sign-flip test could have given.
 
 # %%
 display(*report.contrast_summary(contrasts, runs))
 
 # %% [markdown]
-# Where runs diverged, the same differences with each of them counted as the plan says. Look for a
-# sign that turns.
+# The same differences with diverged runs counted as the plan says; empty where none diverged. Look
+# for a sign that changes.
 
 # %%
 report.contrast_overview(analysis.verdict.imputed)
@@ -110,15 +110,15 @@ for finding in analysis.findings:
 # %% [markdown]
 # ## What this many seeds can show
 # The smallest true effect that a number of seeds would detect at the plan's level and power, given
-# the spread of the differences measured here. Claims below it are not this study's to make.
+# the spread of the differences measured here. The study cannot claim a smaller one.
 
 # %%
 report.power_summary(contrasts, plan)
 
 # %% [markdown]
 # ## Tasks
-# Accuracy per task, mean ± standard deviation over seeds. *Near chance* is said of the first arm;
-# such a task tells nothing yet.
+# Accuracy per task, mean ± standard deviation over seeds. *Near chance* refers to the first arm;
+# such a task cannot tell arms apart yet.
 
 # %%
 report.task_table(tasks)
@@ -126,7 +126,7 @@ report.task_table(tasks)
 # %% [markdown]
 # ## Calibration and length
 # Calibration on all held-out characters: compare its error with that of a perfectly calibrated
-# model at this many characters, below which there is nothing to explain. Then the loss by length of
+# model at this many characters: an error no larger than that is noise. Then the loss by length of
 # context: a model that uses its context gains with each row.
 
 # %%

@@ -16,9 +16,9 @@
 
 # %% [markdown]
 # # 04 · Figures
-# The study in pictures: those for which it has something to show, each under what to look for and
-# how it is made, and written as PDF (for the paper) and PNG. Colours, dashes and markers belong to
-# a variant throughout the project and can be told apart in grey.
+# Every figure for which the study has data. Above each stands what to look for and how it is made;
+# each is also written as PDF, for the paper, and as PNG. A variant has the same colour, dashes and
+# marker throughout the project, and can be told apart in grey.
 
 # %%
 import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle among the inputs
@@ -48,8 +48,8 @@ figures = StudyFigures(design, plan, collect(design))
 shutil.rmtree(figures.folder, ignore_errors=True)  # those of an earlier execution
 
 # %% [markdown]
-# The functions named above each figure stand in `lib/figures/training.py` and
-# `lib/figures/factors.py`; `lib/figures/study.py` says which figures a study shows.
+# The functions that the texts name are in `lib/figures/training.py` and `lib/figures/factors.py`;
+# `lib/figures/study.py` decides which figures a study has.
 
 # %%
 for figure in figures.applicable():

@@ -9,8 +9,8 @@ def spikes(loss: pd.Series, window: int, threshold: float) -> list[int]:
     `threshold` of their standard deviations.
 
     One-sided, as OLMo-core skips steps, with a window that fits runs of a few hundred steps. The
-    first `window` steps are not judged, and while the loss still falls steeply the window's own
-    spread hides all but large spikes. A loss that is not finite is a spike.
+    first `window` steps are not judged, and while the loss falls steeply the large spread
+    of the window hides all but large spikes. A loss that is not finite is a spike.
     """
     before = loss.shift(1).rolling(window)
     high = loss > before.mean() + threshold * before.std()

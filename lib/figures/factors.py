@@ -1,7 +1,7 @@
 """Figures of how results depend on the variant and on the levels of the other factors.
 
 As in `lib.figures.training`, each function takes tidy data and an `ax`, draws, and returns the
-`ax`. What has no number (a diverged run) stands as a cross at the edge, with how many there are.
+`ax`. Diverged runs have no number: a cross at the edge, with a count, stands for them.
 """
 
 from collections.abc import Callable, Iterator

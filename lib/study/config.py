@@ -36,12 +36,12 @@ class Arm:
     levels: dict[str, Level]
     config: RunConfig
     baseline: str
-    """Id of the arm that this one is held against: of the grid, the one with the first factor at
+    """Id of the arm that this one is compared with; in the grid, the arm with the first factor at
     its first level and every other factor as here."""
     variant: str
     """What is compared: the level of the first factor, or the name of an included arm."""
     setting: str
-    """What it is compared within: the levels of all other factors; "" when there are none."""
+    """The levels of all other factors, within which it is compared; "" when there are none."""
 
 
 class IncludedArm(Section):
@@ -49,9 +49,9 @@ class IncludedArm(Section):
 
     levels: dict[str, Level]
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.=,-]*$")] | None = None
-    """How it is called. None: after its levels."""
+    """Its name. None: made from its levels."""
     baseline: str | None = None
-    """Id of the arm it is held against. None: as in the grid."""
+    """Id of the arm that it is compared with. None: as in the grid."""
 
 
 class Study(RunConfig):

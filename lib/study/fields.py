@@ -25,7 +25,7 @@ OrAuto = Annotated[
 ]
 """A positive number, or auto (None): what is fastest on the machine at hand."""
 FileName = Annotated[str, Field(pattern=r"^\w[\w.-]*\.yaml$", max_length=100)]
-"""A YAML file of a folder that the field names."""
+"""The name of a YAML file; the field says in which folder."""
 Level = str | bool | int | float | None
 """A value that a factor may take."""
 
@@ -112,7 +112,7 @@ class EvaluationConfig(Section):
 
 
 class MachineConfig(Section):
-    """What only the machine cares about: outside a study's hash, and equal over its runs."""
+    """Settings of the machine: not part of a study's hash, and equal for all its runs."""
 
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     threads: OrAuto = None
@@ -133,7 +133,7 @@ _MOVED = {
     ("training", "checkpoint_interval"): "checkpoint_interval",
     ("evaluation", "batch_size"): "evaluation_batch_size",
 }
-"""Where fields of the section machine stood before there was one; still read."""
+"""Former places of the fields of section machine, which are still read."""
 
 
 class RunConfig(Section):
