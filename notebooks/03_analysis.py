@@ -85,9 +85,9 @@ display(*report.seed_tables(runs))
 report.contrast_overview(contrasts)
 
 # %% [markdown]
-# Every statistic of each contrast, if the study has one setting. Look at the Holm p, then at whether
-# the tests that assume less agree. In brackets: the bootstrap's coverage at this n, and the smallest
-# p that the sign-flip test could have given.
+# Every statistic of each contrast, if the study has one setting. Look at the Holm p, then whether
+# the tests that assume less agree. In brackets: the bootstrap's coverage at this n, and the
+# smallest p that the sign-flip test could have given.
 
 # %%
 display(*report.contrast_summary(contrasts, runs))
@@ -130,7 +130,7 @@ report.task_table(tasks)
 # context: a model that uses its context gains with each row.
 
 # %%
-display(report.calibration_table(runs))
+display(report.summary_table(runs, "calibration").T)
 display(report.by_arm(read_table(results, "lengths"), ["length"], "loss", 4).T)
 
 # %% [markdown]

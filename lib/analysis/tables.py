@@ -1,6 +1,6 @@
 """A study's runs as tables and sentences for a reader."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -8,19 +8,19 @@ import pandas as pd
 
 from lib.analysis.paired import minimum_detectable_effect
 from lib.analysis.runs import own_baselines, point, taken
-from lib.study.measures import MAIN, MEASURES, Measure, measures_in
+from lib.study.measures import MAIN, MEASURES, Place, measures_in
 from lib.study.plan import ALPHA, POWER, Plan
 from lib.study.record import RunResult
 
 
-def summary_table(runs: pd.DataFrame) -> pd.DataFrame:
-    """Mean ± standard deviation (n - 1) per arm and measure, over completed runs, from the tidy
-    table of `lib.analysis.runs.tidy`. Diverged runs are counted beside them, never averaged in."""
+def summary_table(runs: pd.DataFrame, place: Place = "summary") -> pd.DataFrame:
+    """Mean ± standard deviation (n - 1) per arm and measure of a place, over completed runs, from
+    the table of `lib.analysis.runs.tidy`. Diverged runs are counted, never averaged in."""
     rows = {}
     for arm, group in runs.groupby("arm", sort=False):
         completed = group[group["status"] == "completed"]
         row = {"runs": str(len(group)), "diverged": str(len(group) - len(completed))}
-        for name in measures_in("summary"):
+        for name in measures_in(place):
             measure = MEASURES[name]
             row[measure.title] = mean_and_sd(completed[name].dropna(), measure.digits)
         rows[arm] = row
@@ -143,17 +143,6 @@ def task_table(tasks: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([facts, by_arm(tasks, keys, "accuracy", 3)], axis=1)
 
 
-def calibration_table(runs: pd.DataFrame) -> pd.DataFrame:
-    """Calibration (rows) per arm, mean ± sd over completed runs."""
-    columns = {
-        MEASURES[name].title: runs.groupby("arm", sort=False)[name].apply(
-            lambda values: mean_and_sd(values.dropna(), 4)
-        )
-        for name in taken(measures_in("calibration"), runs)
-    }
-    return pd.DataFrame(columns).T
-
-
 def contrast_overview(contrasts: pd.DataFrame) -> pd.DataFrame:
     """Lay out all contrasts (rows) in all measures (columns): difference and t interval. Empty for
     an empty table."""
@@ -178,42 +167,44 @@ def contrast_summary(contrasts: pd.DataFrame, runs: pd.DataFrame) -> list[pd.Dat
     """Write every statistic of each contrast, one table each: statistics down, measures across. In
     brackets, what the bootstrap interval covers at this n, nominally 95 %. Nothing for a study of
     several settings, which would need too many tables."""
-    tables: dict[str, dict[str, dict[str, str]]] = {}
     if runs["setting"].nunique() > 1:
         return []
+    tables: dict[str, dict[str, dict[str, str]]] = {}
     for row, name in zip(contrasts.to_dict("records"), _names(contrasts), strict=True):
-        measure = MEASURES[row["measure"]]
-
-        def number(key: str, row: dict[Any, Any] = row, measure: Measure = measure) -> str:
-            sign = "+" if key.endswith(("delta", "_low", "_high")) else ""
-            return measure.text(row[key], sign)
-
-        def p(key: str, row: dict[Any, Any] = row) -> str:
-            return "n/a" if pd.isna(row[key]) else f"{row[key]:.2g}"
-
-        tables.setdefault(name, {})[measure.label] = {
-            "n (dropped)": f"{row['n']} ({row['n_dropped']})",
-            "baseline, mean ± sd": f"{number('mean_baseline')} ± {number('sd_baseline')}",
-            "arm, mean ± sd": f"{number('mean_arm')} ± {number('sd_arm')}",
-            "difference": number("mean_delta"),
-            "t interval": f"[{number('t_low')}, {number('t_high')}]",
-            "t test p": p("t_p"),
-            "Holm p (its family)": p("p_holm"),
-            "percentile bootstrap (coverage)": (
-                f"[{number('percentile_low')}, {number('percentile_high')}] "
-                f"({row['percentile_coverage']:.1%})"
-            ),
-            "bootstrap p": p("bootstrap_p"),
-            "sign-flip p (smallest)": f"{p('sign_flip_p')} ({p('sign_flip_smallest_p')})",
-            "d_z": f"{row['d_z']:.2f}",
-            "Hedges' g_z": f"{row['g_z']:.2f}",
-            "equivalence (TOST) p": p("tost_p"),
-            "detectable at this n": number("minimum_detectable_effect"),
-            "seeds for the planned effect": (
-                "n/a" if pd.isna(row["seeds_needed"]) else f"{row['seeds_needed']:.0f}"
-            ),
-        }
+        tables.setdefault(name, {})[MEASURES[row["measure"]].label] = _statistics(row)
     return [pd.DataFrame(columns).rename_axis(name) for name, columns in tables.items()]
+
+
+def _statistics(row: Mapping[Any, Any]) -> dict[str, str]:
+    measure = MEASURES[row["measure"]]
+
+    def number(key: str) -> str:
+        return measure.text(row[key], "+" if key.endswith(("delta", "_low", "_high")) else "")
+
+    def p(key: str) -> str:
+        return "n/a" if pd.isna(row[key]) else f"{row[key]:.2g}"
+
+    needed = row["seeds_needed"]
+    return {
+        "n (dropped)": f"{row['n']} ({row['n_dropped']})",
+        "baseline, mean ± sd": f"{number('mean_baseline')} ± {number('sd_baseline')}",
+        "arm, mean ± sd": f"{number('mean_arm')} ± {number('sd_arm')}",
+        "difference": number("mean_delta"),
+        "t interval": f"[{number('t_low')}, {number('t_high')}]",
+        "t test p": p("t_p"),
+        "Holm p (its family)": p("p_holm"),
+        "percentile bootstrap (coverage)": (
+            f"[{number('percentile_low')}, {number('percentile_high')}] "
+            f"({row['percentile_coverage']:.1%})"
+        ),
+        "bootstrap p": p("bootstrap_p"),
+        "sign-flip p (smallest)": f"{p('sign_flip_p')} ({p('sign_flip_smallest_p')})",
+        "d_z": f"{row['d_z']:.2f}",
+        "Hedges' g_z": f"{row['g_z']:.2f}",
+        "equivalence (TOST) p": p("tost_p"),
+        "detectable at this n": number("minimum_detectable_effect"),
+        "seeds for the planned effect": "n/a" if pd.isna(needed) else f"{needed:.0f}",
+    }
 
 
 def power_summary(contrasts: pd.DataFrame, plan: Plan | None) -> pd.DataFrame:

@@ -6,7 +6,6 @@ from lib.analysis.paired import contrast_table
 from lib.analysis.runs import read_table, tidy
 from lib.analysis.tables import (
     by_arm,
-    calibration_table,
     contrast_overview,
     contrast_summary,
     delta_table,
@@ -121,7 +120,7 @@ def test_a_class_that_no_corpus_holds_is_not_available(tiny_study: Study) -> Non
 
 def test_calibration_stands_beside_its_null(runs: pd.DataFrame) -> None:
     runs["ece"], runs["ece_null"] = [0.02, 0.04, 0.02, 0.02], 0.01
-    table = calibration_table(runs)
+    table = summary_table(runs, "calibration").T
     assert table.loc["expected calibration error", "none"] == "0.0300 ± 0.0141"
     assert table.loc["ECE of a perfectly calibrated model", "layernorm"] == "0.0100 ± 0.0000"
 
