@@ -3,8 +3,7 @@ gain and bias of the embedding normalization. A snapshot is one forward pass ove
 cheap enough to take while training.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 
 import numpy as np
 import pandas as pd
@@ -30,24 +29,6 @@ def mean_cosine(vectors: Tensor) -> float:
     return float((unit.sum(dim=0).square().sum() - unit.square().sum()) / (n * (n - 1)))
 
 
-@contextmanager
-def recorded_block_inputs(model: GPT) -> Iterator[list[Tensor]]:
-    """Record the residual stream (B, T, C) at the input of every block and after the last."""
-    seen: list[Tensor] = []
-    handles = [
-        block.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-        for block in model.transformer.h
-    ]
-    handles.append(
-        model.transformer.ln_f.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-    )
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 @torch.no_grad()
 def snapshot(model: GPT, windows: Tensor) -> dict[str, float]:
     """Describe the model on `windows` (n, T + 1) in one forward pass:
@@ -58,7 +39,12 @@ def snapshot(model: GPT, windows: Tensor) -> dict[str, float]:
     norm_bias (means) where the embedding normalization has them.
     """
     windows = windows.to(model.transformer.wte.weight.device)
-    with recorded_block_inputs(model) as residual:
+    residual: list[Tensor] = []  # the stream (n, T, C) at the input of every block, then after all
+    with ExitStack() as hooks:
+        for reader in (*model.transformer.h, model.transformer.ln_f):
+            hooks.enter_context(
+                reader.register_forward_pre_hook(lambda _, args: residual.append(args[0]))
+            )
         logits = model(windows[:, :-1]).float()  # (n, T, V)
     loss = F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
     norms = [float(stream.norm(dim=-1).mean()) for stream in residual]
