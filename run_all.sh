@@ -13,6 +13,7 @@ usage() {
 ./run_all.sh test [--fast | --all] [any pytest flag]
     Run the tests: those that take seconds, the usual ones, or every one.
 ./run_all.sh verify [NAME …]           Check archived records against manifests and notebooks.
+./run_all.sh freeze PLAN               Fix the studies of a plan in params/plans/ and draw their seeds.
 ./run_all.sh paper                     Build the paper from the results, as PDF and LaTeX.
 ./run_all.sh record                    Build the lab record, the site of all studies and runs.
 ./run_all.sh --help                    This text.
@@ -72,6 +73,11 @@ case "${1:-}" in
   paper)
     set_up
     exec python -m lib.publish.paper
+    ;;
+  freeze)
+    shift
+    set_up
+    exec python -m lib.workflow.freeze "$@"
     ;;
   record)
     shift

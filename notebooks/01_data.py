@@ -39,8 +39,8 @@ from lib.data.description import (
 from lib.figures.training import show_symbols
 from lib.study.config import load_study
 from lib.study.paths import result_file, shown, study_folder
-from lib.study.plan import load_plan, plan_line
 from lib.study.record import write_json
+from lib.study.standing import load_plan, standing
 
 # %% tags=["parameters"]
 study: str = "final"  # a name in params/
@@ -53,7 +53,7 @@ study: str = "final"  # a name in params/
 
 # %%
 design = load_study(study)
-print(plan_line(design, load_plan(design)))
+print(standing(design, load_plan(design)))
 corpora = corpora_of(design)
 texts = {corpus.sha256: corpus for corpus in corpora.values()}  # whatever fraction of them
 summaries = {name: corpus_summary(corpus) for name, corpus in corpora.items()}

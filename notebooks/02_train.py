@@ -39,8 +39,8 @@ from lib.run.progress import training_progress
 from lib.run.training import train
 from lib.study.config import load_study
 from lib.study.paths import run_folder, shown, study_folder
-from lib.study.plan import load_plan, plan_line
 from lib.study.provenance import history
+from lib.study.standing import load_plan, standing
 
 # %% tags=["parameters"]
 study: str = "final"  # a name in params/
@@ -49,7 +49,7 @@ seed: int = 0  # a seed of that study
 
 # %%
 design = load_study(study)
-print(plan_line(design, load_plan(design)))
+print(standing(design, load_plan(design)))
 this = design.arm(arm)
 design.require_seed(seed)
 corpus = load_corpus(this.config.corpus)

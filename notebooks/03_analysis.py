@@ -32,9 +32,10 @@ from lib.analysis import tables as report
 from lib.analysis.findings import analyse
 from lib.analysis.runs import collect, read_parquet, read_table, study_results, tidy
 from lib.study.config import load_study
+from lib.study.history import account
 from lib.study.paths import result_file, shown, study_folder
-from lib.study.plan import load_plan, plan_line, plan_precedes
 from lib.study.record import write_json
+from lib.study.standing import load_plan, standing
 
 # %% tags=["parameters"]
 study: str = "final"  # a name in params/
@@ -45,19 +46,22 @@ plan = load_plan(design)
 results = collect(design)
 runs, tasks = tidy(results), read_table(results, "tasks")
 trace, curve, items = (read_parquet(design, name) for name in ("trace", "curve", "items"))
-analysis = analyse(design, plan, runs, trace, curve, items)
+claim = standing(design, plan, [run.model_dump() for run in results])
+analysis = analyse(design, plan, claim, runs, trace, curve, items)
+history = account(design.plan, plan, [run.origin["commit"] for run in results])
 contrasts = analysis.verdict.contrasts
 
 # %% [markdown]
 # ## Verdict
 # One answer to each hypothesis with its reason; then for each arm the decision, the rule of the
 # plan that made it, and the numbers that the rule looked at. Below: whether the plan stood before
-# the runs, and what was done otherwise than planned.
+# the runs, what was done otherwise than planned, and every field that changed between two versions
+# of the plan. Look for a deviation or a change that came after the first run.
 
 # %%
-display(Markdown(f"**{plan_line(design, plan)}**"), analysis)
-print(plan_precedes(plan, [run.origin["commit"] for run in results]))
-report.deviation_table(plan)
+display(Markdown(f"**{claim}**"), analysis)
+print("Did the plan stand before the runs?", history["plan_precedes"])
+display(*report.plan_tables(history))
 
 # %% [markdown]
 # ## Every arm
@@ -150,7 +154,7 @@ display(*report.inside_tables(read_table(results, "token_classes"), curve))
 display(report.provenance_table(results), report.time_table(results))
 
 # %%
-write_json(study_folder(design.name) / "verdict.json", analysis.as_json())
+write_json(study_folder(design.name) / "verdict.json", analysis.as_json() | history)
 path = result_file("03_analysis", design.name)
 write_json(path, study_results(design, results))
 print(shown(path))

@@ -34,7 +34,6 @@ from lib.analysis.runs import collect
 from lib.figures.study import StudyFigures
 from lib.study.config import load_study
 from lib.study.paths import result_file, shown
-from lib.study.plan import load_plan, plan_line
 from lib.study.record import write_json
 
 # %% tags=["parameters"]
@@ -42,9 +41,8 @@ study: str = "final"  # a name in params/
 
 # %%
 design = load_study(study)
-plan = load_plan(design)
-print(plan_line(design, plan))
-figures = StudyFigures(design, plan, collect(design))
+figures = StudyFigures(design, collect(design))
+print(figures.verdict["standing"], *figures.verdict["exploratory_because"], sep="; ")
 shutil.rmtree(figures.folder, ignore_errors=True)  # those of an earlier execution
 
 # %% [markdown]

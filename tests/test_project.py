@@ -28,7 +28,7 @@ def test_no_file_is_longer_than_300_lines(path):
     assert len(path.read_text("utf-8").splitlines()) <= 300
 
 
-STUDIES = [p for p in sorted(PARAMS.glob("*.yaml")) if p.stem != "preregistration"]
+STUDIES = sorted(PARAMS.glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda p: p.stem)

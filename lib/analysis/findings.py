@@ -22,8 +22,9 @@ from lib.study.errors import ConfigError, explain, read_yaml, unknown
 from lib.study.fields import Section
 from lib.study.measures import MEASURES, measures_in
 from lib.study.paths import ROOT
-from lib.study.plan import ALPHA, Plan, standing
+from lib.study.plan import ALPHA, Plan
 from lib.study.record import records
+from lib.study.standing import Standing
 
 
 @dataclass(frozen=True)
@@ -43,22 +44,20 @@ class Finding:
 class Analysis:
     """What 03_analysis shows of a study and keeps."""
 
-    standing: str
+    standing: Standing
     runs: pd.DataFrame
-    plan: Plan | None
     verdict: Verdict
     answers: dict[str, Answer]
     findings: list[Finding]
 
     def _repr_markdown_(self) -> str:
-        return in_words(self.verdict, self.answers, self.runs, self.standing)
+        return in_words(self.verdict, self.answers, self.runs, self.standing.name)
 
     def as_json(self) -> dict[str, Any]:
         """The same as plain values, each finding's table under its key; NaN becomes None."""
-        deviations = self.plan.deviations if self.plan else []
         return {
-            "standing": self.standing,
-            "deviations": [deviation.model_dump() for deviation in deviations],
+            "standing": self.standing.name,
+            "exploratory_because": self.standing.reasons,
             "answers": {name: asdict(answer) for name, answer in self.answers.items()},
             **self.verdict.as_json(),
             **{finding.key: records(finding.table) for finding in self.findings},
@@ -68,6 +67,7 @@ class Analysis:
 def analyse(
     design: Study,
     plan: Plan | None,
+    standing: Standing,
     runs: pd.DataFrame,
     trace: pd.DataFrame,
     curve: pd.DataFrame,
@@ -83,7 +83,7 @@ def analyse(
         found.insert(0, Finding("suite", "The suite, seeds and questions resampled", suite, []))
     sensitivity = next((f.table for f in found if f.key == "sensitivity"), None)
     answers = answer_hypotheses(verdict, runs, plan, sensitivity)
-    return Analysis(standing(design, plan), runs, plan, verdict, answers, found)
+    return Analysis(standing, runs, verdict, answers, found)
 
 
 def findings(

@@ -14,8 +14,8 @@ from lib.study.config import Study, arm_id
 from lib.study.fields import ModelConfig
 from lib.study.measures import MEASURES
 from lib.study.paths import run_folder, shown
-from lib.study.plan import load_plan, require_stamps
 from lib.study.record import RunResult
+from lib.study.standing import load_plan, require_stamps
 
 
 class ResultError(ValueError):

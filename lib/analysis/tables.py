@@ -222,9 +222,10 @@ def power_summary(contrasts: pd.DataFrame, plan: Plan | None) -> pd.DataFrame:
     return pd.DataFrame(rows).T.rename_axis(columns="seeds")
 
 
-def deviation_table(plan: Plan | None) -> pd.DataFrame:
-    """List the deviations from the plan: date, what, why."""
-    return readable(pd.DataFrame([d.model_dump() for d in plan.deviations] if plan else []))
+def plan_tables(history: dict[str, Any]) -> list[pd.DataFrame]:
+    """List the deviations from the plan, each with when it was committed, and what changed between
+    the plan's versions. From `lib.study.history.account`."""
+    return [readable(pd.DataFrame(history[name])) for name in ("deviations", "plan_changes")]
 
 
 def provenance_table(results: list[RunResult]) -> pd.DataFrame:

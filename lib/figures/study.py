@@ -40,7 +40,6 @@ from lib.study.config import Study
 from lib.study.fields import Level
 from lib.study.measures import MAIN, measures_in
 from lib.study.paths import shown, study_folder
-from lib.study.plan import Plan
 from lib.study.record import RunResult
 
 BAND = "Line: mean over seeds; band: lowest to highest."
@@ -64,7 +63,6 @@ class StudyFigures:
     """A study's runs and what the analysis made of them, ready to be drawn."""
 
     study: Study
-    plan: Plan | None
     results: list[RunResult]
 
     def applicable(self) -> Iterator[StudyFigure]:
@@ -140,7 +138,8 @@ class StudyFigures:
 
         def draw() -> None:
             columns = dict.fromkeys(next(iter(rows.values()))[0][by])
-            sheet = facets(name, self.study, self.plan, self.folder, list(rows), columns, **layout)
+            claim = self.verdict["standing"]
+            sheet = facets(name, self.study, claim, self.folder, list(rows), columns, **layout)
             with sheet as axes:
                 for (row, column), ax in axes.items():
                     table, panel = rows[row]

@@ -20,7 +20,6 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from lib.study.config import Study
-from lib.study.plan import Plan, standing
 from lib.study.variants import Variant, variant
 
 STYLE: Any = {  # matplotlib types the keys of a style one by one
@@ -72,7 +71,7 @@ def offsets(table: pd.DataFrame, width: float) -> Any:
 def facets(
     name: str,
     study: Study,
-    plan: Plan | None,
+    standing: str,
     folder: Path,
     rows: Sequence[str],
     columns: Iterable[str],
@@ -106,7 +105,7 @@ def facets(
             ax.set_ylabel(_wrap(ax.get_ylabel(), int(14 * height)))
         if common_legend:
             _common_legend(figure)
-        title = figure_title(study, plan, _settings_shown(chosen, len(every)))
+        title = figure_title(study, standing, _settings_shown(chosen, len(every)))
         full = "\n".join(filter(None, (title, note)))
         figure.suptitle(_wrap(full, int(width * _CHARACTERS_PER_INCH)))
         save(figure, folder, name)
@@ -120,9 +119,9 @@ def spread(items: Sequence[str], at_most: int) -> list[str]:
     return [items[i] for i in np.linspace(0, len(items) - 1, at_most).round().astype(int)]
 
 
-def figure_title(study: Study, plan: Plan | None, shown: str = "") -> str:
+def figure_title(study: Study, standing: str, shown: str = "") -> str:
     """Title a figure: the study's standing and name, what is shown, and the number of seeds."""
-    parts = (f"{standing(study, plan)}: {study.name}", shown, f"n = {len(study.seeds)} seeds")
+    parts = (f"{standing}: {study.name}", shown, f"n = {len(study.seeds)} seeds")
     return ", ".join(filter(None, parts))
 
 

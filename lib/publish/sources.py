@@ -8,6 +8,7 @@
     {{ final.summary[arm("none", learning_rate=0.1)] }}      by the name of an arm
     {{ params("final").training.iterations }}                params/final.yaml, with defaults
     {{ plan.alpha }}, {{ constants.GRAM }}                   the plan; `lib.study.constants`
+    {% for row in plan_changes("preregistration.yaml") %}    what changed between its versions
     {{ preliminary.source }}                                 preliminary.yaml beside the paper
     {{ verbatim("params/final.yaml") }}                      a file of the repository, as code
     {% if has("pilot") %} … {% endif %}                      left out while it has no results
@@ -31,8 +32,9 @@ from lib.publish import wording
 from lib.study import constants
 from lib.study.config import arm_id, load_study
 from lib.study.errors import read_yaml, unknown
+from lib.study.history import plan_changes
 from lib.study.paths import ROOT
-from lib.study.plan import load_plan
+from lib.study.standing import load_plan
 
 Rows = list[dict[str, Any]]
 
@@ -55,7 +57,7 @@ class Sources:
             content["verdict"] = json.loads(path.read_text("utf-8"))
             names[study.replace("-", "_")] = content
         # After the studies, so that one called `count` hides no function.
-        functions = (where, one, count, contrast, contrasts, arm, verbatim)
+        functions = (where, one, count, contrast, contrasts, arm, verbatim, plan_changes)
         names |= {function.__name__: function for function in functions}
         names |= {"has": self._has, "params": load_study, "constants": constants}
         names |= {"plan": load_plan(load_study("confirmatory"))}

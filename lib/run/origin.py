@@ -13,8 +13,8 @@ from lib.data.corpus import Corpus
 from lib.run.machine import Machine, prepare
 from lib.study.config import Arm, Study
 from lib.study.digests import training_digest
-from lib.study.plan import load_plan
 from lib.study.provenance import Execution, MachineAccount, Provenance, code_state
+from lib.study.standing import load_plan
 
 _PACKAGES = ("torch", "numpy", "scipy", "pandas", "papermill", "lm_eval")
 

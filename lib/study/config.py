@@ -21,6 +21,7 @@ from pydantic import (
 from lib.study.errors import ConfigError, explain, read_yaml, unknown
 from lib.study.fields import FileName, Level, RunConfig, Section, digest, field_names
 from lib.study.paths import PARAMS
+from lib.study.plan import read_plan
 
 MOST_RUNS = 10_000
 """Of one study."""
@@ -54,6 +55,12 @@ class IncludedArm(Section):
     """Id of the arm that it is compared with. None: as in the grid."""
 
 
+class SeedCount(Section):
+    """Seeds that are drawn, not chosen: as many, from the plan that the study names."""
+
+    count: Annotated[int, Field(gt=0, le=MOST_RUNS)]
+
+
 class Study(RunConfig):
     """A grid of runs: what all share, the factors' levels, and the seeds."""
 
@@ -61,11 +68,12 @@ class Study(RunConfig):
     factors: dict[str, Annotated[list[Level], Field(min_length=1)]] = Field(default_factory=dict)
     """Dotted field → its levels. The first level of the first factor is the baseline."""
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1)]
+    """In a file also `{count: n}`: drawn from the plan when the study is loaded."""
     include: list[IncludedArm] = Field(default_factory=list)
     exclude: list[dict[str, Level]] = Field(default_factory=list)
     """Levels of some factors: arms of the grid that have them all are left out."""
     plan: FileName | None = None
-    """File in params/ of the plan that the study is held against; None: exploratory."""
+    """File in params/plans/ of the plan that the study is held against; None: exploratory."""
     reported: FileName | None = None
     """File in papers/embedding-norm/ of numbers reported elsewhere, to set beside the study's."""
 
@@ -202,22 +210,29 @@ def arm_id(levels: dict[str, Level]) -> str:
     return ",".join(parts) or "baseline"
 
 
-def load_study(study: str | Path) -> Study:
+def load_study(study: str | Path, *, undrawn: bool = False) -> Study:
     """Load and validate a study of `params/`, by name (`final`) or path (`params/final.yaml`).
 
+    With `undrawn`, 0, 1, … stand for seeds that are to be drawn, as before the plan is frozen.
     Raises ConfigError when the file is missing, is not valid YAML, holds an unknown or impossible
-    field, or is called otherwise than the study in it.
+    field, or is called otherwise than the study in it; or draws seeds from a plan not yet frozen.
     """
     given = Path(study)
     if given.parent not in (Path(), Path("params")) and given.resolve().parent != PARAMS.resolve():
         raise ConfigError(f"study: {given} is elsewhere; copy it into params/")
     path = PARAMS / f"{given.name.removesuffix('.yaml')}.yaml"
     if not path.is_file():
-        names = [p.stem for p in sorted(PARAMS.glob("*.yaml")) if p.stem != "preregistration"]
+        names = [p.stem for p in sorted(PARAMS.glob("*.yaml"))]
         raise ConfigError(f"study: {unknown(path.stem, names)} in params/")
     content = read_yaml(path)
     try:
+        count = None
+        if isinstance(content.get("seeds"), dict):
+            count = _seed_count(content["seeds"])
+            content["seeds"] = list(range(count))
         result = Study.model_validate(content)
+        if count and not undrawn:
+            result = result.model_copy(update={"seeds": _drawn_seeds(result, count)})
     except ConfigError as error:
         raise ConfigError(f"{path.name}: {error}") from None
     except ValidationError as error:
@@ -225,6 +240,25 @@ def load_study(study: str | Path) -> Study:
     if result.name != path.stem:
         raise ConfigError(f"{path.name}: name is '{result.name}'; it must be '{path.stem}'")
     return result
+
+
+def _seed_count(content: dict[str, Any]) -> int:
+    try:
+        return SeedCount.model_validate(content).count
+    except ValidationError as error:
+        raise ConfigError(f"seeds.{explain(error, SeedCount)}") from None
+
+
+def _drawn_seeds(study: Study, count: int) -> list[int]:
+    if study.plan is None:
+        raise ConfigError("seeds: are drawn from a plan, and none is named; name one, or list them")
+    plan = read_plan(study.plan)
+    if study.name not in plan.frozen:
+        raise ConfigError(
+            f"seeds: are drawn from {study.plan} when it is frozen for this study: "
+            f"./run_all.sh freeze {study.plan}"
+        )
+    return plan.draw(study.name, count)
 
 
 def _refuse_repeats(field: str, values: list[Any]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PARAMS = ROOT / "params"
+PLANS = PARAMS / "plans"
 NOTEBOOKS = ROOT / "notebooks"
 
 

@@ -24,7 +24,7 @@ from traitlets.config import Config
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, unknown
 from lib.study.paths import NOTEBOOKS, ROOT, RUNS, executed_notebook, result_file, shown
-from lib.study.plan import load_plan
+from lib.study.standing import load_plan
 
 START_ATTEMPTS = 3
 GPUS = "STUDY_GPUS"

@@ -19,8 +19,8 @@ from lib.study.paths import (
     run_folder,
     study_folder,
 )
-from lib.study.plan import load_plan
 from lib.study.record import RunResult, sha256, status_of
+from lib.study.standing import load_plan
 
 _OF_MEASURES = (
     *("measuring code", "study", "baseline", "levels", "variant", "setting", "corpus.source"),

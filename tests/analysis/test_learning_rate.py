@@ -14,7 +14,7 @@ from lib.analysis.learning_rate import (
 from lib.analysis.paired import holm
 from lib.analysis.runs import other_settings
 from lib.study.config import Study
-from lib.study.paths import PARAMS
+from lib.study.paths import PLANS
 from lib.study.plan import Plan
 from tests.conftest import TINY
 
@@ -26,7 +26,7 @@ EXTRA = {0: 0.0, 1: 0.1, 2: 0.3}
 
 @pytest.fixture
 def plan() -> Plan:
-    return Plan.model_validate(yaml.safe_load((PARAMS / "preregistration.yaml").read_text("utf-8")))
+    return Plan.model_validate(yaml.safe_load((PLANS / "preregistration.yaml").read_text("utf-8")))
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from lib.analysis.rules import Evidence, decide, hypotheses
-from lib.study.paths import PARAMS
+from lib.study.paths import PLANS
 from lib.study.plan import Plan
 
 ZERO, FEW = "macro_accuracy_zero_shot", "macro_accuracy_few_shot"
@@ -13,7 +13,7 @@ ZERO, FEW = "macro_accuracy_zero_shot", "macro_accuracy_few_shot"
 
 @pytest.fixture
 def plan() -> Plan:
-    return Plan.model_validate(yaml.safe_load((PARAMS / "preregistration.yaml").read_text("utf-8")))
+    return Plan.model_validate(yaml.safe_load((PLANS / "preregistration.yaml").read_text("utf-8")))
 
 
 def evidence(**fields: Any) -> Evidence:

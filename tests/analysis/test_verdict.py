@@ -15,10 +15,10 @@ from lib.analysis.verdict import (
     planned_pairs,
     reach_verdict,
 )
-from lib.study.paths import PARAMS
+from lib.study.paths import PLANS
 from lib.study.plan import Plan
 
-CONTENT = yaml.safe_load((PARAMS / "preregistration.yaml").read_text("utf-8"))
+CONTENT = yaml.safe_load((PLANS / "preregistration.yaml").read_text("utf-8"))
 SEEDS = range(8)
 MEASURES = [
     *("macro_accuracy_zero_shot", "macro_accuracy_few_shot", "perplexity", "perplexity_test"),

@@ -103,6 +103,7 @@ def verdict_of(study: Study) -> dict[str, Any]:
     variants = [arm.variant for arm in study.arms()]
     judged = [(arm.id, seed) for arm in study.arms() for seed in study.seeds]
     return {
+        "standing": "EXPLORATORY",
         "contrasts": contrasts,
         "sensitivity": [
             {"variant": v, "within": "", "sensitivity": 0.25} for v in dict.fromkeys(variants)
@@ -119,7 +120,7 @@ def prepare(tiny_study: Study, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         monkeypatch.setattr(study_figures, "study_folder", lambda name: tmp_path)
         monkeypatch.setattr(study_figures, "read_parquet", lambda study, name: series_of(study))
         (tmp_path / "verdict.json").write_text(json.dumps(verdict_of(study)), "utf-8")
-        return StudyFigures(study, None, runs_of(study, tiny_study, tables))
+        return StudyFigures(study, runs_of(study, tiny_study, tables))
 
     return make
 

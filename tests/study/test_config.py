@@ -23,7 +23,7 @@ factors:
   model.embedding_norm: [none, layernorm]
   model.embedding_std: [0.02, 1.0]
 """
-STUDIES = sorted(path.stem for path in PARAMS.glob("*.yaml") if path.stem != "preregistration")
+STUDIES = sorted(path.stem for path in PARAMS.glob("*.yaml"))
 
 Load = Callable[[str | bytes], Study]
 

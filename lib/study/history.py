@@ -1,0 +1,155 @@
+"""What became of a plan: its versions in git, what changed between them, and when each deviation
+was written down."""
+
+import json
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise, takewhile
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from lib.study.fields import digest
+from lib.study.paths import PLANS, ROOT
+from lib.study.plan import Plan
+
+
+@dataclass(frozen=True)
+class Version:
+    """A plan as it was committed."""
+
+    commit: str
+    date: str
+    """When it was committed: ISO 8601, with the time zone."""
+    plan: dict[str, Any]
+    """The content, whatever the schema of its time; empty where it cannot be read."""
+
+    @property
+    def hash(self) -> str:
+        """Hash of the plan, by the schema if it fits, else of the content as it stands."""
+        try:
+            return Plan.model_validate(self.plan).hash
+        except ValidationError:
+            return digest({k: value for k, value in self.plan.items() if k != "deviations"})
+
+    @property
+    def deviations(self) -> list[dict[str, str]]:
+        """How YAML folds a text is no content of it."""
+        listed = self.plan.get("deviations") or []
+        return [{name: str(text).strip() for name, text in each.items()} for each in listed]
+
+
+def account(file: str | None, plan: Plan | None, commits: Iterable[str | None]) -> dict[str, Any]:
+    """Say, as plain values, all that git knows of a study's plan and of the commits that its runs
+    were made by: whether it stood before them, its deviations, and what changed in it."""
+    if file is None or plan is None:
+        return {"plan_precedes": "unknown: no plan is named", "deviations": [], "plan_changes": []}
+    commits = list(commits)
+    return {
+        "plan_precedes": plan_precedes(file, plan, commits),
+        "deviations": dated_deviations(file, commits),
+        "plan_changes": plan_changes(file),
+    }
+
+
+def plan_history(file: str) -> list[Version]:
+    """List the committed versions of a plan of `params/plans/`, newest first, wherever the file
+    was before; empty without git."""
+    try:
+        log = _git("log", "--follow", "--format=%x00%H %cI", "--name-only", "--", str(PLANS / file))
+    except OSError:
+        return []
+    versions = []
+    for entry in log.stdout.split("\0")[1:]:
+        head, *names = entry.split("\n")
+        commit, _, date = head.partition(" ")
+        name = next(filter(None, names))
+        versions.append(Version(commit, date, _read(_git("show", f"{commit}:{name}").stdout)))
+    return versions
+
+
+def _read(text: str) -> dict[str, Any]:
+    try:
+        content = json.loads(json.dumps(yaml.safe_load(text), default=str))
+    except (yaml.YAMLError, ValueError, TypeError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def plan_changes(file: str) -> list[dict[str, Any]]:
+    """List every field that changed between two versions of a plan, oldest first: commit, date,
+    field, before, after (None where there is none). What is not committed yet comes last."""
+    versions = plan_history(file)[::-1]
+    now = Version("uncommitted", "", _read((PLANS / file).read_text("utf-8")))
+    rows = []
+    for old, new in pairwise([*versions, now]):
+        before, after = dict(_flat(old.plan)), dict(_flat(new.plan))
+        rows += [
+            {"commit": new.commit[:12], "date": new.date, "field": field}
+            | {"before": before.get(field), "after": after.get(field)}
+            for field in dict.fromkeys([*before, *after])
+            if before.get(field) != after.get(field)
+        ]
+    return rows
+
+
+def _flat(value: Any, name: str = "") -> Iterable[tuple[str, Any]]:
+    """Write nested fields as dotted ones: `cost.accuracy`, `deviations.0.what`."""
+    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        value = {str(i): item for i, item in enumerate(value)}
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _flat(item, f"{name}.{key}" if name else key)
+    elif value != []:
+        yield name, value.strip() if isinstance(value, str) else value
+
+
+def dated_deviations(file: str, commits: Iterable[str | None]) -> list[dict[str, str]]:
+    """List a plan's deviations, each with when it was committed, and whether that was before the
+    first run: before means that every one of the runs' `commits` contains it."""
+    runs = list(dict.fromkeys(commits))
+    versions = plan_history(file)[::-1]
+    now = Version("", "", _read((PLANS / file).read_text("utf-8")))
+    rows = []
+    for deviation in now.deviations:
+        first = next((v for v in versions if deviation in v.deviations), None)
+        if first is None:
+            when = "not committed"
+        elif None in runs:
+            when = "unknown: a run was made outside git"
+        else:
+            before = all(_precedes(first.commit, run) for run in runs if run)
+            when = f"{'before' if before else 'after'} the first run"
+        rows.append(deviation | {"committed": first.date if first else "", "when": when})
+    return rows
+
+
+def plan_precedes(file: str, plan: Plan, commits: Iterable[str | None]) -> str:
+    """Say whether a plan was committed, as it stands, before every one of the runs' `commits`:
+    "yes: …", "no: …" naming the first run's commit that it does not precede, or "unknown: …".
+    Appending a deviation is no change of the plan; rewriting one is, and says "no: …"."""
+    same = list(takewhile(lambda version: version.hash == plan.hash, plan_history(file)))
+    if not same:
+        return "unknown: the plan is not committed as it stands"
+    now = Version("now", "", plan.model_dump())
+    for new, old in pairwise([now, *same]):
+        if new.deviations[: len(old.deviations)] != old.deviations:
+            return f"no: deviations were rewritten, not appended, after commit {old.commit[:12]}"
+    fixed = same[-1].commit
+    for run in dict.fromkeys(commits):
+        if run is None:
+            return "unknown: a run was made outside git"
+        if not _precedes(fixed, run):
+            return f"no: run at commit {run[:12]}, plan fixed at {fixed[:12]}"
+    return f"yes: plan fixed at {fixed[:12]}"
+
+
+def _precedes(commit: str, later: str) -> bool:
+    return not _git("merge-base", "--is-ancestor", commit, later).returncode
+
+
+def _git(*words: str) -> "subprocess.CompletedProcess[str]":
+    command = ["git", "-C", str(ROOT), "-c", "core.quotepath=off", *words]
+    return subprocess.run(command, capture_output=True, text=True)

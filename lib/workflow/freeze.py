@@ -1,0 +1,152 @@
+"""Freeze a plan: write into it what it fixes of each confirmatory study, by hash.
+
+    ./run_all.sh freeze PLAN
+
+From then on the seeds of these studies follow from the plan's own hash.
+"""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lib.data.corpus import CorpusError, load_corpus
+from lib.data.suite import suite_hash
+from lib.study.config import Study, load_study
+from lib.study.digests import measuring_digest, training_digest
+from lib.study.errors import ConfigError, read_yaml
+from lib.study.history import plan_history
+from lib.study.paths import PAPER, PARAMS, PLANS, shown, study_folder
+from lib.study.plan import Frozen, Plan, read_plan
+from lib.study.provenance import trained_with
+from lib.study.standing import load_plan, parameters_digest
+
+_BLOCK = re.compile(r"^frozen:.*\n(?:[ \t]+.*\n)*", re.MULTILINE)
+_ABOVE = "written by ./run_all.sh freeze; seeds follow from the hash of the plan with all of this"
+
+
+def freeze(file: str) -> Plan:
+    """Write what a plan of `params/plans/` fixes into its file, and return the plan.
+
+    Raises ConfigError for a study that cannot be frozen, and where runs under the plan exist.
+    """
+    plan = read_plan(file)
+    if not plan.confirmatory:
+        raise ConfigError("confirmatory: names no study; there is nothing to freeze")
+    studies = [_unfrozen(name, file) for name in plan.confirmatory]
+    load_plan(studies[0])  # finds names in the plan that name nothing
+    hashes = {plan.hash, *(version.hash for version in plan_history(file))}
+    made = [run for name in plan.confirmatory for run in _runs(name, hashes)]
+    if made:
+        raise ConfigError(
+            f"runs under this plan exist ({shown(made[0])}); it can be frozen no more. For new "
+            "runs write a new plan, and new studies that name it"
+        )
+    used = _used_seeds()
+    frozen = {study.name: _frozen(study, used).model_dump() for study in studies}
+    path = PLANS / file
+    text = yaml.safe_dump({"frozen": frozen}, sort_keys=False, default_flow_style=None, width=99)
+    text = text.replace("frozen:", f"frozen: # {_ABOVE}", 1)
+    before = _BLOCK.sub("", path.read_text("utf-8")).rstrip("\n")
+    partial = path.with_name(f".{file}.{os.getpid()}.yaml")
+    partial.write_text(f"{before}\n\n{text}", "utf-8")
+    try:
+        result = read_plan(partial.name)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return result
+
+
+def _unfrozen(name: str, file: str) -> Study:
+    """Load a confirmatory study, which must name the plan and have its seeds drawn."""
+    study = load_study(name, undrawn=True)
+    if study.plan != file:
+        raise ConfigError(f"{name}.yaml: plan is {study.plan}, and {file} names the study; agree")
+    if not isinstance(read_yaml(PARAMS / f"{name}.yaml")["seeds"], dict):
+        raise ConfigError(
+            f"{name}.yaml: seeds are listed; those of a frozen plan are drawn: "
+            f"write seeds: {{count: {len(study.seeds)}}}"
+        )
+    return study
+
+
+def _frozen(study: Study, used: list[int]) -> Frozen:
+    corpora, suites = {}, set()
+    for arm in study.arms():
+        corpus = load_corpus(arm.config.corpus)
+        corpora[arm.config.corpus.source] = corpus.sha256
+        suites.add(suite_hash(corpus, arm.config, study_folder(study.name) / "suite"))
+    return Frozen(
+        seeds=len(study.seeds),
+        used_seeds=used,
+        parameters=parameters_digest(study),
+        corpus=corpora,
+        suite=sorted(filter(None, suites)),
+        training_digest=training_digest(),
+        measuring_digest=measuring_digest(),
+    )
+
+
+def _runs(study: str, hashes: set[str]) -> Iterator[Path]:
+    """Find what was made of a study under a plan with one of these hashes: checkpoints, results
+    and records."""
+    folder = study_folder(study)
+    for path in [*folder.rglob("provenance.json"), *folder.rglob("result.json")]:
+        content = _read(path)
+        if trained_with(content.get("provenance", content)).get("plan") in hashes:
+            yield path
+    for path in PAPER.parent.glob(f"*/results/{study}.json"):
+        if any(
+            trained_with(run["provenance"]).get("plan") in hashes for run in _read(path)["runs"]
+        ):
+            yield path
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        raise ConfigError(f"{shown(path)} cannot be read; restore it, or delete it") from None
+    return content
+
+
+def _used_seeds() -> list[int]:
+    """List every seed that a study of `params/` has, or a record."""
+    used: set[int] = set()
+    for path in PARAMS.glob("*.yaml"):
+        study = load_study(path, undrawn=True)
+        drawn = isinstance(read_yaml(path)["seeds"], dict)
+        if not drawn or (study.plan and study.name in read_plan(study.plan).frozen):
+            used |= set(load_study(path).seeds)
+    for path in PAPER.parent.glob("*/results/*.json"):
+        used |= {run["seed"] for run in _read(path).get("runs", [])}
+    return sorted(used)
+
+
+def main(arguments: list[str]) -> int:
+    """Freeze the plan named, and say what follows."""
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        print("error: name one plan: ./run_all.sh freeze PLAN", file=sys.stderr)
+        return 2
+    file = f"{Path(arguments[0]).name.removesuffix('.yaml')}.yaml"
+    try:
+        plan = freeze(file)
+    except (ConfigError, CorpusError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(f"{file} is frozen. Its hash: {plan.hash}")
+    for name in plan.confirmatory:
+        seeds = ", ".join(map(str, load_study(name).seeds))
+        print(f"Seeds of {name}: {seeds}")
+    print("Next: commit the plan, and publish its hash where its date can be checked; then run.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,150 @@
+"""The versions of a plan, as git holds them."""
+
+import subprocess
+from typing import Any
+
+import pytest
+import yaml
+
+from lib.study.history import (
+    account,
+    dated_deviations,
+    plan_changes,
+    plan_history,
+    plan_precedes,
+)
+from lib.study.plan import Plan
+from tests.study.samples import CONTENT, Parameters
+
+ONE, TWO = ({"date": "2026-12-01", "what": what, "why": "time"} for what in ("a", "b"))
+
+
+class Repository:
+    def __init__(self, parameters: Parameters) -> None:
+        self.parameters, self.top = parameters, parameters.folder.parent
+        self.git("init", "-q")
+
+    def git(self, *words: str) -> str:
+        user = ("-c", "user.name=a", "-c", "user.email=a@b")
+        command = ["git", "-C", str(self.top), *user, *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    def commit(self, **changes: Any) -> tuple[str, Plan]:
+        plan = self.parameters.plan(**changes)
+        return self.commit_all(), plan
+
+    def commit_all(self) -> str:
+        self.git("add", "--all")
+        self.git("commit", "--allow-empty", "-m", "work")
+        return self.git("rev-parse", "HEAD")
+
+
+@pytest.fixture
+def repository(parameters: Parameters) -> Repository:
+    return Repository(parameters)
+
+
+def test_the_plan_must_be_committed_before_the_runs(repository: Repository) -> None:
+    def answer(plan: Plan, *runs: str | None) -> str:
+        return plan_precedes("p.yaml", plan, runs)
+
+    plan = repository.parameters.plan()
+    assert answer(plan).startswith("unknown: the plan is not committed")
+    first, _ = repository.commit()
+    run, _ = repository.commit()  # later work, the plan as before
+    assert answer(plan, run, first) == f"yes: plan fixed at {first[:12]}"
+    assert answer(plan, None).startswith("unknown: a run was made outside git")
+
+    _, deviating = repository.commit(deviations=[ONE])
+    assert answer(deviating, run) == f"yes: plan fixed at {first[:12]}"  # appended: as fixed before
+    _, folded = repository.commit(deviations=[ONE | {"why": "time\n"}])
+    assert answer(folded, run) == f"yes: plan fixed at {first[:12]}"  # YAML written otherwise
+    _, rewritten = repository.commit(deviations=[TWO])
+    assert answer(rewritten, run).startswith("no: deviations were rewritten")
+
+    changed_at, changed = repository.commit(alpha=0.01)
+    assert answer(changed, changed_at, run) == (
+        f"no: run at commit {run[:12]}, plan fixed at {changed_at[:12]}"
+    )
+    assert answer(plan, run).startswith("unknown: the plan is not committed as it stands")
+
+
+def test_the_history_of_a_plan_is_followed_through_a_rename(repository: Repository) -> None:
+    first, plan = repository.commit()
+    old = repository.top / "params" / "old.yaml"
+    (repository.parameters.plans / "p.yaml").rename(old)
+    second = repository.commit_all()
+    old.rename(repository.parameters.plans / "p.yaml")
+    third = repository.commit_all()
+    versions = plan_history("p.yaml")
+    assert [version.commit for version in versions] == [third, second, first]
+    assert {version.hash for version in versions} == {plan.hash}
+    assert plan_precedes("p.yaml", plan, [first]) == f"yes: plan fixed at {first[:12]}"
+    assert versions[0].date.startswith("20")
+
+
+def test_every_field_that_changed_is_listed_with_both_values(repository: Repository) -> None:
+    repository.commit()
+    changed_at, _ = repository.commit(alpha=0.01, cost=CONTENT["cost"] | {"accuracy": 0.25})
+    longer_at, _ = repository.commit(alpha=0.01, deviations=[ONE])
+    repository.parameters.plan(alpha=0.05, deviations=[ONE])
+    rows = plan_changes("p.yaml")
+    assert [(row["commit"], row["field"], row["before"], row["after"]) for row in rows] == [
+        (changed_at[:12], "alpha", 0.05, 0.01),
+        (changed_at[:12], "cost.accuracy", 0.005, 0.25),
+        (longer_at[:12], "cost.accuracy", 0.25, 0.005),
+        (longer_at[:12], "deviations.0.date", None, "2026-12-01"),
+        (longer_at[:12], "deviations.0.what", None, "a"),
+        (longer_at[:12], "deviations.0.why", None, "time"),
+        ("uncommitted", "alpha", 0.01, 0.05),
+    ]
+
+
+def test_versions_of_another_schema_and_unreadable_ones_stay_in_the_history(
+    repository: Repository,
+) -> None:
+    path = repository.parameters.plans / "p.yaml"
+    former = {name: value for name, value in CONTENT.items() if name != "instability"}
+    path.write_text(yaml.safe_dump(former | {"stopping": "never"}), "utf-8")
+    repository.commit_all()
+    path.write_text("a: [", "utf-8")
+    repository.commit_all()
+    _, plan = repository.commit()
+    newest, broken, oldest = plan_history("p.yaml")
+    assert newest.hash == plan.hash
+    assert broken.plan == {}
+    assert oldest.plan["stopping"] == "never"
+    assert len({newest.hash, broken.hash, oldest.hash}) == 3
+    assert {row["field"] for row in plan_changes("p.yaml")} >= {"stopping", "instability.window"}
+
+
+def test_deviations_are_dated_by_the_commit_that_they_first_stand_in(
+    repository: Repository,
+) -> None:
+    repository.commit()
+    noted, _ = repository.commit(deviations=[ONE])
+    first_run, _ = repository.commit(deviations=[ONE])
+    later, _ = repository.commit(deviations=[ONE, TWO])
+    three = ONE | {"what": "c"}
+    repository.parameters.plan(deviations=[ONE, TWO, three])
+
+    def when(*runs: str | None) -> list[str]:
+        return [row["when"] for row in dated_deviations("p.yaml", runs)]
+
+    before, after = "before the first run", "after the first run"
+    assert when(first_run, later) == [before, after, "not committed"]
+    assert when(noted) == [before, after, "not committed"]
+    assert when(later) == [before, before, "not committed"]
+    assert when(None)[0] == "unknown: a run was made outside git"
+    rows = dated_deviations("p.yaml", [later])
+    assert rows[0]["committed"] == repository.git("show", "-s", "--format=%cI", noted)
+    assert rows[0]["date"] == "2026-12-01"  # as typed
+
+
+def test_without_git_or_plan_nothing_is_known(parameters: Parameters) -> None:
+    plan = parameters.plan(deviations=[ONE])
+    known = account("p.yaml", plan, ["a" * 40])
+    assert known["plan_precedes"].startswith("unknown: the plan is not committed")
+    assert [row["when"] for row in known["deviations"]] == ["not committed"]
+    assert known["plan_changes"] == []
+    assert account(None, None, [])["plan_precedes"] == "unknown: no plan is named"
