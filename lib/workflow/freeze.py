@@ -68,12 +68,16 @@ def _unfrozen(name: str, file: str) -> Study:
     study = load_study(name, undrawn=True)
     if study.plan != file:
         raise ConfigError(f"{name}.yaml: plan is {study.plan}, and {file} names the study; agree")
-    if not isinstance(read_yaml(PARAMS / f"{name}.yaml")["seeds"], dict):
+    if not _drawn(name):
         raise ConfigError(
             f"{name}.yaml: seeds are listed; those of a frozen plan are drawn: "
             f"write seeds: {{count: {len(study.seeds)}}}"
         )
     return study
+
+
+def _drawn(study: str) -> bool:
+    return isinstance(read_yaml(PARAMS / f"{study}.yaml").get("seeds"), dict)
 
 
 def _frozen(study: Study, used: list[int]) -> Frozen:
@@ -117,12 +121,11 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _used_seeds() -> list[int]:
-    """List every seed that a study of `params/` has, or a record."""
+    """List every seed that a study of `params/` lists, or a record holds. Those drawn and not run
+    are not among them: a plan frozen again without a change is the same plan."""
     used: set[int] = set()
     for path in PARAMS.glob("*.yaml"):
-        study = load_study(path, undrawn=True)
-        drawn = isinstance(read_yaml(path)["seeds"], dict)
-        if not drawn or (study.plan and study.name in read_plan(study.plan).frozen):
+        if not _drawn(path.stem):
             used |= set(load_study(path).seeds)
     for path in PAPER.parent.glob("*/results/*.json"):
         used |= {run["seed"] for run in _read(path).get("runs", [])}

@@ -141,7 +141,7 @@ def test_a_study_of_one_arm_is_drawn_without_contrasts(
     prepare: Any, shown: list[Figure], tmp_path: Path
 ) -> None:
     figures = prepare(Study.model_validate(TINY | {"name": "tiny", "seeds": [0, 1]}), tables={})
-    (tmp_path / "verdict.json").write_text('{"contrasts": []}', "utf-8")
+    (tmp_path / "verdict.json").write_text('{"standing": "", "contrasts": []}', "utf-8")
     for figure in figures.applicable():
         figure.draw()
     assert figures.contrasts.empty

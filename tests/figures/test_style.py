@@ -16,6 +16,7 @@ from lib.figures.style import STYLE, facets, figure_title, save, spread
 from lib.study.config import Study, load_study
 from lib.study.variants import VARIANTS
 
+CLAIM = "EXPLORATORY"
 SETTINGS = ["embedding_std=0.02", "embedding_std=0.3", "embedding_std=1"]
 
 
@@ -73,7 +74,7 @@ def test_spread_keeps_the_first_and_the_last(n: int, at_most: int, expected: lis
 def test_a_sheet_has_a_row_per_measure_and_a_column_per_setting(
     tiny_study: Study, tmp_path: Path, shown: list[Figure]
 ) -> None:
-    with facets("f", tiny_study, "", tmp_path, ["a", "b"], SETTINGS, note="a note") as axes:
+    with facets("f", tiny_study, CLAIM, tmp_path, ["a", "b"], SETTINGS, note="a note") as axes:
         for (row, setting), ax in axes.items():
             ax.plot([0, 1], [0, 1 + SETTINGS.index(setting)], label="none")
             ax.set(xlabel="step", ylabel=row)
@@ -96,7 +97,7 @@ def test_a_sheet_has_a_row_per_measure_and_a_column_per_setting(
 def test_a_label_longer_than_its_row_takes_two_lines(
     tiny_study: Study, tmp_path: Path, shown: list[Figure]
 ) -> None:
-    with facets("f", tiny_study, "", tmp_path, ["a"], [""]) as axes:
+    with facets("f", tiny_study, CLAIM, tmp_path, ["a"], [""]) as axes:
         axes["a", ""].set_ylabel("macro accuracy, zero-shot")
     assert axes["a", ""].get_ylabel() == "macro accuracy,\nzero-shot"
     height = axes["a", ""].yaxis.label.get_window_extent().height
@@ -106,7 +107,7 @@ def test_a_label_longer_than_its_row_takes_two_lines(
 def test_ranges_that_would_flatten_a_panel_stay_its_own(
     tiny_study: Study, tmp_path: Path, shown: list[Figure]
 ) -> None:
-    with facets("f", tiny_study, "", tmp_path, ["a"], SETTINGS[:2]) as axes:
+    with facets("f", tiny_study, CLAIM, tmp_path, ["a"], SETTINGS[:2]) as axes:
         for top, ax in zip((1, 100), axes.values(), strict=True):
             ax.plot([0, top])
     assert [round(ax.get_ylim()[1]) for ax in axes.values()] == [1, 105]
@@ -115,7 +116,7 @@ def test_ranges_that_would_flatten_a_panel_stay_its_own(
 def test_the_title_says_which_settings_are_left_out(
     tiny_study: Study, tmp_path: Path, shown: list[Figure]
 ) -> None:
-    with facets("f", tiny_study, "", tmp_path, ["a"], SETTINGS, at_most=2) as axes:
+    with facets("f", tiny_study, CLAIM, tmp_path, ["a"], SETTINGS, at_most=2) as axes:
         assert [setting for _, setting in axes] == [SETTINGS[0], SETTINGS[2]]
     assert "the first and the last of 3 settings" in shown[0].get_suptitle()
 
@@ -127,7 +128,7 @@ def test_the_rows_of_one_setting_stand_side_by_side(
     tiny_study: Study, tmp_path: Path, shown: list[Figure], rows: int, grid: tuple[int, int],
     width: float,
 ) -> None:  # fmt: skip
-    with facets("f", tiny_study, "", tmp_path, [str(i) for i in range(rows)], [""]) as axes:
+    with facets("f", tiny_study, CLAIM, tmp_path, [str(i) for i in range(rows)], [""]) as axes:
         pass
     assert next(iter(axes.values())).get_gridspec().get_geometry() == grid
     assert len(shown[0].axes) == rows

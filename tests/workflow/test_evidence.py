@@ -74,7 +74,7 @@ def test_a_plan_written_after_the_runs_restamps_none_of_them(tree: Tree) -> None
     assert f"trained {now['started']} by " in notebook.read_text("utf-8")
     assert "; executed again from its weights " in notebook.read_text("utf-8")
 
-    replace(tree.root / "params" / "preregistration.yaml", "alpha: 0.05", "alpha: 0.06")
+    replace(tree.root / "params" / "plans" / "preregistration.yaml", "alpha: 0.05", "alpha: 0.06")
     assert f"and was {now['plan'][:12]}: trained anew" in sweep(tree)
     assert result(tree)["provenance"]["trained"]["plan"] not in (None, now["plan"])
 

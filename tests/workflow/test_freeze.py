@@ -1,0 +1,159 @@
+"""A plan is frozen once, before there are runs under it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lib.study.config import load_study
+from lib.study.plan import read_plan
+from lib.study.standing import load_plan, standing
+from lib.workflow import freeze as module
+from lib.workflow.freeze import main
+from tests.study.samples import CONTENT, TEXT, Parameters
+
+LITTLE = {
+    "corpus": "synthetic",
+    "model": {"n_layer": 1, "n_head": 1, "n_embd": 8, "block_size": 96},
+    "evaluation": {"items_per_task": 50},
+}
+
+
+@pytest.fixture
+def parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parameters:
+    """A study whose seeds are drawn, another with listed seeds, and a plan that is not frozen."""
+    parameters = Parameters(tmp_path, monkeypatch)
+    monkeypatch.setattr(module, "PARAMS", parameters.folder)
+    monkeypatch.setattr(module, "PLANS", parameters.plans)
+    monkeypatch.setattr(module, "PAPER", tmp_path / "papers" / "one")
+    monkeypatch.setattr(module, "study_folder", lambda name: tmp_path / "runs" / name)
+    parameters.study(**LITTLE)
+    parameters.study(name="other", seeds=[5, 7], plan=None)
+    parameters.plan()
+    return parameters
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(list(arguments)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line.removeprefix("error: ")
+
+
+def write(path: Path, content: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content), "utf-8")
+
+
+def test_a_plan_is_frozen_and_its_study_is_confirmatory(
+    parameters: Parameters, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = parameters.plans / "p.yaml"
+    path.write_text("# Why: a comment.\n" + path.read_text("utf-8") + "# The end.\n", "utf-8")
+    write(tmp_path / "papers" / "two" / "results" / "gone.json", {"runs": [{"seed": 9}]})
+    write(tmp_path / "papers" / "two" / "results" / "gone.verdict.json", {"standing": ""})
+    assert main(["params/plans/p.yaml"]) == 0
+    plan, said = read_plan("p.yaml"), capsys.readouterr().out
+    assert plan.hash in said
+    assert f"Seeds of trial: {', '.join(map(str, load_study('trial').seeds))}" in said
+    assert "commit the plan, and publish its hash" in said
+    text = path.read_text("utf-8")
+    assert text.startswith("# Why: a comment.\n")
+    assert "# The end.\n" in text
+    kept = {name: value for name, value in yaml.safe_load(text).items() if name != "frozen"}
+    assert kept == CONTENT
+    frozen = plan.frozen["trial"]
+    assert (frozen.seeds, frozen.used_seeds) == (3, [5, 7, 9])
+    assert list(frozen.corpus) == ["synthetic"]
+    (suite,) = frozen.suite
+    (written,) = (tmp_path / "runs" / "trial" / "suite").glob("*/suite.json")
+    assert json.loads(written.read_text("utf-8"))["hash"] == suite
+    study = load_study("trial")
+    assert standing(study, load_plan(study)).name == "CONFIRMATORY"
+
+
+def test_frozen_again_before_any_run_it_stands_once(parameters: Parameters) -> None:
+    assert main(["p"]) == 0
+    text, first = (parameters.plans / "p.yaml").read_text("utf-8"), load_study("trial").seeds
+    assert main(["p"]) == 0
+    assert (parameters.plans / "p.yaml").read_text("utf-8") == text  # no other seeds for trying
+    parameters.study(**LITTLE | {"seeds": {"count": 4}})
+    assert main(["p.yaml"]) == 0
+    again = (parameters.plans / "p.yaml").read_text("utf-8")
+    assert again.count("frozen:") == text.count("frozen:") == 1
+    assert again.partition("\nfrozen:")[0] == text.partition("\nfrozen:")[0]
+    assert read_plan("p.yaml").frozen["trial"].used_seeds == [5, 7]
+    assert len(set(load_study("trial").seeds) - set(first)) == 4
+    assert sorted(parameters.plans.iterdir()) == [parameters.plans / "p.yaml"]
+
+
+def origin(plan: str | None) -> dict[str, Any]:
+    parameters = {"training": {"precision": "fp32"}}
+    return {"trained": {"plan": plan, "parameters": parameters, "machine": {}}}
+
+
+@pytest.mark.parametrize("place", ["result", "checkpoint", "record"])
+def test_a_plan_with_runs_is_frozen_no_more(
+    place: str, parameters: Parameters, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Frozen again after a look at results, it would draw seeds until some pleased."""
+    assert main(["p"]) == 0
+    run = tmp_path / "runs" / "trial" / "none" / "seed-1"
+    path, of = {
+        "result": (run / "result.json", lambda hash: {"provenance": origin(hash)}),
+        "checkpoint": (
+            run / "checkpoints" / "a" / "step-1" / "provenance.json",
+            lambda hash: origin(hash)["trained"],
+        ),
+        "record": (
+            tmp_path / "papers" / "one" / "results" / "trial.json",
+            lambda hash: {"runs": [{"seed": 1, "provenance": origin(hash)}]},
+        ),
+    }[place]
+    plan = read_plan("p.yaml")
+    write(path, of(plan.hash))
+    before = (parameters.plans / "p.yaml").read_text("utf-8")
+    capsys.readouterr()
+    assert "runs under this plan exist" in refusal(capsys, "p")
+    assert (parameters.plans / "p.yaml").read_text("utf-8") == before
+    write(path, of(TEXT))  # of another plan: they say nothing about this one
+    assert main(["p"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"seeds": [1, 2]},
+            "trial.yaml: seeds are listed; those of a frozen plan are drawn",
+        ),
+        ({"plan": "q.yaml"}, "trial.yaml: plan is q.yaml, and p.yaml names the study"),
+        ({"training": {"iteratoins": 3}}, "trial.yaml: training.iteratoins: 'iteratoins' is unkn"),
+        ({"corpus": "nowhere.txt"}, "nowhere.txt"),
+    ],
+)
+def test_what_cannot_be_frozen_is_said_in_one_line(
+    change: dict[str, Any], said: str, parameters: Parameters, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parameters.plan("q.yaml")
+    before = (parameters.plans / "p.yaml").read_text("utf-8")
+    parameters.study(**LITTLE | change)
+    assert said in refusal(capsys, "p")
+    assert (parameters.plans / "p.yaml").read_text("utf-8") == before
+
+
+def test_a_plan_must_be_there_and_name_a_study(
+    parameters: Parameters, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert refusal(capsys) == "name one plan: ./run_all.sh freeze PLAN"
+    assert refusal(capsys, "--force") == "name one plan: ./run_all.sh freeze PLAN"
+    assert "there is no params/plans/q.yaml" in refusal(capsys, "q")
+    parameters.plan(confirmatory=[])
+    assert "there is nothing to freeze" in refusal(capsys, "p")
+    parameters.plan(primary=["perplexty"])
+    assert "p.yaml: primary: 'perplexty' is unknown" in refusal(capsys, "p")
+    parameters.plan()
+    write(tmp_path / "papers" / "one" / "results" / "trial.json", {})
+    (tmp_path / "papers" / "one" / "results" / "trial.json").write_text("{", "utf-8")
+    assert "trial.json cannot be read" in refusal(capsys, "p")
