@@ -7,6 +7,7 @@ from typing import Any
 import nbformat
 import pytest
 
+from lib.study.record import sha256
 from tests.conftest import Tree
 
 pytestmark = pytest.mark.slow
@@ -81,12 +82,11 @@ def test_a_plan_written_after_the_runs_restamps_none_of_them(tree: Tree) -> None
 
 def test_after_an_edit_just_what_is_stale_is_made_anew_and_named(tree: Tree) -> None:
     before = result(tree)
-
-    replace(tree.root / "lib/run/calibration.py", '"""Whether', '"""More. Whether')
-    replace(tree.root / "lib/run/model.py", "\n\n\n", "\n\n\n# a comment\n")
+    calibration, model = (tree.root / f"lib/run/{name}.py" for name in ("calibration", "model"))
+    replace(calibration, '"""Whether', '"""More. Whether')
+    replace(model, "\n\n\n", "\n\n\n# a comment\n")
     assert "Nothing to do" in sweep(tree)
 
-    calibration = tree.root / "lib/run/calibration.py"
     calibration.write_text(calibration.read_text("utf-8") + "\nLAST = 0\n", "utf-8")
     text = sweep(tree)
     assert "Stale: runs/probe/none/seed-0/result.json: measuring code is " in text
@@ -95,9 +95,7 @@ def test_after_an_edit_just_what_is_stale_is_made_anew_and_named(tree: Tree) -> 
     assert measured["provenance"]["trained"] == before["provenance"]["trained"]
     assert measured["provenance"]["executed"]["from_checkpoint"] is True
     assert measured["measures"] == before["measures"]
-    assert "Nothing to do" in sweep(tree)
 
-    model = tree.root / "lib/run/model.py"
     model.write_text(model.read_text("utf-8") + "\nLAST = 0\n", "utf-8")
     assert "trained anew" in sweep(tree)
     trained = result(tree)
@@ -108,24 +106,31 @@ def test_after_an_edit_just_what_is_stale_is_made_anew_and_named(tree: Tree) -> 
 
 
 def test_an_edited_text_and_damaged_files_are_noticed_and_healed(tree: Tree) -> None:
-    folder = tree.run_folder("probe", ARM)
-    (tree.root / "mine.txt").write_text("To be, or not to be.\n\nThat is the question.\n" * 400)
-    tree.write_study("probe", **PROBE, corpus={"source": "mine.txt"})
-    sweep(tree)
+    before = result(tree)
+    text = tree.root / "data" / "mine.txt"
+    text.write_text("To be, or not to be.\n\nThat is the question.\n" * 400)
+    tree.write_study("probe", **PROBE | {"corpus": {"source": "data/mine.txt"}})
+    assert "corpus is " in sweep(tree)
     first = result(tree)
-    with (tree.root / "mine.txt").open("a") as file:
-        file.write("To be.\n")
-    assert "Stale: runs/probe/none/seed-0/result.json: corpus is " in sweep(tree)
-    second = result(tree)
-    assert second["corpus_sha256"] != first["corpus_sha256"]
-    assert second["final_weights"] != first["final_weights"]
-    for path in (folder / "result.json", folder / "trace.parquet", folder / "02_train.ipynb"):
+    assert first["final_weights"] != before["final_weights"]
+
+    runs = tree.root / "runs" / "probe"
+    damaged = [
+        *(runs / "none/seed-0/result.json", runs / "center/seed-0/trace.parquet"),
+        *(runs / "verdict.json", runs / "01_data.ipynb"),
+    ]
+    for path in damaged:
         path.write_bytes(b"")
-        assert path.name in sweep(tree)
-        again = result(tree)
-        assert again["measures"] == second["measures"]
-        assert again["provenance"]["trained"] == second["provenance"]["trained"]
-    for name in ("03_analysis.json", "verdict.json", "01_data.ipynb"):
-        (tree.root / "runs" / "probe" / name).write_bytes(b"")
-        assert f"{name} " in sweep(tree)
+    said = sweep(tree)
+    for path in damaged:
+        assert f"{path.name} " in said
+        assert path.stat().st_size > 0
+    again = result(tree)
+    assert again["measures"] == first["measures"]
+    assert again["provenance"]["trained"] == first["provenance"]["trained"]
+
+    with text.open("a") as file:
+        file.write("To be.\n")
+    assert f"corpus is {sha256(text)[:12]} and was {first['corpus_sha256'][:12]}" in sweep(tree)
+    assert result(tree)["corpus_sha256"] == sha256(text)
     assert "Nothing to do" in sweep(tree)
