@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lib.publish.sources import Sources, TextError, contrast, contrasts, count, one, where
-from lib.study.paths import PAPER
+from lib.study.paths import PAPER, PLANS
 
 ROWS = [
     {"arm": "none", "seed": 0, "unstable": False},
@@ -68,6 +68,15 @@ def test_a_study_without_results_is_left_out_and_named(paper):
     sources = Sources(paper)
     assert sources.render("text.md") == "Before.\n"
     assert list(sources.left_out) == ["smoke"]
+
+
+def test_a_second_plan_breaks_nothing(paper, tmp_path, monkeypatch):
+    shutil.copytree(PLANS, tmp_path / "plans")
+    text = (PLANS / "preregistration.yaml").read_text("utf-8")
+    second = text.replace("alpha: 0.05", "alpha: 0.01")
+    (tmp_path / "plans" / "second.yaml").write_text(second, "utf-8")
+    monkeypatch.setattr("lib.study.plan.PLANS", tmp_path / "plans")
+    assert rendered(paper, "{{ plan.alpha | number('g') }}\n") == "0.05\n"
 
 
 def test_a_label_is_no_comment_and_a_text_of_the_plan_is_no_markup(paper):

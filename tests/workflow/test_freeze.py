@@ -1,6 +1,7 @@
 """A plan is frozen once, before there are runs under it."""
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from lib.study.plan import read_plan
 from lib.study.standing import load_plan, standing
 from lib.workflow import freeze as module
 from lib.workflow.freeze import main
+from tests.conftest import Tree
 from tests.study.samples import CONTENT, TEXT, Parameters
 
 LITTLE = {
@@ -157,3 +159,41 @@ def test_a_plan_must_be_there_and_name_a_study(
     write(tmp_path / "papers" / "one" / "results" / "trial.json", {})
     (tmp_path / "papers" / "one" / "results" / "trial.json").write_text("{", "utf-8")
     assert "trial.json cannot be read" in refusal(capsys, "p")
+
+
+@pytest.mark.slow
+def test_a_frozen_study_runs_as_confirmatory_and_an_edited_plan_has_no_runs(tmp_path: Path) -> None:
+    tree = Tree(tmp_path / "embedding-norm")
+
+    def commit() -> None:
+        for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "work"]):
+            user = ["-c", "user.name=a", "-c", "user.email=a@b"]
+            subprocess.run(["git", "-C", str(tree.root), *user, *words], check=True)
+
+    plan = tree.root / "params" / "plans" / "p.yaml"
+    measures = {"primary": ["perplexity"], "secondary": [], "imputation": {"perplexity": 65.0}}
+    families = {"primary": [["layernorm", "none"]]}
+    plan.write_text(yaml.safe_dump(CONTENT | measures | {"families": families}), "utf-8")
+    brief = {"interval": 4, "dev_windows": 4, "items_per_task": 0}
+    planned = {"factors": {"model.embedding_norm": ["none", "layernorm"]}, "plan": "p.yaml"}
+    tree.write_study("trial", evaluation=brief, seeds={"count": 2}, **planned)
+    status, text = tree.run_all("params/trial.yaml")
+    assert (status, text.count("\n")) == (2, 1)
+    assert "./run_all.sh freeze p.yaml" in text
+
+    status, text = tree.run_all("freeze", "p.yaml")
+    assert status == 0, text
+    commit()
+    status, text = tree.run_all("params/trial.yaml")
+    assert status == 0, text
+    verdict = json.loads((tree.root / "runs" / "trial" / "verdict.json").read_text("utf-8"))
+    assert (verdict["standing"], verdict["exploratory_because"]) == ("CONFIRMATORY", [])
+    assert verdict["plan_precedes"].startswith("yes: plan fixed at ")
+    runs = list((tree.root / "runs" / "trial").glob("*/seed-*/result.json"))
+    assert len(runs) == 4
+
+    plan.write_text(plan.read_text("utf-8").replace("alpha: 0.05", "alpha: 0.06"), "utf-8")
+    status, text = tree.run_all("freeze", "p.yaml")
+    assert (status, "runs under this plan exist" in text) == (2, True)
+    _, text = tree.run_all("params/trial.yaml", "-n")
+    assert "train 4" in " ".join(text.split())  # every run anew, of other seeds
