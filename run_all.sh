@@ -12,7 +12,8 @@ usage() {
     A rerun continues what was stopped and redoes nothing that is done.
 ./run_all.sh test [--fast | --all] [any pytest flag]
     Run the tests: those that take seconds, the usual ones, or every one.
-./run_all.sh verify [NAME …]           Check archived records against manifests and notebooks.
+./run_all.sh verify [NAME …] [--redraw] [--retrain N | STUDY/ARM/SEED …]
+    Compute every published number again from the record; execute 01 and 04 again; train runs again.
 ./run_all.sh freeze PLAN               Fix the studies of a plan in params/plans/ and draw their seeds.
 ./run_all.sh paper                     Build the paper from the results, as PDF and LaTeX.
 ./run_all.sh record                    Build the lab record, the site of all studies and runs.
@@ -68,7 +69,8 @@ case "${1:-}" in
   verify)
     shift
     set_up
-    exec python -m lib.publish.archive --verify "$@"
+    [[ " $* " == *" --retrain "* ]] && exec python -m lib.workflow.retrain "$@"
+    exec python -m lib.publish.verify "$@"
     ;;
   paper)
     set_up

@@ -50,11 +50,13 @@ shutil.rmtree(figures.folder, ignore_errors=True)  # those of an earlier executi
 # `lib/figures/study.py` decides which figures a study has.
 
 # %%
+drawn = {}
 for figure in figures.applicable():
-    display(Markdown(f"## {figure.title}\n\n{figure.words}"))
+    display(Markdown(figure.words))
     figure.draw()
+    drawn[figure.name] = figure.data_hash
 
 # %%
 path = result_file("04_figures", design.name)
-write_json(path, sorted(shown(file) for file in figures.folder.iterdir()))
+write_json(path, drawn)
 print(shown(path))

@@ -60,7 +60,7 @@ def paired_contrast(
         )
     completed = np.isfinite(before) & np.isfinite(after)
     before, after = before[completed], after[completed]
-    deltas, margin = _deltas(before, after), equivalence_margin
+    deltas, margin = paired_deltas(before, after), equivalence_margin
     n, sd = len(deltas), _sd(deltas)
     return {
         "n_dropped": len(completed) - n,
@@ -236,7 +236,7 @@ def seeds_needed(effect: float, sd: float, alpha: float = ALPHA, power: float = 
     return sizes[bisect_left(sizes, power, key=lambda n: t_test_power(d_z, n, alpha))]
 
 
-def _deltas(before: Floats, after: Floats) -> Floats:
+def paired_deltas(before: Floats, after: Floats) -> Floats:
     """Sorted arm - baseline, rounded to 12 significant digits of the largest value, so that
     differences that are equal on paper (0.3 - 0.2 and 0.2 - 0.1) are ties here too."""
     largest = max(np.abs(before).max(initial=0), np.abs(after).max(initial=0))

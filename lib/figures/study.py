@@ -16,7 +16,15 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from lib.analysis.learning_rate import RATE, final_losses
-from lib.analysis.runs import ResultError, other_settings, read_parquet, read_table, taken, tidy
+from lib.analysis.runs import (
+    ResultError,
+    collect,
+    other_settings,
+    read_parquet,
+    read_table,
+    taken,
+    tidy,
+)
 from lib.figures.factors import (
     differences,
     efficiency,
@@ -36,8 +44,8 @@ from lib.figures.training import (
     trajectory,
     trend,
 )
-from lib.study.config import Study
-from lib.study.fields import Level
+from lib.study.config import Study, load_study
+from lib.study.fields import Level, digest
 from lib.study.measures import MAIN, measures_in
 from lib.study.paths import shown, study_folder
 from lib.study.record import RunResult
@@ -50,12 +58,17 @@ Row = tuple[pd.DataFrame, Callable[..., Axes]]
 
 @dataclass(frozen=True)
 class StudyFigure:
-    """A figure that applies to a study: its title, what to look for and how it is made, and the
-    call that draws, saves and shows it."""
+    """A figure that applies to a study: title and what to look for, data, and how to show it."""
 
-    title: str
+    name: str
     words: str
+    tables: list[pd.DataFrame]
     draw: Callable[[], None]
+
+    @property
+    def data_hash(self) -> str:
+        """SHA-256 of the tables that are drawn."""
+        return digest([table.to_json(orient="split", double_precision=12) for table in self.tables])
 
 
 @dataclass(frozen=True)
@@ -145,7 +158,8 @@ class StudyFigures:
                     table, panel = rows[row]
                     panel(table[table[by] == column], ax=ax)
 
-        return StudyFigure(title, words, draw)
+        tables = [table for table, _ in rows.values()]
+        return StudyFigure(name, f"## {title}\n\n{words}", tables, draw)
 
     def _trends(self) -> Iterator[StudyFigure]:
         tables = {"dev_loss": self.curve, "grad_norm": self.trace}
@@ -277,3 +291,9 @@ guessing, 1 is all right. Drawn by `task_accuracies` from the tables in the runs
             "tasks", "Tasks", words, {"tasks": (tasks, task_accuracies)},
             at_most=2, note=note, height=5.5,
         )  # fmt: skip
+
+
+def drawn(study: str) -> dict[str, dict[str, str]]:
+    """Per figure of a study, not drawn: the hash of its data, and its words."""
+    figures = StudyFigures(design := load_study(study), collect(design))
+    return {f.name: {"data": f.data_hash, "words": f.words} for f in figures.applicable()}

@@ -1,7 +1,8 @@
-"""The record of a study: executed notebooks, parameters and results, with hashes, verifiable.
+"""The record of a study: executed notebooks, raw files, parameters, plan and results, with hashes.
 
 `papers/embedding-norm/record/<study>/` is laid out like `runs/<study>/`; its MANIFEST.sha256 can
-also be checked by `sha256sum -c` from that folder.
+also be checked by `sha256sum -c` from that folder. `record/index.json` says what the record holds,
+so that no study or run can vanish from it. `lib.publish.verify` checks all of it.
 """
 
 import argparse
@@ -14,17 +15,24 @@ from typing import Any
 
 import nbformat
 import yaml
+from filelock import FileLock
 
-from lib.analysis.runs import collect, summarise
+from lib.analysis.runs import collect
 from lib.study.config import Study, load_study
-from lib.study.paths import PAPER, executed_notebook, result_file, run_folder, study_folder
+from lib.study.fields import digest
+from lib.study.paths import PAPER, PLANS, executed_notebook, result_file, run_folder, study_folder
+from lib.study.raw import RAW, raw_file
 from lib.study.record import sha256, status_of, write_json
 
 MANIFEST = "MANIFEST.sha256"
+SHARED = ("01_data", "03_analysis", "04_figures")
+"""Notebooks that are executed once per study."""
+SCRATCH = "smoke"
+"""A study that only shows that all works: git ignores its record, the index leaves it out."""
 
 
 class ArchiveError(ValueError):
-    """A study that cannot be archived, or a record that is not what its manifest says."""
+    """A study that cannot be archived."""
 
 
 def record_folder(study: str) -> Path:
@@ -42,37 +50,41 @@ def verdict_file(study: str) -> Path:
     return PAPER / "results" / f"{study}.verdict.json"
 
 
+def index_file() -> Path:
+    """Where it stands what the record holds."""
+    return PAPER / "record" / "index.json"
+
+
 def archive(study: Study) -> Path:
     """Copy a finished study from `runs/` into the record, replacing its former record at once.
 
     Raises ResultError for missing or mixed runs and ArchiveError for a notebook that did not
     complete, naming it.
     """
-    runs = collect(study)
-    shared = [executed_notebook(n, study.name) for n in ("01_data", "03_analysis", "04_figures")]
-    trained = [executed_notebook("02_train", study.name, run.arm, run.seed) for run in runs]
-    for notebook in [*shared, *trained]:
+    runs, source = collect(study), study_folder(study.name)
+    notebooks = [executed_notebook(name, study.name) for name in SHARED]
+    notebooks += [executed_notebook("02_train", study.name, run.arm, run.seed) for run in runs]
+    for notebook in notebooks:
         status = status_of(notebook)
         if status["status"] != "completed":
-            name = notebook.relative_to(study_folder(study.name)).as_posix()
+            name = notebook.relative_to(source).as_posix()
             raise ArchiveError(f"{name} is {status['status']}: {status.get('reason')}")
 
     final = record_folder(study.name)
     partial, former = final.with_name(f".{study.name}.new"), final.with_name(f".{study.name}.old")
     for leftover in (partial, former):
         shutil.rmtree(leftover, ignore_errors=True)
-    traces = [
-        run_folder(study.name, run.arm, run.seed) / name
-        for run in runs
-        for name in ("trace.parquet", "curve.parquet", "items.parquet")
-    ]
-    suites = (p for p in (study_folder(study.name) / "suite").glob("*/*.*") if p.is_file())
-    for source in [*shared, *trained, *traces, *suites]:
-        target = partial / source.relative_to(study_folder(study.name))
+    folders = [run_folder(study.name, run.arm, run.seed) for run in runs]
+    files = [*notebooks, *(raw_file(folder, name) for folder in folders for name in RAW)]
+    files += [path for path in (source / "suite").glob("*/*.*") if path.is_file()]
+    for path in [*files, result_file("04_figures", study.name)]:
+        target = partial / path.relative_to(source)
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
+        shutil.copyfile(path, target)
     parameters = yaml.safe_dump(study.model_dump(), sort_keys=False, allow_unicode=True)
     (partial / "parameters.yaml").write_text(parameters, "utf-8")
+    if study.plan:
+        shutil.copyfile(PLANS / study.plan, partial / "plan.yaml")
     if final.exists():
         final.rename(former)
     partial.rename(final)
@@ -80,76 +92,90 @@ def archive(study: Study) -> Path:
 
     figures = PAPER / "figures" / study.name
     shutil.rmtree(figures, ignore_errors=True)
-    shutil.copytree(study_folder(study.name) / "figures", figures)
+    shutil.copytree(source / "figures", figures)
     results = result_file("03_analysis", study.name).read_text("utf-8")
     write_json(results_file(study.name), json.loads(results))
-    verdict = (study_folder(study.name) / "verdict.json").read_text("utf-8")
+    verdict = (source / "verdict.json").read_text("utf-8")
     write_json(verdict_file(study.name), json.loads(verdict))
-    _write_manifest(study.name)
+    write_manifest(study.name)
+    write_index_entry(study.name)
     return final
 
 
-def _files(study: str) -> list[Path]:
-    """Every file that the manifest lists: the record, the figures and the results."""
-    folders = (record_folder(study), PAPER / "figures" / study)
-    files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
-    files += [results_file(study), verdict_file(study)]
-    return sorted(path for path in files if path.name != MANIFEST)
+def files_of(study: str) -> dict[str, Path]:
+    """Every file that the manifest of a study lists, by the name it has there: the record, the
+    figures and the results."""
+    folder = record_folder(study)
+    found = [p for top in (folder, PAPER / "figures" / study) for p in top.rglob("*")]
+    files = sorted(p for p in [*found, results_file(study), verdict_file(study)] if p.is_file())
+    listed = {Path(os.path.relpath(path, folder)).as_posix(): path for path in files}
+    listed.pop(MANIFEST, None)
+    return listed
 
 
-def _listed_as(path: Path, study: str) -> str:
-    return Path(os.path.relpath(path, record_folder(study))).as_posix()
-
-
-def _write_manifest(study: str) -> None:
-    lines = [f"{sha256(path)}  {_listed_as(path, study)}\n" for path in _files(study)]
+def write_manifest(study: str) -> None:
+    """Write the hash of every file of a study."""
+    lines = [f"{sha256(path)}  {name}\n" for name, path in files_of(study).items()]
     (record_folder(study) / MANIFEST).write_text("".join(lines), "utf-8")
 
 
-def verify(study: str) -> int:
-    """Check a record against its manifest, its notebooks for failures, and its results against
-    those that the executed notebooks hold; return how many files were checked.
+def read_manifest(study: str) -> dict[str, str]:
+    """Read the hash of every file from the manifest of a study; empty where there is none."""
+    path = record_folder(study) / MANIFEST
+    lines = path.read_text("utf-8").splitlines() if path.is_file() else []
+    return {name: stated for stated, _, name in (line.partition("  ") for line in lines)}
 
-    Raises ArchiveError naming every file that is missing, changed, unlisted or not as it should be.
-    """
+
+def index_entry(study: str) -> dict[str, Any]:
+    """What the record of a study holds: the hash of its manifest, the seeds of every arm, and the
+    hashes of the code that each of its notebooks executed (of 02, of all runs together)."""
     folder = record_folder(study)
-    if not (folder / MANIFEST).is_file():
-        raise ArchiveError(f"study '{study}' has no record; run ./run_all.sh params/{study}.yaml")
-    lines = (folder / MANIFEST).read_text("utf-8").splitlines()
-    listed = {name: stated for stated, _, name in (line.partition("  ") for line in lines)}
-    present = {_listed_as(path, study): path for path in _files(study) if path.is_file()}
-    faults = [f"{name} is missing" for name in listed if name not in present]
-    for name, path in present.items():
-        if name not in listed:
-            faults.append(f"{name} is not in the manifest")
-        elif sha256(path) != listed[name]:
-            faults.append(f"{name} has changed")
-        if path.suffix == ".ipynb" and status_of(path)["status"] != "completed":
-            faults.append(f"{name} did not complete")
-    if not faults:
-        faults += unfounded(study)
-    if faults:
-        raise ArchiveError(f"record of '{study}': {'; '.join(faults)}")
-    return len(present)
+    runs = sorted(folder.glob("*/seed-*/02_train.ipynb"), key=lambda p: int(p.parent.name[5:]))
+    seeds: dict[str, list[int]] = {}
+    for path in runs:
+        seeds.setdefault(path.parent.parent.name, []).append(int(path.parent.name[5:]))
+    shared = [path for name in SHARED if (path := folder / f"{name}.ipynb").is_file()]
+    code = {path.stem: [code_hash(path)] for path in shared}
+    code["02_train"] = sorted(set(map(code_hash, runs)))
+    return {"manifest": sha256(folder / MANIFEST), "seeds": dict(sorted(seeds.items()))} | {
+        "code": dict(sorted(code.items()))
+    }
 
 
-def unfounded(study: str) -> list[str]:
-    """Name what in a study's results does not follow from its executed notebooks: a run that its
-    notebook does not show, a notebook without a run, or a summary that is not that of the runs."""
-    results = json.loads(results_file(study).read_text("utf-8"))
-    runs, folder = results["runs"], record_folder(study)
-    places = [folder / run["arm"] / f"seed-{run['seed']}" / "02_train.ipynb" for run in runs]
-    faults = [
-        f"run {run['arm']} seed {run['seed']} in results/{study}.json is not its notebook's"
-        for run, place in zip(runs, places, strict=True)
-        if shown_result(place) != run
+def read_index() -> dict[str, Any]:
+    """Read what the record should hold; empty where nothing has been archived."""
+    if not index_file().is_file():
+        return {}
+    content: dict[str, Any] = json.loads(index_file().read_text("utf-8"))
+    return content
+
+
+def write_index_entry(study: str) -> None:
+    """Bring the index up to date for a study."""
+    if study != SCRATCH:
+        with FileLock(index_file().with_name(".index.lock")):
+            content = read_index() | {study: index_entry(study)}
+            write_json(index_file(), dict(sorted(content.items())))
+
+
+def code_cells(notebook: Path) -> list[str]:
+    """The code of a notebook, without the cell in which Papermill writes parameters."""
+    return [
+        cell.source
+        for cell in nbformat.read(notebook, as_version=4).cells
+        if cell.cell_type == "code" and "injected-parameters" not in cell.metadata.get("tags", [])
     ]
-    strays = set(folder.rglob("02_train.ipynb")) - set(places)
-    faults += [f"{_listed_as(path, study)} is of no run in the results" for path in sorted(strays)]
-    measures = list(next(iter(results["summary"].values()), {}))
-    if summarise(runs, measures) != results["summary"]:
-        faults.append(f"the summary in results/{study}.json does not follow from its runs")
-    return faults
+
+
+def code_hash(notebook: Path) -> str:
+    """SHA-256 of a notebook's code."""
+    return digest(code_cells(notebook))
+
+
+def root_hash() -> str:
+    """SHA-256 over the plans and the index, which holds the hash of each record and its results."""
+    hashes = {path.name: sha256(path) for path in sorted(PLANS.glob("*.yaml"))}
+    return digest([read_index(), hashes])
 
 
 def shown_result(notebook: Path) -> dict[str, Any] | None:
@@ -165,19 +191,12 @@ def shown_result(notebook: Path) -> dict[str, Any] | None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line: archive a study, or `--verify` the record of some or (none named) all."""
+    """Command line: archive studies."""
     parser = argparse.ArgumentParser(prog="python -m lib.publish.archive", description=main.__doc__)
-    parser.add_argument("studies", nargs="*", help="names of studies")
-    parser.add_argument("--verify", action="store_true")
-    options = parser.parse_args(arguments)
-    recorded = [path.parent.name for path in sorted(record_folder("").glob(f"*/{MANIFEST}"))]
+    parser.add_argument("studies", nargs="+", help="names of studies")
     try:
-        for name in options.studies or recorded:
-            study = Path(name).stem
-            if options.verify:
-                print(f"{study}: {verify(study)} files as recorded, results follow from notebooks")
-            else:
-                archive(load_study(study))
+        for name in parser.parse_args(arguments).studies:
+            archive(load_study(name))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -16,6 +16,7 @@ from pathlib import Path
 import pypandoc
 import typst
 
+from lib.publish.archive import root_hash
 from lib.publish.sources import Sources, TextError
 from lib.study.errors import ConfigError, unknown
 from lib.study.paths import PAPER, ROOT, shown
@@ -24,6 +25,7 @@ _CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _CITED = re.compile(r"(?<![\w@\\])@([A-Za-z][\w-]*(?::[\w-]+)?)")
 _LABEL = re.compile(r"\{[^}]*#((?:fig|tbl|sec):[\w-]+)")
 _FIGURE = re.compile(r"^:::.*\.figure.* file=([^\s}]+)", re.MULTILINE)
+_ROOT = re.compile(r"(?<=^Root of records, results and plans: `)[^`]*", re.MULTILINE)
 _ANSWERS = re.compile(r"(<!-- answers: .*? -->\n\n).*?(\n\n<!-- end of answers -->)", re.DOTALL)
 
 
@@ -95,16 +97,21 @@ def build(paper: Path = PAPER) -> Sources:
     return sources
 
 
-def write_answers(sources: Sources, readme: Path = ROOT / "README.md") -> None:
-    """Put the study's answers between the two comments of the README that frame them."""
-    text = readme.read_text("utf-8")
+def with_answers(sources: Sources, readme: str) -> str:
+    """The text of the README with the study's answers, between the two comments that frame
+    them, and with the root of the record that they rest on. TextError where these are missing."""
     items = re.split(r"\n(?=\d\. )", sources.render("templates/answers.md"))
     answers = "\n".join(" ".join(item.split()) for item in items)
-    written, found = _ANSWERS.subn(lambda frame: frame[1] + answers + frame[2], text)
+    written, found = _ANSWERS.subn(lambda frame: frame[1] + answers + frame[2], readme)
     if found != 1:
-        raise TextError(
-            f"{readme.name}: <!-- answers: … --> and <!-- end of answers --> are missing"
-        )
+        raise TextError("README.md: <!-- answers: … --> and <!-- end of answers --> are missing")
+    return _ROOT.sub(root_hash(), written)
+
+
+def write_answers(sources: Sources, readme: Path = ROOT / "README.md") -> None:
+    """Bring the answers in the README up to date."""
+    text = readme.read_text("utf-8")
+    written = with_answers(sources, text)
     if written != text:
         readme.write_text(written, "utf-8")
 

@@ -15,6 +15,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from lib.publish import pages
+from lib.publish.archive import root_hash
 from lib.publish.catalogue import SHARED, catalogue, neighbours
 from lib.study.measures import MAIN, MEASURES, measures_in
 from lib.study.paths import PAPER, TEMPLATES, shown
@@ -43,6 +44,7 @@ def _environment() -> Environment:
         "MAIN": MAIN,
         "ABOUT": SHARED,
         "neighbours": neighbours,
+        "ROOT_HASH": root_hash(),
     }
     return environment
 

@@ -10,6 +10,7 @@
     {{ plan.alpha }}, {{ constants.GRAM }}                   the plan; `lib.study.constants`
     {% for row in plan_changes("preregistration.yaml") %}    what changed between its versions
     {{ preliminary.source }}                                 preliminary.yaml beside the paper
+    {{ root_hash() }}                                        of records, results and plans
     {{ verbatim("params/final.yaml") }}                      a file of the repository, as code
     {% if has("pilot") %} … {% endif %}                      left out while it has no results
 
@@ -29,6 +30,7 @@ from jinja2.utils import missing
 from markupsafe import Markup
 
 from lib.publish import wording
+from lib.publish.archive import root_hash
 from lib.study import constants
 from lib.study.config import arm_id, load_study
 from lib.study.errors import read_yaml, unknown
@@ -59,7 +61,12 @@ class Sources:
         # After the studies, so that one called `count` hides no function.
         functions = (where, one, count, contrast, contrasts, arm, verbatim, plan_changes)
         names |= {function.__name__: function for function in functions}
-        names |= {"has": self._has, "params": load_study, "constants": constants}
+        names |= {
+            "root_hash": root_hash,
+            "has": self._has,
+            "params": load_study,
+            "constants": constants,
+        }
         names |= {"plan": load_plan(load_study("confirmatory"))}
         names |= {path.stem: read_yaml(path) for path in paper.glob("*.yaml")}
         # What is written is Markdown: `finished` escapes it, and marks it as ready by Markup,

@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
+from lib.study.raw import BINNINGS, expected_calibration_error
+
 Floats = NDArray[np.floating]
 N_BINS = 15
 """Bins of Guo et al. 2017 (arXiv 1706.04599)."""
@@ -47,13 +49,13 @@ class Predictions:
         return -float(chosen.mean(dtype=np.float64))
 
     @property
-    def brier(self) -> float:
-        """Multi-class Brier score (Brier 1950): mean squared distance between the probability
-        vector and the one-hot target; 0 is perfect, 2 is certain and wrong."""
+    def brier(self) -> Floats:
+        """Multi-class Brier score (Brier 1950): squared distance between the probability vector and
+        the one-hot target; 0 is perfect, 2 is certain and wrong; (N,)."""
         probability = np.exp(self.log_probability)
         squares = (probability**2).sum(axis=-1, dtype=np.float64)
         chosen = np.take_along_axis(probability, self.target[:, None], axis=-1)[:, 0]
-        return float((squares - 2 * chosen + 1).mean(dtype=np.float64))
+        return np.asarray(squares - 2 * chosen + 1)
 
 
 def equal_mass_bins(confidence: Floats, n_bins: int = N_BINS) -> NDArray[np.int64]:
@@ -74,16 +76,18 @@ def equal_width_bins(confidence: Floats, n_bins: int = N_BINS) -> NDArray[np.int
 def reliability(
     confidence: Floats, correct: NDArray[np.bool_], bins: NDArray[np.int64]
 ) -> pd.DataFrame:
-    """One row per occupied bin: n, mean confidence, accuracy. What a reliability diagram draws."""
-    table = pd.DataFrame({"bin": bins, "confidence": confidence, "accuracy": correct.astype(float)})
+    """One row per occupied bin: bin, n, and the sums of confidence and of correct predictions."""
+    table = pd.DataFrame({"bin": bins, "confidence": confidence, "correct": correct.astype(int)})
     groups = table.groupby("bin")
-    return groups.mean().assign(n=groups.size()).reset_index()
+    sums = groups.sum().reset_index()
+    sums.insert(1, "n", groups.size().to_numpy())
+    return sums
 
 
-def expected_calibration_error(table: pd.DataFrame) -> float:
-    """ECE (Guo et al. 2017, eq. 3): |accuracy - confidence| of the bins, weighted by their n."""
-    gaps = (table["accuracy"] - table["confidence"]).abs()
-    return float((gaps * table["n"]).sum() / table["n"].sum())
+def reliability_diagram_of(bins: pd.DataFrame) -> pd.DataFrame:
+    """What a reliability diagram draws: mean confidence, accuracy and n of every bin."""
+    means = {"confidence": bins["confidence"] / bins["n"], "accuracy": bins["correct"] / bins["n"]}
+    return pd.DataFrame({"bin": bins["bin"], **means, "n": bins["n"]})
 
 
 def null_ece(confidence: Floats, bins: NDArray[np.int64], generator: np.random.Generator) -> float:
@@ -116,11 +120,9 @@ def temperature_table(
     """Negative log-likelihood and ECE (equal-mass bins) at each temperature, one row each."""
     rows = []
     for temperature in temperatures:
-        predictions = Predictions.from_logits(logits, target, temperature)
-        confidence = predictions.confidence
-        table = reliability(confidence, predictions.correct, equal_mass_bins(confidence))
-        ece = expected_calibration_error(table)
-        rows.append({"temperature": temperature, "nll": predictions.nll, "ece": ece})
+        nll = Predictions.from_logits(logits, target, temperature).nll
+        ece = expected_calibration_error(_binned(logits, target, temperature))
+        rows.append({"temperature": temperature, "nll": nll, "ece": ece})
     return pd.DataFrame(rows)
 
 
@@ -129,10 +131,10 @@ class Calibration:
     """The calibration of one model."""
 
     measures: dict[str, float]
-    """Over all held-out characters: ece, ece_null, ece_equal_width, brier. Fitted on dev:
-    temperature. On test, before and after it: ece_test, ece_test_tempered, nll_test_tempered."""
-    reliability: pd.DataFrame
-    """All held-out characters, equal-mass bins."""
+    """What its bins do not tell: ece_null over all held-out characters; temperature, fitted on dev;
+    nll_test_tempered, the test loss at that temperature."""
+    bins: pd.DataFrame
+    """`reliability` by each of `lib.study.raw.BINNINGS`, one below the other."""
     temperatures: pd.DataFrame
     """Test, at fixed temperatures and the fitted one."""
 
@@ -144,22 +146,27 @@ def calibrate(
     and the rest test's."""
     whole = Predictions.from_logits(logits, target)
     confidence, correct = whole.confidence, whole.correct
-    bins = equal_mass_bins(confidence)
-    table = reliability(confidence, correct, bins)
-    by_width = reliability(confidence, correct, equal_width_bins(confidence))
+    masses = equal_mass_bins(confidence)
     fitted = fit_temperature(logits[:n_dev], target[:n_dev])
     temperatures = temperature_table(logits[n_dev:], target[n_dev:], (*TEMPERATURES, fitted))
-    plain = temperatures[temperatures["temperature"] == 1.0].iloc[0]
-    tempered = temperatures.iloc[-1]
+    test = [_binned(logits[n_dev:], target[n_dev:], temperature) for temperature in (1.0, fitted)]
+    tables = [
+        reliability(confidence, correct, masses),
+        reliability(confidence, correct, equal_width_bins(confidence)),
+        *test,
+    ]
+    named = [t.assign(binning=name) for name, t in zip(BINNINGS, tables, strict=True)]
     measures = {
-        "ece": expected_calibration_error(table),
-        "ece_null": null_ece(confidence, bins, generator),
-        "ece_equal_width": expected_calibration_error(by_width),
-        "brier": whole.brier,
+        "ece_null": null_ece(confidence, masses, generator),
         "temperature": fitted,
-        "ece_test": float(plain["ece"]),
-        "ece_test_tempered": float(tempered["ece"]),
-        "nll_test_tempered": float(tempered["nll"]),
+        "nll_test_tempered": float(temperatures["nll"].iloc[-1]),
     }
     ordered = temperatures.sort_values("temperature", ignore_index=True)
-    return Calibration(measures, table, ordered)
+    return Calibration(measures, pd.concat(named, ignore_index=True), ordered)
+
+
+def _binned(logits: Floats, target: NDArray[np.int64], temperature: float) -> pd.DataFrame:
+    """Bin predictions at a temperature, each bin holding as many."""
+    predictions = Predictions.from_logits(logits, target, temperature)
+    confidence = predictions.confidence
+    return reliability(confidence, predictions.correct, equal_mass_bins(confidence))

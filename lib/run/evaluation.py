@@ -114,25 +114,3 @@ def inference_throughput(model: GPT, ids: Tensor, batch_size: int, repetitions: 
         model(windows).sum().item()  # a number on the CPU ends the clock on every device
         seconds.append(time.perf_counter() - start)
     return windows.numel() / float(np.median(seconds[1:]))  # the first pass warms up
-
-
-def heldout_measures(scores: Scores, dev_length: int) -> dict[str, float]:
-    """Summarise the scores of the whole held-out part; character `dev_length` is test's first."""
-    return {
-        "perplexity": perplexity(scores.nll),
-        "perplexity_dev": perplexity(scores.nll[: dev_length - 1]),
-        "perplexity_test": perplexity(scores.nll[dev_length - 1 :]),
-        "accuracy": float(scores.correct.mean()),
-        "accuracy_test": float(scores.correct[dev_length - 1 :].mean()),
-        "embedding_norm": float(scores.embedding_norm.mean()),
-    }
-
-
-def final_measures(grad_norm: NDArray[np.float64]) -> dict[str, float]:
-    """Gradient norm (L2 over all parameters, before clipping) at the last step and its mean over
-    the last tenth of the steps."""
-    tenth = max(1, len(grad_norm) // 10)
-    return {
-        "grad_norm": float(grad_norm[-1]),
-        "grad_norm_last_tenth": float(grad_norm[-tenth:].mean()),
-    }

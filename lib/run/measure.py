@@ -14,11 +14,9 @@ import pandas as pd
 
 from lib.data.corpus import Corpus
 from lib.data.suite import prepare_suite
-from lib.run.calibration import calibrate
+from lib.run.calibration import Predictions, calibrate, reliability_diagram_of
 from lib.run.diagnostics import logit_quantiles, norm_by_token_class
 from lib.run.evaluation import (
-    final_measures,
-    heldout_measures,
     inference_throughput,
     length_table,
     loss_by_position,
@@ -31,6 +29,7 @@ from lib.study.config import Arm, Study
 from lib.study.fields import RunConfig
 from lib.study.paths import run_folder
 from lib.study.provenance import Origin
+from lib.study.raw import RAW, measures_of, window_table, write_raw
 from lib.study.record import RunResult, records, sha256, write_json
 
 
@@ -43,8 +42,8 @@ class Measurement:
     throughput: dict[str, float] = field(default_factory=dict)
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
     """tasks, reliability, temperatures, positions, lengths, token_classes, logits."""
-    items: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """One row per question of the task suite that was asked."""
+    raw: dict[str, pd.DataFrame] = field(default_factory=lambda: dict.fromkeys(RAW, pd.DataFrame()))
+    """What measures are computed from, and a result's files hold: see `lib.study.raw`."""
     suite_hash: str | None = None
     """Which suite was asked; None when none was."""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -67,6 +66,7 @@ def measure(
     """
     result = Measurement()
     trace = trained.trace
+    result.raw |= {"trace": trace, "curve": trained.curve}
     result.seconds["training"] = float(trace["seconds"].sum())
     result.seconds["snapshots"] = float(trained.curve["seconds"].sum())
     tokens_per_second = float(trace["tokens"].iloc[-1]) / result.seconds["training"]
@@ -78,16 +78,21 @@ def measure(
     model, batch_size = trained.model, trained.machine.evaluation_batch_size
     with result.timed("perplexity"):
         scores = score(model, corpus.heldout, batch_size)
-        result.measures |= heldout_measures(scores, corpus.dev_length)
-        result.measures |= final_measures(trace["grad_norm"].to_numpy())
         positions = loss_by_position(scores, config.model.block_size)
         result.tables |= {"positions": positions, "lengths": length_table(positions)}
     with result.timed("calibration"):
         generator = np.random.default_rng([seed, 0])
         calibration = calibrate(scores.logits, scores.target, corpus.dev_length - 1, generator)
-        result.measures |= calibration.measures
-        result.tables["reliability"] = calibration.reliability
+        result.raw["bins"] = calibration.bins
+        by_mass = calibration.bins.query("binning == 'equal_mass'")
+        result.tables["reliability"] = reliability_diagram_of(by_mass)
         result.tables["temperatures"] = calibration.temperatures
+        columns = {"nll": scores.nll, "correct": scores.correct}
+        columns |= {"embedding_norm": scores.embedding_norm}
+        columns |= {"brier": Predictions.from_logits(scores.logits, scores.target).brier}
+        result.raw["windows"] = window_table(
+            columns, corpus.dev_length - 1, config.model.block_size
+        )
     with result.timed("diagnostics"):
         result.tables["token_classes"] = norm_by_token_class(
             corpus, corpus.heldout[:-1], scores.embedding_norm
@@ -97,6 +102,7 @@ def measure(
             rate = inference_throughput(model, corpus.heldout, size)
             result.throughput[f"inference_tokens_per_second{name}"] = rate
     _ask_suite(result, trained, corpus, config, suites)
+    result.measures |= measures_of(result.raw) | calibration.measures
     return result
 
 
@@ -116,25 +122,19 @@ def _ask_suite(
         items, block_size = config.evaluation.items_per_task, config.model.block_size
         folder = prepare_suite(corpus, items, block_size, suites)
         suite = evaluate_suite(trained.model, corpus, folder)
-        result.measures["macro_accuracy_zero_shot"] = suite.macro_zero_shot
-        result.measures["macro_accuracy_few_shot"] = suite.macro_few_shot
-        result.measures["suite_overflows"] = suite.overflows
+        macro = ("macro_accuracy_zero_shot", "macro_accuracy_few_shot")  # None: no task fits
+        result.measures |= {**dict.fromkeys(macro), "suite_overflows": suite.overflows}
         result.tables["tasks"] = suite.table
-        result.items, result.suite_hash = suite.items, suite.suite_hash
+        result.raw["items"], result.suite_hash = suite.items, suite.suite_hash
 
 
 def write_result(
     study: Study, arm: Arm, seed: int, corpus: Corpus, trained: Trained, measured: Measurement
 ) -> RunResult:
-    """Write a run's trace, curve and suite items, and then, last, its result; return the result."""
+    """Write a run's raw files, and then, last, its result; return the result."""
     folder = run_folder(study.name, arm.id, seed)
-    tables = {"trace": trained.trace, "curve": trained.curve, "items": measured.items}
-    files = {}
-    for name, table in tables.items():
-        path = folder / f"{name}.parquet"
-        # Of numbers that hardly repeat, a dictionary only adds to the file.
-        table.to_parquet(path, compression="zstd", use_dictionary=False)
-        files[path.name] = sha256(path)
+    paths = [write_raw(folder, name, table) for name, table in measured.raw.items()]
+    files = {path.name: sha256(path) for path in paths}
     executed = execution(trained.machine, trained.from_checkpoint)
     result = RunResult(
         study=study.name,

@@ -27,8 +27,8 @@ class Measure:
     digits: int
     places: tuple[Place, ...]
     raw: str | None = None
-    """`file.column` of a run's Parquet files from which it can be recomputed; None: only from the
-    weights."""
+    """`file.column` of a run's raw files that it is computed from (see `lib.study.raw`); None: from
+    the weights alone, because no few sums would do."""
 
     @property
     def title(self) -> str:
@@ -52,13 +52,14 @@ class Measure:
 _EVERYWHERE: tuple[Place, ...] = ("summary", "headline", "comparison", "mechanism")
 
 MEASURES = {
-    "perplexity": Measure("validation perplexity", "", "lower", 3, _EVERYWHERE),
-    "perplexity_dev": Measure("dev perplexity", "", "lower", 3, ()),
-    "perplexity_test": Measure("test perplexity", "", "lower", 3, ("summary",)),
+    "perplexity": Measure("validation perplexity", "", "lower", 3, _EVERYWHERE, "windows.nll"),
+    "perplexity_dev": Measure("dev perplexity", "", "lower", 3, (), "windows.nll"),
+    "perplexity_test": Measure("test perplexity", "", "lower", 3, ("summary",), "windows.nll"),
     "accuracy": Measure(
-        "next-token accuracy", "", "higher", 4, ("summary", "headline", "comparison")
+        "next-token accuracy", "", "higher", 4, ("summary", "headline", "comparison"),
+        "windows.correct",
     ),
-    "accuracy_test": Measure("test next-token accuracy", "", "higher", 4, ()),
+    "accuracy_test": Measure("test next-token accuracy", "", "higher", 4, (), "windows.correct"),
     "macro_accuracy_zero_shot": Measure(
         "macro accuracy, zero-shot", "", "higher", 4, _EVERYWHERE, "items.correct"
     ),
@@ -66,13 +67,19 @@ MEASURES = {
         "macro accuracy, few-shot", "", "higher", 4, ("summary", "headline", "mechanism"),
         "items.correct",
     ),
-    "ece": Measure("expected calibration error", "", "lower", 4, (*_EVERYWHERE, "calibration")),
+    "ece": Measure(
+        "expected calibration error", "", "lower", 4, (*_EVERYWHERE, "calibration"), "bins.correct"
+    ),
     "ece_null": Measure("ECE of a perfectly calibrated model", "", None, 4, ("calibration",)),
-    "ece_equal_width": Measure("ECE, 15 equal-width bins", "", "lower", 4, ("calibration",)),
-    "brier": Measure("Brier score", "", "lower", 4, ("summary", "calibration")),
+    "ece_equal_width": Measure(
+        "ECE, 15 equal-width bins", "", "lower", 4, ("calibration",), "bins.correct"
+    ),
+    "brier": Measure("Brier score", "", "lower", 4, ("summary", "calibration"), "windows.brier"),
     "temperature": Measure("best temperature (dev)", "", None, 3, ("summary", "calibration")),
-    "ece_test": Measure("test ECE", "", "lower", 4, ("calibration",)),
-    "ece_test_tempered": Measure("test ECE at that temperature", "", "lower", 4, ("calibration",)),
+    "ece_test": Measure("test ECE", "", "lower", 4, ("calibration",), "bins.correct"),
+    "ece_test_tempered": Measure(
+        "test ECE at that temperature", "", "lower", 4, ("calibration",), "bins.correct"
+    ),
     "nll_test_tempered": Measure(
         "test loss at that temperature", "nats", "lower", 4, ("calibration",)
     ),
@@ -80,7 +87,9 @@ MEASURES = {
     "grad_norm_last_tenth": Measure(
         "gradient norm, mean of last tenth", "", None, 4, ("summary",), "trace.grad_norm"
     ),
-    "embedding_norm": Measure("mean embedding norm", "", None, 3, ("summary",)),
+    "embedding_norm": Measure(
+        "mean embedding norm", "", None, 3, ("summary",), "windows.embedding_norm"
+    ),
     "training_tokens_per_second": Measure(
         "training speed", "tokens/s", "higher", 0, ("summary",), "trace.seconds"
     ),

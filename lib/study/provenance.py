@@ -136,11 +136,13 @@ def _by(account: dict[str, Any]) -> str:
 
 def code_state() -> dict[str, Any]:
     """Name the commit, whether the working tree was clean, and the measuring digest."""
-    return {"measuring_digest": measuring_digest(), **_git_state()}
+    return {"measuring_digest": measuring_digest(), **git_state()}
 
 
 @lru_cache(maxsize=1)
-def _git_state() -> dict[str, Any]:
+def git_state() -> dict[str, Any]:
+    """Name the commit, and whether the working tree was as committed but for the record."""
+
     def git(*words: str) -> str | None:
         try:
             command = ["git", "-C", str(ROOT), *words]

@@ -24,6 +24,7 @@ from traitlets.config import Config
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, unknown
 from lib.study.paths import NOTEBOOKS, ROOT, RUNS, executed_notebook, result_file, shown
+from lib.study.provenance import git_state
 from lib.study.standing import load_plan
 
 START_ATTEMPTS = 3
@@ -161,8 +162,8 @@ def _missing(result: Path) -> str | None:
 
 
 def _stamp(output: Path, reason: str | None, seconds: float, plan: str | None) -> None:
-    """Write status and plan into the notebook: as metadata, and a failure also as its first cell.
-    Folders of this machine are taken out."""
+    """Write status, plan and commit into the notebook: as metadata, and a failure also as its first
+    cell. Folders of this machine are taken out."""
     if not output.is_file():
         return
     notebook = nbformat.read(output, as_version=4)
@@ -170,7 +171,7 @@ def _stamp(output: Path, reason: str | None, seconds: float, plan: str | None) -
         "status": "failed" if reason else "completed",
         "seconds": round(seconds, 2),
     }
-    stamp["preregistration"] = plan
+    stamp |= {"preregistration": plan, **git_state()}
     notebook.metadata["study"] = stamp | ({"reason": reason} if reason else {})
     record = notebook.metadata.get("papermill", {})
     for key in ("input_path", "output_path"):

@@ -6,16 +6,18 @@ from sklearn.metrics import brier_score_loss, log_loss
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from lib.run.calibration import (
+    Calibration,
     Predictions,
     calibrate,
     equal_mass_bins,
     equal_width_bins,
-    expected_calibration_error,
     fit_temperature,
     null_ece,
     reliability,
+    reliability_diagram_of,
     temperature_table,
 )
+from lib.study.raw import expected_calibration_error
 
 
 @pytest.fixture
@@ -48,7 +50,8 @@ def test_ece_of_a_hand_made_case():
     confidence = np.array([0.5, 0.6, 0.8, 0.9])
     correct = np.array([False, True, True, True])
     table = reliability(confidence, correct, equal_mass_bins(confidence, 2))
-    assert table[["confidence", "accuracy", "n"]].to_numpy().tolist() == [
+    drawn = reliability_diagram_of(table)
+    assert drawn[["confidence", "accuracy", "n"]].to_numpy().tolist() == [
         [0.55, 0.5, 2],
         [pytest.approx(0.85), 1.0, 2],
     ]
@@ -84,7 +87,7 @@ def test_brier_and_nll_are_scikit_learns(rng):
     probability = softmax(logits, axis=-1)
     one_hot = np.eye(7)[target]
     by_class = [brier_score_loss(one_hot[:, k], probability[:, k]) for k in range(7)]
-    assert predictions.brier == pytest.approx(sum(by_class), rel=1e-9)
+    assert predictions.brier.mean() == pytest.approx(sum(by_class), rel=1e-9)
     assert predictions.nll == pytest.approx(log_loss(target, probability), rel=1e-9)
 
 
@@ -94,7 +97,7 @@ def test_brier_and_nll_are_scikit_learns(rng):
 def test_brier_of_hand_made_cases(probability, expected):
     with np.errstate(divide="ignore"):
         predictions = Predictions(np.log(np.array([probability], dtype=float)), np.array([0]))
-    assert predictions.brier == pytest.approx(expected)
+    assert predictions.brier.mean() == pytest.approx(expected)
 
 
 def test_null_ece_is_that_of_a_calibrated_coin(rng):
@@ -109,11 +112,15 @@ def test_null_ece_is_that_of_a_calibrated_coin(rng):
 
 def test_a_calibrated_predictor_shows_its_null_and_a_sharpened_one_more(rng):
     logits, target = sample(rng, n=5000)
-    honest = calibrate(logits, target, 2500, rng).measures
-    sharpened = calibrate(3 * logits, target, 2500, rng).measures
-    assert honest["ece"] < 2 * honest["ece_null"]
-    assert sharpened["ece"] > 10 * sharpened["ece_null"]
-    assert sharpened["ece_test_tempered"] < sharpened["ece_test"] / 5
+    honest, sharpened = (calibrate(k * logits, target, 2500, rng) for k in (1, 3))
+
+    def ece(of: Calibration, binning: str) -> float:
+        return expected_calibration_error(of.bins[of.bins["binning"] == binning])
+
+    for binning in ("equal_mass", "equal_width"):
+        assert ece(honest, binning) < 2 * honest.measures["ece_null"]
+        assert ece(sharpened, binning) > 10 * sharpened.measures["ece_null"]
+    assert ece(sharpened, "test_tempered") < ece(sharpened, "test") / 5
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])

@@ -10,8 +10,6 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from lib.data.corpus import Corpus
 from lib.run.evaluation import (
     evenly_spaced_windows,
-    final_measures,
-    heldout_measures,
     inference_throughput,
     length_table,
     loss_by_position,
@@ -91,16 +89,6 @@ def test_embedding_norm_is_of_the_vector_entering_block_1(model: GPT, corpus: Co
     np.testing.assert_allclose(scores.embedding_norm, seen[0][0].norm(dim=-1), rtol=1e-5)
 
 
-def test_dev_and_test_perplexity_make_up_the_whole(model: GPT, corpus: Corpus) -> None:
-    scores = score(model, corpus.heldout, 256)
-    measures = heldout_measures(scores, corpus.dev_length)
-    n_dev, n_test = corpus.dev_length - 1, len(corpus.test)
-    assert n_dev + n_test == len(scores.nll)
-    pooled = n_dev * math.log(measures["perplexity_dev"])
-    pooled += n_test * math.log(measures["perplexity_test"])
-    assert measures["perplexity"] == pytest.approx(math.exp(pooled / len(scores.nll)), rel=1e-9)
-
-
 def test_windows_are_evenly_spaced_from_the_first_character_to_the_last(corpus: Corpus) -> None:
     windows = evenly_spaced_windows(corpus.dev, 4, 16)
     assert windows.shape == (4, 17)
@@ -137,9 +125,3 @@ def test_throughput_counts_characters_per_second(
     ticks = iter([0.0, 9.0, *(x for k in range(5) for x in (10.0 * k, 10.0 * k + 2.0))])
     monkeypatch.setattr("lib.run.evaluation.time.perf_counter", lambda: next(ticks))
     assert inference_throughput(model, corpus.heldout, 4) == 4 * 16 / 2.0  # the warm-up not counted
-
-
-def test_final_gradient_norm_and_the_mean_of_the_last_tenth() -> None:
-    norms = np.arange(1.0, 31.0)
-    assert final_measures(norms) == {"grad_norm": 30.0, "grad_norm_last_tenth": 29.0}
-    assert final_measures(norms[:5]) == {"grad_norm": 5.0, "grad_norm_last_tenth": 5.0}

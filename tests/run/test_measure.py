@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from lib.data.corpus import Corpus
-from lib.run.evaluation import heldout_measures, score
+from lib.run.evaluation import perplexity, score
 from lib.run.measure import measure
 from lib.run.training import Trained
 from lib.study.fields import RunConfig
@@ -27,8 +27,11 @@ def test_everything_is_measured_and_timed(
     config: RunConfig, corpus: Corpus, trained: Trained, tmp_path: Path
 ) -> None:
     measured = measure(trained, corpus, config, tmp_path / "suite", seed=0)
-    expected = heldout_measures(score(trained.model, corpus.heldout, 64), corpus.dev_length)
-    assert measured.measures["perplexity"] == pytest.approx(expected["perplexity"])
+    scores, dev = score(trained.model, corpus.heldout, 64), corpus.dev_length - 1
+    for part, nll in (("", scores.nll), ("_dev", scores.nll[:dev]), ("_test", scores.nll[dev:])):
+        assert measured.measures[f"perplexity{part}"] == pytest.approx(perplexity(nll), rel=1e-9)
+    assert measured.measures["accuracy_test"] == pytest.approx(scores.correct[dev:].mean())
+    assert measured.measures["embedding_norm"] == pytest.approx(scores.embedding_norm.mean())
     assert measured.measures["grad_norm"] == trained.trace["grad_norm"].iloc[-1]
     assert measured.measures["suite_overflows"] == 0
     assert 0 < measured.measures["macro_accuracy_zero_shot"] < 1
@@ -36,7 +39,7 @@ def test_everything_is_measured_and_timed(
         *("positions", "lengths", "reliability", "temperatures", "token_classes", "logits"),
         "tasks",
     }
-    assert len(measured.items) == measured.tables["tasks"]["n"].sum()
+    assert len(measured.raw["items"]) == measured.tables["tasks"]["n"].sum()
     parts = ["training", "snapshots", "perplexity", "calibration", "diagnostics", "suite"]
     assert list(measured.seconds) == parts
     assert min(measured.seconds.values()) > 0

@@ -14,7 +14,6 @@ import pytest
 import yaml
 from filelock import FileLock
 
-from lib.publish import archive
 from lib.study.paths import ROOT
 from lib.study.record import status_of
 from lib.workflow.sweep import gpu_names
@@ -92,46 +91,12 @@ def test_a_changed_file_of_the_record_is_found(
     copy = object.__new__(Tree)
     copy.root, copy.environment = root, smoke_tree[0].environment
     status, text = copy.run_all("verify", "smoke")
-    assert (status, "files as recorded" in text) == (0, True), text
+    assert (status, "verified under the present rules" in text) == (0, True), text
     path = root / "papers/embedding-norm" / place
     path.write_bytes(path.read_bytes().replace(b"0", b"1", 1))
     status, text = copy.run_all("verify", "smoke")
     assert status == 1
     assert fault in text
-
-
-@pytest.mark.parametrize(
-    ("places", "fault"),
-    [
-        (
-            ("runs", 0, "measures", "perplexity"),
-            "run none seed 0 in results/smoke.json is not its",
-        ),
-        (
-            ("summary", "layernorm", "accuracy", "mean"),
-            "the summary in results/smoke.json does not",
-        ),
-    ],
-)
-def test_numbers_that_no_notebook_holds_are_found_though_the_manifest_agrees(
-    places: tuple[Any, ...],
-    fault: str,
-    smoke_tree: tuple[Tree, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    paper = tmp_path / "paper"
-    shutil.copytree(smoke_tree[0].root / "papers/embedding-norm", paper)
-    monkeypatch.setattr(archive, "PAPER", paper)
-    assert archive.verify("smoke") > 10
-    content = part = json.loads((paper / "results/smoke.json").read_text())
-    for place in places[:-1]:
-        part = part[place]
-    part[places[-1]] *= 0.9
-    (paper / "results/smoke.json").write_text(json.dumps(content))
-    archive._write_manifest("smoke")
-    with pytest.raises(archive.ArchiveError, match=fault):
-        archive.verify("smoke")
 
 
 def test_two_sweeps_in_one_folder_are_prevented(smoke_tree: tuple[Tree, str]) -> None:

@@ -1,0 +1,256 @@
+"""Whether a study's record says what its raw files, notebooks and code say.
+
+Each check is a generator of faults, each a line that names a file or a run. They are in the order
+in which one rests on another.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lib.analysis.runs import summarise
+from lib.publish import replay
+from lib.publish.archive import (
+    SHARED,
+    code_cells,
+    code_hash,
+    files_of,
+    read_manifest,
+    record_folder,
+    results_file,
+    shown_result,
+    verdict_file,
+)
+from lib.publish.recomputed import Run, close, place
+from lib.study.fields import digest
+from lib.study.paths import NOTEBOOKS
+from lib.study.record import sha256, status_of
+
+
+def changed_files(study: str) -> Iterator[str]:
+    """Files that are not as the manifest says."""
+    listed, present = read_manifest(study), files_of(study)
+    if not listed:
+        yield "its MANIFEST.sha256 is missing or empty"
+    yield from (f"{name} is missing" for name in listed if name not in present)
+    for name, path in present.items():
+        if name not in listed:
+            yield f"{name} is not in the manifest"
+        elif sha256(path) != listed[name]:
+            yield f"{name} has changed"
+
+
+def read_runs(study: str) -> list[Run]:
+    """The runs in a study's results."""
+    runs: list[Run] = json.loads(results_file(study).read_text("utf-8"))["runs"]
+    return runs
+
+
+def _notebooks(study: str) -> list[Path]:
+    return sorted(record_folder(study).rglob("*.ipynb"))
+
+
+def foreign_notebooks(study: str, code: dict[str, list[str]] | None) -> Iterator[str]:
+    """Notebooks that did not complete, or did not execute the code that the index, or their commit,
+    says, with the parameters of their place."""
+    names = {path.relative_to(record_folder(study)).as_posix() for path in _notebooks(study)}
+    yield from (f"{name}.ipynb is missing" for name in SHARED if f"{name}.ipynb" not in names)
+    for path in _notebooks(study):
+        name, status = path.relative_to(record_folder(study)).as_posix(), status_of(path)
+        if status["status"] != "completed":
+            yield f"{name} did not complete"
+            continue
+        if code is not None and code_hash(path) not in code.get(path.stem, []):
+            yield f"{name} executed other code than the index says"
+        content = json.loads(path.read_text("utf-8"))
+        injected = "".join(
+            "".join(cell["source"])
+            for cell in content["cells"]
+            if "injected-parameters" in cell["metadata"].get("tags", [])
+        )
+        given: dict[str, Any] = {"study": study}
+        if path.stem == "02_train":
+            given |= {"arm": path.parent.parent.name, "seed": int(path.parent.name[5:])}
+        lines = {f"{key} = {json.dumps(value)}" for key, value in given.items()}
+        if content["metadata"]["papermill"]["parameters"] != given or lines != {
+            line for line in injected.splitlines() if line and not line.startswith("#")
+        }:
+            yield f"{name} was executed with other parameters than those of its place"
+
+
+def uncommitted_code(study: str, accounts: dict[Path, dict[str, Any]]) -> Iterator[str]:
+    """Notebooks whose code is not that of the commit that they name (or, where the working tree was
+    not as committed, of this checkout), or whose commit this repository's history does not hold.
+    `accounts`: notebook → who executed it."""
+    if not replay.is_checkout():
+        return
+    known: dict[tuple[str | None, str], list[str]] = {}
+    for path, account in accounts.items():
+        name, commit = path.relative_to(record_folder(study)).as_posix(), account.get("commit")
+        if commit and replay.git("merge-base", "--is-ancestor", commit, "HEAD") is None:
+            yield f"{name} names commit {commit[:12]}, which this history does not hold"
+            continue
+        source = replay.committed(account)
+        if (source, path.stem) not in known:
+            known[source, path.stem] = _source_cells(source, path.name)
+        if known[source, path.stem] != code_cells(path):
+            code = f"commit {source[:12]}" if source else "this checkout"
+            yield f"{name} did not execute the code of {code}"
+
+
+def _source_cells(commit: str | None, notebook: str) -> list[str]:
+    """The code of a notebook of `notebooks/` at a commit (None: in this checkout)."""
+    committed = replay.git("show", f"{commit}:notebooks/{notebook}") if commit else None
+    text = committed or (NOTEBOOKS / notebook).read_text("utf-8")
+    cells = json.loads(text)["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+def unfounded_results(study: str, runs: list[Run]) -> Iterator[str]:
+    """Runs that their notebooks do not show, notebooks without a run, a summary not of the runs."""
+    places = [place(study, run) / "02_train.ipynb" for run in runs]
+    for run, path in zip(runs, places, strict=True):
+        if shown_result(path) != run:
+            yield f"run {run['arm']} seed {run['seed']} in the results is not its notebook's"
+    for path in sorted(set(record_folder(study).rglob("02_train.ipynb")) - set(places)):
+        yield f"{path.relative_to(record_folder(study)).as_posix()} is of no run in the results"
+    summary = json.loads(results_file(study).read_text("utf-8"))["summary"]
+    if summarise(runs, list(next(iter(summary.values()), {}))) != summary:
+        yield "the summary in the results does not follow from the runs"
+
+
+def wrong_provenance(study: str, run: Run) -> Iterator[str]:
+    """What a run's account of its origin says otherwise than its result and its notebook."""
+    trained, executed = run["provenance"]["trained"], run["provenance"]["executed"]
+    for name in ("study", "arm", "seed", "corpus_sha256"):
+        if trained[name] != run[name]:
+            yield f"it was trained with {name} {trained[name]!r}, and is filed under {run[name]!r}"
+    if trained["parameters"] != run["config"]:
+        yield "it was trained with other parameters than its result says"
+    if run["status"] == "completed" and trained["suite_hash"] != run["suite_hash"]:
+        yield "it was asked another suite than was prepared for it"
+    notebook = place(study, run) / "02_train.ipynb"
+    metadata = json.loads(notebook.read_text("utf-8"))["metadata"]
+    if metadata["study"]["commit"] != executed["commit"]:
+        yield "its notebook is stamped with another commit than its result"
+    if metadata["study"]["preregistration"] != trained["plan"]:
+        yield "its notebook is stamped with another plan than it was trained under"
+    start, end = (
+        datetime.fromisoformat(metadata["papermill"][f"{k}_time"]) for k in ("start", "end")
+    )
+    began, ended = (_time(trained["started"]), _time(executed["finished"]))
+    fresh = not (executed["from_checkpoint"] or run["resumed_at"])
+    if not (began <= ended <= end.timestamp() and (not fresh or start.timestamp() < began + 1)):
+        yield "it was trained at another time than its notebook was executed"
+    accounts = [trained, executed] if fresh else [trained]
+    if len({digest([a["commit"], a["packages"], a["machine"]]) for a in accounts}) > 1:
+        yield "it names two commits, machines or versions for one execution"
+
+
+def _time(text: str) -> float:
+    return datetime.fromisoformat(text.replace(" UTC", "+00:00")).timestamp()
+
+
+_STATED = """
+import json, sys
+from lib.study.config import load_study
+from lib.study.digests import measuring_digest, training_digest
+study = load_study(sys.argv[1]).model_dump(mode="json")
+print(json.dumps({"training_digest": training_digest(), "measuring_digest": measuring_digest(),
+                  "parameters": study}))
+"""
+
+
+def wrong_code(study: str, runs: Iterable[Run]) -> Iterator[str]:
+    """Runs whose digests are not those of their commit's code, and parameters that are not those
+    of that commit."""
+    known: dict[str, dict[str, Any]] = {}
+    recorded = yaml.safe_load((record_folder(study) / "parameters.yaml").read_text("utf-8"))
+    for run in runs:
+        for name, account in run["provenance"].items():
+            commit = replay.committed(account)
+            if commit is None:
+                continue
+            if commit not in known:
+                known[commit] = replay.asked(study, account, _STATED)
+                if known[commit]["parameters"] != recorded:
+                    yield f"parameters.yaml is not params/{study}.yaml of commit {commit[:12]}"
+            for digest_name in ("training_digest", "measuring_digest"):
+                if (
+                    account.get(digest_name, known[commit][digest_name])
+                    != known[commit][digest_name]
+                ):
+                    yield (
+                        f"run {run['arm']} seed {run['seed']} names a {digest_name} ({name}) that "
+                        f"is not that of commit {commit[:12]}"
+                    )
+
+
+def other_analysis(study: str) -> Iterator[str]:
+    """What 03_analysis says otherwise when it is executed again from the record."""
+    with replay.replayed(study, "03_analysis") as folder:
+        for name, file in (("03_analysis", results_file(study)), ("verdict", verdict_file(study))):
+            again = json.loads((folder / f"{name}.json").read_text("utf-8"))
+            stated = json.loads(file.read_text("utf-8"))
+            for key in sorted({*again, *stated}):
+                if not _same(again.get(key), stated.get(key)):
+                    yield f"{key} in {file.name} is not what the analysis says of the record"
+        yield from _other_outputs(study, "03_analysis", folder)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Compare JSON, numbers up to the last digits, which differ between machines."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, float) and isinstance(other, float | int):
+        return close(one, other)
+    return bool(one == other)
+
+
+def _other_outputs(study: str, notebook: str, folder: Path, **kinds: bool) -> Iterator[str]:
+    record = replay.outputs(record_folder(study) / f"{notebook}.ipynb", **kinds)
+    again = replay.outputs(folder / f"{notebook}.ipynb", **kinds)
+    for number, (stated, found) in enumerate(zip(record, again, strict=True), 1):
+        if stated != found:
+            yield f"code cell {number} of {notebook}.ipynb shows what executing it does not"
+
+
+_DRAWN = """
+import json, sys
+from lib.figures.study import drawn
+print(json.dumps(drawn(sys.argv[1])))
+"""
+
+
+def other_figures(study: str) -> Iterator[str]:
+    """Figures whose data, or words, are not those of the record."""
+    notebook = record_folder(study) / "04_figures.ipynb"
+    again = replay.asked(study, status_of(notebook), _DRAWN)
+    stated = json.loads((record_folder(study) / "04_figures.json").read_text("utf-8"))
+    for name in sorted({*again, *stated}):
+        if again.get(name, {}).get("data") != stated.get(name):
+            yield f"figure {name} was drawn from other data than the record holds"
+    shown = [
+        output["text/markdown"]
+        for cell in replay.outputs(notebook)
+        for output in cell[1:]
+        if "text/markdown" in output
+    ]
+    if shown != [figure["words"] for figure in again.values()]:
+        yield "04_figures.ipynb says of its figures what the record does not"
+
+
+def redrawn(study: str) -> Iterator[str]:
+    """What 01_data and 04_figures show otherwise, pictures too, when they are executed again."""
+    for notebook in ("01_data", "04_figures"):
+        with replay.replayed(study, notebook) as folder:
+            yield from _other_outputs(study, notebook, folder, pictures=True)
+            for path in sorted((folder / "figures").glob("*")):
+                if sha256(path) != read_manifest(study).get(f"../../figures/{study}/{path.name}"):
+                    yield f"figure {path.name} is not what 04_figures draws"

@@ -1,0 +1,64 @@
+"""Records made under the first rules, before raw files sufficed to compute every measure.
+
+They are verified under the rules of their time: the results follow from the notebooks, the summary
+from the runs, and the statistics of every contrast from the runs. No other record may claim them.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from lib.analysis.paired import holm, paired_deltas, t_test
+
+MANIFESTS = {
+    "confirmatory": "9964d65667925d190a904e97e8f2e4f41ed08a1a556ca8b412cef8078ddd1760",
+    "final": "5277b695a0be1227bbef64d5bf4ecf871ea57268bf509d27261a85abbf9b05e5",
+    "horizon": "51bc3ac360909fa63380a1e509cdf68159e8ce931b8bf651d24013269da04104",
+    "initialisation": "a500e4973269c95346d6e244b392a2acd8d11a68d57257fd03aece3c44e6eae1",
+    "pilot": "bc1e171b6b6c8bcfa3b06ab1e95e2699e3c0b821b31885410fc4c0d147ba8b78",
+    "stability": "f772b14079850be40e6f7d4e94e11b68c2e7c379acd94aafb70502a648027920",
+    "stability-warmup": "df5d6d091a912bc0e15b62b3f7efd1b95783260d6a85b28896c3df4c1f9ea32d",
+}
+"""Study → SHA-256 of its manifest."""
+TOLERANCE = 1e-9
+
+
+def wrong_contrasts(runs: list[dict[str, Any]], verdict: dict[str, Any]) -> Iterator[str]:
+    """Name every contrast whose difference, spread, t interval, t test or Holm p does not follow
+    from the runs."""
+    measured = {
+        (run["arm"], run["seed"]): run["measures"] | run["throughput"]
+        for run in runs
+        if run["status"] == "completed"
+    }
+    seeds = sorted({run["seed"] for run in runs})
+    for row in verdict["contrasts"]:
+        sides = [
+            [measured.get((row[side], seed), {}).get(row["measure"]) for seed in seeds]
+            for side in ("baseline", "arm")
+        ]
+        pairs = [pair for pair in zip(*sides, strict=True) if None not in pair]
+        before, after = np.array(pairs, dtype=float).reshape(-1, 2).T
+        deltas = paired_deltas(before, after)
+        found = t_test(deltas)._asdict()
+        if pairs:
+            found |= {"mean_baseline": before.mean(), "mean_arm": after.mean()}
+        if len(pairs) > 1:
+            found |= {"sd_delta": deltas.std(ddof=1) if np.ptp(deltas) else 0.0}
+        for name, value in found.items():
+            if not _equal(row[name], value):
+                yield f"{row['arm']} - {row['baseline']} in {row['measure']}: {name}"
+    for family in {row["family"] for row in verdict["contrasts"]} - {""}:
+        rows = [row for row in verdict["contrasts"] if row["family"] == family]
+        adjusted = holm([math.nan if row["t_p"] is None else row["t_p"] for row in rows])
+        for row, p in zip(rows, adjusted, strict=True):
+            if not _equal(row["p_holm"], p):
+                yield f"{row['arm']} - {row['baseline']} in {row['measure']}: p_holm"
+
+
+def _equal(stated: float | None, found: float) -> bool:
+    if stated is None or math.isnan(found):
+        return stated is None and math.isnan(found)
+    return math.isclose(stated, found, rel_tol=TOLERANCE, abs_tol=1e-15)

@@ -1,0 +1,122 @@
+"""Whether the numbers in a run's result follow from its raw files and the suite it was asked."""
+
+import itertools
+import json
+import math
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from lib.publish.archive import record_folder
+from lib.study.fields import digest
+from lib.study.raw import RAW, measures_of, raw_file, read_raw
+from lib.study.record import sha256
+
+Run = dict[str, Any]
+"""A `RunResult` as JSON."""
+close = partial(math.isclose, rel_tol=1e-9, abs_tol=1e-12)
+"""Equal up to the last digits, in which machines may differ."""
+
+
+def place(study: str, run: Run) -> Path:
+    """Where the record keeps a run."""
+    return record_folder(study) / str(run["arm"]) / f"seed-{run['seed']}"
+
+
+def wrong_measures(study: str, run: Run) -> Iterator[str]:
+    """What a run's result says otherwise than its raw files."""
+    folder = place(study, run)
+    for name in RAW:
+        path = raw_file(folder, name)
+        if not path.is_file() or sha256(path) != run["files"].get(path.name):
+            yield f"{path.name} is not the file that the result was written with"
+            return
+    raw = read_raw(folder)
+    trace, curve, windows, items = (raw[name] for name in ("trace", "curve", "windows", "items"))
+    found = measures_of(raw)
+    for name, value in found.items():
+        stated = run["measures"].get(name)
+        if stated is None or not close(stated, value):
+            yield f"{name} is {stated}, and {value} by its raw files"
+    training = float(trace["seconds"].sum())
+    derived = {
+        "training": (run["seconds"]["training"], training),
+        "snapshots": (run["seconds"]["snapshots"], float(curve["seconds"].sum())),
+        "training speed": (
+            run["throughput"]["training_tokens_per_second"],
+            float(trace["tokens"].iloc[-1]) / training,
+        ),
+        "tokens": (run["tokens"], int(trace["tokens"].iloc[-1])),
+        "steps": (run["steps"], len(trace)),
+        "windows": (len(windows) > 0, run["status"] == "completed"),
+    }
+    for name, (stated, value) in derived.items():
+        if not close(stated, value):
+            yield f"{name} is {stated}, and {value} by its raw files"
+    if list(trace["step"]) != list(range(1, len(trace) + 1)):
+        yield "the steps of trace.parquet are not 1, 2, 3, …"
+    asked = run["config"]["training"]["iterations"]
+    if run["diverged_at"] != (len(trace) if run["status"] == "diverged" else None) or (
+        run["status"] == "completed" and len(trace) != asked
+    ):
+        yield f"{len(trace)} of {asked} steps, {run['status']}, diverged at {run['diverged_at']}"
+    yield from _wrong_tables(run["tables"], raw)
+    if len(items):
+        yield from _wrong_items(study, run, items)
+
+
+def _wrong_tables(
+    tables: dict[str, list[dict[str, Any]]], raw: dict[str, pd.DataFrame]
+) -> Iterator[str]:
+    if "reliability" in tables:
+        bins = raw["bins"].query("binning == 'equal_mass'")
+        drawn = zip(bins["confidence"] / bins["n"], bins["correct"] / bins["n"], strict=True)
+        for row, (confidence, accuracy) in zip(tables["reliability"], drawn, strict=True):
+            if not (close(row["confidence"], confidence) and close(row["accuracy"], accuracy)):
+                yield f"bin {row['bin']} of the table of reliability is not that of bins.parquet"
+    losses = [row["position_loss"] for row in tables.get("positions", [])]
+    for row in tables.get("lengths", []):
+        if not close(row["loss"], sum(losses[: row["length"]]) / row["length"]):
+            yield f"the loss at length {row['length']} does not follow from that by position"
+    items = raw["items"]
+    for row in tables.get("tasks", []):
+        right = items.query("task == @row['task'] and shots == @row['shots']")["correct"]
+        if row["n"] != len(right) or not close(row["accuracy"], right.mean()):
+            yield f"accuracy in {row['task']} ({row['shots']} shots) is not that of items.parquet"
+
+
+def _wrong_items(study: str, run: Run, items: pd.DataFrame) -> Iterator[str]:
+    """Questions that the recorded suite does not hold, and answers that contradict themselves."""
+    suites = {suite["hash"]: suite for suite in _suites(record_folder(study))}
+    if run["suite_hash"] not in suites:
+        yield f"the record holds no suite {str(run['suite_hash'])[:12]}, which it was asked"
+        return
+    tasks = suites[run["suite_hash"]]["gold"]
+    for (task, shots), rows in items.groupby(["task", "shots"]):
+        if rows.sort_values("item")["gold"].tolist() != tasks.get(task):
+            yield f"the right answers of {task} ({shots} shots) are not those of the suite"
+    if ((items["choice"] == items["gold"]) != items["correct"]).any():
+        yield "items.parquet counts as right what is not"
+
+
+def _suites(record: Path) -> Iterator[dict[str, Any]]:
+    """The hash of every recorded suite, from its questions, and the right answer of each."""
+    for path in sorted(record.glob("suite/*/suite.json")):
+        groups, tasks, gold = json.loads(path.read_text("utf-8"))["groups"], [], {}
+        names = itertools.chain(*groups.values())
+        asked = [name.removesuffix("_shot").rsplit("_", 1) for name in names]
+        for name in dict.fromkeys(task for task, _ in asked):
+            parts = {
+                part: [json.loads(line) for line in lines.read_text("utf-8").splitlines()]
+                for part, lines in (
+                    ("items", path.with_name(f"{name}.test.jsonl")),
+                    ("exemplars", path.with_name(f"{name}.dev.jsonl")),
+                )
+            }
+            shots = sorted({int(n) for task, n in asked if task == name})
+            tasks.append({"name": name, **parts, "shots": shots})
+            gold[name] = [item["gold"] for item in parts["items"]]
+        yield {"hash": digest(tasks), "gold": gold}

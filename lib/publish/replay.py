@@ -1,0 +1,154 @@
+"""A study's notebooks executed again from its record, by the code that they were executed with.
+
+The tree of the recorded commit is laid out in a temporary folder, with the runs as the record holds
+them. Code that was never committed, or lies outside git, is that of this checkout.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+from lib.publish.archive import record_folder, results_file, verdict_file
+from lib.study.paths import ROOT
+from lib.study.raw import RAW, raw_file
+from lib.study.record import status_of, write_json
+
+_CODE = ("lib", "notebooks", "params")
+_BESIDE = "papers/embedding-norm/*.yaml"
+"""Reported numbers, which an analysis may set beside its own."""
+
+
+class ReplayError(ValueError):
+    """What could not be executed again."""
+
+
+def git(*words: str) -> str | None:
+    """What git says in this checkout; None where it fails or is not there."""
+    try:
+        command = ["git", "-C", str(ROOT), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError, UnicodeDecodeError):
+        return None
+
+
+def is_checkout() -> bool:
+    """Tell whether this folder has a git repository of its own."""
+    top = git("rev-parse", "--show-toplevel")
+    return top is not None and Path(top.strip()) == ROOT
+
+
+def committed(account: dict[str, Any]) -> str | None:
+    """The commit whose code an account (of a result or a notebook) names as its own; None where it
+    was not committed or git cannot tell."""
+    return account.get("commit") if account.get("clean") and is_checkout() else None
+
+
+@contextmanager
+def tree_at(commit: str | None) -> Iterator[Path]:
+    """Lay out the code and parameters of a commit (None: of this checkout) in a temporary folder.
+
+    It is a repository of its own, with the history up to the commit: what an analysis says of a
+    plan's history, it says again.
+    """
+    with tempfile.TemporaryDirectory(prefix="record-") as folder:
+        tree = Path(folder, "tree")
+        if commit is None:
+            for name in _CODE:
+                ignored = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(ROOT / name, tree / name, ignore=ignored)
+            for path in ROOT.glob(_BESIDE):
+                (tree / path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, tree / path.relative_to(ROOT))
+        else:
+            execute(
+                ROOT, "git", "clone", "--quiet", "--shared", "--no-checkout", str(ROOT), str(tree)
+            )
+            execute(tree, "git", "update-ref", "--no-deref", "HEAD", commit)
+            execute(tree, "git", "checkout", "--quiet", commit, "--", *_CODE)
+            if git("ls-tree", "--name-only", commit, "papers/embedding-norm/"):
+                subprocess.run(["git", "-C", tree, "checkout", "--quiet", commit, "--", _BESIDE],
+                               capture_output=True)  # fmt: skip
+        yield tree
+
+
+def execute(folder: Path, *command: str) -> str:
+    """Run a command in a folder; return what it prints. ReplayError with its last word when it
+    fails."""
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().rpartition("\n")[2]
+        raise ReplayError(said.removeprefix("error: ") or f"{command[0]} failed")
+    return done.stdout
+
+
+def restore(study: str, tree: Path) -> Path:
+    """Lay out a study's runs, suite and verdict in a tree as its sweep left them; return where."""
+    folder, record = tree / "runs" / study, record_folder(study)
+    for run in json.loads(results_file(study).read_text("utf-8"))["runs"]:
+        place = Path(run["arm"], f"seed-{run['seed']}")
+        write_json(folder / place / "result.json", run)
+        for name in RAW:
+            shutil.copyfile(raw_file(record / place, name), raw_file(folder / place, name))
+    if (record / "suite").is_dir():
+        shutil.copytree(record / "suite", folder / "suite")
+    shutil.copyfile(verdict_file(study), folder / "verdict.json")
+    return folder
+
+
+@contextmanager
+def replayed(study: str, notebook: str) -> Iterator[Path]:
+    """Execute a notebook of a whole study again; give the folder in which it left its results.
+
+    Raises ReplayError when it cannot be executed.
+    """
+    account = status_of(record_folder(study) / f"{notebook}.ipynb")
+    with tree_at(committed(account)) as tree:
+        folder = restore(study, tree)
+        command = ("-m", "lib.workflow.execution", notebook, "--study", study)
+        execute(tree, sys.executable, *command)
+        yield folder
+
+
+def asked(study: str, account: dict[str, Any], script: str) -> Any:
+    """What a script prints as JSON where the code is that of an account and the study's runs are
+    restored; it reads the study's name from its first argument."""
+    with tree_at(committed(account)) as tree:
+        restore(study, tree)
+        return json.loads(execute(tree, sys.executable, "-c", script, study))
+
+
+def outputs(notebook: Path, *, pictures: bool = False) -> list[list[Any]]:
+    """What each code cell of an executed notebook shows, without what differs from one execution to
+    the next; pictures only if asked for."""
+    kinds = ["text/plain", "text/html", "text/markdown", "application/json"]
+    kinds += ["image/png"] if pictures else []
+    shown = []
+    for cell in nbformat.read(notebook, as_version=4).cells:
+        if cell.cell_type != "code" or "injected-parameters" in cell.metadata.get("tags", []):
+            continue
+        printed = "".join(out.text for out in cell.outputs if out.get("name") == "stdout")
+        rich = [
+            {kind: _stable(out.data[kind]) for kind in kinds if kind in out.data}
+            for out in cell.outputs
+            if "data" in out
+        ]
+        shown.append([printed, *rich])
+    return shown
+
+
+def _stable(content: Any) -> Any:
+    """Take out the names that pandas draws for styled tables, and addresses of objects."""
+    if not isinstance(content, str):
+        return content
+    return re.sub(r"T_[0-9a-f]{5}(?=_|[\"' ])|0x[0-9a-f]+", "", content)

@@ -1,0 +1,204 @@
+"""Verify the record: everything that is published follows, by this command, from raw files.
+
+    ./run_all.sh verify [STUDY …] [--redraw] [--retrain N | --retrain STUDY/ARM/SEED …]
+
+Without a study: all that the index names, what was made of them (paper, README), and whether
+something vanished. What no record can show stands in the README.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from lib.publish import evidence, first_rules, replay
+from lib.publish.archive import (
+    MANIFEST,
+    SCRATCH,
+    index_entry,
+    index_file,
+    read_index,
+    read_manifest,
+    record_folder,
+    results_file,
+    root_hash,
+    verdict_file,
+)
+from lib.publish.paper import convert, filled_in, with_answers
+from lib.publish.recomputed import place, wrong_measures
+from lib.publish.sources import Sources, TextError
+from lib.study.config import load_study
+from lib.study.errors import ConfigError
+from lib.study.paths import PAPER, PLANS, ROOT, shown
+from lib.study.record import sha256, status_of
+from lib.study.standing import load_plan
+
+
+def recorded_studies() -> list[str]:
+    """Every study that the index names, or that left anything in the record."""
+    folders = [path.name for path in record_folder("").glob("[!.]*") if path.is_dir()]
+    results = [path.name.partition(".")[0] for path in results_file("").parent.glob("*.json")]
+    return sorted({*read_index(), *folders, *results})
+
+
+def verify(study: str, *, redraw: bool = False) -> tuple[str, list[str]]:
+    """Check the record of a study; return under which rules, and every fault.
+
+    What rests on something faulty is not looked at: the faults of a kind end the search.
+    """
+    try:
+        first = sha256(record_folder(study) / MANIFEST) == first_rules.MANIFESTS.get(study)
+        rules = "the first rules" if first else "the present rules"
+        checks = _by_first_rules(study) if first else _by_present_rules(study, redraw)
+        found = (list(check) for check in checks)
+        return rules, next(filter(None, found), [])
+    except FileNotFoundError as error:
+        return "no rules", [f"{shown(Path(str(error.filename)))} is missing"]
+    except ConfigError as error:
+        return rules, [f"its parameters or its plan cannot be read: {error}"]
+    except replay.ReplayError as error:
+        return rules, [f"it cannot be executed again: {error}"]
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OSError) as error:
+        return "no rules", [f"a file of it cannot be read as what it is: {error!r}"]
+
+
+def _by_first_rules(study: str) -> Iterator[Iterator[str]]:
+    yield evidence.changed_files(study)
+    yield _unlike_index(study)
+    yield evidence.foreign_notebooks(study, None)
+    runs = evidence.read_runs(study)
+    yield evidence.uncommitted_code(
+        study,
+        {
+            place(study, run) / "02_train.ipynb": {
+                "commit": run["provenance"]["git_commit"],
+                "clean": run["provenance"]["git_clean"],
+            }
+            for run in runs
+        },
+    )
+    yield evidence.unfounded_results(study, runs)
+    verdict = json.loads(verdict_file(study).read_text("utf-8"))
+    yield first_rules.wrong_contrasts(runs, verdict)
+
+
+def _by_present_rules(study: str, redraw: bool) -> Iterator[Iterator[str]]:
+    yield evidence.changed_files(study)
+    yield _unlike_index(study)
+    code = read_index().get(study, {}).get("code")
+    yield evidence.foreign_notebooks(study, code)
+    runs, folder = evidence.read_runs(study), record_folder(study)
+    yield evidence.unfounded_results(study, runs)
+    accounts = {path: status_of(path) for path in folder.glob("*.ipynb")}
+    executed = {place(study, run): run["provenance"]["executed"] for run in runs}
+    accounts |= {path / "02_train.ipynb": account for path, account in executed.items()}
+    yield evidence.uncommitted_code(study, accounts)
+    for check in (wrong_measures, evidence.wrong_provenance):
+        yield (
+            f"run {run['arm']} seed {run['seed']}: {fault}"
+            for run in runs
+            for fault in check(study, run)
+        )
+    yield _changed_plan(study)
+    yield evidence.wrong_code(study, runs)
+    yield evidence.other_analysis(study)
+    yield evidence.other_figures(study)
+    if redraw:
+        yield evidence.redrawn(study)
+
+
+def _unlike_index(study: str) -> Iterator[str]:
+    """What the index says otherwise of a study."""
+    stated, found = read_index().get(study), index_entry(study)
+    if stated is None and study != SCRATCH:
+        yield "the index does not name it"
+    for key, value in (stated or {}).items():
+        if found[key] != value:
+            yield (
+                f"its {key} are not those of the index"
+                if key != "manifest"
+                else ("its manifest is not that of the index")
+            )
+
+
+def _changed_plan(study: str) -> Iterator[str]:
+    """A plan that is another one, in the record or today, than the runs were made under."""
+    design = load_study(study)
+    today, made_under = (
+        load_plan(design),
+        {run["provenance"]["trained"]["plan"] for run in evidence.read_runs(study)},
+    )
+    if made_under != {today.hash if today else None}:
+        yield "its plan is another one today than its runs were made under"
+    recorded = record_folder(study) / "plan.yaml"
+    commit = replay.committed(status_of(record_folder(study) / "03_analysis.ipynb"))
+    if commit and design.plan:
+        stated = replay.git("show", f"{commit}:{(PLANS / design.plan).relative_to(ROOT)}")
+        if stated != _text(recorded):
+            yield f"plan.yaml is not the plan of commit {commit[:12]}"
+
+
+def vanished() -> Iterator[str]:
+    """Studies and runs that a committed version of the index names, and the record no more."""
+    here = read_index()
+    name = index_file().relative_to(ROOT).as_posix() if index_file().is_relative_to(ROOT) else ""
+    if not name or not replay.is_checkout():
+        return
+    gone: dict[str, None] = {}
+    for commit in (replay.git("log", "--format=%H", "--", name) or "").split():
+        for study, entry in json.loads(replay.git("show", f"{commit}:{name}") or "{}").items():
+            if study not in here:
+                gone[f"study '{study}', recorded at commit {commit[:12]}, has vanished"] = None
+                continue
+            for arm, seeds in entry["seeds"].items():
+                for seed in set(seeds) - set(here[study]["seeds"].get(arm, [])):
+                    line = f"run {arm} seed {seed} of '{study}', recorded at {commit[:12]}, "
+                    gone[line + "has vanished"] = None
+    yield from gone
+
+
+def unfounded_texts() -> Iterator[str]:
+    """What of the paper and the README is not what the results say."""
+    if not (PAPER / "paper.md").is_file():
+        return
+    try:
+        sources = Sources(PAPER)
+        if convert(filled_in(PAPER, sources), "latex", PAPER) != _text(PAPER / "paper.tex"):
+            yield "paper.tex is not what its sources and the results give; run ./run_all.sh paper"
+        readme = _text(ROOT / "README.md")
+        if with_answers(sources, readme) != readme:
+            yield "README.md does not say what the results do; run ./run_all.sh paper"
+    except (TextError, ConfigError, FileNotFoundError) as error:
+        yield f"the paper cannot be built: {error}"
+
+
+def _text(path: Path) -> str:
+    return path.read_text("utf-8") if path.is_file() else ""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Verify the record of some or (none named) all studies, and what was made of them."""
+    parser = argparse.ArgumentParser(prog="./run_all.sh verify", description=main.__doc__)
+    parser.add_argument("studies", nargs="*", help="names of studies")
+    parser.add_argument("--redraw", action="store_true", help="execute 01 and 04 again as well")
+    options = parser.parse_args(arguments)
+    named = [Path(name).stem for name in options.studies]
+    faulty = False
+    for study in named or recorded_studies():
+        rules, faults = verify(study, redraw=options.redraw)
+        for fault in faults:
+            print(f"error: {study}: {fault}", file=sys.stderr)
+        if not faults:
+            print(f"{study}: {len(read_manifest(study))} files verified under {rules}", flush=True)
+        faulty |= bool(faults)
+    if not named:
+        for fault in [*vanished(), *unfounded_texts()]:
+            print(f"error: {fault}", file=sys.stderr)
+            faulty = True
+    print(f"Root of records, results and plans: {root_hash()}")
+    return int(faulty)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""The raw files of a run, and the measures that follow from them: the one route to these numbers.
+
+Five tables stand beside a result. `trace` has a row per step and `curve` one per evaluation;
+`windows` and `bins` hold sums over the held-out text, `items` a row per question of the suite.
+"""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+RAW = ("trace", "curve", "windows", "bins", "items")
+MOST_WINDOWS = 512
+"""Rows of `windows`, roughly: more would tell more about where in the text a model fails, in larger
+files."""
+
+
+def raw_file(folder: Path, name: str) -> Path:
+    """Where a run's folder keeps one of its raw files."""
+    return folder / f"{name}.parquet"
+
+
+def write_raw(folder: Path, name: str, table: pd.DataFrame) -> Path:
+    """Write a raw file as small as it goes without losing a bit."""
+    encodings = {"f": "BYTE_STREAM_SPLIT", "i": "DELTA_BINARY_PACKED"}  # by numpy's kind
+    kinds = {str(column): dtype.kind for column, dtype in table.dtypes.items()}
+    path = raw_file(folder, name)
+    pq.write_table(  # type: ignore[no-untyped-call]
+        pa.Table.from_pandas(table, preserve_index=False),
+        path,
+        compression="zstd",
+        compression_level=19,
+        use_dictionary=[column for column, kind in kinds.items() if kind == "O"],
+        column_encoding={c: encodings[kind] for c, kind in kinds.items() if kind in encodings},
+        write_statistics=False,
+        store_schema=False,
+    )
+    return path
+
+
+def read_raw(folder: Path) -> dict[str, pd.DataFrame]:
+    """Read the raw files of a run."""
+    return {name: pd.read_parquet(raw_file(folder, name)) for name in RAW}
+
+
+def window_table(columns: Mapping[str, NDArray[np.generic]], dev: int, length: int) -> pd.DataFrame:
+    """Sum per-character scores (N,) over windows of a multiple of `length` characters.
+
+    Columns: start (of the window, counted in scores), n, the sum of each of `columns`, and test,
+    whether it lies in the test part: no window reaches over its first score, number `dev`.
+    """
+    total = len(next(iter(columns.values())))
+    size = length * math.ceil(total / length / MOST_WINDOWS)
+    starts = np.array([*range(0, dev, size), *range(dev, total, size)])
+    sums = {
+        name: np.add.reduceat(np.asarray(values, np.result_type(values, np.int64)), starts)
+        for name, values in columns.items()
+    }
+    n = np.diff(np.append(starts, total))
+    return pd.DataFrame({"start": starts, "n": n, **sums, "test": starts >= dev})
+
+
+def mean(sums: pd.Series, n: pd.Series) -> float:
+    """Mean of what was summed over parts of n, without rounding in between, whatever the machine.
+    NaN of nothing; infinite when a part is."""
+    return math.fsum(sums) / int(n.sum()) if n.sum() else math.nan
+
+
+def expected_calibration_error(bins: pd.DataFrame) -> float:
+    """ECE (Guo et al. 2017, eq. 3): |accuracy - confidence| of the bins, weighted by their n, from
+    the columns n, confidence and correct, the latter two being sums."""
+    return mean((bins["correct"] - bins["confidence"]).abs(), bins["n"])
+
+
+BINNINGS = ("equal_mass", "equal_width", "test", "test_tempered")
+"""Column `binning` of `bins`: all held-out characters in bins of equal mass and of equal width, and
+test's in bins of equal mass, before and after the fitted temperature."""
+
+
+def measures_of(raw: Mapping[str, pd.DataFrame]) -> dict[str, float]:
+    """Compute every measure that raw files suffice for; none of them of a diverged run, which has
+    no `windows`. Those of the suite are left out where it was not asked."""
+    windows, bins, items, trace = (raw[name] for name in ("windows", "bins", "items", "trace"))
+    if windows.empty:
+        return {}
+    of = {name: bins[bins["binning"] == name] for name in BINNINGS}
+    dev, test = windows[~windows["test"]], windows[windows["test"]]
+    gradients = trace["grad_norm"]
+    measures = {
+        "perplexity": _perplexity(windows),
+        "perplexity_dev": _perplexity(dev),
+        "perplexity_test": _perplexity(test),
+        "accuracy": mean(windows["correct"], windows["n"]),
+        "accuracy_test": mean(test["correct"], test["n"]),
+        "embedding_norm": mean(windows["embedding_norm"], windows["n"]),
+        "grad_norm": float(gradients.iloc[-1]),
+        "grad_norm_last_tenth": float(gradients[-max(1, len(gradients) // 10) :].mean()),
+        "ece": expected_calibration_error(of["equal_mass"]),
+        "ece_equal_width": expected_calibration_error(of["equal_width"]),
+        "brier": mean(windows["brier"], windows["n"]),
+        "ece_test": expected_calibration_error(of["test"]),
+        "ece_test_tempered": expected_calibration_error(of["test_tempered"]),
+    }
+    return measures | _macro_accuracies(items)
+
+
+def _perplexity(windows: pd.DataFrame) -> float:
+    """Exponential of the mean negative log-likelihood per character; infinite when that is."""
+    with np.errstate(over="ignore"):
+        return float(np.exp(mean(windows["nll"], windows["n"])))
+
+
+def _macro_accuracies(items: pd.DataFrame) -> dict[str, float]:
+    """Mean accuracy over the tasks of the suite: without solved examples, and each with the most
+    that it was asked with."""
+    if items.empty:
+        return {}
+    tasks = items.groupby(["task", "shots"])["correct"].mean().reset_index()
+    zero, few = tasks[tasks["shots"] == 0], tasks[tasks["shots"] > 0]
+    few = few.loc[few.groupby("task")["shots"].idxmax()]
+    named = {"macro_accuracy_zero_shot": zero, "macro_accuracy_few_shot": few}
+    return {name: float(table["correct"].mean()) for name, table in named.items() if len(table)}

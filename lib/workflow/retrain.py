@@ -1,0 +1,142 @@
+"""Train recorded runs again, at the commit that they were made by, and compare.
+
+    ./run_all.sh verify [STUDY …] --retrain 2                    drawn at random
+    ./run_all.sh verify --retrain final/none/0 [STUDY/ARM/SEED …]
+
+On the recorded type of CPU, with the recorded versions, a run repeats to the bit. Elsewhere batches
+are the same, and what rounding leaves of the rest is held to a tolerance.
+"""
+
+import argparse
+import json
+import random
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from lib.publish import replay, verify
+from lib.publish.archive import results_file
+from lib.publish.recomputed import place
+from lib.study.errors import unknown
+from lib.study.paths import corpus_places
+from lib.study.provenance import trained_with
+from lib.study.raw import raw_file
+
+FIRST_STEPS, LOSS_TOLERANCE = 10, 1e-3
+"""Elsewhere, the losses of so many first steps agree up to this share of them."""
+PERPLEXITY_TOLERANCE = 0.02
+"""Elsewhere, the final perplexity agrees up to this share of it."""
+_EXECUTION = ("lib.workflow.execution", "lib.execution")
+"""What executes a notebook, today and under the first rules."""
+
+
+def recorded_runs(studies: list[str]) -> dict[str, dict[str, Any]]:
+    """All runs of some studies by `study/arm/seed`."""
+    runs = [
+        run
+        for study in studies
+        for run in json.loads(results_file(study).read_text("utf-8"))["runs"]
+    ]
+    return {f"{run['study']}/{run['arm']}/{run['seed']}": run for run in runs}
+
+
+def retrain(run: dict[str, Any]) -> tuple[str, list[str]]:
+    """Train a recorded run again; return how it was compared, and what differs.
+
+    Raises ReplayError, in a line, for one that cannot be trained again.
+    """
+    origin = trained_with(run["provenance"])
+    commit = replay.committed(origin)
+    if commit is None:
+        raise replay.ReplayError("its code was not committed, or this folder is outside git")
+    with replay.tree_at(commit) as tree:
+        modules = [
+            m for m in _EXECUTION if tree.joinpath(*m.split(".")).with_suffix(".py").is_file()
+        ]
+        if not modules:
+            raise replay.ReplayError(f"commit {commit[:12]} is too old to be executed from here")
+        for corpus in ("tinyshakespeare.txt", "input.txt"):
+            for source in [path for path in corpus_places(corpus) if path.is_file()][:1]:
+                (tree / "data").mkdir(exist_ok=True)
+                shutil.copyfile(source, tree / "data" / corpus)
+        words = ("--study", run["study"], "--arm", run["arm"], "--seed", str(run["seed"]))
+        replay.execute(tree, sys.executable, "-m", modules[0], "02_train", *words)
+        folder = tree / "runs" / run["study"] / run["arm"] / f"seed-{run['seed']}"
+        again = json.loads((folder / "result.json").read_text("utf-8"))
+        traces = [
+            pd.read_parquet(raw_file(at, "trace")) for at in (place(run["study"], run), folder)
+        ]
+    if same_machine(origin, trained_with(again["provenance"])):
+        return "to the bit", list(other_bits(run, again, *traces))
+    return "within a tolerance, on another type of CPU or other versions", list(
+        beyond_tolerance(run, again, *traces)
+    )
+
+
+def same_machine(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Tell whether two accounts name the same type of machine and the same versions."""
+    names = ("device", "device_name", "vector_level", "threads", "micro_batch_size", "packages")
+    return all(one.get(name) == other.get(name) for name in names)
+
+
+def other_bits(
+    run: dict[str, Any], again: dict[str, Any], trace: pd.DataFrame, trace_again: pd.DataFrame
+) -> Iterator[str]:
+    """Name what is not equal to the bit."""
+    for name in ("initial_weights", "batches", "final_weights", "measures", "tables"):
+        if run[name] != again[name]:
+            yield f"{name} differ"
+    if not trace.drop(columns="seconds").equals(trace_again.drop(columns="seconds")):
+        yield "the trace differs"
+
+
+def beyond_tolerance(
+    run: dict[str, Any], again: dict[str, Any], trace: pd.DataFrame, trace_again: pd.DataFrame
+) -> Iterator[str]:
+    """Name what differs by more than another machine explains."""
+    if run["batches"] != again["batches"]:
+        yield "batches differ"
+    losses, found = (table["loss"][:FIRST_STEPS] for table in (trace, trace_again))
+    if len(losses) != len(found) or ((losses - found).abs() > LOSS_TOLERANCE * losses).any():
+        yield f"a loss of the first {FIRST_STEPS} steps differs by more than {LOSS_TOLERANCE:.1%}"
+    one, other = (result["measures"].get("perplexity") for result in (run, again))
+    if (one is None) != (other is None) or (
+        one is not None and abs(one - other) > PERPLEXITY_TOLERANCE * one
+    ):
+        yield f"perplexity is {other} and was {one}: beyond {PERPLEXITY_TOLERANCE:.0%}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Verify the record, then train runs of it again."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--retrain", nargs="+", default=[])
+    options, rest = parser.parse_known_args(arguments)
+    status = verify.main(rest)
+    studies = [Path(word).stem for word in rest if not word.startswith("-")]
+    runs = recorded_runs(studies or verify.recorded_studies())
+    asked = options.retrain
+    if len(asked) == 1 and asked[0].isdigit():
+        asked = random.SystemRandom().sample(sorted(runs), min(int(asked[0]), len(runs)))
+    for name in asked:
+        try:
+            if name not in runs:
+                raise replay.ReplayError(unknown(name, list(runs)))
+            how, faults = retrain(runs[name])
+        except replay.ReplayError as error:
+            print(f"error: {name} was not trained again: {error}", file=sys.stderr)
+            status = 1
+            continue
+        for fault in faults:
+            print(f"error: {name}, trained again and compared {how}: {fault}", file=sys.stderr)
+        if not faults:
+            print(f"{name}: trained again, equal {how}")
+        status = status or int(bool(faults))
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,736 @@
+"""A campaign of forgeries: each one with manifests, index and root rewritten, each named."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pandas as pd
+import pytest
+import yaml
+
+from lib.analysis.runs import summarise
+from lib.study.raw import measures_of, read_raw, write_raw
+from lib.study.record import sha256, write_json
+from tests.conftest import Tree
+
+pytestmark = [pytest.mark.slow, pytest.mark.long]
+STUDY = "sample"
+Edit = Callable[[dict[str, Any]], object]
+
+
+class Forger:
+    """Somebody with a recorded study, who can write every file of it and knows every hash."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree, self.paper = tree, tree.root / "papers" / "embedding-norm"
+        self.record = self.paper / "record" / STUDY
+        self.results = self.paper / "results" / f"{STUDY}.json"
+        self.verdict = self.paper / "results" / f"{STUDY}.verdict.json"
+
+    def notebook(self, arm: str = "none", seed: int = 0) -> Path:
+        return self.record / arm / f"seed-{seed}" / "02_train.ipynb"
+
+    def notebooks(self) -> list[Path]:
+        return sorted(self.record.rglob("02_train.ipynb"))
+
+    def in_json(self, path: Path, edit: Edit) -> None:
+        content = json.loads(path.read_text("utf-8"))
+        edit(content)
+        write_json(path, content)
+
+    def in_notebook(self, path: Path, edit: Callable[[Any], object]) -> None:
+        content = nbformat.read(path, as_version=4)
+        edit(content)
+        nbformat.write(content, path)
+
+    def in_shown_result(self, path: Path, edit: Edit) -> None:
+        def change(content: Any) -> None:
+            for cell in content.cells:
+                for output in cell.get("outputs", []):
+                    if "application/json" in output.get("data", {}):
+                        edit(output["data"]["application/json"])
+
+        self.in_notebook(path, change)
+
+    def in_results(self, edit: Edit, arm: str = "none", seed: int = 0) -> None:
+        """Edit a run in the results, and make the summary follow."""
+
+        def change(content: dict[str, Any]) -> None:
+            for run in content["runs"]:
+                if (run["arm"], run["seed"]) == (arm, seed):
+                    edit(run)
+            names = list(next(iter(content["summary"].values())))
+            content["summary"] = summarise(content["runs"], names)
+
+        self.in_json(self.results, change)
+
+    def in_run(self, edit: Edit, arm: str = "none", seed: int = 0) -> None:
+        """Edit a run wherever it stands."""
+        self.in_shown_result(self.notebook(arm, seed), edit)
+        self.in_results(edit, arm, seed)
+
+    def in_every_run(self, edit: Edit) -> None:
+        for path in self.notebooks():
+            self.in_run(edit, path.parent.parent.name, int(path.parent.name[5:]))
+
+    def in_raw(
+        self, name: str, edit: Callable[[pd.DataFrame], object], follow: bool = True
+    ) -> None:
+        """Edit a raw file; its hash, and the measures that follow, wherever they stand."""
+        folder = self.notebook().parent
+        raw = read_raw(folder)
+        edit(raw[name])
+        path = write_raw(folder, name, raw[name])
+
+        def change(run: dict[str, Any]) -> None:
+            run["files"][path.name] = sha256(path)
+            run["measures"] |= measures_of(raw) if follow else {}
+
+        self.in_run(change)
+
+    def everywhere(self, old: str, new: str) -> None:
+        """Replace a text in every file of the record and the results."""
+        for path in [*self.record.rglob("*.ipynb"), self.results, self.verdict]:
+            path.write_text(path.read_text("utf-8").replace(old, new), "utf-8")
+
+    def in_yaml(self, path: Path, edit: Edit) -> None:
+        content = yaml.safe_load(path.read_text("utf-8"))
+        edit(content)
+        path.write_text(yaml.safe_dump(content, sort_keys=False), "utf-8")
+
+    def seal(self) -> None:
+        """Write manifest, index and root anew, as the project itself does."""
+        code = "from lib.publish import archive as a; s = sys.argv[1]\n"
+        code += "if a.record_folder(s).is_dir(): a.write_manifest(s); a.write_index_entry(s)\n"
+        self.python("import sys\n" + code, STUDY)
+
+    def python(self, code: str, *words: str) -> None:
+        subprocess.run([sys.executable, "-c", code, *words], cwd=self.tree.root, check=True)
+
+    def git(self, *words: str) -> str:
+        command = ["git", "-c", "user.name=f", "-c", "user.email=f@example.org", *words]
+        done = subprocess.run(
+            command, cwd=self.tree.root, capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    def commit(self) -> None:
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--message", "Forged")
+
+
+class Verifier:
+    """`verify`, imported once, run as often as it is asked."""
+
+    def __init__(self, root: Path) -> None:
+        code = (
+            "import sys\nfrom lib.publish import verify\n"
+            "for line in sys.stdin:\n    print('ENDED', verify.main(line.split()), flush=True)\n"
+        )
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", "-c", code],
+            cwd=root,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
+    def __call__(self, *words: str) -> tuple[int, str]:
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write(" ".join(words) + "\n")
+        self.process.stdin.flush()
+        lines = []
+        for line in self.process.stdout:
+            if line.startswith("ENDED"):
+                return int(line.split()[1]), "".join(lines)
+            lines.append(line)
+        raise AssertionError("".join(lines))
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Forger:
+    """A study under a plan, run, recorded and committed, with a paper that quotes it."""
+    tree = Tree(tmp_path_factory.mktemp("forged") / "embedding-norm")
+    forger = Forger(tree)
+    forger.in_yaml(
+        shutil.copyfile(
+            tree.root / "params/plans/preregistration.yaml", tree.root / "params/plans/plan.yaml"
+        ),
+        lambda plan: plan.update(
+            confirmatory=[STUDY], seeds=[0, 1], families={"primary": [["layernorm", "none"]]}
+        ),
+    )
+    smoke = yaml.safe_load((tree.root / "params/smoke.yaml").read_text("utf-8"))
+    smoke["model"]["block_size"] = 48  # a context in which some tasks fit
+    text = yaml.safe_dump(smoke | {"name": STUDY, "plan": "plan.yaml"})
+    (tree.root / f"params/{STUDY}.yaml").write_text(text, "utf-8")
+    quote = "{{ sample.summary.none.perplexity | mean_sd('.2f') }}"
+    head = "---\ntitle: Sample\nauthor: Nobody\n---\n\n# Results\n\n"
+    (forger.paper / "paper.md").write_text(
+        f"{head}{quote}, root `{{{{ root_hash() }}}}`\n", "utf-8"
+    )
+    (forger.paper / "references.bib").write_text("", "utf-8")
+    (forger.paper / "templates/answers.md").write_text(f"1. It is {quote}.\n", "utf-8")
+    forger.git("init", "--quiet")
+    forger.commit()
+    status, said = tree.run_all(f"params/{STUDY}.yaml")
+    assert status == 0, said
+    forger.commit()
+    return forger
+
+
+@pytest.fixture(scope="session")
+def verifier(recorded: Forger) -> Iterator[Verifier]:
+    verifier = Verifier(recorded.tree.root)
+    yield verifier
+    verifier.process.kill()
+    verifier.process.wait()
+
+
+@pytest.fixture
+def forger(recorded: Forger) -> Iterator[Forger]:
+    head = recorded.git("rev-parse", "HEAD").strip()
+    yield recorded
+    recorded.git("reset", "--quiet", "--hard", head)
+    recorded.git("clean", "--quiet", "--force", "-d")
+
+
+def scaled(*path: str, by: float = 1.001) -> Edit:
+    """Change a number a little."""
+
+    def change(content: Any) -> None:
+        *outer, last = path
+        for key in outer:
+            content = content[int(key) if key.isdigit() else key]
+        key = int(last) if last.isdigit() else last
+        content[key] = content[key] * by
+
+    return change
+
+
+def put(value: Any, *path: str) -> Edit:
+    """Put something else in a place."""
+
+    def change(content: Any) -> None:
+        *outer, last = path
+        for key in outer:
+            content = content[int(key) if key.isdigit() else key]
+        content[int(last) if last.isdigit() else last] = value
+
+    return change
+
+
+def first_code(source: str) -> Callable[[Any], None]:
+    """Add a line to the first code cell of a notebook."""
+
+    def change(notebook: Any) -> None:
+        cell = next(cell for cell in notebook.cells if cell.cell_type == "code")
+        cell.source += source
+
+    return change
+
+
+def printed(kind: str, old: str, new: str) -> Callable[[Any], None]:
+    """Replace what the first output that holds it says."""
+
+    def change(notebook: Any) -> None:
+        for cell in notebook.cells:
+            for output in cell.get("outputs", []):
+                holder, key = (output, "text") if kind == "text" else (output.get("data", {}), kind)
+                if old in str(holder.get(key, "")):
+                    holder[key] = holder[key].replace(old, new)
+                    return
+        raise AssertionError(f"nothing says {old}")
+
+    return change
+
+
+def swap(one: Path, other: Path) -> None:
+    aside = one.with_name("aside")
+    one.rename(aside)
+    other.rename(one)
+    aside.rename(other)
+
+
+def right(table: pd.DataFrame) -> None:
+    table["choice"] = table["gold"]
+    table["correct"] = True
+
+
+def times(column: str, by: float = 1.1) -> Callable[[pd.DataFrame], None]:
+    def change(table: pd.DataFrame) -> None:
+        table[column] *= by
+
+    return change
+
+
+def drop_run(f: Forger) -> None:
+    shutil.rmtree(f.notebook("layernorm", 1).parent)
+
+    def change(content: dict[str, Any]) -> None:
+        content["runs"] = [r for r in content["runs"] if (r["arm"], r["seed"]) != ("layernorm", 1)]
+        names = list(next(iter(content["summary"].values())))
+        content["summary"] = summarise(content["runs"], names)
+
+    f.in_json(f.results, change)
+
+
+def drop_seed(f: Forger) -> None:
+    for arm in ("none", "layernorm"):
+        shutil.rmtree(f.notebook(arm, 1).parent)
+
+    def change(content: dict[str, Any]) -> None:
+        content["study"]["seeds"] = [0]
+        content["runs"] = [run for run in content["runs"] if run["seed"] == 0]
+        names = list(next(iter(content["summary"].values())))
+        content["summary"] = summarise(content["runs"], names)
+
+    f.in_json(f.results, change)
+    for path in (f.record / "parameters.yaml", f.tree.root / f"params/{STUDY}.yaml"):
+        f.in_yaml(path, put([0], "seeds"))
+
+
+def add_run(f: Forger, provenance: bool) -> None:
+    shutil.copytree(f.notebook("none", 1).parent, f.record / "none" / "seed-2")
+
+    def relabel(run: dict[str, Any]) -> None:
+        run["seed"] = 2
+        if provenance:
+            run["provenance"]["trained"]["seed"] = 2
+
+    f.in_shown_result(f.notebook("none", 2), relabel)
+    path = f.notebook("none", 2)
+    path.write_text(path.read_text("utf-8").replace("seed = 1", "seed = 2"), "utf-8")
+    f.in_notebook(path, lambda nb: nb.metadata.papermill.parameters.update(seed=2))
+
+    def change(content: dict[str, Any]) -> None:
+        (run,) = (r for r in content["runs"] if (r["arm"], r["seed"]) == ("none", 1))
+        copy = json.loads(json.dumps(run))
+        relabel(copy)
+        content["runs"].append(copy)
+        names = list(next(iter(content["summary"].values())))
+        content["summary"] = summarise(content["runs"], names)
+
+    f.in_json(f.results, change)
+
+
+def drop_study(f: Forger) -> None:
+    for folder in (f.record, f.paper / "figures" / STUDY):
+        shutil.rmtree(folder)
+    f.results.unlink()
+    f.verdict.unlink()
+    f.in_json(f.record.with_name("index.json"), lambda index: index.pop(STUDY))
+    for name in ("paper.md", "templates/answers.md"):
+        text = (f.paper / name).read_text("utf-8")
+        (f.paper / name).write_text(re.sub(r"\{\{ sample.*?\}\}", "36.0", text), "utf-8")
+
+
+def exchange_results(f: Forger, one: tuple[str, int], other: tuple[str, int]) -> None:
+    """Give two runs each other's numbers, wherever they stand."""
+    runs = json.loads(f.results.read_text("utf-8"))["runs"]
+    found = {(run["arm"], run["seed"]): run for run in runs}
+    for mine, yours in ((one, other), (other, one)):
+        numbers = {name: found[yours][name] for name in ("measures", "tables")}
+        f.in_run(lambda run, numbers=numbers: run.update(numbers), *mine)
+
+
+def hark(f: Forger) -> None:
+    """Write the plan anew from the results, commit it, and stamp it on everything."""
+    plan = f.tree.root / "params/plans/plan.yaml"
+    old = json.loads(f.results.read_text("utf-8"))["runs"][0]["provenance"]["trained"]["plan"]
+    f.in_yaml(plan, put(0.2, "alpha"))
+    shutil.copyfile(plan, f.record / "plan.yaml")
+    f.commit()
+    code = "from lib.study.config import load_study as s\n"
+    code += "from lib.study.standing import load_plan as p"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\nprint(p(s('{STUDY}')).hash)"],
+        cwd=f.tree.root, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    f.everywhere(old, done.stdout.strip())
+    head = f.git("rev-parse", "HEAD").strip()
+    for name in ("01_data", "03_analysis", "04_figures"):
+        f.in_notebook(f.record / f"{name}.ipynb", lambda nb: nb.metadata.study.update(commit=head))
+
+
+def dirty(f: Forger) -> None:
+    """Say that the tree was not as committed, so that nobody asks for its code."""
+    for account in ("trained", "executed"):
+        f.in_every_run(put(False, "provenance", account, "clean"))
+    for path in f.record.rglob("*.ipynb"):
+        f.in_notebook(path, first_code("\nwishful = 1"))
+        f.in_notebook(path, lambda nb: nb.metadata.study.update(clean=False))
+
+
+def in_account(name: str, value: Any) -> Callable[[Forger], None]:
+    def change(run: dict[str, Any]) -> None:
+        for account in run["provenance"].values():
+            if name in account:
+                account[name] = value
+            elif name in account["machine"]:
+                account["machine"][name] = value
+
+    return lambda f: f.in_every_run(change)
+
+
+def rewrite(path: str, old: str, new: str) -> Callable[[Forger], None]:
+    """Replace text in a file of the repository."""
+
+    def change(f: Forger) -> None:
+        file = f.tree.root / path
+        text = file.read_text("utf-8")
+        changed = re.sub(old, new, text, count=1)
+        assert changed != text
+        file.write_text(changed, "utf-8")
+
+    return change
+
+
+PAPER = "papers/embedding-norm"
+ROOT_LINE = r"(?<=^Root of records, results and plans: `)\w+"
+IN_SUITE = 'gold": 0'
+
+
+def in_suite(f: Forger, old: str, new: str) -> None:
+    (path,) = f.record.glob("suite/*/spelling.test.jsonl")
+    path.write_text(path.read_text("utf-8").replace(old, new), "utf-8")
+
+
+FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
+    # Numbers of runs
+    "a measure in the results": (
+        lambda f: f.in_results(scaled("measures", "perplexity")),
+        "none seed 0 in the results is not its notebook's",
+    ),
+    "a measure in the notebook": (
+        lambda f: f.in_shown_result(f.notebook(), scaled("measures", "perplexity")),
+        "is not its notebook's",
+    ),
+    **{
+        f"{name} in notebook and results": (
+            lambda f, name=name: f.in_run(scaled("measures", name)),
+            f"none seed 0: {name} is .* by its raw files",
+        )
+        for name in ("perplexity", "accuracy", "ece", "brier", "ece_test_tempered",
+                     "embedding_norm", "grad_norm_last_tenth", "macro_accuracy_zero_shot")
+    },
+    "a measure without sums, in notebook and results": (
+        lambda f: f.in_run(scaled("measures", "ece_null", by=2)),
+        "code cell .* of 03_analysis.ipynb shows what executing it does not",
+    ),
+    "speed": (
+        lambda f: f.in_run(scaled("throughput", "training_tokens_per_second")),
+        "training speed is",
+    ),
+    "seconds": (lambda f: f.in_run(scaled("seconds", "training")), "training is"),
+    "a table of reliability": (
+        lambda f: f.in_run(scaled("tables", "reliability", "3", "accuracy")),
+        "bin 3 of the table of reliability",
+    ),
+    "a table of tasks": (
+        lambda f: f.in_run(scaled("tables", "tasks", "0", "accuracy")), "accuracy in .* is not"
+    ),
+    "a table of lengths": (
+        lambda f: f.in_run(scaled("tables", "lengths", "0", "loss")), "the loss at length 16"
+    ),
+    "a table without a raw file": (
+        lambda f: f.in_run(scaled("tables", "temperatures", "0", "nll", by=1.1)),
+        "figure calibration was drawn from other data",
+    ),
+    "the summary": (
+        lambda f: f.in_json(f.results, scaled("summary", "none", "perplexity", "mean")),
+        "the summary in the results does not follow",
+    ),
+    "a run called diverged": (
+        lambda f: f.in_run(lambda run: run.update(status="diverged", diverged_at=20)),
+        "windows is True, and False|windows is",
+    ),
+    "fewer steps": (lambda f: f.in_run(put(19, "steps")), "steps is 19, and 20"),
+    # Raw files
+    "windows": (
+        lambda f: write_raw(f.notebook().parent, "windows", pd.DataFrame({"n": [1]})),
+        "windows.parquet is not the file",
+    ),
+    "windows, with their hash": (
+        lambda f: f.in_raw("windows", times("nll"), follow=False), "perplexity is .* by its raw"
+    ),
+    "windows, with hash and measures": (
+        lambda f: f.in_raw("windows", times("nll")), "code cell|in sample.verdict.json"
+    ),
+    "items, with their hash": (
+        lambda f: f.in_raw("items", right, follow=False), "macro_accuracy_zero_shot is"
+    ),
+    "items, with hash and measures": (lambda f: f.in_raw("items", right), "accuracy in"),
+    "items and what is right": (
+        lambda f: f.in_raw("items", lambda t: t.update({"gold": t["choice"]}), follow=False),
+        "the right answers of .* are not those of the suite",
+    ),
+    "gradients, with hash and measures": (
+        lambda f: f.in_raw("trace", times("grad_norm")),
+        "code cell|figure trend|in sample.verdict.json",
+    ),
+    "losses of the curve, with their hash": (
+        lambda f: f.in_raw("curve", times("dev_loss")), "efficiency in sample.verdict.json"
+    ),
+    "norms of the curve, with their hash": (
+        lambda f: f.in_raw("curve", times("residual_norm_1", 2)), "code cell .* of 03_analysis"
+    ),
+    "steps left out of the trace": (
+        lambda f: f.in_raw("trace", lambda t: t.drop(index=5, inplace=True)), "steps is 20, and 19"
+    ),
+    "a right answer of the suite": (
+        lambda f: in_suite(f, '"gold": 0', '"gold": 1'), "the record holds no suite"
+    ),
+    "a question of the suite": (lambda f: in_suite(f, "e", "i"), "the record holds no suite"),
+    # The analysis
+    **{
+        f"{name} of the verdict": (
+            lambda f, edit=edit: f.in_json(f.verdict, edit),
+            f"{name} in sample.verdict.json is not what the analysis says",
+        )
+        for name, edit in {
+            "contrasts": scaled("contrasts", "0", "mean_delta"),
+            "decisions": put("adopt the arm", "decisions", "0", "decision"),
+            "standing": put("CONFIRMATORY", "standing"),
+            "deviations": put([], "deviations"),
+            "answers": put("supported", "answers", "H1b", "answer"),
+            "evidence": scaled("evidence", "0", "throughput_change", by=2),
+            "stability": put(3, "stability", "0", "spikes"),
+            "efficiency": scaled("efficiency", "0", "token_ratio"),
+        }.items()
+    },
+    "an adjusted p": (
+        lambda f: f.in_json(f.verdict, put(0.0001, "contrasts", "0", "p_holm")), "contrasts in"
+    ),
+    "the study in the results": (
+        lambda f: f.in_json(f.results, put(0.5, "study", "training", "learning_rate")), "study in"
+    ),
+    "a printed sentence": (
+        lambda f: f.in_notebook(
+            f.record / "03_analysis.ipynb", printed("text", "layernorm: ", "layernorm, as hoped: ")
+        ),
+        "code cell .* of 03_analysis.ipynb shows",
+    ),
+    "a printed verdict": (
+        lambda f: f.in_notebook(
+            f.record / "03_analysis.ipynb", printed("text/markdown", "**H0 ", "**H0 indeed ")
+        ),
+        "code cell .* of 03_analysis.ipynb shows",
+    ),
+    "a printed table": (
+        lambda f: f.in_notebook(
+            f.record / "03_analysis.ipynb", printed("text/html", "<td>2</td>", "<td>20</td>")
+        ),
+        "code cell .* of 03_analysis.ipynb shows",
+    ),
+    # Code and notebooks
+    **{
+        f"code of {name}": (
+            lambda f, name=name: f.in_notebook(
+                next(f.record.rglob(f"{name}.ipynb")), first_code("\nwishful = 1")
+            ),
+            f"{name}.ipynb did not execute the code of commit|executed other code",
+        )
+        for name in ("01_data", "02_train", "03_analysis", "04_figures")
+    },
+    "the same code of every run": (
+        lambda f: [f.in_notebook(p, first_code("\nwishful = 1")) for p in f.notebooks()],
+        "02_train.ipynb did not execute the code of commit",
+    ),
+    "code said not to be committed": (dirty, "did not execute the code of this checkout"),
+    "a failed notebook": (
+        lambda f: f.in_notebook(f.notebook(), lambda nb: nb.metadata.study.update(status="failed")),
+        "none/seed-0/02_train.ipynb did not complete",
+    ),
+    "a missing notebook": (
+        lambda f: (f.record / "01_data.ipynb").unlink(), "01_data.ipynb is missing"
+    ),
+    "notebooks of two arms swapped": (
+        lambda f: swap(f.notebook("none"), f.notebook("layernorm")), "other parameters than those"
+    ),
+    "notebooks of two seeds swapped": (
+        lambda f: swap(f.notebook(seed=0), f.notebook(seed=1)), "other parameters than those"
+    ),
+    "numbers of two arms swapped": (
+        lambda f: exchange_results(f, ("none", 0), ("layernorm", 0)), "by its raw files"
+    ),
+    "numbers of two seeds swapped": (
+        lambda f: exchange_results(f, ("none", 0), ("none", 1)), "by its raw files"
+    ),
+    # Figures
+    "data of a figure": (
+        lambda f: f.in_json(f.record / "04_figures.json", put("0" * 64, "trend")),
+        "figure trend was drawn from other data",
+    ),
+    "words of a figure": (
+        lambda f: f.in_notebook(
+            f.record / "04_figures.ipynb", printed("text/markdown", "?", ", as hoped?")
+        ),
+        "04_figures.ipynb says of its figures",
+    ),
+    # Provenance, parameters and plan
+    "the plan stamped on a notebook": (
+        lambda f: f.in_notebook(
+            f.notebook(), lambda nb: nb.metadata.study.update(preregistration="0" * 64)
+        ),
+        "stamped with another plan",
+    ),
+    "the plan stamped on everything": (
+        lambda f: f.everywhere(
+            json.loads(f.results.read_text("utf-8"))["runs"][0]["provenance"]["trained"]["plan"],
+            "0" * 64,
+        ),
+        "its plan is another one today",
+    ),
+    "the plan, edited after the runs": (
+        rewrite("params/plans/plan.yaml", "alpha: 0.05", "alpha: 0.2"),
+        "its plan is another one today",
+    ),
+    "the plan in the record": (
+        rewrite(f"{PAPER}/record/{STUDY}/plan.yaml", "alpha: 0.05", "alpha: 0.2"),
+        "plan.yaml is not the plan of commit",
+    ),
+    "deviations rewritten in plan and verdict": (
+        lambda f: [
+            f.in_yaml(f.tree.root / "params/plans/plan.yaml", put([], "deviations")),
+            f.in_yaml(f.record / "plan.yaml", put([], "deviations")),
+            f.in_json(f.verdict, put([], "deviations")),
+        ],
+        "plan.yaml is not the plan of commit",
+    ),
+    "a plan written from the results, committed and stamped on everything": (
+        hark, "code cell|in sample.verdict.json|cannot be executed again"
+    ),
+    "parameters in the record": (
+        rewrite(f"{PAPER}/record/{STUDY}/parameters.yaml", "iterations: 20", "iterations: 2000"),
+        "parameters.yaml is not params/sample.yaml of commit",
+    ),
+    "parameters in record and params": (
+        lambda f: [
+            f.in_yaml(p, put(2000, "training", "iterations"))
+            for p in (f.record / "parameters.yaml", f.tree.root / f"params/{STUDY}.yaml")
+        ],
+        "parameters.yaml is not params/sample.yaml of commit",
+    ),
+    "parameters of a run": (
+        lambda f: f.in_run(put(0.5, "config", "training", "learning_rate")),
+        "other parameters than its result says",
+    ),
+    "parameters of a run and of its origin": (
+        lambda f: f.in_run(lambda run: [
+            part["training"].update(learning_rate=0.5)
+            for part in (run["config"], run["provenance"]["trained"]["parameters"])
+        ] and None),
+        "cannot be executed again: .*run none seed 0 was made with other parameters",
+    ),
+    "a commit that is not there": (in_account("commit", "0" * 40), "stamped with another commit|"
+                                   "which this history does not hold"),
+    "the training digest": (in_account("training_digest", "0" * 64), "names a training_digest"),
+    "the measuring digest": (in_account("measuring_digest", "0" * 64), "names a measuring_digest"),
+    "the machine": (in_account("device_name", "Abacus"), "code cell .* of 03_analysis"),
+    "versions": (in_account("packages", {"torch": "9.9"}), "code cell .* of 03_analysis"),
+    "the time of training": (in_account("started", "2020-01-01 00:00:00 UTC"), "at another time"),
+    "weights said not to be measured again": (
+        lambda f: f.in_run(put("2030-01-01 00:00:00 UTC", "provenance", "executed", "finished")),
+        "at another time",
+    ),
+    "initial weights of a run": (
+        lambda f: f.in_run(put("0" * 64, "initial_weights")), "has initial_weights"
+    ),
+    "batches of a run": (lambda f: f.in_run(put("0" * 64, "batches")), "has batches"),
+    "final weights in the results": (
+        lambda f: f.in_results(put("0" * 64, "final_weights")), "is not its notebook's"
+    ),
+    "the corpus of a run": (
+        lambda f: f.in_run(lambda run: [
+            part.update(corpus_sha256="0" * 64) for part in (run, run["provenance"]["trained"])
+        ] and None),
+        "has corpus_sha256",
+    ),
+    # What is there
+    "a run left out": (drop_run, "incomplete: no result of layernorm seed 1"),
+    "a seed left out, parameters too": (drop_seed, "parameters.yaml is not params/sample.yaml"),
+    "a run added": (lambda f: add_run(f, provenance=False), "trained with seed 1"),
+    "a run added, with an origin": (
+        lambda f: add_run(f, provenance=True), "runs in sample.json is not what"
+    ),
+    "an emptied manifest": (
+        lambda f: (f.record / "MANIFEST.sha256").write_text(""),
+        "MANIFEST.sha256 is missing or empty",
+    ),
+    "an emptied record": (
+        lambda f: [shutil.rmtree(f.record), f.record.mkdir()], "MANIFEST.sha256 is missing"
+    ),
+    "a study taken from the index": (
+        lambda f: f.in_json(f.record.with_name("index.json"), lambda index: index.pop(STUDY)),
+        "the index does not name it",
+    ),
+    "results without numbers": (
+        lambda f: f.results.write_text("{}"), "cannot be read as what it is"
+    ),
+}  # fmt: skip
+UNSEALED = {"an emptied manifest", "an emptied record", "a study taken from the index"}
+
+
+def test_the_record_verifies(forger: Forger, verifier: Verifier) -> None:
+    status, said = verifier(STUDY)
+    assert status == 0, said
+    assert "files verified under the present rules" in said
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_a_forgery_is_named(name: str, forger: Forger, verifier: Verifier) -> None:
+    forge, words = FORGERIES[name]
+    forge(forger)
+    if name not in UNSEALED:
+        forger.seal()
+    status, said = verifier(STUDY)
+    assert status == 1, said
+    assert re.search(words, said), said
+
+
+TEXTS: dict[str, tuple[Callable[[Forger], object], str]] = {
+    "a number in paper.tex": (
+        rewrite(f"{PAPER}/paper.tex", r"\d\d\.\d\d", "11.11"),
+        "paper.tex is",
+    ),
+    "the root in paper.tex": (
+        rewrite(f"{PAPER}/paper.tex", r"[0-9a-f]{64}", "0" * 64),
+        "paper.tex",
+    ),
+    "an answer in the README": (rewrite("README.md", r"1\. It is", "1. It was"), "README.md does"),
+    "the root in the README": (
+        rewrite("README.md", rf"(?m){ROOT_LINE}", "0" * 64),
+        "README.md does",
+    ),
+    "a study left out": (drop_study, "study 'sample', recorded at commit .*, has vanished"),
+    "a run left out": (drop_run, "run layernorm seed 1 of 'sample', .* has vanished"),
+}
+
+
+def test_the_texts_verify(forger: Forger, verifier: Verifier) -> None:
+    status, said = verifier()
+    assert status == 0, said
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_forgery_of_texts_is_named(name: str, forger: Forger, verifier: Verifier) -> None:
+    forge, words = TEXTS[name]
+    forge(forger)
+    if name == "a run left out":
+        forger.seal()
+    status, said = verifier()
+    assert status == 1, said
+    assert re.search(words, said), said
+
+
+def test_there_are_forgeries_enough() -> None:
+    assert len(FORGERIES) + len(TEXTS) >= 40

@@ -1,0 +1,95 @@
+"""Raw files: what they keep, how small they are, and the measures computed from them."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import accuracy_score, log_loss
+
+from lib.study.measures import MEASURES
+from lib.study.raw import BINNINGS, MOST_WINDOWS, measures_of, read_raw, window_table, write_raw
+
+
+def scores(n: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """Made-up scores of n characters, losses as single precision gives them."""
+    rng = np.random.default_rng(seed)
+    single = {name: rng.random(n, np.float32).astype(float) for name in ("nll", "embedding_norm")}
+    return single | {"correct": rng.random(n) < 0.3, "brier": rng.random(n)}
+
+
+def raw_of(columns: dict[str, np.ndarray], dev: int) -> dict[str, pd.DataFrame]:
+    bins = pd.DataFrame(
+        [(name, 0, 4, 2.0, 3) for name in BINNINGS],
+        columns=["binning", "bin", "n", "confidence", "correct"],
+    )
+    items = pd.DataFrame(
+        {
+            "task": ["a"] * 6 + ["b"] * 4,
+            "shots": [0, 0, 1, 1, 2, 2, 0, 0, 1, 1],
+            "gold": [1] * 10,
+            "choice": [1, 0, 1, 1, 1, 0, 1, 1, 0, 0],
+        }
+    )
+    items["correct"] = items["gold"] == items["choice"]
+    trace = pd.DataFrame({"step": range(1, 31), "grad_norm": np.arange(1.0, 31.0)})
+    windows = window_table(columns, dev, 16)
+    curve = pd.DataFrame({"step": [0, 30], "dev_loss": [4.0, 2.0]})
+    return {"trace": trace, "curve": curve, "windows": windows, "bins": bins, "items": items}
+
+
+def test_measures_follow_from_the_sums() -> None:
+    columns = scores(1000)
+    measures = measures_of(raw_of(columns, dev=499))
+    truth, guess = columns["correct"], np.ones(1000, bool)
+    assert measures["accuracy"] == pytest.approx(accuracy_score(truth, guess))
+    assert measures["accuracy_test"] == pytest.approx(accuracy_score(truth[499:], guess[499:]))
+    likelihood = np.exp(-columns["nll"])
+    for part, where in (("", slice(None)), ("_dev", slice(499)), ("_test", slice(499, None))):
+        p = np.stack([1 - likelihood[where], likelihood[where]], axis=1)
+        loss = log_loss(np.ones(len(p), int), p, labels=[0, 1])
+        assert measures[f"perplexity{part}"] == pytest.approx(math.exp(loss), rel=1e-9)
+    assert measures["brier"] == pytest.approx(columns["brier"].mean(), rel=1e-12)
+    assert measures["grad_norm"] == 30
+    assert measures["grad_norm_last_tenth"] == 29
+    assert measures["ece"] == measures["ece_test_tempered"] == abs(3 - 2.0) / 4
+    assert measures["macro_accuracy_zero_shot"] == (1 / 2 + 1) / 2
+    assert measures["macro_accuracy_few_shot"] == (1 / 2 + 0) / 2  # a with two shots, b with one
+
+
+def test_the_registry_says_what_each_measure_is_computed_from() -> None:
+    computed = set(measures_of(raw_of(scores(100), dev=50)))
+    stated = {name for name, m in MEASURES.items() if m.raw and "per_second" not in name}
+    assert computed == stated
+    raw = raw_of(scores(100), dev=50)
+    for name in computed:
+        file, column = str(MEASURES[name].raw).split(".")
+        assert column in raw[file]
+
+
+@pytest.mark.parametrize(("n", "dev", "length"), [(1000, 499, 16), (111_539, 55_769, 128)])
+def test_no_window_reaches_over_the_boundary_and_all_are_summed(
+    n: int, dev: int, length: int
+) -> None:
+    table = window_table(scores(n), dev, length)
+    assert dev in set(table["start"])
+    assert table["n"].sum() == n
+    assert (table["test"] == (table["start"] >= dev)).all()
+    assert len(table) <= MOST_WINDOWS + 2
+    assert table["nll"].sum() == pytest.approx(scores(n)["nll"].sum(), rel=1e-12)
+
+
+def test_files_keep_every_bit_and_are_small(tmp_path: Path) -> None:
+    raw = raw_of(scores(111_539), dev=55_769)
+    sizes = [write_raw(tmp_path, name, table).stat().st_size for name, table in raw.items()]
+    for name, table in read_raw(tmp_path).items():
+        pd.testing.assert_frame_equal(table, raw[name], check_exact=True)
+    assert sum(sizes) < 20_000
+
+
+def test_a_diverged_run_has_files_and_no_measures(tmp_path: Path) -> None:
+    raw = raw_of(scores(100), 50) | dict.fromkeys(("windows", "bins", "items"), pd.DataFrame())
+    for name, table in raw.items():
+        write_raw(tmp_path, name, table)
+    assert measures_of(read_raw(tmp_path)) == {}
