@@ -19,15 +19,28 @@ usage() {
 ./run_all.sh record                    Build the lab record, the site of all studies and runs.
 ./run_all.sh --help                    This text.
 
-Studies come first, flags after them. --jobs is the number of runs side by side (default: one per
+Studies and flags come in any order. --jobs is the number of runs side by side (default: one per
 GPU, else one per core). Useful Snakemake flags: -n (only tell what would run), --forcerun train
-(execute the training notebooks again, from their checkpoints), --profile params/slurm (a cluster).
+(execute the training notebooks again, from their checkpoints), --profile params/slurm (a cluster);
+--snakemake-help lists them all. Ctrl-C stops everything; a plain rerun continues.
 Without an active environment, one is made in .venv.
 TEXT
 }
 
+fail() {
+  echo "error: $1" >&2
+  exit "${2:-1}"
+}
+
 # Install what the lock says, once per lock.
 set_up() {
+  unset PYTHONSAFEPATH PYTHONHOME
+  export PYTHONPATH="$PWD" # `python -m lib…`, whatever the folder it is called from
+  if [[ ! -w "${HOME:-}" || ! -d "${HOME:-}" ]]; then
+    mkdir -p runs/.home 2>/dev/null || fail "$PWD cannot be written; copy the repository elsewhere"
+    export HOME="$PWD/runs/.home" # Jupyter and Matplotlib keep their settings there
+    echo "HOME is no folder that can be written; using runs/.home"
+  fi
   if [[ -z "${VIRTUAL_ENV:-}" && "${CONDA_DEFAULT_ENV:-base}" == base ]]; then
     if [[ ! -x .venv/bin/python ]]; then
       local python=""
@@ -37,15 +50,17 @@ set_up() {
           break
         fi
       done
-      [[ -n "$python" ]] || { echo "error: Python 3.11, 3.12 or 3.13 is needed" >&2; exit 1; }
+      [[ -n "$python" ]] || fail "Python 3.11, 3.12 or 3.13 is needed"
       echo "Making an environment in .venv"
-      "$python" -m venv .venv
+      "$python" -m venv .venv >/dev/null || fail "no environment could be made in .venv"
     fi
     export VIRTUAL_ENV="$PWD/.venv" PATH="$PWD/.venv/bin:$PATH"
   fi
   local stamp
   stamp="$(python -c 'import sys; print(sys.prefix)')/.embedding-norm-lock"
   if ! cmp -s requirements.lock "$stamp"; then
+    python -m pip --version >/dev/null 2>&1 || python -m ensurepip >/dev/null 2>&1 ||
+      fail "the environment $(python -c 'import sys; print(sys.prefix)') has no pip; add it, or use another"
     echo "Installing torch and the packages of requirements.lock"
     python -c 'import torch; assert tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 10)' 2>/dev/null ||
       python -m pip install --quiet "$TORCH"
@@ -54,37 +69,41 @@ set_up() {
   fi
 }
 
+for word in "$@"; do
+  case "$word" in -h | --help) usage; exit 0 ;; esac
+done
 case "${1:-}" in
-  -h | --help) usage ;;
   test)
     shift
+    marks="not long and not benchmark" words=()
+    for word in "$@"; do
+      case "$word" in
+        --fast) marks="not slow and not long and not benchmark" ;;
+        --all) marks="not benchmark" ;;
+        *) words+=("$word") ;;
+      esac
+    done
     set_up
-    marks="not long and not benchmark"
-    case "${1:-}" in
-      --fast) shift; marks="not slow and $marks" ;;
-      --all) shift; marks="not benchmark" ;;
-    esac
-    exec python -m pytest -n auto --dist loadfile -m "$marks" "$@"
+    exec python -m pytest -n auto --dist loadfile -m "$marks" ${words+"${words[@]}"}
     ;;
   verify)
     shift
+    for word in "$@"; do
+      [[ "$word" != -* ]] || fail "verify takes names of studies, not '$word'" 2
+    done
     set_up
     [[ " $* " == *" --retrain "* ]] && exec python -m lib.workflow.retrain "$@"
     exec python -m lib.publish.verify "$@"
     ;;
-  paper)
+  paper | record)
+    [[ $# == 1 ]] || fail "$1 takes nothing more, and there is '$2'" 2
     set_up
-    exec python -m lib.publish.paper
+    exec python -m "lib.publish.${1/record/site}"
     ;;
   freeze)
-    shift
+    [[ $# == 2 ]] || fail "freeze takes one plan of params/plans/" 2
     set_up
-    exec python -m lib.workflow.freeze "$@"
-    ;;
-  record)
-    shift
-    set_up
-    exec python -m lib.publish.site "$@"
+    exec python -m lib.workflow.freeze "$2"
     ;;
   *)
     set_up

@@ -23,8 +23,16 @@ TOKEN_CLASSES = ("alphabetic", "numeric", "punctuation", "whitespace", "end of d
 _END_OF_DOCUMENT = "\x03\x04"  # ASCII end of text, end of transmission
 
 
+LARGEST = 10**9
+"""Bytes of a text; its ids take eight times as much memory."""
+
+
 class CorpusError(ValueError):
     """A corpus that cannot be used; the message says why and what to do."""
+
+
+class MissingCorpusError(CorpusError):
+    """A known corpus that is neither here nor to be downloaded."""
 
 
 @dataclass(frozen=True)
@@ -105,10 +113,16 @@ class Corpus:
 def load_corpus(config: CorpusConfig) -> Corpus:
     """Find, verify, encode and split a corpus.
 
-    Raises CorpusError when it is missing and cannot be downloaded, has a wrong hash, is empty or
-    too short, is not UTF-8, or holds a symbol in its held-out part that training never sees.
+    Raises MissingCorpusError when a known one cannot be had, and CorpusError when a file is no text
+    file or too large, has a wrong hash, is empty or too short, is not UTF-8, or holds a symbol in
+    its held-out part that training never sees.
     """
-    data, known = _read(config.source)
+    try:
+        data, known = _read(config.source)
+    except OSError as error:
+        raise CorpusError(
+            f"corpus.source: '{config.source}' cannot be read: {error.strerror}; {_GIVE}"
+        ) from None
     sha256 = hashlib.sha256(data).hexdigest()
     name = config.source if known else Path(config.source).name
     if known and (len(data), sha256) != (known.length, known.sha256):
@@ -147,13 +161,7 @@ def _encode(text: str, symbols: str, name: str) -> Tensor:
 def _read(source: str) -> tuple[bytes, KnownCorpus | None]:
     known = KNOWN.get(source)
     if known is None:
-        for path in (Path(source).expanduser(), ROOT / source):
-            if path.is_file():
-                return path.read_bytes(), None
-        raise CorpusError(
-            f"corpus.source: '{source}' is neither a text file nor a known corpus "
-            f"({', '.join(KNOWN)}); give the path of a UTF-8 text"
-        )
+        return _own_text(source), None
     for path in corpus_places(known.file_name):
         if path.is_file():
             data = path.read_bytes()
@@ -162,6 +170,27 @@ def _read(source: str) -> tuple[bytes, KnownCorpus | None]:
     if known.write:
         return _written(known.write(), known), known
     return _download(source, known).read_bytes(), known
+
+
+def _own_text(source: str) -> bytes:
+    """Read a text by its path. What is no plain file is refused unread: it may never end."""
+    try:
+        for path in (Path(source).expanduser(), ROOT / source):
+            if path.exists():
+                if not path.is_file():
+                    raise CorpusError(f"corpus.source: '{source}' is a folder or device; {_GIVE}")
+                if (size := path.stat().st_size) > LARGEST:
+                    raise CorpusError(f"{path.name}: {size:,} bytes are too many; take {LARGEST:,}")
+                return path.read_bytes() if size else b""  # 0 is also what a kernel's file says
+    except RuntimeError:  # of expanduser
+        raise CorpusError(f"corpus.source: '{source}' names no user's folder; {_GIVE}") from None
+    raise CorpusError(
+        f"corpus.source: '{source}' is neither a text file nor a known corpus "
+        f"({', '.join(KNOWN)}); {_GIVE}"
+    )
+
+
+_GIVE = "give the path of a UTF-8 text"
 
 
 def _written(text: str, known: KnownCorpus) -> bytes:
@@ -184,6 +213,7 @@ def _download(name: str, known: KnownCorpus) -> Path:
     try:
         import pooch  # only here: a Kaggle kernel without internet never needs it
 
+        pooch.get_logger().setLevel("WARNING")
         return Path(
             pooch.retrieve(
                 known.url, f"sha256:{known.sha256}", known.file_name, folder, progressbar=True
@@ -191,7 +221,7 @@ def _download(name: str, known: KnownCorpus) -> Path:
         )
     except Exception as error:
         reason = "wrong hash" if isinstance(error, ValueError) else type(error).__name__
-        raise CorpusError(
+        raise MissingCorpusError(
             f"{name}: not found and not downloaded ({reason}). Provide it in one of "
             f"three ways: put it at {shown(folder / known.file_name)} (from {known.url}); attach a "
             f"Kaggle input that holds {known.file_name}; or set corpus.source to a text file's path"

@@ -1,5 +1,6 @@
 """Reading parameters strictly: YAML without surprises, and errors that say how to mend them."""
 
+import errno
 import reprlib
 from difflib import get_close_matches
 from pathlib import Path
@@ -123,6 +124,22 @@ def _remedy(kind: str, value: Any, options: list[str]) -> str:
         written = f"{number:.0f}" if kind == "int_type" else yaml_number(number)
         return f" (YAML reads '{value}' as text; write {written})"
     return ""
+
+
+def explain_os(error: OSError) -> str:
+    """Say in one line what the machine refused, where, and what to do about it."""
+    where = f" ({error.filename})" if error.filename else ""
+    remedy = _OS_REMEDIES.get(error.errno or 0, "")
+    return f"{error.strerror or error}{where}{remedy}"
+
+
+_OS_REMEDIES = {
+    errno.ENOSPC: "; free some space and rerun, which continues",
+    errno.EDQUOT: "; free some space and rerun, which continues",
+    errno.EROFS: "; the repository must be writable, copy it elsewhere",
+    errno.EACCES: "; the repository must be writable, copy it elsewhere",
+    errno.EPERM: "; the repository must be writable, copy it elsewhere",
+}
 
 
 def yaml_number(number: float) -> str:

@@ -8,9 +8,7 @@ leaves a notebook whose cells all read `completed`, and a misspelt parameter onl
 import argparse
 import contextlib
 import os
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,10 +20,12 @@ from filelock import FileLock, Timeout
 from traitlets.config import Config
 
 from lib.study.config import Study, load_study
-from lib.study.errors import ConfigError, unknown
+from lib.study.errors import ConfigError, explain_os, unknown
 from lib.study.paths import NOTEBOOKS, ROOT, RUNS, executed_notebook, result_file, shown
 from lib.study.provenance import git_state
 from lib.study.standing import load_plan
+from lib.workflow import lifeline
+from lib.workflow.sockets import socket_folder
 
 START_ATTEMPTS = 3
 GPUS = "STUDY_GPUS"
@@ -108,22 +108,20 @@ def gpu() -> Iterator[str | None]:
 def _run_papermill(source: Path, output: Path, parameters: dict[str, Any]) -> str | None:
     """Execute; return None or what went wrong. Only a kernel that did not start is tried again."""
     for attempt in range(1, START_ATTEMPTS + 1):
-        # A socket folder of its own: over TCP, kernels started at once sometimes take one port.
-        sockets = tempfile.mkdtemp(prefix="k")
         try:
-            papermill.execute_notebook(
-                str(source),
-                str(output),
-                parameters,
-                kernel_name="python3",
-                progress_bar=False,
-                start_timeout=120,
-                autosave_cell_every=5,
-                cwd=str(ROOT),
-                config=Config(
-                    {"KernelManager": {"transport": "ipc", "ip": str(Path(sockets) / "k")}}
-                ),
-            )
+            # A socket folder of its own: over TCP, kernels started at once sometimes take one port.
+            with socket_folder() as sockets:
+                papermill.execute_notebook(
+                    str(source),
+                    str(output),
+                    parameters,
+                    kernel_name="python3",
+                    progress_bar=False,
+                    start_timeout=120,
+                    autosave_cell_every=5,
+                    cwd=str(ROOT),
+                    config=Config({"KernelManager": {"transport": "ipc", "ip": f"{sockets}/k"}}),
+                )
             return None
         except papermill.PapermillExecutionError as error:
             return f"{error.ename}: {error.evalue}"
@@ -131,8 +129,6 @@ def _run_papermill(source: Path, output: Path, parameters: dict[str, Any]) -> st
             if attempt == START_ATTEMPTS or _started(output):
                 return f"{type(error).__name__}: {error}"
             print(f"{source.stem}: kernel did not start ({error}); trying again", file=sys.stderr)
-        finally:
-            shutil.rmtree(sockets, ignore_errors=True)
     raise AssertionError("unreachable")
 
 
@@ -195,10 +191,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--arm", default="", help="02_train only")
     parser.add_argument("--seed", type=int, default=0, help="02_train only")
     options = parser.parse_args(arguments)
+    lifeline.hold_on()
     try:
         result = execute(options.notebook, load_study(options.study), options.arm, options.seed)
     except (ConfigError, ExecutionError) as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"error: {explain_os(error)}", file=sys.stderr)
         return 1
     print(shown(result))
     return 0

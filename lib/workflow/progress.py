@@ -3,6 +3,7 @@
 Snakemake runs in a process of its own, where the Snakefile attaches a `Recorder` to its log.
 """
 
+import contextlib
 import json
 import logging
 import subprocess
@@ -34,16 +35,18 @@ class Recorder(logging.Handler):
             case _:
                 return
         partial = self.file.with_suffix(".partial")
-        partial.write_text(json.dumps(self.progress), "utf-8")
-        partial.replace(self.file)
+        with contextlib.suppress(OSError):  # only a line on a terminal depends on it
+            partial.write_text(json.dumps(self.progress), "utf-8")
+            partial.replace(self.file)
 
 
 def follow(sweep: "subprocess.Popen[bytes]", file: Path) -> list[Path]:
     """Show on one line how far a sweep is, until it ends; return the logs of jobs that failed."""
-    start, told = time.monotonic(), ""
+    start, told, progress = time.monotonic(), "", START
     while True:
         ended = sweep.poll() is not None  # asked first: what is read then is the last word
-        progress = json.loads(file.read_text("utf-8")) if file.is_file() else START
+        with contextlib.suppress(FileNotFoundError):
+            progress = json.loads(file.read_text("utf-8"))
         done, total, elapsed = progress["done"], progress["total"], time.monotonic() - start
         steps = f"{done}/{total} steps done"
         if ended:

@@ -3,103 +3,177 @@
     ./run_all.sh [params/NAME.yaml …] [--jobs N] [any Snakemake flag]
 
 Without a study, `final` is run. A plain rerun continues whatever was stopped, however it was.
+What takes seconds to import is imported where it is used, after the command line was read.
 """
 
+import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
-from filelock import FileLock, Timeout
-
-from lib.analysis.runs import tidy
-from lib.analysis.tables import summary_table, takeaway
-from lib.data.corpus import CorpusError
-from lib.publish.archive import record_folder, results_file
-from lib.publish.site import main as build_record
 from lib.study.config import Study, load_study
-from lib.study.errors import ConfigError
+from lib.study.errors import explain_os
 from lib.study.paths import NOTEBOOKS, ROOT, RUNS, shown
 from lib.study.record import RunResult, status_of
-from lib.workflow.execution import GPUS
+from lib.workflow import lifeline, sockets
+from lib.workflow.command import Command, UsageError, parse
 from lib.workflow.progress import follow
-from lib.workflow.staleness import corpora_of, stale
 
-# Flags with which Snakemake tells something instead of running; its words then go to the terminal.
-_TELLING = {"-n", "--dry-run", "--dryrun", "--summary", "-D", "--dag", "--rulegraph", "--lint"}
+DEFAULT, EMBEDDED = "final", "final-embedded"
+"""The study that is run when none is named, and the one in its place where its text is missing."""
 STOPPED = 130
 """The status of a sweep that was interrupted, as shells say it."""
+PATIENCE = 5.0
+"""Seconds to wait for an earlier sweep that is ending."""
+FULL = 10**6
+"""Bytes: a disk with less is full."""
 
 
-def main(arguments: list[str]) -> int:
-    """Run the studies named first in `arguments`; the rest goes to Snakemake. Return its status."""
-    split = next((i for i, a in enumerate(arguments) if a.startswith("-")), len(arguments))
-    names, flags = arguments[:split] or ["final"], arguments[split:]
+class SweepError(RuntimeError):
+    """A sweep that cannot begin, or lost what it works in; the message says why."""
+
+
+def main(words: list[str]) -> int:
+    """Run the studies named in `words`; the rest goes to Snakemake. Return the status."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)  # SIGINT is off in a script's background
     try:
-        studies = [load_study(name) for name in names]
-        corpora = corpora_of(studies)  # once and in sight, should one have to be downloaded
-        outdated = [found for study in studies for found in stale(study, corpora)]
-    except (ConfigError, CorpusError) as error:
+        if "--snakemake-help" in words:
+            return subprocess.run([sys.executable, "-m", "snakemake", "--help"]).returncode
+        command = parse(words)
+        return _sweep(command)
+    except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    RUNS.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(RUNS / ".sweep.lock", timeout=0):
-            for result, why in outdated:
-                print(f"Stale: {shown(result)}: {why}")
-                if not _TELLING & set(flags):
-                    result.unlink()
-            return run(studies, flags)
-    except Timeout:
-        print("error: another sweep is running in this folder; wait for it", file=sys.stderr)
+    except SweepError as error:
+        print(f"error: {error}", file=sys.stderr)
         return 1
+    except OSError as error:
+        print(f"error: {explain_os(error)}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nstopped; a plain rerun continues", file=sys.stderr)
+        return STOPPED
 
 
-def run(studies: list[Study], flags: list[str]) -> int:
+def _sweep(command: Command) -> int:
+    from lib.workflow.preflight import PreflightError, ready
+    from lib.workflow.staleness import corpora_of, stale
+
+    try:
+        here = not {"profile", "executor"} & command.options
+        studies = ready(command.studies or [default_study()], here)
+    except PreflightError as error:
+        print(error, file=sys.stderr)
+        return 2
+    with only_sweep() as log:
+        sockets.remove_dead()
+        corpora = corpora_of(studies)
+        for result, why in [found for study in studies for found in stale(study, corpora)]:
+            print(f"Stale: {shown(result)}: {why}")
+            if not command.tells:
+                result.unlink()
+        return run(studies, command, log)
+
+
+def default_study() -> str:
+    """Name the study to run when none is named: `final`, or its counterpart on the embedded text
+    where its own is neither here nor to be downloaded."""
+    from lib.data.corpus import CorpusError, MissingCorpusError, load_corpus
+
+    try:
+        load_corpus(load_study(DEFAULT).corpus)
+    except MissingCorpusError as error:
+        print(error, file=sys.stderr)
+        print(f"Running {EMBEDDED} instead, the same study of the embedded text.", file=sys.stderr)
+        return EMBEDDED
+    except CorpusError:
+        pass  # said with all else that is wrong
+    return DEFAULT
+
+
+@contextmanager
+def only_sweep() -> Iterator[IO[bytes]]:
+    """Open the log of this sweep, and be the only one that has. All its processes inherit it, so
+    that the lock holds until the last of them has ended, also when the sweep itself was killed.
+
+    Raises SweepError naming the other sweep.
+    """
+    RUNS.mkdir(parents=True, exist_ok=True)
+    log, until = RUNS / "sweep.log", time.monotonic() + PATIENCE
+    with log.open("ab") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    other = log.read_text("utf-8", "replace").partition("\n")[0]
+                    raise SweepError(
+                        f"another sweep, or what is left of one, is running in this folder "
+                        f"({other}); wait for it to end"
+                    ) from None
+                time.sleep(0.1)
+        file.truncate(0)
+        file.write(f"process {os.getpid()}, since {time.strftime('%H:%M:%S')}\n".encode())
+        file.flush()
+        yield file
+
+
+def run(studies: list[Study], command: Command, log: IO[bytes]) -> int:
     """Call Snakemake over all studies, then print what came of each."""
-    gpus = gpu_names()
+    from lib.workflow.execution import GPUS
+
+    gpus, progress_file, flags = gpu_names(), RUNS / ".progress.json", command.flags
     # How many at once: what the user or a cluster's profile says, else one per GPU or core.
-    if not any(flag.startswith(("-j", "-c", "--jobs", "--cores", "--profile")) for flag in flags):
+    if not {"jobs", "cores", "profile"} & command.options:
         flags = ["--jobs", str(len(gpus) or os.cpu_count() or 1), *flags]
-    log, progress_file = RUNS / "sweep.log", RUNS / ".progress.json"
-    command = [sys.executable, "-m", "snakemake", "-s", str(NOTEBOOKS / "Snakefile")]
-    command += ["--directory", str(RUNS.parent), "--config"]
-    command += ["studies=" + ",".join(study.name for study in studies), f"progress={progress_file}"]
+    call = [sys.executable, "-m", "snakemake", "-s", str(NOTEBOOKS / "Snakefile")]
+    call += ["--directory", str(RUNS.parent), "--config"]
+    call += ["studies=" + ",".join(study.name for study in studies), f"progress={progress_file}"]
     # Snakemake's own lock would outlive a kill; ours does not, and each run has one of its own.
-    command += ["--nolock", "--rerun-incomplete", "--keep-going"]
-    command += ["--rerun-triggers", "mtime", "params", "input", *flags]
+    call += ["--nolock", "--rerun-incomplete", "--keep-going"]
+    call += ["--rerun-triggers", "mtime", "params", "input", *flags]
     environment = os.environ | {GPUS: ",".join(gpus), "PYTHONPATH": str(ROOT)}
-    if _TELLING & set(flags):
-        return subprocess.run(command, cwd=ROOT, env=environment).returncode
+    if command.tells:  # in its own words, to the terminal
+        return subprocess.run(call, env=environment).returncode
 
     progress_file.unlink(missing_ok=True)
-    with log.open("w", encoding="utf-8") as file:
-        sweep = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT
-        )
-        try:
-            failed = follow(sweep, progress_file)
-        except KeyboardInterrupt:
-            sweep.wait()
-            print("\nstopped; a plain rerun continues", file=sys.stderr)
-            return STOPPED
-    if not sweep.returncode:
+    with lifeline.start(call, environment, log) as snakemake:
+        failed = follow(snakemake, progress_file)
+    if not RUNS.is_dir() or not Path(log.name).is_file():
+        raise SweepError(f"{shown(RUNS)}/ was deleted while its studies ran; a rerun begins anew")
+    if not snakemake.returncode:
         for study in studies:
             summarise(study)
         for name in ("paper", "record"):
             if (said := RUNS / f"{name}.txt").is_file():
                 print(said.read_text("utf-8"), end="")
         return 0
+    _report(failed, Path(log.name))
+    return snakemake.returncode
+
+
+def _report(failed: list[Path], log: Path) -> None:
+    from lib.publish.site import main as build_record
+
     failed = [place for place in failed if place.is_file()]
     for place in failed:
         print(f"FAILED {place.relative_to(RUNS)}: {reason(place)}", file=sys.stderr)
     if not failed:
         print(log.read_text("utf-8")[-2000:], file=sys.stderr)
+    if shutil.disk_usage(RUNS).free < FULL:
+        raise SweepError(f"the disk that holds {shown(RUNS)}/ is full; free some space and rerun")
     print(f"Not everything ran; a rerun tries again. Log: {shown(log)}", file=sys.stderr)
     build_record([])  # it shows what failed
-    return sweep.returncode
 
 
 def gpu_names() -> list[str]:
@@ -115,6 +189,13 @@ def gpu_names() -> list[str]:
 
 def summarise(study: Study) -> None:
     """Print a finished study's table and where to read more."""
+    from lib.analysis.runs import tidy
+    from lib.analysis.tables import summary_table, takeaway
+    from lib.publish.archive import record_folder, results_file
+
+    if not results_file(study.name).is_file():  # --until and the like end before it is archived
+        print(f"{study.name}: not archived, as the flags ask for a part only")
+        return
     content = json.loads(results_file(study.name).read_text("utf-8"))
     runs = tidy(RunResult.model_validate(run) for run in content["runs"])
     print(f"\n{study.name}: {len(runs)} runs\n{summary_table(runs).T.to_string()}\n")

@@ -1,0 +1,110 @@
+"""The command line of a sweep: studies and flags in any order, each refused at once in one line.
+
+All flags are Snakemake's own; its parser knows them.
+"""
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from lib.study.errors import unknown
+from lib.study.paths import PARAMS
+
+COMMANDS = ("test", "verify", "paper", "record", "freeze")
+"""What `./run_all.sh` does beside running studies."""
+_OURS = {"snakefile", "directory", "config", "configfile", "replace_workflow_config", "touch"}
+"""Options that are not for users of a sweep, by their names in Snakemake's parser."""
+_TELLING = {
+    *("dryrun", "summary", "detailed_summary", "dag", "rulegraph", "filegraph", "d3dag", "lint"),
+    *("list_rules", "list_target_rules", "list_changes", "list_input_changes", "list_untracked"),
+    *("list_params_changes", "list_conda_envs", "print_compilation", "containerize", "report"),
+    *("archive", "cleanup_metadata", "unlock", "delete_all_output", "delete_temp_output"),
+}
+"""Options with which Snakemake tells or tidies something instead of running."""
+
+
+class UsageError(ValueError):
+    """A command line that cannot be followed; the message names the word and the remedy."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """What is asked for: names of studies, and flags for Snakemake."""
+
+    studies: list[str]
+    flags: list[str]
+    options: set[str]
+    """What the flags set, by the names in Snakemake's parser."""
+
+    @property
+    def tells(self) -> bool:
+        """Whether Snakemake is only asked to tell or tidy something."""
+        return bool(_TELLING & self.options)
+
+
+def parse(words: list[str]) -> Command:
+    """Tell studies from flags. Raises UsageError for a name that is neither, for a flag that does
+    not exist or is run_all.sh's own, and for a value that is missing or impossible."""
+    from snakemake.cli import get_argument_parser  # type: ignore[import-untyped]
+
+    parser = get_argument_parser()
+    parser.error = _refuse
+    known = sorted(path.stem for path in PARAMS.glob("*.yaml"))
+    studies: list[str] = []
+    flags: list[list[str]] = []
+    for word in words:
+        if word.startswith("-") and word != "--":
+            flags.append([word])
+        elif _is_study(word, known) and not (flags and _takes_a_name(parser, flags[-1][-1])):
+            studies.append(word)
+        elif flags:
+            flags[-1].append(word)
+        elif word != "--":
+            raise UsageError(f"study: {unknown(word, [*known, *COMMANDS])}")
+    options: set[str] = set()
+    for flag, *values in flags:
+        given, further = _given(parser, flag, values)
+        if further:
+            raise UsageError(f"study: {unknown(further[0], [*known, *COMMANDS])}")
+        options |= given
+    return Command(studies, [word for flag in flags for word in flag], options)
+
+
+def _is_study(word: str, known: list[str]) -> bool:
+    return word.endswith(".yaml") or Path(word).name in known
+
+
+def _takes_a_name(parser: argparse.ArgumentParser, flag: str) -> bool:
+    """Tell whether a flag's one value may look like a study's name."""
+    option = parser._option_string_actions.get(flag)
+    return option is not None and option.nargs is None and option.type in (None, Path)
+
+
+def _given(
+    parser: argparse.ArgumentParser, flag: str, values: list[str]
+) -> tuple[set[str], list[str]]:
+    """Return what one flag sets, and those of the words after it that are no values of it."""
+    text = " ".join([flag, *values])
+    try:
+        parsed, strange = parser.parse_known_args([flag, *values])
+    except Exception as error:  # Snakemake's own converters raise what they like
+        why = str(error).partition(": ")[2] or str(error) or type(error).__name__
+        raise UsageError(f"flag {text}: {why}; see ./run_all.sh --snakemake-help") from None
+    if strange:
+        hint = unknown(flag.partition("=")[0], list(parser._option_string_actions))
+        hint = hint if "did you mean" in hint else hint.partition(";")[0]
+        raise UsageError(f"flag {hint} (./run_all.sh --snakemake-help lists all)")
+    if any(count is not None and count < 1 for count in (parsed.jobs, parsed.cores)):
+        raise UsageError(f"flag {text}: give a number of 1 or more")
+    nothing = vars(parser.parse_args([]))
+    options = {name for name, value in vars(parsed).items() if value != nothing[name]}
+    if options & _OURS:
+        raise UsageError(f"flag {flag}: run_all.sh sees to that itself; leave it out")
+    if parsed.profile and not Path(parsed.profile).is_dir():
+        raise UsageError(f"flag {text}: there is no such folder; params/slurm is one")
+    return options - {"targets"}, parsed.targets or []
+
+
+def _refuse(message: str) -> NoReturn:
+    raise UsageError(message)

@@ -1,0 +1,51 @@
+"""What would stop a study later is found before anything trains, for all studies at once."""
+
+from collections.abc import Iterator
+
+from lib.analysis.findings import load_reported
+from lib.data.corpus import CorpusError, load_corpus
+from lib.run.machine import prepare
+from lib.study.config import Study, load_study
+from lib.study.errors import ConfigError
+from lib.study.standing import load_plan
+
+
+class PreflightError(ValueError):
+    """Studies that cannot be run; the message has a line for each thing wrong."""
+
+
+def ready(names: list[str], here: bool = True) -> list[Study]:
+    """Load the studies named and check all that they name: plan, reported numbers, corpora, and the
+    device, if they are to run `here`. Raises PreflightError listing everything wrong with them."""
+    studies, faults = [], []
+    for name in dict.fromkeys(names):
+        try:
+            studies.append(load_study(name))
+        except ConfigError as error:
+            faults.append(str(error))
+    for study in studies:
+        faults += [f"{study.name}.yaml: {fault}" for fault in _faults(study, here)]
+    if faults:
+        raise PreflightError("\n".join(f"error: {fault}" for fault in dict.fromkeys(faults)))
+    return studies
+
+
+def _faults(study: Study, here: bool) -> Iterator[str]:
+    for load in (load_plan, load_reported):
+        try:
+            load(study)
+        except ConfigError as error:
+            yield str(error)
+    configs = [arm.config for arm in study.arms()]
+    for corpus in {config.corpus for config in configs}:
+        try:
+            text = load_corpus(corpus)  # in sight, should it have to be downloaded
+            text.require_length(max(c.model.block_size for c in configs if c.corpus == corpus))
+        except CorpusError as error:
+            yield str(error)
+    if here:
+        for config in {(c.machine.device, c.training.precision): c for c in configs}.values():
+            try:
+                prepare(config)
+            except ConfigError as error:
+                yield str(error)
