@@ -81,6 +81,12 @@ class Corpus:
         return len(self.symbols)
 
     @property
+    def beginning(self) -> str:
+        """What stands before a text that has no context: a line break, or, where the training part
+        has none, the symbol that it begins with."""
+        return "\n" if "\n" in self.symbols else self.text[0]
+
+    @property
     def dev(self) -> Tensor:
         """The first half of the held-out part: choices are made here."""
         return self.heldout[: self.dev_length]

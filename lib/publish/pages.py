@@ -74,6 +74,7 @@ def notebook_html(path: Path) -> str:
         notebook = nbformat.read(path, as_version=4)
         _describe_figures(notebook)
         html, _ = _exporter().from_notebook_node(notebook)
+        html = html if notebook.cells else "<p>This notebook has no cells.</p>"
     except Exception as error:  # a file can be broken in any way, and the other pages are fine
         why = escape(f"{type(error).__name__}: {error}")
         html = f"<p>This file cannot be shown as a notebook. Reading it failed with {why}</p>"

@@ -28,9 +28,6 @@ from lib.data.suite import FEW_SHOT, ZERO_SHOT, read_suite
 from lib.run.model import GPT
 from lib.run.scoring import Likelihood, Question, score_questions
 
-BEGINNING = "\n"
-"""Stands for an empty context."""
-
 
 class CharacterLM(LM):
     """A GPT and the vocabulary of its corpus, as a language model of the harness.
@@ -72,7 +69,7 @@ class CharacterLM(LM):
         for request in requests:
             windows = get_rolling_token_windows(
                 self._encode(request.args[0]),
-                prefix_token=self._encode(BEGINNING)[0],
+                prefix_token=self._encode(self.corpus.beginning)[0],
                 max_seq_len=self.model.config.block_size,
                 context_len=1,
             )
@@ -93,7 +90,7 @@ class CharacterLM(LM):
 
     def _question(self, requests: list[Instance]) -> Question:
         """Encode the choices of one question, and shorten its context where it is too long."""
-        context = self._encode(requests[0].args[0] or BEGINNING)
+        context = self._encode(requests[0].args[0] or self.corpus.beginning)
         choices = [self._encode(request.args[1]) for request in requests]
         block_size = self.model.config.block_size
         for length in map(len, choices):

@@ -90,10 +90,10 @@ def write_json(path: Path, content: Any) -> None:
 
 def status_of(output: Path) -> dict[str, Any]:
     """Return an executed notebook's stamp: status (completed, failed, unfinished) and reason."""
+    unreadable = {"status": "unfinished", "reason": "no readable notebook"}
     try:
         metadata = json.loads(output.read_text("utf-8"))["metadata"]
-        killed = {"status": "unfinished", "reason": "killed"}
-        stamp: dict[str, Any] = metadata.get("study") or killed
+        stamp = metadata.get("study") or {"status": "unfinished", "reason": "killed"}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return {"status": "unfinished", "reason": "no readable notebook"}
-    return stamp
+        return unreadable
+    return stamp if isinstance(stamp, dict) and "status" in stamp else unreadable

@@ -169,7 +169,7 @@ def _report(failed: list[Path], log: Path) -> None:
     for place in failed:
         print(f"FAILED {place.relative_to(RUNS)}: {reason(place)}", file=sys.stderr)
     if not failed:
-        print(log.read_text("utf-8")[-2000:], file=sys.stderr)
+        print(f"error: Snakemake stopped with {reason(log)}", file=sys.stderr)
     if shutil.disk_usage(RUNS).free < FULL:
         raise SweepError(f"the disk that holds {shown(RUNS)}/ is full; free some space and rerun")
     print(f"Not everything ran; a rerun tries again. Log: {shown(log)}", file=sys.stderr)

@@ -152,6 +152,26 @@ def test_a_text_that_is_no_corpus_is_refused(
         from_text(content)
 
 
+@pytest.mark.parametrize(
+    ("line", "beginning"),
+    [
+        pytest.param("to be or not to be ", "t", id="no line break"),
+        pytest.param("a", "a", id="one symbol"),
+        pytest.param("\ufefftext\n", "\n", id="byte order mark"),
+        pytest.param("text\r\n\r\n", "\n", id="CRLF"),
+        pytest.param("a\0b\u2028\x85", "a", id="NUL and separators"),
+        pytest.param("👩‍👩‍👧‍👦 e\u0301", "👩", id="combining characters"),
+        pytest.param("\n", "\n", id="line breaks alone"),
+        pytest.param("x y " * 5000, "x", id="a long line"),
+    ],
+)
+def test_odd_texts_are_corpora(from_text: FromText, line: str, beginning: str) -> None:
+    corpus = from_text(line * 50)
+    assert corpus.text == line * 50
+    assert corpus.beginning == beginning
+    assert corpus.encode(corpus.beginning).shape == (1,)
+
+
 def test_twenty_characters_are_enough(from_text: FromText) -> None:
     corpus = from_text("é" * 20)
     assert [len(part) for part in (corpus.train, corpus.dev, corpus.test)] == [18, 1, 1]

@@ -1,5 +1,6 @@
 """What an executed notebook may bring onto a page."""
 
+import json
 import re
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pandas as pd
 import pytest
 
 from lib.publish.pages import notebook_html, sanitise
+from lib.study.record import status_of
 from tests.record.samples import HOSTILE, PIXEL, hostile_notebook, plain_notebook, write_notebook
 
 
@@ -92,3 +94,65 @@ def test_a_figure_is_described_by_the_heading_above_it(tmp_path: Path) -> None:
 def test_a_notebook_cut_short_is_said_to_be(text: str, tmp_path: Path) -> None:
     (tmp_path / "a.ipynb").write_text(text, "utf-8")
     assert "does not appear to be JSON" in notebook_html(tmp_path / "a.ipynb")
+
+
+def notebook(*cells: object, **fields: object) -> dict[str, object]:
+    return {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": list(cells)} | fields
+
+
+def code(**fields: object) -> dict[str, object]:
+    cell: dict[str, object] = {"cell_type": "code", "id": "a", "execution_count": 1, "source": "x"}
+    return cell | {"metadata": {}, "outputs": []} | fields
+
+
+def shows(**fields: object) -> dict[str, object]:
+    output = {"output_type": "display_data", "data": {"image/png": PIXEL}, "metadata": {}}
+    return notebook(code(outputs=[output | fields]))
+
+
+BROKEN: list[object] = [
+    *(notebook(cells=cells) for cells in (None, {}, "abc", [3], [None], [[]])),
+    *(notebook(code(outputs=outputs)) for outputs in (None, {}, ["x"], [None])),
+    *(notebook(code(source=source)) for source in (3, None, [["a"]], {})),
+    *(shows(**fields) for fields in ({"data": []}, {"metadata": None}, {"output_type": "odd"})),
+    shows(data={"text/html": 7}),
+    shows(metadata={"image/png": []}),
+    notebook(metadata=[]),
+    notebook(code(metadata=[])),
+    notebook(code(execution_count=float("nan"))),
+    notebook({"cell_type": "odd", "id": "a", "metadata": {}, "source": ""}),
+    notebook(nbformat=99),
+    notebook(nbformat="4"),
+    *([1], 3, None, "x"),
+]
+
+
+@pytest.mark.parametrize("content", BROKEN, ids=range(len(BROKEN)))
+def test_a_broken_notebook_becomes_a_page_that_says_so(content: object, tmp_path: Path) -> None:
+    (tmp_path / "a.ipynb").write_text(json.dumps(content), "utf-8")
+    assert "cannot be shown as a notebook. Reading it failed with" in notebook_html(
+        tmp_path / "a.ipynb"
+    )
+    assert status_of(tmp_path / "a.ipynb")["status"] == "unfinished"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (bytes(range(256)), "UnicodeDecodeError"),
+        (json.dumps(notebook()).encode("utf-16"), "UnicodeDecodeError"),
+        (b"[" * 100_000, "RecursionError"),
+        (b"\0" * 100, "does not appear to be JSON"),
+        (b'{"nbformat": 3, "nbformat_minor": 0, "metadata": {}, "worksheets": []}', "has no cells"),
+        (b'{"cells": []}', "has no cells"),
+    ],
+)
+def test_so_does_what_is_no_notebook(content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "a.ipynb").write_bytes(content)
+    assert message in notebook_html(tmp_path / "a.ipynb")
+
+
+@pytest.mark.parametrize("stamp", [3, "completed", [], ["status"], {"reason": "x"}])
+def test_an_odd_stamp_is_none(stamp: object, tmp_path: Path) -> None:
+    (tmp_path / "a.ipynb").write_text(json.dumps(notebook(metadata={"study": stamp})), "utf-8")
+    assert status_of(tmp_path / "a.ipynb")["status"] == "unfinished"

@@ -1,7 +1,9 @@
 """Studies as a user runs them: `./run_all.sh` in a copied tree."""
 
+import errno
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -16,6 +18,7 @@ from filelock import FileLock
 
 from lib.study.paths import ROOT
 from lib.study.record import status_of
+from lib.workflow import sweep
 from lib.workflow.sweep import gpu_names
 from tests.conftest import Tree
 
@@ -101,10 +104,10 @@ def test_a_changed_file_of_the_record_is_found(
 
 def test_two_sweeps_in_one_folder_are_prevented(smoke_tree: tuple[Tree, str]) -> None:
     tree = smoke_tree[0]
-    with FileLock(tree.root / "runs" / ".sweep.lock"):
+    with FileLock(tree.root / "runs" / "sweep.log"):
         status, text = tree.run_all("params/smoke.yaml")
     assert status == 1
-    assert "another sweep is running in this folder" in text
+    assert "another sweep, or what is left of one, is running in this folder" in text
 
 
 def test_a_bad_study_is_refused_at_once(tree: Tree) -> None:
@@ -123,6 +126,90 @@ def test_a_missing_corpus_is_said_once_before_anything_runs(tree: Tree) -> None:
     assert text.count("'nowhere.txt' is neither a text file nor a known corpus") == 1
 
 
+def test_without_its_text_the_embedded_study_runs_and_a_named_one_does_not(tree: Tree) -> None:
+    tree.environment |= {"HTTPS_PROXY": "http://127.0.0.1:9"}  # nobody answers there
+    status, text = tree.run_all("-n")
+    assert status == 0, text
+    missing, instead = text.splitlines()[:2]
+    assert missing.startswith("tinyshakespeare: not found and not downloaded (ProxyError). Provide")
+    assert instead == "Running final-embedded instead, the same study of the embedded text."
+    assert re.search(r"train +15", text)
+    status, text = tree.run_all("final", "-n")
+    assert status == 2
+    assert text == f"error: final.yaml: {missing}\n"
+
+
+def test_texts_of_different_vocabularies_are_a_factor(tree: Tree) -> None:
+    (tree.root / "line.txt").write_text("all work and no play. " * 800, "utf-8")
+    random_text = random.Random(0).choices("äöü🌍e\u0301\0\r", k=9000)
+    (tree.root / "odd.txt").write_text("".join(random_text), "utf-8", newline="")
+    factors = {
+        "model.embedding_norm": ["none", "layernorm"],
+        "corpus.source": ["line.txt", "odd.txt"],
+    }
+    tree.write_study("own", corpus={}, factors=factors)
+    status, text = tree.run_all("own")
+    assert status == 0, text
+    runs = [
+        result(tree, "own", f"{norm},source={name}")
+        for name in ("line.txt", "odd.txt")
+        for norm in ("none", "layernorm")
+    ]
+    vocabularies = [len({*"all work and no play. "}), len({*"äöü🌍e\u0301\0\r"})]
+    assert [run["initial_weights"] for run in runs[::2]] == [
+        r["initial_weights"] for r in runs[1::2]
+    ]
+    assert runs[0]["initial_weights"] != runs[2]["initial_weights"]
+    difference = runs[2]["parameters"] - runs[0]["parameters"]
+    assert difference == 16 * (vocabularies[1] - vocabularies[0])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["paper", "x"], "paper takes nothing more, and there is 'x'"),
+        (["record", "--open"], "record takes nothing more, and there is '--open'"),
+        (["verify", "--all"], "verify takes names of studies, not '--all'"),
+        (["tset"], "study: 'tset' is unknown; did you mean 'test'?"),
+    ],
+)
+def test_a_wrong_word_is_answered_in_one_line(words: list[str], message: str, tree: Tree) -> None:
+    assert tree.run_all(*words) == (2, f"error: {message}\n")
+
+
+def test_odd_surroundings_do_not_matter(tree: Tree) -> None:
+    tree.environment |= {"PYTHONSAFEPATH": "1", "PYTHONPATH": "/nowhere", "HOME": "/dev/null"}
+    status, text = tree.run_all("smoke", "-n")
+    assert status == 0, text
+    assert text.startswith("HOME is no folder that can be written; using runs/.home\n")
+    del tree.environment["HOME"]
+    assert tree.run_all("smoke", "-n")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (
+            errno.ENOSPC,
+            "No space left on device (runs); free some space and rerun, which continues",
+        ),
+        (errno.EROFS, "Read-only file system (runs); the repository must be writable, copy it"),
+    ],
+)
+def test_a_full_or_read_only_disk_is_said_to_be(
+    number: int, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number), "runs")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    assert sweep.main(["smoke"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {message}")
+    assert said.count("\n") == 1
+
+
 def test_a_dry_run_tells_and_runs_nothing(tree: Tree) -> None:
     status, text = tree.run_all("params/smoke.yaml", "-n")
     assert status == 0
@@ -131,16 +218,18 @@ def test_a_dry_run_tells_and_runs_nothing(tree: Tree) -> None:
 
 
 def test_a_failed_run_keeps_its_notebook_and_the_others_finish(tree: Tree) -> None:
-    tree.write_study("mixed", factors={"model.block_size": [16, 60_000]})
+    tree.write_study("mixed", factors={"model.block_size": [16, 24]})
+    model = tree.root / "lib/run/model.py"
+    broken = "config.n_head if config.block_size == 16 else broken"
+    model.write_text(model.read_text("utf-8").replace("config.n_head\n", f"{broken}\n", 1), "utf-8")
     status, text = tree.run_all("params/mixed.yaml")
     assert status != 0
-    assert "FAILED mixed/block_size=60000/seed-0/02_train.ipynb: CorpusError" in text
-    assert "block_size 60000 needs 60001" in text
-    kept = nbformat.read(tree.run_folder("mixed", "block_size=60000") / "02_train.ipynb", 4)
+    assert "FAILED mixed/block_size=24/seed-0/02_train.ipynb: NameError: name 'broken'" in text
+    kept = nbformat.read(tree.run_folder("mixed", "block_size=24") / "02_train.ipynb", 4)
     assert any(o.output_type == "error" for c in kept.cells for o in c.get("outputs", []))
     assert result(tree, "mixed", "block_size=16")["status"] == "completed"
     assert not (tree.root / "papers/embedding-norm/record/mixed").exists()
-    page = tree.root / "papers/embedding-norm/site/mixed/block_size=60000/seed-0.html"
+    page = tree.root / "papers/embedding-norm/site/mixed/block_size=24/seed-0.html"
     assert '<span class="stamp failed">failed</span>' in page.read_text("utf-8")
 
 

@@ -1,0 +1,129 @@
+"""What would stop a study is found before anything trains, for all studies at once."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lib.study.config import Study
+from lib.workflow.preflight import PreflightError, ready
+from tests.conftest import TINY
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of parameter files, and the working folder."""
+    for module in ("config", "paths"):
+        monkeypatch.setattr(f"lib.study.{module}.PARAMS", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(folder: Path, name: str, **content: object) -> None:
+    text = yaml.safe_dump(TINY | {"name": name, "seeds": [0]} | content)
+    (folder / f"{name}.yaml").write_text(text, "utf-8")
+
+
+def faults(*names: str) -> list[str]:
+    with pytest.raises(PreflightError) as error:
+        ready(list(names))
+    return str(error.value).split("\n")
+
+
+def test_sound_studies_are_returned_each_once(folder: Path) -> None:
+    write(folder, "one")
+    write(folder, "two")
+    studies = ready(["one", "params/two.yaml", "one"])
+    assert [study.name for study in studies] == ["one", "two"]
+    assert all(isinstance(study, Study) for study in studies)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"plan": "absent.yaml"}, "plan: there is no params/absent.yaml; name an existing plan"),
+        ({"plan": "broken.yaml"}, "broken.yaml must hold fields"),
+        ({"reported": "absent.yaml"}, "reported: there is no papers/embedding-norm/absent.yaml"),
+        ({"machine": {"device": "mps"}}, "machine.device: 'mps' does not work on this machine"),
+        (
+            {"corpus": "absent.txt"},
+            "corpus.source: 'absent.txt' is neither a text file nor a ",
+        ),
+        ({"corpus": "~nobody-at-all/a.txt"}, "corpus.source: '~nobody-at-all/a.txt' names no user"),
+        ({"corpus": "/dev/zero"}, "corpus.source: '/dev/zero' is a folder or device; give"),
+        ({"corpus": "fifo"}, "corpus.source: 'fifo' is a folder or device; give the path"),
+        ({"corpus": "socket"}, "corpus.source: 'socket' is a folder or device; give the path"),
+        ({"corpus": "folder"}, "corpus.source: 'folder' is a folder or device; give the path"),
+        ({"corpus": "empty.txt"}, "empty.txt: empty or too short: 0 characters"),
+        ({"corpus": "/proc/kmsg"}, "kmsg: empty or too short: 0 characters"),
+        ({"corpus": "large.txt"}, "large.txt: 2,000,000,000 bytes are too many"),
+        ({"corpus": "latin.txt"}, "latin.txt: not UTF-8 at byte 0; convert it"),
+        ({"corpus": "wide.txt"}, "wide.txt: not UTF-8 at byte 0; convert it"),
+        ({"corpus": "x" * 300}, f"corpus.source: '{'x' * 300}' cannot be read: File name too long"),
+        ({"corpus": "loop"}, "corpus.source: 'loop' is neither a text file nor a known corpus"),
+        ({"corpus": "short.txt"}, "short.txt: too short: the dev part has 5 characters and"),
+        (
+            {"corpus": {"source": "synthetic", "fraction": 1e-5}},
+            "synthetic: too short: the train part has 9 characters and model.block_size 16",
+        ),
+        (
+            {"factors": {"model.block_size": [8, 60_000]}},
+            "synthetic: too short: the train part has 19800 characters and model.block_size 60000",
+        ),
+    ],
+)
+def test_trouble_is_found_early_and_never_hides_anothers(
+    content: dict[str, object], message: str, folder: Path
+) -> None:
+    (folder / "broken.yaml").write_text("[]")
+    (folder / "folder").mkdir()
+    (folder / "empty.txt").touch()
+    with (folder / "large.txt").open("w") as file:
+        file.truncate(2 * 10**9)
+    (folder / "latin.txt").write_bytes("é\n".encode("latin-1") * 100)
+    (folder / "wide.txt").write_bytes("é\n".encode("utf-16") * 100)
+    (folder / "short.txt").write_text("a" * 100)
+    (folder / "loop").symlink_to("loop")
+    os.mkfifo(folder / "fifo")
+    write(folder, "tried", **content)
+    write(folder, "other", training={"iteration": 1})
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind("socket")
+        found = faults("other", "tried", "nosuch")
+    assert found[0].startswith("error: other.yaml: training.iteration: 'iteration' is unknown")
+    assert found[1].startswith("error: study: 'nosuch' is unknown")
+    assert found[2].startswith(f"error: tried.yaml: {message}")
+    assert len(found) == 3
+
+
+def test_all_that_is_wrong_with_a_study_is_said(folder: Path) -> None:
+    write(
+        folder, "bad", plan="a.yaml", reported="b.yaml", corpus="c.txt", machine={"device": "mps"}
+    )
+    assert [fault.split()[2] for fault in faults("bad")] == [
+        "plan:",
+        "reported:",
+        "corpus.source:",
+        "machine.device:",
+    ]
+
+
+def test_a_clusters_device_is_not_sought_here(folder: Path) -> None:
+    write(folder, "far", machine={"device": "mps"})
+    assert [study.name for study in ready(["far"], here=False)] == ["far"]
+
+
+def test_a_file_that_may_not_be_read_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "secret.txt").write_text("a" * 1000)
+    write(folder, "bad", corpus="secret.txt")
+
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    (fault,) = faults("bad")
+    assert "corpus.source: 'secret.txt' cannot be read: Permission denied" in fault
