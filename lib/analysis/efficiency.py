@@ -31,7 +31,8 @@ def efficiency_table(runs: pd.DataFrame, curve: pd.DataFrame, alpha: float) -> p
     """One row per arm beside its baseline: tokens needed relative to the baseline's, for the loss
     that both reach in a seed: the worse of their two final ones. Below 1: the arm saves
     tokens. Geometric mean over seeds with its t interval (on logarithms) and p; and in how many
-    seeds the arm reached the baseline's final loss at all. Pairs with a diverged run drop out."""
+    seeds the arm reached the baseline's final loss at all. Pairs with a diverged run drop out, and
+    those in which the untrained model has that loss already."""
     losses = {
         key: part.set_index("step")["dev_loss"].sort_index()
         for key, part in curve.groupby(["arm", "seed"])
@@ -46,7 +47,10 @@ def efficiency_table(runs: pd.DataFrame, curve: pd.DataFrame, alpha: float) -> p
                 continue
             own, other = losses[arm, seed], losses[baseline, seed]
             common = max(own.iloc[-1], other.iloc[-1])
-            logs.append(np.log(first_reached(own, common) / first_reached(other, common)))
+            needed = first_reached(own, common), first_reached(other, common)
+            if min(needed) == 0:  # training that only made it worse has no ratio
+                continue
+            logs.append(np.log(needed[0] / needed[1]))
             reached += int(own.min() <= other.iloc[-1])
         test = t_test(logs, alpha)
         rows.append(

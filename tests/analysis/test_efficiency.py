@@ -57,6 +57,12 @@ def test_a_diverged_run_leaves_its_pair_out() -> None:
     assert efficiency_table(runs, curve, 0.05).iloc[0]["n"] == 1
 
 
+def test_a_pair_that_training_made_worse_is_left_out() -> None:
+    row = efficiency_table(*study({0: 2.0, 1: -0.5}), 0.05).iloc[0]
+    assert row["n"] == 1
+    assert row["token_ratio"] == pytest.approx(1 / 2.0)
+
+
 def test_budgets_are_points_of_the_curve() -> None:
     table = budget_table(*study({0: 0.5, 1: 0.8}), 0.05).set_index("steps")
     assert table.index.tolist() == [100, 150, 300]

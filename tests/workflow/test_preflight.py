@@ -15,8 +15,8 @@ from tests.conftest import TINY
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of parameter files, and the working folder."""
-    for module in ("config", "paths"):
-        monkeypatch.setattr(f"lib.study.{module}.PARAMS", tmp_path)
+    monkeypatch.setattr("lib.study.config.PARAMS", tmp_path)
+    monkeypatch.setattr("lib.study.plan.PLANS", tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -43,7 +43,10 @@ def test_sound_studies_are_returned_each_once(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"plan": "absent.yaml"}, "plan: there is no params/absent.yaml; name an existing plan"),
+        (
+            {"plan": "absent.yaml"},
+            "plan: there is no params/plans/absent.yaml; name an",
+        ),
         ({"plan": "broken.yaml"}, "broken.yaml must hold fields"),
         ({"reported": "absent.yaml"}, "reported: there is no papers/embedding-norm/absent.yaml"),
         ({"machine": {"device": "mps"}}, "machine.device: 'mps' does not work on this machine"),
