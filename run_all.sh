@@ -14,15 +14,14 @@ usage() {
     Run the tests: those that take seconds, the usual ones, or every one.
 ./run_all.sh verify [NAME …] [--redraw] [--retrain N | STUDY/ARM/SEED …]
     Compute every published number again from the record; execute 01 and 04 again; train runs again.
-./run_all.sh freeze PLAN               Fix the studies of a plan in params/plans/ and draw their seeds.
+./run_all.sh freeze PLAN               Fix the studies of a plan (params/plans/), draw their seeds.
 ./run_all.sh paper                     Build the paper from the results, as PDF and LaTeX.
 ./run_all.sh record                    Build the lab record, the site of all studies and runs.
 ./run_all.sh --help                    This text.
 
 Studies and flags come in any order. --jobs is the number of runs side by side (default: one per
-GPU, else one per core). Useful Snakemake flags: -n (only tell what would run), --forcerun train
-(execute the training notebooks again, from their checkpoints), --profile params/slurm (a cluster);
---snakemake-help lists them all. Ctrl-C stops everything; a plain rerun continues.
+GPU, else one per core). Useful Snakemake flags: -n (only tell what would run), --profile
+params/slurm (a cluster); --snakemake-help lists them all. Ctrl-C stops everything; a plain rerun continues.
 Without an active environment, one is made in .venv.
 TEXT
 }
