@@ -732,5 +732,31 @@ def test_a_forgery_of_texts_is_named(name: str, forger: Forger, verifier: Verifi
     assert re.search(words, said), said
 
 
+def test_weights_forged_alike_everywhere_are_found_by_training_again(forger: Forger) -> None:
+    forger.in_run(put("0" * 64, "final_weights"))
+    forger.seal()
+    words = ("verify", STUDY, "--retrain", f"{STUDY}/none/0", f"{STUDY}/none/1")
+    status, said = forger.tree.run_all(*words)
+    assert status == 1, said
+    assert "files verified" in said  # no record can show it
+    assert f"{STUDY}/none/0, trained again and compared to the bit: final_weights differ" in said
+    assert f"{STUDY}/none/1: trained again, equal to the bit" in said
+
+
+def test_a_picture_that_does_not_show_its_data_is_found_by_drawing_it(
+    forger: Forger, verifier: Verifier
+) -> None:
+    status, said = verifier(STUDY, "--redraw")
+    assert status == 0, said
+    figures = forger.paper / "figures" / STUDY
+    shutil.copyfile(figures / "inside.png", figures / "trend.png")
+    forger.in_notebook(forger.record / "01_data.ipynb", printed("text", "SHA-256", "SHA-255"))
+    forger.seal()
+    status, said = verifier(STUDY, "--redraw")
+    assert status == 1, said
+    assert "of 01_data.ipynb shows what executing it does not" in said
+    assert "figure trend.png is not what 04_figures draws" in said
+
+
 def test_there_are_forgeries_enough() -> None:
     assert len(FORGERIES) + len(TEXTS) >= 40

@@ -1,0 +1,50 @@
+"""The root of the record, and the rules of the first records."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lib.publish import archive, first_rules, verify
+from lib.publish.archive import read_index, results_file, root_hash, verdict_file
+from lib.publish.first_rules import wrong_contrasts
+from lib.study.paths import PAPER, ROOT
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", PAPER / "paper.tex"], ids=lambda p: p.name)
+def test_the_root_stands_in_the_texts(path: Path) -> None:
+    assert root_hash() in path.read_text("utf-8")
+
+
+def test_the_root_covers_every_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, index = root_hash(), read_index()
+    for study in index:
+        changed = index | {study: index[study] | {"manifest": "0" * 64}}
+        monkeypatch.setattr(archive, "read_index", lambda changed=changed: changed)
+        assert root_hash() != before
+
+
+def test_every_record_is_in_the_index_and_the_other_way_round() -> None:
+    assert set(verify.recorded_studies()) - {archive.SCRATCH} == set(read_index())
+
+
+def test_a_record_that_is_missing_is_named() -> None:
+    _, faults = verify.verify("nowhere")
+    assert faults == ["papers/embedding-norm/record/nowhere/MANIFEST.sha256 is missing"]
+
+
+@pytest.mark.parametrize("name", ["mean_delta", "sd_delta", "t_low", "t_p", "p_holm", "mean_arm"])
+def test_a_statistic_of_the_first_records_that_does_not_follow_is_named(name: str) -> None:
+    runs = json.loads(results_file("confirmatory").read_text("utf-8"))["runs"]
+    verdict = json.loads(verdict_file("confirmatory").read_text("utf-8"))
+    assert list(wrong_contrasts(runs, verdict)) == []
+    row = next(row for row in verdict["contrasts"] if row["family"])
+    row[name] *= 1 + 1e-6
+    place = f"{row['arm']} - {row['baseline']} in {row['measure']}: {name}"
+    assert place in list(wrong_contrasts(runs, verdict))
+
+
+def test_no_other_record_may_claim_the_first_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert verify.verify("horizon") == ("the first rules", [])
+    monkeypatch.setitem(first_rules.MANIFESTS, "horizon", "0" * 64)
+    assert verify.verify("horizon")[1]
