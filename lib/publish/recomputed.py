@@ -64,6 +64,11 @@ def wrong_measures(study: str, run: Run) -> Iterator[str]:
     ):
         yield f"{len(trace)} of {asked} steps, {run['status']}, diverged at {run['diverged_at']}"
     yield from _wrong_tables(run["tables"], raw)
+    for row in run["tables"].get("temperatures", []):
+        fitted = row["temperature"] == run["measures"]["temperature"]
+        for name in ("nll", "ece") if fitted else ():
+            if not close(row[name], run["measures"][f"{name}_test_tempered"]):
+                yield f"{name} at the fitted temperature is not {name}_test_tempered"
     if len(items):
         yield from _wrong_items(study, run, items)
 

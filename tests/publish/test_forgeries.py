@@ -441,8 +441,12 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
     "a table of lengths": (
         lambda f: f.in_run(scaled("tables", "lengths", "0", "loss")), "the loss at length 16"
     ),
+    "a measure without sums and its table apart": (
+        lambda f: f.in_run(scaled("measures", "nll_test_tempered")),
+        "nll at the fitted temperature is not nll_test_tempered",
+    ),
     "a table without a raw file": (
-        lambda f: f.in_run(scaled("tables", "temperatures", "0", "nll", by=1.1)),
+        lambda f: f.in_run(scaled("tables", "temperatures", "8", "nll", by=1.1)),
         "figure calibration was drawn from other data",
     ),
     "the summary": (
