@@ -3,8 +3,6 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
-TORCH="torch==2.13.0" # not in the lock: which build is right depends on the machine
-
 usage() {
   cat <<'TEXT'
 ./run_all.sh [params/NAME.yaml …] [--jobs N] [any Snakemake flag]
@@ -29,6 +27,15 @@ TEXT
 fail() {
   echo "error: $1" >&2
   exit "${2:-1}"
+}
+
+# Install torch, whose build depends on the machine, by hash where it comes from PyPI or is the CPU
+# build of the lock; then what that build needs. Another index has hashes of its own.
+install_torch() {
+  if [[ -z "${PIP_INDEX_URL:-}${PIP_EXTRA_INDEX_URL:-}" ]]; then
+    python -m pip install --quiet --no-deps --require-hashes -r requirements-torch.lock
+  fi
+  python -m pip install --quiet "$(grep -o '^torch==[0-9.]*' requirements-torch.lock)"
 }
 
 # Install what the lock says, once per lock.
@@ -62,7 +69,7 @@ set_up() {
       fail "the environment $(python -c 'import sys; print(sys.prefix)') has no pip; add it, or use another"
     echo "Installing torch and the packages of requirements.lock"
     python -c 'import torch; assert tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 10)' 2>/dev/null ||
-      python -m pip install --quiet "$TORCH"
+      install_torch
     python -m pip install --quiet --no-deps --require-hashes -r requirements.lock
     cp requirements.lock "$stamp"
   fi
@@ -88,7 +95,10 @@ case "${1:-}" in
   verify)
     shift
     for word in "$@"; do
-      [[ "$word" != -* ]] || fail "verify takes names of studies, not '$word'" 2
+      case "$word" in
+        --redraw | --retrain) ;;
+        -*) fail "verify takes names of studies, --redraw and --retrain, not '$word'" 2 ;;
+      esac
     done
     set_up
     [[ " $* " == *" --retrain "* ]] && exec python -m lib.workflow.retrain "$@"

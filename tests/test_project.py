@@ -58,6 +58,7 @@ def test_gitignore_swallows_no_code():
 def test_the_top_level_holds_what_the_project_fixes():
     allowed = {"notebooks", "lib", "params", "papers", "tests", "environment.yml", "run_all.sh"}
     allowed |= {"README.md", "CONTRIBUTING.md", "LICENSE", "pyproject.toml", "requirements.lock"}
+    allowed |= {"requirements-torch.lock"}
     top = {name.partition("/")[0] for name in tracked()}
     assert {name for name in top if not name.startswith(".")} == allowed
 

@@ -169,7 +169,7 @@ def test_texts_of_different_vocabularies_are_a_factor(tree: Tree) -> None:
     [
         (["paper", "x"], "paper takes nothing more, and there is 'x'"),
         (["record", "--open"], "record takes nothing more, and there is '--open'"),
-        (["verify", "--all"], "verify takes names of studies, not '--all'"),
+        (["verify", "--all"], "verify takes names of studies, --redraw and --retrain, not '--all'"),
         (["tset"], "study: 'tset' is unknown; did you mean 'test'?"),
     ],
 )
