@@ -30,7 +30,7 @@ from IPython.display import display
 
 from lib.analysis.tables import readable, run_takeaway
 from lib.data.corpus import load_corpus
-from lib.data.suite import suite_hash
+from lib.data.suite_files import suite_hash
 from lib.figures.training import show_measurement, show_training
 from lib.run.machine import random_stream
 from lib.run.measure import measure, write_result

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from lib.data.corpus import TOKEN_CLASSES, Corpus, load_corpus, token_class
-from lib.data.suite import prepare_suite, read_suite
+from lib.data.suite_files import prepare_suite, read_suite
 from lib.study.config import Study
 from lib.study.fields import CorpusConfig
 

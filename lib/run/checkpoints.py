@@ -73,15 +73,17 @@ def save(checkpoint: Checkpoint, folder: Path) -> None:
         shutil.rmtree(former)
 
 
-def load(folder: Path, asked: Provenance) -> Checkpoint | None:
-    """Read the last sound checkpoint in `folder` that belongs to the weights asked for; None when
-    there is none. Those passed over are set aside, each named on one line."""
+def load(folder: Path, asked: Provenance, model: dict[str, Tensor]) -> Checkpoint | None:
+    """Read the last sound checkpoint in `folder` that belongs to the weights asked for, those of
+    this model (its state dict); None when there is none. Those passed over are set aside, each
+    named on one line."""
     if folder.exists() and not folder.is_dir():
         _set_aside(folder, "damaged", "it is no folder")
     for path in reversed(_checkpoints(folder)):
         try:
             checkpoint = _read(path)
             _require_agreement(checkpoint, path.name)
+            _require_shapes(checkpoint.weights, model)
         except DamagedError as error:
             _set_aside(path, "damaged", str(error))
         except Exception as error:  # whatever a reader raises over a file that is no such file
@@ -133,6 +135,11 @@ def _require_agreement(checkpoint: Checkpoint, name: str) -> None:
     evaluated = {*range(0, step + 1, parameters["evaluation"]["interval"]), *([step] * bool(last))}
     if [row["step"] for row in checkpoint.curve] != sorted(evaluated):
         raise DamagedError(f"its curve does not hold every evaluation up to step {step}, each once")
+
+
+def _require_shapes(weights: dict[str, Tensor], model: dict[str, Tensor]) -> None:
+    if {n: w.shape for n, w in weights.items()} != {n: w.shape for n, w in model.items()}:
+        raise DamagedError("its weights are not of this model's shapes")
 
 
 def _set_aside(path: Path, why: Literal["damaged", "foreign"], reason: str) -> None:

@@ -24,7 +24,8 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from scipy.special import softmax
 
 from lib.data.corpus import Corpus
-from lib.data.suite import FEW_SHOT, ZERO_SHOT, read_suite
+from lib.data.suite import FEW_SHOT, ZERO_SHOT
+from lib.data.suite_files import read_suite
 from lib.run.model import GPT
 from lib.run.scoring import Likelihood, Question, score_questions
 
@@ -139,7 +140,7 @@ class SuiteResult:
 
 
 def evaluate_suite(model: GPT, corpus: Corpus, folder: Path) -> SuiteResult:
-    """Ask a model every question of the suite that `lib.data.suite.write_suite` wrote to `folder`.
+    """Ask a model every question of the suite that `lib.data.suite_files` wrote to `folder`.
 
     Raises ValueError without a suite, and for one of another corpus or a longer `block_size`.
     """

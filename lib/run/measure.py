@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from lib.data.corpus import Corpus
-from lib.data.suite import prepare_suite
+from lib.data.suite_files import prepare_suite
 from lib.run.calibration import Predictions, calibrate, reliability_diagram_of
 from lib.run.diagnostics import logit_quantiles, norm_by_token_class
 from lib.run.evaluation import (
@@ -62,7 +62,7 @@ def measure(
 ) -> Measurement:
     """Measure a trained run on held-out text. The task suite is found, or made, under `suites`.
 
-    A diverged run has only its training throughput: its other numbers would describe ruins.
+    Of a diverged run only the training throughput is measured: its weights give no probabilities.
     """
     result = Measurement()
     trace = trained.trace

@@ -248,7 +248,7 @@ class _Run:
 
     def load(self) -> bool:
         """Take up the last sound checkpoint; return whether there was one."""
-        checkpoint = checkpoints.load(self.folder, self.provenance)
+        checkpoint = checkpoints.load(self.folder, self.provenance, self.model.state_dict())
         if checkpoint is None:
             return False
         state = checkpoint.state

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from lib.data.corpus import CorpusError, load_corpus
-from lib.data.suite import suite_hash
+from lib.data.suite_files import suite_hash
 from lib.study.config import Study, load_study
 from lib.study.digests import measuring_digest, training_digest
 from lib.study.errors import ConfigError, read_yaml

@@ -4,22 +4,14 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lib.data.corpus import Corpus, load_corpus
-from lib.data.suite import (
-    FEWEST_ITEMS,
-    LeakageFilter,
-    Suite,
-    build_suite,
-    prepare_suite,
-    read_suite,
-    write_suite,
-)
+from lib.data.suite import FEWEST_ITEMS, LeakageFilter, Suite, build_suite
+from lib.data.suite_files import write_suite
 from lib.data.tasks import CONTEXT, N_CHOICES, RULES, Lexicon, Passage
 from lib.study.fields import CorpusConfig
 from lib.study.paths import ROOT
@@ -280,19 +272,3 @@ def test_no_suite_is_made_of_no_questions(corpus: Corpus) -> None:
     suite = build_suite(corpus, 0, 128)
     assert (suite.tasks, list(suite.left_out)) == ([], ["all tasks"])
     assert suite.table().empty
-
-
-def test_a_suite_is_made_once_and_another_text_has_another(corpus: Corpus, tmp_path: Path) -> None:
-    folder = prepare_suite(corpus, 50, 48, tmp_path)
-    written = (folder / "suite.json").stat().st_mtime_ns
-    assert prepare_suite(corpus, 50, 48, tmp_path) == folder
-    assert (folder / "suite.json").stat().st_mtime_ns == written
-    assert prepare_suite(corpus, 50, 64, tmp_path) != folder
-    edited = replace(corpus, sha256="e" * 64)
-    assert prepare_suite(edited, 50, 48, tmp_path) != folder
-    assert read_suite(folder)["corpus_sha256"] == corpus.sha256
-
-
-def test_a_folder_without_a_suite_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="holds no suite"):
-        read_suite(tmp_path)

@@ -358,8 +358,20 @@ def test_a_checkpoint_comes_back_as_it_was_saved(
     weights = {"w": torch.randn(2, 3)}
     provenance = begun(tiny, corpus)
     save(Checkpoint(provenance, weights, state, rows, curve), tmp_path)
-    loaded = load(tmp_path, provenance)
+    loaded = load(tmp_path, provenance, weights)
     assert loaded is not None
     assert (loaded.provenance, loaded.trace, loaded.curve) == (provenance, rows, curve)
     assert torch.equal(loaded.weights["w"], weights["w"])
     np.testing.assert_equal(loaded.state["numbers"].tolist(), [0, 1, 2])
+
+
+def test_weights_of_another_shape_are_set_aside(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However well its hashes agree."""
+    provenance = begun(tiny, corpus)
+    curve: list[dict[Any, Any]] = [{"step": 0}]
+    save(Checkpoint(provenance, {"w": torch.ones(2)}, {"step": 0, "diverged_at": None}, [], curve),
+         tmp_path)  # fmt: skip
+    assert load(tmp_path, provenance, {"w": torch.ones(3)}) is None
+    assert "its weights are not of this model's shapes" in capsys.readouterr().out

@@ -11,7 +11,8 @@ from sklearn.metrics import brier_score_loss
 
 import lib.run.harness
 from lib.data.corpus import Corpus, CorpusError
-from lib.data.suite import Suite, build_suite, write_suite
+from lib.data.suite import Suite, build_suite
+from lib.data.suite_files import write_suite
 from lib.run.evaluation import perplexity, score
 from lib.run.harness import CharacterLM, SuiteResult, evaluate_suite
 from lib.run.model import GPT

@@ -1,0 +1,130 @@
+"""The task suite as the LM-Eval harness reads it: written once, hashed, made anew when damaged."""
+
+import hashlib
+import json
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import yaml
+from filelock import FileLock
+
+from lib.data.corpus import Corpus
+from lib.data.suite import DELIMITER, FEW_SHOT, ZERO_SHOT, Suite, Task, build_suite
+from lib.study.fields import RunConfig
+
+
+def prepare_suite(corpus: Corpus, items: int | None, block_size: int, suites: Path) -> Path:
+    """Return the folder below `suites` with the suite of this corpus, made if need be. Another text
+    has another folder, and a suite that is whole is never written again: runs may be reading it.
+    A damaged one is named and made anew; it is the same one, since the corpus decides it."""
+    size = "all" if items is None else items
+    folder = suites / f"{corpus.name}-{corpus.sha256[:8]}-{block_size}-{size}"
+    suites.mkdir(parents=True, exist_ok=True)
+    with FileLock(suites / ".lock"):
+        damage = _damage(folder)
+        if damage and folder.exists():
+            print(f"The suite in {folder.name} is damaged ({damage}). It is made anew.")
+            shutil.rmtree(folder)
+        if damage:
+            write_suite(build_suite(corpus, items, block_size), folder)
+    return folder
+
+
+def _damage(folder: Path) -> str | None:
+    """Say what is wrong with the suite in a folder; None when it is as it was written."""
+    try:
+        files = read_suite(folder)["files"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return "suite.json is missing or cannot be read"
+    changed = (name for name, stated in files.items() if _sha256(folder / name) != stated)
+    return next((f"{name} is not as it was written" for name in changed), None)
+
+
+def _sha256(path: Path) -> str | None:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+
+
+def suite_hash(corpus: Corpus, config: RunConfig, suites: Path) -> str | None:
+    """Return the hash of the suite that a run will be asked, made below `suites` if need be; None
+    when it will be asked none."""
+    items = config.evaluation.items_per_task
+    if items == 0:
+        return None
+    folder = prepare_suite(corpus, items, config.model.block_size, suites)
+    return str(read_suite(folder)["hash"])
+
+
+def read_suite(folder: Path) -> dict[str, Any]:
+    """Read what `write_suite` wrote of a suite; ValueError when the folder holds none."""
+    if not (folder / "suite.json").is_file():
+        raise ValueError(f"{folder.name} holds no suite: write one with write_suite")
+    content: dict[str, Any] = json.loads((folder / "suite.json").read_text("utf-8"))
+    return content
+
+
+def write_suite(suite: Suite, folder: Path) -> Path:
+    """Write a suite as the LM-Eval harness reads it, and return `folder`.
+
+    Per task: its items and exemplars as JSON lines and one YAML per number of shots. The groups
+    average the tasks' accuracies, each task counting the same: `macro_zero_shot`, and
+    `macro_few_shot` with each task at its largest number of shots. `suite.json`, written last,
+    names the suite's hash and what was left out; a folder without it holds no suite.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "suite.json").unlink(missing_ok=True)
+    groups: dict[str, list[str]] = {ZERO_SHOT: [], FEW_SHOT: []}
+    for task in suite.tasks:
+        for part, items in (("test", task.items), ("dev", task.exemplars)):
+            lines = (json.dumps(asdict(item), ensure_ascii=False) + "\n" for item in items)
+            (folder / f"{task.name}.{part}.jsonl").write_text("".join(lines), "utf-8")
+        for shots in task.shots:
+            name = f"{task.name}_{shots}_shot"
+            groups[FEW_SHOT if shots else ZERO_SHOT].append(name)
+            _write_yaml(folder / f"{name}.yaml", _task_yaml(name, task, shots))
+    accuracy = {"metric": "acc", "aggregation": "mean", "weight_by_size": False}
+    for group, members in groups.items():
+        if members:
+            content: dict[str, object] = {"group": group, "task": members}
+            _write_yaml(folder / f"{group}.yaml", content | {"aggregate_metric_list": [accuracy]})
+    described = {
+        "hash": suite.hash,
+        "corpus_sha256": suite.corpus_sha256,
+        "block_size": suite.block_size,
+        "groups": groups,
+        "chance": {task.name: task.chance for task in suite.tasks},
+        "tasks": suite.table().to_dict("records"),
+        "left_out": suite.left_out,
+        "files": {path.name: _sha256(path) for path in sorted(folder.glob("*.*"))},
+    }
+    (folder / "suite.json").write_text(json.dumps(described, indent=1) + "\n", "utf-8")
+    return folder
+
+
+def _task_yaml(name: str, task: Task, shots: int) -> dict[str, object]:
+    files = {"test": f"{task.name}.test.jsonl"}
+    if shots:
+        files["dev"] = f"{task.name}.dev.jsonl"
+    return {
+        "task": name,
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": files, "cache_dir": ".datasets"},
+        "test_split": "test",
+        **({"fewshot_split": "dev", "fewshot_config": {"sampler": "first_n"}} if shots else {}),
+        "num_fewshot": shots,
+        "output_type": "multiple_choice",
+        "doc_to_text": "context",
+        "doc_to_choice": "choices",
+        "doc_to_target": "gold",
+        "target_delimiter": "",
+        "fewshot_delimiter": DELIMITER,
+        "metric_list": [
+            {"metric": "acc", "aggregation": "mean", "higher_is_better": True},
+            {"metric": "brier_score", "aggregation": "brier_score", "higher_is_better": False},
+        ],
+    }
+
+
+def _write_yaml(path: Path, content: dict[str, object]) -> None:
+    path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), "utf-8")

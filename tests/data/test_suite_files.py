@@ -1,0 +1,51 @@
+"""A suite is written once, is known by its hashes, and is made anew when it is damaged."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lib.data.corpus import Corpus
+from lib.data.suite_files import prepare_suite, read_suite
+
+
+def test_a_suite_is_made_once_and_another_text_has_another(corpus: Corpus, tmp_path: Path) -> None:
+    folder = prepare_suite(corpus, 50, 48, tmp_path)
+    written = (folder / "suite.json").stat().st_mtime_ns
+    assert prepare_suite(corpus, 50, 48, tmp_path) == folder
+    assert (folder / "suite.json").stat().st_mtime_ns == written
+    assert prepare_suite(corpus, 50, 64, tmp_path) != folder
+    edited = replace(corpus, sha256="e" * 64)
+    assert prepare_suite(edited, 50, 48, tmp_path) != folder
+    assert read_suite(folder)["corpus_sha256"] == corpus.sha256
+
+
+def test_a_folder_without_a_suite_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="holds no suite"):
+        read_suite(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["suite.json", "spelling.test.jsonl", "spelling_0_shot.yaml"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda path: path.unlink(), id="deleted"),
+        pytest.param(lambda path: path.write_text(""), id="empty"),
+        pytest.param(lambda path: path.write_bytes(path.read_bytes()[:-9]), id="cut short"),
+        pytest.param(lambda path: path.write_text("[]"), id="another"),
+    ],
+)
+def test_a_damaged_suite_is_named_and_made_anew(
+    name: str,
+    damage: Callable[[Path], object],
+    corpus: Corpus,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = prepare_suite(corpus, 50, 128, tmp_path)
+    before = {path.name: path.read_bytes() for path in folder.glob("*.*")}
+    damage(folder / name)
+    assert prepare_suite(corpus, 50, 128, tmp_path) == folder
+    assert {path.name: path.read_bytes() for path in folder.glob("*.*")} == before
+    assert f"The suite in {folder.name} is damaged ({name} is" in capsys.readouterr().out
