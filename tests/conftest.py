@@ -99,7 +99,7 @@ class Tree:
         self.environment = os.environ | {"VIRTUAL_ENV": str(environment()), "PATH": path}
 
     def write_study(self, name: str, **content: object) -> None:
-        text = yaml.safe_dump(TINY | {"name": name, "seeds": [0]} | content)
+        text = yaml.safe_dump(TINY | {"name": name, "seeds": [0]} | content, sort_keys=False)
         (self.root / "params" / f"{name}.yaml").write_text(text, "utf-8")
 
     def start(self, *words: str) -> "subprocess.Popen[str]":

@@ -80,6 +80,7 @@ def test_a_plan_written_after_the_runs_restamps_none_of_them(tree: Tree) -> None
     assert result(tree)["provenance"]["trained"]["plan"] not in (None, now["plan"])
 
 
+@pytest.mark.long
 def test_after_an_edit_just_what_is_stale_is_made_anew_and_named(tree: Tree) -> None:
     before = result(tree)
     calibration, model = (tree.root / f"lib/run/{name}.py" for name in ("calibration", "model"))
@@ -105,6 +106,7 @@ def test_after_an_edit_just_what_is_stale_is_made_anew_and_named(tree: Tree) -> 
     assert "Nothing to do" in sweep(tree)
 
 
+@pytest.mark.long
 def test_an_edited_text_and_damaged_files_are_noticed_and_healed(tree: Tree) -> None:
     before = result(tree)
     text = tree.root / "data" / "mine.txt"

@@ -50,7 +50,15 @@ def everything(processes: list[psutil.Process]) -> list[psutil.Process]:
     return processes
 
 
-@pytest.mark.parametrize("victims", [kernel, papermill, snakemake, everything])
+@pytest.mark.parametrize(
+    "victims",
+    [
+        kernel,
+        pytest.param(papermill, marks=pytest.mark.long),
+        pytest.param(snakemake, marks=pytest.mark.long),
+        everything,
+    ],
+)
 def test_a_rerun_after_kill_9_ends_at_the_same_weights(
     victims: Callable[[list[psutil.Process]], list[psutil.Process]],
     undisturbed: str,

@@ -37,9 +37,17 @@ def sweep(tree: Tree) -> Iterator["subprocess.Popen[str]"]:
     process.communicate()
 
 
+def command(process: psutil.Process) -> list[str]:
+    """A process's command line; empty for one that ends at this moment."""
+    try:
+        return process.cmdline()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return []
+
+
 def started_by(sweep: "subprocess.Popen[str]") -> list[psutil.Process]:
     processes = psutil.Process(sweep.pid).children(recursive=True)
-    assert any("ipykernel_launcher" in process.cmdline() for process in processes)
+    assert any("ipykernel_launcher" in command(process) for process in processes)
     return processes
 
 
@@ -63,7 +71,7 @@ def test_what_a_killed_sweep_leaves_ends_by_itself(
     victims: set[str], sweep: "subprocess.Popen[str]"
 ) -> None:
     processes = started_by(sweep)
-    chosen = [p for p in [psutil.Process(sweep.pid), *processes] if victims & set(p.cmdline())]
+    chosen = [p for p in [psutil.Process(sweep.pid), *processes] if victims & set(command(p))]
     for process in chosen:
         process.kill()
     assert len(chosen) == len(victims)
@@ -73,7 +81,7 @@ def test_what_a_killed_sweep_leaves_ends_by_itself(
 def test_a_second_sweep_is_refused_until_the_first_ones_processes_have_ended(
     tree: Tree, sweep: "subprocess.Popen[str]"
 ) -> None:
-    (kernel,) = [p for p in started_by(sweep) if "ipykernel_launcher" in p.cmdline()]
+    kernel = next(p for p in started_by(sweep) if "ipykernel_launcher" in command(p))
     kernel.suspend()  # so that it cannot see that it is alone
     sweep.kill()
     sweep.wait()
@@ -92,7 +100,7 @@ def test_a_sweep_whose_folder_is_deleted_says_so(
     processes = started_by(sweep)
     (tree.root / "runs").rename(tree.root / "gone")
     for process in processes:
-        if "ipykernel_launcher" in process.cmdline():
+        if "ipykernel_launcher" in command(process):
             process.kill()
     text, _ = sweep.communicate(timeout=60)
     assert sweep.returncode == 1

@@ -274,6 +274,7 @@ def test_paper_and_pages_follow_what_they_are_made_of(tree: Tree) -> None:
         assert (paper / "paper.pdf").read_bytes() == second  # the last good one stays
 
 
+@pytest.mark.long
 def test_jobs_do_not_change_results_and_a_new_seed_redoes_nothing(tree: Tree) -> None:
     factors = {"model.n_layer": [1, 2]}  # any field can be a factor, with no code
     for name, jobs in (("one", "1"), ("two", "2")):
