@@ -16,6 +16,7 @@ from lib.run.training import weights_digest
 from lib.study.config import Study
 from tests.conftest import TINY, Tree
 from tests.run.samples import train
+from tests.workflow.test_processes import command
 
 pytestmark = pytest.mark.slow
 
@@ -32,18 +33,18 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def kernel(processes: list[psutil.Process]) -> list[psutil.Process]:
-    return [p for p in processes if "ipykernel_launcher" in p.cmdline()]
+    return [p for p in processes if "ipykernel_launcher" in command(p)]
 
 
 def papermill(processes: list[psutil.Process]) -> list[psutil.Process]:
     return [
-        p for p in processes if "lib.workflow.execution" in p.cmdline() and "-c" not in p.cmdline()
+        p for p in processes if "lib.workflow.execution" in command(p) and "-c" not in command(p)
     ]
 
 
 def snakemake(processes: list[psutil.Process]) -> list[psutil.Process]:
     """The sweep and its Snakemake, whose jobs live on."""
-    return [p for p in processes if {"lib.workflow.sweep", "snakemake"} & set(p.cmdline())]
+    return [p for p in processes if {"lib.workflow.sweep", "snakemake"} & set(command(p))]
 
 
 def everything(processes: list[psutil.Process]) -> list[psutil.Process]:
