@@ -32,7 +32,9 @@ def test_notebooks_run_from_a_read_only_input(
     before = contents(tmp_path / "input")
     for path in sorted(repository.rglob("*"), reverse=True):
         path.chmod(0o555 if path.is_dir() else 0o444)
-    monkeypatch.setattr(os, "environ", os.environ | {"PYTHONDONTWRITEBYTECODE": "1"})
+    # As on Kaggle, only the start cell leads to the library.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    monkeypatch.setattr(os, "environ", environment | {"PYTHONDONTWRITEBYTECODE": "1"})
 
     def run(notebook: str, **parameters: object) -> None:
         papermill.execute_notebook(
