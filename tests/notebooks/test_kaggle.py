@@ -20,7 +20,13 @@ def contents(folder: Path) -> dict[str, str]:
     return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
 
-@pytest.mark.parametrize("place", ["embedding-norm", "datasets/owner/embedding-norm/inner"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        pytest.param("embedding-norm", marks=pytest.mark.long),
+        "datasets/owner/embedding-norm/inner",
+    ],
+)
 def test_notebooks_run_from_a_read_only_input(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

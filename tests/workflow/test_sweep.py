@@ -139,6 +139,7 @@ def test_without_its_text_the_embedded_study_runs_and_a_named_one_does_not(tree:
     assert text == f"error: final.yaml: {missing}\n"
 
 
+@pytest.mark.long
 def test_texts_of_different_vocabularies_are_a_factor(tree: Tree) -> None:
     (tree.root / "line.txt").write_text("all work and no play. " * 800, "utf-8")
     random_text = random.Random(0).choices("äöü🌍e\u0301\0\r", k=9000)
@@ -321,6 +322,7 @@ def test_the_readmes_own_study_runs_through_all_notebooks_with_no_code(tree: Tre
     assert {row["n"] for row in verdict["efficiency"]} == {2}
 
 
+@pytest.mark.long
 def test_a_study_of_learning_rates_answers_h1b_though_runs_diverge(tree: Tree) -> None:
     factors = {"model.embedding_norm": ["none", "scale"], "training.learning_rate": [1e-3, 1e30]}
     tree.write_study(
