@@ -92,7 +92,7 @@ print("\n".join(measured.notes) or "everything was measured")
 readable(measured.tables.get("tasks"))
 
 # %%
-show_measurement(measured.tables, trained.curve, this)
+show_measurement(measured.tables | measured.raw, this)
 
 # %% [markdown]
 # Norms at the input of block 1 by class of character, loss at shorter contexts, and how logits are

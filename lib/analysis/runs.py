@@ -14,6 +14,7 @@ from lib.study.config import Study, arm_id
 from lib.study.fields import ModelConfig
 from lib.study.measures import MEASURES
 from lib.study.paths import run_folder, shown
+from lib.study.raw import raw_file
 from lib.study.record import RunResult
 from lib.study.standing import load_plan, require_stamps
 
@@ -196,11 +197,11 @@ def read_table(results: Iterable[RunResult], name: str) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
-def read_parquet(study: Study, name: Literal["trace", "curve", "items"]) -> pd.DataFrame:
-    """Join the per-step `trace`, the per-evaluation `curve` or the per-question `items` of all
-    runs, with arm, variant, setting and seed."""
+def read_parquet(study: Study, name: str) -> pd.DataFrame:
+    """Join one of the raw files (see `lib.study.raw`) of all runs, with arm, variant, setting and
+    seed."""
     parts = [
-        pd.read_parquet(run_folder(study.name, arm.id, seed) / f"{name}.parquet").assign(
+        pd.read_parquet(raw_file(run_folder(study.name, arm.id, seed), name)).assign(
             arm=arm.id, seed=seed, variant=arm.variant, setting=arm.setting
         )
         for arm in study.arms()

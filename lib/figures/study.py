@@ -261,22 +261,22 @@ thin and pale before training; AdamW's second moment by part of the model at the
         yield self._figure("inside", "Inside", words, rows, at_most=2, note=BAND)
 
     def _calibration(self) -> Iterator[StudyFigure]:
-        names = ("reliability", "temperatures", "positions")
-        reliability, temperatures, positions = (read_table(self.results, name) for name in names)
-        if reliability.empty:
+        temperatures = read_table(self.results, "temperatures")
+        if temperatures.empty:
             return  # every run diverged
+        bins, positions = (read_parquet(self.study, name) for name in ("bins", "positions"))
         runs_at = temperatures.groupby("temperature")["nll"].transform("size")
         shared = temperatures[runs_at == runs_at.max()]  # not each run's own best
         rows: dict[str, Row] = {
-            "reliability": (reliability, reliability_diagram),
+            "reliability": (bins, reliability_diagram),
             "nll": (shared, partial(trend, y="nll", x="temperature")),
             "ece": (shared, partial(trend, y="ece", x="temperature")),
             "position_loss": (positions, partial(trend, y="position_loss", x="context")),
         }
         words = """Are predicted probabilities right, and does a longer context help? Reliability
 over all held-out characters, loss and calibration error on test by softmax temperature, loss by how
-many characters a prediction could see. Drawn by `reliability_diagram` and `trend` from the tables
-in the runs' results."""
+many characters a prediction could see. Drawn by `reliability_diagram` and `trend` from the runs'
+raw files and the tables in their results."""
         title = "Calibration and length"
         yield self._figure("calibration", title, words, rows, at_most=2, note=BAND)
 

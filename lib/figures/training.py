@@ -129,12 +129,12 @@ def second_moments(curve: pd.DataFrame, ax: Axes) -> Axes:
 
 
 def reliability_diagram(table: pd.DataFrame, ax: Axes) -> Axes:
-    """Draw accuracy over confidence per bin, one line per variant (mean over seeds), beside the
-    diagonal of perfect calibration."""
-    for look, part in variants(table):
-        bins = part.groupby("bin")[["confidence", "accuracy"]].mean()
+    """Draw accuracy over confidence in the bins of equal mass of a run's raw file `bins`, one line
+    per variant (mean over seeds), beside the diagonal of perfect calibration."""
+    for look, part in variants(table[table["binning"] == "equal_mass"]):
+        means = part[["confidence", "correct"]].div(part["n"], axis=0).groupby(part["bin"]).mean()
         ax.plot(
-            bins["confidence"], bins["accuracy"], marker=look.marker, markersize=3, **line(look)
+            means["confidence"], means["correct"], marker=look.marker, markersize=3, **line(look)
         )
     ax.axline((0, 0), slope=1, color="0.6", linewidth=0.8, zorder=0)
     ax.set(xlabel="confidence", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
@@ -176,17 +176,18 @@ def show_training(trace: pd.DataFrame, curve: pd.DataFrame, arm: Arm) -> None:
         show(figure)
 
 
-def show_measurement(tables: dict[str, pd.DataFrame], curve: pd.DataFrame, arm: Arm) -> None:
-    """Show what was measured of the trained model: calibration, temperature, loss by context, the
-    residual stream and second moments; of a diverged one, only the last two."""
+def show_measurement(tables: dict[str, pd.DataFrame], arm: Arm) -> None:
+    """Show what was measured of the trained model, from its tables and raw files: calibration,
+    temperature, loss by context, the residual stream and second moments; of a diverged one, only
+    the last two."""
     tables = {name: table.assign(variant=arm.variant) for name, table in tables.items()}
-    curve = curve.assign(arm=arm.id, variant=arm.variant, setting=arm.setting, seed=0)
-    measured = "reliability" in tables
+    curve = tables["curve"].assign(arm=arm.id, setting=arm.setting, seed=0)
+    measured = not tables["bins"].empty
     with plt.rc_context(STYLE):
         n = 5 if measured else 2
         figure, axes = plt.subplots(1, n, figsize=(2 * n, 2.1))
         if measured:
-            reliability_diagram(tables["reliability"], axes[0])
+            reliability_diagram(tables["bins"], axes[0])
             trend(tables["temperatures"], "nll", axes[1], x="temperature")
             trend(tables["positions"], "position_loss", axes[2], x="context")
         residual_norms(curve, axes[-2])

@@ -76,15 +76,8 @@ def wrong_measures(study: str, run: Run) -> Iterator[str]:
 def _wrong_tables(
     tables: dict[str, list[dict[str, Any]]], raw: dict[str, pd.DataFrame]
 ) -> Iterator[str]:
-    if "reliability" in tables:
-        bins = raw["bins"].query("binning == 'equal_mass'")
-        drawn = zip(bins["confidence"] / bins["n"], bins["correct"] / bins["n"], strict=True)
-        for row, (confidence, accuracy) in zip(tables["reliability"], drawn, strict=True):
-            if not (close(row["confidence"], confidence) and close(row["accuracy"], accuracy)):
-                yield f"bin {row['bin']} of the table of reliability is not that of bins.parquet"
-    losses = [row["position_loss"] for row in tables.get("positions", [])]
     for row in tables.get("lengths", []):
-        if not close(row["loss"], sum(losses[: row["length"]]) / row["length"]):
+        if not close(row["loss"], raw["positions"]["position_loss"][: row["length"]].mean()):
             yield f"the loss at length {row['length']} does not follow from that by position"
     items = raw["items"]
     for row in tables.get("tasks", []):
@@ -94,17 +87,18 @@ def _wrong_tables(
 
 
 def _wrong_items(study: str, run: Run, items: pd.DataFrame) -> Iterator[str]:
-    """Questions that the recorded suite does not hold, and answers that contradict themselves."""
+    """Questions that the recorded suite does not hold, and answers that it judges otherwise."""
     suites = {suite["hash"]: suite for suite in _suites(record_folder(study))}
     if run["suite_hash"] not in suites:
         yield f"the record holds no suite {str(run['suite_hash'])[:12]}, which it was asked"
         return
     tasks = suites[run["suite_hash"]]["gold"]
     for (task, shots), rows in items.groupby(["task", "shots"]):
-        if rows.sort_values("item")["gold"].tolist() != tasks.get(task):
-            yield f"the right answers of {task} ({shots} shots) are not those of the suite"
-    if ((items["choice"] == items["gold"]) != items["correct"]).any():
-        yield "items.parquet counts as right what is not"
+        gold = tasks.get(task, [])
+        if rows["item"].tolist() != list(range(len(gold))):
+            yield f"the questions of {task} ({shots} shots) are not those of the suite"
+        elif ((rows["choice"] == gold) != rows["correct"]).any():
+            yield f"items.parquet counts as right in {task} ({shots} shots) what the suite does not"
 
 
 def _suites(record: Path) -> Iterator[dict[str, Any]]:

@@ -84,12 +84,6 @@ def reliability(
     return sums
 
 
-def reliability_diagram_of(bins: pd.DataFrame) -> pd.DataFrame:
-    """What a reliability diagram draws: mean confidence, accuracy and n of every bin."""
-    means = {"confidence": bins["confidence"] / bins["n"], "accuracy": bins["correct"] / bins["n"]}
-    return pd.DataFrame({"bin": bins["bin"], **means, "n": bins["n"]})
-
-
 def null_ece(confidence: Floats, bins: NDArray[np.int64], generator: np.random.Generator) -> float:
     """ECE that a *perfectly calibrated* predictor with these confidences would show at this n, on
     average: finite bins are noisy."""

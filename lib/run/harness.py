@@ -21,7 +21,6 @@ from lm_eval.api.model import LM
 from lm_eval.evaluator import evaluate
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
-from scipy.special import softmax
 
 from lib.data.corpus import Corpus
 from lib.data.suite import FEW_SHOT, ZERO_SHOT
@@ -131,9 +130,8 @@ class SuiteResult:
     macro_few_shot: float | None
     """Mean accuracy over tasks, each with the most solved examples that fit; or None."""
     items: pd.DataFrame
-    """A row per question: task, shots, item (its place in the task's file), gold (the right
-    choice), choice (the likeliest; the first of equals), correct and gold_probability (among the
-    choices)."""
+    """A row per question: task, shots, item (its place in the task's file), choice (the likeliest;
+    the first of equals) and correct."""
     overflows: int
     """Continuations whose context was shortened; 0 for a suite built for this `block_size`."""
     seconds: float
@@ -205,17 +203,13 @@ def _run(adapter: CharacterLM, folder: Path, groups: list[str]) -> dict[str, Any
 def _item_table(task: str, shots: int, samples: list[dict[str, Any]]) -> pd.DataFrame:
     samples = sorted(samples, key=lambda sample: sample["doc_id"])
     log = np.array([[score for score, _ in sample["filtered_resps"]] for sample in samples])
-    probability = softmax(log, axis=1)  # (n, choices)
-    gold, choice = np.array([sample["target"] for sample in samples]), log.argmax(axis=1)
+    choice = log.argmax(axis=1)
     return pd.DataFrame(
         {
             "task": task,
             "shots": shots,
             "item": [sample["doc_id"] for sample in samples],
-            "gold": gold,
             "choice": choice,
-            "correct": choice == gold,
-            # What single precision holds, which halves the file.
-            "gold_probability": probability[np.arange(len(gold)), gold].astype(np.float32),
+            "correct": choice == np.array([sample["target"] for sample in samples]),
         }
     )

@@ -14,7 +14,7 @@ import pandas as pd
 
 from lib.data.corpus import Corpus
 from lib.data.suite_files import prepare_suite
-from lib.run.calibration import Predictions, calibrate, reliability_diagram_of
+from lib.run.calibration import Predictions, calibrate
 from lib.run.diagnostics import logit_quantiles, norm_by_token_class
 from lib.run.evaluation import (
     inference_throughput,
@@ -29,7 +29,7 @@ from lib.study.config import Arm, Study
 from lib.study.fields import RunConfig
 from lib.study.paths import run_folder
 from lib.study.provenance import Origin
-from lib.study.raw import RAW, measures_of, window_table, write_raw
+from lib.study.raw import RAW, measures_of, single, window_table, write_raw
 from lib.study.record import RunResult, records, sha256, write_json
 
 
@@ -41,7 +41,7 @@ class Measurement:
     """Exact on the same machine and versions; empty for a diverged run."""
     throughput: dict[str, float] = field(default_factory=dict)
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
-    """tasks, reliability, temperatures, positions, lengths, token_classes, logits."""
+    """tasks, temperatures, lengths, token_classes, logits."""
     raw: dict[str, pd.DataFrame] = field(default_factory=lambda: dict.fromkeys(RAW, pd.DataFrame()))
     """What measures are computed from, and a result's files hold: see `lib.study.raw`."""
     suite_hash: str | None = None
@@ -65,10 +65,10 @@ def measure(
     Of a diverged run only the training throughput is measured: its weights give no probabilities.
     """
     result = Measurement()
-    trace = trained.trace
-    result.raw |= {"trace": trace, "curve": trained.curve}
+    trace, curve = single(trained.trace), single(trained.curve)
+    result.raw |= {"trace": trace, "curve": curve}
     result.seconds["training"] = float(trace["seconds"].sum())
-    result.seconds["snapshots"] = float(trained.curve["seconds"].sum())
+    result.seconds["snapshots"] = float(curve["seconds"].sum())
     tokens_per_second = float(trace["tokens"].iloc[-1]) / result.seconds["training"]
     result.throughput["training_tokens_per_second"] = tokens_per_second
     if trained.diverged_at is not None:
@@ -79,13 +79,12 @@ def measure(
     with result.timed("perplexity"):
         scores = score(model, corpus.heldout, batch_size)
         positions = loss_by_position(scores, config.model.block_size)
-        result.tables |= {"positions": positions, "lengths": length_table(positions)}
+        result.raw["positions"] = positions
+        result.tables["lengths"] = length_table(positions)
     with result.timed("calibration"):
         generator = np.random.default_rng([seed, 0])
         calibration = calibrate(scores.logits, scores.target, corpus.dev_length - 1, generator)
         result.raw["bins"] = calibration.bins
-        by_mass = calibration.bins.query("binning == 'equal_mass'")
-        result.tables["reliability"] = reliability_diagram_of(by_mass)
         result.tables["temperatures"] = calibration.temperatures
         columns = {"nll": scores.nll, "correct": scores.correct}
         columns |= {"embedding_norm": scores.embedding_norm}

@@ -1,7 +1,8 @@
 """The raw files of a run, and the measures that follow from them: the one route to these numbers.
 
-Five tables stand beside a result. `trace` has a row per step and `curve` one per evaluation;
-`windows` and `bins` hold sums over the held-out text, `items` a row per question of the suite.
+Six tables stand beside a result. `trace` has a row per step and `curve` one per evaluation;
+`windows` and `bins` hold sums over the held-out text, `positions` its loss by length of context,
+`items` a row per question of the suite.
 """
 
 import math
@@ -14,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-RAW = ("trace", "curve", "windows", "bins", "items")
-MOST_WINDOWS = 512
+RAW = ("trace", "curve", "windows", "bins", "positions", "items")
+MOST_WINDOWS = 256
 """Rows of `windows`, roughly: more would tell more about where in the text a model fails, in larger
 files."""
 
@@ -46,6 +47,13 @@ def write_raw(folder: Path, name: str, table: pd.DataFrame) -> Path:
 def read_raw(folder: Path) -> dict[str, pd.DataFrame]:
     """Read the raw files of a run."""
     return {name: pd.read_parquet(raw_file(folder, name)) for name in RAW}
+
+
+def single(table: pd.DataFrame) -> pd.DataFrame:
+    """Round numbers to single precision, which halves a file; not the column `loss`: it stays as
+    the optimiser saw it. They remain of the type float64, so that their sums are exact."""
+    rounded = table.select_dtypes("float64").drop(columns="loss", errors="ignore")
+    return table.assign(**rounded.astype(np.float32).astype(np.float64))
 
 
 def window_table(columns: Mapping[str, NDArray[np.generic]], dev: int, length: int) -> pd.DataFrame:

@@ -24,9 +24,7 @@ from tests.samples import sample_runs
 
 RATE = "training.learning_rate"
 TABLES: dict[str, list[dict[str, Any]]] = {
-    "reliability": [{"bin": i, "confidence": 0.1 * i, "accuracy": 0.09 * i} for i in range(1, 6)],
     "temperatures": [{"temperature": t, "nll": 2 + (t - 1) ** 2, "ece": t / 9} for t in (0.5, 1.0)],
-    "positions": [{"context": i, "position_loss": 3 - 0.1 * i} for i in (1, 2, 3)],
     "tasks": [{"task": "spelling", "shots": i, "normalised_accuracy": 0.4} for i in (0, 2)],
 }
 
@@ -95,6 +93,18 @@ def series_of(study: Study) -> pd.DataFrame:
     return table.assign(tokens=64 * table["step"], **values)
 
 
+def raw_of(study: Study, name: str) -> pd.DataFrame:
+    """What the raw files of one name hold."""
+    series = series_of(study)
+    first = series[series["step"] == 0].drop(columns="step")
+    n = {"bins": 5, "positions": 3}.get(name)
+    if n is None:
+        return series
+    rows = pd.concat([first.assign(bin=i, context=i + 1) for i in range(n)], ignore_index=True)
+    rows = rows.assign(binning="equal_mass", n=10, position_loss=3 - 0.1 * rows["context"])
+    return rows.assign(confidence=rows["bin"], correct=0.9 * rows["bin"])
+
+
 def verdict_of(study: Study) -> dict[str, Any]:
     numbers = {"mean_delta": -1.0, "t_low": -2.0, "t_high": None, "n_dropped": 0}
     pairs = [(arm.id, arm.baseline) for arm in study.arms() if arm.id != arm.baseline]
@@ -122,7 +132,7 @@ def prepare(tiny_study: Study, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
     def make(study: Study, tables: dict[str, Any] = TABLES) -> StudyFigures:
         monkeypatch.setattr(study_figures, "study_folder", lambda name: tmp_path)
-        monkeypatch.setattr(study_figures, "read_parquet", lambda study, name: series_of(study))
+        monkeypatch.setattr(study_figures, "read_parquet", raw_of)
         (tmp_path / "verdict.json").write_text(json.dumps(verdict_of(study)), "utf-8")
         return StudyFigures(study, runs_of(study, tiny_study, tables))
 

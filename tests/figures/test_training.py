@@ -109,9 +109,11 @@ def test_trend_draws_over_other_columns_than_steps(ax: Axes) -> None:
 
 def test_reliability_diagram_draws_the_mean_over_seeds_beside_the_diagonal(ax: Axes) -> None:
     table = pd.DataFrame(
-        {"variant": "none", "seed": [0, 1], "bin": 3, "confidence": [0.4, 0.6], "accuracy": 0.3}
+        {"variant": "none", "seed": [0, 1], "bin": 3, "n": [10, 20], "confidence": [4, 12]}
+        | {"correct": [3, 6], "binning": "equal_mass"}
     )
-    reliability_diagram(table, ax)
+    other = table.assign(binning="equal_width", correct=0)
+    reliability_diagram(pd.concat([table, other]), ax)
     assert (ax.lines[0].get_xdata()[0], ax.lines[0].get_ydata()[0]) == (0.5, pytest.approx(0.3))
     assert len(ax.lines) == 2
 

@@ -261,7 +261,6 @@ def swap(one: Path, other: Path) -> None:
 
 
 def right(table: pd.DataFrame) -> None:
-    table["choice"] = table["gold"]
     table["correct"] = True
 
 
@@ -431,9 +430,11 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
         "training speed is",
     ),
     "seconds": (lambda f: f.in_run(scaled("seconds", "training")), "training is"),
-    "a table of reliability": (
-        lambda f: f.in_run(scaled("tables", "reliability", "3", "accuracy")),
-        "bin 3 of the table of reliability",
+    "losses by length of context": (
+        lambda f: f.in_raw("positions", times("position_loss")), "the loss at length 16"
+    ),
+    "bins, with their hash": (
+        lambda f: f.in_raw("bins", times("confidence"), follow=False), "ece is .* by its raw"
     ),
     "a table of tasks": (
         lambda f: f.in_run(scaled("tables", "tasks", "0", "accuracy")), "accuracy in .* is not"
@@ -473,9 +474,12 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
         lambda f: f.in_raw("items", right, follow=False), "macro_accuracy_zero_shot is"
     ),
     "items, with hash and measures": (lambda f: f.in_raw("items", right), "accuracy in"),
-    "items and what is right": (
-        lambda f: f.in_raw("items", lambda t: t.update({"gold": t["choice"]}), follow=False),
-        "the right answers of .* are not those of the suite",
+    "choices": (
+        lambda f: f.in_raw("items", lambda t: t.update({"choice": 1 - t["choice"]})),
+        "items.parquet counts as right in .* what the suite does not",
+    ),
+    "the numbers of questions": (
+        lambda f: f.in_raw("items", times("item", 2)), "the questions of .* are not those"
     ),
     "gradients, with hash and measures": (
         lambda f: f.in_raw("trace", times("grad_norm")),

@@ -14,7 +14,6 @@ from lib.run.calibration import (
     fit_temperature,
     null_ece,
     reliability,
-    reliability_diagram_of,
     temperature_table,
 )
 from lib.study.raw import expected_calibration_error
@@ -50,10 +49,9 @@ def test_ece_of_a_hand_made_case():
     confidence = np.array([0.5, 0.6, 0.8, 0.9])
     correct = np.array([False, True, True, True])
     table = reliability(confidence, correct, equal_mass_bins(confidence, 2))
-    drawn = reliability_diagram_of(table)
-    assert drawn[["confidence", "accuracy", "n"]].to_numpy().tolist() == [
-        [0.55, 0.5, 2],
-        [pytest.approx(0.85), 1.0, 2],
+    assert table[["confidence", "correct", "n"]].to_numpy().tolist() == [
+        [1.1, 1, 2],
+        [pytest.approx(1.7), 2, 2],
     ]
     assert expected_calibration_error(table) == pytest.approx((0.05 + 0.15) / 2)
 

@@ -9,7 +9,15 @@ import pytest
 from sklearn.metrics import accuracy_score, log_loss
 
 from lib.study.measures import MEASURES
-from lib.study.raw import BINNINGS, MOST_WINDOWS, measures_of, read_raw, window_table, write_raw
+from lib.study.raw import (
+    BINNINGS,
+    MOST_WINDOWS,
+    measures_of,
+    read_raw,
+    single,
+    window_table,
+    write_raw,
+)
 
 
 def scores(n: int, seed: int = 0) -> dict[str, np.ndarray]:
@@ -28,15 +36,16 @@ def raw_of(columns: dict[str, np.ndarray], dev: int) -> dict[str, pd.DataFrame]:
         {
             "task": ["a"] * 6 + ["b"] * 4,
             "shots": [0, 0, 1, 1, 2, 2, 0, 0, 1, 1],
-            "gold": [1] * 10,
             "choice": [1, 0, 1, 1, 1, 0, 1, 1, 0, 0],
         }
     )
-    items["correct"] = items["gold"] == items["choice"]
+    items["correct"] = items["choice"] == 1
     trace = pd.DataFrame({"step": range(1, 31), "grad_norm": np.arange(1.0, 31.0)})
+    positions = pd.DataFrame({"context": range(1, 17), "position_loss": np.linspace(3, 2, 16)})
     windows = window_table(columns, dev, 16)
     curve = pd.DataFrame({"step": [0, 30], "dev_loss": [4.0, 2.0]})
-    return {"trace": trace, "curve": curve, "windows": windows, "bins": bins, "items": items}
+    raw = {"trace": trace, "curve": curve, "windows": windows, "bins": bins}
+    return raw | {"positions": positions, "items": items}
 
 
 def test_measures_follow_from_the_sums() -> None:
@@ -85,11 +94,26 @@ def test_files_keep_every_bit_and_are_small(tmp_path: Path) -> None:
     sizes = [write_raw(tmp_path, name, table).stat().st_size for name, table in raw.items()]
     for name, table in read_raw(tmp_path).items():
         pd.testing.assert_frame_equal(table, raw[name], check_exact=True)
-    assert sum(sizes) < 20_000
+    assert sum(sizes) < 12_000
+
+
+def test_rounded_columns_take_half_the_room_and_the_loss_stays_as_it_was(tmp_path: Path) -> None:
+    exact = np.random.default_rng(0).random(1000)
+    table = pd.DataFrame({"step": range(1000), "loss": exact, "seconds": exact})
+    rounded = single(table)
+    assert rounded["loss"].equals(table["loss"])
+    assert rounded["step"].equals(table["step"])
+    np.testing.assert_allclose(rounded["seconds"], exact, rtol=2**-24, atol=0)
+    assert rounded["seconds"].dtype == np.float64  # of which sums do not round again
+    sizes = [
+        write_raw(tmp_path, "trace", each[["seconds"]]).stat().st_size for each in (table, rounded)
+    ]
+    assert sizes[1] < 0.6 * sizes[0]
 
 
 def test_a_diverged_run_has_files_and_no_measures(tmp_path: Path) -> None:
-    raw = raw_of(scores(100), 50) | dict.fromkeys(("windows", "bins", "items"), pd.DataFrame())
+    none = dict.fromkeys(("windows", "bins", "positions", "items"), pd.DataFrame())
+    raw = raw_of(scores(100), 50) | none
     for name, table in raw.items():
         write_raw(tmp_path, name, table)
     assert measures_of(read_raw(tmp_path)) == {}
