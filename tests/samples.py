@@ -63,6 +63,12 @@ def sample_runs(study: Study, perplexity: dict[str, list[float]] = PERPLEXITY) -
                 "inference_tokens_per_second": 1e5,
                 "inference_tokens_per_second_batch_1": 1e4,
             },
+            references={
+                "unigram_entropy": 3.3,
+                "unigram_loss": 3.35,
+                "bigram_loss": 2.5,
+                "uniform_loss": 4.2,
+            },
             seconds={"training": 1.5, "perplexity": 0.5},
             provenance={
                 "device": "cpu",

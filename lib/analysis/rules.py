@@ -53,7 +53,7 @@ def decide(evidence: Evidence, plan: Plan) -> Decision:
     one: R5 the arm does not cure it, R0 a cost without an interval, R4 too high a cost, R3 a
     bearable one.
     """
-    e, margin = evidence, plan.cost.throughput
+    e, margin = evidence, plan.cost.throughput or 0.0
 
     def measures(what: Direction) -> str:
         return ", ".join(MEASURES[name].label for name, d in e.accuracy.items() if d == what)

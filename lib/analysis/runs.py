@@ -167,6 +167,7 @@ def tidy(results: Iterable[RunResult]) -> pd.DataFrame:
             **dict.fromkeys(MEASURES, np.nan),
             **{name: np.nan if v is None else v for name, v in run.measures.items()},
             **run.throughput,
+            **dict.fromkeys(("unigram_entropy", "uniform_loss"), np.nan) | run.references,
         }
         for run in results
     ]

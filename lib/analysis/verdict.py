@@ -56,7 +56,7 @@ def reach_verdict(
         return Verdict(table, pd.DataFrame(), pd.DataFrame(), [], [])
     contrasts = planned_contrasts(runs, plan, rng)
     rule = plan.instability
-    stability = unstable_runs(runs, trace, rule.window, rule.threshold)
+    stability = unstable_runs(runs, trace, rule.window or 64, rule.threshold or 6.0)
     shares = stability.groupby("arm")["unstable"].mean()
     speed = trace.groupby(["arm", "seed"])["seconds"].median().unstack("seed")
     evidence = []
@@ -82,7 +82,7 @@ def reach_verdict(
 def planned_pairs(runs: pd.DataFrame, plan: Plan) -> dict[tuple[str, str], str]:
     """Pair every arm with its baseline, and as the plan's families say, within each setting of the
     other factors: (arm, the arm it is held against) → family, "" when in none."""
-    families = {tuple(pair): name for name, listed in plan.families.items() for pair in listed}
+    families = {tuple(pair): name for name, f in plan.tests_of.items() for pair in f.contrasts}
     arms = runs.drop_duplicates("arm").to_dict("records")
     pairs = {}
     for arm, other in product(arms, repeat=2):

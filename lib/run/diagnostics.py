@@ -62,6 +62,29 @@ def snapshot(model: GPT, windows: Tensor) -> dict[str, float]:
     }
 
 
+def gradient_cosine(model: GPT, one: Tensor, other: Tensor, size: int) -> float:
+    """Cosine between the gradients of the mean loss on two sets of windows, each (n, T + 1), taken
+    `size` windows at a time.
+
+    Near 1, both ask for the same step, as on a smooth loss far from its noise. Unlike a gradient's
+    length it can be compared between models whose streams differ in scale.
+    """
+    return float(F.cosine_similarity(_gradient(model, one, size), _gradient(model, other, size), 0))
+
+
+def _gradient(model: GPT, windows: Tensor, size: int) -> Tensor:
+    """Gradient of the mean loss over all parameters, in one float64 vector."""
+    windows = windows.to(model.transformer.wte.weight.device)
+    parameters = list(model.parameters())
+    total = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in parameters]
+    for part in torch.split(windows, size):
+        logits = model(part[:, :-1]).float()  # (b, T, V)
+        loss = F.cross_entropy(logits.flatten(0, 1), part[:, 1:].flatten())
+        for added, gradient in zip(total, torch.autograd.grad(loss, parameters), strict=True):
+            added += gradient * (len(part) / len(windows))
+    return torch.cat([gradient.flatten() for gradient in total])
+
+
 def parameter_group(name: str) -> str:
     """Name the part of the model that a parameter belongs to, one of `PARAMETER_GROUPS`."""
     parts = name.split(".")  # transformer.h.0.attn.c_attn.weight

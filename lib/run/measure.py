@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from lib.data.corpus import Corpus
+from lib.data.references import references
 from lib.data.suite_files import prepare_suite
 from lib.run.calibration import Predictions, calibrate
 from lib.run.diagnostics import logit_quantiles, norm_by_token_class
@@ -158,6 +159,7 @@ def write_result(
         final_weights=weights_digest(trained.model),
         measures=measured.measures,
         tables={name: records(table) for name, table in measured.tables.items()},
+        references=references(corpus, arm.config.model.block_size),
         throughput=measured.throughput,
         seconds=measured.seconds,
         files=files,

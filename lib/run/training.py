@@ -23,7 +23,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from lib.data.corpus import Corpus, sample_batch
 from lib.run import checkpoints
 from lib.run.checkpoints import Checkpoint
-from lib.run.diagnostics import second_moments, snapshot
+from lib.run.diagnostics import gradient_cosine, second_moments, snapshot
 from lib.run.evaluation import evenly_spaced_windows
 from lib.run.machine import Machine, autocast, prepare, random_stream
 from lib.run.model import GPT, weight_decay_groups
@@ -51,7 +51,7 @@ class Trained:
     second_moment_max (AdamW's v over all parameters), seconds (of that step alone)."""
     curve: pd.DataFrame
     """One row per evaluation: step (0 = untrained), what `lib.run.diagnostics.snapshot` and
-    `second_moments` say, and seconds."""
+    `second_moments` say, gradient_cosine (between two fixed sets of dev windows), and seconds."""
     diverged_at: int | None
     """Step whose loss or gradient was not finite; None when training completed."""
     resumed_at: list[int]
@@ -143,6 +143,8 @@ class _Run:
         self.dev = evenly_spaced_windows(
             corpus.dev, config.evaluation.dev_windows, config.model.block_size
         )
+        # A quarter of them each: enough for a direction, and half a training step's work.
+        self.dev_halves = self.dev[::4], self.dev[2::4]
         self.step = 0
         self.diverged_at: int | None = None
         self.resumed_at: list[int] = []
@@ -225,6 +227,9 @@ class _Run:
         """Add a point to the dev curve; return it as a line of text."""
         start = time.perf_counter()
         point = snapshot(self.model, self.dev) | second_moments(self.model, self.optimizer)
+        if all(map(len, self.dev_halves)):
+            size = self.machine.micro_batch_size
+            point["gradient_cosine"] = gradient_cosine(self.model, *self.dev_halves, size)
         point["seconds"] = time.perf_counter() - start
         self.curve.append({"step": self.step, **point})
         loss, norm = point["dev_loss"], point["embedding_norm"]

@@ -21,6 +21,7 @@ MEASURING = (
     *("lib/run/model.py", "lib/run/machine.py", "lib/run/evaluation.py", "lib/run/calibration.py"),
     *("lib/run/diagnostics.py", "lib/run/scoring.py", "lib/run/harness.py", "lib/run/measure.py"),
     *("lib/data/suite.py", "lib/data/suite_files.py", "lib/data/tasks.py", "lib/data/corpus.py"),
+    "lib/data/references.py",
     *("lib/study/raw.py", "lib/study/constants.py"),
 )
 """What decides the numbers of given weights."""

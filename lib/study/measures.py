@@ -28,7 +28,7 @@ class Measure:
     places: tuple[Place, ...]
     raw: str | None = None
     """`file.column` of a run's raw files that it is computed from (see `lib.study.raw`); None: from
-    the weights alone, because no few sums would do."""
+    the weights alone, because no few sums would do, or, of `unstable`, by the plan's definition."""
 
     @property
     def title(self) -> str:
@@ -55,6 +55,10 @@ MEASURES = {
     "perplexity": Measure("validation perplexity", "", "lower", 3, _EVERYWHERE, "windows.nll"),
     "perplexity_dev": Measure("dev perplexity", "", "lower", 3, (), "windows.nll"),
     "perplexity_test": Measure("test perplexity", "", "lower", 3, ("summary",), "windows.nll"),
+    "loss": Measure(
+        "validation loss", "nats", "lower", 4, ("summary", "headline", "mechanism"), "windows.nll"
+    ),
+    "loss_test": Measure("test loss", "nats", "lower", 4, (), "windows.nll"),
     "accuracy": Measure(
         "next-token accuracy", "", "higher", 4, ("summary", "headline", "comparison"),
         "windows.correct",
@@ -87,6 +91,14 @@ MEASURES = {
     "grad_norm_last_tenth": Measure(
         "gradient norm, mean of last tenth", "", None, 4, ("summary",), "trace.grad_norm"
     ),
+    "gradient_cosine": Measure(
+        "cosine between gradients of two parts of dev", "", "higher", 3, ("summary", "comparison"),
+        "curve.gradient_cosine",
+    ),
+    "severity": Measure(
+        "largest rise of the training loss", "nats", "lower", 3, ("summary",), "trace.loss"
+    ),
+    "unstable": Measure("unstable runs, as a share", "", "lower", 2, ("summary",)),
     "embedding_norm": Measure(
         "mean embedding norm", "", None, 3, ("summary",), "windows.embedding_norm"
     ),

@@ -6,9 +6,9 @@ the plan was another one. Fields that came later enter it only where a plan has 
 
 import hashlib
 from itertools import count
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, StringConstraints, ValidationError
+from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from lib.study.errors import ConfigError, explain, read_yaml
 from lib.study.fields import Positive, PositiveFloat, Section, digest
@@ -28,15 +28,53 @@ class Sensitivity(Section):
 
 
 class Instability(Section):
-    window: Positive
-    threshold: PositiveFloat
+    """When a run is unstable: by transients, or, in the first plan, by spikes in a window."""
+
+    rise: PositiveFloat | None = None
+    """Nats above the running minimum of the training loss that make a transient."""
+    last: Positive | None = None
+    """Steps at the end whose mean loss tells whether a run recovered."""
+    start: PositiveFloat | None = None
+    """Nats above ln V. An arm whose loss starts higher is not judged: it falls from a height."""
+    window: Positive | None = None
+    """Steps before the one judged."""
+    threshold: PositiveFloat | None = None
+    """Standard deviations above that window's mean."""
     tolerated_share: Share
-    sensitivity: Sensitivity
+    """Of an arm's runs, for the arm to count as stable."""
+    sensitivity: Sensitivity | None = None
+
+    @model_validator(mode="after")
+    def _one_definition(self) -> Self:
+        transients, spikes = {self.rise, self.last, self.start}, {self.window, self.threshold}
+        if (None in transients) == (None in spikes) or {None} not in (transients, spikes):
+            raise ValueError("give rise, last and start, or window and threshold, not both")
+        return self
+
+
+INSTABILITY = Instability(rise=0.5, last=10, start=0.5, tolerated_share=0.0)
+"""Where a study names no plan."""
 
 
 class Cost(Section):
     accuracy: Share
-    throughput: Share
+    throughput: Share | None = None
+    """None: no decision rests on speed."""
+
+
+class Family(Section):
+    """Tests that share one level: every contrast in every measure, adjusted by Holm's method."""
+
+    contrasts: Annotated[list[Contrast], Field(min_length=1)]
+    measures: Annotated[list[str], Field(min_length=1)]
+    test: Literal["t", "equivalence", "exact"] = "t"
+    """t: paired t; equivalence: two one-sided t tests against the plan's margins; exact: sign
+    flips, which for runs that are stable or not is McNemar's exact test."""
+
+
+class Change(Section):
+    what: Text
+    why: Text
 
 
 class Deviation(Section):
@@ -75,15 +113,27 @@ class Plan(Section):
     estimand: str
     primary: Annotated[list[str], Field(min_length=1)]
     secondary: list[str]
-    families: dict[str, list[Contrast]]
+    families: dict[str, list[Contrast] | Family]
+    """In the first plan contrasts alone, each in the primary measures."""
     alpha: Annotated[float, Field(gt=0, lt=1)]
     power: Annotated[float, Field(gt=0, lt=1)]
     minimum_detectable_effect: PositiveFloat
+    margins: dict[str, PositiveFloat] = Field(default_factory=dict)
+    """Measure → the largest difference that does not matter. Of accuracies that are not named it
+    is the minimum detectable effect."""
+    smoothness: str | None = None
+    """The measure that tells whether an arm smooths training."""
     tests: str
     exclusions: str
     imputation: dict[str, float]
     instability: Instability
     cost: Cost
+    predictions: dict[str, Text] = Field(default_factory=dict)
+    """What is expected, by name, to be followed up one by one."""
+    procedures: dict[str, Text] = Field(default_factory=dict)
+    """How what is not fixed yet will be chosen, and how what is exploratory will be read."""
+    changes: list[Change] = Field(default_factory=list)
+    """From the plan before this one."""
     deviations: list[Deviation]
     frozen: dict[str, Frozen] = Field(default_factory=dict)
     """What is fixed of each confirmatory study."""
@@ -93,6 +143,16 @@ class Plan(Section):
         """SHA-256 of the plan's content without its deviations. A field that is added to the
         schema later has a default, and changes it for no older plan."""
         return digest(self.model_dump(exclude={"deviations"}, exclude_defaults=True))
+
+    @property
+    def tests_of(self) -> dict[str, Family]:
+        """Every family with its measures and its test."""
+        return {
+            name: family
+            if isinstance(family, Family)
+            else Family(contrasts=family, measures=self.primary)
+            for name, family in self.families.items()
+        }
 
     def draw(self, study: str, n: int) -> list[int]:
         """Draw the seeds of a study that the plan is frozen for: the first `n` of 31 bits from

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 RAW = ("trace", "curve", "windows", "bins", "positions", "items")
 MOST_WINDOWS = 256
@@ -93,19 +93,24 @@ test's in bins of equal mass, before and after the fitted temperature."""
 def measures_of(raw: Mapping[str, pd.DataFrame]) -> dict[str, float]:
     """Compute every measure that raw files suffice for; none of them of a diverged run, which has
     no `windows`. Those of the suite are left out where it was not asked."""
-    windows, bins, items, trace = (raw[name] for name in ("windows", "bins", "items", "trace"))
+    windows, bins, items, trace, curve = (
+        raw[name] for name in ("windows", "bins", "items", "trace", "curve")
+    )
     if windows.empty:
         return {}
     of = {name: bins[bins["binning"] == name] for name in BINNINGS}
     dev, test = windows[~windows["test"]], windows[windows["test"]]
     gradients = trace["grad_norm"]
     measures = {
+        "loss": mean(windows["nll"], windows["n"]),
+        "loss_test": mean(test["nll"], test["n"]),
         "perplexity": _perplexity(windows),
         "perplexity_dev": _perplexity(dev),
         "perplexity_test": _perplexity(test),
         "accuracy": mean(windows["correct"], windows["n"]),
         "accuracy_test": mean(test["correct"], test["n"]),
         "embedding_norm": mean(windows["embedding_norm"], windows["n"]),
+        "severity": largest_rise(trace["loss"]),
         "grad_norm": float(gradients.iloc[-1]),
         "grad_norm_last_tenth": float(gradients[-max(1, len(gradients) // 10) :].mean()),
         "ece": expected_calibration_error(of["equal_mass"]),
@@ -114,7 +119,17 @@ def measures_of(raw: Mapping[str, pd.DataFrame]) -> dict[str, float]:
         "ece_test": expected_calibration_error(of["test"]),
         "ece_test_tempered": expected_calibration_error(of["test_tempered"]),
     }
+    if "gradient_cosine" in curve:  # dev has enough windows for it
+        measures["gradient_cosine"] = float(curve.loc[curve["step"] > 0, "gradient_cosine"].mean())
     return measures | _macro_accuracies(items)
+
+
+def largest_rise(loss: ArrayLike) -> float:
+    """How far a loss (steps,) rises above its running minimum at the most; NaN without a finite
+    loss."""
+    values = np.asarray(loss, dtype=float)
+    values = values[np.isfinite(values)]
+    return float((values - np.minimum.accumulate(values)).max()) if len(values) else math.nan
 
 
 def _perplexity(windows: pd.DataFrame) -> float:

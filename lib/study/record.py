@@ -41,6 +41,8 @@ class RunResult(BaseModel):
     final_weights: str
     measures: dict[str, float | None]
     tables: dict[str, list[dict[str, Any]]]
+    references: dict[str, float] = {}
+    """Losses of the text itself, in nats: see `lib.data.references`. Older results have none."""
     throughput: dict[str, float]
     seconds: dict[str, float]
     files: dict[str, str] = {}

@@ -65,13 +65,23 @@ def _faults(plan: Plan, study: Study) -> Iterator[str]:
         ("secondary", plan.secondary, measures),
         ("imputation", plan.imputation, measures),
         ("frozen", plan.frozen, plan.confirmatory),
-        *((f"families.{n}", chain(*pairs), variants) for n, pairs in plan.families.items()),
+        ("margins", plan.margins, measures),
+        ("smoothness", filter(None, [plan.smoothness]), measures),
+        *((f"families.{n}", chain(*f.contrasts), variants) for n, f in plan.tests_of.items()),
+        *((f"families.{n}.measures", f.measures, measures) for n, f in plan.tests_of.items()),
     ]
     for field, names, known in used:
         yield from (f"{field}: {unknown(name, known)}" for name in names if name not in known)
     for name in plan.primary:
         if name in MEASURES and MEASURES[name].better is None:
             yield f"primary: of {name} neither lower nor higher is better; name it under secondary"
+    listed = [*plan.primary, *plan.secondary]
+    for name, family in plan.tests_of.items():
+        for measure in family.measures:
+            if measure not in listed:
+                yield f"families.{name}.measures: {measure} is neither primary nor secondary"
+            if family.test == "equivalence" and measure not in plan.margins:
+                yield f"margins: has none of {measure}, which family {name} tests for equivalence"
 
 
 def standing(study: Study, plan: Plan | None, runs: Iterable[dict[str, Any]] = ()) -> Standing:

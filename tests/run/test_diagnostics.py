@@ -6,6 +6,7 @@ from torch.nn import functional as F
 from lib.data.corpus import Corpus, load_corpus
 from lib.run.diagnostics import (
     PARAMETER_GROUPS,
+    gradient_cosine,
     logit_quantiles,
     mean_cosine,
     norm_by_token_class,
@@ -71,6 +72,24 @@ def test_a_snapshot_shows_only_parameters_that_the_norm_has(
 ) -> None:
     shot = snapshot(gpt(corpus, embedding_norm=kind), evenly_spaced_windows(corpus.dev, 2, 16))
     assert {name for name in shot if name.startswith("norm_")} == own
+
+
+def test_the_gradient_cosine_is_that_of_two_backward_passes(corpus: Corpus) -> None:
+    model = gpt(corpus, embedding_norm="layernorm")
+    windows = corpus.dev[: 8 * 9].view(8, 9)
+    one, other = windows[:5], windows[5:]
+    gradients = []
+    for part in (one, other):
+        model.zero_grad()
+        logits = model(part[:, :-1])
+        F.cross_entropy(logits.flatten(0, 1), part[:, 1:].flatten()).backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]).double())
+    expected = float(gradients[0] @ gradients[1] / (gradients[0].norm() * gradients[1].norm()))
+    model.zero_grad()
+    for size in (1, 2, 5):
+        assert gradient_cosine(model, one, other, size) == pytest.approx(expected, abs=1e-6)
+    assert gradient_cosine(model, one, one.flip(0), 4) == pytest.approx(1)
+    assert all(p.grad is None for p in model.parameters())
 
 
 def test_every_parameter_belongs_to_a_group(corpus: Corpus) -> None:

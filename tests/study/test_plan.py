@@ -32,7 +32,7 @@ def test_one_character_of_the_plan_changes_its_hash_and_a_deviation_does_not() -
     [
         ({"alpha": 5}, "alpha: 5 is not allowed"),
         ({"alhpa": 0.05}, "did you mean 'alpha'"),
-        ({"cost": {"accuracy": 0.1}}, "cost.throughput: is missing"),
+        ({"cost": {"throughput": 0.1}}, "cost.accuracy: is missing"),
         ({"frozen": {"trial": {"seeds": 0}}}, "frozen.trial.seeds: 0 is not allowed"),
         ({"frozen": []}, "frozen: "),
     ],

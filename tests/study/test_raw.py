@@ -41,9 +41,11 @@ def raw_of(columns: dict[str, np.ndarray], dev: int) -> dict[str, pd.DataFrame]:
     )
     items["correct"] = items["choice"] == 1
     trace = pd.DataFrame({"step": range(1, 31), "grad_norm": np.arange(1.0, 31.0)})
+    trace["loss"] = np.where(trace["step"] == 9, 4.5, 4 - trace["step"] / 10)
     positions = pd.DataFrame({"context": range(1, 17), "position_loss": np.linspace(3, 2, 16)})
     windows = window_table(columns, dev, 16)
-    curve = pd.DataFrame({"step": [0, 30], "dev_loss": [4.0, 2.0]})
+    curve = pd.DataFrame({"step": [0, 15, 30], "dev_loss": [4.0, 3.0, 2.0]})
+    curve["gradient_cosine"] = [0.9, 0.4, 0.2]
     raw = {"trace": trace, "curve": curve, "windows": windows, "bins": bins}
     return raw | {"positions": positions, "items": items}
 
@@ -60,6 +62,9 @@ def test_measures_follow_from_the_sums() -> None:
         loss = log_loss(np.ones(len(p), int), p, labels=[0, 1])
         assert measures[f"perplexity{part}"] == pytest.approx(math.exp(loss), rel=1e-9)
     assert measures["brier"] == pytest.approx(columns["brier"].mean(), rel=1e-12)
+    assert measures["loss"] == pytest.approx(np.mean(columns["nll"]), rel=1e-12)
+    assert measures["severity"] == pytest.approx(4.5 - (4 - 8 / 10))
+    assert measures["gradient_cosine"] == pytest.approx((0.4 + 0.2) / 2)  # not of the untrained
     assert measures["grad_norm"] == 30
     assert measures["grad_norm_last_tenth"] == 29
     assert measures["ece"] == measures["ece_test_tempered"] == abs(3 - 2.0) / 4
