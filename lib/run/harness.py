@@ -37,7 +37,7 @@ class CharacterLM(LM):
     counts in `overflows`.
     """
 
-    def __init__(self, model: GPT, corpus: Corpus, batch_size: int = 16) -> None:
+    def __init__(self, model: GPT, corpus: Corpus, batch_size: int = 8) -> None:
         super().__init__()
         self.model, self.corpus, self.batch_size = model, corpus, batch_size
         self.overflows = 0
@@ -49,15 +49,13 @@ class CharacterLM(LM):
         An empty context becomes a line break. Raises ValueError for a continuation that is empty
         or longer than `block_size`.
         """
-        groups = [list(group) for _, group in groupby(requests, key=_question_of)]
-        questions = [self._question(group) for group in groups]
-        # Questions of one task share their solved examples; those of one length need no padding.
-        order = sorted(
-            range(len(groups)),
-            key=lambda k: (groups[k][0].task_name or "", questions[k].packed_length),
-        )
-        scores = dict(zip(order, self._scored([questions[k] for k in order]), strict=True))
-        return [(each.log, each.greedy) for k in range(len(groups)) for each in scores[k]]
+        scores: list[list[Likelihood]] = []
+        groups = (list(group) for _, group in groupby(requests, key=_question_of))
+        # Questions of one task share their solved examples.
+        for _, task in groupby(groups, key=lambda group: group[0].task_name):
+            questions = [self._question(group) for group in task]
+            scores += score_questions(self.model, questions, self.batch_size)
+        return [(each.log, each.greedy) for question in scores for each in question]
 
     def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
         """Score whole texts, each after a line break: summed log-probabilities in nats.
@@ -75,7 +73,8 @@ class CharacterLM(LM):
             )
             pairs = [make_disjoint_window(window) for window in windows]
             questions = [Question(context, [predicted]) for context, predicted in pairs]
-            results.append(sum(scores[0].log for scores in self._scored(questions)))
+            scores = score_questions(self.model, questions, self.batch_size)
+            results.append(sum(choices[0].log for choices in scores))
         return results
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
@@ -105,11 +104,6 @@ class CharacterLM(LM):
             question = Question(context[question.longest - block_size :], choices)
         return question
 
-    def _scored(self, questions: list[Question]) -> list[list[Likelihood]]:
-        size = self.batch_size
-        batches = (questions[i : i + size] for i in range(0, len(questions), size))
-        return [scores for batch in batches for scores in score_questions(self.model, batch)]
-
 
 def _question_of(request: Instance) -> tuple[str | None, int | None, str]:
     """Return the key that all choices of one question share."""
@@ -137,7 +131,7 @@ class SuiteResult:
     seconds: float
 
 
-def evaluate_suite(model: GPT, corpus: Corpus, folder: Path) -> SuiteResult:
+def evaluate_suite(model: GPT, corpus: Corpus, folder: Path, batch_size: int = 8) -> SuiteResult:
     """Ask a model every question of the suite that `lib.data.suite_files` wrote to `folder`.
 
     Raises ValueError without a suite, and for one of another corpus or a longer `block_size`.
@@ -151,7 +145,7 @@ def evaluate_suite(model: GPT, corpus: Corpus, folder: Path) -> SuiteResult:
             f"{model.config.block_size}: write a suite for that"
         )
     start = time.perf_counter()
-    adapter = CharacterLM(model, corpus)
+    adapter = CharacterLM(model, corpus, batch_size)
     groups = [group for group, members in suite["groups"].items() if members]
     results = _run(adapter, folder, groups) if groups else {"results": {}, "samples": {}}
     rows, items = [], []

@@ -80,6 +80,12 @@ class Past:
     def length(self) -> int:
         return next((keys.shape[2] for keys, _ in self._layers.values()), 0)
 
+    def copy(self) -> "Past":
+        """Return a past that can be continued without extending this one."""
+        result = Past()
+        result._layers = dict(self._layers)
+        return result
+
     def extend(self, layer: nn.Module, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Append a layer's keys and values (B, H, T, C/H); return all, (B, H, P + T, C/H)."""
         if layer in self._layers:
@@ -207,14 +213,14 @@ class GPT(nn.Module):
         positions: Tensor | None = None,
         mask: Tensor | None = None,
         past: Past | None = None,
-        places: Tensor | None = None,
+        places: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         """Map character ids (B, T) to logits (B, T, V); position t predicts character t + 1.
 
         The text continues `past`, which is extended. `positions`, (T,) or (B, T), count on from
         there unless given. `mask` is True where a reader may look and broadcasts to
-        (B, H, T, P + T); without it attention is causal. `places` (B, T) is True where a prediction
-        is wanted; the logits are then (N, V), row by row.
+        (B, H, T, P + T); without it attention is causal. `places`, row and column of each
+        prediction that is wanted, (N,) and (N,), makes the logits (N, V).
 
         Raises ValueError when a position reaches `block_size`.
         """
@@ -223,6 +229,8 @@ class GPT(nn.Module):
         x = net.embed(ids, positions, start)  # (B, T, C)
         if start and mask is None:  # causal, and all of the past is seen
             mask = ids.new_ones(ids.shape[1], start + ids.shape[1], dtype=torch.bool).tril(start)
+        if mask is not None:  # as numbers, which attention would else make of it in every block
+            mask = torch.zeros_like(mask, dtype=x.dtype).masked_fill(~mask, -math.inf)
         for block in net.h:
             x = block(x, mask, past)
         x = net.ln_f(x if places is None else x[places])

@@ -1,13 +1,13 @@
 """Log-likelihoods of continuations under a GPT, computing what they share only once.
 
 The choices of one question share its context, and few-shot questions share their solved examples.
-So a batch reads what all its contexts begin with once, and each question as one packed sequence
+So what all contexts begin with is read once, and each question is read as one packed sequence: the
+rest of its context and then the tree of its choices,
 
-    context  choice 1  choice 2  …
+    context  first choice  second choice from where it departs from the first  …
 
-Every choice starts at the position of the context's last character, which is repeated for each. It
-sees the context and itself, and no other choice. The values are those of separate sequences, up to
-rounding.
+Every character stands at its position in the text and sees the text before it, and no other choice.
+The values are those of separate sequences, up to rounding.
 """
 
 from itertools import takewhile
@@ -32,10 +32,6 @@ class Question(NamedTuple):
         """Positions that the longest choice needs; its last character is predicted, never read."""
         return len(self.context) + max(map(len, self.choices)) - 1
 
-    @property
-    def packed_length(self) -> int:
-        return len(self.context) - 1 + sum(map(len, self.choices))
-
 
 class Likelihood(NamedTuple):
     """The score of one continuation."""
@@ -46,49 +42,85 @@ class Likelihood(NamedTuple):
     """Whether each of its characters was the most likely one."""
 
 
+class _Packed(NamedTuple):
+    """A question as one sequence of T characters."""
+
+    characters: Tensor
+    """Id, position, and the place of the last character that sees this one; (T, 3)."""
+    readers: list[int]
+    """The places that predict the characters of the first choice, of the second, …; (N,)."""
+    targets: list[int]
+    """The ids of these characters; (N,)."""
+
+
 @torch.no_grad()
-def score_questions(model: GPT, questions: list[Question]) -> list[list[Likelihood]]:
-    """Score every choice of a batch of questions.
+def score_questions(
+    model: GPT, questions: list[Question], batch_size: int
+) -> list[list[Likelihood]]:
+    """Score every choice of each question, in batches of questions of similar length.
 
     Raises ValueError when a question is longer than `block_size`.
     """
-    device = model.transformer.wte.weight.device
     columns = zip(*(question.context[:-1] for question in questions), strict=False)
     common = [column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)]
-    past = Past()
+    shared = Past()
     if common:
-        model(torch.tensor([common], device=device), past=past)
-    packed = pad_sequence([_pack(q, len(common)) for q in questions], batch_first=True).to(device)
-    ids, positions, segments = packed.unbind(-1)  # each (B, T)
-    logits = model(ids, positions, _mask(segments, len(common)), past, places=segments > 0)
+        model(torch.tensor([common], device=model.transformer.wte.weight.device), past=shared)
+    packed = [_pack(question, len(common)) for question in questions]
+    order = sorted(range(len(packed)), key=lambda i: len(packed[i].characters))
+    scores: dict[int, list[Likelihood]] = {}
+    for start in range(0, len(order), batch_size):
+        batch = order[start : start + batch_size]
+        predictions = _predict(model, [packed[i] for i in batch], shared.copy())
+        for i, (log, greedy) in zip(batch, predictions, strict=True):
+            lengths = [len(choice) for choice in questions[i].choices]
+            parts = zip(torch.split(log, lengths), torch.split(greedy, lengths), strict=True)
+            scores[i] = [Likelihood(float(logs.sum()), bool(hits.all())) for logs, hits in parts]
+    return [scores[i] for i in range(len(questions))]
 
-    choices = [choice for question in questions for choice in question.choices]
-    targets = torch.tensor([i for choice in choices for i in choice])  # (N,)
+
+def _predict(model: GPT, batch: list[_Packed], past: Past) -> list[tuple[Tensor, Tensor]]:
+    """Return, for each question, the log-probabilities of its targets, (N,), and whether each of
+    these was the most likely character, (N,)."""
+    device = model.transformer.wte.weight.device
+    characters = pad_sequence([each.characters for each in batch], batch_first=True).to(device)
+    ids, positions, last = characters.unbind(-1)  # each (B, T)
+    lengths = [len(each.readers) for each in batch]
+    rows = torch.arange(len(batch)).repeat_interleave(torch.tensor(lengths))
+    readers = torch.tensor([place for each in batch for place in each.readers])
+    targets = torch.tensor([target for each in batch for target in each.targets])
+    mask = _mask(last, past.length)
+    logits = model(ids, positions, mask, past, places=(rows.to(device), readers.to(device)))
     log_probabilities = logits.float().log_softmax(dim=-1).cpu()  # (N, V)
     log = log_probabilities[torch.arange(len(targets)), targets].double()
     greedy = log_probabilities.argmax(dim=-1) == targets
-    lengths = [len(choice) for choice in choices]
-    parts = zip(log.split(lengths), greedy.split(lengths), strict=True)
-    flat = (Likelihood(float(logs.sum()), bool(hits.all())) for logs, hits in parts)
-    return [[next(flat) for _ in question.choices] for question in questions]
+    return list(zip(torch.split(log, lengths), torch.split(greedy, lengths), strict=True))
 
 
-def _pack(question: Question, start: int) -> Tensor:
-    """Lay a question out as one sequence from context position `start` on.
+def _pack(question: Question, start: int) -> _Packed:
+    """Lay a question out from context position `start` on. Its choices come in alphabetical order,
+    so that those that begin alike, which share a character, are neighbours."""
+    context, everything = question.context, torch.iinfo(torch.long).max
+    characters = [[context[i], i, everything] for i in range(start, len(context))]
+    places: dict[tuple[int, ...], int] = {(): len(characters) - 1}  # of each beginning's last
+    for choice in sorted(question.choices):
+        path = [tuple(choice[:k]) for k in range(1, len(choice))]
+        for beginning in path:
+            if beginning not in places:
+                places[beginning] = len(characters)
+                characters.append([beginning[-1], len(context) + len(beginning) - 1, 0])
+        for beginning in path:
+            characters[places[beginning]][2] = len(characters) - 1
+    return _Packed(
+        torch.tensor(characters),
+        [places[tuple(choice[:k])] for choice in question.choices for k in range(len(choice))],
+        [target for choice in question.choices for target in choice],
+    )
 
-    Columns: id, position and segment (0 for the context, 1, 2, … for the choices); (T, 3).
-    """
-    *context, last = question.context
-    end = len(context)
-    rows = [(context[i], i, 0) for i in range(start, end)]
-    for segment, choice in enumerate(question.choices, 1):
-        rows += [(i, end + k, segment) for k, i in enumerate([last, *choice[:-1]])]
-    return torch.tensor(rows)
 
-
-def _mask(segments: Tensor, common: int) -> Tensor:
-    """Say which positions each position sees, (B, 1, T, common + T): what all contexts begin with,
-    and the earlier part of the context and of its own segment. Padding comes last: none sees it."""
-    reader, read = segments[:, :, None], segments[:, None, :]
-    seen = ((read == 0) | (read == reader)).tril()  # (B, T, T)
+def _mask(last: Tensor, common: int) -> Tensor:
+    """Say which characters each character sees, (B, 1, T, common + T): what all contexts begin
+    with, and those up to itself whose `last` reader, (B, T), it does not come after."""
+    place = torch.arange(last.shape[1], device=last.device)
+    seen = (place[:, None] <= last[:, None, :]).tril()  # (B, T, T)
     return F.pad(seen, (common, 0), value=True)[:, None]

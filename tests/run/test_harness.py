@@ -142,7 +142,7 @@ def test_errors_name_the_remedy(model: GPT, corpus: Corpus) -> None:
     with pytest.raises(NotImplementedError, match="multiple_choice"):
         adapter.generate_until([])
     with pytest.raises(ValueError, match="block_size is 128"):
-        score_questions(model, [Question([1] * 128, [[1, 2]])])
+        score_questions(model, [Question([1] * 128, [[1, 2]])], 1)
 
 
 def test_a_suite_of_another_corpus_or_a_longer_block_size_is_refused(
@@ -222,7 +222,7 @@ def test_a_model_that_knows_the_answers_is_always_right(
         (item.context, *item.choices): item.gold for task in suite.tasks for item in task.items
     }
 
-    def knowing(_: GPT, questions: list[Question]) -> list[list[Likelihood]]:
+    def knowing(_: GPT, questions: list[Question], batch_size: int) -> list[list[Likelihood]]:
         scores = []
         for question in questions:
             context = corpus.decode(torch.tensor(question.context))

@@ -97,7 +97,7 @@ def test_free_positions_and_masks_equal_hugging_faces(both: tuple[GPT, GPT2LMHea
     expected = theirs(x, position_ids=positions, attention_mask=real.long()).logits
     found = ours(x, positions, mask)
     torch.testing.assert_close(found[real], expected[real], atol=1e-5, rtol=0)
-    at_real = ours(x, positions, mask, places=real)
+    at_real = ours(x, positions, mask, places=real.nonzero(as_tuple=True))
     torch.testing.assert_close(at_real, expected[real], atol=1e-5, rtol=0)
 
 

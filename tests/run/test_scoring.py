@@ -36,7 +36,7 @@ def packed(model: GPT, corpus: Corpus, suite: Suite) -> list[float]:
 
     questions = [Question(encoded(text), list(map(encoded, cs))) for text, cs in asked(suite)]
     batches = [questions[i : i + 4] for i in range(0, len(questions), 4)]  # as in `asked`
-    scores = [each for batch in batches for each in score_questions(model, batch)]
+    scores = [each for batch in batches for each in score_questions(model, batch, 4)]
     return [likelihood.log for question in scores for likelihood in question]
 
 
