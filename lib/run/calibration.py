@@ -77,11 +77,11 @@ def reliability(
     confidence: Floats, correct: NDArray[np.bool_], bins: NDArray[np.int64]
 ) -> pd.DataFrame:
     """One row per occupied bin: bin, n, and the sums of confidence and of correct predictions."""
-    table = pd.DataFrame({"bin": bins, "confidence": confidence, "correct": correct.astype(int)})
-    groups = table.groupby("bin")
-    sums = groups.sum().reset_index()
-    sums.insert(1, "n", groups.size().to_numpy())
-    return sums
+    n = np.bincount(bins)
+    sums = {"confidence": np.bincount(bins, confidence)}
+    sums |= {"correct": np.bincount(bins, correct).astype(int)}
+    table = pd.DataFrame({"bin": np.arange(len(n)), "n": n, **sums})
+    return table[n > 0].reset_index(drop=True)
 
 
 def null_ece(confidence: Floats, bins: NDArray[np.int64], generator: np.random.Generator) -> float:

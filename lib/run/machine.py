@@ -13,7 +13,8 @@ from lib.study.fields import RunConfig
 # Deterministic cuBLAS needs this before CUDA starts (PyTorch, "Reproducibility").
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
-EVALUATION_BATCH_SIZE = 16
+GPU_EVALUATION = 32_768
+"""Most characters per forward pass of an evaluation on a GPU, which bounds its logits' memory."""
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -49,7 +50,7 @@ class Machine:
     micro_batch_size: int
     """Sequences per backward pass."""
     evaluation_batch_size: int
-    """Windows per forward pass when scoring held-out text."""
+    """Windows of held-out text, or questions of the suite, per forward pass."""
 
 
 def prepare(config: RunConfig) -> Machine:
@@ -69,10 +70,16 @@ def prepare(config: RunConfig) -> Machine:
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     batch_size = config.training.batch_size
-    # On a CPU a few sequences stay in a core's cache, which makes a step a tenth faster.
-    in_cache = next(size for size in (4, 3, 2, 1) if batch_size % size == 0)
-    micro = asked.micro_batch_size or (in_cache if device.type == "cpu" else batch_size)
-    return Machine(device, threads, micro, asked.evaluation_batch_size or EVALUATION_BATCH_SIZE)
+    if device.type == "cpu":  # a few sequences stay in a core's cache: a step is a tenth faster
+        micro, windows = next(size for size in (4, 3, 2, 1) if batch_size % size == 0), 8
+    else:
+        micro, windows = batch_size, min(256, max(1, GPU_EVALUATION // config.model.block_size))
+    return Machine(
+        device,
+        threads,
+        asked.micro_batch_size or micro,
+        asked.evaluation_batch_size or windows,
+    )
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:

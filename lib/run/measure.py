@@ -121,7 +121,8 @@ def _ask_suite(
     with result.timed("suite"):
         items, block_size = config.evaluation.items_per_task, config.model.block_size
         folder = prepare_suite(corpus, items, block_size, suites)
-        suite = evaluate_suite(trained.model, corpus, folder)
+        batch_size = trained.machine.evaluation_batch_size
+        suite = evaluate_suite(trained.model, corpus, folder, batch_size)
         macro = ("macro_accuracy_zero_shot", "macro_accuracy_few_shot")  # None: no task fits
         result.measures |= {**dict.fromkeys(macro), "suite_overflows": suite.overflows}
         result.tables["tasks"] = suite.table

@@ -121,7 +121,8 @@ class MachineConfig(Section):
     """Sequences per backward pass; the gradient is summed up to the batch. auto: on a CPU up to 4,
     which stay in a core's cache; on a GPU the whole batch."""
     evaluation_batch_size: OrAuto = None
-    """Windows per forward pass when scoring held-out text. auto: 16."""
+    """Windows of held-out text, or questions of the suite, per forward pass. auto: on a CPU 8; on a
+    GPU 256, or as many as hold 32,768 characters."""
     checkpoint_interval: Positive = 100
     """Steps between two checkpoints."""
 

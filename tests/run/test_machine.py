@@ -15,7 +15,7 @@ from lib.run.machine import (
     works,
 )
 from lib.study.errors import ConfigError
-from lib.study.fields import MachineConfig, RunConfig, TrainingConfig
+from lib.study.fields import MachineConfig, ModelConfig, RunConfig, TrainingConfig
 
 CPU = torch.device("cpu")
 PURPOSES = ("weights", "batches", "sample")
@@ -129,6 +129,24 @@ def test_auto_takes_micro_batches_that_fill_the_batch(
     monkeypatch.setattr("lib.run.machine.choose_device", lambda _: torch.device(device))
     config = RunConfig(training=TrainingConfig(batch_size=batch_size))
     assert prepare(config).micro_batch_size == micro_batch_size
+
+
+@pytest.mark.parametrize(
+    ("device", "block_size", "windows"),
+    [("cpu", 128, 8), ("cuda", 64, 256), ("cuda", 128, 256), ("mps", 1024, 32), ("cuda", 10**6, 1)],
+)
+def test_auto_evaluates_in_batches_of_the_device(
+    loose_torch: None,
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    block_size: int,
+    windows: int,
+) -> None:
+    monkeypatch.setattr("lib.run.machine.choose_device", lambda _: torch.device(device))
+    config = RunConfig(model=ModelConfig(block_size=block_size))
+    assert prepare(config).evaluation_batch_size == windows
+    pinned = RunConfig(model=config.model, machine=MachineConfig(evaluation_batch_size=3))
+    assert prepare(pinned).evaluation_batch_size == 3
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])

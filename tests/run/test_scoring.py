@@ -120,3 +120,35 @@ def test_log_likelihoods_follow_every_change_of_the_model(
     assert after == pytest.approx(unpacked(model, corpus, suite), abs=1e-5, rel=0)
     moved = torch.tensor(after) - torch.tensor(before)
     assert moved.abs().median() > 0.01
+
+
+def test_what_texts_begin_with_is_read_once(
+    corpus: Corpus, suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In batches of one, which need no padding, as many characters are read as there are different
+    beginnings: of all contexts together, and of each question's texts on their own."""
+    model = make_model(corpus)
+    task = next(task for task in suite.tasks if task.name == "spelling")
+    before = "".join(e.context + e.choices[e.gold] + "\n" for e in task.exemplars)
+    texts = [(before + item.context, item.choices) for item in task.items[:5]]
+    questions = [
+        Question(corpus.encode(text).tolist(), [corpus.encode(c).tolist() for c in choices])
+        for text, choices in texts
+    ]
+    read: list[int] = []
+    original = Transformer.embed
+
+    def embed(self: Transformer, ids: Tensor, *rest: Tensor) -> Tensor:
+        read.append(ids.numel())
+        return original(self, ids, *rest)
+
+    monkeypatch.setattr(Transformer, "embed", embed)
+    score_questions(model, questions, 1)
+    shared = read[0]
+    assert len(before) <= shared
+    assert [len({text[:end] for text, _ in texts}) > 1 for end in (shared, shared + 1)] == [0, 1]
+    beginnings = [
+        {(text + choice)[:end] for choice in choices for end in range(1, len(text + choice))}
+        for text, choices in texts
+    ]
+    assert sorted(read[1:]) == sorted(len(each) - shared for each in beginnings)
