@@ -2,6 +2,7 @@
 
 import atexit
 import functools
+import gc
 import os
 import re
 import shutil
@@ -22,6 +23,12 @@ from lib.study.fields import CorpusConfig, RunConfig
 from lib.study.paths import ROOT
 
 torch.set_num_threads(1)
+
+
+def pytest_collection_finish() -> None:
+    """Spare the collector what stays loaded anyway: statsmodels calls it at every Holm."""
+    gc.freeze()
+
 
 TINY = {
     "corpus": {"source": "synthetic", "fraction": 0.02},

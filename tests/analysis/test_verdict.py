@@ -6,6 +6,7 @@ import pytest
 import yaml
 from scipy import stats
 
+from lib.analysis import resampling
 from lib.analysis.tables import contrast_summary, power_summary
 from lib.analysis.verdict import (
     answer_hypotheses,
@@ -24,6 +25,12 @@ MEASURES = [
     *("macro_accuracy_zero_shot", "macro_accuracy_few_shot", "perplexity", "perplexity_test"),
     *("accuracy", "ece", "brier", "grad_norm"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No bootstrap interval decides anything; all 256 sign flips of eight seeds are taken."""
+    monkeypatch.setattr(resampling, "RESAMPLES", 256)
 
 
 @pytest.fixture

@@ -13,13 +13,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from lib.data.corpus import load_corpus, sample_batch
 from lib.run.training import _Run
 from lib.study.config import load_study
 from lib.workflow.execution import HUGE_PAGES
-from tests.run.samples import begun
+from tests.run.samples import begun, hugging_face
 
 pytestmark = pytest.mark.benchmark
 CORES = multiprocessing.cpu_count()
@@ -34,11 +33,7 @@ def our_step(folder: Path) -> Callable[[], None]:
 
 def hugging_face_step() -> Callable[[], None]:
     """The peer's step: batch, forward with its own loss, backward, norm, AdamW."""
-    config = GPT2Config(
-        vocab_size=65, n_positions=128, n_embd=128, n_layer=8, n_head=8, activation_function="gelu",
-        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False,
-    )  # fmt: skip
-    model = GPT2LMHeadModel(config)
+    model = hugging_face(n_layer=8, n_head=8, n_embd=128, block_size=128)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
     corpus, stream = load_corpus(load_study("final").corpus), torch.Generator().manual_seed(0)
 

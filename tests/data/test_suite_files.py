@@ -6,8 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from lib.data import suite_files
 from lib.data.corpus import Corpus
+from lib.data.suite import Suite, build_suite
 from lib.data.suite_files import prepare_suite, read_suite
+
+
+@pytest.fixture(scope="module")
+def suite(corpus: Corpus) -> Suite:
+    return build_suite(corpus, 50, 128)
+
+
+@pytest.fixture(autouse=True)
+def _built(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a suite asks is another file's: here it is built once, whatever its size."""
+    monkeypatch.setattr(suite_files, "build_suite", lambda *size: suite)
 
 
 def test_a_suite_is_made_once_and_another_text_has_another(corpus: Corpus, tmp_path: Path) -> None:

@@ -33,30 +33,18 @@ def title_of(figure: StudyFigure) -> str:
     return figure.words.splitlines()[0].removeprefix("## ")
 
 
-@pytest.fixture
-def one_factor(tiny_study: Study) -> Study:
-    """Two variants in one setting."""
-    return tiny_study
+def study_of(factors: dict[str, list[Any]]) -> Study:
+    return Study.model_validate(TINY | {"name": "tiny", "factors": factors, "seeds": [0, 1]})
 
 
-@pytest.fixture
-def grid() -> Study:
-    """Four variants at three rates."""
-    levels = {"model.embedding_norm": ["none", "layernorm", "rmsnorm", "scale"]}
-    levels |= {RATE: [1e-3, 1e-2, 1e-1]}
-    return Study.model_validate(TINY | {"name": "tiny", "factors": levels, "seeds": [0, 1]})
+ONE_ARM = study_of({})
+ONE_FACTOR = study_of({"model.embedding_norm": ["none", "layernorm"]})
+VARIANTS = ["none", "layernorm", "rmsnorm", "scale"]
+GRID = study_of({"model.embedding_norm": VARIANTS, RATE: [1e-3, 1e-2, 1e-1]})
 
 
-@pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Figure]]:
-    found: list[Figure] = []
-    monkeypatch.setattr(style, "show", found.append)
-    yield found
-    plt.close("all")
-
-
-def runs_of(study: Study, tiny_study: Study, tables: dict[str, Any]) -> list[RunResult]:
-    sample = sample_runs(tiny_study)[0]
+def runs_of(study: Study, tables: dict[str, Any]) -> list[RunResult]:
+    sample = sample_runs(ONE_FACTOR)[0]
     return [
         sample.model_copy(
             update={"arm": arm.id, "baseline": arm.baseline, "levels": arm.levels, "seed": seed,
@@ -126,73 +114,80 @@ def verdict_of(study: Study) -> dict[str, Any]:
     }
 
 
-@pytest.fixture
-def prepare(tiny_study: Study, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Make the figures of an analysed study, whose folder is `tmp_path`."""
+def analysed(
+    study: Study, folder: Path, patch: pytest.MonkeyPatch, tables: dict[str, Any] = TABLES
+) -> StudyFigures:
+    """The figures of a study whose analysis lies in `folder`."""
+    patch.setattr(study_figures, "study_folder", lambda name: folder)
+    patch.setattr(study_figures, "read_parquet", raw_of)
+    (folder / "verdict.json").write_text(json.dumps(verdict_of(study)), "utf-8")
+    return StudyFigures(study, runs_of(study, tables))
 
-    def make(study: Study, tables: dict[str, Any] = TABLES) -> StudyFigures:
-        monkeypatch.setattr(study_figures, "study_folder", lambda name: tmp_path)
-        monkeypatch.setattr(study_figures, "read_parquet", raw_of)
-        (tmp_path / "verdict.json").write_text(json.dumps(verdict_of(study)), "utf-8")
-        return StudyFigures(study, runs_of(study, tiny_study, tables))
 
-    return make
+def drawn(figures: StudyFigures, patch: pytest.MonkeyPatch) -> list[Figure]:
+    """Every figure that applies, drawn, written and shown."""
+    shown: list[Figure] = []
+    patch.setattr(style, "show", shown.append)
+    for figure in figures.applicable():
+        figure.draw()
+    return shown
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StudyFigures]:
+    """Four variants at three rates."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield analysed(GRID, tmp_path_factory.mktemp("grid"), patch)
+
+
+@pytest.fixture(scope="module")
+def figures_of_grid(grid: StudyFigures) -> Iterator[list[Figure]]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield drawn(grid, patch)
+    plt.close("all")
 
 
 def test_a_study_of_one_factor_shows_what_applies(
-    one_factor: Study, prepare: Any, shown: list[Figure], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    figures = prepare(one_factor, tables={})
-    applicable = list(figures.applicable())
-    assert [title_of(f) for f in applicable] == ["Trends", "Comparison", "Tokens", "Inside"]
-    for figure in applicable:
-        figure.draw()
+    figures = analysed(ONE_FACTOR, tmp_path, monkeypatch, tables={})
+    titles = [title_of(figure) for figure in figures.applicable()]
+    assert titles == ["Trends", "Comparison", "Tokens", "Inside"]
+    drawn(figures, monkeypatch)
     names = {path.stem for path in figures.folder.iterdir()}
     assert names == {"trend", "comparison", "efficiency", "inside"}
 
 
 def test_a_study_of_one_arm_is_drawn_without_contrasts(
-    prepare: Any, shown: list[Figure], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    figures = prepare(Study.model_validate(TINY | {"name": "tiny", "seeds": [0, 1]}), tables={})
+    figures = analysed(ONE_ARM, tmp_path, monkeypatch, tables={})
     (tmp_path / "verdict.json").write_text('{"standing": "", "contrasts": []}', "utf-8")
-    for figure in figures.applicable():
-        figure.draw()
+    assert drawn(figures, monkeypatch)
     assert figures.contrasts.empty
-    assert shown
 
 
 def test_a_grid_over_rates_shows_interaction_rates_and_mechanism_instead(
-    grid: Study, prepare: Any, shown: list[Figure]
+    grid: StudyFigures, figures_of_grid: list[Figure]
 ) -> None:
-    figures = prepare(grid)
-    applicable = list(figures.applicable())
-    assert [title_of(f) for f in applicable] == [
+    assert [title_of(figure) for figure in grid.applicable()] == [
         "Trends", "Interaction with learning rate", "Learning rate", "Mechanism", "Tokens",
         "Inside", "Calibration and length", "Tasks",
     ]  # fmt: skip
-    for figure in applicable:
-        figure.draw()
-    assert {path.stem for path in figures.folder.glob("*.pdf")} == {
+    assert {path.stem for path in grid.folder.glob("*.pdf")} == {
         "trend", "interaction-learning_rate", "learning-rate", "mechanism", "efficiency", "inside",
         "calibration", "tasks",
     }  # fmt: skip
-    assert len(shown) == 8
+    assert len(figures_of_grid) == 8
 
 
-def test_no_text_of_a_figure_is_smaller_than_seven_points(
-    grid: Study, prepare: Any, shown: list[Figure]
-) -> None:
-    for figure in prepare(grid).applicable():
-        figure.draw()
-    sizes = [
-        text.get_fontsize() for f in shown for text in f.findobj(Text) if text.get_text().strip()
-    ]
-    assert min(sizes) >= 7
+def test_no_text_of_a_figure_is_smaller_than_seven_points(figures_of_grid: list[Figure]) -> None:
+    texts = [text for figure in figures_of_grid for text in figure.findobj(Text)]
+    assert min(text.get_fontsize() for text in texts if text.get_text().strip()) >= 7
 
 
-def test_what_is_said_of_a_figure_names_functions_that_draw(grid: Study, prepare: Any) -> None:
-    for figure in prepare(grid).applicable():
+def test_what_is_said_of_a_figure_names_functions_that_draw(grid: StudyFigures) -> None:
+    for figure in grid.applicable():
         assert "?" in figure.words  # what to look for
         named = re.findall(r"`(\w+)`", figure.words)
         assert named
@@ -200,17 +195,19 @@ def test_what_is_said_of_a_figure_names_functions_that_draw(grid: Study, prepare
             assert hasattr(training, name) or hasattr(factors, name)
 
 
-def test_a_study_without_an_analysis_is_refused(grid: Study, prepare: Any, tmp_path: Path) -> None:
-    figures = prepare(grid)
+def test_a_study_without_an_analysis_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    figures = analysed(ONE_FACTOR, tmp_path, monkeypatch)
     (tmp_path / "verdict.json").unlink()
     with pytest.raises(ResultError, match="execute 03_analysis first"):
         figures.applicable()
 
 
 def test_contrasts_know_their_variants_their_levels_and_their_own_baseline(
-    grid: Study, prepare: Any
+    grid: StudyFigures,
 ) -> None:
-    table = prepare(grid).contrasts.set_index(["arm", "baseline", "measure"])
+    table = grid.contrasts.set_index(["arm", "baseline", "measure"])
     row = table.loc["layernorm,learning_rate=0.01", "none,learning_rate=0.01", "perplexity"]
     assert (row["variant"], row["reference"], row[RATE]) == ("layernorm", "none", 0.01)
     assert row["setting"] == "learning_rate=0.01"

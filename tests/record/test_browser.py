@@ -15,9 +15,12 @@ FLAGS = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync"
 )
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="no browser: install Debian's chromium to run the browser tests"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="no browser: install Debian's chromium to run the browser tests"
+    ),
+]
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,6 +15,9 @@ from lib.run.origin import begin
 from lib.study.config import Study
 from lib.study.fields import ModelConfig, RunConfig
 from lib.study.provenance import Provenance
+
+if TYPE_CHECKING:
+    from transformers import GPT2LMHeadModel
 
 
 def begun(config: RunConfig, corpus: Corpus, seed: int = 0) -> Provenance:
@@ -54,6 +58,27 @@ def direct(model: GPT, corpus: Corpus, context: str, continuation: str) -> tuple
     targets = ids[len(context) :]
     chosen = log[torch.arange(len(targets)), targets]
     return float(chosen.sum()), bool((log.argmax(dim=-1) == targets).all())
+
+
+def hugging_face(
+    n_layer: int, n_head: int, n_embd: int, block_size: int, vocab_size: int = 65
+) -> "GPT2LMHeadModel":
+    """The peer: Hugging Face's GPT-2, without dropout."""
+    from transformers import GPT2Config, GPT2LMHeadModel  # seconds, which few tests need to wait
+
+    config = GPT2Config(
+        vocab_size=vocab_size,
+        n_positions=block_size,
+        n_embd=n_embd,
+        n_layer=n_layer,
+        n_head=n_head,
+        activation_function="gelu",
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        use_cache=False,
+    )
+    return GPT2LMHeadModel(config)
 
 
 def hugging_face_layout(state: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:

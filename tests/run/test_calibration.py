@@ -3,7 +3,6 @@ import pytest
 import torch
 from scipy.special import softmax
 from sklearn.metrics import brier_score_loss, log_loss
-from torchmetrics.functional.classification import multiclass_calibration_error
 
 from lib.run.calibration import (
     Calibration,
@@ -32,6 +31,8 @@ def sample(rng: np.random.Generator, n: int = 2000, classes: int = 7, scale: flo
 
 
 def test_ece_by_width_is_torchmetrics(rng):
+    from torchmetrics.functional.classification import multiclass_calibration_error  # takes seconds
+
     logits, target = sample(rng)
     logits *= 2  # overconfident
     predictions = Predictions.from_logits(logits, target)

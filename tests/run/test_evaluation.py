@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 import torch
 from torch.nn import functional as F
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from lib.data.corpus import Corpus
 from lib.run.evaluation import (
@@ -19,7 +18,7 @@ from lib.run.evaluation import (
 from lib.run.machine import random_stream
 from lib.run.model import GPT
 from lib.study.fields import ModelConfig
-from tests.run.samples import hugging_face_layout, make_model
+from tests.run.samples import hugging_face, hugging_face_layout, make_model
 
 
 @pytest.fixture(scope="module")
@@ -29,15 +28,7 @@ def model(corpus: Corpus) -> GPT:
 
 
 def test_scores_are_hugging_faces_losses_window_by_window(model: GPT, corpus: Corpus) -> None:
-    config = GPT2Config(
-        vocab_size=corpus.vocab_size,
-        n_positions=16,
-        n_embd=16,
-        n_layer=2,
-        n_head=2,
-        activation_function="gelu",
-    )
-    peer = GPT2LMHeadModel(config).eval()
+    peer = hugging_face(2, 2, 16, 16, corpus.vocab_size).eval()
     peer.load_state_dict(dict(hugging_face_layout(model.state_dict())), strict=False)
     text = corpus.heldout[: 5 * 16 + 8]  # the last window is shorter
     expected = []

@@ -5,28 +5,37 @@ import pytest
 
 from lib.data.corpus import Corpus
 from lib.run.evaluation import perplexity, score
-from lib.run.measure import measure
+from lib.run.measure import Measurement, measure
 from lib.run.training import Trained
 from lib.study.fields import RunConfig
-from tests.conftest import change
+from tests.conftest import TINY, change
 from tests.run.samples import train
 
 
-@pytest.fixture
-def config(tiny: RunConfig) -> RunConfig:
-    wider = change(tiny, "model", block_size=48)  # a context in which some tasks fit
+@pytest.fixture(scope="module")
+def config() -> RunConfig:
+    wider = change(RunConfig.model_validate(TINY), "model", block_size=48)  # some tasks fit in it
     return change(wider, "evaluation", items_per_task=50)
 
 
-@pytest.fixture
-def trained(config: RunConfig, corpus: Corpus, tmp_path: Path) -> Trained:
-    return train(config, corpus, 0, tmp_path / "run")
+@pytest.fixture(scope="module")
+def trained(config: RunConfig, corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return train(config, corpus, 0, tmp_path_factory.mktemp("trained") / "run")
+
+
+@pytest.fixture(scope="module")
+def suites(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("suites")
+
+
+@pytest.fixture(scope="module")
+def measured(config: RunConfig, corpus: Corpus, trained: Trained, suites: Path) -> Measurement:
+    return measure(trained, corpus, config, suites, seed=0)
 
 
 def test_everything_is_measured_and_timed(
-    config: RunConfig, corpus: Corpus, trained: Trained, tmp_path: Path
+    corpus: Corpus, trained: Trained, measured: Measurement
 ) -> None:
-    measured = measure(trained, corpus, config, tmp_path / "suite", seed=0)
     scores, dev = score(trained.model, corpus.heldout, 64), corpus.dev_length - 1
     for part, nll in (("", scores.nll), ("_dev", scores.nll[:dev]), ("_test", scores.nll[dev:])):
         assert measured.measures[f"perplexity{part}"] == pytest.approx(perplexity(nll), rel=1e-9)
@@ -49,11 +58,11 @@ def test_everything_is_measured_and_timed(
 
 
 def test_measuring_twice_gives_the_same_numbers(
-    config: RunConfig, corpus: Corpus, trained: Trained, tmp_path: Path
+    config: RunConfig, corpus: Corpus, trained: Trained, measured: Measurement, suites: Path
 ) -> None:
-    one, two = (measure(trained, corpus, config, tmp_path / "suite", seed=0) for _ in range(2))
-    assert one.measures == two.measures
-    assert all(one.tables[name].equals(two.tables[name]) for name in one.tables)
+    again = measure(trained, corpus, config, suites, seed=0)
+    assert again.measures == measured.measures
+    assert all(again.tables[name].equals(table) for name, table in measured.tables.items())
 
 
 def test_a_diverged_run_is_not_measured(config: RunConfig, corpus: Corpus, tmp_path: Path) -> None:

@@ -1,13 +1,18 @@
 import math
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from lib.run.machine import random_stream
 from lib.run.model import GPT, Past, count_parameters, weight_decay_groups
 from lib.study.fields import ModelConfig
-from tests.run.samples import hugging_face_layout
+from tests.run.samples import hugging_face, hugging_face_layout
+
+if TYPE_CHECKING:
+    from transformers import GPT2LMHeadModel
+
+    Both = tuple[GPT, GPT2LMHeadModel]
 
 VARIANTS = ("none", "layernorm", "rmsnorm", "center", "scale", "grad_shrink")
 SMALL = {"n_layer": 3, "n_head": 2, "n_embd": 16, "block_size": 12}
@@ -37,27 +42,11 @@ def test_parameter_counts_of_the_protocol(fields: dict[str, object], expected: i
     assert count_parameters(gpt(**fields)) == expected
 
 
-def hugging_face(n_layer: int, n_head: int, n_embd: int, block_size: int) -> GPT2LMHeadModel:
-    config = GPT2Config(
-        vocab_size=65,
-        n_positions=block_size,
-        n_embd=n_embd,
-        n_layer=n_layer,
-        n_head=n_head,
-        activation_function="gelu",
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-        use_cache=False,
-    )
-    return GPT2LMHeadModel(config).eval()
-
-
 @pytest.fixture(params=[SMALL, {"n_layer": 8, "n_head": 8, "n_embd": 128, "block_size": 128}])
-def both(request: pytest.FixtureRequest) -> tuple[GPT, GPT2LMHeadModel]:
+def both(request: pytest.FixtureRequest) -> "Both":
     """Ours and Hugging Face's GPT-2 at one size, both with large random weights everywhere (biases
     and gains too), so that a wrong place for any of them would show."""
-    ours, theirs = gpt(**request.param), hugging_face(**request.param)
+    ours, theirs = gpt(**request.param), hugging_face(**request.param).eval()
     for model, purpose in ((ours, "ours"), (theirs, "theirs")):
         generator = random_stream(0, purpose)
         with torch.no_grad():
@@ -66,7 +55,7 @@ def both(request: pytest.FixtureRequest) -> tuple[GPT, GPT2LMHeadModel]:
     return ours, theirs
 
 
-def test_logits_equal_hugging_face_gpt2_with_its_weights(both: tuple[GPT, GPT2LMHeadModel]) -> None:
+def test_logits_equal_hugging_face_gpt2_with_its_weights(both: "Both") -> None:
     ours, theirs = both
     ours.load_state_dict(dict(hugging_face_layout(theirs.state_dict())))
     x = ids(ours.config.block_size)
@@ -74,7 +63,7 @@ def test_logits_equal_hugging_face_gpt2_with_its_weights(both: tuple[GPT, GPT2LM
 
 
 def test_hugging_face_gpt2_with_our_weights_gives_our_logits(
-    both: tuple[GPT, GPT2LMHeadModel],
+    both: "Both",
 ) -> None:
     ours, theirs = both
     missing, unexpected = theirs.load_state_dict(
@@ -85,7 +74,7 @@ def test_hugging_face_gpt2_with_our_weights_gives_our_logits(
     torch.testing.assert_close(theirs(x).logits, ours(x), atol=1e-5, rtol=0)
 
 
-def test_free_positions_and_masks_equal_hugging_faces(both: tuple[GPT, GPT2LMHeadModel]) -> None:
+def test_free_positions_and_masks_equal_hugging_faces(both: "Both") -> None:
     """Texts of two lengths, the shorter one padded on the left, at any positions."""
     ours, theirs = both
     ours.load_state_dict(dict(hugging_face_layout(theirs.state_dict())))
@@ -102,7 +91,7 @@ def test_free_positions_and_masks_equal_hugging_faces(both: tuple[GPT, GPT2LMHea
 
 
 def test_cached_keys_and_values_continue_as_hugging_faces_do(
-    both: tuple[GPT, GPT2LMHeadModel],
+    both: "Both",
 ) -> None:
     ours, theirs = both
     ours.load_state_dict(dict(hugging_face_layout(theirs.state_dict())))
