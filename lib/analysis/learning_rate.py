@@ -15,10 +15,10 @@ RATE = "training.learning_rate"
 
 def final_losses(runs: pd.DataFrame, curve: pd.DataFrame) -> pd.DataFrame:
     """Add to each run its initial_loss and final_loss on dev (nats; the latter NaN for a diverged
-    run)."""
+    run). Which runs are unstable is left to the table of `lib.analysis.stability`."""
     loss = curve.sort_values("step").groupby(["arm", "seed"])["dev_loss"]
     ends = loss.agg(initial_loss="first", final_loss="last").reset_index()
-    table = runs.merge(ends, on=["arm", "seed"])
+    table = runs.drop(columns="unstable", errors="ignore").merge(ends, on=["arm", "seed"])
     table["final_loss"] = table["final_loss"].where(table["status"] == "completed")
     return table
 

@@ -48,7 +48,7 @@ def tables(study: Study) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
             key = {"arm": arm.id, "variant": variant, "seed": seed}
             runs.append(
                 key
-                | {"status": status, "training.learning_rate": rate}
+                | {"status": status, "training.learning_rate": rate, "unstable": np.nan}
                 | {"perplexity_dev": np.exp(final), "perplexity_test": np.exp(final) + 1}
             )
             curve += [key | {"step": 12, "dev_loss": 7.0 if np.isnan(final) else final}]

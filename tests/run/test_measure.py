@@ -34,7 +34,7 @@ def measured(config: RunConfig, corpus: Corpus, trained: Trained, suites: Path) 
 
 
 def test_everything_is_measured_and_timed(
-    corpus: Corpus, trained: Trained, measured: Measurement
+    config: RunConfig, corpus: Corpus, trained: Trained, measured: Measurement
 ) -> None:
     scores, dev = score(trained.model, corpus.heldout, 64), corpus.dev_length - 1
     for part, nll in (("", scores.nll), ("_dev", scores.nll[:dev]), ("_test", scores.nll[dev:])):
