@@ -74,12 +74,12 @@ if trained.diverged_at:
 show_training(trained.trace, trained.curve, this)
 
 # %% [markdown]
-# At every evaluation; gain and bias are means of the embedding normalization's own, where it has
-# them:
+# Before and after training; gain and bias are means of the embedding normalization's own, where it
+# has them:
 
 # %%
 own = ("step", "dev_loss", "embedding_norm", "norm_gain", "norm_bias")
-readable(trained.curve[[name for name in own if name in trained.curve]], digits=4)
+readable(trained.curve[[name for name in own if name in trained.curve]].iloc[[0, -1]], digits=4)
 
 # %% [markdown]
 # ## Evaluation

@@ -175,9 +175,9 @@ def _common_legend(figure: Figure) -> None:
         figure.legend(handles, list(entries), loc="outside lower center", ncols=side_by_side)
 
 
-def show(figure: Figure) -> None:
+def show(figure: Figure, *, grey: bool = False) -> None:
     """Show a figure in a notebook as a small PNG: a record of many notebooks stays small."""
-    png = _small_png(figure, "figure")
+    png = _small_png(figure, "figure", grey)
     display(DisplayedImage(png, width=int(figure.bbox.width)))
     plt.close(figure)  # or the notebook would show it again
 
@@ -191,10 +191,14 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     return [pdf, png]
 
 
-def _small_png(figure: Figure, dpi: float | str) -> bytes:
-    """Draw a PNG of 64 colours, enough for lines to keep theirs: a quarter of the usual size."""
+def _small_png(figure: Figure, dpi: float | str, grey: bool = False) -> bytes:
+    """Draw a PNG of 64 colours, enough for lines to keep theirs: a quarter of the usual size; or of
+    four greys, enough for one line and its text, at an eighth of it."""
     full, small = BytesIO(), BytesIO()
     figure.savefig(full, format="png", dpi=dpi)
-    image = Image.open(full).convert("RGB").quantize(64, Image.Quantize.FASTOCTREE)
+    if grey:
+        image = Image.open(full).convert("L").quantize(4)
+    else:
+        image = Image.open(full).convert("RGB").quantize(64, Image.Quantize.FASTOCTREE)
     image.save(small, "png", optimize=True)
     return small.getvalue()

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator
 
 from lib.analysis.runs import point
@@ -164,16 +165,20 @@ def show_symbols(text: str) -> None:
         show(figure)
 
 
+_OF_A_RUN = STYLE | {"figure.dpi": 80, "axes.grid": False}
+"""A record holds hundreds of them: as small as they stay legible."""
+
+
 def show_training(trace: pd.DataFrame, curve: pd.DataFrame, arm: Arm) -> None:
     """Show how training went: loss, gradient norm, second moment, embeddings, logits over steps."""
     tables = dict.fromkeys(("loss", "grad_norm", "second_moment_mean"), trace)
     measured = ("dev_loss", "embedding_cosine", "input_cosine", "embedding_norm", "logit_sd")
     tables |= dict.fromkeys(measured, curve)
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(2, 4, figsize=(9, 3.8))
+    with plt.rc_context(_OF_A_RUN):
+        figure, axes = plt.subplots(2, 4, figsize=(7.2, 3))
         for (y, table), ax in zip(tables.items(), axes.flat, strict=True):
             trend(table.assign(variant=arm.variant), y, ax)
-        show(figure)
+        _show_run(figure)
 
 
 def show_measurement(tables: dict[str, pd.DataFrame], arm: Arm) -> None:
@@ -183,13 +188,21 @@ def show_measurement(tables: dict[str, pd.DataFrame], arm: Arm) -> None:
     tables = {name: table.assign(variant=arm.variant) for name, table in tables.items()}
     curve = tables["curve"].assign(arm=arm.id, setting=arm.setting, seed=0)
     measured = not tables["bins"].empty
-    with plt.rc_context(STYLE):
+    with plt.rc_context(_OF_A_RUN):
         n = 5 if measured else 2
-        figure, axes = plt.subplots(1, n, figsize=(2 * n, 2.1))
+        figure, axes = plt.subplots(1, n, figsize=(1.6 * n, 1.7))
         if measured:
             reliability_diagram(tables["bins"], axes[0])
             trend(tables["temperatures"], "nll", axes[1], x="temperature")
             trend(tables["positions"], "position_loss", axes[2], x="context")
         residual_norms(curve, axes[-2])
         second_moments(curve, axes[-1])
-        show(figure)
+        _show_run(figure)
+
+
+def _show_run(figure: Figure) -> None:
+    """Show a figure of one run, whose one variant needs no colour and no legend."""
+    for ax in figure.axes:
+        if legend := ax.get_legend():
+            legend.remove()
+    show(figure, grey=True)

@@ -179,7 +179,7 @@ def root_hash() -> str:
 
 
 def shown_result(notebook: Path) -> dict[str, Any] | None:
-    """Read the result that an executed training notebook shows; None when it shows none."""
+    """Read what an executed training notebook shows of its result; None when it shows nothing."""
     if not notebook.is_file():
         return None
     for cell in nbformat.read(notebook, as_version=4).cells:

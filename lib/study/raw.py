@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from numpy.typing import ArrayLike, NDArray
 
 RAW = ("trace", "curve", "windows", "bins", "positions", "items")
-MOST_WINDOWS = 256
+MOST_WINDOWS = 128
 """Rows of `windows`, roughly: more would tell more about where in the text a model fails, in larger
 files."""
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import pandas as pd
 from pydantic import BaseModel, ConfigDict
 
+from lib.study.fields import digest
 from lib.study.measures import MEASURES, measures_in
 from lib.study.provenance import trained_with
 
@@ -56,7 +57,7 @@ class RunResult(BaseModel):
         return trained_with(self.provenance)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        """Show as a table in a notebook, and keep the whole result in it as JSON."""
+        """Show as a table in a notebook, and as JSON the measures and the hash of it all."""
         rows: dict[str, str] = {"run": f"{self.study} / {self.arm} / seed {self.seed}"}
         rows["status"] = self.status + (f" at step {self.diverged_at}" if self.diverged_at else "")
         rows["parameters"], rows["tokens"] = f"{self.parameters:,}", f"{self.tokens:,}"
@@ -65,10 +66,15 @@ class RunResult(BaseModel):
             rows[MEASURES[name].title] = "n/a" if value is None else MEASURES[name].text(value)
         table = pd.Series(rows, name="").to_frame()
         return {
-            "application/json": self.model_dump(mode="json"),
+            "application/json": attested(self.model_dump(mode="json")),
             "text/html": table.to_html(),
             "text/plain": table.to_string(),
         }
+
+
+def attested(result: dict[str, Any]) -> dict[str, Any]:
+    """What a notebook keeps of a result (as JSON): its measures, and the hash of all of it."""
+    return {"measures": result["measures"], "sha256": digest(result)}
 
 
 def records(table: pd.DataFrame) -> list[dict[Any, Any]]:

@@ -25,6 +25,7 @@ from lib.study.paths import NOTEBOOKS, ROOT, RUNS, executed_notebook, result_fil
 from lib.study.provenance import git_state
 from lib.study.standing import load_plan
 from lib.workflow import lifeline
+from lib.workflow.slim import COMPACT, slim
 from lib.workflow.sockets import socket_folder
 
 START_ATTEMPTS = 3
@@ -176,8 +177,9 @@ def _stamp(output: Path, reason: str | None, seconds: float, plan: str | None) -
     if reason:
         cell = nbformat.v4.new_markdown_cell(f"# FAILED\nThis run did not complete: `{reason}`")
         notebook.cells.insert(0, cell)
+    slim(notebook)
     partial = output.with_suffix(".partial")
-    nbformat.write(notebook, partial)
+    nbformat.write(notebook, partial, **COMPACT)
     partial.replace(output)
 
 
