@@ -96,17 +96,21 @@ def findings(
     """Make every table that applies to a study; the functions called say which columns each has.
     `stability` is the table of `lib.analysis.stability.unstable_runs`."""
     alpha = plan.alpha if plan else ALPHA
-    found = [_mechanism(runs, alpha)]
+    table = mechanism_table(runs, taken(measures_in("mechanism"), runs), alpha)
+    found = [_in_words("mechanism", "Which ingredient accounts for how much", table)]
     if RATE in design.factors and plan:
         losses = final_losses(runs, curve)
         losses["within"] = other_settings(losses, design, RATE)
-        found.append(_sensitivity(sensitivity_table(losses, stability, plan)))
-        found.append(_best_rate(best_rate_table(losses, alpha)))
+        table = sensitivity_table(losses, stability, plan)
+        found.append(_in_words("sensitivity", "Sensitivity to the learning rate", table))
+        table = best_rate_table(losses, alpha)
+        found.append(_in_words("best_rate", "Each variant at its own best learning rate", table))
     # A point of a curve is the end of a shorter budget only where the rate does not depend on it.
     constant = {arm.id for arm in design.arms() if arm.config.training.schedule == "constant"}
     steady = runs[runs["arm"].isin(constant) & runs["baseline"].isin(constant)]
     if len(steady):
-        found.append(_efficiency(efficiency_table(steady, curve, alpha)))
+        table = efficiency_table(steady, curve, alpha)
+        found.append(_in_words("efficiency", "Tokens for the same loss", table))
         budgets = budget_table(steady, curve, alpha)
         found.append(Finding("budgets", "Difference in dev loss at shorter budgets", budgets, []))
     if reported := load_reported(design):
@@ -116,50 +120,32 @@ def findings(
     return [finding for finding in found if not finding.table.empty]
 
 
-def _mechanism(runs: pd.DataFrame, alpha: float) -> Finding:
-    table = mechanism_table(runs, taken(measures_in("mechanism"), runs), alpha)
-    words = [
-        f"{row.label}: {row.ingredient} ({row.contrast}) accounts for {row.share:.0%} "
-        f"[{row.low:.0%}, {row.high:.0%}] of the whole effect{_of(row.setting)}."
-        for row in table.itertuples()
-    ]
-    return Finding("mechanism", "Which ingredient accounts for how much", table, words)
+SENTENCES = {
+    "mechanism": "{label}: {ingredient} ({contrast}) accounts for {share:.0%} "
+    "[{low:.0%}, {high:.0%}] of the whole effect{at}.",
+    "sensitivity": "{variant}{at}: sensitivity {sensitivity:.3f} nats, {mean_delta:+.3f} "
+    "[{t_low:+.3f}, {t_high:+.3f}] to the baseline, all runs stable at {stable_rates} of {rates} "
+    "rates, of which {made_stable} where the baseline's are not.",
+    "best_rate": "{variant}{at}: best at {best_rate:g} (chosen on dev), test perplexity "
+    "{perplexity_test:.3f}, {mean_delta:+.3f} [{t_low:+.3f}, {t_high:+.3f}] to the baseline at its "
+    "own best rate.",
+    "efficiency": "{arm} needs {token_ratio:.2f} [{t_low:.2f}, {t_high:.2f}] times the tokens of "
+    "{baseline} for the same dev loss; it reached the baseline's final loss in {reached} of {n} "
+    "seeds.",
+}
+"""A finding's key → what it says of a row of its table; `at` is the setting, if there are several.
+"""
 
 
-def _sensitivity(table: pd.DataFrame) -> Finding:
-    words = [
-        f"{row.variant}{_of(row.within)}: sensitivity {row.sensitivity:.3f} nats, "
-        f"{row.mean_delta:+.3f} [{row.t_low:+.3f}, {row.t_high:+.3f}] to the baseline, all runs "
-        f"stable at {row.stable_rates} of {row.rates} rates, of which {row.made_stable} where the "
-        "baseline's are not."
-        for row in table.itertuples()
-        if row.H1b != "baseline"
-    ]
-    return Finding("sensitivity", "Sensitivity to the learning rate", table, words)
-
-
-def _best_rate(table: pd.DataFrame) -> Finding:
-    words = [
-        f"{row.variant}{_of(row.within)}: best at {row.best_rate:g} (chosen on dev), test "
-        f"perplexity {row.perplexity_test:.3f}, {row.mean_delta:+.3f} "
-        f"[{row.t_low:+.3f}, {row.t_high:+.3f}] to the baseline at its own best rate."
-        for row in table.itertuples()
-    ]
-    return Finding("best_rate", "Each variant at its own best learning rate", table, words)
-
-
-def _efficiency(table: pd.DataFrame) -> Finding:
-    words = [
-        f"{row.arm} needs {row.token_ratio:.2f} [{row.t_low:.2f}, {row.t_high:.2f}] times the "
-        f"tokens of {row.baseline} for the same dev loss; it reached the baseline's final loss in "
-        f"{row.reached} of {row.n} seeds."
-        for row in table.itertuples()
-    ]
-    return Finding("efficiency", "Tokens for the same loss", table, words)
-
-
-def _of(setting: object) -> str:
-    return f" at {setting}" if setting else ""
+def _in_words(key: str, title: str, table: pd.DataFrame) -> Finding:
+    """Say each row of a table but the sensitivity of the baseline itself."""
+    words = []
+    for row in table.to_dict("records"):
+        setting = row.get("setting") or row.get("within")
+        if row.get("H1b") != "baseline":
+            at = f" at {setting}" if setting else ""
+            words.append(SENTENCES[key].format_map(row | {"at": at}))
+    return Finding(key, title, table, words)
 
 
 class Value(Section):
