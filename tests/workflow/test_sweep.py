@@ -55,6 +55,15 @@ def test_a_second_sweep_has_nothing_to_do_and_says_so_in_seconds(
     assert time.monotonic() - start < 20
 
 
+def test_a_sweep_builds_the_site(smoke_tree: tuple[Tree, str]) -> None:
+    tree, text = smoke_tree
+    assert "papers/embedding-norm/site/index.html" in text
+    assert (tree.root / "papers/embedding-norm/site/smoke/none/seed-0.html").is_file()
+    status, text = tree.run_all("record")
+    assert status == 0
+    assert "(0 notebooks rendered anew)" in text
+
+
 def test_every_executed_notebook_is_archived_clean_and_small(
     smoke_tree: tuple[Tree, str],
 ) -> None:
