@@ -49,7 +49,7 @@ trace, curve, items = (read_parquet(design, name) for name in ("trace", "curve",
 claim = standing(design, plan, [run.model_dump() for run in results])
 analysis = analyse(design, plan, claim, runs, trace, curve, items)
 history = account(design.plan, plan, [run.origin["commit"] for run in results])
-contrasts = analysis.verdict.contrasts
+verdict, contrasts = analysis.verdict, analysis.verdict.contrasts
 
 # %% [markdown]
 # ## Verdict
@@ -65,11 +65,11 @@ display(*report.plan_tables(history))
 
 # %% [markdown]
 # ## Every arm
-# Mean ± standard deviation over seeds. Look first at how many runs diverged: they are counted here
-# and averaged in nowhere.
+# Mean ± standard deviation over seeds. Look first at how many runs diverged or are unstable: they
+# are counted here, and diverged ones averaged in nowhere.
 
 # %%
-report.oriented(report.summary_table(runs))
+report.oriented(report.summary_table(verdict.runs))
 
 # %% [markdown]
 # ## Seed by seed
@@ -89,6 +89,13 @@ display(*report.seed_tables(runs))
 report.contrast_overview(contrasts)
 
 # %% [markdown]
+# Every test of the plan's families, its p adjusted within the family. A contrast may be in two: one
+# asks whether the arms differ, another whether they do not, beyond the margin.
+
+# %%
+report.readable(verdict.tests, 4)
+
+# %% [markdown]
 # Every statistic of each contrast, if the study has one setting. Look at the Holm p, then whether
 # the tests that assume less agree. In brackets: the bootstrap's coverage at this n, and the
 # smallest p that the sign-flip test could have given.
@@ -101,11 +108,13 @@ display(*report.contrast_summary(contrasts, runs))
 # for a sign that changes.
 
 # %%
-report.contrast_overview(analysis.verdict.imputed)
+report.contrast_overview(verdict.imputed)
 
 # %% [markdown]
-# ## What the suite and the factors show
-# Beyond the plan, and exploratory: the sentences say what to read from each table.
+# ## What else the runs show
+# Beyond the plan, and exploratory: the sentences say what to read from each table. What the text
+# itself allows comes first; then stability, and what it costs; then what the study's factors show,
+# and attempts to explain its results away.
 
 # %%
 for finding in analysis.findings:

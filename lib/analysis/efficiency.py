@@ -7,6 +7,7 @@ point of its dev curve is the end of a shorter budget.
 import numpy as np
 import pandas as pd
 
+from lib.analysis.finding import Finding
 from lib.analysis.paired import t_test
 from lib.analysis.runs import own_baselines
 
@@ -76,3 +77,19 @@ def budget_table(runs: pd.DataFrame, curve: pd.DataFrame, alpha: float) -> pd.Da
             test = t_test((losses[arm, step] - losses[baseline, step]).dropna(), alpha)
             rows.append({"arm": arm, "baseline": baseline, "steps": step} | test._asdict())
     return pd.DataFrame(rows)
+
+
+def efficiency_findings(runs: pd.DataFrame, curve: pd.DataFrame, alpha: float) -> list[Finding]:
+    """Both tables, the first with its sentences. For runs at a constant rate; see the module."""
+    table = efficiency_table(runs, curve, alpha)
+    words = [
+        f"{row.arm} needs {row.token_ratio:.2f} [{row.t_low:.2f}, {row.t_high:.2f}] times the "
+        f"tokens of {row.baseline} for the same dev loss; it reached the baseline's final loss in "
+        f"{row.reached} of {row.n} seeds."
+        for row in table.itertuples()
+    ]
+    budgets = budget_table(runs, curve, alpha)
+    return [
+        Finding("efficiency", "Tokens for the same loss", table, words),
+        Finding("budgets", "Difference in dev loss at shorter budgets", budgets),
+    ]

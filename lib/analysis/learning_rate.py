@@ -1,14 +1,15 @@
 """A study over learning rates: how sensitive each variant is to its rate, and each at its own best.
 
-Settings of other factors are kept apart. A diverged run counts as its initial loss in the
-sensitivity, and a rate at which a run diverged is never a best one.
+Settings of other factors are kept apart. A diverged run counts as its initial loss.
 """
+
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from lib.analysis.finding import Finding, numbers, outcome, where
 from lib.analysis.paired import holm, t_test
-from lib.study.plan import Plan
 
 RATE = "training.learning_rate"
 
@@ -33,22 +34,21 @@ def sensitivities(losses: pd.DataFrame) -> pd.DataFrame:
     return grids.agg(lambda grid: (grid - grid.min()).mean()).reset_index()
 
 
-def sensitivity_table(losses: pd.DataFrame, stability: pd.DataFrame, plan: Plan) -> pd.DataFrame:
+def sensitivity_table(losses: pd.DataFrame, stability: pd.DataFrame, alpha: float) -> pd.DataFrame:
     """One row per variant and within: mean sensitivity and its sd over seeds; the difference to the
     first variant, its t interval, p and Holm-adjusted p over the variants; at how many of the rates
-    its runs were stable (by the table of `lib.analysis.stability.unstable_runs`), and at how many
-    of those where the baseline's were not; and the plan's answer to H1b: supported when it is
-    stable at one of these and its sensitivity is significantly lower."""
-    judged = losses.merge(stability, on=["arm", "seed"])
+    none of its runs was unstable (by the table of `lib.analysis.stability.judge_runs`), and at how
+    many of those where one of the baseline's was."""
+    judged = losses.merge(stability[["arm", "seed", "unstable"]], on=["arm", "seed"])
     tables = []
     for within, part in sensitivities(losses).groupby("within", sort=False):
         values = part.pivot(index="seed", columns="variant", values="sensitivity")
         variants = list(dict.fromkeys(part["variant"]))
         unstable = judged[judged["within"] == within].groupby(["variant", RATE])["unstable"]
-        stable = (unstable.mean() <= plan.instability.tolerated_share).unstack(RATE)
+        stable = (unstable.mean() == 0).unstack(RATE, fill_value=False)
         trouble = ~stable.loc[variants[0]]  # the rates at which the baseline is unstable
         deltas = [values[name] - values[variants[0]] for name in variants]
-        tests = [t_test(of_seeds, plan.alpha)._asdict() for of_seeds in deltas]
+        tests = [t_test(of_seeds, alpha)._asdict() for of_seeds in deltas]
         table = pd.DataFrame(
             {
                 "variant": variants,
@@ -62,34 +62,92 @@ def sensitivity_table(losses: pd.DataFrame, stability: pd.DataFrame, plan: Plan)
         ).join(pd.DataFrame(tests))
         table["p_holm"] = np.nan
         table.loc[1:, "p_holm"] = holm(table.loc[1:, "t_p"])
-        # Lower sensitivity alone is not enough: an arm that learns less has less to lose.
-        lower = (table["p_holm"] < plan.alpha) & (table["mean_delta"] < 0)
-        supported = lower & (table["made_stable"] > 0)
-        table["H1b"] = np.where(supported, "supported", "not supported")
-        if not trouble.any():
-            table["H1b"] = "not tested: the baseline is stable at every rate"
-        table.loc[0, "H1b"] = "baseline"
         tables.append(table)
     return pd.concat(tables, ignore_index=True)
 
 
-def best_rate_table(losses: pd.DataFrame, alpha: float) -> pd.DataFrame:
-    """One row per variant and within: the rate with the lowest mean dev perplexity over seeds, and
-    test perplexity at it; the paired difference to the first variant at *its* best rate, with its t
-    interval. A variant that completed at no rate has NaN."""
+def rate_table(losses: pd.DataFrame, stability: pd.DataFrame) -> pd.DataFrame:
+    """One row per variant, within and rate: n, mean final dev loss (nats) over seeds, where a run
+    that diverged or collapsed counts as its initial loss, and how many runs did, or had a
+    transient, which excludes nothing. `stability` is the table of `judge_runs`."""
+    facts = ["transient", "collapsed", "diverged"]
+    judged = losses.merge(stability[["arm", "seed", *facts]], on=["arm", "seed"])
+    failed = judged["diverged"] | judged["collapsed"]
+    judged["counted"] = judged["final_loss"].mask(failed, judged["initial_loss"])
+    cells = judged.groupby(["variant", "within", RATE], sort=False)
+    table = cells.agg(
+        n=("seed", "size"),
+        dev_loss=("counted", "mean"),
+        **{f"{name}_runs": (name, "sum") for name in facts},
+    )
+    return table.reset_index()
+
+
+def best_rate_table(losses: pd.DataFrame, rates: pd.DataFrame, alpha: float) -> pd.DataFrame:
+    """One row per variant and within: the rate with the lowest mean final dev loss in `rates`, the
+    table of `rate_table`, and whether the grid brackets it, the best being neither its lowest nor
+    its highest rate; test perplexity at it, and the paired difference to the first variant at *its*
+    best rate, with its t interval. Optimistic where the same runs chose the rate."""
     rows = []
     for within, part in losses.groupby("within", sort=False):
         baseline: pd.Series | None = None
-        for variant, own in part.groupby("variant", sort=False):
-            # The mean of a rate with a diverged run is NaN, and NaN is never the lowest.
-            dev = own.groupby(RATE)["perplexity_dev"].agg(lambda v: v.mean(skipna=False))
-            best = float(dev.idxmin()) if dev.notna().any() else np.nan
-            test = own[own[RATE] == best].set_index("seed")["perplexity_test"]
+        for variant in dict.fromkeys(part["variant"]):
+            grid = rates[(rates["variant"] == variant) & (rates["within"] == within)]
+            chosen = grid.loc[grid["dev_loss"].idxmin()]
+            best = float(chosen[RATE])
+            own = part[(part["variant"] == variant) & (part[RATE] == best)].set_index("seed")
+            test = own["perplexity_test"]
             baseline = test if baseline is None else baseline
-            compared = t_test((test - baseline).dropna(), alpha)
             rows.append(
                 {"variant": variant, "within": within, "best_rate": best}
-                | {"perplexity_dev": dev.min(), "perplexity_test": test.mean(), "sd": test.std()}
-                | compared._asdict()
+                | {"bracketed": bool(grid[RATE].min() < best < grid[RATE].max())}
+                | chosen.drop(["variant", "within", RATE, "n"]).to_dict()
+                | {"perplexity_test": test.mean(), "sd": test.std()}
+                | t_test((test - baseline).dropna(), alpha)._asdict()
             )
     return pd.DataFrame(rows)
+
+
+def rate_findings(losses: pd.DataFrame, stability: pd.DataFrame, alpha: float) -> list[Finding]:
+    """All three tables with their sentences."""
+    sensitivity, rates = sensitivity_table(losses, stability, alpha), rate_table(losses, stability)
+    best = best_rate_table(losses, rates, alpha)
+    first = losses["variant"].iloc[0]
+    compared = [
+        f"{row.variant}{where(row.within)}: sensitivity {row.sensitivity:.3f} nats, "
+        f"{numbers(row.mean_delta, row.t_low, row.t_high)} to the baseline; no run unstable at "
+        f"{row.stable_rates} of {row.rates} rates, of which {row.made_stable} where one of the "
+        "baseline's is."
+        for row in sensitivity.itertuples()
+        if row.variant != first
+    ]
+    return [
+        Finding("sensitivity", "Sensitivity to the learning rate", sensitivity, compared),
+        Finding("rates", "Final dev loss by learning rate", rates),
+        Finding(
+            "best_rate",
+            "Each variant at its own best learning rate",
+            best,
+            [*(_at_its_best(row, first) for row in best.to_dict("records")), _OPTIMISTIC],
+        ),
+    ]
+
+
+_OPTIMISTIC = (
+    "The runs that chose a rate are those reported at it, which is optimistic: a comparison needs "
+    "seeds that chose nothing."
+)
+
+
+def _at_its_best(row: dict[Any, Any], first: str) -> str:
+    place = "inside the grid" if row["bracketed"] else "at the edge of the grid: not bracketed"
+    text = (
+        f"{row['variant']}{where(row['within'])}: best at {row['best_rate']:g} ({place}) with a "
+        f"mean final dev loss of {row['dev_loss']:.3f} nats, {row['transient_runs']} runs with a "
+        f"transient; test perplexity {row['perplexity_test']:.3f}"
+    )
+    if row["variant"] == first:
+        return text + "."
+    change = numbers(row["mean_delta"], row["t_low"], row["t_high"])
+    verdict = outcome("perplexity_test", row["t_low"], row["t_high"])
+    return f"{text}, {change} to the baseline at its own best rate (n = {row['n']}: {verdict})."

@@ -43,8 +43,8 @@ def paired_contrast(
     completed in both arms, else in `n_dropped`.
 
     Means, sds (n - 1), intervals and the minimum detectable effect are in the measure's units.
-    `equivalence_margin` is the planned minimum detectable effect; `seeds_needed` detect it at this
-    sd_delta, and without it tost_p and seeds_needed are NaN.
+    `equivalence_margin` is the largest difference that does not matter; `seeds_needed` detect it at
+    this sd_delta, and without it tost_p and seeds_needed are NaN.
 
     Undefined answers are NaN: all but the counts when n = 0, and what needs a spread when n = 1.
     When all deltas are equal the spread is 0 and says nothing about the error: what rests on it is

@@ -52,8 +52,9 @@ def finite_deltas(deltas: ArrayLike) -> Floats:
 
 def bootstrap(deltas: ArrayLike, rng: Generator, alpha: float = ALPHA) -> Bootstrap:
     """1 - alpha percentile interval for the mean of deltas (n,) from `RESAMPLES` resamples (Efron &
-    Tibshirani 1993, section 13.3), and the two-sided p that inverts it: twice the share of
-    resampled means on the other side of zero, the sample itself counted in.
+    Tibshirani 1993, section 13.3), and the two-sided achieved significance level (ibid., ch. 16)
+    that inverts it: twice the share of resampled means on the other side of zero, the sample
+    itself counted in.
 
     With few seeds the interval is too narrow and p too small; print `percentile_coverage` beside
     them. NaN when n < 2. When all deltas are equal, both ends are their mean and p is NaN.

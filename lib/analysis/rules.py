@@ -1,14 +1,14 @@
-"""The plan's decision rules, and what the evidence says about its hypotheses."""
+"""The plan's decision rules."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from lib.study.measures import ACCURACIES, MEASURES
 from lib.study.plan import Plan
 
-Direction = Literal["improvement", "regression", "none", "undefined"]
-"""A significant change for the better or the worse, none, or no test possible."""
+Direction = Literal["improvement", "regression", "none", "undefined", "untested"]
+"""A significant change for the better or the worse, none, or no test possible; untested: the plan
+tests other measures of this arm, not this one."""
 
 
 @dataclass(frozen=True)
@@ -16,12 +16,15 @@ class Evidence:
     """What the rules look at: one arm beside its baseline."""
 
     arm: str
-    baseline_stable: bool
-    arm_stable: bool
+    baseline_stable: bool | None
+    arm_stable: bool | None
+    """By the share of unstable runs; None: its runs are not judged."""
     accuracy: dict[str, Direction]
     """Per primary measure."""
     accuracy_change: dict[str, float]
     """Per primary measure: mean paired difference."""
+    largest_loss: dict[str, float | None]
+    """Per primary accuracy: the largest loss that its interval holds; None: it has none."""
     calibration: Direction
     """Of the calibration error; improvement: it fell."""
     throughput_change: float
@@ -30,6 +33,14 @@ class Evidence:
     """Largest relative difference between repeated measurements of one arm, made with the machine
     idle and alternating with the baseline's. None: speed was not measured that way and decides
     nothing."""
+    smoothness: Direction | None = None
+    """Of the plan's measure of smooth training; None: the plan names none."""
+    instability: Direction | None = None
+    """Of the share of unstable runs, by the plan's exact test; None: the plan has none."""
+    in_words: dict[str, str] = field(default_factory=dict)
+    """Per primary measure, and that of smoothness: what the difference shows, with its interval."""
+    unstable_in_words: str = ""
+    """How many runs of the arm and of its baseline are unstable."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +58,14 @@ class Decision:
 def decide(evidence: Evidence, plan: Plan) -> Decision:
     """Apply the rules in order; exactly one fires for any evidence.
 
-    With a stable baseline: R1 worse in a primary measure, R0 a primary measure without a test, R2
-    better in one, and where the primary measures show nothing, R6 better calibration, R7 faster
-    (beyond the noise and the plan's margin), R8 a tie, which keeps the baseline. With an unstable
-    one: R5 the arm does not cure it, R0 a cost without an interval, R4 too high a cost, R3 a
-    bearable one.
+    R0: the stability of one of the two is not judged. With a stable baseline: R1 worse in a primary
+    measure, R0 a primary measure without a test, R2 better in one, and where the primary measures
+    show nothing, R6 better calibration, R7 faster (beyond the noise and the plan's margin), R8 a
+    tie, which keeps the baseline. With an unstable one: R5 the arm does not remove the instability,
+    R4 it costs more than planned, R3 its cost is below that with its whole interval, R0 neither.
+    Where the plan has an exact test of unstable runs, that must show the removal too.
     """
-    e, margin = evidence, plan.cost.throughput or 0.0
+    e = evidence
 
     def measures(what: Direction) -> str:
         return ", ".join(MEASURES[name].label for name, d in e.accuracy.items() if d == what)
@@ -62,6 +74,8 @@ def decide(evidence: Evidence, plan: Plan) -> Decision:
         return Decision(e.arm, rule, what, reason)  # type: ignore[arg-type]
 
     keep, adopt = "keep the baseline", "adopt the arm"
+    if e.baseline_stable is None or (e.arm_stable is None and not e.baseline_stable):
+        return decision("R0", "undecided", "stability is not judged where the loss starts high")
     untested = "no adjusted p (no family of the plan, fewer than two pairs, or no spread)"
     undefined = f"{untested} of {measures('undefined')}"
     if e.baseline_stable:
@@ -78,79 +92,35 @@ def decide(evidence: Evidence, plan: Plan) -> Decision:
             )
         if e.calibration == "improvement":
             return decision("R6", adopt, "only its calibration tells them apart, and it is better")
-        beyond = e.throughput_noise is not None and (
-            e.throughput_change > max(margin, e.throughput_noise)
-        )
-        if e.calibration == "none" and beyond:
+        if e.calibration == "none" and _beyond_noise(e.throughput_change, e, plan):
             return decision("R7", adopt, "only its speed tells them apart, and it is faster")
         return decision("R8", keep, "a tie: nothing speaks for the extra layer")
     if not e.arm_stable:
         return decision("R5", keep, "the baseline is unstable and the arm does not cure it")
-    if measures("undefined"):
-        return decision(
-            "R0", "undecided", f"it removes instability, at a cost unknown: {undefined}"
-        )
-    losses = [-MEASURES[name].gain(e.accuracy_change[name]) for name in _accuracies(e)]
-    slower = e.throughput_noise is not None and (
-        -e.throughput_change > max(margin, e.throughput_noise)
+    if e.instability not in (None, "improvement"):
+        return decision("R5", keep, "that the arm cures the instability is not significant")
+    removes = "it removes instability"
+    costs = [-MEASURES[name].gain(e.accuracy_change[name]) for name in accuracies(e)]
+    slower = _beyond_noise(-e.throughput_change, e, plan)
+    if slower or max(costs, default=0.0) > plan.cost.accuracy:
+        return decision("R4", keep, f"{removes}, at more than the planned cost")
+    largest = [e.largest_loss.get(name) for name in accuracies(e)]
+    if not largest or None in largest:
+        return decision("R0", "undecided", f"{removes}, at a cost in accuracy that is unknown")
+    if all(loss is not None and loss < plan.cost.accuracy for loss in largest):
+        return decision("R3", adopt, f"{removes}, at less than the planned cost")
+    return decision(
+        "R0", "undecided", f"{removes}, and its cost cannot be told from the planned one"
     )
-    if slower or max(losses, default=0.0) > plan.cost.accuracy:
-        return decision("R4", keep, "it removes instability, at more than the planned cost")
-    return decision("R3", adopt, "it removes instability within the planned cost")
 
 
-def _accuracies(evidence: Evidence) -> list[str]:
+def _beyond_noise(faster: float, evidence: Evidence, plan: Plan) -> bool:
+    """Tell whether a difference in speed counts: the plan has a margin for it, and it is larger
+    than that and than the noise of a measurement made for the purpose."""
+    noise, margin = evidence.throughput_noise, plan.cost.throughput
+    return noise is not None and margin is not None and faster > max(margin, noise)
+
+
+def accuracies(evidence: Evidence) -> list[str]:
+    """Name the primary measures that are accuracies."""
     return [name for name in evidence.accuracy if name in ACCURACIES]
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a study says to one hypothesis."""
-
-    answer: str
-    """rejected, not rejected, supported, supported in part, not supported, not tested."""
-    reason: str
-
-
-def hypotheses(
-    evidence: Sequence[Evidence], sensitivity: Mapping[str, str] | None = None
-) -> dict[str, Answer]:
-    """Answer each hypothesis once, from all arms that hold the layer.
-
-    H0 is rejected when an arm's accuracy changed significantly beside a stable baseline; H1a is
-    supported when it fell. H1b is about arms beside an unstable baseline or, for a study over
-    learning rates, about `sensitivity`: the answer per variant of
-    `lib.analysis.learning_rate.sensitivity_table`.
-    """
-    h0, h1a, h1b = {}, {}, {}
-    for e in evidence:
-        found = {e.accuracy[name] for name in _accuracies(e)}
-        if not e.baseline_stable:
-            h0[e.arm] = h1a[e.arm] = "not tested: the baseline is unstable"
-            h1b[e.arm] = "supported" if e.arm_stable else "not supported"
-            continue
-        h1b[e.arm] = "not tested: the baseline is stable"
-        if not found - {"undefined"}:
-            h0[e.arm] = h1a[e.arm] = "not tested: no accuracy has an adjusted p"
-        else:
-            h0[e.arm] = "rejected" if found & {"improvement", "regression"} else "not rejected"
-            h1a[e.arm] = "supported" if "regression" in found else "not supported"
-    return {
-        "H0": _one_answer(h0, "rejected", some="rejected"),
-        "H1a": _one_answer(h1a, "supported"),
-        "H1b": _one_answer(h1b if sensitivity is None else sensitivity, "supported"),
-    }
-
-
-def _one_answer(cases: Mapping[str, str], yes: str, some: str = "") -> Answer:
-    """Make one answer of several (arm or variant → answer); the reason lists each."""
-    grouped: dict[str, list[str]] = {}
-    for case, answer in cases.items():
-        grouped.setdefault(answer, []).append(case)
-    reason = "; ".join(f"{answer} ({', '.join(names)})" for answer, names in grouped.items())
-    tested = [answer for answer in grouped if not answer.startswith("not tested")]
-    if not tested:
-        return Answer("not tested", reason or "no arm of the plan's first family")
-    if len(tested) == 1:
-        return Answer(tested[0], reason)
-    return Answer(some or f"{yes} in part", reason)

@@ -15,7 +15,8 @@ from lib.study.record import RunResult
 
 def summary_table(runs: pd.DataFrame, place: Place = "summary") -> pd.DataFrame:
     """Mean ± standard deviation (n - 1) per arm and measure of a place, over completed runs, from
-    the table of `lib.analysis.runs.tidy`. Diverged runs are counted, never averaged in."""
+    the table of `lib.analysis.runs.tidy`. Diverged runs are counted, never averaged in; only in the
+    share of unstable runs they count as one."""
     rows = {}
     for arm, group in runs.groupby("arm", sort=False):
         completed = group[group["status"] == "completed"]
@@ -23,6 +24,8 @@ def summary_table(runs: pd.DataFrame, place: Place = "summary") -> pd.DataFrame:
         for name in measures_in(place):
             measure = MEASURES[name]
             row[measure.title] = mean_and_sd(completed[name].dropna(), measure.digits)
+            if name == "unstable" and group[name].notna().any():
+                row[measure.title] = measure.text(group[name].mean())
         rows[arm] = row
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("arm")
 
@@ -203,7 +206,7 @@ def _statistics(row: Mapping[Any, Any]) -> dict[str, str]:
         "Hedges' g_z": f"{row['g_z']:.2f}",
         "equivalence (TOST) p": p("tost_p"),
         "detectable at this n": number("minimum_detectable_effect"),
-        "seeds for the planned effect": "n/a" if pd.isna(needed) else f"{needed:.0f}",
+        "seeds to detect the margin": "n/a" if pd.isna(needed) else f"{needed:.0f}",
     }
 
 

@@ -2,32 +2,48 @@
 words."""
 
 from dataclasses import asdict, dataclass
-from itertools import product
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.random import Generator
 
-from lib.analysis.paired import contrast_table, holm
-from lib.analysis.rules import Answer, Decision, Direction, Evidence, decide, hypotheses
+from lib.analysis.finding import numbers, outcome
+from lib.analysis.hypotheses import Answer, answer_all
+from lib.analysis.paired import contrast_table
+from lib.analysis.planned import imputed_contrasts, margins_of, planned_contrasts, planned_pairs
+from lib.analysis.rules import Decision, Direction, Evidence, decide
 from lib.analysis.runs import own_baselines, taken
-from lib.analysis.stability import unstable_runs
+from lib.analysis.stability import (
+    in_share,
+    judge_runs,
+    rule_of,
+    stability_map,
+    with_stability,
+)
 from lib.study.measures import ACCURACIES, MAIN, MEASURES, measures_in
 from lib.study.plan import Plan
 from lib.study.record import records
+
+Row = dict[Any, Any]
+Rows = dict[str, Row]
+"""Measure → the row of the contrasts that holds an arm against its own baseline."""
 
 
 @dataclass(frozen=True)
 class Verdict:
     """What a plan says of every arm of a study."""
 
+    runs: pd.DataFrame
+    """The tidy table, with stability judged."""
     contrasts: pd.DataFrame
-    """The table of `lib.analysis.paired.contrast_table` with `family` and `p_holm`."""
+    """The table of `lib.analysis.paired.contrast_table` with `family`, `test` and `p_holm`."""
+    tests: pd.DataFrame
+    """A row per test of the plan's families, as `lib.analysis.planned.family_tests` says."""
     imputed: pd.DataFrame
-    """The same where runs diverged, each counting as the plan says; else empty."""
+    """The contrasts where runs diverged, each counting as the plan says; else empty."""
     stability: pd.DataFrame
-    """A row per run: arm, seed, spikes, unstable."""
+    """A row per run, as `lib.analysis.stability.judge_runs` says."""
     evidence: list[Evidence]
     decisions: list[Decision]
     """One per arm whose primary measures were taken."""
@@ -38,6 +54,7 @@ class Verdict:
             "decisions": [asdict(decision) for decision in self.decisions],
             "evidence": [asdict(e) for e in self.evidence],
             "contrasts": records(self.contrasts),
+            "tests": records(self.tests),
             "imputed": records(self.imputed),
             "stability": records(self.stability),
         }
@@ -46,103 +63,99 @@ class Verdict:
 def reach_verdict(
     runs: pd.DataFrame, trace: pd.DataFrame, plan: Plan | None, rng: Generator
 ) -> Verdict:
-    """Judge every arm of a study against its baseline by the plan; without one, only contrast.
+    """Judge every arm of a study against its baseline by the plan; without one, only contrast, and
+    judge stability by the usual definition.
 
     `runs` is the table of `lib.analysis.runs.tidy`, `trace` the joined traces of all its runs.
     """
+    stability = judge_runs(runs, trace, rule_of(plan))
+    runs = with_stability(runs, stability)
+    nothing = pd.DataFrame()
     if plan is None:
         table = contrast_table(runs, taken(measures_in("headline"), runs), rng)
-        table = table.assign(family="", p_holm=np.nan)
-        return Verdict(table, pd.DataFrame(), pd.DataFrame(), [], [])
-    contrasts = planned_contrasts(runs, plan, rng)
-    rule = plan.instability
-    stability = unstable_runs(runs, trace, rule.window or 64, rule.threshold or 6.0)
-    shares = stability.groupby("arm")["unstable"].mean()
-    speed = trace.groupby(["arm", "seed"])["seconds"].median().unstack("seed")
+        table = table.assign(family="", test="", p_holm=np.nan)
+        return Verdict(runs, table, nothing, nothing, stability, [], [])
+    contrasts, tests = planned_contrasts(runs, plan, rng)
+    judged = stability_map(runs, stability, plan.alpha)
+    shares = {row["arm"]: row for row in judged.to_dict("records")}
+    speed = trace.groupby(["arm", "seed"])["seconds"].median().unstack("arm")
     evidence = []
     for arm, rows in by_arm_and_measure(contrasts, runs).items():
         baseline = next(iter(rows.values()))["baseline"]
-        # A measure that no pair of runs has is no evidence for or against an arm.
-        primary = [name for name in plan.primary if name in rows and rows[name]["n"]]
-        evidence.append(
-            Evidence(
-                arm=arm,
-                baseline_stable=bool(shares[baseline] <= rule.tolerated_share),
-                arm_stable=bool(shares[arm] <= rule.tolerated_share),
-                accuracy={n: direction(rows[n], plan.alpha, "p_holm") for n in primary},
-                accuracy_change={n: rows[n]["mean_delta"] for n in primary},
-                calibration=direction(rows["ece"], plan.alpha) if "ece" in rows else "none",
-                throughput_change=float((speed.loc[baseline] / speed.loc[arm]).median() - 1),
-            )
-        )
+        faster = float((speed[baseline] / speed[arm]).median() - 1)
+        evidence.append(weigh(arm, rows, shares[baseline], shares[arm], plan, faster))
     decisions = [decide(e, plan) for e in evidence if e.accuracy]
-    return Verdict(contrasts, imputed_contrasts(runs, plan, rng), stability, evidence, decisions)
+    imputed = imputed_contrasts(runs, plan, rng)
+    return Verdict(runs, contrasts, tests, imputed, stability, evidence, decisions)
 
 
-def planned_pairs(runs: pd.DataFrame, plan: Plan) -> dict[tuple[str, str], str]:
-    """Pair every arm with its baseline, and as the plan's families say, within each setting of the
-    other factors: (arm, the arm it is held against) → family, "" when in none."""
-    families = {tuple(pair): name for name, f in plan.tests_of.items() for pair in f.contrasts}
-    arms = runs.drop_duplicates("arm").to_dict("records")
-    pairs = {}
-    for arm, other in product(arms, repeat=2):
-        family = families.get((arm["variant"], other["variant"]), "")
-        own_baseline = other["arm"] == arm["baseline"] != arm["arm"]
-        if own_baseline or (family and arm["setting"] == other["setting"]):
-            pairs[arm["arm"], other["arm"]] = family
-    return pairs
-
-
-def planned_contrasts(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataFrame:
-    """Contrast every planned pair in the plan's measures. `p_holm` is adjusted within each family:
-    its contrasts × the primary measures; other rows have none."""
-    pairs = planned_pairs(runs, plan)
-    table = contrast_table(
-        runs,
-        taken([*plan.primary, *plan.secondary], runs),
-        rng,
-        alpha=plan.alpha,
-        power=plan.power,
-        equivalence_margins={
-            name: plan.minimum_detectable_effect for name in plan.primary if name in ACCURACIES
-        },
-        pairs=list(pairs),
+def weigh(arm: str, rows: Rows, baseline: Row, own: Row, plan: Plan, faster: float) -> Evidence:
+    """Gather what the rules look at, from an arm's contrasts with its baseline and both their rows
+    in the table of `lib.analysis.stability.stability_map`."""
+    alpha, margins = plan.alpha, margins_of(plan)
+    # A measure that no pair of runs has is no evidence for or against an arm.
+    primary = {name: rows[name] for name in plan.primary if name in rows and rows[name]["n"]}
+    tested = {name for name, row in primary.items() if row["family"]}
+    exact = any(
+        family.test == "exact" and "unstable" in family.measures
+        for family in plan.tests_of.values()
     )
-    family = [pairs[pair] for pair in zip(table["arm"], table["baseline"], strict=True)]
-    table["family"] = np.where(table["measure"].isin(plan.primary), family, "")
-    table["p_holm"] = np.nan
-    for name in plan.families:
-        table.loc[table["family"] == name, "p_holm"] = holm(
-            table.loc[table["family"] == name, "t_p"]
-        )
-    return table
+    return Evidence(
+        arm=arm,
+        baseline_stable=_stable(baseline, plan),
+        arm_stable=_stable(own, plan),
+        accuracy={
+            name: direction(row, alpha, "p_holm") if name in tested or not tested else "untested"
+            for name, row in primary.items()
+        },
+        accuracy_change={name: row["mean_delta"] for name, row in primary.items()},
+        largest_loss={
+            name: largest_loss(row) for name, row in primary.items() if name in ACCURACIES
+        },
+        calibration=direction(rows["ece"], alpha) if "ece" in rows else "none",
+        throughput_change=faster,
+        smoothness=_tested(rows, plan.smoothness, alpha) if plan.smoothness else None,
+        instability=_tested(rows, "unstable", alpha) if exact else None,
+        in_words={
+            name: _in_words(row, alpha, margins.get(name))
+            for name, row in rows.items()
+            if name in primary or name == plan.smoothness
+        },
+        unstable_in_words=f"{in_share(own)}, {in_share(baseline)} of its baseline",
+    )
 
 
-def imputed_contrasts(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataFrame:
-    """Contrast every arm with its baseline once more, a diverged run counting as the plan says;
-    empty when none diverged."""
-    diverged = runs["status"] == "diverged"
-    if not diverged.any():
-        return pd.DataFrame()
-    measures = taken(plan.imputation, runs)
-    filled = {name: runs[name].mask(diverged, plan.imputation[name]) for name in measures}
-    return contrast_table(runs.assign(**filled), measures, rng, alpha=plan.alpha, power=plan.power)
+def _stable(row: Row, plan: Plan) -> bool | None:
+    return bool(row["share"] <= plan.instability.tolerated_share) if row["judged"] else None
 
 
-def by_arm_and_measure(
-    contrasts: pd.DataFrame, runs: pd.DataFrame
-) -> dict[str, dict[str, dict[str, Any]]]:
+def _tested(rows: Rows, measure: str, alpha: float) -> Direction:
+    """Say what a family's test of a measure shows; undefined where no family tests it."""
+    row = rows.get(measure)
+    return direction(row, alpha, "p_holm") if row and row["family"] else "undefined"
+
+
+def largest_loss(row: Row) -> float | None:
+    """Return the largest loss that the interval of a row holds, in the measure's units; None
+    without an interval. Deltas that are all zero lose nothing."""
+    if row["n"] > 1 and row["mean_delta"] == row["sd_delta"] == 0:
+        return 0.0
+    gains = [MEASURES[row["measure"]].gain(row[end]) for end in ("t_low", "t_high")]
+    return None if np.isnan(gains).any() else float(-min(gains))
+
+
+def by_arm_and_measure(contrasts: pd.DataFrame, runs: pd.DataFrame) -> dict[str, Rows]:
     """Look up, by arm and measure, the row of the contrasts that holds an arm against its own
     baseline."""
     baselines = own_baselines(runs)
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+    found: dict[str, Rows] = {}
     for row in contrasts.to_dict("records"):
         if row["baseline"] == baselines.get(row["arm"]):
-            found.setdefault(row["arm"], {})[row["measure"]] = {str(k): v for k, v in row.items()}
+            found.setdefault(row["arm"], {})[row["measure"]] = row
     return found
 
 
-def direction(row: dict[str, Any], alpha: float, p: str = "t_p") -> Direction:
+def direction(row: Row, alpha: float, p: str = "t_p") -> Direction:
     """Say what a row of the contrasts shows by one of its p-values. Deltas that are all zero are no
     change; any others without a p are undefined."""
     if pd.isna(row[p]):
@@ -153,22 +166,18 @@ def direction(row: dict[str, Any], alpha: float, p: str = "t_p") -> Direction:
     return "improvement" if gain > 0 else "regression"
 
 
-def answer_hypotheses(
-    verdict: Verdict, runs: pd.DataFrame, plan: Plan | None, sensitivity: pd.DataFrame | None
-) -> dict[str, Answer]:
-    """Answer each hypothesis once, from the arms in the plan's first family and, of a study over
-    learning rates, the table of `lib.analysis.learning_rate`. Empty without a plan."""
+def answer_hypotheses(verdict: Verdict, runs: pd.DataFrame, plan: Plan | None) -> dict[str, Answer]:
+    """Answer each hypothesis once, from the arms that hold a layer and are in the plan's first
+    family or in an exact one. Empty without a plan."""
     if plan is None:
         return {}
+    families = plan.tests_of
+    asked = {name for name, f in families.items() if f.test == "exact"} | {next(iter(families), "")}
     pairs = planned_pairs(runs, plan)
-    first = next(iter(plan.families), "")
-    layered = {arm for (arm, _), family in pairs.items() if family == first}
-    evidence = [e for e in verdict.evidence if e.arm in layered]
-    if sensitivity is None:
-        return hypotheses(evidence)
-    rows = sensitivity[sensitivity["H1b"] != "baseline"]
-    names = rows["variant"] + rows["within"].map(lambda within: within and f" at {within}")
-    return hypotheses(evidence, dict(zip(names, rows["H1b"], strict=True)))
+    named = {arm for (arm, _), of in pairs.items() if asked & set(of)}
+    if "model.embedding_norm" in runs:
+        named -= set(runs.loc[runs["model.embedding_norm"] == "none", "arm"])
+    return answer_all([e for e in verdict.evidence if e.arm in named])
 
 
 def in_words(verdict: Verdict, answers: dict[str, Answer], runs: pd.DataFrame, kind: str) -> str:
@@ -180,21 +189,24 @@ def in_words(verdict: Verdict, answers: dict[str, Answer], runs: pd.DataFrame, k
     for evidence in verdict.evidence:
         measures, decision = rows[evidence.arm], decisions.get(evidence.arm)
         named = [name for name in (*evidence.accuracy, MAIN) if name in measures]
-        numbers = "; ".join(_in_numbers(measures[name]) for name in dict.fromkeys(named))
-        stable = {True: "stable", False: "unstable"}
+        shown = "; ".join(_in_numbers(measures[name]) for name in dict.fromkeys(named))
         said = "**no decision**: no primary measure was taken"
         if decision:
             said = f"**{decision.decision}** by rule {decision.rule}: {decision.reason}"
         alone = "" if evidence.throughput_noise is not None else ", not measured alone"
         paragraphs.append(
-            f"**{evidence.arm}** ({kind.lower()}): {said}. {numbers}. Baseline "
-            f"{stable[evidence.baseline_stable]}, arm {stable[evidence.arm_stable]}; calibration: "
-            f"{evidence.calibration}; training speed {evidence.throughput_change:+.1%}{alone}."
+            f"**{evidence.arm}** ({kind.lower()}): {said}. {shown}. Runs: "
+            f"{evidence.unstable_in_words}; calibration: {evidence.calibration}; training speed "
+            f"{evidence.throughput_change:+.1%}{alone}."
+        )
+    if paragraphs and kind == "EXPLORATORY":
+        paragraphs.insert(
+            0, "Exploratory, so no verdict: what the plan's rules make of these runs, described."
         )
     return "\n\n".join(paragraphs) or "No plan, or one arm: nothing to decide."
 
 
-def _in_numbers(row: dict[str, Any]) -> str:
+def _in_numbers(row: Row) -> str:
     measure = MEASURES[row["measure"]]
     p, kind = (row["p_holm"], "Holm p") if row["family"] else (row["t_p"], "unadjusted p")
     dropped = f", {row['n_dropped']} dropped" if row["n_dropped"] else ""
@@ -202,3 +214,16 @@ def _in_numbers(row: dict[str, Any]) -> str:
     return (
         f"{measure.label} {measure.estimate(row)} (n = {row['n']}{dropped}, {kind} {p:.3g}{budget})"
     )
+
+
+def _in_words(row: Row, alpha: float, margin: float | None) -> str:
+    """Write a difference with its interval, and what it shows: by its family's adjusted p whether
+    the two differ, by the interval that they do not beyond the margin."""
+    measure, low, high = MEASURES[row["measure"]], row["t_low"], row["t_high"]
+    if row["family"] and direction(row, alpha, "p_holm") in ("improvement", "regression"):
+        said = outcome(row["measure"], row["mean_delta"], row["mean_delta"])
+    else:
+        said = outcome(row["measure"], min(low, 0.0), max(high, 0.0), margin)
+        said = "undecided" if np.isnan(low) else said
+    found = numbers(row["mean_delta"], low, high, f"+.{measure.digits}f")
+    return f"{said} in {measure.label}: {found}, n = {row['n']}"

@@ -24,7 +24,7 @@ LABELS = {
     "loss": "training loss (nats)",
     "dev_loss": "dev loss (nats)",
     "grad_norm": "gradient norm",
-    "embedding_norm": "embedding length (L2)",
+    "embedding_norm": "embedding norm",
     "second_moment_mean": "second moment",
     "embedding_cosine": "cosine, embeddings",
     "input_cosine": "cosine, block 1 inputs",

@@ -100,7 +100,7 @@ MEASURES = {
     ),
     "unstable": Measure("unstable runs, as a share", "", "lower", 2, ("summary",)),
     "embedding_norm": Measure(
-        "mean embedding length (L2)", "", None, 3, ("summary",), "windows.embedding_norm"
+        "mean embedding norm", "", None, 3, ("summary",), "windows.embedding_norm"
     ),
     "training_tokens_per_second": Measure(
         "training speed", "tokens/s", "higher", 0, ("summary",), "trace.seconds"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from lib.analysis.findings import load_reported
+from lib.analysis.reported import load_reported
 from lib.data.corpus import CorpusError, load_corpus
 from lib.run.machine import prepare
 from lib.study.config import Study, load_study

@@ -1,137 +1,126 @@
-from pathlib import Path
+import json
+from typing import Any
 
 import pandas as pd
 import pytest
+import yaml
 
-from lib.analysis.findings import (
-    Reported,
-    findings,
-    load_reported,
-    reported_table,
-)
-from lib.analysis.runs import tidy
-from lib.study.config import Study, load_study
-from lib.study.errors import ConfigError
-from tests.conftest import TINY
-from tests.samples import sample_runs
+from lib.analysis.findings import Analysis, analyse
+from lib.study.config import Study
+from lib.study.paths import PLANS
+from lib.study.plan import Plan
+from lib.study.standing import Standing
+from tests.analysis.samples import REFERENCES, curve_of, design, noise, runs_of, trace_of
 
-NOTHING = pd.DataFrame()
+NO_ITEMS = pd.DataFrame(columns=["arm", "seed", "task", "shots", "item", "correct"])
+NORMS = ["none", "layernorm"]
+ALWAYS = ["references", "stability_map", "trade_off", "leave_one_out", "thresholds"]
 
 
-@pytest.fixture
-def curve() -> pd.DataFrame:
-    return pd.DataFrame(
-        [
-            {"arm": arm, "seed": seed, "step": step, "dev_loss": 4 - speed * step / 300}
-            for arm, speed in (("none", 1.0), ("layernorm", 0.5))
-            for seed in (0, 1)
-            for step in range(0, 301, 25)
-        ]
+@pytest.fixture(params=["second.yaml", "preregistration.yaml", None])
+def plan(request: pytest.FixtureRequest) -> Plan | None:
+    if request.param is None:
+        return None
+    return Plan.model_validate(yaml.safe_load((PLANS / request.param).read_text("utf-8")))
+
+
+def analysed(
+    study: Study, plan: Plan | None, items: pd.DataFrame = NO_ITEMS, **more: Any
+) -> Analysis:
+    runs = runs_of(
+        study,
+        lambda arm, seed: 2.0 + 0.1 * (arm.id != arm.baseline) + 0.01 * noise(seed, len(arm.id)),
+        **{"references": REFERENCES} | more,
     )
+    trace, standing = trace_of(runs), Standing(study.name, plan.hash if plan else None, [])
+    return analyse(study, plan, standing, runs, trace, curve_of(runs), items)
 
 
-def test_tables_are_made_where_they_apply_and_say_what_they_show(
-    tiny_study: Study, curve: pd.DataFrame
-) -> None:
-    runs = tidy(sample_runs(tiny_study))
-    found = {f.key: f for f in findings(tiny_study, None, runs, curve, NOTHING)}
-    assert list(found) == ["efficiency", "budgets"]  # no scale variant, one rate, no reported table
-    assert found["efficiency"].words == [
-        "layernorm needs 2.00 [nan, nan] times the tokens of none for the same dev loss; it "
-        "reached the baseline's final loss in 0 of 2 seeds."
-    ]
+def keys(analysis: Analysis) -> list[str]:
+    assert json.dumps(analysis.as_json(), allow_nan=False)
+    assert analysis._repr_markdown_()
+    return [finding.key for finding in analysis.findings]
 
 
-def test_budgets_are_left_out_where_the_rate_changes_with_the_budget(
-    tiny_study: Study, curve: pd.DataFrame
-) -> None:
-    changed = {"schedule": "warmup_cosine", "warmup_iterations": 2}
-    training = tiny_study.training.model_copy(update=changed)
-    study = tiny_study.model_copy(update={"training": training})
-    assert findings(study, None, tidy(sample_runs(study)), curve, NOTHING) == []
+def accuracies() -> dict[str, Any]:
+    names = ("macro_accuracy_zero_shot", "macro_accuracy_few_shot", "gradient_cosine")
+    return {name: lambda arm, seed: 0.5 + 0.01 * noise(seed, len(arm.id), 7) for name in names}
 
 
-def test_where_the_schedule_is_a_factor_each_arm_counts_by_its_own(curve: pd.DataFrame) -> None:
-    factors = {
-        "model.embedding_norm": ["none", "layernorm"],
-        "training.schedule": ["constant", "warmup_cosine"],
-    }
-    training = TINY["training"] | {"warmup_iterations": 2}
+def test_one_factor_has_what_every_study_has(plan: Plan | None) -> None:
+    study = design(factors={"model.embedding_norm": NORMS})
+    assert keys(analysed(study, plan, **accuracies())) == [*ALWAYS, "efficiency", "budgets"]
+
+
+def test_a_study_of_one_arm_has_nothing_to_compare(plan: Plan | None) -> None:
+    found = keys(analysed(design(factors={"model.embedding_norm": ["none"]}), plan))
+    assert found == ["references", "stability_map", "trade_off", "thresholds"]
+
+
+def test_each_arm_counts_by_its_own_schedule(plan: Plan | None) -> None:
+    """A point of a curve is the end of a shorter budget only at a constant rate."""
+    factors = {"model.embedding_norm": NORMS, "training.schedule": ["constant", "warmup_cosine"]}
+    training = {"warmup_iterations": 2}
     for base in ("constant", "warmup_cosine"):
-        content = {"name": "s", "factors": factors, "seeds": [0, 1]}
-        study = Study.model_validate(TINY | content | {"training": training | {"schedule": base}})
-        runs = pd.DataFrame(
-            [
-                {"arm": arm.id, "baseline": arm.baseline, "seed": seed, "status": "completed"}
-                | {"variant": arm.levels["model.embedding_norm"], "setting": "s"}
-                for arm in study.arms()
-                for seed in study.seeds
-            ]
-        )
-        curves = pd.concat(
-            curve.assign(arm=curve["arm"] + "," + name) for name in ("constant", "warmup_cosine")
-        )
-        found = {f.key: f.table for f in findings(study, None, runs, curves, NOTHING)}
+        study = design(factors=factors, training=training | {"schedule": base})
+        found = {f.key: f.table for f in analysed(study, plan).findings}
         assert found["efficiency"]["arm"].tolist() == ["layernorm,constant"]
         assert set(found["budgets"]["arm"]) == {"layernorm,constant"}
+    decaying = design(
+        factors={"model.embedding_norm": NORMS}, training=training | {"schedule": "warmup_cosine"}
+    )
+    assert "efficiency" not in keys(analysed(decaying, plan))
 
 
-CONTENT = {
-    "source": "a table",
-    "measures": {
-        "perplexity": {
-            "values": {"none": {"mean": 20.0, "sd": 1.0}, "layernorm": {"mean": 18.0}},
-            "note": "a note",
-        }
-    },
-}
+def test_learning_rates_and_clipping_that_may_be_off(plan: Plan | None) -> None:
+    factors = {
+        "model.embedding_norm": NORMS,
+        "training.learning_rate": [1e-4, 1e-3, 1e-2],
+        "training.gradient_clip": [None, 1.0],
+    }
+    found = keys(analysed(design(factors=factors), plan))
+    assert {"sensitivity", "rates", "best_rate"} < set(found)
 
 
-@pytest.fixture
-def two_arms() -> pd.DataFrame:
-    rows = [("none", 21.0), ("none", 22.0), ("layernorm", 23.0), ("layernorm", 24.0)]
-    return pd.DataFrame(
+def test_a_dose_beside_the_grid(plan: Plan | None) -> None:
+    include = [
+        {"name": f"{norm},rms={rms}",
+         "levels": {"model.embedding_norm": norm, "model.embedding_rms": rms}}
+        for norm in ("scale", "rmsnorm")
+        for rms in (0.1, 1.0)
+    ]  # fmt: skip
+    study = design(factors={"model.embedding_norm": ["none"]}, include=include)
+    assert {"dose", "layers_apart"} < set(keys(analysed(study, plan)))
+
+
+def test_tied_outputs_and_a_text_of_known_source(plan: Plan | None) -> None:
+    factors = {"model.embedding_norm": NORMS, "model.tied": [True, False]}
+    found = analysed(design(factors=factors), plan, references=REFERENCES | {"source_loss": 1.5})
+    assert {"tied", "above_source"} < set(keys(found))
+
+
+def test_results_from_before_references_are_still_analysed(plan: Plan | None) -> None:
+    study = design(factors={"model.embedding_norm": NORMS})
+    assert "references" not in keys(analysed(study, plan, references={}))
+
+
+def test_the_suite_is_shown_task_by_task(plan: Plan | None) -> None:
+    study = design(factors={"model.embedding_norm": NORMS})
+    items = pd.DataFrame(
         [
-            {"setting": "", "variant": v, "perplexity": p, "seed": i % 2}
-            for i, (v, p) in enumerate(rows)
+            {"arm": arm, "seed": seed, "task": task, "shots": shots, "item": item}
+            | {"correct": noise(seed, item, shots, len(arm)) > 0}
+            for arm in NORMS
+            for seed in study.seeds
+            for task in ("a", "b")
+            for shots in (0, 2)
+            for item in range(10)
         ]
     )
+    found = keys(analysed(study, plan, items, **accuracies()))
+    assert found == ["suite", *ALWAYS[:3], "task_contrasts", *ALWAYS[3:], "efficiency", "budgets"]
 
 
-def test_reported_numbers_stand_beside_ours(two_arms: pd.DataFrame) -> None:
-    table = reported_table(Reported.model_validate(CONTENT), two_arms).set_index("variant")
-    none, layernorm = table.loc["none"], table.loc["layernorm"]
-    assert (none["here"], none["reported"]) == ("21.500 ± 0.707", "20.000 ± 1.000")
-    assert (none["within_two_sd"], none["same_direction"]) == ("yes", "n/a")
-    assert (layernorm["within_two_sd"], layernorm["same_direction"]) == ("n/a", "no")
-
-
-def test_the_pilots_reported_numbers_are_the_protocols() -> None:
-    reported = load_reported(load_study("pilot"))
-    assert reported is not None
-    means = {m: [v.mean for v in c.values.values()] for m, c in reported.measures.items()}
-    assert means == {
-        "perplexity": [22.18, 20.64, 21.88],
-        "accuracy": [0.0533, 0.0667, 0.06],
-        "grad_norm": [0.1762, 0.1783, 0.1706],
-        "embedding_norm": [11.46, 11.68, 11.59],
-    }
-
-
-def test_a_study_may_name_none_and_a_missing_file_is_named(tiny_study: Study) -> None:
-    assert load_reported(tiny_study) is None
-    with pytest.raises(ConfigError, match=r"there is no papers/embedding-norm/r\.yaml"):
-        load_reported(tiny_study.model_copy(update={"reported": "r.yaml"}))
-
-
-def test_an_unknown_measure_is_named(
-    tiny_study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lib.analysis.findings.ROOT", tmp_path)
-    folder = tmp_path / "papers" / "embedding-norm"
-    folder.mkdir(parents=True)
-    (folder / "r.yaml").write_text(
-        "source: s\nmeasures: {perplexty: {values: {none: {mean: 1.0}}, note: n}}\n", "utf-8"
-    )
-    with pytest.raises(ConfigError, match="did you mean 'perplexity'"):
-        load_reported(tiny_study.model_copy(update={"reported": "r.yaml"}))
+def test_the_same_runs_give_the_same_numbers(plan: Plan | None) -> None:
+    study = design(factors={"model.embedding_norm": NORMS})
+    assert analysed(study, plan).as_json() == analysed(study, plan).as_json()

@@ -1,32 +1,26 @@
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 from scipy import stats
 
 from lib.analysis.learning_rate import (
     RATE,
     best_rate_table,
     final_losses,
+    rate_findings,
+    rate_table,
     sensitivities,
     sensitivity_table,
 )
 from lib.analysis.paired import holm
 from lib.analysis.runs import other_settings
 from lib.study.config import Study
-from lib.study.paths import PLANS
-from lib.study.plan import Plan
 from tests.conftest import TINY
 
 RATES = [1e-3, 1e-2, 1e-1]
 # Final dev loss per rate of seed 0; seeds add a little, and 4 nats is where all begin.
 FINAL = {"none": [2.0, 3.0, np.nan], "layernorm": [2.1, 2.1, 2.2], "rmsnorm": [2.0, 9.0, 3.0]}
 EXTRA = {0: 0.0, 1: 0.1, 2: 0.3}
-
-
-@pytest.fixture
-def plan() -> Plan:
-    return Plan.model_validate(yaml.safe_load((PLANS / "preregistration.yaml").read_text("utf-8")))
 
 
 @pytest.fixture
@@ -54,7 +48,10 @@ def tables(study: Study) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
             curve += [key | {"step": 12, "dev_loss": 7.0 if np.isnan(final) else final}]
             curve += [key | {"step": 0, "dev_loss": 4.0}]
     table = pd.DataFrame(runs)
-    stability = table[["arm", "seed"]].assign(spikes=0, unstable=table["status"] == "diverged")
+    diverged = table["status"] == "diverged"
+    stability = table[["arm", "seed"]].assign(
+        unstable=diverged.astype(float), transient=False, collapsed=False, diverged=diverged
+    )
     return table, pd.DataFrame(curve), stability
 
 
@@ -89,12 +86,12 @@ def test_sensitivity_is_wortsmans_by_hand(study: Study, tables: tuple[pd.DataFra
     assert found["rmsnorm", 0] == pytest.approx((0 + 2 + 1) / 3)
 
 
-def test_differences_in_sensitivity_are_paired_and_answer_h1b(
-    study: Study, tables: tuple[pd.DataFrame, ...], plan: Plan
+def test_differences_in_sensitivity_are_paired(
+    study: Study, tables: tuple[pd.DataFrame, ...]
 ) -> None:
     runs, curve, stability = tables
     losses = with_settings(study, runs, curve)
-    table = sensitivity_table(losses, stability, plan).set_index("variant")
+    table = sensitivity_table(losses, stability, 0.05).set_index("variant")
     values = sensitivities(losses).pivot(index="seed", columns="variant", values="sensitivity")
     peers = {v: stats.ttest_rel(values[v], values["none"]) for v in ("layernorm", "rmsnorm")}
     for variant, peer in peers.items():
@@ -106,38 +103,17 @@ def test_differences_in_sensitivity_are_paired_and_answer_h1b(
     assert table.loc[["layernorm", "rmsnorm"], "p_holm"].tolist() == pytest.approx(adjusted)
     assert table["stable_rates"].to_dict() == {"none": 2, "layernorm": 3, "rmsnorm": 3}
     assert table["made_stable"].to_dict() == {"none": 0, "layernorm": 1, "rmsnorm": 1}
-    assert table["H1b"].tolist() == ["baseline", "supported", "not supported"]
 
 
-def test_less_to_lose_is_not_stability(
-    study: Study, tables: tuple[pd.DataFrame, ...], plan: Plan
-) -> None:
-    runs, curve, stability = tables
-    where = runs["training.learning_rate"] == 1e-1  # now every arm is unstable where none is
-    losses = with_settings(study, runs, curve)
-    table = sensitivity_table(losses, stability.assign(unstable=where), plan).set_index("variant")
-    assert table.loc["layernorm", "p_holm"] < 0.05
-    assert table.loc["layernorm", "H1b"] == "not supported"
-
-
-def test_a_stable_baseline_leaves_h1b_untested(
-    study: Study, tables: tuple[pd.DataFrame, ...], plan: Plan
-) -> None:
-    runs, curve, stability = tables
-    losses = with_settings(study, runs, curve)
-    table = sensitivity_table(losses, stability.assign(unstable=False), plan)
-    assert set(table["H1b"][1:]) == {"not tested: the baseline is stable at every rate"}
-
-
-def test_the_best_rate_is_chosen_on_dev_and_reported_on_test(
+def test_the_rate_is_chosen_by_final_dev_loss_and_reported_on_test(
     study: Study, tables: tuple[pd.DataFrame, ...]
 ) -> None:
-    runs, curve, _ = tables
+    runs, curve, stability = tables
     # On test another rate would be better: it must not be looked at when choosing.
     other = (runs["variant"] == "none") & (runs["training.learning_rate"] == 1e-2)
     runs.loc[other, "perplexity_test"] = 1.0
     losses = with_settings(study, runs, curve)
-    table = best_rate_table(losses, 0.05).set_index("variant")
+    table = best_rate_table(losses, rate_table(losses, stability), 0.05).set_index("variant")
     assert table["best_rate"].to_dict() == {"none": 1e-3, "layernorm": 1e-3, "rmsnorm": 1e-3}
     none = np.exp(2.0 + np.array(list(EXTRA.values()))) + 1
     layernorm = np.exp(2.1 + 0.5 * np.array(list(EXTRA.values()))) + 1
@@ -147,12 +123,45 @@ def test_the_best_rate_is_chosen_on_dev_and_reported_on_test(
     assert (row["t_low"], row["t_high"]) == pytest.approx((interval.low, interval.high))
 
 
-def test_a_rate_at_which_one_seed_diverged_is_never_the_best(
+def test_a_run_that_diverged_or_collapsed_counts_as_its_initial_loss(
     study: Study, tables: tuple[pd.DataFrame, ...]
 ) -> None:
-    runs, curve, _ = tables
-    best = (runs["variant"] == "layernorm") & (runs["training.learning_rate"] == 1e-3)
-    runs.loc[best & (runs["seed"] == 1), ["perplexity_dev", "perplexity_test"]] = np.nan
+    runs, curve, stability = tables
     losses = with_settings(study, runs, curve)
-    table = best_rate_table(losses, 0.05).set_index("variant")
-    assert table.loc["layernorm", "best_rate"] == 1e-2
+    means = rate_table(losses, stability).set_index(["variant", RATE])["dev_loss"]
+    assert means["none", 1e-1] == 4.0  # all three diverged
+    assert means["layernorm", 1e-2] == pytest.approx(2.1 + (0.0 + 0.05 + 0.15) / 3)
+    one = (runs["variant"] == "layernorm") & (runs[RATE] == 1e-2) & (runs["seed"] == 1)
+    collapsed = stability.assign(collapsed=one)
+    again = rate_table(losses, collapsed).set_index(["variant", RATE])
+    assert again.loc[("layernorm", 1e-2), "dev_loss"] == pytest.approx((2.1 + 4.0 + 2.25) / 3)
+    assert again.loc[("layernorm", 1e-2), "collapsed_runs"] == 1
+
+
+def test_a_transient_excludes_nothing_and_is_counted(
+    study: Study, tables: tuple[pd.DataFrame, ...]
+) -> None:
+    runs, curve, stability = tables
+    losses = with_settings(study, runs, curve)
+    calm = rate_table(losses, stability)
+    shaky = rate_table(losses, stability.assign(transient=True, unstable=1.0))
+    assert calm["dev_loss"].tolist() == shaky["dev_loss"].tolist()
+    assert set(shaky["transient_runs"]) == {len(EXTRA)}
+
+
+def test_the_edge_of_the_grid_is_named(study: Study, tables: tuple[pd.DataFrame, ...]) -> None:
+    runs, curve, stability = tables
+    middle = (curve["variant"] == "layernorm") & curve["arm"].str.endswith("=0.01")
+    curve.loc[middle & (curve["step"] > 0), "dev_loss"] = 1.5
+    losses = with_settings(study, runs, curve)
+    sensitivity, rates, best = rate_findings(losses, stability, 0.05)
+    assert best.table.set_index("variant")["bracketed"].to_dict() == {
+        "none": False, "layernorm": True, "rmsnorm": False,
+    }  # fmt: skip
+    none, layernorm, rmsnorm, optimistic = best.words
+    assert "none: best at 0.001 (at the edge of the grid: not bracketed)" in none
+    assert "best at 0.01 (inside the grid) with a mean final dev loss of 1.500 nats" in layernorm
+    assert "to the baseline at its own best rate (n = 3: " in rmsnorm
+    assert "optimistic" in optimistic
+    assert len(rates.table) == 9
+    assert [text.partition(":")[0] for text in sensitivity.words] == ["layernorm", "rmsnorm"]

@@ -41,6 +41,14 @@ def test_diverged_runs_are_counted_and_not_averaged(runs: pd.DataFrame) -> None:
     assert row["validation perplexity"] == "22.000 ± n/a"
 
 
+def test_unstable_runs_are_a_share_in_which_diverged_ones_count(runs: pd.DataFrame) -> None:
+    assert summary_table(runs).loc["none", "unstable runs, as a share"] == "n/a"
+    runs["unstable"] = [1.0, 0.0, 0.0, 0.0]
+    runs.loc[0, ["status", "perplexity"]] = ["diverged", float("nan")]
+    shares = summary_table(runs)["unstable runs, as a share"]
+    assert shares.to_dict() == {"none": "0.50", "layernorm": "0.00"}
+
+
 def test_mean_of_nothing_is_not_available() -> None:
     assert mean_and_sd(pd.Series([], dtype=float), 2) == "n/a"
 

@@ -171,7 +171,6 @@ def test_a_smaller_suite_is_the_beginning_of_a_larger_one(suite: Suite, small: S
         assert task.exemplars == whole.exemplars
 
 
-@pytest.mark.slow
 def test_the_hash_is_the_same_in_another_process_and_for_any_training_share(small: Suite) -> None:
     code = (
         "from lib.data.suite import build_suite\n"
@@ -227,7 +226,7 @@ def test_a_text_too_short_for_any_task_leaves_all_out(tmp_path: Path) -> None:
     assert list(suite.table().columns) == ["task", "items", "shots", "chance", "rule"]
 
 
-@pytest.mark.parametrize("block_size", [24, 64])
+@pytest.mark.parametrize("block_size", [24, 64, 100])
 def test_prompts_that_do_not_fit_are_left_out_by_name(corpus: Corpus, block_size: int) -> None:
     suite = build_suite(corpus, 200, block_size)
     for task in suite.tasks:

@@ -518,7 +518,7 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
             "deviations": put([], "deviations"),
             "answers": put("supported", "answers", "H1b", "answer"),
             "evidence": scaled("evidence", "0", "throughput_change", by=2),
-            "stability": put(3, "stability", "0", "spikes"),
+            "stability": put(3.0, "stability", "0", "severity"),
             "efficiency": scaled("efficiency", "0", "token_ratio"),
         }.items()
     },

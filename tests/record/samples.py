@@ -132,7 +132,7 @@ def verdict(runs: list[RunResult]) -> Verdict:
     """Keep every baseline, for a made-up reason."""
     measures = ["macro_accuracy_zero_shot", "perplexity"]
     contrasts = contrast_table(tidy(runs), measures, np.random.default_rng(0))
-    contrasts = contrasts.assign(family="primary", p_holm=0.0123)
+    contrasts = contrasts.assign(family="primary", test="t", p_holm=0.0123)
     evidence = [
         Evidence(
             arm=arm,
@@ -140,6 +140,7 @@ def verdict(runs: list[RunResult]) -> Verdict:
             arm_stable=False,
             accuracy={"macro_accuracy_zero_shot": "regression"},
             accuracy_change={"macro_accuracy_zero_shot": -0.01},
+            largest_loss={"macro_accuracy_zero_shot": 0.02},
             calibration="none",
             throughput_change=0.0,
         )
@@ -147,7 +148,7 @@ def verdict(runs: list[RunResult]) -> Verdict:
     ]
     decided = [Decision(e.arm, "R1", "keep the baseline", "it loses accuracy") for e in evidence]
     nothing = contrasts.iloc[:0]
-    return Verdict(contrasts, nothing, nothing, evidence, decided)
+    return Verdict(tidy(runs), contrasts, nothing, nothing, nothing, evidence, decided)
 
 
 def move_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,4 @@
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -162,12 +161,12 @@ def test_a_folder_without_a_suite_is_told(model: GPT, corpus: Corpus, tmp_path: 
 
 
 def test_a_suite_written_over_another_is_the_one_that_is_asked(
-    model: GPT, corpus: Corpus, suite: Suite, tmp_path: Path
+    model: GPT, corpus: Corpus, tmp_path: Path
 ) -> None:
     for n in (60, 55):
-        asked = replace(suite, tasks=[replace(task, items=task.items[:n]) for task in suite.tasks])
-        result = evaluate_suite(model, corpus, write_suite(asked, tmp_path))
-        assert result.suite_hash == asked.hash
+        suite = build_suite(corpus, n, 32)
+        result = evaluate_suite(model, corpus, write_suite(suite, tmp_path))
+        assert result.suite_hash == suite.hash
         assert (result.table.n == n).all()
 
 
@@ -257,8 +256,8 @@ def test_a_model_without_preferences_is_at_chance(corpus: Corpus, folder: Path) 
 
 def test_a_suite_for_short_contexts_says_what_it_asks(corpus: Corpus, tmp_path: Path) -> None:
     model = make_model(corpus, block_size=32)
-    for items, tasks in ((200, ["agreement", "turn_end"]), (0, [])):
-        folder = write_suite(build_suite(corpus, items, 32), tmp_path / str(items))
+    for block_size, tasks in ((32, ["agreement", "turn_end"]), (16, [])):
+        folder = write_suite(build_suite(corpus, 200, block_size), tmp_path / str(block_size))
         result = evaluate_suite(model, corpus, folder)
         assert list(result.table.get("task", [])) == tasks
         assert (result.macro_zero_shot is None) == (not tasks)

@@ -1,7 +1,6 @@
 """Digests change with the code and with nothing else."""
 
 import ast
-import functools
 import hashlib
 import shutil
 from pathlib import Path
@@ -12,8 +11,6 @@ from lib.study import digests
 from lib.study.digests import MEASURING, TRAINING, bare, code_digest
 from lib.study.paths import ROOT
 
-READ_ONCE = functools.cache(bare)
-
 
 @pytest.fixture
 def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -22,7 +19,6 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, tmp_path / name)
     monkeypatch.setattr(digests, "ROOT", tmp_path)
-    monkeypatch.setattr(digests, "bare", READ_ONCE)
     return tmp_path
 
 

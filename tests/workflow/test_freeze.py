@@ -8,9 +8,6 @@ from typing import Any
 import pytest
 import yaml
 
-from lib.data import suite_files
-from lib.data.corpus import Corpus
-from lib.data.suite import Suite, build_suite
 from lib.study.config import load_study
 from lib.study.plan import read_plan
 from lib.study.standing import load_plan, standing
@@ -26,15 +23,9 @@ LITTLE = {
 }
 
 
-@pytest.fixture(scope="module")
-def suite(corpus: Corpus) -> Suite:
-    return build_suite(corpus, 50, 96)
-
-
 @pytest.fixture
-def parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suite: Suite) -> Parameters:
+def parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parameters:
     """A study whose seeds are drawn, another with listed seeds, and a plan that is not frozen."""
-    monkeypatch.setattr(suite_files, "build_suite", lambda *size: suite)
     parameters = Parameters(tmp_path, monkeypatch)
     monkeypatch.setattr(module, "PARAMS", parameters.folder)
     monkeypatch.setattr(module, "PLANS", parameters.plans)

@@ -55,15 +55,6 @@ def test_a_second_sweep_has_nothing_to_do_and_says_so_in_seconds(
     assert time.monotonic() - start < 20
 
 
-def test_a_sweep_builds_the_site(smoke_tree: tuple[Tree, str]) -> None:
-    tree, text = smoke_tree
-    assert "papers/embedding-norm/site/index.html" in text
-    assert (tree.root / "papers/embedding-norm/site/smoke/none/seed-0.html").is_file()
-    status, text = tree.run_all("record")
-    assert status == 0
-    assert "(0 notebooks rendered anew)" in text
-
-
 def test_every_executed_notebook_is_archived_clean_and_small(
     smoke_tree: tuple[Tree, str],
 ) -> None:
@@ -349,7 +340,7 @@ def test_a_study_of_learning_rates_answers_h1b_though_runs_diverge(tree: Tree) -
     baseline, scale = verdict["sensitivity"]
     # Half of the rates diverge in both arms and count as the initial loss: nothing is widened.
     assert (baseline["stable_rates"], scale["stable_rates"]) == (1, 1)
-    assert scale["H1b"] == "not supported"
+    assert verdict["answers"]["H1b"]["answer"] == "not tested"  # no arm of the plan's first family
     assert [row["best_rate"] for row in verdict["best_rate"]] == [1e-3, 1e-3]
     assert {row["n"] for row in verdict["imputed"]} == {2}
     assert verdict["decisions"] == []  # no task was asked

@@ -1,0 +1,115 @@
+"""The contrasts that a plan asks for, and its families of tests."""
+
+from itertools import product
+
+import numpy as np
+import pandas as pd
+from numpy.random import Generator
+
+from lib.analysis.finding import outcome
+from lib.analysis.paired import contrast_table, holm
+from lib.analysis.runs import taken
+from lib.study.measures import ACCURACIES
+from lib.study.plan import Plan
+
+P_OF = {"t": "t_p", "equivalence": "tost_p", "exact": "sign_flip_p"}
+"""Test of a family → the column of `contrast_table` that holds its p."""
+
+
+def planned_pairs(runs: pd.DataFrame, plan: Plan) -> dict[tuple[str, str], list[str]]:
+    """Pair every arm with its baseline, and as the plan's families say, within each setting of the
+    other factors: (arm, the arm it is held against) → its families, which may be none."""
+    arms = runs.drop_duplicates("arm").to_dict("records")
+    pairs = {}
+    for arm, other in product(arms, repeat=2):
+        contrast = [arm["variant"], other["variant"]]
+        families = [name for name, f in plan.tests_of.items() if contrast in f.contrasts]
+        own_baseline = other["arm"] == arm["baseline"] != arm["arm"]
+        if own_baseline or (families and arm["setting"] == other["setting"]):
+            pairs[arm["arm"], other["arm"]] = families
+    return pairs
+
+
+def margins_of(plan: Plan) -> dict[str, float]:
+    """Margin of equivalence per measure: the plan's, and of accuracies that it does not name the
+    minimum detectable effect."""
+    named = [*plan.primary, *plan.secondary]
+    return {m: plan.minimum_detectable_effect for m in named if m in ACCURACIES} | plan.margins
+
+
+def planned_contrasts(
+    runs: pd.DataFrame, plan: Plan, rng: Generator
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Contrast every planned pair in the plan's measures, and make every test of its families.
+
+    The first table is that of `contrast_table` with `family`, `test` and `p_holm`: the first family
+    that asks whether the two differ, "" and NaN where none does. The second, whose columns
+    `family_tests` names, has a row per test: a contrast may be in several families.
+    """
+    pairs = planned_pairs(runs, plan)
+    contrasts = contrast_table(
+        runs,
+        taken([*plan.primary, *plan.secondary], runs),
+        rng,
+        alpha=plan.alpha,
+        power=plan.power,
+        equivalence_margins=margins_of(plan),
+        pairs=list(pairs),
+    )
+    tests = family_tests(contrasts, pairs, plan)
+    keys = ["arm", "baseline", "measure"]
+    differ = tests[tests["test"] != "equivalence"].drop_duplicates(keys)
+    contrasts = contrasts.merge(differ[[*keys, "family", "test", "p_holm"]], on=keys, how="left")
+    return contrasts.fillna({"family": "", "test": ""}), tests
+
+
+def family_tests(
+    contrasts: pd.DataFrame, pairs: dict[tuple[str, str], list[str]], plan: Plan
+) -> pd.DataFrame:
+    """One row per family, contrast and measure: family, test, arm, baseline, measure, n, mean_delta
+    and its t interval, p of the family's test, p_holm adjusted within the family, and the answer:
+    helps, harms, no difference beyond the margin, undecided."""
+    tables = []
+    for name, family in plan.tests_of.items():
+        inside = [
+            name in pairs[p] for p in zip(contrasts["arm"], contrasts["baseline"], strict=True)
+        ]
+        rows = contrasts[np.array(inside, dtype=bool) & contrasts["measure"].isin(family.measures)]
+        columns = ["arm", "baseline", "measure", "n", "mean_delta", "t_low", "t_high", "sd_delta"]
+        p = rows[P_OF[family.test]]
+        table = rows[columns].assign(family=name, test=family.test, p=p, p_holm=holm(p))
+        tables.append(table)
+    joined = pd.concat(tables, ignore_index=True)
+    margins = margins_of(plan)
+    joined["answer"] = [
+        _answer(row["test"], row["measure"], row["mean_delta"], row["sd_delta"], row["p_holm"],
+                margins.get(row["measure"]), plan.alpha)
+        for row in joined.to_dict("records")
+    ]  # fmt: skip
+    first = ["family", "test"]
+    return joined[[*first, *columns[:-1], "p", "p_holm", "answer"]]
+
+
+def _answer(
+    test: str, measure: str, mean: float, sd: float, p: float, margin: float | None, alpha: float
+) -> str:
+    if mean == 0 and sd == 0:
+        return "no difference in any seed"
+    if np.isnan(p):
+        return "not tested"
+    if not p < alpha:
+        return "undecided"
+    if test == "equivalence":
+        return f"no difference beyond ± {margin:g}"
+    return outcome(measure, mean, mean)
+
+
+def imputed_contrasts(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataFrame:
+    """Contrast every arm with its baseline once more, a diverged run counting as the plan says;
+    empty when none diverged."""
+    diverged = runs["status"] == "diverged"
+    if not diverged.any():
+        return pd.DataFrame()
+    measures = taken(plan.imputation, runs)
+    filled = {name: runs[name].mask(diverged, plan.imputation[name]) for name in measures}
+    return contrast_table(runs.assign(**filled), measures, rng, alpha=plan.alpha, power=plan.power)

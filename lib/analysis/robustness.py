@@ -1,0 +1,85 @@
+"""Attempts to explain a result away: one seed left out, and other definitions of instability."""
+
+import numpy as np
+import pandas as pd
+
+from lib.analysis.finding import Finding
+from lib.analysis.paired import t_test
+from lib.study.measures import MEASURES
+from lib.study.plan import Instability
+from lib.study.raw import largest_rise
+
+RISES = (0.25, 0.5, 1.0)
+"""Nats above the running minimum, beside the rule's own."""
+EARLY = 64
+"""Steps at the beginning: those that the first plan did not look at."""
+
+
+def leave_one_out(runs: pd.DataFrame, contrasts: pd.DataFrame) -> pd.DataFrame:
+    """One row per contrast given (arm, baseline, measure): n, mean difference, lowest and highest
+    mean when one seed is left out, the largest p of the t test then, and whether the sign of the
+    mean ever changes. Contrasts of fewer than three pairs are left out."""
+    rows = []
+    for row in contrasts.to_dict("records"):
+        values = runs.pivot(index="seed", columns="arm", values=row["measure"]).astype(float)
+        deltas = (values[row["arm"]] - values[row["baseline"]]).dropna().to_numpy()
+        if len(deltas) < 3:
+            continue
+        tests = [t_test(np.delete(deltas, i)) for i in range(len(deltas))]
+        means, mean = [test.mean_delta for test in tests], deltas.mean()
+        rows.append(
+            {key: row[key] for key in ("arm", "baseline", "measure")}
+            | {"n": len(deltas), "mean_delta": mean, "lowest": min(means), "highest": max(means)}
+            | {"largest_p": float(np.max([test.t_p for test in tests]))}
+            | {"sign_changes": bool((np.sign(means) != np.sign(mean)).any())}
+        )
+    return pd.DataFrame(rows)
+
+
+def threshold_table(
+    runs: pd.DataFrame, trace: pd.DataFrame, stability: pd.DataFrame, rule: Instability
+) -> pd.DataFrame:
+    """One row per arm: n, and the share of its runs that are unstable (diverged, or rising by more)
+    at each of `RISES`, and at the rule's rise when the first `EARLY` steps are not looked at; arms
+    that are not judged are left out."""
+    losses = {
+        key: part.sort_values("step")["loss"].to_numpy()
+        for key, part in trace.groupby(["arm", "seed"])
+    }
+    rows = []
+    for run in stability[stability["judged"]].to_dict("records"):
+        loss = losses[run["arm"], run["seed"]]
+        rises = {f"rise_{rise:g}": largest_rise(loss) > rise for rise in RISES}
+        late = largest_rise(loss[EARLY:]) > (rule.rise or np.inf)
+        rises[f"after_step_{EARLY}"] = late
+        rows.append(
+            {"arm": run["arm"]} | {name: run["diverged"] or high for name, high in rises.items()}
+        )
+    if not rows:
+        return pd.DataFrame()
+    arms = pd.DataFrame(rows).groupby("arm", sort=False)
+    return arms.mean().reset_index().assign(n=arms.size().to_numpy())
+
+
+def robustness_findings(
+    left_out: pd.DataFrame, thresholds: pd.DataFrame, rule: Instability
+) -> list[Finding]:
+    """Both tables, and in words what stands and what falls."""
+    words = [
+        f"{row.arm} - {row.baseline}, {MEASURES[str(row.measure)].label}: "
+        f"{row.mean_delta:+.4g}, between {row.lowest:+.4g} and {row.highest:+.4g} with one of "
+        f"{row.n} seeds left out; its sign {'changes' if row.sign_changes else 'never changes'}."
+        for row in left_out.itertuples()
+    ]
+    sentences = []
+    for row in thresholds.to_dict("records"):
+        shares = [f"{row[f'rise_{rise:g}']:.0%} at {rise:g} nats" for rise in RISES]
+        if max(row[f"rise_{rise:g}"] for rise in RISES) > 0:
+            late = f"{row[f'after_step_{EARLY}']:.0%} at {rule.rise:g} after step {EARLY}"
+            sentences.append(f"{row['arm']}: unstable {', '.join([*shares, late])}.")
+    if len(thresholds) and not sentences:
+        sentences = [f"No run is unstable by any of these definitions, down to {RISES[0]:g} nats."]
+    return [
+        Finding("leave_one_out", "With one seed left out", left_out, words),
+        Finding("thresholds", "Other definitions of instability", thresholds, sentences),
+    ]

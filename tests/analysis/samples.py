@@ -1,0 +1,86 @@
+"""Made-up studies of any shape: their runs, traces and curves, without training."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lib.analysis.runs import tidy
+from lib.study.config import Arm, Study
+from tests.conftest import TINY
+from tests.samples import sample_runs
+
+REFERENCES = {
+    "unigram_entropy": 3.3,
+    "unigram_loss": 3.35,
+    "bigram_loss": 2.5,
+    "uniform_loss": 4.2,
+}
+
+
+def design(**content: Any) -> Study:
+    """A study of the tiny model, of 100 steps."""
+    training = {"iterations": 100} | content.pop("training", {})
+    content = {"name": "made-up", "seeds": [0, 1, 2]} | content
+    return Study.model_validate(TINY | {"training": TINY["training"] | training} | content)
+
+
+def runs_of(
+    study: Study,
+    loss: Callable[[Arm, int], float],
+    references: dict[str, float] = REFERENCES,
+    **measures: Callable[[Arm, int], float],
+) -> pd.DataFrame:
+    """The tidy table of runs with these validation losses (nats) and further measures."""
+    (like,) = sample_runs(
+        Study.model_validate(TINY | {"name": "x", "seeds": [0]}), {"baseline": [1]}
+    )
+    runs = []
+    for arm in study.arms():
+        for seed in study.seeds:
+            value = loss(arm, seed)
+            own = {"loss": value, "perplexity": float(np.exp(value))}
+            own |= {"perplexity_test": own["perplexity"] + 1}
+            own |= {name: of(arm, seed) for name, of in measures.items()}
+            runs.append(
+                like.model_copy(
+                    update={"arm": arm.id, "baseline": arm.baseline, "levels": arm.levels}
+                    | {"variant": arm.variant, "setting": arm.setting, "seed": seed}
+                    | {"measures": own, "references": references, "study": study.name}
+                    | {"config": arm.config.model_dump(exclude={"machine"})}
+                )
+            )
+    return tidy(runs)
+
+
+def trace_of(
+    runs: pd.DataFrame, rise: Callable[[str, int], float] = lambda *_: 0.0
+) -> pd.DataFrame:
+    """Training losses that fall from 4.2 to the run's own, but for a rise at step 30."""
+    parts = []
+    for run in runs.to_dict("records"):
+        loss = np.linspace(4.2, run["loss"], 100)
+        loss[29] = loss[28] + rise(run["arm"], run["seed"])
+        parts.append(_placed(run, step=np.arange(1, 101), loss=loss, seconds=0.1))
+    return pd.concat(parts, ignore_index=True)
+
+
+def curve_of(runs: pd.DataFrame) -> pd.DataFrame:
+    """Dev losses that begin at 4.2 and end at the run's validation loss."""
+    parts = [
+        _placed(run, step=[0, 100], tokens=[0, 6400], dev_loss=[4.2, run["loss"]])
+        for run in runs.to_dict("records")
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _placed(run: dict[Any, Any], **columns: Any) -> pd.DataFrame:
+    return pd.DataFrame(columns).assign(
+        arm=run["arm"], seed=run["seed"], variant=run["variant"], setting=run["setting"]
+    )
+
+
+def noise(*key: int) -> float:
+    """A number of the standard normal distribution that belongs to a key."""
+    return float(np.random.default_rng(key).normal())

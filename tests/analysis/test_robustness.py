@@ -1,0 +1,78 @@
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from lib.analysis.robustness import leave_one_out, robustness_findings, threshold_table
+from lib.analysis.stability import judge_runs
+from lib.study.plan import INSTABILITY
+from tests.analysis.samples import design, runs_of, trace_of
+
+STUDY = design(factors={"model.embedding_norm": ["none", "layernorm"]}, seeds=[0, 1, 2, 3])
+CONTRAST = pd.DataFrame([{"arm": "layernorm", "baseline": "none", "measure": "loss"}])
+
+
+def with_deltas(*deltas: float) -> pd.DataFrame:
+    return runs_of(STUDY, lambda arm, seed: 2.0 + (arm.id == "layernorm") * deltas[seed])
+
+
+def test_every_seed_is_left_out_once() -> None:
+    runs = with_deltas(0.1, 0.2, 0.3, 0.4)
+    (row,) = leave_one_out(runs, CONTRAST).to_dict("records")
+    assert (row["n"], row["sign_changes"]) == (4, False)
+    found = row["mean_delta"], row["lowest"], row["highest"]
+    assert found == pytest.approx((0.25, 0.2, 0.3))  # without 0.4, and without 0.1
+    without = [[0.2, 0.3, 0.4], [0.1, 0.3, 0.4], [0.1, 0.2, 0.4], [0.1, 0.2, 0.3]]
+    peers = [stats.ttest_1samp(rest, 0).pvalue for rest in without]
+    assert row["largest_p"] == pytest.approx(max(peers))
+
+
+def test_one_seed_that_makes_the_sign_is_found() -> None:
+    table = leave_one_out(with_deltas(-0.01, -0.02, -0.01, 0.2), CONTRAST)
+    assert table["sign_changes"].tolist() == [True]
+    left_out, _ = robustness_findings(table, pd.DataFrame(), INSTABILITY)
+    assert left_out.words[0].endswith("with one of 4 seeds left out; its sign changes.")
+
+
+def test_fewer_than_three_pairs_have_nothing_to_leave_out() -> None:
+    runs = with_deltas(0.1, 0.2, 0.3, 0.4)
+    runs.loc[runs["seed"] > 1, "loss"] = np.nan
+    assert leave_one_out(runs, CONTRAST).empty
+
+
+def test_shares_by_other_rises_and_without_the_first_steps() -> None:
+    runs = with_deltas(0, 0, 0, 0)
+    rises = [0.3, 0.6, 1.2, 0.0]  # at step 30
+    trace = trace_of(runs, lambda arm, seed: rises[seed] if arm == "none" else 0.0)
+    late = (trace["arm"] == "none") & (trace["seed"] == 3) & (trace["step"] == 80)
+    trace.loc[late, "loss"] += 0.7
+    judged = judge_runs(runs, trace, INSTABILITY)
+    table = threshold_table(runs, trace, judged, INSTABILITY).set_index("arm")
+    columns = ["rise_0.25", "rise_0.5", "rise_1", "after_step_64", "n"]
+    assert table.loc["none", columns].tolist() == [1.0, 0.75, 0.25, 0.25, 4]
+    assert table.loc["layernorm", columns].tolist() == [0.0, 0.0, 0.0, 0.0, 4]
+    _, thresholds = robustness_findings(pd.DataFrame(), table.reset_index(), INSTABILITY)
+    assert thresholds.words == [
+        "none: unstable 100% at 0.25 nats, 75% at 0.5 nats, 25% at 1 nats, "
+        "25% at 0.5 after step 64."
+    ]
+
+
+def test_a_diverged_run_is_unstable_by_every_definition_and_high_starts_are_left_out() -> None:
+    runs = with_deltas(0, 0, 0, 0)
+    runs.loc[0, "status"] = "diverged"
+    trace = trace_of(runs)
+    trace.loc[(trace["arm"] == "layernorm") & (trace["step"] == 1), "loss"] = 100.0
+    table = threshold_table(runs, trace, judge_runs(runs, trace, INSTABILITY), INSTABILITY)
+    assert table["arm"].tolist() == ["none"]
+    assert table[["rise_0.25", "rise_1", "after_step_64"]].to_numpy().tolist() == [[0.25] * 3]
+
+
+def test_a_calm_study_says_so() -> None:
+    runs = with_deltas(0, 0, 0, 0)
+    trace = trace_of(runs)
+    table = threshold_table(runs, trace, judge_runs(runs, trace, INSTABILITY), INSTABILITY)
+    _, thresholds = robustness_findings(pd.DataFrame(), table, INSTABILITY)
+    assert thresholds.words == [
+        "No run is unstable by any of these definitions, down to 0.25 nats."
+    ]
