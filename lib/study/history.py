@@ -132,7 +132,10 @@ def plan_precedes(file: str, plan: Plan, commits: Iterable[str | None]) -> str:
     Appending a deviation is no change of the plan; rewriting one is, and says "no: …"."""
     same = list(takewhile(lambda version: version.hash == plan.hash, plan_history(file)))
     if not same:
-        return "unknown: the plan is not committed as it stands"
+        inside = _in_git()
+        return (
+            "no: the plan is not committed as it stands" if inside else "unknown: there is no git"
+        )
     now = Version("now", "", plan.model_dump())
     for new, old in pairwise([now, *same]):
         if new.deviations[: len(old.deviations)] != old.deviations:
@@ -141,9 +144,18 @@ def plan_precedes(file: str, plan: Plan, commits: Iterable[str | None]) -> str:
     for run in dict.fromkeys(commits):
         if run is None:
             return "unknown: a run was made outside git"
+        if _git("cat-file", "-e", run).returncode:
+            return f"unknown: the history here does not hold commit {run[:12]} of a run"
         if not _precedes(fixed, run):
             return f"no: run at commit {run[:12]}, plan fixed at {fixed[:12]}"
     return f"yes: plan fixed at {fixed[:12]}"
+
+
+def _in_git() -> bool:
+    try:
+        return not _git("rev-parse", "--git-dir").returncode
+    except OSError:
+        return False
 
 
 def _precedes(commit: str, later: str) -> bool:

@@ -9,6 +9,7 @@ from lib.study.config import Study, load_study
 from lib.study.digests import measuring_digest, training_digest
 from lib.study.errors import ConfigError, unknown
 from lib.study.fields import digest
+from lib.study.history import plan_precedes
 from lib.study.measures import MEASURES
 from lib.study.paths import PARAMS
 from lib.study.plan import Frozen, Plan, read_plan
@@ -89,8 +90,9 @@ def standing(study: Study, plan: Plan | None, runs: Iterable[dict[str, Any]] = (
     code at hand stands for the code that they will be made by.
 
     Confirmatory is only a study that the plan names and is frozen for, made exactly as frozen with
-    the seeds drawn. Runs from before plans were frozen are held against the rules of their time:
-    named by the plan, with the seeds that it lists.
+    the seeds drawn, unless git shows that the plan was not committed before the runs. Runs from
+    before plans were frozen are held against the rules of their time: named by the plan, with the
+    seeds that it lists.
     """
     runs = list(runs)
     if plan is None:
@@ -106,6 +108,9 @@ def standing(study: Study, plan: Plan | None, runs: Iterable[dict[str, Any]] = (
         drawn = plan.draw(study.name, frozen.seeds)
         reasons = [] if study.seeds == drawn else ["its seeds are not those drawn from the plan"]
         reasons += _departures(study, frozen, runs)
+        commits = [run["provenance"].get("trained", {}).get("commit") for run in runs]
+        answer, _, why = plan_precedes(study.plan or "", plan, commits).partition(": ")
+        reasons += [why] if answer == "no" else []
     return Standing(study.name, plan.hash, reasons)
 
 

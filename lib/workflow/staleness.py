@@ -45,8 +45,12 @@ def data_key(study: Study, corpora: dict[str, str]) -> str:
 
 
 def run_key(study: Study, arm: Arm, seed: int, corpora: dict[str, str]) -> str:
-    """Digest of what decides a run; when it changes, the run is made anew."""
-    return digest([RESULT_FORMAT, asked(study, arm, seed, corpora)])
+    """Digest of what decides a run; when it changes, the run is made anew. A field of the machine
+    may be left to the machine, so that only `stale` can tell whether it differs."""
+    decides = asked(study, arm, seed, corpora)
+    for name in ("device", "micro_batch_size", "evaluation_batch_size"):
+        decides.pop(f"machine.{name}", None)
+    return digest([RESULT_FORMAT, decides])
 
 
 def asked(study: Study, arm: Arm, seed: int, corpora: dict[str, str]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from lib.study.config import Study, load_study
 from lib.study.errors import explain_os
 from lib.study.paths import NOTEBOOKS, ROOT, RUNS, shown
 from lib.study.record import RunResult, status_of
+from lib.study.standing import load_plan, standing
 from lib.workflow import lifeline, sockets
 from lib.workflow.command import Command, UsageError, parse
 from lib.workflow.progress import follow
@@ -77,6 +78,11 @@ def _sweep(command: Command) -> int:
     with only_sweep() as log:
         sockets.remove_dead()
         corpora = corpora_of(studies)
+        for study in studies:
+            plan = load_plan(study)
+            claim = standing(study, plan)
+            if plan and study.name in plan.confirmatory and claim.reasons:
+                print(f"{claim}: what runs now will not be confirmatory")
         for result, why in [found for study in studies for found in stale(study, corpora)]:
             print(f"Stale: {shown(result)}: {why}")
             if not command.tells:

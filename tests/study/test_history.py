@@ -49,12 +49,13 @@ def test_the_plan_must_be_committed_before_the_runs(repository: Repository) -> N
         return plan_precedes("p.yaml", plan, runs)
 
     plan = repository.parameters.plan()
-    assert answer(plan).startswith("unknown: the plan is not committed")
+    assert answer(plan).startswith("no: the plan is not committed")
     first, _ = repository.commit()
     run, _ = repository.commit()  # later work, the plan as before
     assert answer(plan, run, first) == f"yes: plan fixed at {first[:12]}"
     assert answer(plan, None).startswith("unknown: a run was made outside git")
 
+    assert answer(plan, "a" * 40).startswith("unknown: the history here does not hold commit aaaa")
     _, deviating = repository.commit(deviations=[ONE])
     assert answer(deviating, run) == f"yes: plan fixed at {first[:12]}"  # appended: as fixed before
     _, folded = repository.commit(deviations=[ONE | {"why": "time\n"}])
@@ -66,7 +67,7 @@ def test_the_plan_must_be_committed_before_the_runs(repository: Repository) -> N
     assert answer(changed, changed_at, run) == (
         f"no: run at commit {run[:12]}, plan fixed at {changed_at[:12]}"
     )
-    assert answer(plan, run).startswith("unknown: the plan is not committed as it stands")
+    assert answer(plan, run).startswith("no: the plan is not committed as it stands")
 
 
 def test_the_history_of_a_plan_is_followed_through_a_rename(repository: Repository) -> None:
@@ -144,7 +145,7 @@ def test_deviations_are_dated_by_the_commit_that_they_first_stand_in(
 def test_without_git_or_plan_nothing_is_known(parameters: Parameters) -> None:
     plan = parameters.plan(deviations=[ONE])
     known = account("p.yaml", plan, ["a" * 40])
-    assert known["plan_precedes"].startswith("unknown: the plan is not committed")
+    assert known["plan_precedes"] == "unknown: there is no git"
     assert [row["when"] for row in known["deviations"]] == ["not committed"]
     assert known["plan_changes"] == []
     assert account(None, None, [])["plan_precedes"] == "unknown: no plan is named"

@@ -1,5 +1,6 @@
 """What a study may claim, and the reason where it may claim no more."""
 
+import subprocess
 from typing import Any
 
 import pytest
@@ -66,6 +67,42 @@ def test_code_edited_after_freezing_is_named_before_anything_runs(
     (reason,) = judged().reasons
     assert reason.startswith("training_digest is eeeeeeeeeeee, frozen was ")
     assert not judged(runs_as_frozen()).reasons  # made before the edit
+
+
+def test_a_plan_not_committed_before_the_runs_makes_a_study_exploratory(
+    parameters: Parameters,
+) -> None:
+    def git(*words: str) -> str:
+        user = ("-c", "user.name=a", "-c", "user.email=a@b")
+        command = ["git", "-C", str(parameters.folder.parent), *user, *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    def commit() -> str:
+        git("add", "--all")
+        git("commit", "--allow-empty", "--message", "work")
+        return git("rev-parse", "HEAD")
+
+    def made_at(commit: str) -> list[dict[str, Any]]:
+        (run,) = runs_as_frozen()
+        trained = run["provenance"]["trained"] | {"commit": commit}
+        return [run | {"provenance": run["provenance"] | {"trained": trained}}]
+
+    git("init", "--quiet")
+    path = parameters.plans / "p.yaml"
+    text = path.read_text("utf-8")
+    parameters.plan()  # not frozen
+    before = commit()
+    path.write_text(text, "utf-8")
+    for runs in ([], made_at(before)):
+        assert judged(runs).reasons == ["the plan is not committed as it stands"]
+    fixed = commit()
+    assert judged().reasons == judged(made_at(fixed)).reasons == []
+    assert (
+        judged(made_at(before)).reasons
+        == [  # committed afterwards, and still to be told
+            f"run at commit {before[:12]}, plan fixed at {fixed[:12]}"
+        ]
+    )
 
 
 @pytest.mark.parametrize(

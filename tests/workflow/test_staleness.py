@@ -110,7 +110,30 @@ def test_a_changed_parameter_is_named_with_what_will_be_done(
     for arm in study.arms():
         asked_before = study_with().arm(arm.id)
         key = run_key(study_with(), asked_before, 0, corpora)
-        assert run_key(study, arm, 0, corpora) != key
+        left_to_the_machine = {"device", "evaluation_batch_size"} & set(sections.get("machine", {}))
+        assert (run_key(study, arm, 0, corpora) == key) == bool(left_to_the_machine)
+
+
+@pytest.mark.parametrize(
+    ("field", "used", "other", "done"),
+    [
+        ("device", "cpu", "cuda", RETRAINED),
+        ("threads", 1, 2, RETRAINED),
+        ("micro_batch_size", 4, 2, RETRAINED),
+        ("evaluation_batch_size", 64, 8, MEASURED),
+    ],
+)
+def test_what_is_left_to_the_machine_is_stale_only_where_another_value_is_asked(
+    field: str, used: Any, other: Any, done: str, runs: Path, corpora: dict[str, str]
+) -> None:
+    automatic = study_with(machine={field: "auto"})
+    keys = set()
+    for study in (automatic, study_with(machine={field: used})):
+        assert list(stale(study, corpora)) == []
+        keys.add(run_key(study, study.arm("none"), 0, corpora))
+    assert len(keys) == 1  # so that nothing is made anew without a reason that is said
+    reasons = [said for _, said in stale(study_with(machine={field: other}), corpora)]
+    assert reasons == [f"machine.{field} is {other!r} and was {used!r}: {done}"] * 2
 
 
 @pytest.mark.parametrize(
