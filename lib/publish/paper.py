@@ -17,6 +17,7 @@ import pypandoc
 import typst
 
 from lib.publish.archive import root_hash
+from lib.publish.plans import write_accounts
 from lib.publish.sources import Sources, TextError
 from lib.study.errors import ConfigError, unknown
 from lib.study.paths import PAPER, ROOT, shown
@@ -77,7 +78,7 @@ def convert(markdown: str, to: str, paper: Path) -> str:
 
 
 def build(paper: Path = PAPER) -> Sources:
-    """Write paper.pdf and paper.tex beside paper.md; return what they are made of.
+    """Write paper.pdf, paper.tex and plans.json beside paper.md; return what they are made of.
 
     The same files give the same bytes. Raises TextError.
     """
@@ -94,6 +95,7 @@ def build(paper: Path = PAPER) -> Sources:
     except typst.TypstError as error:
         raise TextError(f"Typst: {error.diagnostic}") from None
     (paper / "paper.pdf").write_bytes(pdf)
+    write_accounts(paper)
     return sources
 
 

@@ -17,6 +17,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from lib.publish import pages
 from lib.publish.archive import root_hash
 from lib.publish.catalogue import SHARED, catalogue, neighbours
+from lib.publish.plans import plan_accounts
+from lib.publish.wording import literal
 from lib.study.measures import MAIN, MEASURES, measures_in
 from lib.study.paths import PAPER, TEMPLATES, shown
 from lib.study.provenance import history, trained_with
@@ -36,7 +38,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": number, "sha256": sha256, "shown": shown}
+    environment.filters |= {"number": number, "sha256": sha256, "shown": shown, "literal": literal}
     environment.filters |= {"history": history, "trained_with": trained_with}
     environment.globals |= {
         "MEASURES": MEASURES,
@@ -44,6 +46,7 @@ def _environment() -> Environment:
         "MAIN": MAIN,
         "ABOUT": SHARED,
         "neighbours": neighbours,
+        "PLANS": plan_accounts(PAPER),
         "ROOT_HASH": root_hash(),
     }
     return environment

@@ -8,7 +8,7 @@
     {{ final.summary[arm("none", learning_rate=0.1)] }}      by the name of an arm
     {{ params("final").training.iterations }}                params/final.yaml, with defaults
     {{ plan.alpha }}, {{ constants.GRAM }}                   the plan; `lib.study.constants`
-    {% for row in plan_changes("preregistration.yaml") %}    what changed between its versions
+    {% for plan in plans %} {{ plan.hash }}  every plan, as `lib.publish.plans` accounts for it
     {{ preliminary.source }}                                 preliminary.yaml beside the paper
     {{ root_hash() }}                                        of records, results and plans
     {{ verbatim("params/final.yaml") }}                      a file of the repository, as code
@@ -31,10 +31,10 @@ from markupsafe import Markup
 
 from lib.publish import wording
 from lib.publish.archive import root_hash
+from lib.publish.plans import plan_accounts
 from lib.study import constants
 from lib.study.config import arm_id, load_study
 from lib.study.errors import read_yaml, unknown
-from lib.study.history import plan_changes
 from lib.study.paths import ROOT
 from lib.study.standing import load_plan
 
@@ -59,7 +59,7 @@ class Sources:
             content["verdict"] = json.loads(path.read_text("utf-8"))
             names[study.replace("-", "_")] = content
         # After the studies, so that one called `count` hides no function.
-        functions = (where, one, count, contrast, contrasts, arm, verbatim, plan_changes)
+        functions = (where, one, count, contrast, contrasts, arm, verbatim)
         names |= {function.__name__: function for function in functions}
         names |= {
             "root_hash": root_hash,
@@ -67,7 +67,7 @@ class Sources:
             "params": load_study,
             "constants": constants,
         }
-        names |= {"plan": load_plan(load_study("confirmatory"))}
+        names |= {"plan": load_plan(load_study("confirmatory")), "plans": plan_accounts(paper)}
         names |= {path.stem: read_yaml(path) for path in paper.glob("*.yaml")}
         # What is written is Markdown: `finished` escapes it, and marks it as ready by Markup,
         # which autoescape then leaves alone.

@@ -26,11 +26,13 @@ from lib.publish.archive import (
     verdict_file,
 )
 from lib.publish.paper import convert, filled_in, with_answers
+from lib.publish.plans import FILE, has_history, plan_accounts
 from lib.publish.recomputed import place, wrong_measures
 from lib.publish.sources import Sources, TextError
-from lib.study.config import load_study
-from lib.study.errors import ConfigError
+from lib.study.config import Study, load_study
+from lib.study.errors import ConfigError, read_yaml
 from lib.study.paths import PAPER, PLANS, ROOT, shown
+from lib.study.plan import Plan
 from lib.study.record import sha256, status_of
 from lib.study.standing import load_plan
 
@@ -100,6 +102,7 @@ def _by_present_rules(study: str, redraw: bool) -> Iterator[Iterator[str]]:
             for run in runs
             for fault in check(study, run)
         )
+    yield _changed_study(study)
     yield _changed_plan(study)
     yield evidence.wrong_code(study, runs)
     yield evidence.other_analysis(study)
@@ -122,6 +125,13 @@ def _unlike_index(study: str) -> Iterator[str]:
             )
 
 
+def _changed_study(study: str) -> Iterator[str]:
+    """Parameters that are others today, which the paper would quote; seeds may have been added."""
+    recorded = Study.model_validate(read_yaml(record_folder(study) / "parameters.yaml"))
+    if load_study(study).hash != recorded.hash:
+        yield f"params/{study}.yaml is another study today than was recorded"
+
+
 def _changed_plan(study: str) -> Iterator[str]:
     """A plan that is another one, in the record or today, than the runs were made under."""
     design = load_study(study)
@@ -132,6 +142,9 @@ def _changed_plan(study: str) -> Iterator[str]:
     if made_under != {today.hash if today else None}:
         yield "its plan is another one today than its runs were made under"
     recorded = record_folder(study) / "plan.yaml"
+    then = Plan.model_validate(read_yaml(recorded)).deviations if today else []
+    if today and today.deviations[: len(then)] != then:
+        yield "deviations that its plan.yaml lists were removed from the plan since, or rewritten"
     commit = replay.committed(status_of(record_folder(study) / "03_analysis.ipynb"))
     if commit and design.plan:
         stated = replay.git("show", f"{commit}:{(PLANS / design.plan).relative_to(ROOT)}")
@@ -163,6 +176,9 @@ def unfounded_texts() -> Iterator[str]:
     if not (PAPER / "paper.md").is_file():
         return
     try:
+        told = PAPER / FILE
+        if has_history() and told.is_file() and json.loads(_text(told)) != plan_accounts():
+            yield f"{FILE} is not what git says of the plans; run ./run_all.sh paper"
         sources = Sources(PAPER)
         if convert(filled_in(PAPER, sources), "latex", PAPER) != _text(PAPER / "paper.tex"):
             yield "paper.tex is not what its sources and the results give; run ./run_all.sh paper"

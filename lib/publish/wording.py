@@ -4,6 +4,7 @@ A sentence that states a direction is written by `effect` or `by_direction`. Bot
 every result: lower, higher, undecided (the interval holds zero) and undefined (no interval).
 """
 
+import json
 import re
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -145,6 +146,12 @@ def alike(values: dict[str, str], form: str = "{} for {}") -> str:
         form.format(value, listed(name for name, of in values.items() if of == value))
         for value in dict.fromkeys(values.values())
     )
+
+
+def literal(value: Any) -> str:
+    """Write a value of a parameter file as it stands there, on one line; – where there is none."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return "–" if value is None else " ".join(text.split())
 
 
 def label(measure: str) -> Markup:

@@ -58,15 +58,20 @@ def plan_history(file: str) -> list[Version]:
     """List the committed versions of a plan of `params/plans/`, newest first, wherever the file
     was before; empty without git."""
     try:
-        log = _git("log", "--follow", "--format=%x00%H %cI", "--name-only", "--", str(PLANS / file))
+        log = _git(
+            "log", "--follow", "--format=%x00%H %cI", "--name-status", "--", str(PLANS / file)
+        )
     except OSError:
         return []
     versions = []
     for entry in log.stdout.split("\0")[1:]:
-        head, *names = entry.split("\n")
+        head, *changes = entry.split("\n")
         commit, _, date = head.partition(" ")
-        name = next(filter(None, names))
-        versions.append(Version(commit, date, _read(_git("show", f"{commit}:{name}").stdout)))
+        status, *names = next(filter(None, changes)).split("\t")
+        content = _git("show", f"{commit}:{names[-1]}").stdout
+        versions.append(Version(commit, date, _read(content)))
+        if status.startswith("C"):  # of another plan, whose history is not this one's
+            break
     return versions
 
 

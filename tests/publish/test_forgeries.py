@@ -621,6 +621,21 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
         ],
         "plan.yaml is not the plan of commit",
     ),
+    "deviations removed from the plan after the record, committed": (
+        lambda f: [
+            f.in_yaml(f.tree.root / "params/plans/plan.yaml", put([], "deviations")),
+            f.commit(),
+        ],
+        "were removed from the plan since, or rewritten",
+    ),
+    "what changed in the plan": (
+        lambda f: f.in_json(f.verdict, put([{"field": "alpha"}], "plan_changes")),
+        "plan_changes in sample.verdict.json is not",
+    ),
+    "whether the plan came first": (
+        lambda f: f.in_json(f.verdict, put("yes: plan fixed at 000000000000", "plan_precedes")),
+        "plan_precedes in sample.verdict.json is not",
+    ),
     "a plan written from the results, committed and stamped on everything": (
         hark, "code cell|in sample.verdict.json|cannot be executed again"
     ),
@@ -634,6 +649,11 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
             for p in (f.record / "parameters.yaml", f.tree.root / f"params/{STUDY}.yaml")
         ],
         "parameters.yaml is not params/sample.yaml of commit",
+    ),
+    "parameters in params": (
+        lambda f: f.in_yaml(f.tree.root / f"params/{STUDY}.yaml", put(0.5, "training",
+                                                                    "learning_rate")),
+        "params/sample.yaml is another study today than was recorded",
     ),
     "parameters of a run": (
         lambda f: f.in_run(put(0.5, "config", "training", "learning_rate")),

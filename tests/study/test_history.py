@@ -84,6 +84,17 @@ def test_the_history_of_a_plan_is_followed_through_a_rename(repository: Reposito
     assert versions[0].date.startswith("20")
 
 
+def test_a_plan_copied_from_another_has_a_history_of_its_own(repository: Repository) -> None:
+    repository.commit()
+    (repository.parameters.plans / "q.yaml").write_text(
+        (repository.parameters.plans / "p.yaml").read_text("utf-8"), "utf-8"
+    )
+    repository.commit(alpha=0.01)
+    copied = repository.git("rev-parse", "HEAD")
+    assert [version.commit for version in plan_history("q.yaml")] == [copied]
+    assert plan_changes("q.yaml") == []
+
+
 def test_every_field_that_changed_is_listed_with_both_values(repository: Repository) -> None:
     repository.commit()
     changed_at, _ = repository.commit(alpha=0.01, cost=CONTENT["cost"] | {"accuracy": 0.25})

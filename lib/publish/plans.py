@@ -1,0 +1,67 @@
+"""All plans with their versions, changes and deviations, for the paper and the lab record.
+
+Git tells. What it told when the paper was last built stands in plans.json beside the paper, so that
+a copy without git, or without all of its history, gives the same paper.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from lib.publish.archive import results_file
+from lib.publish.replay import git, is_checkout
+from lib.study.history import account, plan_history
+from lib.study.paths import PAPER, PLANS
+from lib.study.plan import read_plan
+from lib.study.provenance import trained_with
+from lib.study.record import write_json
+
+FILE = "plans.json"
+
+
+def plan_accounts(paper: Path = PAPER) -> list[dict[str, Any]]:
+    """Account for every plan of `params/plans/`, the first committed one first: file, title, hash,
+    studies (its confirmatory ones); whether it preceded their recorded runs; versions (commit,
+    date and hash, oldest first); changes (from the plan before it); and deviations and
+    plan_changes as in `lib.study.history.account`."""
+    if not has_history():
+        path = paper / FILE
+        return json.loads(path.read_text("utf-8")) if path.is_file() else []
+    accounts = [_account(path.name) for path in PLANS.glob("[!.]*.yaml")]
+    return sorted(
+        accounts, key=lambda plan: ([v["date"] for v in plan["versions"]][:1], plan["file"])
+    )
+
+
+def has_history() -> bool:
+    """Tell whether this folder is a git repository that holds the whole history."""
+    return is_checkout() and (git("rev-parse", "--is-shallow-repository") or "").strip() == "false"
+
+
+def write_accounts(paper: Path = PAPER) -> None:
+    """Write down what git tells, where it tells all."""
+    if has_history():
+        write_json(paper / FILE, plan_accounts(paper))
+
+
+def _account(file: str) -> dict[str, Any]:
+    plan, versions = read_plan(file), plan_history(file)[::-1]
+    results = [results_file(study) for study in plan.confirmatory]
+    runs = [
+        run
+        for path in results
+        if path.is_file()
+        for run in json.loads(path.read_text("utf-8"))["runs"]
+    ]
+    known = account(file, plan, [trained_with(run["provenance"])["commit"] for run in runs])
+    if not runs:
+        known["plan_precedes"] = "there are no recorded runs yet"
+    return {
+        "file": file,
+        "title": plan.title,
+        "hash": plan.hash,
+        "studies": plan.confirmatory,
+        "versions": [{"commit": v.commit[:12], "date": v.date, "hash": v.hash} for v in versions],
+        "changes": [change.model_dump() for change in plan.changes],
+        **known,
+    }

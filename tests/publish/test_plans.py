@@ -1,0 +1,117 @@
+"""Every plan with its versions, changes and deviations, in the paper and on the site."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lib.publish import plans
+from lib.publish.plans import FILE, plan_accounts, write_accounts
+from lib.publish.sources import Sources
+from lib.study.paths import TEMPLATES
+from tests.study.samples import CONTENT, Parameters
+
+NOTED = {"date": "2026-12-01", "what": "a | pipe", "why": "time"}
+CHANGE = {"what": "Eight seeds.", "why": "Six cannot decide."}
+
+
+class Repository:
+    """A repository with plans, beside whose paper git's account of them is kept."""
+
+    def __init__(self, folder: Path, parameters: Parameters) -> None:
+        self.top, self.plans = folder, parameters.plans
+        self.paper = folder / "paper"
+        (self.paper / "results").mkdir(parents=True)
+        self.clock = 0
+        self.git("init", "--quiet")
+
+    def git(self, *words: str) -> str:
+        user = ("-c", "user.name=a", "-c", "user.email=a@b")
+        command = ["git", "-C", str(self.top), *user, *words]
+        dated = os.environ | {"GIT_COMMITTER_DATE": f"2026-12-01T10:{self.clock:02}:00+00:00"}
+        done = subprocess.run(command, env=dated, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    def commit(self, file: str, **changes: Any) -> str:
+        (self.plans / file).write_text(yaml.safe_dump(CONTENT | changes), "utf-8")
+        self.clock += 1
+        self.git("add", "--all")
+        self.git("commit", "--message", "work")
+        return self.git("rev-parse", "HEAD")[:12]
+
+    def ran(self, commit: str) -> None:
+        """Leave results of a run of `trial`, made at a commit."""
+        run = {"provenance": {"git_commit": self.git("rev-parse", commit)}}
+        path = self.paper / "results" / "trial.json"
+        path.write_text(json.dumps({"runs": [run]}), "utf-8")
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
+    repository = Repository(tmp_path, Parameters(tmp_path, monkeypatch))
+    monkeypatch.setattr(plans, "PLANS", repository.plans)
+    monkeypatch.setattr("lib.publish.replay.ROOT", tmp_path)
+    monkeypatch.setattr("lib.publish.archive.PAPER", repository.paper)
+    for name in ("load_study", "load_plan"):  # of the plan that paper.md quotes
+        monkeypatch.setattr(f"lib.publish.sources.{name}", lambda *_: None)
+    return repository
+
+
+def test_every_plan_is_accounted_for_from_its_history(repository: Repository) -> None:
+    first = repository.commit("z.yaml")
+    second = repository.commit("z.yaml", alpha=0.01)
+    third = repository.commit("z.yaml", alpha=0.01, deviations=[NOTED])
+    newest = repository.commit("a.yaml", changes=[CHANGE], confirmatory=["later"])
+    repository.ran(second)
+    one, two = plan_accounts(repository.paper)
+    assert [one["file"], two["file"]] == ["z.yaml", "a.yaml"]  # as they were committed
+    assert [version["commit"] for version in one["versions"]] == [first, second, third]
+    assert one["versions"][1]["hash"] == one["versions"][2]["hash"] == one["hash"]
+    assert one["plan_precedes"] == f"yes: plan fixed at {second}"
+    changed = one["plan_changes"][0]
+    assert (changed["commit"], changed["field"], changed["before"]) == (second, "alpha", 0.05)
+    (deviation,) = one["deviations"]
+    assert deviation["when"] == "after the first run"
+    assert (two["changes"], two["versions"][0]["commit"]) == ([CHANGE], newest)
+    assert two["plan_precedes"] == "there are no recorded runs yet"
+    repository.ran(first)
+    assert plan_accounts(repository.paper)[0]["plan_precedes"].startswith(
+        f"no: run at commit {first}"
+    )
+
+
+def test_without_all_of_git_it_is_what_git_told_when_the_paper_was_built(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository.commit("a.yaml", deviations=[NOTED])
+    told = plan_accounts(repository.paper)
+    write_accounts(repository.paper)
+    monkeypatch.setattr(plans, "has_history", lambda: False)
+    assert plan_accounts(repository.paper) == told
+    write_accounts(repository.paper)
+    assert json.loads((repository.paper / FILE).read_text("utf-8")) == told
+    (repository.paper / FILE).unlink()
+    assert plan_accounts(repository.paper) == []
+
+
+def test_the_appendix_shows_all_of_it_or_says_that_it_is_not_here(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = repository.commit("a.yaml", changes=[CHANGE])
+    changed = repository.commit("a.yaml", changes=[CHANGE], alpha=0.01, deviations=[NOTED])
+    repository.ran(first)
+    (repository.paper / "text.md").write_text((TEMPLATES / "plans.md").read_text("utf-8"), "utf-8")
+    (plan,) = plan_accounts(repository.paper)
+    text = Sources(repository.paper).render("text.md")
+    for shown in (
+        plan["hash"], f"no: run at commit {first}, plan fixed at {changed}",
+        f"| `{changed}` | alpha | 0.05 | 0.01 |", "| Eight seeds. | Six cannot decide. |",
+        "| 2026-12-01 | a \\| pipe | time | 20", "after the first run",
+    ):  # fmt: skip
+        assert shown in text
+    monkeypatch.setattr(plans, "has_history", lambda: False)
+    assert "The history of the plans is not here" in Sources(repository.paper).render("text.md")
