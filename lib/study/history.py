@@ -5,7 +5,7 @@ import json
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from typing import Any
 
 import yaml
@@ -134,9 +134,11 @@ def dated_deviations(file: str, commits: Iterable[str | None]) -> list[dict[str,
 def plan_precedes(file: str, plan: Plan, commits: Iterable[str | None]) -> str:
     """Say whether a plan was committed, as it stands, before every one of the runs' `commits`:
     "yes: …", "no: …" naming the first run's commit that it does not precede, or "unknown: …".
-    Appending a deviation is no change of the plan; rewriting one is, and says "no: …"."""
-    same = list(takewhile(lambda version: version.hash == plan.hash, plan_history(file)))
-    if not same:
+    Appending a deviation is no change of the plan; rewriting one is, and says "no: …". A plan
+    that was changed and restored stands since it was first committed."""
+    versions = plan_history(file)
+    same = [version for version in versions if version.hash == plan.hash]
+    if not same or same[0] is not versions[0]:
         inside = _in_git()
         return (
             "no: the plan is not committed as it stands" if inside else "unknown: there is no git"

@@ -68,6 +68,9 @@ def test_the_plan_must_be_committed_before_the_runs(repository: Repository) -> N
         f"no: run at commit {run[:12]}, plan fixed at {changed_at[:12]}"
     )
     assert answer(plan, run).startswith("no: the plan is not committed as it stands")
+    _, restored = repository.commit(deviations=[TWO])
+    _, restored = repository.commit(alpha=0.01)
+    assert answer(restored, changed_at) == f"yes: plan fixed at {changed_at[:12]}"
 
 
 def test_the_history_of_a_plan_is_followed_through_a_rename(repository: Repository) -> None:
