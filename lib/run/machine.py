@@ -2,10 +2,15 @@
 
 import hashlib
 import os
+import resource
+import sys
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache, partial
 
 import torch
+from torch import nn
 
 from lib.study.errors import ConfigError
 from lib.study.fields import RunConfig
@@ -51,12 +56,16 @@ class Machine:
     """Sequences per backward pass."""
     evaluation_batch_size: int
     """Windows of held-out text, or questions of the suite, per forward pass."""
+    processes: int = 1
+    """Each on a device of its own."""
+    activation_checkpointing: bool = False
+    compile: bool = False
 
 
 def prepare(config: RunConfig) -> Machine:
     """Choose the device, pin threads, and make every operation deterministic or an error.
 
-    Raises ConfigError for a device or precision that this machine lacks.
+    Raises ConfigError for a device, precision or compiler that this machine lacks.
     """
     asked = config.machine
     device = choose_device(asked.device)
@@ -69,17 +78,69 @@ def prepare(config: RunConfig) -> Machine:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # never read
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    batch_size = config.training.batch_size
+    if asked.compile and (fault := compiler_fault(device.type)):
+        raise ConfigError(
+            f"machine.compile: torch.compile does not work on this machine ({fault}); install a "
+            "C++ compiler, on a GPU Triton, or set it to false"
+        )
+    batch_size, least = config.training.batch_size, asked.micro_batch_size or 1
+    gpus = torch.cuda.device_count() if device.type == "cuda" else 1
+    processes = asked.processes or max(
+        n for n in range(1, max(1, gpus) + 1) if batch_size % (n * least) == 0
+    )
+    share = batch_size // processes
     if device.type == "cpu":  # a few sequences stay in a core's cache: a step is a tenth faster
-        micro, windows = next(size for size in (4, 3, 2, 1) if batch_size % size == 0), 8
+        micro, windows = next(size for size in (4, 3, 2, 1) if share % size == 0), 8
     else:
-        micro, windows = batch_size, min(256, max(1, GPU_EVALUATION // config.model.block_size))
+        micro, windows = share, min(256, max(1, GPU_EVALUATION // config.model.block_size))
     return Machine(
         device,
         threads,
         asked.micro_batch_size or micro,
         asked.evaluation_batch_size or windows,
+        processes,
+        asked.activation_checkpointing,
+        asked.compile,
     )
+
+
+@lru_cache
+def compiler_fault(device: str) -> str | None:
+    """Compile a function of one line; return None, or in a few words why that does not work."""
+    try:
+        torch.compile(lambda x: x + 1)(torch.ones(8, device=device))
+    except Exception as error:  # of dynamo, inductor, Triton or the compiler
+        return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    return None
+
+
+def require_devices(machine: Machine) -> None:
+    """Raise ConfigError for more processes than there are devices."""
+    cpu, cuda = machine.device.type == "cpu", machine.device.type == "cuda"
+    devices = (os.cpu_count() or 1) if cpu else torch.cuda.device_count() if cuda else 1
+    if machine.processes > devices:
+        raise ConfigError(
+            f"machine.processes: {machine.processes} is more than the {devices} "
+            f"{'cores' if cpu else 'devices'} of this machine; use auto or at most {devices}"
+        )
+
+
+def recompute_activations(blocks: Iterable[nn.Module]) -> None:
+    """Keep only the inputs of these blocks in the forward pass; the backward pass computes the rest
+    again (Chen et al. 2016, arXiv 1604.06174)."""
+    from torch.utils.checkpoint import checkpoint
+
+    for block in blocks:
+        again = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
+        block.forward = again
+
+
+def peak_memory(device: torch.device) -> int:
+    """Most bytes held at once so far: by tensors on a GPU, elsewhere by the whole process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:

@@ -25,7 +25,7 @@ from lib.run.evaluation import (
 )
 from lib.run.model import count_parameters
 from lib.run.origin import execution
-from lib.run.training import Trained, weights_digest
+from lib.run.trained import Trained, weights_digest
 from lib.study.config import Arm, Study
 from lib.study.fields import RunConfig
 from lib.study.paths import run_folder

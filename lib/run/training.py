@@ -9,57 +9,38 @@ import hashlib
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
 from filelock import FileLock
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from lib.data.corpus import Corpus, sample_batch
-from lib.run import checkpoints
+from lib.run import checkpoints, processes
 from lib.run.checkpoints import Checkpoint
 from lib.run.diagnostics import gradient_cosine, second_moments, snapshot
 from lib.run.evaluation import evenly_spaced_windows
-from lib.run.machine import Machine, autocast, prepare, random_stream
+from lib.run.machine import (
+    autocast,
+    peak_memory,
+    prepare,
+    random_stream,
+    recompute_activations,
+    require_devices,
+)
 from lib.run.model import GPT, weight_decay_groups
+from lib.run.trained import Trained, weights_digest
 from lib.study.fields import RunConfig, TrainingConfig
 from lib.study.provenance import Provenance
 from lib.study.record import write_json
 
 Report = Callable[[int, str], None]
 """Called after every step with the step and, at an evaluation, a line of text (else "")."""
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What training leaves: a model and the account of how it came about."""
-
-    provenance: Provenance
-    """Begun with the weights, perhaps by an earlier execution."""
-    from_checkpoint: bool
-    """Whether training was complete before this execution."""
-    model: GPT
-    machine: Machine
-    trace: pd.DataFrame
-    """One row per step: step (1 …), loss (nats, before that update), learning_rate, grad_norm (L2
-    over all parameters, before clipping), tokens (so far), second_moment_mean and
-    second_moment_max (AdamW's v over all parameters), seconds (of that step alone)."""
-    curve: pd.DataFrame
-    """One row per evaluation: step (0 = untrained), what `lib.run.diagnostics.snapshot` and
-    `second_moments` say, gradient_cosine (between two fixed sets of dev windows), and seconds."""
-    diverged_at: int | None
-    """Step whose loss or gradient was not finite; None when training completed."""
-    resumed_at: list[int]
-    """Steps at which a killed run was taken up again."""
-    initial_weights: str
-    """SHA-256 of the initial weights outside the embedding norm: equal across arms of a seed."""
-    batches: str
-    """SHA-256 chained over all batches drawn: equal across arms of a seed."""
 
 
 def learning_rate(config: TrainingConfig, step: int) -> float:
@@ -75,15 +56,6 @@ def learning_rate(config: TrainingConfig, step: int) -> float:
     return config.learning_rate * (floor + (1 - floor) * (1 + math.cos(math.pi * progress)) / 2)
 
 
-def weights_digest(model: GPT) -> str:
-    """SHA-256 over names and bytes of all weights outside the embedding norm."""
-    result = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        if not name.startswith("transformer.emb_norm"):
-            result.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
-    return result.hexdigest()
-
-
 def train(
     config: RunConfig,
     corpus: Corpus,
@@ -95,8 +67,9 @@ def train(
     the weights stands in `provenance.json` before the first step.
 
     Raises CorpusError for a corpus shorter than a window, ConfigError for a device or precision
-    that this machine lacks, and ValueError for the provenance of another run. A loss or gradient
-    that is not finite ends training: see `diverged_at`.
+    that this machine lacks, ValueError for the provenance of another run, and LostProcessError when
+    one of several processes ends early. A loss or gradient that is not finite ends training: see
+    `diverged_at`.
     """
     corpus.require_length(config.model.block_size)
     asked = (config.model_dump(exclude={"machine"}), corpus.sha256)
@@ -104,21 +77,23 @@ def train(
         raise ValueError("the provenance is of other parameters or another corpus; begin it anew")
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".training.lock"):  # the kernel of a killed job may live on a moment
-        run = _Run(config, corpus, provenance, folder)
+        run = Run(config, corpus, provenance, folder)
         write_json(folder / "provenance.json", run.provenance.model_dump(mode="json"))
-        while not run.finished:
-            run.advance()
-            line = ""
-            if run.finished or run.step % config.evaluation.interval == 0:
-                line = run.evaluate()
-            if run.finished or run.step % config.machine.checkpoint_interval == 0:
-                run.save()
-            report(run.step, line)
+        if run.machine.processes > 1 and not run.finished:
+            require_devices(run.machine)
+            processes.launch(config, run.machine, run.provenance, folder, report)
+            run.load()
+            run.from_checkpoint = False
+        run.complete(report)
         return run.trained()
 
 
-class _Run:
-    """The moving parts of one run; all that a checkpoint must hold is an attribute here."""
+class Run:
+    """The moving parts of one run; all that a checkpoint must hold is an attribute here.
+
+    `lib.run.distributed` shares the work between processes by overriding `_parallel`, `_share`,
+    `_accumulating`, `_mean`, `save` and `load`.
+    """
 
     def __init__(
         self, config: RunConfig, corpus: Corpus, provenance: Provenance, folder: Path
@@ -130,6 +105,10 @@ class _Run:
         model = GPT(config.model, corpus.vocab_size, random_stream(seed, "weights"))
         self.initial_weights = weights_digest(model)
         self.model = model.to(self.device)
+        if self.machine.activation_checkpointing:
+            recompute_activations(self.model.transformer.h)
+        parallel = self._parallel(self.model)
+        self.forward = torch.compile(parallel) if self.machine.compile else parallel
         self.optimizer = torch.optim.AdamW(
             weight_decay_groups(self.model, training.weight_decay),
             lr=training.learning_rate,
@@ -151,13 +130,26 @@ class _Run:
         self.trace: list[dict[Any, Any]] = []
         self.curve: list[dict[Any, Any]] = []
         self.from_checkpoint = False
+        self.peak_memory = 0
         self.folder = folder / "checkpoints" / provenance.identity[:16]
-        if not self.load():
-            self.evaluate()
+        self.load()
 
     @property
     def finished(self) -> bool:
         return self.step == self.config.training.iterations or self.diverged_at is not None
+
+    def complete(self, report: Report) -> None:
+        """Train from where the run stands to its end."""
+        if not self.curve:
+            self.evaluate()
+        while not self.finished:
+            self.advance()
+            line = ""
+            if self.finished or self.step % self.config.evaluation.interval == 0:
+                line = self.evaluate()
+            if self.finished or self.step % self.config.machine.checkpoint_interval == 0:
+                self.save()
+            report(self.step, line)
 
     def advance(self) -> None:
         """Make one update, or set `diverged_at`."""
@@ -197,21 +189,38 @@ class _Run:
             self.batch_stream,
         )
         self.batches = hashlib.sha256(self.batches.encode() + x.numpy().tobytes()).hexdigest()
-        return x.to(self.device), y.to(self.device)
+        return self._share(x).to(self.device), self._share(y).to(self.device)
 
     def _backward(self, x: Tensor, y: Tensor) -> float:
         """Add up the gradient of the mean loss over micro-batches; return that loss in nats."""
-        training = self.config.training
-        size = self.machine.micro_batch_size
-        total = 0.0
-        for inputs, targets in zip(torch.split(x, size), torch.split(y, size), strict=True):
-            with autocast(training.precision, self.device):
-                logits = self.model(inputs)  # (b, T, V)
-                loss = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
-            loss = loss * (size / training.batch_size)
-            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        size, total = self.machine.micro_batch_size, 0.0
+        starts = range(0, len(x), size)
+        for start in starts:
+            inputs, targets = x[start : start + size], y[start : start + size]
+            with self._accumulating(start == starts[-1]):
+                with autocast(self.config.training.precision, self.device):
+                    logits = self.forward(inputs)  # (b, T, V)
+                    loss = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+                loss = loss * (size / len(x))
+                self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             total += loss.item()
-        return total
+        return self._mean(total)
+
+    def _parallel(self, model: GPT) -> nn.Module:
+        """Return the model as a training step calls it."""
+        return model
+
+    def _share(self, batch: Tensor) -> Tensor:
+        """Return the rows of a batch (B, T) that this process trains on."""
+        return batch
+
+    def _accumulating(self, last: bool) -> AbstractContextManager[None]:
+        """Return the context of a micro-batch, and of the `last` one of a step."""
+        return nullcontext()
+
+    def _mean(self, loss: float) -> float:
+        """Return the mean over all processes."""
+        return loss
 
     def _second_moments(self) -> dict[str, float]:
         moments = [s["exp_avg_sq"] for s in self.optimizer.state.values() if "exp_avg_sq" in s]
@@ -236,6 +245,7 @@ class _Run:
         return f"step {self.step}: dev loss {loss:.4f}, embedding norm {norm:.2f}"
 
     def save(self) -> None:
+        self.peak_memory = max(self.peak_memory, peak_memory(self.device))
         weights = self.model.state_dict()
         checkpoint = Checkpoint(self.provenance, weights, self._state(), self.trace, self.curve)
         checkpoints.save(checkpoint, self.folder)
@@ -249,13 +259,14 @@ class _Run:
             "step": self.step,
             "diverged_at": self.diverged_at,
             "resumed_at": self.resumed_at,
+            "peak_memory": self.peak_memory,
         }
 
-    def load(self) -> bool:
-        """Take up the last sound checkpoint; return whether there was one."""
+    def load(self) -> None:
+        """Take up the last sound checkpoint, if there is one."""
         checkpoint = checkpoints.load(self.folder, self.provenance, self.model.state_dict())
         if checkpoint is None:
-            return False
+            return
         state = checkpoint.state
         self.provenance = checkpoint.provenance
         self.model.load_state_dict(checkpoint.weights)
@@ -268,7 +279,7 @@ class _Run:
         self.resumed_at = state["resumed_at"] + ([] if self.finished else [self.step])
         self.trace, self.curve = checkpoint.trace, checkpoint.curve
         self.from_checkpoint = self.finished
-        return True
+        self.peak_memory = state["peak_memory"]
 
     def trained(self) -> Trained:
         return Trained(
@@ -282,4 +293,5 @@ class _Run:
             self.resumed_at,
             self.initial_weights,
             self.batches,
+            self.peak_memory,
         )

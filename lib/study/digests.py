@@ -14,6 +14,7 @@ from lib.study.paths import ROOT
 
 TRAINING = (
     *("lib/run/model.py", "lib/run/machine.py", "lib/run/training.py"),
+    "lib/run/distributed.py",
     *("lib/data/corpus.py", "lib/study/constants.py"),
 )
 """What decides weights."""

@@ -125,6 +125,15 @@ class MachineConfig(Section):
     GPU 256, or as many as hold 32,768 characters."""
     checkpoint_interval: Positive = 100
     """Steps between two checkpoints."""
+    processes: OrAuto = 1
+    """Processes that train one run together, each on a device of its own and on its share of every
+    batch. auto: on GPUs as many as divide the batch, on a CPU 1."""
+    activation_checkpointing: bool = False
+    """Compute the activations inside the blocks again for the backward pass: less memory, and a
+    third more work."""
+    compile: bool = False
+    """Compile the training step with `torch.compile`, which needs a C++ compiler, or on a GPU
+    Triton."""
 
 
 _MOVED = {
@@ -165,9 +174,15 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _micro_batches_fill_the_batch(self) -> Self:
         micro, batch = self.machine.micro_batch_size, self.training.batch_size
-        if micro and batch % micro:
+        processes = self.machine.processes or 1
+        if batch % processes:
             raise ValueError(
-                f"machine.micro_batch_size {micro} must divide training.batch_size {batch}"
+                f"machine.processes {processes} must divide training.batch_size {batch}"
+            )
+        if micro and (batch // processes) % micro:
+            shares = f" / machine.processes {processes}" if processes > 1 else ""
+            raise ValueError(
+                f"machine.micro_batch_size {micro} must divide training.batch_size {batch}{shares}"
             )
         return self
 

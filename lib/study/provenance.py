@@ -15,7 +15,7 @@ from lib.study.digests import measuring_digest
 from lib.study.fields import digest
 from lib.study.paths import ROOT
 
-CHECKPOINT_FORMAT = 4
+CHECKPOINT_FORMAT = 5
 """Increase it when the content of checkpoints changes: those of another format are ignored."""
 
 
@@ -39,6 +39,9 @@ class MachineAccount(_Account):
     evaluation_batch_size: int
     cores: int | None
     platform: str
+    processes: int = 1
+    activation_checkpointing: bool = False
+    compile: bool = False
 
 
 class Circumstances(_Account):
@@ -84,7 +87,8 @@ class Provenance(Circumstances):
             asked["training"],
             [asked["evaluation"]["interval"], asked["evaluation"]["dev_windows"]],
             self.plan,
-            [machine.device, machine.threads, machine.micro_batch_size],
+            [machine.device, machine.threads, machine.micro_batch_size, machine.processes],
+            [machine.activation_checkpointing, machine.compile],
         ]
         return digest(parts)
 

@@ -19,12 +19,12 @@ import papermill
 from filelock import FileLock, Timeout
 from traitlets.config import Config
 
+from lib.run import lifeline
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, explain_os, unknown
 from lib.study.paths import NOTEBOOKS, ROOT, RUNS, executed_notebook, result_file, shown
 from lib.study.provenance import git_state
 from lib.study.standing import load_plan
-from lib.workflow import lifeline
 from lib.workflow.slim import COMPACT, slim
 from lib.workflow.sockets import socket_folder
 
@@ -53,9 +53,9 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
     result = result_file(notebook, study.name, arm, seed)
     output.parent.mkdir(parents=True, exist_ok=True)
 
-    with FileLock(output.with_suffix(".lock")), gpu() as device:
+    with FileLock(output.with_suffix(".lock")), gpus(study.machine.processes) as devices:
         result.unlink(missing_ok=True)  # an earlier result must not pass for this one's
-        os.environ.update(_environment(study, device))
+        os.environ.update(_environment(study, devices))
         start = time.perf_counter()
         error = _run_papermill(source, output, parameters)
         reason = error or _unclean(output) or _missing(result)
@@ -82,26 +82,34 @@ HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 glibc ignore it; numbers stay the same."""
 
 
-def _environment(study: Study, device: str | None) -> dict[str, str]:
-    """What the kernel inherits: nobody watching, threads pinned, one GPU of its own."""
+def _environment(study: Study, devices: str | None) -> dict[str, str]:
+    """What the kernel inherits: nobody watching, threads pinned, GPUs of its own."""
     threads = str(study.machine.threads or 1)
     variables = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     environment = dict.fromkeys(variables, threads) | {"STUDY_HEADLESS": "1", **HUGE_PAGES}
-    return environment if device is None else environment | {"CUDA_VISIBLE_DEVICES": device}
+    return environment if devices is None else environment | {"CUDA_VISIBLE_DEVICES": devices}
 
 
 @contextlib.contextmanager
-def gpu() -> Iterator[str | None]:
-    """Hold one of the GPUs listed in `STUDY_GPUS` that no other job holds; None without a list."""
-    devices = [device for device in os.environ.get(GPUS, "").split(",") if device]
-    if not devices:
+def gpus(processes: int | None) -> Iterator[str | None]:
+    """Hold as many of the GPUs listed in `STUDY_GPUS` as a run has processes (None: all), none of
+    which another job holds; give their names, as `0,1`. Without a list, None."""
+    listed = [device for device in os.environ.get(GPUS, "").split(",") if device]
+    if not listed:
         yield None
         return
     RUNS.mkdir(parents=True, exist_ok=True)
+    wanted = min(processes or len(listed), len(listed))
     while True:
-        for device in devices:
-            with contextlib.suppress(Timeout), FileLock(RUNS / f".gpu-{device}.lock", timeout=0):
-                yield device
+        with contextlib.ExitStack() as locks:
+            held: list[str] = []
+            for device in listed:
+                if len(held) < wanted:
+                    with contextlib.suppress(Timeout):
+                        locks.enter_context(FileLock(RUNS / f".gpu-{device}.lock", timeout=0))
+                        held.append(device)
+            if len(held) == wanted:
+                yield ",".join(held)
                 return
         time.sleep(0.2)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from lib.analysis.reported import load_reported
 from lib.data.corpus import CorpusError, load_corpus
-from lib.run.machine import prepare
+from lib.run.machine import prepare, require_devices
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError
 from lib.study.standing import load_plan
@@ -46,6 +46,6 @@ def _faults(study: Study, here: bool) -> Iterator[str]:
     if here:
         for config in {(c.machine.device, c.training.precision): c for c in configs}.values():
             try:
-                prepare(config)
+                require_devices(prepare(config))
             except ConfigError as error:
                 yield str(error)

@@ -79,7 +79,10 @@ def retrain(run: dict[str, Any]) -> tuple[str, list[str]]:
 
 def same_machine(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Tell whether two accounts name the same type of machine and the same versions."""
-    names = ("device", "device_name", "vector_level", "threads", "micro_batch_size", "packages")
+    names = (
+        *("device", "device_name", "vector_level", "threads", "micro_batch_size", "packages"),
+        *("processes", "activation_checkpointing", "compile"),
+    )
     return all(one.get(name) == other.get(name) for name in names)
 
 

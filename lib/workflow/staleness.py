@@ -57,11 +57,14 @@ def asked(study: Study, arm: Arm, seed: int, corpora: dict[str, str]) -> dict[st
     """List what a run's result must have been made with, by the names that messages use. A field
     of the machine that is left to the machine is not asked for."""
     plan, machine = load_plan(study), arm.config.machine
-    pinned = {
+    pinned: dict[str, Any] = {
         "device": None if machine.device == "auto" else machine.device,
         "threads": machine.threads or 1,
         "micro_batch_size": machine.micro_batch_size,
         "evaluation_batch_size": machine.evaluation_batch_size,
+        "processes": machine.processes,
+        "activation_checkpointing": machine.activation_checkpointing,
+        "compile": machine.compile,
     }
     return {
         "plan": plan.hash if plan else None,
@@ -70,7 +73,7 @@ def asked(study: Study, arm: Arm, seed: int, corpora: dict[str, str]) -> dict[st
         "corpus": corpora[arm.config.corpus.source],
         "seed": seed,
         **_dotted(arm.config.model_dump(exclude={"machine"})),
-        **_dotted({"machine": {name: value for name, value in pinned.items() if value}}),
+        **_dotted({"machine": {name: v for name, v in pinned.items() if v is not None}}),
         "study": study.hash,
         **{name: getattr(arm, name) for name in ("baseline", "levels", "variant", "setting")},
     }

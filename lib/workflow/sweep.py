@@ -19,12 +19,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from lib.run import lifeline
 from lib.study.config import Study, load_study
 from lib.study.errors import explain_os
 from lib.study.paths import NOTEBOOKS, ROOT, RUNS, shown
 from lib.study.record import RunResult, status_of
 from lib.study.standing import load_plan, standing
-from lib.workflow import lifeline, sockets
+from lib.workflow import sockets
 from lib.workflow.command import Command, UsageError, parse
 from lib.workflow.progress import follow
 

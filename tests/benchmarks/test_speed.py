@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from lib.data.corpus import load_corpus, sample_batch
-from lib.run.training import _Run
+from lib.run.training import Run
 from lib.study.config import load_study
 from lib.workflow.execution import HUGE_PAGES
 from tests.run.samples import begun, hugging_face
@@ -28,7 +28,7 @@ def our_step(folder: Path) -> Callable[[], None]:
     """All that one step of `final` does: batch, hash, backward, norm, AdamW, trace."""
     arm = load_study("final").arm("none")
     corpus = load_corpus(arm.config.corpus)
-    return _Run(arm.config, corpus, begun(arm.config, corpus), folder).advance
+    return Run(arm.config, corpus, begun(arm.config, corpus), folder).advance
 
 
 def hugging_face_step() -> Callable[[], None]:

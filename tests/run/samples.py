@@ -12,6 +12,7 @@ from lib.run import training
 from lib.run.machine import random_stream
 from lib.run.model import GPT
 from lib.run.origin import begin
+from lib.run.trained import Trained
 from lib.study.config import Study
 from lib.study.fields import ModelConfig, RunConfig
 from lib.study.provenance import Provenance
@@ -32,7 +33,7 @@ def train(
     seed: int,
     folder: Path,
     report: training.Report = lambda *_: None,
-) -> training.Trained:
+) -> Trained:
     """Train a run that stands alone."""
     return training.train(config, corpus, begun(config, corpus, seed), folder, report)
 

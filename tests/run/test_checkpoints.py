@@ -18,7 +18,7 @@ import torch
 from lib.data.corpus import Corpus
 from lib.run import checkpoints
 from lib.run.checkpoints import MANIFEST, Checkpoint, load, save
-from lib.run.training import Trained, weights_digest
+from lib.run.trained import Trained, weights_digest
 from lib.study.fields import RunConfig
 from lib.study.provenance import Provenance
 from lib.study.record import sha256

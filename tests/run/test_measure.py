@@ -6,7 +6,7 @@ import pytest
 from lib.data.corpus import Corpus
 from lib.run.evaluation import perplexity, score
 from lib.run.measure import Measurement, measure
-from lib.run.training import Trained
+from lib.run.trained import Trained
 from lib.study.fields import RunConfig
 from tests.conftest import TINY, change
 from tests.run.samples import train

@@ -10,7 +10,8 @@ from torch.nn import functional as F
 from lib.data.corpus import Corpus, CorpusError, sample_batch
 from lib.run.machine import random_stream
 from lib.run.model import GPT, weight_decay_groups
-from lib.run.training import Trained, learning_rate, weights_digest
+from lib.run.trained import Trained, weights_digest
+from lib.run.training import learning_rate
 from lib.study.fields import RunConfig
 from tests.conftest import change
 from tests.run.samples import train

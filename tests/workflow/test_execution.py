@@ -12,7 +12,7 @@ from lib.study.config import Study
 from lib.study.errors import ConfigError
 from lib.study.record import status_of
 from lib.workflow import execution
-from lib.workflow.execution import ExecutionError, execute, gpu, main
+from lib.workflow.execution import ExecutionError, execute, gpus, main
 
 WRITE = "from pathlib import Path; Path(result).write_text('{}')"
 
@@ -189,12 +189,12 @@ def test_each_job_holds_a_gpu_of_its_own_and_the_next_waits(
     third: list[str | None] = []
 
     def take() -> None:
-        with gpu() as device:
+        with gpus(1) as device:
             third.append(device)
 
     waiting = threading.Thread(target=take)
-    with gpu() as first:
-        with gpu() as second:
+    with gpus(1) as first:
+        with gpus(1) as second:
             assert {first, second} == {"0", "3"}
             waiting.start()
             waiting.join(timeout=0.5)
@@ -205,7 +205,7 @@ def test_each_job_holds_a_gpu_of_its_own_and_the_next_waits(
 
 def test_without_a_list_of_gpus_none_is_assigned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(execution.GPUS, raising=False)
-    with gpu() as device:
+    with gpus(1) as device:
         assert device is None
 
 

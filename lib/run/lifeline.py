@@ -1,7 +1,8 @@
-"""Processes of a sweep end with it, however it ends: they hold a pipe that it never writes to.
+"""Processes end with whoever started them, however that ends: they hold a pipe that it never writes
+to.
 
-Whoever the sweep starts, and whatever they start, inherits the pipe as standard input. It reaches
-its end when the sweep is gone, also after `kill -9`.
+Whoever a sweep, or a run over several devices, starts, and whatever they start, inherits the pipe
+as standard input. It reaches its end when the starter is gone, also after `kill -9`.
 """
 
 import os
@@ -16,7 +17,7 @@ _PIPE = "STUDY_LIFELINE"
 
 @contextmanager
 def start(
-    command: list[str], environment: dict[str, str], output: IO[bytes]
+    command: list[str], environment: dict[str, str], output: IO[bytes] | int
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """Start a process that ends when this block is left, with all that it starts."""
     inner, outer = os.pipe()
@@ -37,7 +38,7 @@ def start(
 
 
 def hold_on() -> None:
-    """End this process as soon as the sweep that started it is gone. One that runs by itself, or on
+    """End this process as soon as whoever started it is gone. One that runs by itself, or on
     another machine of a cluster, has another standard input and goes on."""
     if os.environ.get(_PIPE) == str(os.fstat(0).st_ino):
         threading.Thread(target=_wait, daemon=True).start()

@@ -1,0 +1,140 @@
+"""One of the processes that train one run together, by data parallelism (Li et al. 2020, arXiv
+2006.15704): all hold the whole model, and each takes its share of every batch.
+
+    torchrun … -m lib.run.distributed STUDY ARM SEED
+
+trains a run on one machine or several of a cluster; its notebook then finds it trained. A training
+cell starts the processes itself where `machine.processes` asks for more than one.
+"""
+
+import os
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from filelock import FileLock
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from lib.data.corpus import Corpus, CorpusError, load_corpus
+from lib.data.suite_files import suite_hash
+from lib.run import lifeline
+from lib.run.machine import choose_device
+from lib.run.model import GPT
+from lib.run.origin import begin
+from lib.run.processes import JOB, STEP, Job
+from lib.run.training import Run
+from lib.study.config import load_study
+from lib.study.errors import ConfigError
+from lib.study.fields import RunConfig
+from lib.study.paths import run_folder, study_folder
+from lib.study.provenance import Provenance
+from lib.study.record import write_json
+
+PATIENCE = timedelta(minutes=5)
+"""How long a process waits for the others: longer than one takes to write a checkpoint."""
+
+
+class SharedRun(Run):
+    """A run that several processes train. They stay equal to the bit: all draw the same batches,
+    and apply the same mean gradient. The first writes."""
+
+    def __init__(
+        self, config: RunConfig, corpus: Corpus, provenance: Provenance, folder: Path
+    ) -> None:
+        self.rank, self.processes = dist.get_rank(), dist.get_world_size()
+        super().__init__(config, corpus, provenance, folder)
+        if self.machine.processes != self.processes:
+            raise ConfigError(
+                f"machine.processes: {self.machine.processes}, and {self.processes} processes were "
+                f"started; make them equal"
+            )
+        self._settle()
+
+    def _settle(self) -> None:
+        """Make one backward pass for nothing. After its first, DDP orders the gradients anew, and
+        with them the sums: a resumed run must have the order of one that never stopped."""
+        shape = self.machine.micro_batch_size, self.config.model.block_size
+        x = torch.zeros(shape, dtype=torch.long, device=self.device)
+        self._backward(x, x)
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _parallel(self, model: GPT) -> nn.Module:
+        self.parallel = DistributedDataParallel(model)
+        return self.parallel
+
+    def _share(self, batch: Tensor) -> Tensor:
+        return batch.chunk(self.processes)[self.rank]
+
+    def _accumulating(self, last: bool) -> AbstractContextManager[None]:
+        return nullcontext() if last else self.parallel.no_sync()
+
+    def _mean(self, loss: float) -> float:
+        total = torch.tensor(loss, dtype=torch.float64, device=self.device)
+        dist.all_reduce(total)
+        return total.item() / self.processes
+
+    def save(self) -> None:
+        if self.rank == 0:
+            super().save()
+
+    def load(self) -> None:
+        if self.rank:  # the first sets damaged checkpoints aside
+            dist.barrier()
+        super().load()
+        if not self.rank:
+            dist.barrier()
+
+
+def _job(words: list[str]) -> tuple[Job, Path]:
+    """Read what to do: a folder that holds a job, or a study, an arm and a seed."""
+    if len(words) == 1:
+        return Job.model_validate_json(Path(words[0], JOB).read_text("utf-8")), Path(words[0])
+    study = load_study(words[0])
+    arm, seed = study.arm(words[1]), study.require_seed(int(words[2]))
+    corpus = load_corpus(arm.config.corpus)
+    suite = suite_hash(corpus, arm.config, study_folder(study.name) / "suite")
+    provenance = begin(study, arm, seed, corpus, suite)
+    folder = run_folder(study.name, arm.id, seed)
+    write_json(folder / "provenance.json", provenance.model_dump(mode="json"))
+    return Job(config=arm.config, provenance=provenance), folder
+
+
+def _report(step: int, line: str) -> None:
+    if dist.get_rank() == 0:
+        print(f"{STEP}{step} {line}", flush=True)
+
+
+def _train(words: list[str]) -> None:
+    """Train in this process of several."""
+    found = [_job(words) if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(found)
+    assert found[0] is not None
+    job, folder = found[0]
+    alone = dist.get_rank() == 0 and len(words) > 1  # else whoever launched this holds the lock
+    with FileLock(folder / ".training.lock") if alone else nullcontext():
+        corpus = load_corpus(job.config.corpus)
+        SharedRun(job.config, corpus, job.provenance, folder).complete(_report)
+
+
+def main(words: list[str]) -> int:
+    """Train a run with the other processes that torchrun started."""
+    lifeline.hold_on()
+    gpu = choose_device("auto").type == "cuda"
+    if gpu:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if gpu else "gloo", timeout=PATIENCE)
+    try:
+        _train(words)
+    except (ConfigError, CorpusError) as error:
+        print(f"error: {error}", flush=True)
+        return 1
+    dist.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,85 @@
+"""Start the processes that train one run together, and follow them to their end."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from lib.run import lifeline
+from lib.run.machine import Machine
+from lib.study.fields import RunConfig
+from lib.study.paths import ROOT, shown
+from lib.study.provenance import Provenance
+from lib.study.record import write_json
+
+WORKER = "lib.run.distributed"
+"""The module that each process runs."""
+JOB, LOG = "job.json", "processes.log"
+"""What the processes are to do, and what they say, in the run's folder."""
+STEP = "\x1estep "
+"""What a line begins with that reports a step."""
+
+
+class LostProcessError(RuntimeError):
+    """A process that ended before training did; the message says which and what to do."""
+
+
+class Job(BaseModel):
+    """What the processes of a run are to do."""
+
+    config: RunConfig
+    provenance: Provenance
+
+
+def launch(
+    config: RunConfig,
+    machine: Machine,
+    provenance: Provenance,
+    folder: Path,
+    report: Callable[[int, str], None],
+) -> None:
+    """Train a run to its end in processes of their own, from its last checkpoint if there is one.
+    What they leave is a checkpoint.
+
+    They end with this process, and all of them with the first that is lost: then LostProcessError.
+    """
+    write_json(folder / JOB, Job(config=config, provenance=provenance).model_dump(mode="json"))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", str(machine.processes), "-m", WORKER, str(folder)]
+    environment = os.environ | {"OMP_NUM_THREADS": str(machine.threads)}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    try:
+        with (
+            (folder / LOG).open("w", encoding="utf-8") as log,
+            lifeline.start(command, environment, subprocess.PIPE) as agent,
+        ):
+            assert agent.stdout is not None
+            for line in agent.stdout:
+                text = line.decode("utf-8", "replace")
+                if text.startswith(STEP):
+                    step, _, said = text.removeprefix(STEP).rstrip("\n").partition(" ")
+                    report(int(step), said)
+                else:
+                    log.write(text)
+    finally:  # without their pipe the processes end, and then what started them
+        status = agent.wait()
+    if status:
+        raise LostProcessError(
+            f"{_reason((folder / LOG).read_text('utf-8'))}; a rerun continues from the last "
+            f"checkpoint (what the processes said: {shown(folder / LOG)})"
+        )
+
+
+def _reason(log: str) -> str:
+    """Find in what the processes said why they ended."""
+    if said := re.search(r"^error: (.*)$", log, re.MULTILINE):
+        return said[1]
+    first = log.partition("Root Cause")[2]
+    rank, code = (re.search(rf"{name}\s*: (-?\d+)", first) for name in ("rank", "exitcode"))
+    if rank and code:
+        return f"training process {rank[1]} ended with status {code[1]}"
+    return "the training processes could not be started"
