@@ -8,10 +8,13 @@ import pytest
 import torch
 
 from lib.run.machine import (
+    Machine,
     autocast,
     choose_device,
+    compiler_fault,
     prepare,
     random_stream,
+    require_devices,
     works,
 )
 from lib.study.errors import ConfigError
@@ -129,6 +132,66 @@ def test_auto_takes_micro_batches_that_fill_the_batch(
     monkeypatch.setattr("lib.run.machine.choose_device", lambda _: torch.device(device))
     config = RunConfig(training=TrainingConfig(batch_size=batch_size))
     assert prepare(config).micro_batch_size == micro_batch_size
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "gpus", "machine", "processes", "micro_batch_size"),
+    [
+        (16, 4, {}, 1, 16),
+        (16, 4, {"processes": 2}, 2, 8),
+        (16, 4, {"processes": None}, 4, 4),
+        (12, 8, {"processes": None}, 6, 2),
+        (16, 8, {"processes": None, "micro_batch_size": 8}, 2, 8),
+        (16, 0, {"processes": None}, 1, 16),
+    ],
+)
+def test_auto_takes_as_many_gpus_as_divide_the_batch(
+    loose_torch: None,
+    monkeypatch: pytest.MonkeyPatch,
+    batch_size: int,
+    gpus: int,
+    machine: dict[str, int],
+    processes: int,
+    micro_batch_size: int,
+) -> None:
+    monkeypatch.setattr("lib.run.machine.choose_device", lambda _: torch.device("cuda"))
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    training = TrainingConfig(batch_size=batch_size)
+    prepared = prepare(RunConfig(training=training, machine=MachineConfig(**machine)))
+    assert (prepared.processes, prepared.micro_batch_size) == (processes, micro_batch_size)
+
+
+@pytest.mark.parametrize(
+    ("device", "devices"), [("cpu", "the 3 cores"), ("cuda", "the 2 devices"), ("mps", "the 1 dev")]
+)
+def test_more_processes_than_devices_are_refused(
+    monkeypatch: pytest.MonkeyPatch, device: str, devices: str
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    require_devices(Machine(torch.device(device), 1, 1, 1))
+    with pytest.raises(
+        ConfigError, match=rf"machine\.processes: 4 is more than {devices}.* use auto"
+    ):
+        require_devices(Machine(torch.device(device), 1, 1, 1, processes=4))
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"), [(RuntimeError("no g++\nat line 3"), "no g++"), (OSError(), "OSError")]
+)
+def test_compiling_without_a_compiler_is_refused(
+    loose_torch: None, monkeypatch: pytest.MonkeyPatch, error: Exception, fault: str
+) -> None:
+    def cannot(_: object) -> None:
+        raise error
+
+    compiler_fault.cache_clear()
+    monkeypatch.setattr("torch.compile", cannot)
+    with pytest.raises(
+        ConfigError, match=rf"machine\.compile: .* \({fault}\); install a C\+\+ comp"
+    ):
+        prepare(RunConfig(machine=MachineConfig(device="cpu", compile=True)))
+    compiler_fault.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,8 @@ def test_a_package_that_an_image_lacks_has_no_version(monkeypatch: pytest.Monkey
         ("evaluation", {"dev_windows": 3}, False),
         ("machine", {"threads": 2}, False),
         ("machine", {"micro_batch_size": 1}, False),
+        ("machine", {"processes": 2}, False),
+        ("machine", {"activation_checkpointing": True}, False),
         ("evaluation", {"items_per_task": 50}, True),
         ("machine", {"evaluation_batch_size": 8}, True),
         ("machine", {"checkpoint_interval": 7}, True),

@@ -147,6 +147,23 @@ def test_micro_batches_add_up_to_the_batch(
     assert split.batches == undisturbed.batches
 
 
+def test_activations_computed_again_leave_every_gradient_as_it_is(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trained
+) -> None:
+    again = train(change(tiny, "machine", activation_checkpointing=True), corpus, 0, tmp_path)
+    assert weights_digest(again.model) == weights_digest(undisturbed.model)
+    np.testing.assert_equal(without_seconds(again), without_seconds(undisturbed))
+
+
+@pytest.mark.long
+def test_a_compiled_step_makes_the_same_losses(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trained
+) -> None:
+    compiled = train(change(tiny, "machine", compile=True), corpus, 0, tmp_path)
+    np.testing.assert_allclose(compiled.trace["loss"], undisturbed.trace["loss"], rtol=1e-6)
+    assert compiled.provenance.machine.compile
+
+
 def test_clipping_changes_the_update_and_the_recorded_norm_precedes_it(
     tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trained
 ) -> None:

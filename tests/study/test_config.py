@@ -149,6 +149,14 @@ FIELD_ERRORS = {
         "training: {batch_size: 16}\nmachine: {micro_batch_size: 3}",
         ["machine.micro_batch_size 3 must divide training.batch_size 16"],
     ),
+    "processes that do not share the batch": (
+        "training: {batch_size: 16}\nmachine: {processes: 3}",
+        ["machine.processes 3 must divide training.batch_size 16"],
+    ),
+    "micro-batches that do not fill a process's share": (
+        "training: {batch_size: 16}\nmachine: {processes: 2, micro_batch_size: 16}",
+        ["machine.micro_batch_size 16 must divide training.batch_size 16 / machine.processes 2"],
+    ),
     "warm-up as long as training": (
         "training: {schedule: warmup_cosine, warmup_iterations: 300, iterations: 300}",
         ["training", "warmup_iterations 300 must be below iterations 300"],
@@ -331,8 +339,8 @@ def test_what_changes_no_run_keeps_the_hash(load: Load, one: str, other: str) ->
 
 @pytest.mark.parametrize("field", list(MachineConfig.model_fields))
 def test_the_machine_is_outside_the_hash(load: Load, field: str) -> None:
-    value = "cpu" if field == "device" else 4
-    study = load(MINIMAL + f"machine: {{{field}: {value}}}")
+    value = {"device": "cpu", "compile": True, "activation_checkpointing": True}.get(field, 4)
+    study = load(MINIMAL + f"machine: {{{field}: {str(value).lower()}}}")
     assert getattr(study.machine, field) == value
     assert study.hash == load(MINIMAL).hash
 

@@ -137,7 +137,9 @@ DECIDES_NO_WEIGHTS = {
     "lib.data.synthetic",  # its text is held to a hash
     *("lib.run.checkpoints", "lib.run.diagnostics", "lib.run.evaluation"),  # kept and measured
     *("lib.study.errors", "lib.study.fields", "lib.study.paths"),  # parameters are compared
-    *("lib.study.provenance", "lib.study.record"),
+    *("lib.study.config", "lib.study.provenance", "lib.study.record"),
+    *("lib.run.lifeline", "lib.run.processes"),  # what is started, and ended
+    *("lib.run.trained", "lib.run.origin", "lib.data.suite_files"),  # accounts
 }
 
 

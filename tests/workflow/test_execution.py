@@ -203,6 +203,18 @@ def test_each_job_holds_a_gpu_of_its_own_and_the_next_waits(
     assert third == [second]
 
 
+@pytest.mark.parametrize(
+    ("processes", "held"), [(1, "0"), (2, "0,3"), (None, "0,3,5"), (9, "0,3,5")]
+)
+def test_a_job_holds_a_gpu_for_each_of_its_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int | None, held: str
+) -> None:
+    monkeypatch.setattr(execution, "RUNS", tmp_path)
+    monkeypatch.setenv(execution.GPUS, "0,3,5")
+    with gpus(processes) as devices:
+        assert devices == held
+
+
 def test_without_a_list_of_gpus_none_is_assigned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(execution.GPUS, raising=False)
     with gpus(1) as device:

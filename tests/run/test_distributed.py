@@ -1,0 +1,157 @@
+"""Several processes train the run that one would have trained."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from torch import distributed as dist
+
+from lib.data.corpus import Corpus
+from lib.run import distributed, processes
+from lib.run.distributed import SharedRun
+from lib.run.trained import Trained, weights_digest
+from lib.run.training import Run
+from lib.study.errors import ConfigError
+from lib.study.fields import RunConfig
+from tests.conftest import TINY, change
+from tests.run.float64 import at_float64
+from tests.run.samples import begun, train
+
+STEPS, KILLED_AFTER = 40, 12  # the last checkpoint before it is that of step 10
+TWO = change(
+    change(RunConfig.model_validate(TINY), "training", iterations=STEPS, gradient_clip=0.5),
+    "machine",
+    processes=2,
+    micro_batch_size=1,
+)
+
+
+@pytest.fixture(scope="module")
+def float64() -> Iterator[None]:
+    """float64 in this process, and in those that it starts."""
+    usual = torch.get_default_dtype(), torch.Tensor.float, processes.WORKER
+    at_float64()
+    processes.WORKER = "tests.run.float64"
+    yield
+    torch.set_default_dtype(usual[0])
+    torch.Tensor.float = usual[1]  # type: ignore[method-assign]
+    processes.WORKER = usual[2]
+
+
+@pytest.fixture(scope="module")
+def shared(float64: None, corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return train(TWO, corpus, 0, tmp_path_factory.mktemp("shared"))
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one_to_float64s_rounding(
+    shared: Trained, corpus: Corpus, tmp_path: Path
+) -> None:
+    alone = train(change(TWO, "machine", processes=1), corpus, 0, tmp_path)
+    assert alone.model.transformer.wte.weight.dtype == torch.float64
+    assert (shared.batches, shared.initial_weights) == (alone.batches, alone.initial_weights)
+    assert len(shared.trace) == STEPS
+    for table, other in ((shared.trace, alone.trace), (shared.curve, alone.curve)):
+        np.testing.assert_allclose(
+            table.drop(columns="seconds"), other.drop(columns="seconds"), rtol=1e-12, atol=1e-18
+        )
+    assert (shared.machine.processes, shared.from_checkpoint) == (2, False)
+
+
+@pytest.mark.slow
+def test_a_killed_process_ends_the_others_and_a_rerun_ends_at_the_undisturbed_weights(
+    shared: Trained, corpus: Corpus, tmp_path: Path
+) -> None:
+    killed: list[tuple[float, list[psutil.Process]]] = []
+
+    def kill_the_second(step: int, _: str) -> None:
+        if step == KILLED_AFTER and not killed:
+            workers = [p for p in psutil.Process().children(recursive=True) if rank_of(p)]
+            killed.append((time.monotonic(), workers))
+            next(p for p in workers if rank_of(p) == "1").kill()
+
+    with pytest.raises(processes.LostProcessError, match="process 1 ended with status -9; a rerun"):
+        train(TWO, corpus, 0, tmp_path, kill_the_second)
+    ((then, workers),) = killed
+    assert time.monotonic() - then < 10
+    assert [rank_of(p) for p in workers if p.is_running()] == []
+
+    again = train(TWO, corpus, 0, tmp_path)
+    assert 0 < again.resumed_at[0] < STEPS
+    assert weights_digest(again.model) == weights_digest(shared.model)
+    np.testing.assert_array_equal(again.trace["loss"], shared.trace["loss"])
+    assert train(TWO, corpus, 0, tmp_path).from_checkpoint  # and nothing is started for it
+
+
+def rank_of(process: psutil.Process) -> str | None:
+    """The rank of a training process; None for any other."""
+    try:
+        return process.environ().get("RANK")
+    except psutil.Error:
+        return None
+
+
+@pytest.fixture
+def only_process() -> Iterator[None]:
+    """A group of one."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_a_group_of_one_trains_to_the_bits_of_a_run_without_a_group(
+    only_process: None, tiny: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    for made, folder in ((SharedRun, tmp_path / "group"), (Run, tmp_path / "none")):
+        made(tiny, corpus, begun(tiny, corpus), folder).complete(lambda *_: None)
+    one, other = (train(tiny, corpus, 0, tmp_path / name) for name in ("group", "none"))
+    assert one.from_checkpoint
+    assert other.from_checkpoint
+    assert weights_digest(one.model) == weights_digest(other.model)
+
+
+def test_each_process_takes_rows_of_its_own(
+    only_process: None, tiny: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    run = SharedRun(tiny, corpus, begun(tiny, corpus), tmp_path)
+    batch, shares = torch.arange(8).view(4, 2), []
+    run.processes = 2
+    for run.rank in (0, 1):
+        shares.append(run._share(batch))
+    assert [share.tolist() for share in shares] == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
+
+
+def test_only_the_first_process_writes(
+    only_process: None, tiny: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    run = SharedRun(tiny, corpus, begun(tiny, corpus), tmp_path)
+    run.advance()
+    run.rank = 1
+    run.save()
+    assert not run.folder.exists()
+    run.rank = 0
+    run.save()
+    assert [path.name for path in run.folder.iterdir()] == ["step-00000001"]
+
+
+def test_another_number_of_processes_than_asked_for_is_refused(
+    only_process: None, tiny: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    two = change(tiny, "machine", processes=2)
+    with pytest.raises(ConfigError, match=r"machine\.processes: 2, and 1 processes were started"):
+        SharedRun(two, corpus, begun(two, corpus), tmp_path)
+
+
+def test_torchrun_takes_a_study_an_arm_and_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[Path] = []
+    monkeypatch.setattr(distributed, "suite_hash", lambda *_: None)
+    monkeypatch.setattr(distributed, "write_json", lambda path, _: written.append(path))
+    job, folder = distributed._job(["smoke", "layernorm", "1"])
+    assert written == [folder / "provenance.json"]
+    assert folder.parts[-3:] == ("smoke", "layernorm", "seed-1")
+    assert (job.provenance.study, job.provenance.seed) == ("smoke", 1)
+    assert job.config.model.embedding_norm == "layernorm"
