@@ -48,7 +48,7 @@ def run_key(study: Study, arm: Arm, seed: int, corpora: dict[str, str]) -> str:
     """Digest of what decides a run; when it changes, the run is made anew. A field of the machine
     may be left to the machine, so that only `stale` can tell whether it differs."""
     decides = asked(study, arm, seed, corpora)
-    for name in ("device", "micro_batch_size", "evaluation_batch_size"):
+    for name in ("device", "micro_batch_size", "evaluation_batch_size", "processes"):
         decides.pop(f"machine.{name}", None)
     return digest([RESULT_FORMAT, decides])
 

@@ -171,7 +171,7 @@ def test_more_processes_than_devices_are_refused(
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     require_devices(Machine(torch.device(device), 1, 1, 1))
     with pytest.raises(
-        ConfigError, match=rf"machine\.processes: 4 is more than {devices}.* use auto"
+        ConfigError, match=rf"machine\.processes: 4 is more than {devices}.* use au"
     ):
         require_devices(Machine(torch.device(device), 1, 1, 1, processes=4))
 
@@ -187,10 +187,9 @@ def test_compiling_without_a_compiler_is_refused(
 
     compiler_fault.cache_clear()
     monkeypatch.setattr("torch.compile", cannot)
-    with pytest.raises(
-        ConfigError, match=rf"machine\.compile: .* \({fault}\); install a C\+\+ comp"
-    ):
+    with pytest.raises(ConfigError, match=r"^machine\.compile: .*; install a C") as caught:
         prepare(RunConfig(machine=MachineConfig(device="cpu", compile=True)))
+    assert f"({fault})" in str(caught.value)
     compiler_fault.cache_clear()
 
 

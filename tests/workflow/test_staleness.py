@@ -120,6 +120,7 @@ def test_a_changed_parameter_is_named_with_what_will_be_done(
         ("device", "cpu", "cuda", RETRAINED),
         ("threads", 1, 2, RETRAINED),
         ("micro_batch_size", 4, 2, RETRAINED),
+        ("processes", 1, 2, RETRAINED),
         ("evaluation_batch_size", 64, 8, MEASURED),
     ],
 )
