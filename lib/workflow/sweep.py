@@ -172,13 +172,13 @@ def run(studies: list[Study], command: Command, log: IO[bytes]) -> int:
 def _report(failed: list[Path], log: Path) -> None:
     from lib.publish.site import main as build_record
 
+    if shutil.disk_usage(RUNS).free < FULL:
+        raise SweepError(f"the disk that holds {shown(RUNS)}/ is full; free some space and rerun")
     failed = [place for place in failed if place.is_file()]
     for place in failed:
         print(f"FAILED {place.relative_to(RUNS)}: {reason(place)}", file=sys.stderr)
     if not failed:
         print(f"error: Snakemake stopped with {reason(log)}", file=sys.stderr)
-    if shutil.disk_usage(RUNS).free < FULL:
-        raise SweepError(f"the disk that holds {shown(RUNS)}/ is full; free some space and rerun")
     print(f"Not everything ran; a rerun tries again. Log: {shown(log)}", file=sys.stderr)
     build_record([])  # it shows what failed
 

@@ -211,6 +211,18 @@ def test_a_full_or_read_only_disk_is_said_to_be(
     assert said.count("\n") == 1
 
 
+def test_a_disk_that_filled_up_is_all_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "sweep.log"
+    log.write_text("Traceback\n  File nbformat.py, line 1, cut off by the full disk\n", "utf-8")
+    usage = shutil.disk_usage(tmp_path)._replace(free=0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(sweep.SweepError, match="is full; free some space and rerun"):
+        sweep._report([], log)
+    assert capsys.readouterr() == ("", "")
+
+
 def test_a_dry_run_tells_and_runs_nothing(tree: Tree) -> None:
     status, text = tree.run_all("params/smoke.yaml", "-n")
     assert status == 0
