@@ -46,8 +46,9 @@ print(figures.verdict["standing"], *figures.verdict["exploratory_because"], sep=
 shutil.rmtree(figures.folder, ignore_errors=True)  # those of an earlier execution
 
 # %% [markdown]
-# The functions that the texts name are in `lib/figures/training.py` and `lib/figures/factors.py`;
-# `lib/figures/study.py` decides which figures a study has.
+# The functions that the texts name are in `lib/figures`: in `training.py`, `effects.py`,
+# `factors.py` and `stability.py`. Which figures a study has is decided in `study.py`, and in
+# `found.py` for those that only some studies have.
 
 # %%
 drawn = {}

@@ -66,19 +66,27 @@ def sensitivity_table(losses: pd.DataFrame, stability: pd.DataFrame, alpha: floa
     return pd.concat(tables, ignore_index=True)
 
 
+_FACTS = ["transient", "collapsed", "diverged"]
+
+
+def counted_losses(losses: pd.DataFrame, stability: pd.DataFrame) -> pd.DataFrame:
+    """Add to each run its `transient`, `collapsed` and `diverged`, and `counted`: its final dev
+    loss (nats), or, if it diverged or collapsed, its initial one. `stability` is the table of
+    `judge_runs`."""
+    judged = losses.merge(stability[["arm", "seed", *_FACTS]], on=["arm", "seed"])
+    failed = judged["diverged"] | judged["collapsed"]
+    return judged.assign(counted=judged["final_loss"].mask(failed, judged["initial_loss"]))
+
+
 def rate_table(losses: pd.DataFrame, stability: pd.DataFrame) -> pd.DataFrame:
     """One row per variant, within and rate: n, mean final dev loss (nats) over seeds, where a run
     that diverged or collapsed counts as its initial loss, and how many runs did, or had a
     transient, which excludes nothing. `stability` is the table of `judge_runs`."""
-    facts = ["transient", "collapsed", "diverged"]
-    judged = losses.merge(stability[["arm", "seed", *facts]], on=["arm", "seed"])
-    failed = judged["diverged"] | judged["collapsed"]
-    judged["counted"] = judged["final_loss"].mask(failed, judged["initial_loss"])
-    cells = judged.groupby(["variant", "within", RATE], sort=False)
+    cells = counted_losses(losses, stability).groupby(["variant", "within", RATE], sort=False)
     table = cells.agg(
         n=("seed", "size"),
         dev_loss=("counted", "mean"),
-        **{f"{name}_runs": (name, "sum") for name in facts},
+        **{f"{name}_runs": (name, "sum") for name in _FACTS},
     )
     return table.reset_index()
 

@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from lib.analysis.efficiency import first_reached
-from lib.figures.style import line, offsets, variants
+from lib.figures.style import level_text, line, offsets, variants, widen
 from lib.figures.training import trajectory
 from lib.study.fields import Level
 from lib.study.measures import MEASURES
@@ -65,7 +65,8 @@ def paired_seeds(runs: pd.DataFrame, measure: str, ax: Axes) -> Axes:
                    zorder=2)  # fmt: skip
         ax.plot(place + np.array([-0.25, 0.25]), [values.mean()] * 2, color=look.colour,
                 linewidth=2.2, zorder=3)  # fmt: skip
-    ax.set_xticks(places, [look.label for look in looks], rotation=30 if len(looks) > 4 else 0)
+    turned: Any = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
+    ax.set_xticks(places, [look.label for look in looks], **turned if len(looks) > 3 else {})
     ax.set_xlim(-0.5, len(looks) - 0.5)
     ax.set_ylabel(MEASURES[measure].label)
     ax.grid(visible=False, axis="x")
@@ -89,28 +90,6 @@ def task_accuracies(tasks: pd.DataFrame, ax: Axes) -> Axes:
     ax.set_yticks(range(len(labels)), labels)
     ax.set_ylim(len(labels) - 0.5, -0.5)
     ax.set_xlabel("above chance (1 = all right)")
-    return ax
-
-
-def forest(table: pd.DataFrame, measure: str, ax: Axes) -> Axes:
-    """Draw a measure's contrasts under one another: a mark at each `mean_delta`, a bar over its t
-    interval (`t_low` to `t_high`), in the look of its `variant` and named by it and its
-    `reference`, beside the line of no difference. A contrast without a number is a cross at the
-    right edge."""
-    ax.axvline(0, color="0.5", linewidth=0.8)
-    names = []
-    for i, row in enumerate(table.to_dict("records")):
-        look = variant(row["variant"])
-        names.append(f"{look.label} - {variant(row['reference']).label}")
-        if np.isfinite(row["mean_delta"]):
-            ax.hlines(i, row["t_low"], row["t_high"], color=look.colour, linewidth=1.4)
-            ax.plot(row["mean_delta"], i, color=look.colour, marker=look.marker, markersize=5)
-        else:
-            ax.plot(0.98, i, color=look.colour, marker="x", transform=ax.get_yaxis_transform())
-    ax.set_yticks(range(len(table)), names)
-    ax.set_ylim(len(table) - 0.5, -0.5)
-    ax.set_xlabel(f"Δ {MEASURES[measure].label}")
-    ax.grid(visible=False, axis="y")
     return ax
 
 
@@ -165,45 +144,46 @@ def differences(table: pd.DataFrame, measure: str, scale: Scale, ax: Axes) -> Ax
         error = np.abs(part[["t_low", "t_high"]].to_numpy().T - mean)
         ax.errorbar(x, mean, error, fmt="none", ecolor=look.colour, elinewidth=1, capsize=2)
         _count_at_the_top(ax, x, part["n_dropped"], look)
-    sizes = table["mean_delta"].abs()
-    if sizes.max() > 30 * sizes.median():
-        ax.set_yscale("symlog", linthresh=sizes.median())
+    widen(ax, pd.concat([table["mean_delta"], table["t_low"], table["t_high"]]))
     ax.set_ylabel(f"Δ {MEASURES[measure].label}\n(arm - baseline)")
     return _factor_axis(scale, ax)
 
 
-def learning_rates(losses: pd.DataFrame, scale: Scale, ax: Axes) -> Axes:
-    """Draw the final dev loss against the learning rate for one setting: a line per variant through
-    the means, points for seeds, the initial loss dashed, and in the legend each variant's
-    `sensitivity` S. `losses` is the table of `lib.analysis.learning_rate.final_losses` with S as
-    the analysis wrote it; a final loss counts at most as the initial one, and a diverged run as
-    just that (Wortsman et al. 2023)."""
-    capped = losses.assign(final_loss=np.fmin(losses["final_loss"], losses["initial_loss"]))
-    for look, aside, part in _placed(capped, scale):
-        mean = part.groupby("place")["final_loss"].mean()
-        label = f"{look.label}, S = {part['sensitivity'].iloc[0]:.3f}"
-        ax.plot(aside(mean.index), mean, **_marked(look) | {"label": label})
-        _points(ax, aside(part["place"]), part["final_loss"], look)
-    ax.axhline(losses["initial_loss"].mean(), color="0.4", linewidth=0.9, linestyle="--",
-               label="initial loss")  # fmt: skip
-    ax.set_ylabel("min(final, initial) dev loss (nats)")
-    ax.legend(**_BELOW)
-    return _factor_axis(scale, ax)
+def tuning_curves(losses: pd.DataFrame, scale: Scale, ax: Axes) -> Axes:
+    """Draw the final dev loss against the learning rate: a line per variant through the means, with
+    a star at the chosen rate (hollow: at the edge of the grid), and a mark per run, hollow after a
+    transient. A run that collapsed or diverged counts as its initial loss, and is a cross at the
+    top, which may cut the lines.
 
-
-def unstable_shares(judged: pd.DataFrame, scale: Scale, ax: Axes) -> Axes:
-    """Draw the share of `unstable` runs at each learning rate, one line per variant."""
-    for look, aside, part in _placed(judged, scale):
-        share = part.groupby("place")["unstable"].mean()
-        ax.plot(aside(share.index), share, clip_on=False, **_marked(look))
-    ax.set(ylabel="share of unstable runs", ylim=(0, 1))
+    `losses` is the table of `lib.analysis.learning_rate.counted_losses` with `mean`, `best_rate`
+    and `bracketed` as the analysis wrote them.
+    """
+    for look, aside, part in _placed(losses, scale):
+        means = part.drop_duplicates("place").set_index("place")["mean"]
+        ax.plot(aside(means.index), means, **line(look) | {"linewidth": 1})
+        failed = part["collapsed"] | part["diverged"]
+        risen, calm = part["transient"] & ~failed, ~part["transient"] & ~failed
+        plain: Any = {"s": 13, "marker": look.marker, "edgecolor": look.colour, "zorder": 3}
+        hollow, filled = plain | {"facecolor": "white"}, plain | {"facecolor": look.colour}
+        for runs, style in ((risen, hollow), (calm, filled)):
+            ax.scatter(aside(part.loc[runs, "place"]), part.loc[runs, "counted"], **style)
+        lost = failed.groupby(part["place"]).sum()
+        _count_at_the_top(ax, aside(lost.index), lost, look)
+        best, inside = part["best_rate"].iloc[0], part["bracketed"].iloc[0]
+        ax.plot(aside(best), means[best], marker="*", markersize=11, markeredgecolor="black",
+                markerfacecolor=look.colour if inside else "white", markeredgewidth=0.7,
+                linestyle="none", zorder=4)  # fmt: skip
+    ended = losses.loc[~(losses["collapsed"] | losses["diverged"]), "counted"]
+    room = 0.1 * np.ptp(ended) if len(ended) > 1 else 0.1
+    ax.set_ylim(ended.min() - room, ended.max() + 2 * room)
+    ax.set_ylabel("final dev loss (nats)")
     return _factor_axis(scale, ax)
 
 
 def dodged(places: Any, scale: Scale, i: int, n: int) -> Any:
     """Move the i-th of n variants a little aside, so that marks of one level do not overlap."""
     x, every = np.asarray(places, dtype=float), list(scale.positions.values())
-    offset = 0.02 * (i - (n - 1) / 2)
+    offset = min(0.035, 0.7 / n / len(every)) * (i - (n - 1) / 2)
     if scale.kind == "log":
         return x * (max(every) / min(every)) ** offset
     return x + offset * (np.ptp(every) or 1.0)
@@ -243,8 +223,8 @@ def _factor_axis(scale: Scale, ax: Axes) -> Axes:
     places = list(scale.positions.values())
     if scale.kind == "log":
         ax.set_xscale("log")
-    names = [f"{x:g}" if isinstance(x, float) else str(x).lower() for x in scale.positions]
-    ax.set_xticks(places, names)
+    ax.set_xticks(places, [level_text(level) for level in scale.positions])
+    ax.tick_params(axis="x", rotation=45 if len(places) > 5 else 0)
     ax.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
     ax.set_xlabel(scale.factor.rpartition(".")[2].replace("_", " "))
     (low,), (high,) = (dodged([edge(places)], scale, i, 8) for edge, i in ((min, 0), (max, 7)))

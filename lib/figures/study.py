@@ -5,88 +5,56 @@ that yields a `StudyFigure` where the study has what it needs, and name it in
 `StudyFigures.applicable`.
 """
 
-import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property, partial
-from pathlib import Path
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
-import pandas as pd
-from matplotlib.axes import Axes
-
-from lib.analysis.learning_rate import RATE, final_losses
-from lib.analysis.runs import (
-    ResultError,
-    collect,
-    other_settings,
-    read_parquet,
-    read_table,
-    taken,
-    tidy,
-)
+from lib.analysis.learning_rate import RATE
+from lib.analysis.runs import collect, read_parquet, read_table, taken
+from lib.analysis.tied import TIED
+from lib.figures.effects import forest
 from lib.figures.factors import (
     differences,
     efficiency,
-    forest,
     interaction,
-    learning_rates,
     paired_seeds,
     scale_of,
     task_accuracies,
-    unstable_shares,
 )
-from lib.figures.style import facets
+from lib.figures.found import FoundFigures
+from lib.figures.tables import Row, StudyFigure
 from lib.figures.training import (
+    difference,
     reliability_diagram,
     residual_norms,
     second_moments,
     trajectory,
     trend,
 )
-from lib.study.config import Study, load_study
-from lib.study.fields import Level, digest
+from lib.study.config import load_study
 from lib.study.measures import MAIN, measures_in
-from lib.study.paths import shown, study_folder
-from lib.study.record import RunResult
 
-BAND = "Line: mean over seeds; band: lowest to highest."
-
-Row = tuple[pd.DataFrame, Callable[..., Axes]]
-"""A table, and what draws a part of it on an `ax`."""
+BAND = "Lines are means over seeds, bands reach from the lowest to the highest."
 
 
-@dataclass(frozen=True)
-class StudyFigure:
-    """A figure that applies to a study: title and what to look for, data, and how to show it."""
-
-    name: str
-    words: str
-    tables: list[pd.DataFrame]
-    draw: Callable[[], None]
-
-    @property
-    def data_hash(self) -> str:
-        """SHA-256 of the tables that are drawn."""
-        return digest([table.to_json(orient="split", double_precision=12) for table in self.tables])
-
-
-@dataclass(frozen=True)
-class StudyFigures:
-    """A study's runs and what the analysis made of them, ready to be drawn."""
-
-    study: Study
-    results: list[RunResult]
+class StudyFigures(FoundFigures):
+    """Every figure of a study."""
 
     def applicable(self) -> Iterator[StudyFigure]:
         """Give every figure for which the study has something to show, in order. ResultError when
         the study has not been analysed."""
         makers = (
+            self._effects,
+            self._losses,
             self._trends,
             self._comparison,
             self._interactions,
             self._learning_rates,
-            self._mechanism,
+            self._dose,
+            self._tied,
+            self._stability,
+            self._early,
+            self._trade_off,
             self._efficiency,
             self._inside,
             self._calibration,
@@ -94,147 +62,83 @@ class StudyFigures:
         )
         return iter([figure for make in makers for figure in make()])
 
-    @property
-    def folder(self) -> Path:
-        """Where the figures are written."""
-        return study_folder(self.study.name) / "figures"
+    def _effects(self) -> Iterator[StudyFigure]:
+        if self.runs["setting"].nunique() > 2:
+            return  # of many settings, other figures say more
+        table, made = self.tests, "the tests of the plan's families in 03"
+        if table.empty:
+            table = self.contrasts.assign(family="", margin=float("nan"), decided=True)
+            named = measures_in("mechanism")
+            table, made = table[table["measure"].isin(named)], "the contrasts of 03"
+        counts = table.groupby("measure", sort=False)["mean_delta"].count()
+        rows: dict[str, Row] = {
+            str(name): (table[table["measure"] == name], partial(forest, measure=str(name)))
+            for name, n in counts.items()
+            if n
+        }
+        few = self.runs["variant"].nunique() <= 3  # the comparison shows them
+        if not rows or (self.tests.empty and (few or self._many)):
+            return
+        words = f"""What differs from what, and by how much? Each row is one variant held against
+another: its mean paired difference with the 95 % *t* interval. Hollow marks are undecided; a grey
+band is the margin within which two variants count as equivalent. Drawn by `forest` from {made}."""
+        heights = [0.45 + 0.16 * (len(t) + t["family"].nunique()) for t, _ in rows.values()]
+        yield self._figure("effects", "Effects", words, rows, most_variants=99, height=heights)
 
-    @cached_property
-    def runs(self) -> pd.DataFrame:
-        return tidy(self.results)
-
-    @cached_property
-    def trace(self) -> pd.DataFrame:
-        return self._with_status(read_parquet(self.study, "trace"))
-
-    @cached_property
-    def curve(self) -> pd.DataFrame:
-        return self._with_status(read_parquet(self.study, "curve"))
-
-    @cached_property
-    def verdict(self) -> dict[str, Any]:
-        """What 03_analysis wrote."""
-        path = study_folder(self.study.name) / "verdict.json"
-        if not path.is_file():
-            raise ResultError(f"there is no {shown(path)}: execute 03_analysis first")
-        content: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        return content
-
-    @cached_property
-    def contrasts(self) -> pd.DataFrame:
-        """The analysis' contrasts with each arm's variant, setting and levels, the variant that it
-        is held against (`reference`), and whether that is its own baseline (`own`)."""
-        arms = self.runs.drop_duplicates("arm").set_index("arm")
-        needed = ["arm", "baseline", "measure", "mean_delta", "t_low", "t_high"]
-        table = pd.DataFrame(self.verdict["contrasts"] or {name: [] for name in needed})
-        table = table.join(arms[["variant", "setting", *self.study.factors]], on="arm")
-        numbers = table[["mean_delta", "t_low", "t_high"]].astype(float)  # None becomes NaN
-        own = table["baseline"] == table["arm"].map(arms["baseline"])
-        return table.assign(reference=table["baseline"].map(arms["variant"]), own=own, **numbers)
-
-    def _with_status(self, table: pd.DataFrame) -> pd.DataFrame:
-        return table.merge(self.runs[["arm", "seed", "status"]], on=["arm", "seed"])
-
-    def _within(self, table: pd.DataFrame, factor: str) -> pd.DataFrame:
-        """Add the levels of all factors but the first and `factor`, as `within`."""
-        return table.assign(within=other_settings(table, self.study, factor))
-
-    def _levels(self, factor: str) -> list[Level]:
-        """List the levels of a factor over all arms, those beside the grid too."""
-        return list(dict.fromkeys(arm.levels[factor] for arm in self.study.arms()))
-
-    def _figure(
-        self, name: str, title: str, words: str, rows: dict[str, Row], by: str = "setting",
-        **layout: Any,
-    ) -> StudyFigure:  # fmt: skip
-        """Lay out a figure with a row per table and a column per value of `by`."""
-
-        def draw() -> None:
-            columns = dict.fromkeys(next(iter(rows.values()))[0][by])
-            claim = self.verdict["standing"]
-            sheet = facets(name, self.study, claim, self.folder, list(rows), columns, **layout)
-            with sheet as axes:
-                for (row, column), ax in axes.items():
-                    table, panel = rows[row]
-                    panel(table[table[by] == column], ax=ax)
-
-        tables = [table for table, _ in rows.values()]
-        return StudyFigure(name, f"## {title}\n\n{words}", tables, draw)
+    def _losses(self) -> Iterator[StudyFigure]:
+        rows: dict[str, Row] = {"dev_loss": (self.curve, partial(trajectory, y="dev_loss"))}
+        if (self.curve["arm"] != self.curve["baseline"]).any():
+            rows["difference"] = (self.curve, partial(difference, y="dev_loss"))
+        words = f"""Does the loss fall smoothly, and when do variants part? Above or left the dev
+loss, beside what models without context reach on the held-out text (dotted); then how far each run
+is from its baseline's with the same seed. {BAND} A diverged run ends in a cross; a loss far above
+its initial value is cut off. Drawn by `trajectory` and `difference` from all runs' dev curves."""
+        yield self._figure("loss", "Loss", words, rows, height=1.9)
 
     def _trends(self) -> Iterator[StudyFigure]:
-        tables = {"dev_loss": self.curve, "grad_norm": self.trace}
+        tables = {"grad_norm": self.trace, "gradient_cosine": self.curve}
         tables |= {"embedding_norm": self.curve, "second_moment_mean": self.trace}
-        rows: dict[str, Row] = {y: (table, partial(trajectory, y=y)) for y, table in tables.items()}
-        words = """Does the loss fall smoothly, and do gradients settle? One column per setting.
-A line is the mean of the runs still training; a diverged run ends in a cross. A loss far above its
-initial value is cut off. Drawn by `trajectory` from the traces and dev curves of all runs."""
-        yield self._figure("trend", "Trends", words, rows, note=f"{BAND} ×: a run diverged.")
+        rows: dict[str, Row] = {
+            y: (table, partial(trajectory, y=y))
+            for y, table in tables.items()
+            if y in table and table[y].notna().any()
+        }
+        words = f"""Do gradients settle, and is training smooth? The cosine is that between the
+gradients of two parts of dev: 1 means that a step that helps one helps the other. {BAND} A diverged
+run ends in a cross. Drawn by `trajectory` from the traces and dev curves of all runs."""
+        yield self._figure("trend", "Gradients", words, rows)
 
     def _comparison(self) -> Iterator[StudyFigure]:
         measures = taken(measures_in("comparison"), self.runs)
-        if self.runs["setting"].nunique() > 2 or not measures:
+        if self.runs["setting"].nunique() > 2 or self._many or not measures:
             return  # of many settings, the interaction says more
         rows: dict[str, Row] = {m: (self.runs, partial(paired_seeds, measure=m)) for m in measures}
         words = """Do the lines of all seeds slope the same way? A thin line joins the runs of one
 seed; a bar is a variant's mean. Drawn by `paired_seeds` from the runs' measures."""
-        note = "Thin line: one seed; bar: mean over seeds."
-        yield self._figure("comparison", "Comparison", words, rows, note=note)
+        yield self._figure("comparison", "Comparison", words, rows)
 
     def _interactions(self) -> Iterator[StudyFigure]:
         deltas = self.contrasts.query("own and measure == @MAIN")
-        words = """Does the effect depend on this factor? The main measure at each of its levels,
-and the paired difference to the baseline: where that changes its side of zero, the effect flips.
-Diverged runs are crosses at the top with their number; lines leave them out. Drawn by `interaction`
-from the runs' measures and by `differences` from the contrasts of 03."""
-        note = f"{BAND} Δ: mean, 95 % t interval. ×: runs or pairs that diverged."
-        for factor in list(self.study.factors)[1:]:
-            levels = self._levels(factor)
-            if len(levels) < 2 or self.runs[MAIN].isna().all():
+        words = f"""Does the effect depend on this factor? The main measure at each of its levels,
+and the paired difference to the baseline, with its 95 % *t* interval: where that changes its side
+of zero, the effect flips. {BAND} Diverged runs are crosses at the top with their number; lines
+leave them out. Drawn by `interaction` from the runs' measures and by `differences` from the
+contrasts of 03."""
+        others = list(self.study.factors)[1:]
+        if TIED in others or RATE in others or self.runs[MAIN].isna().all():
+            return  # these have figures of their own
+        for factor in others:
+            levels = self.levels(factor)
+            if len(levels) < 2:
                 continue
             how: Any = {"measure": MAIN, "scale": scale_of(factor, levels)}
             rows: dict[str, Row] = {
-                "values": (self._within(self.runs, factor), partial(interaction, **how)),
-                "differences": (self._within(deltas, factor), partial(differences, **how)),
+                "values": (self.within(self.runs, factor), partial(interaction, **how)),
+                "differences": (self.within(deltas, factor), partial(differences, **how)),
             }
             name = factor.rpartition(".")[2]
             title = f"Interaction with {name.replace('_', ' ')}"
-            yield self._figure(f"interaction-{name}", title, words, rows, "within", note=note)
-
-    def _learning_rates(self) -> Iterator[StudyFigure]:
-        if RATE not in self.study.factors or not self.verdict.get("sensitivity"):
-            return
-        losses = self._within(final_losses(self.runs, self.curve), RATE)
-        losses = losses.merge(pd.DataFrame(self.verdict["stability"]), on=["arm", "seed"])
-        found = pd.DataFrame(self.verdict["sensitivity"])[["variant", "within", "sensitivity"]]
-        losses = losses.merge(found, on=["variant", "within"])
-        scale = scale_of(RATE, self._levels(RATE))
-        rows: dict[str, Row] = {
-            "loss": (losses, partial(learning_rates, scale=scale)),
-            "unstable": (losses, partial(unstable_shares, scale=scale)),
-        }
-        words = """Over how wide a range of rates does a variant train well? A run counts at most as
-its initial loss, a diverged run as just that. S, the sensitivity to the rate, is how much worse
-than at its best rate a variant is on average over all rates: 0 is best. Drawn by `learning_rates`
-from the dev curves and by `unstable_shares`; S, and which runs are unstable, come from 03."""
-        yield self._figure(
-            "learning-rate", "Learning rate", words, rows, "within",
-            note="Line: mean over seeds; points: seeds. S: sensitivity to the rate, in nats.",
-            common_legend=False, height=2.6,
-        )  # fmt: skip
-
-    def _mechanism(self) -> Iterator[StudyFigure]:
-        if self.runs["variant"].nunique() <= 3:
-            return  # the comparison shows so few
-        known = self.contrasts.groupby("measure")["mean_delta"].count()
-        rows: dict[str, Row] = {
-            name: (self.contrasts[self.contrasts["measure"] == name], partial(forest, measure=name))
-            for name in measures_in("mechanism")
-            if known.get(name, 0)
-        }
-        words = """Which ingredient of the layer has the effect? Each row is one variant held
-against another, beside the line of no difference. Drawn by `forest` from the contrasts of 03."""
-        note = "Mark: mean paired difference; bar: its 95 % t interval."
-        yield self._figure("mechanism", "Mechanism", words, rows, at_most=2, note=note)
+            yield self._figure(f"interaction-{name}", title, words, rows, "within")
 
     def _efficiency(self) -> Iterator[StudyFigure]:
         tokens = self.trace[["arm", "seed", "step", "tokens"]]
@@ -244,7 +148,7 @@ loss (dashed)? A mark is where a variant's mean curve meets the line; the ratios
 seed by seed. Drawn by `efficiency` from the dev curves."""
         yield self._figure(
             "efficiency", "Tokens", words, {"dev_loss": (curve, efficiency)},
-            at_most=2, note=BAND, common_legend=False, height=2.6,
+            at_most=2, common_legend=False, height=2.6,
         )  # fmt: skip
 
     def _inside(self) -> Iterator[StudyFigure]:
@@ -258,7 +162,7 @@ seed by seed. Drawn by `efficiency` from the dev curves."""
 similarity through training (1: all point one way); the residual stream's norm from block to block,
 thin and pale before training; AdamW's second moment by part of the model at the last step. Drawn by
 `trajectory`, `residual_norms` and `second_moments` from the dev curves."""
-        yield self._figure("inside", "Inside", words, rows, at_most=2, note=BAND)
+        yield self._figure("inside", "Inside", words, rows, at_most=2)
 
     def _calibration(self) -> Iterator[StudyFigure]:
         temperatures = read_table(self.results, "temperatures")
@@ -278,7 +182,7 @@ over all held-out characters, loss and calibration error on test by softmax temp
 many characters a prediction could see. Drawn by `reliability_diagram` and `trend` from the runs'
 raw files and the tables in their results."""
         title = "Calibration and length"
-        yield self._figure("calibration", title, words, rows, at_most=2, note=BAND)
+        yield self._figure("calibration", title, words, rows, at_most=2)
 
     def _tasks(self) -> Iterator[StudyFigure]:
         tasks = read_table(self.results, "tasks")
@@ -286,10 +190,9 @@ raw files and the tables in their results."""
             return  # the study leaves the suite out
         words = """In which tasks of the suite do variants differ by more than seeds do? 0 is
 guessing, 1 is all right. Drawn by `task_accuracies` from the tables in the runs' results."""
-        note = "Mark: mean over seeds; bar: lowest to highest."
         yield self._figure(
             "tasks", "Tasks", words, {"tasks": (tasks, task_accuracies)},
-            at_most=2, note=note, height=5.5,
+            at_most=2, height=5.5,
         )  # fmt: skip
 
 

@@ -1,10 +1,12 @@
-"""What all figures share: how a variant looks, the layout and title of a sheet, saving, showing.
+"""What all figures share: how a variant looks, the layout of a sheet, saving, showing.
 
-Figures are as wide as a printed column or page, so that their text keeps its size in print.
+Figures are as wide as a printed column or page, so that their text keeps its size in print. They
+have no title: what a title would say stands in the caption, and above the figure in the notebook.
 """
 
+import math
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -16,10 +18,12 @@ import pandas as pd
 from IPython.display import Image as DisplayedImage
 from IPython.display import display
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 from PIL import Image
 
-from lib.study.config import Study
+from lib.study.fields import Level
 from lib.study.variants import Variant, variant
 
 STYLE: Any = {  # matplotlib types the keys of a style one by one
@@ -27,7 +31,6 @@ STYLE: Any = {  # matplotlib types the keys of a style one by one
     "savefig.dpi": 150,
     "font.size": 8,
     "axes.titlesize": 8,
-    "figure.titlesize": 8,
     "legend.fontsize": 7.5,
     "xtick.labelsize": 7.5,
     "ytick.labelsize": 7.5,
@@ -43,9 +46,8 @@ STYLE: Any = {  # matplotlib types the keys of a style one by one
     "pdf.fonttype": 42,
 }
 
-COLUMN_WIDTH, PAGE_WIDTH = 3.4, 7.0
+COLUMN_WIDTH, PAGE_WIDTH = 3.25, 6.75
 """Of the printed paper, in inches."""
-_CHARACTERS_PER_INCH = 15
 _WRAPPED = {1: 1, 2: 2, 3: 3, 4: 2}  # panels → panels side by side; more: 3
 
 
@@ -70,44 +72,40 @@ def offsets(table: pd.DataFrame, width: float) -> Any:
 @contextmanager
 def facets(
     name: str,
-    study: Study,
-    standing: str,
     folder: Path,
     rows: Sequence[str],
-    columns: Iterable[str],
+    columns: Sequence[str],
     *,
-    at_most: int = 6,
-    note: str = "",
     common_legend: bool = True,
-    height: float = 1.6,
+    height: float | Sequence[float] = 1.6,
 ) -> Iterator[dict[tuple[str, str], Axes]]:
-    """Give an `ax` per (row, column) to draw on; then title the figure, save it and show it.
+    """Give an `ax` per (row, column) to draw on; then save the figure and show it.
 
-    Columns are settings; of more than `at_most`, as many are shown, evenly spaced from the first to
-    the last, and the title says so. The rows of a single column stand side by side. `note` is the
-    title's second line, `height` that of a row in inches.
+    Columns are settings. The rows of a single column stand side by side. `height` is that of a row,
+    or of each, in inches.
     """
-    every = list(columns)
-    chosen = spread(every, at_most)
     with plt.rc_context(STYLE):
-        side_by_side = len(chosen) if len(chosen) > 1 else _WRAPPED.get(len(rows), 3)
-        places = [(row, column) for row in rows for column in chosen]
+        side_by_side = len(columns) if len(columns) > 1 else _WRAPPED.get(len(rows), 3)
+        places = [(row, column) for row in rows for column in columns]
         lines = -(-len(places) // side_by_side)
         width = COLUMN_WIDTH if len(places) == 1 else PAGE_WIDTH
-        size = (width, height * lines + 0.7)
-        figure, axes = plt.subplots(lines, side_by_side, figsize=size, squeeze=False)
+        every = [height] * len(rows) if isinstance(height, float | int) else height
+        tall = [of_row for of_row in every for _ in columns]
+        heights = [max(tall[i : i + side_by_side]) for i in range(0, len(tall), side_by_side)]
+        figure, axes = plt.subplots(
+            lines, side_by_side, figsize=(width, sum(heights) + 0.4), squeeze=False,
+            height_ratios=heights,
+        )  # fmt: skip
         for unused in axes.flat[len(places) :]:
             figure.delaxes(unused)
         yield dict(zip(places, axes.flat, strict=False))
-        if len(chosen) > 1:
-            _align(axes, chosen)
-        for ax in figure.axes:
-            ax.set_ylabel(_wrap(ax.get_ylabel(), int(14 * height)))
+        if len(columns) > 1:
+            _align(axes, columns)
+        for i, ax in enumerate(figure.axes):
+            ax.set_ylabel(_wrap(ax.get_ylabel(), int(14 * heights[i // side_by_side])))
+            ax.set_xlabel(_wrap(ax.get_xlabel(), int(10 * width / side_by_side)))
         if common_legend:
             _common_legend(figure)
-        title = figure_title(study, standing, _settings_shown(chosen, len(every)))
-        full = "\n".join(filter(None, (title, note)))
-        figure.suptitle(_wrap(full, int(width * _CHARACTERS_PER_INCH)))
         save(figure, folder, name)
         show(figure)
 
@@ -119,17 +117,33 @@ def spread(items: Sequence[str], at_most: int) -> list[str]:
     return [items[i] for i in np.linspace(0, len(items) - 1, at_most).round().astype(int)]
 
 
-def figure_title(study: Study, standing: str, shown: str = "") -> str:
-    """Title a figure: the study's standing and name, what is shown, and the number of seeds."""
-    parts = (f"{standing}: {study.name}", shown, f"n = {len(study.seeds)} seeds")
-    return ", ".join(filter(None, parts))
+def in_lines(setting: str, between: str = " = ") -> str:
+    """Write a setting with a line per factor."""
+    return setting.replace("_", " ").replace(",", "\n").replace("=", between)
 
 
-def _settings_shown(chosen: list[str], n: int) -> str:
-    if len(chosen) == n:
-        return chosen[0] if n == 1 else ""
-    which = "the first and the last" if len(chosen) == 2 else f"{len(chosen)}"
-    return f"{which} of {n} settings"
+def level_text(level: Level) -> str:
+    """Write a level as short as it goes: 0.0003 as 3e-4. Pandas writes a level of None as NaN."""
+    level = None if pd.isna(level) else level
+    if isinstance(level, bool) or not isinstance(level, int | float):
+        return str(level).lower()
+    mantissa, _, exponent = f"{level:.2e}".partition("e")
+    return f"{float(mantissa):g}e{int(exponent)}" if 0 < level < 0.01 else f"{level:g}"
+
+
+def few_digits(axis: Axis) -> None:
+    """Give a logarithmic axis with too few powers of ten to read other ticks too."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_locator(NullLocator())
+
+
+def widen(ax: Axes, differences: pd.Series) -> None:
+    """Give differences of many magnitudes an axis that is linear only around zero."""
+    sizes = differences.abs()
+    sizes = sizes[sizes > 0]
+    if sizes.max() > 12 * sizes.median():
+        ax.set_yscale("symlog", linthresh=sizes.median())
 
 
 def _wrap(text: str, width: int) -> str:
@@ -138,12 +152,12 @@ def _wrap(text: str, width: int) -> str:
     )
 
 
-def _align(axes: Any, settings: list[str]) -> None:
+def _align(axes: Any, settings: Sequence[str]) -> None:
     """Name each column by its setting, and make the panels of a row comparable: one scale, and one
     range unless that would flatten a panel to less than a sixth of its height."""
     between = " = " if len(settings) <= 4 else "\n= "
     for ax, setting in zip(axes[0], settings, strict=True):
-        ax.set_title(setting.replace("_", " ").replace(",", "\n").replace("=", between))
+        ax.set_title(in_lines(setting, between))
     for row in axes:
         row[0].set_ylabel(max((ax.get_ylabel() for ax in row), key=len))
         for ax in row[1:]:
@@ -164,14 +178,18 @@ def _align(axes: Any, settings: list[str]) -> None:
 
 
 def _common_legend(figure: Figure) -> None:
-    """Put one legend below all panels."""
+    """Put one legend below all panels, in place of theirs."""
     entries: dict[str, dict[type, Any]] = {}
     for ax in figure.axes:
+        if legend := ax.get_legend():
+            legend.remove()
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, {}).setdefault(type(handle), handle)
     if entries:  # a line and a mark of one label stand over each other
         handles: Any = [tuple(kinds.values()) for kinds in entries.values()]
-        side_by_side = int(figure.get_figwidth())  # an inch each
+        longest = 0.5 + 0.06 * max(len(label) for label in entries)  # inches
+        lines = math.ceil(len(entries) / max(1, int(figure.get_figwidth() / longest)))
+        side_by_side = math.ceil(len(entries) / lines)
         figure.legend(handles, list(entries), loc="outside lower center", ncols=side_by_side)
 
 

@@ -4,16 +4,19 @@ Each function takes tidy data and an `ax`, draws, and returns the `ax`; none tou
 The last three lay out what 01_data and 02_train show.
 """
 
+from typing import Literal
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import EngFormatter, LogLocator
 
 from lib.analysis.runs import point
-from lib.figures.style import STYLE, line, offsets, show, variants
+from lib.figures.style import STYLE, few_digits, line, offsets, show, variants, widen
 from lib.study.config import Arm
 from lib.study.measures import MEASURES
 from lib.study.variants import variant
@@ -24,6 +27,7 @@ LABELS = {
     "loss": "training loss (nats)",
     "dev_loss": "dev loss (nats)",
     "grad_norm": "gradient norm",
+    "gradient_cosine": "cosine between gradients",
     "embedding_norm": "embedding norm",
     "second_moment_mean": "second moment",
     "embedding_cosine": "cosine, embeddings",
@@ -86,15 +90,52 @@ def trajectory(curves: pd.DataFrame, y: str, ax: Axes, x: str = "step") -> Axes:
     if logarithmic:
         ax.set_yscale("log", subs=[])
     if logarithmic and y in ("dev_loss", "embedding_norm"):  # too few powers of ten to read
-        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        ax.yaxis.set_major_formatter("{x:g}")
+        few_digits(ax.yaxis)
     if len(visible) < len(curves):
         ax.set_ylim(low / 1.1 if logarithmic else low - 0.05 * (ceiling - low), ceiling)
         ax.set_ylabel(f"{LABELS[y]},\ncut at 1.1 × initial")
+    if y == "dev_loss":
+        reference_lines(curves, ax)
     diverged = curves[curves["status"] == "diverged"].sort_values("step")
     ends = diverged.groupby(["variant", "arm", "seed"], sort=False).tail(1)
     ax.scatter(ends[x], ends[y].clip(upper=ceiling), s=28, marker="x", linewidth=1.4, zorder=4,
                color=[variant(name).colour for name in ends["variant"]], clip_on=False)  # fmt: skip
+    return ax
+
+
+_REFERENCES: dict[str, tuple[str, float, Literal["left", "right"]]] = {
+    "unigram_loss": ("unigram", 0.99, "right"),
+    "bigram_loss": ("bigram", 0.01, "left"),
+    "source_loss": ("the text's source", 0.99, "right"),
+}
+"""Losses of the text → label and where it stands above its line: where curves seldom are."""
+
+
+_HALO = [withStroke(linewidth=2, foreground="white")]
+
+
+def reference_lines(curves: pd.DataFrame, ax: Axes) -> None:
+    """Draw those losses of the text that a table has a column of as labelled lines."""
+    for name, (label, x, ha) in _REFERENCES.items():
+        loss = curves[name].mean() if name in curves else np.nan
+        if np.isfinite(loss):
+            ax.axhline(loss, color="0.35", linewidth=0.7, linestyle=(0, (1, 2)), zorder=1)
+            ax.text(x, loss, label, transform=ax.get_yaxis_transform(), fontsize=7, ha=ha,
+                    va="bottom", color="0.25", clip_on=True, path_effects=_HALO)  # fmt: skip
+
+
+def difference(curves: pd.DataFrame, y: str, ax: Axes) -> Axes:
+    """Draw how far `y` is from that of the run's `baseline` with the same seed at the same step: a
+    line per variant (mean over seeds), band from lowest to highest, beside zero."""
+    keys = ["seed", "step"]
+    own = curves.set_index(["arm", *keys])[y]
+    arms = curves[curves["arm"] != curves["baseline"]]
+    baseline = own.reindex(pd.MultiIndex.from_frame(arms[["baseline", *keys]])).to_numpy()
+    apart = arms.assign(**{y: arms[y] - baseline}).dropna(subset=y)
+    ax.axhline(0, color="0.5", linewidth=0.8)
+    trend(apart, y, ax)
+    widen(ax, apart[y])
+    ax.set_ylabel(f"Δ {LABELS[y]}")
     return ax
 
 

@@ -14,13 +14,11 @@ from lib.figures.factors import (
     differences,
     dodged,
     efficiency,
-    forest,
     interaction,
-    learning_rates,
     paired_seeds,
     scale_of,
     task_accuracies,
-    unstable_shares,
+    tuning_curves,
 )
 from lib.study.fields import Level
 from lib.study.variants import VARIANTS
@@ -107,7 +105,7 @@ def test_interaction_draws_means_range_and_seeds_and_counts_what_has_no_number(
     places = {name: [dodged([0.1], scale, i, 2)[0]] for i, name in enumerate(["none", "layernorm"])}
     assert crosses(ax) == {VARIANTS[name].colour: x for name, x in places.items()}
     assert ax.get_xscale() == "log"
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["0.001", "0.01", "0.1"]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["1e-3", "0.01", "0.1"]
 
 
 def test_dodged_marks_stay_next_to_their_level(scale: Scale) -> None:
@@ -115,7 +113,7 @@ def test_dodged_marks_stay_next_to_their_level(scale: Scale) -> None:
     assert middle[1] == pytest.approx(1e-2)
     assert middle[0] * middle[2] == pytest.approx(1e-4)
     categories = scale_of("corpus.source", ["a", "b"])
-    np.testing.assert_allclose(dodged([0, 1], categories, 0, 2), [-0.01, 0.99])
+    np.testing.assert_allclose(dodged([0, 1], categories, 0, 2), [-0.0175, 0.9825])
 
 
 def test_differences_draw_intervals_beside_zero_and_count_lost_pairs(
@@ -142,47 +140,38 @@ def test_differences_of_many_magnitudes_stay_readable(ax: Axes, scale: Scale) ->
     assert ax.get_yscale() == "symlog"
 
 
-def test_learning_rates_draw_mean_losses_the_initial_one_and_sensitivity(
+def test_tuning_curves_draw_mean_choice_and_every_run_by_how_it_ended(
     ax: Axes, scale: Scale
 ) -> None:
     losses = pd.DataFrame(
         {"variant": "none", "seed": [0, 1] * 3, RATE: np.repeat([1e-3, 1e-2, 1e-1], 2),
-         "final_loss": [2.0, 2.0, 3.0, 2.0, 9.0, np.nan], "initial_loss": 4.0,
-         "sensitivity": 0.8333}
+         "counted": [2.0, 2.2, 1.8, 1.6, 3.0, 4.0], "mean": np.repeat([2.1, 1.7, 3.5], 2),
+         "transient": [False, False, True, False, False, True],
+         "collapsed": [False] * 5 + [True], "diverged": False,
+         "best_rate": 1e-2, "bracketed": True}
     )  # fmt: skip
-    learning_rates(losses, scale, ax)
-    line = drawn(ax, "none, S = 0.833")
-    # At the highest rate one run ended above its initial loss and one diverged: both count as it.
-    np.testing.assert_allclose(line.get_ydata(), [2.0, 2.5, 4.0])
-    assert list(drawn(ax, "initial loss").get_ydata()) == [4.0, 4.0]
-    assert ax.get_xscale() == "log"
+    tuning_curves(losses, scale, ax)
+    np.testing.assert_allclose(drawn(ax, "none").get_ydata(), [2.1, 1.7, 3.5])
+    (star,) = [line for line in ax.lines if line.get_marker() == "*"]
+    assert (star.get_xdata()[0], star.get_ydata()[0]) == pytest.approx((1e-2, 1.7))
+    assert to_rgb(star.get_markerfacecolor()) == to_rgb(VARIANTS["none"].colour)
+    risen, calm = (marks.get_offsets()[:, 1].tolist() for marks in ax.collections)
+    assert (risen, calm) == ([1.8], [2.0, 2.2, 1.6, 3.0])
+    assert to_rgb(ax.collections[0].get_facecolor()[0]) == (1, 1, 1)
+    assert crosses(ax) == {VARIANTS["none"].colour: [pytest.approx(0.1)]}
+    assert ax.get_ylim() == pytest.approx((1.6 - 0.14, 3.0 + 0.28))  # the mean of 3.5 is cut
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["1e-3", "0.01", "0.1"]
 
 
-def test_unstable_shares_are_those_of_the_seeds(ax: Axes, scale: Scale) -> None:
-    judged = pd.DataFrame({"variant": "none", RATE: np.repeat([1e-3, 1e-2, 1e-1], 2)})
-    judged["unstable"] = [False, False, True, False, True, True]
-    unstable_shares(judged, scale, ax)
-    np.testing.assert_allclose(drawn(ax, "none").get_ydata(), [0.0, 0.5, 1.0])
-
-
-def test_forest_draws_marks_and_intervals_in_the_variants_colour(ax: Axes) -> None:
-    table = pd.DataFrame(
-        {"variant": ["layernorm", "scale"], "reference": ["none", "layernorm"],
-         "mean_delta": [-1.0, np.nan], "t_low": [-2.0, np.nan], "t_high": [0.5, np.nan]}
+def test_a_choice_at_the_edge_of_the_grid_is_a_hollow_star(ax: Axes, scale: Scale) -> None:
+    losses = pd.DataFrame(
+        {"variant": "none", RATE: [1e-3, 1e-2, 1e-1], "counted": [1.0, 2.0, 3.0],
+         "mean": [1.0, 2.0, 3.0], "transient": False, "collapsed": False, "diverged": False,
+         "best_rate": 1e-3, "bracketed": False}
     )  # fmt: skip
-    forest(table, "perplexity", ax)
-    zero, mark, cross = ax.lines
-    assert list(zero.get_xdata()) == [0, 0]
-    assert (list(mark.get_xdata()), list(mark.get_ydata())) == ([-1.0], [0])
-    assert mark.get_color() == VARIANTS["layernorm"].colour
-    (bar,) = ax.collections
-    np.testing.assert_allclose(bar.get_segments()[0], [[-2.0, 0], [0.5, 0]])
-    assert to_rgb(bar.get_color()[0]) == to_rgb(VARIANTS["layernorm"].colour)
-    assert (cross.get_marker(), list(cross.get_ydata())) == ("x", [1])
-    assert [label.get_text() for label in ax.get_yticklabels()] == [
-        "LayerNorm - none", "scale - LayerNorm"
-    ]  # fmt: skip
-    assert ax.get_ylim() == (1.5, -0.5)  # the first on top
+    tuning_curves(losses, scale, ax)
+    (star,) = [line for line in ax.lines if line.get_marker() == "*"]
+    assert star.get_markerfacecolor() == "white"
 
 
 def curves(status: str = "completed") -> pd.DataFrame:

@@ -6,17 +6,17 @@ from pathlib import Path
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
 from lib.figures import style as sheet
-from lib.figures.style import STYLE, facets, figure_title, save, spread
-from lib.study.config import Study, load_study
+from lib.figures.style import STYLE, facets, level_text, save, spread, widen
+from lib.study.fields import Level
 from lib.study.variants import VARIANTS
 
-CLAIM = "EXPLORATORY"
 SETTINGS = ["embedding_std=0.02", "embedding_std=0.3", "embedding_std=1"]
 
 
@@ -57,11 +57,20 @@ def test_a_small_file_keeps_the_colours_of_its_lines(tmp_path: Path) -> None:
         assert away.min() <= 2
 
 
-def test_title_names_study_setting_and_seeds(tiny_study: Study) -> None:
-    assert figure_title(tiny_study, "EXPLORATORY") == "EXPLORATORY: tiny, n = 2 seeds"
-    study = load_study("confirmatory")
-    title = figure_title(study, "CONFIRMATORY", "mlp_ratio=4")
-    assert title == "CONFIRMATORY: confirmatory, mlp_ratio=4, n = 6 seeds"
+@pytest.mark.parametrize(
+    ("level", "text"),
+    [(3e-4, "3e-4"), (1.93e-4, "1.93e-4"), (0.01, "0.01"), (1.0, "1"), (0, "0"), (-0.5, "-0.5"),
+     (None, "none"), (float("nan"), "none"), (True, "true"), ("cosine", "cosine")],
+)  # fmt: skip
+def test_levels_are_written_short(level: Level, text: str) -> None:
+    assert level_text(level) == text
+
+
+def test_differences_of_many_magnitudes_get_an_axis_that_shows_them() -> None:
+    for values, scale in (([0.1, -0.2, 0.3], "linear"), ([0.1, -0.2, 9.0], "symlog")):
+        ax = Figure().add_subplot()
+        widen(ax, pd.Series([0.0, *values]))
+        assert ax.get_yscale() == scale
 
 
 @pytest.mark.parametrize(
@@ -72,9 +81,9 @@ def test_spread_keeps_the_first_and_the_last(n: int, at_most: int, expected: lis
 
 
 def test_a_sheet_has_a_row_per_measure_and_a_column_per_setting(
-    tiny_study: Study, tmp_path: Path, shown: list[Figure]
+    tmp_path: Path, shown: list[Figure]
 ) -> None:
-    with facets("f", tiny_study, CLAIM, tmp_path, ["a", "b"], SETTINGS, note="a note") as axes:
+    with facets("f", tmp_path, ["a", "b"], SETTINGS) as axes:
         for (row, setting), ax in axes.items():
             ax.plot([0, 1], [0, 1 + SETTINGS.index(setting)], label="none")
             ax.set(xlabel="step", ylabel=row)
@@ -89,15 +98,13 @@ def test_a_sheet_has_a_row_per_measure_and_a_column_per_setting(
     assert [ax.get_ylabel() for ax in (first, *others)] == ["a", "", ""]
     assert [axes[row, SETTINGS[0]].get_xlabel() for row in "ab"] == ["", "step"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["none"]
-    assert figure.get_suptitle() == "EXPLORATORY: tiny, n = 2 seeds\na note"
-    assert figure.get_figwidth() == 7
+    assert figure.get_suptitle() == ""  # the caption says it
+    assert figure.get_figwidth() == 6.75
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f.pdf", "f.png"]
 
 
-def test_a_label_longer_than_its_row_takes_two_lines(
-    tiny_study: Study, tmp_path: Path, shown: list[Figure]
-) -> None:
-    with facets("f", tiny_study, CLAIM, tmp_path, ["a"], [""]) as axes:
+def test_a_label_longer_than_its_row_takes_two_lines(tmp_path: Path, shown: list[Figure]) -> None:
+    with facets("f", tmp_path, ["a"], [""]) as axes:
         axes["a", ""].set_ylabel("macro accuracy, zero-shot")
     assert axes["a", ""].get_ylabel() == "macro accuracy,\nzero-shot"
     height = axes["a", ""].yaxis.label.get_window_extent().height
@@ -105,30 +112,48 @@ def test_a_label_longer_than_its_row_takes_two_lines(
 
 
 def test_ranges_that_would_flatten_a_panel_stay_its_own(
-    tiny_study: Study, tmp_path: Path, shown: list[Figure]
+    tmp_path: Path, shown: list[Figure]
 ) -> None:
-    with facets("f", tiny_study, CLAIM, tmp_path, ["a"], SETTINGS[:2]) as axes:
+    with facets("f", tmp_path, ["a"], SETTINGS[:2]) as axes:
         for top, ax in zip((1, 100), axes.values(), strict=True):
             ax.plot([0, top])
     assert [round(ax.get_ylim()[1]) for ax in axes.values()] == [1, 105]
 
 
-def test_the_title_says_which_settings_are_left_out(
-    tiny_study: Study, tmp_path: Path, shown: list[Figure]
+def test_a_row_is_as_tall_as_its_tallest_panel(tmp_path: Path, shown: list[Figure]) -> None:
+    with facets("f", tmp_path, list("abcd"), [""], height=[1, 2, 0.5, 0.7]) as axes:
+        pass
+    assert shown[0].get_figheight() == pytest.approx(2 + 0.7 + 0.4)
+    upper, lower = (
+        axes[row, ""].get_gridspec().get_height_ratios()[i] for i, row in enumerate("ab")
+    )
+    assert (upper, lower) == (2, 0.7)
+
+
+def test_one_legend_below_takes_the_place_of_those_over_data(
+    tmp_path: Path, shown: list[Figure]
 ) -> None:
-    with facets("f", tiny_study, CLAIM, tmp_path, ["a"], SETTINGS, at_most=2) as axes:
-        assert [setting for _, setting in axes] == [SETTINGS[0], SETTINGS[2]]
-    assert "the first and the last of 3 settings" in shown[0].get_suptitle()
+    labels = ["a variant with a long name", "another variant with a long name"]
+    with facets("f", tmp_path, ["a"], [""]) as axes:
+        for label in labels:
+            axes["a", ""].plot([0, 1], [0, 1], label=label)
+        axes["a", ""].legend()
+    assert axes["a", ""].get_legend() is None
+    (legend,) = shown[0].legends
+    assert [text.get_text() for text in legend.get_texts()] == labels
+    box, whole = legend.get_window_extent(), shown[0].bbox
+    assert whole.x0 <= box.x0 < box.x1 <= whole.x1  # nothing is cut
 
 
 @pytest.mark.parametrize(
-    ("rows", "grid", "width"), [(1, (1, 1), 3.4), (2, (1, 2), 7), (4, (2, 2), 7), (5, (2, 3), 7)]
+    ("rows", "grid", "width"),
+    [(1, (1, 1), 3.25), (2, (1, 2), 6.75), (4, (2, 2), 6.75), (5, (2, 3), 6.75)],
 )
 def test_the_rows_of_one_setting_stand_side_by_side(
-    tiny_study: Study, tmp_path: Path, shown: list[Figure], rows: int, grid: tuple[int, int],
+    tmp_path: Path, shown: list[Figure], rows: int, grid: tuple[int, int],
     width: float,
 ) -> None:  # fmt: skip
-    with facets("f", tiny_study, CLAIM, tmp_path, [str(i) for i in range(rows)], [""]) as axes:
+    with facets("f", tmp_path, [str(i) for i in range(rows)], [""]) as axes:
         pass
     assert next(iter(axes.values())).get_gridspec().get_geometry() == grid
     assert len(shown[0].axes) == rows

@@ -9,6 +9,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from lib.figures.training import (
+    difference,
     reliability_diagram,
     residual_norms,
     second_moments,
@@ -83,6 +84,38 @@ def test_a_trajectory_cuts_nothing_else_and_spans_magnitudes_on_a_logarithmic_ax
     np.testing.assert_allclose(ax.lines[0].get_ydata(), [4.0, 4.0, 46.0, 2.0])  # no geometric mean
     np.testing.assert_allclose(ax.collections[-1].get_offsets(), [[2, 90.0]])
     assert (ax.get_yscale(), ax.get_ylabel()) == ("log", "gradient norm")
+
+
+def test_losses_stand_beside_those_of_the_text_and_other_columns_do_not(
+    ax: Axes, training: pd.DataFrame
+) -> None:
+    known = training.assign(unigram_loss=3.35, bigram_loss=2.48, source_loss=np.nan)
+    trajectory(known, "dev_loss", ax)
+    assert [text.get_text() for text in ax.texts] == ["unigram", "bigram"]
+    levels = [line.get_ydata()[0] for line in ax.lines if list(line.get_xdata()) == [0, 1]]
+    np.testing.assert_allclose(levels, [3.35, 2.48])
+    other = Figure().add_subplot()
+    trajectory(known, "grad_norm", other)
+    assert len(other.texts) == 0
+
+
+def test_a_difference_is_paired_by_seed_and_step_and_a_baseline_has_none(ax: Axes) -> None:
+    losses = {"none": [[4.0, 3.0], [5.0, 3.5]], "layernorm": [[4.0, 3.5], [5.5, 3.5]]}
+    curves = pd.DataFrame(
+        [
+            {"variant": arm, "arm": arm, "baseline": "none", "seed": seed, "step": step,
+             "dev_loss": loss}
+            for arm, seeds in losses.items()
+            for seed, values in enumerate(seeds)
+            for step, loss in enumerate(values)
+        ]
+    )  # fmt: skip
+    difference(curves, "dev_loss", ax)
+    zero, mean = (line for line in ax.lines if len(line.get_xdata()))
+    assert list(zero.get_ydata()) == [0, 0]
+    np.testing.assert_allclose(mean.get_ydata(), [0.25, 0.25])  # (0 + 0.5) / 2, (0.5 + 0) / 2
+    assert mean.get_color() == VARIANTS["layernorm"].colour
+    assert ax.get_ylabel() == "Δ dev loss (nats)"
 
 
 def test_tokens_stand_on_a_logarithmic_axis_without_zero(ax: Axes, training: pd.DataFrame) -> None:

@@ -1,0 +1,153 @@
+"""Made-up runs of a study, their raw files, and what an analysis would say of them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from lib.figures import study as study_figures
+from lib.figures import style, tables
+from lib.figures.study import StudyFigures
+from lib.study.config import Study, load_study
+from lib.study.record import RunResult
+from tests.conftest import TINY
+from tests.samples import sample_runs
+
+RATE = "training.learning_rate"
+TABLES: dict[str, list[dict[str, Any]]] = {
+    "temperatures": [{"temperature": t, "nll": 2 + (t - 1) ** 2, "ece": t / 9} for t in (0.5, 1.0)],
+    "tasks": [{"task": "spelling", "shots": i, "normalised_accuracy": 0.4} for i in (0, 2)],
+}
+
+
+def study_of(factors: dict[str, list[Any]]) -> Study:
+    return Study.model_validate(TINY | {"name": "tiny", "factors": factors, "seeds": [0, 1]})
+
+
+ONE_ARM = study_of({})
+ONE_FACTOR = study_of({"model.embedding_norm": ["none", "layernorm"]})
+VARIANTS = ["none", "layernorm", "rmsnorm", "scale"]
+GRID = study_of({"model.embedding_norm": VARIANTS, RATE: [1e-3, 1e-2, 1e-1]})
+
+
+def runs_of(study: Study, kept: dict[str, Any]) -> list[RunResult]:
+    sample = sample_runs(ONE_FACTOR)[0]
+    return [
+        sample.model_copy(
+            update={"arm": arm.id, "baseline": arm.baseline, "levels": arm.levels, "seed": seed,
+                    "variant": arm.variant, "setting": arm.setting,
+                    "measures": {"perplexity": 20.0 + seed + len(arm.id)}, "tables": kept}
+        )
+        for arm in study.arms()
+        for seed in study.seeds
+    ]  # fmt: skip
+
+
+def series_of(study: Study) -> pd.DataFrame:
+    """What traces and curves hold, in one table."""
+    parts = [
+        pd.DataFrame({"step": [0, 4, 8, 12]}).assign(
+            arm=arm.id, seed=seed, variant=arm.variant, setting=arm.setting
+        )
+        for arm in study.arms()
+        for seed in study.seeds
+    ]
+    table = pd.concat(parts, ignore_index=True)
+    falling = 4 - 0.1 * table["step"] + 0.1 * table["seed"]
+    columns = ("dev_loss", "loss", "grad_norm", "embedding_norm", "embedding_cosine")
+    values = dict.fromkeys(
+        (
+            *columns,
+            "second_moment_mean",
+            "residual_norm_0",
+            "residual_norm_1",
+            "second_moment_attn",
+        ),
+        falling,
+    )
+    return table.assign(tokens=64 * table["step"], **values)
+
+
+def raw_of(study: Study, name: str) -> pd.DataFrame:
+    """What the raw files of one name hold."""
+    series = series_of(study)
+    first = series[series["step"] == 0].drop(columns="step")
+    n = {"bins": 5, "positions": 3}.get(name)
+    if n is None:
+        return series
+    rows = pd.concat([first.assign(bin=i, context=i + 1) for i in range(n)], ignore_index=True)
+    rows = rows.assign(binning="equal_mass", n=10, position_loss=3 - 0.1 * rows["context"])
+    return rows.assign(confidence=rows["bin"], correct=0.9 * rows["bin"])
+
+
+def verdict_of(study: Study) -> dict[str, Any]:
+    numbers = {"mean_delta": -1.0, "t_low": -2.0, "t_high": None, "n_dropped": 0}
+    pairs = [(arm.id, arm.baseline) for arm in study.arms() if arm.id != arm.baseline]
+    first, second = (list(study.arms()) * 2)[:2]  # a study of one arm has no second
+    contrasts = [
+        {"arm": arm, "baseline": baseline, "measure": measure} | numbers
+        for measure in ("perplexity", "ece")
+        for arm, baseline in [*pairs, (second.id, first.id)]
+    ]
+    facts = dict.fromkeys(("transient", "collapsed", "diverged", "unstable"), False)
+    judged = [{"arm": arm.id, "seed": seed} | facts for arm in study.arms() for seed in study.seeds]
+    judged[0] |= {"transient": True, "unstable": True}
+    share = {"n": 2, "judged": 2, "unstable": 1, "share": 0.5, "low": 0.1, "high": 0.9}
+    shares = [
+        {"arm": arm.id, "variant": arm.variant, "setting": arm.setting, "median_severity": 0.7}
+        | share
+        for arm in study.arms()
+    ]
+    verdict = {
+        "standing": "EXPLORATORY",
+        "contrasts": contrasts,
+        "stability": judged,
+        "stability_map": shares,
+        "trade_off": [row | {"perplexity": 20.0} for row in shares],
+    }
+    if RATE in study.factors:
+        own = [{"variant": name, "within": ""} for name in VARIANTS]
+        rates = study.factors[RATE]
+        verdict["rates"] = [row | {RATE: rate, "dev_loss": 3.0} for row in own for rate in rates]
+        verdict["best_rate"] = [row | {"best_rate": 1e-2, "bracketed": True} for row in own]
+    return verdict
+
+
+def analysed(
+    study: Study, folder: Path, patch: pytest.MonkeyPatch, kept: dict[str, Any] = TABLES
+) -> StudyFigures:
+    """The figures of a study whose analysis lies in `folder`."""
+    patch.setattr(tables, "study_folder", lambda name: folder)
+    for module in (tables, study_figures):
+        patch.setattr(module, "read_parquet", raw_of)
+    (folder / "verdict.json").write_text(json.dumps(verdict_of(study)), "utf-8")
+    return StudyFigures(study, runs_of(study, kept))
+
+
+def drawn(figures: StudyFigures, patch: pytest.MonkeyPatch) -> list[Figure]:
+    """Every figure that applies, drawn, written and shown."""
+    shown: list[Figure] = []
+    patch.setattr(style, "show", lambda figure: (shown.append(figure), plt.close(figure)))
+    for figure in figures.applicable():
+        figure.draw()
+    return shown
+
+
+def with_findings(
+    name: str, folder: Path, patch: pytest.MonkeyPatch, **findings: Any
+) -> StudyFigures:
+    """A study of `params/`, analysed, with these tables besides."""
+    figures = analysed(load_study(name), folder, patch, kept={})
+    (folder / "verdict.json").write_text(json.dumps(figures.verdict | findings), "utf-8")
+    return StudyFigures(figures.study, figures.results)
+
+
+def shown_as(name: str, figures: StudyFigures, patch: pytest.MonkeyPatch) -> Figure:
+    shown: list[Figure] = []
+    patch.setattr(style, "show", lambda figure: (shown.append(figure), plt.close(figure)))
+    {figure.name: figure for figure in figures.applicable()}[name].draw()
+    return shown[0]
