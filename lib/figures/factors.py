@@ -182,11 +182,16 @@ def tuning_curves(losses: pd.DataFrame, scale: Scale, ax: Axes) -> Axes:
 
 def dodged(places: Any, scale: Scale, i: int, n: int) -> Any:
     """Move the i-th of n variants a little aside, so that marks of one level do not overlap."""
+    share = min(0.035, 0.7 / n / len(scale.positions)) * (i - (n - 1) / 2)
+    return _moved(places, scale, share)
+
+
+def _moved(places: Any, scale: Scale, share: float) -> Any:
+    """Move places by a share of the axis between its first and its last level."""
     x, every = np.asarray(places, dtype=float), list(scale.positions.values())
-    offset = min(0.035, 0.7 / n / len(every)) * (i - (n - 1) / 2)
     if scale.kind == "log":
-        return x * (max(every) / min(every)) ** offset
-    return x + offset * (np.ptp(every) or 1.0)
+        return x * (max(every) / min(every)) ** share
+    return x + share * (np.ptp(every) or 1.0)
 
 
 def _placed(
@@ -227,6 +232,5 @@ def _factor_axis(scale: Scale, ax: Axes) -> Axes:
     ax.tick_params(axis="x", rotation=45 if len(places) > 5 else 0)
     ax.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
     ax.set_xlabel(scale.factor.rpartition(".")[2].replace("_", " "))
-    (low,), (high,) = (dodged([edge(places)], scale, i, 8) for edge, i in ((min, 0), (max, 7)))
-    ax.set_xlim(low, high)
+    ax.set_xlim(_moved(min(places), scale, -0.07), _moved(max(places), scale, 0.07))
     return ax

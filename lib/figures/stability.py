@@ -25,7 +25,7 @@ def stability_cells(cells: pd.DataFrame, x: str, ax: Axes) -> Axes:
     """
     rows, columns = (list(dict.fromkeys(cells[name])) for name in ("row", "column"))
     share = cells.pivot(index="row", columns="column", values="share").loc[rows, columns]
-    ax.pcolormesh(np.ma.masked_invalid(share.astype(float)), cmap="Greys", vmin=0, vmax=1.4,
+    ax.pcolormesh(np.ma.masked_invalid(share.astype(float)), cmap="Greys", vmin=0, vmax=1.25,
                   edgecolors="0.6", linewidth=0.4)  # fmt: skip
     for cell in cells.to_dict("records"):
         text = "-"
@@ -33,7 +33,7 @@ def stability_cells(cells: pd.DataFrame, x: str, ax: Axes) -> Axes:
             text = f"{cell['unstable']:.0f}/{cell['judged']:.0f}\n{cell['median_severity']:.2g}"
         place = columns.index(cell["column"]) + 0.5, rows.index(cell["row"]) + 0.5
         ax.text(*place, text, ha="center", va="center", fontsize=7, linespacing=1.1,
-                color="white" if cell["share"] > 0.6 else "black")  # fmt: skip
+                color="white" if cell["share"] > 0.74 else "black")  # fmt: skip
     turned = 45 if len(columns) > 5 else 0
     ax.set_xticks(np.arange(len(columns)) + 0.5, columns, rotation=turned)
     ax.set_yticks(np.arange(len(rows)) + 0.5, rows)

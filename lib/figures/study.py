@@ -89,10 +89,11 @@ band is the margin within which two variants count as equivalent. Drawn by `fore
         rows: dict[str, Row] = {"dev_loss": (self.curve, partial(trajectory, y="dev_loss"))}
         if (self.curve["arm"] != self.curve["baseline"]).any():
             rows["difference"] = (self.curve, partial(difference, y="dev_loss"))
-        words = f"""Does the loss fall smoothly, and when do variants part? Above or left the dev
-loss, beside what models without context reach on the held-out text (dotted); then how far each run
-is from its baseline's with the same seed. {BAND} A diverged run ends in a cross; a loss far above
-its initial value is cut off. Drawn by `trajectory` and `difference` from all runs' dev curves."""
+        words = f"""Does the loss fall smoothly, and when do variants part? First the dev loss,
+beside what counting characters and pairs of them reaches on the held-out text (dotted); then how
+far each run is from its baseline's with the same seed. {BAND} A diverged run ends in a cross; a
+loss far above its initial value is cut off. Drawn by `trajectory` and `difference` from
+the dev curves of all runs."""
         yield self._figure("loss", "Loss", words, rows, height=1.9)
 
     def _trends(self) -> Iterator[StudyFigure]:

@@ -21,14 +21,14 @@ def ax() -> Iterator[Axes]:
 def test_a_map_says_in_each_cell_how_many_are_unstable_and_how_much(ax: Axes) -> None:
     cells = pd.DataFrame(
         {"row": ["constant", "constant", "cosine", "cosine"], "column": ["1e-3", "0.01"] * 2,
-         "share": [0.0, 1.0, 1 / 3, np.nan], "judged": [3, 3, 3, 0], "unstable": [0, 3, 1, 0],
+         "share": [0.0, 1.0, 2 / 3, np.nan], "judged": [3, 3, 3, 0], "unstable": [0, 3, 2, 0],
          "median_severity": [0.123, 2.0, 0.4, np.nan]}
     )  # fmt: skip
     stability_cells(cells, "learning rate", ax)
     texts = {text.get_position(): text for text in ax.texts}
     assert texts[0.5, 0.5].get_text() == "0/3\n0.12"
     assert texts[1.5, 0.5].get_text() == "3/3\n2"
-    assert texts[0.5, 1.5].get_text() == "1/3\n0.4"
+    assert texts[0.5, 1.5].get_text() == "2/3\n0.4"
     assert texts[1.5, 1.5].get_text() == "-"
     # Text and its cell can be told apart: at least half of the way from black to white.
     (mesh,) = ax.collections
