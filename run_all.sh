@@ -12,6 +12,7 @@ usage() {
     Run the tests: those that take seconds, the usual ones, or every one.
 ./run_all.sh verify [NAME …] [--redraw] [--retrain N | STUDY/ARM/SEED …]
     Compute every published number again from the record; execute 01 and 04 again; train runs again.
+./run_all.sh analyse NAME …            Analyse and draw recorded studies again.
 ./run_all.sh freeze PLAN               Fix the studies of a plan (params/plans/), draw their seeds.
 ./run_all.sh paper                     Build the paper from the results, as PDF and LaTeX.
 ./run_all.sh record                    Build the lab record, the site of all studies and runs.
@@ -113,6 +114,11 @@ case "${1:-}" in
     [[ $# == 2 ]] || fail "freeze takes one plan of params/plans/" 2
     set_up
     exec python -m lib.workflow.freeze "$2"
+    ;;
+  analyse)
+    shift
+    set_up
+    exec python -m lib.workflow.reanalysis "$@"
     ;;
   *)
     set_up

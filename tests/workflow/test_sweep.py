@@ -78,28 +78,48 @@ def test_arms_of_a_seed_are_paired_in_the_record(smoke_tree: tuple[Tree, str]) -
     assert none["tokens"] == layernorm["tokens"] == 20 * 8 * 32
 
 
-@pytest.mark.parametrize(
-    ("place", "fault"),
-    [
-        ("results/smoke.json", "results/smoke.json has changed"),
-        ("record/smoke/none/seed-0/02_train.ipynb", "none/seed-0/02_train.ipynb has changed"),
-        ("record/smoke/none/seed-1/trace.parquet", "none/seed-1/trace.parquet has changed"),
-    ],
-)
-def test_a_changed_file_of_the_record_is_found(
-    place: str, fault: str, smoke_tree: tuple[Tree, str], tmp_path: Path
-) -> None:
+@pytest.fixture
+def copy(smoke_tree: tuple[Tree, str], tmp_path: Path) -> Tree:
+    """The smoke study's record, without the runs that it was made from."""
     root = tmp_path / "copy"
     shutil.copytree(smoke_tree[0].root, root, ignore=shutil.ignore_patterns("runs"))
-    copy = object.__new__(Tree)
-    copy.root, copy.environment = root, smoke_tree[0].environment
+    result = object.__new__(Tree)
+    result.root, result.environment = root, smoke_tree[0].environment
+    return result
+
+
+def test_a_changed_file_of_the_record_is_found(copy: Tree) -> None:
     status, text = copy.run_all("verify", "smoke")
     assert (status, "verified under the present rules" in text) == (0, True), text
-    path = root / "papers/embedding-norm" / place
-    path.write_bytes(path.read_bytes().replace(b"0", b"1", 1))
+    for place in (
+        "results/smoke.json",
+        "record/smoke/none/seed-0/02_train.ipynb",
+        "record/smoke/none/seed-1/trace.parquet",
+    ):
+        path = copy.root / "papers/embedding-norm" / place
+        before = path.read_bytes()
+        path.write_bytes(before.replace(b"0", b"1", 1))
+        status, text = copy.run_all("verify", "smoke")
+        assert status == 1
+        assert f"{place.removeprefix('record/smoke/')} has changed" in text
+        path.write_bytes(before)
+
+
+def test_a_record_is_analysed_again_by_the_code_at_hand(copy: Tree) -> None:
+    record = copy.root / "papers/embedding-norm/record/smoke"
+    runs = {path: path.read_bytes() for path in record.glob("*/seed-*/*")}
+    notebook = copy.root / "notebooks" / "03_analysis.ipynb"
+    notebook.write_text(notebook.read_text().replace("## Verdict", "## What is found"))
+    status, text = copy.run_all("analyse", "smoke")
+    assert status == 0, text
+    assert "## What is found" in (record / "03_analysis.ipynb").read_text()
+    assert {path: path.read_bytes() for path in record.glob("*/seed-*/*")} == runs
+    assert not (copy.root / "runs" / "smoke").exists()
     status, text = copy.run_all("verify", "smoke")
-    assert status == 1
-    assert fault in text
+    assert (status, "verified under the present rules" in text) == (0, True), text
+    assert copy.run_all("analyse", "smok")[1].count("did you mean 'smoke'?") == 1
+    (copy.root / "runs" / "smoke").mkdir(parents=True)
+    assert "runs/smoke is there" in copy.run_all("analyse", "smoke")[1]
 
 
 def test_two_sweeps_in_one_folder_are_prevented(smoke_tree: tuple[Tree, str]) -> None:
