@@ -107,7 +107,7 @@ for name in ("token_classes", "lengths", "logits"):
 
 # %%
 if trained.diverged_at is None:
-    prompt = corpus.encode(corpus.beginning)[None].to(trained.machine.device)
+    prompt = corpus.beginning[None].to(trained.machine.device)
     text = trained.model.generate(prompt, 200, random_stream(seed, "sample"))
     print(corpus.decode(text[0]))
 else:

@@ -82,10 +82,10 @@ def check(study: Study, results: Iterable[RunResult]) -> None:
     _require_equal("threads", runs, value=lambda run: run.origin["threads"])
     _require_equal("torch", runs, value=lambda run: run.origin["packages"]["torch"])
     _require_equal("corpus_sha256", runs, "corpus.source")
-    _require_equal("suite_hash", completed, "model.block_size", "corpus.source")
+    _require_equal("suite_hash", completed, "model.block_size", *_VOCABULARY)
     _require_equal("measures", completed, value=lambda run: ", ".join(sorted(run.measures)))
     # A text's vocabulary decides the shape of the weights.
-    _require_equal("initial_weights", runs, "seed", "corpus.source", *_OUTSIDE_THE_LAYER)
+    _require_equal("initial_weights", runs, "seed", *_VOCABULARY, *_OUTSIDE_THE_LAYER)
     _require_equal(
         "precision", runs, "training.precision", value=lambda run: run.origin["precision"]
     )
@@ -97,7 +97,8 @@ def check(study: Study, results: Iterable[RunResult]) -> None:
 _LAYER = ("embedding_norm", "embedding_rms", "branch_multiplier")
 _OUTSIDE_THE_LAYER = [f"model.{field}" for field in ModelConfig.model_fields if field not in _LAYER]
 _TOKENS = ("training.iterations", "training.batch_size", "model.block_size")
-_CORPUS = ("corpus.source", "corpus.fraction")
+_VOCABULARY = ("corpus.source", "corpus.tokenizer")
+_CORPUS = (*_VOCABULARY, "corpus.fraction", "corpus.deduplicate")
 BUDGET = (*_TOKENS, *_CORPUS, "training.precision")
 """Parameters that decide how much of what an arm is trained on, and how precisely."""
 

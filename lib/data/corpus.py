@@ -1,90 +1,91 @@
 """From bytes to batches: find, verify, encode, split, draw.
 
 Any UTF-8 text works as a corpus, by path; `tinyshakespeare` and `synthetic` are known by name.
+Other tokenizers than characters, and texts too large to be held, are read by `lib.data.tokenised`.
 """
 
 import hashlib
-import os
 import re
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from lib.data import synthetic
-from lib.study.constants import TINYSHAKESPEARE_LENGTH, TRAIN_SHARE
+from lib.data.errors import CorpusError as CorpusError
+from lib.data.errors import MissingCorpusError as MissingCorpusError
+from lib.data.sources import GIVE, KNOWN, places, read_source
+from lib.data.tokenizer import Characters, Tokenizer
+from lib.study.constants import TRAIN_SHARE
 from lib.study.fields import CorpusConfig
-from lib.study.paths import ROOT, corpus_places, output_root, shown
+
+if TYPE_CHECKING:
+    from lib.data.shards import Shards
+    from lib.data.tokenised import Source
 
 TOKEN_CLASSES = ("alphabetic", "numeric", "punctuation", "whitespace", "end of document")
-_END_OF_DOCUMENT = "\x03\x04"  # ASCII end of text, end of transmission
+_END_OF_DOCUMENT = ("\x03", "\x04")  # ASCII end of text, end of transmission
 
 
 LARGEST = 10**9
-"""Bytes of a text; its ids take eight times as much memory."""
-
-
-class CorpusError(ValueError):
-    """A corpus that cannot be used; the message says why and what to do."""
-
-
-class MissingCorpusError(CorpusError):
-    """A known corpus that is neither here nor to be downloaded."""
-
-
-@dataclass(frozen=True)
-class KnownCorpus:
-    """Where a corpus comes from and how to tell that it is the right one."""
-
-    file_name: str
-    url: str
-    length: int
-    sha256: str
-    write: Callable[[], str] | None = None
-    """Writes the text where there is nothing to download."""
-
-
-KNOWN = {
-    "tinyshakespeare": KnownCorpus(
-        file_name="tinyshakespeare.txt",
-        url="https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
-        length=TINYSHAKESPEARE_LENGTH,
-        sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
-    ),
-    "synthetic": KnownCorpus(
-        "synthetic.txt", "", synthetic.LENGTH, synthetic.SHA256, synthetic.synthetic_text
-    ),
-}
+"""Bytes of a text that is held in memory; its ids take eight times as much."""
+LARGEST_ENCODED = 2**28
+"""The same where it is read only once, to be tokenized."""
+MOST_TEXT = 2**24
+"""Characters of a tokenized corpus that is held as a text too, for the suite to be made of."""
+MOST_LOGITS, FEWEST_TOKENS = 2**26, 2**13
+"""How much of a tokenized corpus is measured on: dev and test are cut to as many tokens as have so
+many logits between them, but to no fewer than so many each."""
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """A verified text, encoded and split. Ids are positions in `symbols`, int64 on the CPU."""
+    """A verified text, encoded and split. Ids are int64 on the CPU."""
 
     name: str
     sha256: str
     text: str
-    symbols: str
-    """The vocabulary: every symbol of the training part, sorted."""
-    train: Tensor
+    """The whole; "" where it is too long to be held."""
+    tokenizer: Tokenizer
+    train: "Tensor | Shards"
     """The leading 90 %, cut to the configured fraction; (n,)."""
     heldout: Tensor
     """The last 10 %; (n,)."""
     dev_length: int
-    """Characters of `heldout` before the dev/test cut."""
+    """Tokens of `heldout` before the dev/test cut."""
+    training_text: str
+    """The leading 90 % of the text, whatever fraction is trained on."""
+    account: dict[str, Any] = field(default_factory=dict)
+    """Of a tokenized corpus, how it was made: see `lib.data.tokenised`."""
+
+    @property
+    def symbols(self) -> Sequence[str]:
+        """What each id stands for; for characters the vocabulary in one string, sorted."""
+        return self.tokenizer.symbols
+
+    @property
+    def n_characters(self) -> int:
+        """Of the whole text."""
+        return sum(self.account["characters"].values()) if self.account else len(self.text)
+
+    @property
+    def unit(self) -> str:
+        """What is counted: characters or tokens."""
+        return "characters" if isinstance(self.tokenizer, Characters) else "tokens"
 
     @property
     def vocab_size(self) -> int:
         return len(self.symbols)
 
     @property
-    def beginning(self) -> str:
-        """What stands before a text that has no context: a line break, or, where the training part
-        has none, the symbol that it begins with."""
-        return "\n" if "\n" in self.symbols else self.text[0]
+    def beginning(self) -> Tensor:
+        """The id that stands before a text without context, (1,): the end of the document before,
+        or where there are none a line break, or the symbol that the training part begins with."""
+        if self.account.get("documents"):
+            return torch.tensor([self.tokenizer.end_of_document])
+        return self.encode("\n" if "\n" in self.symbols else self.text[0])[:1]
 
     @property
     def dev(self) -> Tensor:
@@ -97,12 +98,17 @@ class Corpus:
         return self.heldout[self.dev_length :]
 
     def encode(self, text: str) -> Tensor:
-        """Map a text to ids (n,); CorpusError for a symbol that the training part does not hold."""
-        return _encode(text, self.symbols, self.name)
+        """Map a text to ids (n,); CorpusError for a symbol that the tokenizer cannot write."""
+        return torch.from_numpy(self.tokenizer.encode(text))
+
+    def most_tokens(self, text: str) -> int:
+        """How many tokens a text takes at the most, whatever the tokenizer has learned: as many as
+        it has characters, or bytes."""
+        return len(text) if self.unit == "characters" else len(text.encode())
 
     def decode(self, ids: Tensor) -> str:
-        """Map ids (n,) back to text."""
-        return "".join(self.symbols[i] for i in ids.tolist())
+        """Map ids (n,) back to text; the end of a document becomes a blank line."""
+        return self.tokenizer.decode(ids.tolist())
 
     def require_length(self, block_size: int) -> None:
         """Raise CorpusError unless every part holds a window of `block_size` and its targets."""
@@ -110,7 +116,7 @@ class Corpus:
             length = len(getattr(self, part))
             if length <= block_size:
                 raise CorpusError(
-                    f"{self.name}: too short: the {part} part has {length} characters and "
+                    f"{self.name}: too short: the {part} part has {length} {self.unit} and "
                     f"model.block_size {block_size} needs {block_size + 1}; give a longer text, "
                     "a larger corpus.fraction or a smaller block_size"
                 )
@@ -124,10 +130,12 @@ def load_corpus(config: CorpusConfig) -> Corpus:
     its held-out part that training never sees.
     """
     try:
-        data, known = _read(config.source)
+        if large := _large_source(config):
+            return _tokenised(config, *large)
+        data, known = read_source(config.source)
     except OSError as error:
         raise CorpusError(
-            f"corpus.source: '{config.source}' cannot be read: {error.strerror}; {_GIVE}"
+            f"corpus.source: '{config.source}' cannot be read: {error.strerror}; {GIVE}"
         ) from None
     sha256 = hashlib.sha256(data).hexdigest()
     name = config.source if known else Path(config.source).name
@@ -146,92 +154,58 @@ def load_corpus(config: CorpusConfig) -> Corpus:
         raise CorpusError(f"{name}: empty or too short: {len(text)} characters")
 
     cut = int(TRAIN_SHARE * len(text))
-    symbols = "".join(sorted(set(text[:cut])))
-    train = _encode(text[: int(config.fraction * cut)], symbols, name)
-    heldout = _encode(text[cut:], symbols, name)
-    return Corpus(name, sha256, text, symbols, train, heldout, _dev_length(text[cut:]))
+    dev_length = _dev_length(text[cut:])
+    if config.tokenizer != "characters" or config.deduplicate:
+        from lib.data.tokenised import OneText
+
+        return _tokenised(config, OneText(name, sha256, text, cut, cut + dev_length), False)
+    tokenizer = Characters(name, "".join(sorted(set(text[:cut]))))
+    train = torch.from_numpy(tokenizer.encode(text[: int(config.fraction * cut)]))
+    heldout = torch.from_numpy(tokenizer.encode(text[cut:]))
+    return Corpus(name, sha256, text, tokenizer, train, heldout, dev_length, text[:cut])
 
 
-def _encode(text: str, symbols: str, name: str) -> Tensor:
-    ids = {symbol: i for i, symbol in enumerate(symbols)}
-    try:
-        return torch.tensor([ids[symbol] for symbol in text], dtype=torch.int64)
-    except KeyError:
-        unseen = sorted(set(text) - set(symbols))
-        raise CorpusError(
-            f"{name}: symbol {', '.join(map(repr, unseen[:5]))} was unseen in training "
-            "(the first 90 % of the text); remove it, or move it into the training part"
-        ) from None
+def _large_source(config: CorpusConfig) -> "tuple[Source, bool] | None":
+    """Find documents, or a text too large to be held, and say which; None for any other source."""
+    path = next((path for path in places(config.source) if path.exists()), None)
+    if config.source in KNOWN or path is None:
+        return None
+    if path.is_dir() or path.suffix in (".jsonl", ".gz", ".zst", ".parquet"):
+        from lib.data.documents import find_documents
+
+        if documents := find_documents(path):
+            return documents, True
+    largest = LARGEST if config.tokenizer == "characters" else LARGEST_ENCODED
+    if path.is_file() and path.stat().st_size > largest:
+        from lib.data.tokenised import LongText
+
+        return LongText(path), False
+    return None
 
 
-def _read(source: str) -> tuple[bytes, KnownCorpus | None]:
-    known = KNOWN.get(source)
-    if known is None:
-        return _own_text(source), None
-    for path in corpus_places(known.file_name):
-        if path.is_file():
-            data = path.read_bytes()
-            if known.write is None or hashlib.sha256(data).hexdigest() == known.sha256:
-                return data, known
-    if known.write:
-        return _written(known.write(), known), known
-    return _download(source, known).read_bytes(), known
+def _tokenised(config: CorpusConfig, source: "Source", documents: bool) -> Corpus:
+    """Tokenize a source, or find it tokenized, and cut it to what a run reads."""
+    from lib.data.tokenised import tokenise
 
-
-def _own_text(source: str) -> bytes:
-    """Read a text by its path. What is no plain file is refused unread: it may never end."""
-    try:
-        for path in (Path(source).expanduser(), ROOT / source):
-            if path.exists():
-                if not path.is_file():
-                    raise CorpusError(f"corpus.source: '{source}' is a folder or device; {_GIVE}")
-                if (size := path.stat().st_size) > LARGEST:
-                    raise CorpusError(f"{path.name}: {size:,} bytes are too many; take {LARGEST:,}")
-                return path.read_bytes() if size else b""  # 0 is also what a kernel's file says
-    except RuntimeError:  # of expanduser
-        raise CorpusError(f"corpus.source: '{source}' names no user's folder; {_GIVE}") from None
-    raise CorpusError(
-        f"corpus.source: '{source}' is neither a text file nor a known corpus "
-        f"({', '.join(KNOWN)}); {_GIVE}"
+    found = tokenise(config, source, documents)
+    train, dev, test = found.parts.values()
+    most = max(MOST_LOGITS // len(found.tokenizer.symbols) // 2, FEWEST_TOKENS)
+    characters = found.account["characters"]
+    training_text = text = ""
+    if sum(characters.values()) <= MOST_TEXT:
+        texts = [found.tokenizer.decode(part.all()) for part in found.parts.values()]
+        training_text, text = texts[0], "".join(texts)
+    return Corpus(
+        source.name,
+        found.account["sha256"],
+        text,
+        found.tokenizer,
+        train.cut(int(config.fraction * len(train))),
+        torch.cat([dev[:most], test[:most]]),
+        min(most, len(dev)),
+        training_text,
+        found.account,
     )
-
-
-_GIVE = "give the path of a UTF-8 text"
-
-
-def _written(text: str, known: KnownCorpus) -> bytes:
-    """Keep a text that was written here in `data/`, unless that folder cannot be written."""
-    data, path = text.encode(), output_root() / "data" / known.file_name
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(data)
-        partial.replace(path)
-    except OSError:
-        with suppress(OSError):
-            partial.unlink()
-    return data
-
-
-def _download(name: str, known: KnownCorpus) -> Path:
-    """Fetch into `data/`; pooch shows a progress bar, checks the hash and then moves into place."""
-    folder = output_root() / "data"
-    try:
-        import pooch  # only here: a Kaggle kernel without internet never needs it
-
-        pooch.get_logger().setLevel("WARNING")
-        return Path(
-            pooch.retrieve(
-                known.url, f"sha256:{known.sha256}", known.file_name, folder, progressbar=True
-            )
-        )
-    except Exception as error:
-        reason = "wrong hash" if isinstance(error, ValueError) else type(error).__name__
-        raise MissingCorpusError(
-            f"{name}: not found and not downloaded ({reason}). Provide it in one of "
-            f"three ways: put it at {shown(folder / known.file_name)} (from {known.url}); attach a "
-            f"Kaggle input that holds {known.file_name}; or set corpus.source to a text file's path"
-        ) from error
 
 
 def _dev_length(heldout: str) -> int:
@@ -245,20 +219,22 @@ def _dev_length(heldout: str) -> int:
 
 
 def sample_batch(
-    ids: Tensor, batch_size: int, block_size: int, generator: torch.Generator
+    ids: "Tensor | Shards", batch_size: int, block_size: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Draw random windows; return inputs and next characters, both (B, T)."""
+    """Draw random windows; return inputs and next tokens, both (B, T)."""
     starts = torch.randint(len(ids) - block_size, (batch_size,), generator=generator)
     windows = torch.stack([ids[start : start + block_size + 1] for start in starts.tolist()])
     return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
 
 
 def token_class(symbol: str) -> str:
-    """Name the class of one symbol, one of `TOKEN_CLASSES`."""
+    """Name the class of one symbol, one of `TOKEN_CLASSES`: that of all its characters but white
+    space around them; punctuation is whatever is of no other class, also parts of characters."""
     if symbol in _END_OF_DOCUMENT:
         return "end of document"
     if symbol.isspace():
         return "whitespace"
-    if symbol.isalpha():
+    word = symbol.strip()
+    if word.isalpha():
         return "alphabetic"
-    return "numeric" if symbol.isnumeric() else "punctuation"
+    return "numeric" if word.isnumeric() else "punctuation"

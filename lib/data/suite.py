@@ -7,6 +7,7 @@ the tasks: the same corpus gives the same suite anywhere, whatever share of it i
 """
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -101,19 +102,24 @@ def build_suite(corpus: Corpus, items_per_task: int | None, block_size: int) -> 
     """
     if items_per_task == 0:
         return Suite(corpus.sha256, block_size, [], {"all tasks": "evaluation.items_per_task is 0"})
-    train = corpus.text[: len(corpus.text) - len(corpus.heldout)]  # whatever share is trained on
+    train, length = corpus.training_text, corpus.most_tokens
+    if not train:
+        reason = "the text is too long to be searched for what questions share with it"
+        return Suite(corpus.sha256, block_size, [], {"all tasks": reason})
     leakage, lexicon = LeakageFilter(train), Lexicon(train)
     dev, test = (_passages(corpus.decode(ids), leakage) for ids in (corpus.dev, corpus.test))
     tasks, left_out = [], {}
     for name in RULES:
         items = _items(name, corpus, test, "test", lexicon, leakage)[:items_per_task]
         examples = _items(name, corpus, dev, "dev", lexicon, leakage)
-        typical = np.median([_length(item) for item in examples]) if examples else 0
-        exemplars = [item for item in examples if _length(item) <= typical][:MOST_SHOTS]
+        lengths = [_length(item, length) for item in examples]
+        typical = np.median(lengths) if examples else 0
+        short = [item for item, n in zip(examples, lengths, strict=True) if n <= typical]
+        exemplars = short[:MOST_SHOTS]
         if len(items) < FEWEST_ITEMS:
             left_out[name] = f"{len(items)} questions, {FEWEST_ITEMS} needed: give a longer text"
             continue
-        needed = [_longest_prompt(items, exemplars[:k]) for k in range(len(exemplars) + 1)]
+        needed = [_longest_prompt(items, exemplars[:k], length) for k in range(len(exemplars) + 1)]
         fitting = [shots for shots, length in enumerate(needed) if length <= block_size]
         if not fitting:
             left_out[name] = _too_long(needed[0], block_size)
@@ -154,7 +160,7 @@ def _items(
     n_choices = N_CHOICES[name]
     asked: dict[tuple[str, str], Question] = {}
     for question in RULES[name](passages, lexicon, generator):
-        sound = _is_sound(question, n_choices, set(corpus.symbols))
+        sound = _is_sound(question, n_choices, lexicon.symbols)
         if sound and not leakage.leaks(question.context + question.answer):
             asked.setdefault((question.context, question.answer), question)
     questions = list(asked.values())
@@ -180,14 +186,18 @@ def _is_sound(question: Question, n_choices: int, symbols: set[str]) -> bool:
     )
 
 
-def _length(item: Item) -> int:
-    return len(item.context) + len(item.choices[item.gold])
+Length = Callable[[str], int]
+"""How many tokens a text takes at the most."""
 
 
-def _longest_prompt(items: list[Item], exemplars: list[Item]) -> int:
-    """Positions that the longest question takes; its last character is predicted, never read."""
-    before = sum(_length(exemplar) + len(DELIMITER) for exemplar in exemplars)
-    return before + max(map(_length, items)) - 1
+def _length(item: Item, length: Length) -> int:
+    return length(item.context) + length(item.choices[item.gold])
+
+
+def _longest_prompt(items: list[Item], exemplars: list[Item], length: Length) -> int:
+    """Positions that the longest question takes; its last token is predicted, never read."""
+    before = sum(_length(exemplar, length) + len(DELIMITER) for exemplar in exemplars)
+    return before + max(_length(item, length) for item in items) - 1
 
 
 def _too_long(needed: int, block_size: int) -> str:

@@ -19,7 +19,8 @@ def prepare_suite(corpus: Corpus, items: int | None, block_size: int, suites: Pa
     """Return the folder below `suites` with the suite of this corpus, made if need be. Another text
     has another folder, and a suite that is whole is never written again: runs may be reading it.
     A damaged one is named and made anew; it is the same one, since the corpus decides it."""
-    size = "all" if items is None else items
+    size = "all" if items is None else str(items)
+    size += "" if corpus.unit == "characters" else "-tokens"
     folder = suites / f"{corpus.name}-{corpus.sha256[:8]}-{block_size}-{size}"
     suites.mkdir(parents=True, exist_ok=True)
     with FileLock(suites / ".lock"):

@@ -56,6 +56,7 @@ class Lexicon:
     """The words of the training part and how often they occur there."""
 
     def __init__(self, train: str) -> None:
+        self.symbols = set(train)
         self.frequency = Counter(_WORD.findall(train))
         self.lower = Counter({word: n for word, n in self.frequency.items() if word.islower()})
         self._by_length: dict[int, list[tuple[int, str]]] = defaultdict(list)

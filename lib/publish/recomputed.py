@@ -39,6 +39,8 @@ def wrong_measures(study: str, run: Run) -> Iterator[str]:
     found = measures_of(raw)
     for name, value in found.items():
         stated = run["measures"].get(name)
+        if stated is None and name == "bits_per_character":  # made before it was measured
+            continue
         if stated is None or not close(stated, value):
             yield f"{name} is {stated}, and {value} by its raw files"
     training = float(trace["seconds"].sum())

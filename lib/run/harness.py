@@ -67,7 +67,7 @@ class CharacterLM(LM):
         for request in requests:
             windows = get_rolling_token_windows(
                 self._encode(request.args[0]),
-                prefix_token=self._encode(self.corpus.beginning)[0],
+                prefix_token=int(self.corpus.beginning),
                 max_seq_len=self.model.config.block_size,
                 context_len=1,
             )
@@ -89,14 +89,15 @@ class CharacterLM(LM):
 
     def _question(self, requests: list[Instance]) -> Question:
         """Encode the choices of one question, and shorten its context where it is too long."""
-        context = self._encode(requests[0].args[0] or self.corpus.beginning)
+        text = requests[0].args[0]
+        context = self._encode(text) if text else self.corpus.beginning.tolist()
         choices = [self._encode(request.args[1]) for request in requests]
         block_size = self.model.config.block_size
         for length in map(len, choices):
             if not 0 < length <= block_size:
                 raise ValueError(
-                    f"a continuation has {length} characters; it must have 1 to {block_size}, "
-                    "model.block_size: change the task, or train with a larger block_size"
+                    f"a continuation has {length} {self.corpus.unit}; it must have 1 to "
+                    f"{block_size}, model.block_size: change the task, or train with a larger one"
                 )
         question = Question(context, choices)
         if question.longest > block_size:

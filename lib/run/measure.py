@@ -89,6 +89,8 @@ def measure(
         result.tables["temperatures"] = calibration.temperatures
         columns = {"nll": scores.nll, "correct": scores.correct}
         columns |= {"embedding_norm": scores.embedding_norm}
+        if (characters := corpus.tokenizer.characters) is not None:
+            columns |= {"characters": characters[scores.target]}
         columns |= {"brier": Predictions.from_logits(scores.logits, scores.target).brier}
         result.raw["windows"] = window_table(
             columns, corpus.dev_length - 1, config.model.block_size

@@ -32,6 +32,7 @@ def begin(study: Study, arm: Arm, seed: int, corpus: Corpus, suite_hash: str | N
         plan=plan.hash if plan else None,
         training_digest=training_digest(),
         corpus_sha256=corpus.sha256,
+        tokenizer_sha256=corpus.tokenizer.sha256,
         suite_hash=suite_hash,
         parameters=arm.config.model_dump(exclude={"machine"}),
         **_circumstances(prepare(arm.config)),

@@ -15,14 +15,17 @@ from lib.study.paths import ROOT
 TRAINING = (
     *("lib/run/model.py", "lib/run/machine.py", "lib/run/training.py"),
     "lib/run/distributed.py",
-    *("lib/data/corpus.py", "lib/study/constants.py"),
+    *("lib/data/corpus.py", "lib/data/sources.py", "lib/data/tokenizer.py", "lib/data/subwords.py"),
+    *("lib/data/shards.py", "lib/data/tokenised.py", "lib/data/documents.py"),
+    "lib/study/constants.py",
 )
 """What decides weights."""
 MEASURING = (
     *("lib/run/model.py", "lib/run/machine.py", "lib/run/evaluation.py", "lib/run/calibration.py"),
     *("lib/run/diagnostics.py", "lib/run/scoring.py", "lib/run/harness.py", "lib/run/measure.py"),
     *("lib/data/suite.py", "lib/data/suite_files.py", "lib/data/tasks.py", "lib/data/corpus.py"),
-    "lib/data/references.py",
+    *("lib/data/sources.py", "lib/data/tokenizer.py", "lib/data/subwords.py", "lib/data/shards.py"),
+    *("lib/data/tokenised.py", "lib/data/documents.py", "lib/data/references.py"),
     *("lib/study/raw.py", "lib/study/constants.py"),
 )
 """What decides the numbers of given weights."""

@@ -16,6 +16,8 @@ from pydantic import (
     model_validator,
 )
 
+from lib.study.errors import unknown
+
 EmbeddingNorm = Literal["none", "layernorm", "rmsnorm", "center", "scale", "grad_shrink"]
 Positive = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -26,6 +28,7 @@ OrAuto = Annotated[
 """A positive number, or auto (None): what is fastest on the machine at hand."""
 FileName = Annotated[str, Field(pattern=r"^\w[\w.-]*\.yaml$", max_length=100)]
 """The name of a YAML file; the field says in which folder."""
+SMALLEST_BPE, LARGEST_BPE = 257, 1_000_000
 Level = str | bool | int | float | None
 """A value that a factor may take."""
 
@@ -36,9 +39,31 @@ class Section(BaseModel):
 
 class CorpusConfig(Section):
     source: Annotated[str, Field(pattern=r"^[^\x00-\x1f]+$", max_length=1000)] = "tinyshakespeare"
-    """A known corpus, or the path of any UTF-8 text file."""
+    """A known corpus, or the path of any UTF-8 text, of a folder of texts, or of documents: JSON
+    lines with a field `text`, or Parquet with a column `text`."""
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Leading share of the training part that is trained on; the held-out part never changes."""
+    tokenizer: Annotated[str, Field(pattern=r"^[^\x00-\x1f]+$", max_length=1000)] = "characters"
+    """characters, bytes, bpe-<size> (learned from the training part), or the path of a
+    tokenizer.json of Hugging Face."""
+    deduplicate: bool = False
+    """Whether a training document that stands there before is left out."""
+
+    @field_validator("tokenizer")
+    @classmethod
+    def _tokenizer_is_known(cls, value: str) -> str:
+        size = value.removeprefix("bpe-")
+        if value in ("characters", "bytes") or value.endswith(".json"):
+            return value
+        if size == value or not size.isdecimal():
+            known = ["characters", "bytes", "bpe-<size>"]
+            raise ValueError(f"{unknown(value, known)}; or give the path of a tokenizer.json")
+        if not SMALLEST_BPE <= int(size) <= LARGEST_BPE:
+            raise ValueError(
+                f"{value}: a size must be {SMALLEST_BPE} (all bytes and the end of a document) to "
+                f"{LARGEST_BPE:,}"
+            )
+        return f"bpe-{int(size)}"
 
 
 class ModelConfig(Section):

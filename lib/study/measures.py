@@ -59,6 +59,9 @@ MEASURES = {
         "validation loss", "nats", "lower", 4, ("summary", "headline", "mechanism"), "windows.nll"
     ),
     "loss_test": Measure("test loss", "nats", "lower", 4, (), "windows.nll"),
+    "bits_per_character": Measure(
+        "bits per character", "", "lower", 4, ("summary",), "windows.nll"
+    ),
     "accuracy": Measure(
         "next-token accuracy", "", "higher", 4, ("summary", "headline", "comparison"),
         "windows.correct",

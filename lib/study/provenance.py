@@ -68,6 +68,8 @@ class Provenance(Circumstances):
     """Hash of the plan that the study named when training started."""
     training_digest: str
     corpus_sha256: str
+    tokenizer_sha256: str | None = None
+    """Of the tokenizer's file; None for characters and bytes."""
     suite_hash: str | None
     parameters: dict[str, dict[str, Any]]
     """All fields of all sections but the machine's."""
@@ -82,7 +84,8 @@ class Provenance(Circumstances):
             self.training_digest,
             self.corpus_sha256,
             self.seed,
-            asked["corpus"]["fraction"],
+            {name: value for name, value in asked["corpus"].items() if name != "source"},
+            self.tokenizer_sha256,
             asked["model"],
             asked["training"],
             [asked["evaluation"]["interval"], asked["evaluation"]["dev_windows"]],

@@ -104,6 +104,7 @@ def measures_of(raw: Mapping[str, pd.DataFrame]) -> dict[str, float]:
     measures = {
         "loss": mean(windows["nll"], windows["n"]),
         "loss_test": mean(test["nll"], test["n"]),
+        "bits_per_character": _bits_per_character(windows),
         "perplexity": _perplexity(windows),
         "perplexity_dev": _perplexity(dev),
         "perplexity_test": _perplexity(test),
@@ -130,6 +131,12 @@ def largest_rise(loss: ArrayLike) -> float:
     values = np.asarray(loss, dtype=float)
     values = values[np.isfinite(values)]
     return float((values - np.minimum.accumulate(values)).max()) if len(values) else math.nan
+
+
+def _bits_per_character(windows: pd.DataFrame) -> float:
+    """Negative log-likelihood (bits) over the characters predicted, which compares tokenizers: a
+    token is a character unless the column `characters` counts them."""
+    return mean(windows["nll"], windows.get("characters", windows["n"])) / math.log(2)
 
 
 def _perplexity(windows: pd.DataFrame) -> float:

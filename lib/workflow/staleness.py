@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from lib.data.corpus import load_corpus
 from lib.study.config import Arm, Study
 from lib.study.digests import measuring_digest, training_digest
-from lib.study.fields import digest
+from lib.study.fields import CorpusConfig, digest
 from lib.study.paths import (
     RESULT_FORMAT,
     executed_notebook,
@@ -29,22 +29,34 @@ _OF_MEASURES = (
 """What leaves weights as they are: a difference in anything else trains a run anew."""
 
 
-def corpora_of(studies: Iterable[Study]) -> dict[str, str]:
-    """Load every corpus of some studies; return their sources with their SHA-256.
+def corpora_of(studies: Iterable[Study]) -> dict[str, str | None]:
+    """Load every corpus of some studies; return their sources with their SHA-256, and beside each
+    tokenizer with its file's.
 
     Raises CorpusError for the first that cannot be used.
     """
-    configs = {arm.config.corpus for study in studies for arm in study.arms()}
-    return {config.source: load_corpus(config).sha256 for config in configs}
+    found: dict[str, str | None] = {}
+    for config in {arm.config.corpus for study in studies for arm in study.arms()}:
+        corpus = load_corpus(config)
+        found[config.source] = corpus.sha256
+        if corpus.tokenizer.sha256:
+            found[_tokenized(config)] = corpus.tokenizer.sha256
+    return found
 
 
-def data_key(study: Study, corpora: dict[str, str]) -> str:
+def _tokenized(config: CorpusConfig) -> str:
+    return f"{config.source}, {config.tokenizer}, {config.deduplicate}"
+
+
+def data_key(study: Study, corpora: dict[str, str | None]) -> str:
     """Digest of what decides 01_data; when it changes, the notebook is executed again."""
-    own = {arm.config.corpus.source for arm in study.arms()}
-    return digest([study.hash, measuring_digest(), {source: corpora[source] for source in own}])
+    configs = {arm.config.corpus for arm in study.arms()}
+    own = {name for config in configs for name in (config.source, _tokenized(config))}
+    hashes = {name: value for name, value in corpora.items() if name in own}
+    return digest([study.hash, measuring_digest(), hashes])
 
 
-def run_key(study: Study, arm: Arm, seed: int, corpora: dict[str, str]) -> str:
+def run_key(study: Study, arm: Arm, seed: int, corpora: dict[str, str | None]) -> str:
     """Digest of what decides a run; when it changes, the run is made anew. A field of the machine
     may be left to the machine, so that only `stale` can tell whether it differs."""
     decides = asked(study, arm, seed, corpora)
@@ -53,7 +65,7 @@ def run_key(study: Study, arm: Arm, seed: int, corpora: dict[str, str]) -> str:
     return digest([RESULT_FORMAT, decides])
 
 
-def asked(study: Study, arm: Arm, seed: int, corpora: dict[str, str]) -> dict[str, Any]:
+def asked(study: Study, arm: Arm, seed: int, corpora: dict[str, str | None]) -> dict[str, Any]:
     """List what a run's result must have been made with, by the names that messages use. A field
     of the machine that is left to the machine is not asked for."""
     plan, machine = load_plan(study), arm.config.machine
@@ -71,6 +83,7 @@ def asked(study: Study, arm: Arm, seed: int, corpora: dict[str, str]) -> dict[st
         "training code": training_digest(),
         "measuring code": measuring_digest(),
         "corpus": corpora[arm.config.corpus.source],
+        "tokenizer": corpora.get(_tokenized(arm.config.corpus)),
         "seed": seed,
         **_dotted(arm.config.model_dump(exclude={"machine"})),
         **_dotted({"machine": {name: v for name, v in pinned.items() if v is not None}}),
@@ -88,6 +101,7 @@ def held(result: RunResult) -> dict[str, Any]:
         "training code": trained["training_digest"],
         "measuring code": executed["measuring_digest"],
         "corpus": trained["corpus_sha256"],
+        "tokenizer": trained.get("tokenizer_sha256"),
         "seed": trained["seed"],
         **_dotted(trained["parameters"]),
         **_dotted({"evaluation": result.config["evaluation"]}),
@@ -103,7 +117,7 @@ def _dotted(sections: dict[str, dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def stale(study: Study, corpora: dict[str, str]) -> Iterator[tuple[Path, str]]:
+def stale(study: Study, corpora: dict[str, str | None]) -> Iterator[tuple[Path, str]]:
     """Yield each result of a study that is there and does not count, with the reason and with what
     will be done about it."""
     for arm in study.arms():
@@ -123,7 +137,7 @@ def stale(study: Study, corpora: dict[str, str]) -> Iterator[tuple[Path, str]]:
                 yield path, f"{reason}: executed again"
 
 
-def _stale_run(study: Study, arm: Arm, seed: int, corpora: dict[str, str]) -> str | None:
+def _stale_run(study: Study, arm: Arm, seed: int, corpora: dict[str, str | None]) -> str | None:
     folder = run_folder(study.name, arm.id, seed)
     again = "measured anew from its weights"
     try:

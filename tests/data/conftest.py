@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lib.data.corpus import KNOWN, Corpus, load_corpus
+from lib.data.corpus import Corpus, load_corpus
+from lib.data.sources import KNOWN
 from lib.study.fields import CorpusConfig
 from lib.study.paths import corpus_places
 

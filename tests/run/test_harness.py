@@ -150,7 +150,7 @@ def test_a_suite_of_another_corpus_or_a_longer_block_size_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match="block_size 128"):
         evaluate_suite(make_model(corpus, block_size=64), corpus, folder)
-    other = Corpus("x", "0" * 64, corpus.text, corpus.symbols, corpus.train, corpus.heldout, 1)
+    other = replace(corpus, sha256="0" * 64)
     with pytest.raises(ValueError, match="another corpus"):
         evaluate_suite(model, other, folder)
 

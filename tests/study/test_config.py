@@ -46,6 +46,7 @@ LITTLE_NORM = LITTLE | {"model": {"embedding_norm": "rmsnorm"}}
 DECIDING = [name for name in field_names(RunConfig) if not name.startswith("machine.")]
 OTHER_TEXTS = {
     "corpus.source": "own.txt",
+    "corpus.tokenizer": "bytes",
     "model.embedding_norm": "layernorm",
     "training.schedule": "warmup_cosine",
     "training.precision": "bf16",

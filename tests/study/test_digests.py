@@ -134,6 +134,7 @@ def test_a_digest_is_of_names_and_sources(copy: Path) -> None:
 
 
 DECIDES_NO_WEIGHTS = {
+    "lib.data.errors",
     "lib.data.synthetic",  # its text is held to a hash
     *("lib.run.checkpoints", "lib.run.diagnostics", "lib.run.evaluation"),  # kept and measured
     *("lib.study.errors", "lib.study.fields", "lib.study.paths"),  # parameters are compared

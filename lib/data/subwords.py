@@ -1,0 +1,177 @@
+"""Tokens that are bytes, alone or several in a row: any text can be written with them.
+
+Byte-pair encoding (Sennrich et al. 2016, arXiv 1508.07909) on bytes, as in GPT-2, by Hugging Face's
+`tokenizers`.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lib.data.errors import CorpusError
+from lib.data.tokenizer import END_OF_DOCUMENT, Ids
+from lib.study.fields import digest
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as HuggingFace
+
+_ENDS = ("<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "</s>", "<eos>", "<|im_end|>")
+"""Names of the end of a document in known tokenizers."""
+_VISIBLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
+_HIDDEN = sorted({*range(256)} - {*_VISIBLE})
+_BYTES = {chr(b): b for b in _VISIBLE} | {chr(256 + i): b for i, b in enumerate(_HIDDEN)}
+"""How GPT-2 writes bytes in a vocabulary: printable ones as they are, others from U+0100 on."""
+_PIECE = re.compile(r"(?s).{65536,}?(?<=[^\W_])(?= [^\W_])|.+")
+
+
+def pieces(text: str) -> list[str]:
+    """Cut a long text where tokens end anyway: before a space between letters or digits, where the
+    patterns of GPT-2 and its successors begin a word. The pieces' tokens are the text's."""
+    return _PIECE.findall(text)
+
+
+class ByteTokenizer:
+    """A token per byte of UTF-8, and one that ends documents."""
+
+    sha256: str | None = None
+
+    @cached_property
+    def tokens(self) -> list[bytes]:
+        """The bytes of each id; those of the end of a document are none."""
+        return [bytes([b]) for b in range(256)] + [b""]
+
+    @property
+    def end_of_document(self) -> int:
+        return 256
+
+    @cached_property
+    def symbols(self) -> list[str]:
+        known = [token.decode("utf-8", "replace") for token in self.tokens]
+        known[self.end_of_document] = END_OF_DOCUMENT
+        return known
+
+    @cached_property
+    def characters(self) -> Ids:
+        # A byte 10…… goes on with a character that another one began.
+        return np.array([sum(b & 0xC0 != 0x80 for b in token) for token in self.tokens])
+
+    def encode(self, text: str) -> Ids:
+        return np.frombuffer(text.encode(), np.uint8).astype(np.int64)
+
+    def encode_all(self, texts: list[str]) -> Iterator[Ids]:
+        """Write several texts."""
+        return map(self.encode, texts)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Write ids as text; bytes that are no UTF-8 as �, ends of documents as blank lines."""
+        parts = (b"\n\n" if i == self.end_of_document else self.tokens[i] for i in ids)
+        return b"".join(parts).decode("utf-8", "replace")
+
+
+class PairTokenizer(ByteTokenizer):
+    """Byte-pair encoding from a `tokenizer.json`.
+
+    Raises CorpusError, naming `where` it came from, for a file that is none, that does not work on
+    bytes, or that has no token for the end of a document.
+    """
+
+    def __init__(self, content: str, where: str) -> None:
+        from tokenizers import Tokenizer  # only here: few studies need it
+
+        try:
+            self._peer: HuggingFace = Tokenizer.from_str(content)
+        except Exception as error:  # the library raises nothing narrower
+            raise CorpusError(
+                f"corpus.tokenizer: {where} is no tokenizer.json of Hugging Face ({error})"
+            ) from None
+        decoder = json.loads(content).get("decoder") or {}
+        kinds = {each.get("type") for each in decoder.get("decoders", [decoder])}
+        if "ByteLevel" not in kinds:
+            raise CorpusError(
+                f"corpus.tokenizer: {where} does not work on bytes, so that it cannot write any "
+                "text; give a byte-level one, such as GPT-2's, or bpe-<size>"
+            )
+        self._peer.encode_special_tokens = True  # in a text they are text
+        self._peer.no_truncation()
+        self._peer.no_padding()
+        known = self._peer.get_vocab(with_added_tokens=True)
+        self._end = next((known[name] for name in _ENDS if name in known), None)
+        if self._end is None:
+            raise CorpusError(
+                f"corpus.tokenizer: {where} has no token for the end of a document; "
+                f"add one of {', '.join(_ENDS)}"
+            )
+        self._vocabulary = {i: token for token, i in known.items()}
+        self.sha256 = digest(json.loads(content))
+
+    @cached_property
+    def tokens(self) -> list[bytes]:
+        tokens = []
+        for i in range(max(self._vocabulary) + 1):
+            token = self._vocabulary.get(i, "")
+            in_bytes = all(symbol in _BYTES for symbol in token)
+            tokens.append(bytes(_BYTES[s] for s in token) if in_bytes else token.encode())
+        tokens[self.end_of_document] = b""
+        return tokens
+
+    @property
+    def end_of_document(self) -> int:
+        assert self._end is not None
+        return self._end
+
+    def encode(self, text: str) -> Ids:
+        return np.array(self._peer.encode(text, add_special_tokens=False).ids, np.int64)
+
+    def encode_all(self, texts: list[str]) -> Iterator[Ids]:
+        """Write several texts at once."""
+        for text in self._peer.encode_batch_fast(texts, add_special_tokens=False):
+            yield np.array(text.ids, np.int64)
+
+
+def train_pairs(texts: Iterable[str], size: int) -> str:
+    """Learn a byte-pair encoding of `size` tokens; return its `tokenizer.json`.
+
+    Words are split as GPT-2 splits them. Raises CorpusError when the texts have too few pairs.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    peer = Tokenizer(models.BPE())
+    peer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    peer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=[_ENDS[0]],
+        initial_alphabet=sorted(_BYTES),
+        show_progress=False,
+    )
+    peer.train_from_iterator((piece for text in texts for piece in pieces(text)), trainer)
+    if (found := peer.get_vocab_size()) < size:
+        raise CorpusError(
+            f"corpus.tokenizer: bpe-{size} is too large: the training part gives {found} tokens; "
+            f"take bpe-{found} or less, or a longer text"
+        )
+    return str(peer.to_str(pretty=True))
+
+
+def read_tokenizer(path: Path, given: str) -> str:
+    """Read a `tokenizer.json` by its path; `given` is what the field says."""
+    try:
+        if not path.is_file():
+            raise CorpusError(
+                f"corpus.tokenizer: '{given}' is no file; give characters, bytes, bpe-<size> or "
+                "the path of a tokenizer.json"
+            )
+        content = path.read_text("utf-8")
+        json.loads(content)
+    except (OSError, ValueError) as error:
+        if isinstance(error, CorpusError):
+            raise
+        raise CorpusError(
+            f"corpus.tokenizer: {path.name} is no tokenizer.json of Hugging Face ({error})"
+        ) from None
+    return content

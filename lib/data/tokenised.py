@@ -1,0 +1,275 @@
+"""A corpus as ids on the disk, written once: split, deduplicated, tokenized, indexed.
+
+The last tenth of the documents is held out; its first half is dev, its second test. The tokenizer
+is learned from the training part alone. Whoever asks again finds what was written, as long as the
+source's files have their sizes and times of change; a writing that was killed is taken up again.
+"""
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from filelock import FileLock
+
+from lib.data.errors import CorpusError
+from lib.data.shards import MOST_TEXT, Shards, Text, write_shards, write_whole
+from lib.data.subwords import ByteTokenizer, PairTokenizer, pieces, read_tokenizer, train_pairs
+from lib.data.tokenizer import Characters, Tokenizer
+from lib.study.constants import TRAIN_SHARE
+from lib.study.fields import CorpusConfig, digest
+from lib.study.paths import ROOT, output_root
+
+PARTS = ("train", "dev", "test")
+MOST_LEARNED = 2**30
+"""Characters of the training part that a tokenizer is learned from, at the most."""
+_FORMAT = 1
+
+
+class Source(Protocol):
+    """What is tokenized."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        ...
+
+    @property
+    def fingerprint(self) -> object:
+        """What tells whether it is as before."""
+        ...
+
+    def __iter__(self) -> Iterator[str]: ...
+
+
+@dataclass(frozen=True)
+class OneText:
+    """A text without documents, and the characters at which its held-out part and test begin."""
+
+    name: str
+    fingerprint: object
+    text: str
+    cut: int
+    test: int
+
+    def __iter__(self) -> Iterator[str]:
+        yield from (self.text[: self.cut], self.text[self.cut : self.test], self.text[self.test :])
+
+
+@dataclass(frozen=True)
+class LongText:
+    """A text file too large to be held, as pieces."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def fingerprint(self) -> list[int]:
+        return [self.path.stat().st_size, self.path.stat().st_mtime_ns]
+
+    def __iter__(self) -> Iterator[str]:
+        rest = ""
+        with self.path.open(encoding="utf-8", newline="") as file:
+            try:
+                while block := file.read(2**20):
+                    *whole, rest = pieces(rest + block)
+                    yield from whole
+                    if len(rest) >= 2**20:  # a text without words
+                        yield rest
+                        rest = ""
+            except UnicodeDecodeError:
+                raise CorpusError(f"{self.name}: not UTF-8; convert it (iconv -t UTF-8)") from None
+        if rest:
+            yield rest
+
+
+@dataclass(frozen=True)
+class Tokenised:
+    """What was written: the ids of each part, and the account of how."""
+
+    tokenizer: Tokenizer
+    parts: dict[str, Shards]
+    account: dict[str, Any]
+    """sha256 (of the documents), documents and characters per part, duplicates (training documents
+    that stand there before), removed (whether those were left out), heldout_in_train (held-out
+    documents that stand in the training part), tokenizer_sha256 and shards."""
+
+
+def tokenise(config: CorpusConfig, source: Source, documents: bool) -> Tokenised:
+    """Find or write the ids of a source in `data/tokens/`. `documents`: it is made of documents,
+    each of which ends with a token.
+
+    Raises CorpusError for what cannot be read, has too few documents or a symbol that the tokenizer
+    lacks, or does not go with the tokenizer or with deduplication.
+    """
+    if config.deduplicate and not documents:
+        raise CorpusError(
+            f"corpus.deduplicate: {source.name} is one text, without documents; remove the field"
+        )
+    given = _given(config.tokenizer)
+    asked = [_FORMAT, source.fingerprint, config.tokenizer, given and digest(given)]
+    asked += [config.deduplicate, documents]
+    key = digest([source.name, config.source, *asked[2:]])[:12]
+    folder = output_root() / "data" / "tokens" / f"{source.name}-{key}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / ".lock"):
+            account = _index(folder, asked)
+            if account is None:
+                account = _write(config, source, documents, given, folder) | {"asked": asked}
+                write_whole(folder / "index.json", json.dumps(account, indent=1).encode())
+    except OSError as error:
+        raise CorpusError(f"{source.name}: its tokens cannot be kept: {error}") from None
+    tokenizer = _tokenizer(*account["tokenizer"])
+    files = {
+        part: [(folder / s["file"], s["tokens"]) for s in account["shards"] if s["part"] == part]
+        for part in PARTS
+    }
+    shards = {part: Shards(files[part], account["shards"][0]["dtype"]) for part in PARTS}
+    return Tokenised(tokenizer, shards, account | {"tokenizer_sha256": tokenizer.sha256})
+
+
+def _given(tokenizer: str) -> str:
+    """The content of a tokenizer.json that is given by its path; else ""."""
+    if not tokenizer.endswith(".json"):
+        return ""
+    places = [Path(tokenizer).expanduser(), ROOT / tokenizer]
+    path = next((place for place in places if place.exists()), places[0])
+    return read_tokenizer(path, tokenizer)
+
+
+def _index(folder: Path, asked: list[Any]) -> dict[str, Any] | None:
+    """Read the account of a finished writing; None when there is none, its files are not all there,
+    or the source has changed."""
+    try:
+        account: dict[str, Any] = json.loads((folder / "index.json").read_text("utf-8"))
+        if account["asked"] != json.loads(json.dumps(asked)):
+            return None
+        for shard in account["shards"]:
+            size = shard["tokens"] * int(shard["dtype"][-1])
+            if (folder / shard["file"]).stat().st_size != size:
+                return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return account
+
+
+def _write(
+    config: CorpusConfig, source: Source, documents: bool, given: str, folder: Path
+) -> dict[str, Any]:
+    number, characters, sha256 = _survey(source)
+    bounds = [1, 2] if isinstance(source, OneText) else _bounds(number, source.name, documents)
+
+    def parted() -> Iterator[tuple[str, str]]:
+        for i, text in enumerate(filter(None, source)):
+            yield PARTS[(i >= bounds[0]) + (i >= bounds[1])], text
+
+    learned = (text for part, text in parted() if part == "train")
+    made = _learned(config.tokenizer, learned, given, source.name, documents)
+    account: Counter[str] = Counter()
+    texts = _texts(parted(), account, config.deduplicate, documents)
+    processes = (_cores() or 1) if characters > MOST_TEXT else 1
+    shards = write_shards(texts, folder, partial(_tokenizer, *made), processes)
+    found = {part: [shard for shard in shards if shard["part"] == part] for part in PARTS}
+    if empty := [part for part in PARTS if not found[part]]:
+        raise CorpusError(f"{source.name}: too short: no {' and no '.join(empty)} part")
+    return {
+        "sha256": sha256,
+        "documents": {part: account[part] for part in PARTS} if documents else None,
+        "characters": {part: sum(s["characters"] for s in found[part]) for part in PARTS},
+        "duplicates": account["duplicates"],
+        "removed": config.deduplicate,
+        "heldout_in_train": account["heldout_in_train"],
+        "tokenizer": made,
+        "shards": shards,
+    }
+
+
+def _cores() -> int | None:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def _survey(source: Source) -> tuple[int, int, str]:
+    """Read a source to its end: count its documents and characters, and hash it. One text has the
+    hash of its file."""
+    sha256, number, characters = hashlib.sha256(), 0, 0
+    one = isinstance(source, (OneText, LongText))
+    for text in filter(None, source):
+        content = text.encode()
+        sha256.update(content if one else len(content).to_bytes(8, "big") + content)
+        number += 1
+        characters += len(text)
+    return number, characters, sha256.hexdigest()
+
+
+def _bounds(number: int, name: str, documents: bool) -> list[int]:
+    """Say at which document dev begins, and at which test."""
+    cut = int(TRAIN_SHARE * number)
+    if cut < 1 or number - cut < 2:
+        raise CorpusError(
+            f"{name}: too few documents: {number}, and a tenth of them is held out, for dev and "
+            "test; give 11 or more, or join them into one text"
+        )
+    return [cut, (cut + number) // 2]
+
+
+def _texts(
+    parted: Iterable[tuple[str, str]], account: Counter[str], deduplicate: bool, documents: bool
+) -> Iterator[Text]:
+    """Cut documents into pieces, and count them and their duplicates."""
+    seen: set[bytes] = set()
+    for part, text in parted:
+        if documents:
+            key = hashlib.blake2b(text.encode(), digest_size=16).digest()
+            if part == "train":
+                account["duplicates"] += key in seen
+                if deduplicate and key in seen:
+                    continue
+                seen.add(key)
+            else:
+                account["heldout_in_train"] += key in seen
+        account[part] += 1
+        *whole, last = pieces(text)
+        yield from (Text(part, piece, False) for piece in whole)
+        yield Text(part, last, documents)
+
+
+def _learned(
+    tokenizer: str, texts: Iterable[str], given: str, name: str, documents: bool
+) -> tuple[str, str, str, bool]:
+    """Make what `_tokenizer` makes a tokenizer of."""
+    content = given
+    if tokenizer == "characters":
+        known = {"\n"}  # what solved examples are parted by
+        for text in texts:
+            known.update(text)
+        content = "".join(sorted(known))
+    elif tokenizer.startswith("bpe-") and not given:
+        content = train_pairs(_limited(texts), int(tokenizer.removeprefix("bpe-")))
+    return tokenizer, content, name, documents
+
+
+def _limited(texts: Iterable[str]) -> Iterator[str]:
+    """The first `MOST_LEARNED` characters, to the end of a text."""
+    read = 0
+    for text in texts:
+        if read > MOST_LEARNED:
+            return
+        read += len(text)
+        yield text
+
+
+@lru_cache(maxsize=4)
+def _tokenizer(tokenizer: str, content: str, name: str, documents: bool) -> Tokenizer:
+    """Make a tokenizer of its name in the parameters, its content, and the corpus's name."""
+    if tokenizer == "characters":
+        return Characters(name, content, documents)
+    return PairTokenizer(content, tokenizer) if content else ByteTokenizer()

@@ -1,0 +1,155 @@
+"""What is trained and measured on bytes and byte pairs is measured on the same text."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from lm_eval.api.instance import Instance
+
+from lib.data.corpus import Corpus, load_corpus
+from lib.data.description import corpus_summary, token_class_table
+from lib.data.references import references
+from lib.data.suite import build_suite
+from lib.run.harness import CharacterLM
+from lib.run.measure import Measurement, measure, write_result
+from lib.run.training import Trained
+from lib.study.config import Study
+from lib.study.fields import CorpusConfig, RunConfig
+from lib.study.measures import MEASURES
+from lib.study.raw import measures_of, read_raw
+from tests.conftest import TINY
+from tests.run.samples import make_model, train
+
+PLAIN = CorpusConfig(source="synthetic", fraction=0.02)
+CONFIG = {
+    **TINY,
+    "corpus": {"source": "synthetic", "fraction": 0.02, "tokenizer": "bpe-512"},
+    "model": TINY["model"] | {"block_size": 48},
+    "evaluation": TINY["evaluation"] | {"items_per_task": 50},
+}
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kept")
+
+
+@pytest.fixture(scope="module")
+def pairs(kept: Path) -> Corpus:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lib.data.tokenised.output_root", lambda: kept)
+        return load_corpus(RunConfig.model_validate(CONFIG).corpus)
+
+
+@pytest.fixture(scope="module")
+def in_bytes(kept: Path) -> Corpus:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lib.data.tokenised.output_root", lambda: kept)
+        return load_corpus(CorpusConfig(source="synthetic", fraction=0.02, tokenizer="bytes"))
+
+
+@pytest.fixture(scope="module")
+def run(
+    pairs: Corpus, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Trained, Measurement, Path]:
+    folder = tmp_path_factory.mktemp("run")
+    config = RunConfig.model_validate(CONFIG)
+    trained = train(config, pairs, 0, folder)
+    return trained, measure(trained, pairs, config, folder / "suites", 0), folder
+
+
+def test_a_study_of_byte_pairs_ends_in_a_result_with_every_measure(
+    run: tuple[Trained, Measurement, Path], pairs: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained, measured, folder = run
+    monkeypatch.setattr("lib.run.measure.run_folder", lambda *_: folder)
+    study = Study.model_validate(CONFIG | {"name": "alone", "seeds": [0]})
+    result = write_result(study, study.arm("baseline"), 0, pairs, trained, measured)
+    expected = {name for name, of in MEASURES.items() if "per_second" not in name}
+    assert expected - {"unstable"} <= set(result.measures)
+    assert all(math.isfinite(value) for value in result.measures.values())
+    assert result.measures["suite_overflows"] == 0
+    assert result.provenance["trained"]["tokenizer_sha256"] == pairs.tokenizer.sha256
+    for name, value in measures_of(read_raw(folder)).items():
+        assert result.measures[name] == pytest.approx(value, rel=1e-12)
+    assert result.references["uniform_loss"] == pytest.approx(math.log(512))
+
+
+def test_bits_per_character_count_all_characters_but_the_first_token(
+    run: tuple[Trained, Measurement, Path], pairs: Corpus
+) -> None:
+    _, measured, _ = run
+    characters = len(pairs.decode(pairs.heldout[1:]))
+    tokens = len(pairs.heldout) - 1
+    bits = measured.measures["loss"] * tokens / math.log(2) / characters
+    assert measured.measures["bits_per_character"] == pytest.approx(bits, rel=1e-9)
+    assert characters > 2 * tokens
+
+
+def test_of_characters_they_are_the_loss_in_bits(corpus: Corpus, tmp_path: Path) -> None:
+    config = RunConfig.model_validate(TINY | {"evaluation": {"items_per_task": 0}})
+    measured = measure(train(config, corpus, 0, tmp_path), corpus, config, tmp_path, 0).measures
+    assert measured["bits_per_character"] == measured["loss"] / math.log(2)
+
+
+def test_a_killed_run_continues_to_the_same_weights(
+    run: tuple[Trained, Measurement, Path], pairs: Corpus, tmp_path: Path
+) -> None:
+    def stop(step: int, line: str) -> None:
+        if step == 7:
+            raise KeyboardInterrupt
+
+    config = RunConfig.model_validate(CONFIG)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, pairs, 0, tmp_path, stop)
+    resumed = train(config, pairs, 0, tmp_path)
+    assert resumed.resumed_at == [5]
+    assert resumed.batches == run[0].batches
+    for name, weight in resumed.model.state_dict().items():
+        assert weight.equal(run[0].model.state_dict()[name])
+
+
+def test_the_suite_asks_the_same_whatever_the_tokenizer(
+    corpus: Corpus, in_bytes: Corpus, pairs: Corpus
+) -> None:
+    hashes = {build_suite(each, 50, 128).hash for each in (corpus, in_bytes, pairs)}
+    assert len(hashes) == 1
+
+
+@pytest.mark.parametrize("text", ["“q” 12 😀", "\x00\n\n", "é"])
+def test_any_text_can_be_asked(text: str, pairs: Corpus, in_bytes: Corpus) -> None:
+    for corpus in (pairs, in_bytes):
+        model = make_model(corpus)
+        requests = [
+            Instance("loglikelihood", {}, (context, text), 0, (None, 0, 1))
+            for context in ("", "to be “12” ")
+        ]
+        for request, (log, _) in zip(
+            requests, CharacterLM(model, corpus).loglikelihood(requests), strict=True
+        ):
+            context = request.args[0]
+            before = corpus.encode(context) if context else corpus.beginning
+            ids = torch.cat([before, corpus.encode(text)])
+            with torch.no_grad():
+                scores = model(ids[None, :-1])[0].double().log_softmax(-1)[len(before) - 1 :]
+            expected = scores.gather(1, ids[len(before) :, None]).sum()
+            assert log == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_losses_of_bytes_are_those_of_ascii_characters(corpus: Corpus, in_bytes: Corpus) -> None:
+    one, other = references(corpus, 48), references(in_bytes, 48)
+    assert other["unigram_entropy"] == pytest.approx(one["unigram_entropy"])
+    assert "source_loss" not in other
+
+
+def test_what_a_tokenized_corpus_is_stands_in_its_summary(pairs: Corpus, in_bytes: Corpus) -> None:
+    summary = corpus_summary(pairs)
+    assert summary["vocabulary"] == 512
+    assert summary["tokenized"]["characters"] == {"train": 990_000, "dev": 55_305, "test": 54_695}
+    assert summary["tokenized"]["tokenizer_sha256"] == pairs.tokenizer.sha256
+    assert summary["characters"] == 1_100_000
+    table = token_class_table(in_bytes)
+    plain = token_class_table(load_corpus(PLAIN))
+    np.testing.assert_array_equal(table["dev"].dropna(), plain["dev"].dropna())
