@@ -78,8 +78,8 @@ for text in texts.values():
 
 # %%
 for text in texts.values():
-    print(f"{text.name}, {text.vocab_size} symbols: {text.symbols!r}")
-    show_symbols(text.text)
+    print(f"{text.name}, {text.vocab_size} symbols: {text.symbols!r:.3000}")
+    show_symbols(text.text or text.decode(text.heldout))
 for name, corpus in corpora.items():
     table = token_class_table(corpus).rename_axis(name)
     shares = [column for column in table if column.endswith("share")]
