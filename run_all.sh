@@ -14,6 +14,8 @@ usage() {
     Compute every published number again from the record; execute 01 and 04 again; train runs again.
 ./run_all.sh analyse NAME …            Analyse and draw recorded studies again.
 ./run_all.sh freeze PLAN               Fix the studies of a plan (params/plans/), draw their seeds.
+./run_all.sh estimate STUDY [--vocabulary N] [--price P]
+    Say what a study takes before it runs: arithmetic, memory, disk, time here and on GPUs.
 ./run_all.sh paper                     Build the paper from the results, as PDF and LaTeX.
 ./run_all.sh record                    Build the lab record, the site of all studies and runs.
 ./run_all.sh --help                    This text.
@@ -109,6 +111,11 @@ case "${1:-}" in
     [[ $# == 1 ]] || fail "$1 takes nothing more, and there is '$2'" 2
     set_up
     exec python -m "lib.publish.${1/record/site}"
+    ;;
+  estimate)
+    shift
+    set_up
+    exec python -m lib.workflow.estimate "$@"
     ;;
   freeze)
     [[ $# == 2 ]] || fail "freeze takes one plan of params/plans/" 2

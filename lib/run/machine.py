@@ -114,14 +114,21 @@ def compiler_fault(device: str) -> str | None:
     return None
 
 
+def count_devices(kind: str) -> int:
+    """How many processes find a device of their own: GPUs, or on a CPU cores."""
+    if kind == "cuda":
+        return torch.cuda.device_count()
+    return (os.cpu_count() or 1) if kind == "cpu" else 1
+
+
 def require_devices(machine: Machine) -> None:
     """Raise ConfigError for more processes than there are devices."""
-    cpu, cuda = machine.device.type == "cpu", machine.device.type == "cuda"
-    devices = (os.cpu_count() or 1) if cpu else torch.cuda.device_count() if cuda else 1
+    devices, kind = count_devices(machine.device.type), machine.device.type
     if machine.processes > devices:
         raise ConfigError(
             f"machine.processes: {machine.processes} is more than the {devices} "
-            f"{'cores' if cpu else 'devices'} of this machine; use auto or at most {devices}"
+            f"{'cores' if kind == 'cpu' else 'devices'} of this machine; use auto or at most "
+            f"{devices}"
         )
 
 

@@ -16,6 +16,7 @@ from lib.data.corpus import Corpus
 from lib.data.references import references
 from lib.data.suite_files import prepare_suite
 from lib.run.calibration import Predictions, calibrate
+from lib.run.cost import flops_per_token, peak_flops
 from lib.run.diagnostics import logit_quantiles, norm_by_token_class
 from lib.run.evaluation import (
     inference_throughput,
@@ -72,6 +73,7 @@ def measure(
     result.seconds["snapshots"] = float(curve["seconds"].sum())
     tokens_per_second = float(trace["tokens"].iloc[-1]) / result.seconds["training"]
     result.throughput["training_tokens_per_second"] = tokens_per_second
+    result.throughput |= _utilisation(trained, corpus, config, tokens_per_second)
     if trained.diverged_at is not None:
         result.notes.append(f"diverged at step {trained.diverged_at}: nothing was measured")
         return result
@@ -106,6 +108,20 @@ def measure(
     _ask_suite(result, trained, corpus, config, suites)
     result.measures |= measures_of(result.raw) | calibration.measures
     return result
+
+
+def _utilisation(
+    trained: Trained, corpus: Corpus, config: RunConfig, tokens_per_second: float
+) -> dict[str, float]:
+    """Share of the devices' peak that the model's arithmetic took, and the memory of one."""
+    parameters = count_parameters(trained.model)
+    needed = tokens_per_second * flops_per_token(config.model, corpus.vocab_size, parameters)
+    machine, account = trained.machine, trained.provenance.machine
+    peak = peak_flops(account.device_name, config.training.precision, machine.device)
+    return {
+        "model_flop_utilisation": needed / (peak * machine.processes),
+        "peak_memory": trained.peak_memory / 1e9,
+    }
 
 
 def _ask_suite(

@@ -181,18 +181,22 @@ class GPT(nn.Module):
     """A decoder-only Pre-LN Transformer over characters.
 
     All weights are drawn from `generator` in one fixed order. The embedding normalization draws
-    none, so all variants of a seed start from the same numbers.
+    none, so all variants of a seed start from the same numbers. Without a generator the model has
+    shapes and no weights.
     """
 
-    def __init__(self, config: ModelConfig, vocab_size: int, generator: torch.Generator) -> None:
+    def __init__(
+        self, config: ModelConfig, vocab_size: int, generator: torch.Generator | None
+    ) -> None:
         super().__init__()
         with torch.device("meta"):  # no values yet, so torch's global generator is not touched
             self.transformer = Transformer(config, vocab_size)
             if not config.tied:  # drawn last, so all other weights are those of a tied model
                 self.lm_head = nn.Linear(config.n_embd, vocab_size, bias=False)
-        self.to_empty(device="cpu")
         self.config = config
-        self._initialise(generator)
+        if generator is not None:
+            self.to_empty(device="cpu")
+            self._initialise(generator)
 
     @torch.no_grad()
     def _initialise(self, generator: torch.Generator) -> None:

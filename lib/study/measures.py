@@ -108,6 +108,10 @@ MEASURES = {
     "training_tokens_per_second": Measure(
         "training speed", "tokens/s", "higher", 0, ("summary",), "trace.seconds"
     ),
+    "model_flop_utilisation": Measure(
+        "share of the device's peak that training uses", "", "higher", 3, ()
+    ),
+    "peak_memory": Measure("peak memory of a training process", "GB", "lower", 2, ()),
     "inference_tokens_per_second": Measure(
         "inference speed, batched", "tokens/s", "higher", 0, ("summary",)
     ),

@@ -11,7 +11,7 @@ from typing import NoReturn
 from lib.study.errors import unknown
 from lib.study.paths import PARAMS
 
-COMMANDS = ("test", "verify", "paper", "record", "freeze")
+COMMANDS = ("test", "verify", "paper", "record", "freeze", "estimate")
 """What `./run_all.sh` does beside running studies."""
 _OURS = {"snakefile", "directory", "config", "configfile", "replace_workflow_config", "touch"}
 """Options that are not for users of a sweep, by their names in Snakemake's parser."""

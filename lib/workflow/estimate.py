@@ -1,0 +1,203 @@
+"""What a study will cost, before any of it runs.
+
+    ./run_all.sh estimate params/NAME.yaml [--vocabulary N] [--price P]
+
+Training steps alone: the dev curve, the suite and the notebooks come on top.
+"""
+
+import argparse
+import sys
+import time
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional as F
+
+from lib.data.corpus import CorpusError, load_corpus
+from lib.run.cost import GPUS, disk, flops_per_token, memory
+from lib.run.machine import (
+    Machine,
+    autocast,
+    count_devices,
+    prepare,
+    random_stream,
+    recompute_activations,
+)
+from lib.run.model import GPT, count_parameters, weight_decay_groups
+from lib.run.origin import describe
+from lib.study.config import Study, load_study
+from lib.study.errors import ConfigError
+from lib.study.fields import ModelConfig, RunConfig
+
+UTILISATION = 0.35
+"""Share of a GPU's peak that training is taken to reach. Large models reach 0.3 to 0.5 (Chowdhery
+et al. 2022, table 3, report 0.21 to 0.46); small ones, which do not fill a GPU, a tenth of that."""
+_STEPS = 3
+_AFFORDABLE = {"cpu": 2e11, "mps": 1e12, "cuda": 2e13}
+"""Operations of a measured step: about a second of them."""
+_UNITS = (("days", 86400), ("h", 3600), ("min", 60), ("s", 1))
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of an arm, in numbers."""
+
+    config: RunConfig
+    vocab_size: int
+    parameters: int
+    tokens: int
+    flops: float
+
+
+def runs(study: Study, vocabulary: int | None) -> list[Run]:
+    """Count a run of every arm. Raises CorpusError for a vocabulary that cannot be known."""
+    result = []
+    for arm in study.arms():
+        config = arm.config
+        vocab_size = vocabulary or load_corpus(config.corpus).vocab_size
+        parameters = count_parameters(GPT(config.model, vocab_size, None))
+        training = config.training
+        tokens = training.iterations * training.batch_size * config.model.block_size
+        flops = tokens * flops_per_token(config.model, vocab_size, parameters)
+        result.append(Run(config, vocab_size, parameters, tokens, flops))
+    return result
+
+
+def reduced(run: Run, sequences: int, affordable: float) -> tuple[ModelConfig, int]:
+    """Halve sequences, then layers, then context until a step is affordable; width and vocabulary,
+    which decide how fast a machine is, stay."""
+    model = run.config.model
+
+    def operations() -> float:
+        parameters = count_parameters(GPT(model, run.vocab_size, None))
+        per_token = flops_per_token(model, run.vocab_size, parameters)
+        return per_token * sequences * model.block_size
+
+    while operations() > affordable:
+        if sequences > 1:
+            sequences //= 2
+        elif model.n_layer > 3:
+            model = model.model_copy(update={"n_layer": model.n_layer // 2})
+        elif model.block_size > 128:
+            model = model.model_copy(update={"block_size": model.block_size // 2})
+        else:
+            break
+    return model, sequences
+
+
+def measured_seconds(run: Run, machine: Machine, processes: int) -> tuple[float, str]:
+    """Make a few training steps; return what a run would take at the fastest of them, and what was
+    made. Backward passes shrink with the processes, updates of the weights do not."""
+    device = machine.device
+    config, sequences = reduced(run, machine.micro_batch_size, _AFFORDABLE[device.type])
+    model = GPT(config, run.vocab_size, random_stream(0, "estimate")).to(device)
+    if machine.activation_checkpointing:
+        recompute_activations(model.transformer.h)
+    optimizer = torch.optim.AdamW(weight_decay_groups(model, 0.1), lr=1e-4, fused=True)
+    shape = sequences, config.block_size
+    x = torch.randint(run.vocab_size, shape, generator=random_stream(0, "ids")).to(device)
+    passes, updates = [], []
+    for _ in range(_STEPS):
+        start = time.perf_counter()
+        with autocast(run.config.training.precision, device):
+            loss = F.cross_entropy(model(x).flatten(0, 1).float(), x.flatten())
+        loss.backward()  # type: ignore[no-untyped-call]
+        model.transformer.wpe.weight.sum().item()  # a number on the CPU ends the clock
+        passes.append(time.perf_counter() - start)
+        optimizer.step()
+        model.transformer.wpe.weight.sum().item()
+        updates.append(time.perf_counter() - start - passes[-1])
+        optimizer.zero_grad(set_to_none=True)
+    parameters = count_parameters(model)
+    operations = flops_per_token(config, run.vocab_size, parameters) * x.numel()
+    update = min(updates) * run.parameters / parameters
+    seconds = run.flops / operations * min(passes) / processes
+    what = f"{_STEPS} steps of {sequences} × {config.block_size}, {config.n_layer} layers"
+    return seconds + run.config.training.iterations * update, what
+
+
+def table(study: Study, vocabulary: int | None = None, price: float | None = None) -> str:
+    """Write what a study will cost as one table of text: a run, the largest if they differ, and
+    all."""
+    arms, seeds = runs(study, vocabulary), len(study.seeds)
+    largest = max(arms, key=lambda run: run.flops)
+    config, training = largest.config, largest.config.training
+    uncompiled = config.machine.model_copy(update={"compile": False})
+    machine = prepare(config.model_copy(update={"machine": uncompiled}))
+    processes = machine.processes
+    sequences = config.machine.micro_batch_size or training.batch_size // processes
+    held = memory(config, largest.vocab_size, largest.parameters, sequences)
+    flops = sum(run.flops for run in arms) * seeds
+    space = [disk(run.parameters, run.config.training.iterations) for run in arms]
+    per_run = disk(largest.parameters, training.iterations)
+
+    rows: list[tuple[str, str, str]] = [
+        ("parameters", f"{largest.parameters:,}", ""),
+        ("tokens", _millions(largest.tokens), _millions(sum(run.tokens for run in arms) * seeds)),
+        ("FLOPs (6 N + 12 L H Q T per token)", f"{largest.flops:.2e}", f"{flops:.2e}"),
+    ]
+    title = f"memory of each device, {sequences} sequences at once"
+    rows.append((title, _bytes(sum(held.values())), ""))
+    rows += [(f"  {part}", _bytes(size), "") for part, size in held.items()]
+    for part, size in per_run.items():
+        rows.append((f"disk: {part}", _bytes(size), _bytes(sum(s[part] for s in space) * seeds)))
+    here = min(processes, count_devices(machine.device.type))
+    seconds, what = measured_seconds(largest, machine, here)
+    title = f"{here} × {describe(machine).device_name}, by {what}"
+    rows.append((title, _duration(seconds), _hours(seconds * here * flops / largest.flops)))
+    for label, gpu in GPUS.items():
+        precision = training.precision if training.precision in gpu.peaks else "fp16"
+        peak = gpu.peaks[precision]
+        said = f"{processes} × {label}, {precision}: {UTILISATION:.0%} of {peak / 1e12:.0f} TFLOP/s"
+        if sum(held.values()) > gpu.memory:
+            said += f"; needs a smaller micro-batch in {gpu.memory / 1e9:.0f} GB"
+        seconds = flops / (peak * UTILISATION)
+        cost = "" if price is None else f", {seconds / 3600 * price:,.2f}"
+        one = largest.flops / (peak * UTILISATION * processes)
+        rows.append((said, _duration(one), _hours(seconds) + cost))
+    count = f"{len(arms) * seeds} runs"
+    cost = "" if price is None else f", cost at {price:g} an hour"
+    heading = f"{study.name}: {len(arms)} arms × {seeds} seeds"
+    header = (heading, "one run", f"{count} (device-hours{cost})")
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(3)]
+    lines = [
+        f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}".rstrip()
+        for row in [header, *rows]
+    ]
+    return "\n".join(lines)
+
+
+def _duration(seconds: float) -> str:
+    unit, size = next((u, s) for u, s in _UNITS if seconds >= s or s == 1)
+    return f"{seconds / size:,.1f} {unit}"
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:,.2f} h"
+
+
+def _millions(number: float) -> str:
+    return f"{number / 1e6:,.2f} M"
+
+
+def _bytes(number: float) -> str:
+    return f"{number / 1e9:,.2f} GB" if number >= 1e9 else f"{number / 1e6:,.1f} MB"
+
+
+def main(words: list[str]) -> int:
+    """Print what a study will cost."""
+    parser = argparse.ArgumentParser(prog="./run_all.sh estimate", description=__doc__)
+    parser.add_argument("study", help="name or path of a parameter file")
+    parser.add_argument("--vocabulary", type=int, help="symbols, where the corpus is not here")
+    parser.add_argument("--price", type=float, help="of an hour of one GPU")
+    options = parser.parse_args(words)
+    try:
+        print(table(load_study(options.study), options.vocabulary, options.price))
+    except (ConfigError, CorpusError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

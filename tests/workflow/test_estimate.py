@@ -1,0 +1,111 @@
+"""What a study will cost is counted as the model counts; the large one is as large as it says."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from lib.data.corpus import Corpus
+from lib.run.model import GPT, count_parameters
+from lib.study.config import Study, load_study
+from lib.study.fields import RunConfig
+from lib.workflow import estimate
+from tests.conftest import TINY, change
+from tests.run.samples import train
+
+SCALE = load_study("scale")
+MACHINE = {"micro_batch_size": 2, "compile": False, "device": "cpu", "checkpoint_interval": 3}
+
+
+def test_the_large_study_is_350_million_parameters_on_50_billion_tokens() -> None:
+    C, L, T, V = 1024, 24, 2048, 50_000
+    norm = {"none": 0, "layernorm": 2 * C, "rmsnorm": C}
+    for arm in SCALE.arms():
+        model = GPT(arm.config.model, V, None)
+        assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
+        blocks = L * (12 * C * C + 13 * C)
+        closed = V * C + T * C + blocks + 2 * C + norm[arm.variant]
+        assert count_parameters(model) == closed
+        assert closed == pytest.approx(350e6, rel=0.02)
+    training = SCALE.training
+    assert training.iterations * training.batch_size * T == pytest.approx(50e9, rel=1e-5)
+    assert training.warmup_iterations * training.batch_size * T == pytest.approx(375e6, rel=1e-3)
+    assert (training.schedule, training.precision) == ("warmup_cosine", "bf16")
+    assert len(list(SCALE.arms())) == 3
+
+
+def test_a_table_holds_the_sums_over_all_runs(tiny_study: Study) -> None:
+    text = estimate.table(tiny_study, price=2.0)
+    (none, layernorm) = estimate.runs(tiny_study, None)
+    model = tiny_study.arm("none").config.model
+    assert none.parameters + 2 * model.n_embd == layernorm.parameters
+    rows = {row[:40].strip(): row.split() for row in text.splitlines()}
+    assert rows["parameters"][-1] == f"{layernorm.parameters:,}"
+    tokens = 12 * 4 * 16
+    assert none.tokens == layernorm.tokens == tokens
+    flops = 2 * (none.flops + layernorm.flops)
+    assert text.count(f"{flops:.2e}") == 1
+    assert re.search(
+        r"^1 × .*, by 3 steps of 4 × 16, 2 layers +\S+ s +0\.00 h$", text, re.MULTILINE
+    )
+    assert "cost at 2 an hour" in text
+    assert re.search(r"H100, fp32: 35% of 67 TFLOP/s +0\.0 s +0\.00 h, 0\.00$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("affordable", "left"),
+    [
+        (1e30, (4, 24, 2048)),
+        (6e12, (1, 24, 2048)),
+        (1.3e12, (1, 3, 2048)),
+        (3e11, (1, 3, 512)),
+        (0, (1, 3, 128)),
+    ],
+)
+def test_what_is_measured_is_reduced_until_it_is_affordable(
+    affordable: float, left: tuple[int, int, int]
+) -> None:
+    config = SCALE.arm("none").config
+    run = estimate.Run(config, 50_000, 0, 0, 0)
+    model, sequences = estimate.reduced(run, 4, affordable)
+    assert (sequences, model.n_layer, model.block_size) == left
+    assert model.n_embd == config.model.n_embd
+
+
+def test_more_processes_share_the_passes_and_not_the_updates(
+    tiny: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock by which a pass takes 6 s and an update 1 s; 12 steps of one micro-batch of 4."""
+    (run,) = estimate.runs(Study.model_validate(TINY | {"name": "tiny", "seeds": [0]}), 65)
+    machine = estimate.prepare(tiny)
+    for processes, seconds in ((1, 12 * 6 + 12 * 1), (2, 12 * 6 / 2 + 12 * 1)):
+        clock = iter([t for step in range(3) for t in (9 * step, 9 * step + 6, 9 * step + 7)])
+        monkeypatch.setattr("time.perf_counter", lambda clock=clock: float(next(clock)))
+        assert estimate.measured_seconds(run, machine, processes)[0] == pytest.approx(seconds)
+
+
+def test_a_vocabulary_that_cannot_be_known_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert estimate.main(["scale"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_the_first_steps_of_the_large_study_run_in_two_processes(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    """At reduced width, depth, context and batch; against one process, bf16 rounds differently."""
+    config = SCALE.arm("layernorm").config
+    config = change(config, "model", n_layer=2, n_embd=32, n_head=2, block_size=32)
+    config = change(config, "training", iterations=6, batch_size=8, warmup_iterations=2)
+    config = change(config, "corpus", source="synthetic", fraction=0.02)
+    one, two = (
+        train(change(config, "machine", **MACHINE | {"processes": n}), corpus, 0, tmp_path / str(n))
+        for n in (1, 2)
+    )
+    assert two.batches == one.batches
+    torch.testing.assert_close(
+        torch.tensor(two.trace["loss"]), torch.tensor(one.trace["loss"]), rtol=1e-3, atol=0
+    )
