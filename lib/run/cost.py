@@ -56,8 +56,8 @@ def peak_flops(device_name: str, precision: str, device: torch.device) -> float:
 
 def memory(config: RunConfig, vocab_size: int, parameters: int, sequences: int) -> dict[str, float]:
     """Bytes on each device at the peak of a step, with so many sequences per backward pass: weights
-    (those in use also in half precision), gradients, AdamW's two moments, and activations. Every process
-    holds all parameters.
+    (those in use also in half precision), gradients, AdamW's two moments, and activations. Every
+    process holds all parameters.
 
     Activations per token, with C features, H heads, an MLP m times as wide, V symbols and b bytes
     per number (4, or 2 where products are taken in half precision): a block keeps 8 C of inputs of
