@@ -15,7 +15,13 @@ from tests.conftest import TINY, change
 from tests.run.samples import train
 
 SCALE = load_study("scale")
-MACHINE = {"micro_batch_size": 2, "compile": False, "device": "cpu", "checkpoint_interval": 3}
+MACHINE = {
+    "processes": 1,
+    "micro_batch_size": 2,
+    "compile": False,
+    "device": "cpu",
+    "checkpoint_interval": 3,
+}
 
 
 def test_the_large_study_is_350_million_parameters_on_50_billion_tokens() -> None:
@@ -97,13 +103,12 @@ def test_the_first_steps_of_the_large_study_run_in_two_processes(
     corpus: Corpus, tmp_path: Path
 ) -> None:
     """At reduced width, depth, context and batch; against one process, bf16 rounds differently."""
-    config = SCALE.arm("layernorm").config
+    config = change(SCALE.arm("layernorm").config, "machine", **MACHINE)
     config = change(config, "model", n_layer=2, n_embd=32, n_head=2, block_size=32)
     config = change(config, "training", iterations=6, batch_size=8, warmup_iterations=2)
     config = change(config, "corpus", source="synthetic", fraction=0.02)
     one, two = (
-        train(change(config, "machine", **MACHINE | {"processes": n}), corpus, 0, tmp_path / str(n))
-        for n in (1, 2)
+        train(change(config, "machine", processes=n), corpus, 0, tmp_path / str(n)) for n in (1, 2)
     )
     assert two.batches == one.batches
     torch.testing.assert_close(
