@@ -25,6 +25,7 @@ from lib.publish.archive import (
     root_hash,
     verdict_file,
 )
+from lib.publish.beginnings import wrong_beginnings
 from lib.publish.paper import convert, filled_in, with_answers
 from lib.publish.plans import FILE, has_history, plan_accounts
 from lib.publish.recomputed import place, wrong_measures
@@ -105,6 +106,7 @@ def _by_present_rules(study: str, redraw: bool) -> Iterator[Iterator[str]]:
     yield _changed_study(study)
     yield _changed_plan(study)
     yield evidence.wrong_code(study, runs)
+    yield wrong_beginnings(study, runs)
     yield evidence.other_analysis(study)
     yield evidence.other_figures(study)
     if redraw:

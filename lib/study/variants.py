@@ -44,10 +44,13 @@ VARIANTS = {
     "grad_shrink": Variant(
         "grad_shrink", "#E69F00", (8, 2), "P", "unchanged, with a tenth of the gradient"
     ),
+    "rescued": Variant(
+        "rescued", "#56B4E9", (1, 1), "X", "LayerNorm, and every branch as many times as strong"
+    ),
 }  # fmt: skip
 """Name → variant; the baseline first."""
 
-_SPARE_MARKERS: list[Marker] = ["X", "*", "h", "p", "<", ">", "d", (4, 1, 45), (6, 1, 0), (3, 1, 0)]
+_SPARE_MARKERS: list[Marker] = ["*", "h", "p", "<", ">", "d", (4, 1, 45), (6, 1, 0), (3, 1, 0)]
 
 
 def variant(name: str) -> Variant:

@@ -680,6 +680,18 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
     "initial weights of a run": (
         lambda f: f.in_run(put("0" * 64, "initial_weights")), "has initial_weights"
     ),
+    "initial weights of a seed": (
+        lambda f: [
+            f.in_run(put("0" * 64, "initial_weights"), arm) for arm in ("none", "layernorm")
+        ],
+        "none seed 0: initial_weights are not those of its seed",
+    ),
+    "batches of all": (
+        lambda f: f.in_every_run(put("0" * 64, "batches")), "batches are not those of its seed"
+    ),
+    "losses of the text": (
+        lambda f: f.in_every_run(scaled("references", "bigram_loss")), "and the text's is"
+    ),
     "batches of a run": (lambda f: f.in_run(put("0" * 64, "batches")), "has batches"),
     "final weights in the results": (
         lambda f: f.in_results(put("0" * 64, "final_weights")), "is not its notebook's"

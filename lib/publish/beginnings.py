@@ -1,0 +1,69 @@
+"""Whether runs began as their seed and parameters say: initial weights, batches, and the text.
+
+What decides these is little work, so it is done again by the code that each run was trained with,
+where torch and the text are at hand. A seed under another's name is found so without training.
+"""
+
+import importlib.util
+from collections.abc import Iterator
+
+from lib.publish import replay
+from lib.publish.recomputed import Run, close
+
+_BEGIN = """
+import hashlib, json, sys
+from lib.data.corpus import CorpusError, load_corpus, sample_batch
+from lib.data.references import references
+from lib.run.machine import random_stream
+from lib.run.model import GPT, count_parameters
+from lib.run.training import weights_digest
+from lib.study.config import load_study
+from lib.study.paths import run_folder
+study, found = load_study(sys.argv[1]), []
+for arm in study.arms():
+    try:
+        corpus = load_corpus(arm.config.corpus)
+    except CorpusError:
+        continue
+    size = arm.config.model.block_size
+    text = {"references": references(corpus, size), "corpus_sha256": corpus.sha256}
+    for seed in study.seeds:
+        path = run_folder(study.name, arm.id, seed) / "result.json"
+        if not path.is_file():
+            continue
+        model = GPT(arm.config.model, corpus.vocab_size, random_stream(seed, "weights"))
+        stream, batches = random_stream(seed, "batches"), ""
+        for _ in range(json.loads(path.read_text())["steps"]):
+            x, _ = sample_batch(corpus.train, arm.config.training.batch_size, size, stream)
+            batches = hashlib.sha256(batches.encode() + x.numpy().tobytes()).hexdigest()
+        found.append(text | {"arm": arm.id, "seed": seed, "batches": batches,
+            "initial_weights": weights_digest(model), "parameters": count_parameters(model)})
+print(json.dumps(found))
+"""
+
+
+def wrong_beginnings(study: str, runs: list[Run]) -> Iterator[str]:
+    """Name every run whose initial weights, batches, number of parameters, text, or losses of the
+    text are not those of its seed and parameters."""
+    if importlib.util.find_spec("torch") is None:
+        return
+    of = {(run["arm"], run["seed"]): run for run in runs}
+    begun: dict[str | None, Run] = {}  # one run for each commit that trained some
+    for run in runs:
+        begun.setdefault(replay.committed(run["provenance"]["trained"]), run)
+    for commit, first in begun.items():
+        for found in replay.asked(study, first["provenance"]["trained"], _BEGIN):
+            run = of[found.pop("arm"), found.pop("seed")]
+            if replay.committed(run["provenance"]["trained"]) != commit:
+                continue
+            stated = run["references"]
+            for name, value in found.pop("references").items():
+                if not close(stated.get(name, 0.0), value):
+                    yield f"{_named(run)}: {name} is {stated.get(name)}, and the text's is {value}"
+            for name, value in found.items():
+                if run[name] != value:
+                    yield f"{_named(run)}: {name} are not those of its seed and parameters"
+
+
+def _named(run: Run) -> str:
+    return f"run {run['arm']} seed {run['seed']}"
