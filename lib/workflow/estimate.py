@@ -54,7 +54,9 @@ def runs(study: Study, vocabulary: int | None) -> list[Run]:
     result = []
     for arm in study.arms():
         config = arm.config
-        vocab_size = vocabulary or load_corpus(config.corpus).vocab_size
+        learned = config.corpus.tokenizer.removeprefix("bpe-")
+        size = vocabulary or (int(learned) if learned.isdecimal() else None)
+        vocab_size = size or load_corpus(config.corpus).vocab_size
         parameters = count_parameters(GPT(config.model, vocab_size, None))
         training = config.training
         tokens = training.iterations * training.batch_size * config.model.block_size

@@ -34,6 +34,7 @@ def test_the_large_study_is_350_million_parameters_on_50_billion_tokens() -> Non
         closed = V * C + T * C + blocks + 2 * C + norm[arm.variant]
         assert count_parameters(model) == closed
         assert closed == pytest.approx(350e6, rel=0.02)
+    assert {run.vocab_size for run in estimate.runs(SCALE, None)} == {V}
     training = SCALE.training
     assert training.iterations * training.batch_size * T == pytest.approx(50e9, rel=1e-5)
     assert training.warmup_iterations * training.batch_size * T == pytest.approx(375e6, rel=1e-3)
@@ -91,8 +92,12 @@ def test_more_processes_share_the_passes_and_not_the_updates(
         assert estimate.measured_seconds(run, machine, processes)[0] == pytest.approx(seconds)
 
 
-def test_a_vocabulary_that_cannot_be_known_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    assert estimate.main(["scale"]) == 2
+def test_a_vocabulary_that_cannot_be_known_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "missing.yaml"
+    missing.write_text("name: missing\nseeds: [0]\ncorpus: no/such/text\n", "utf-8")
+    assert estimate.main([str(missing)]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert error.count("\n") == 1
@@ -106,7 +111,7 @@ def test_the_first_steps_of_the_large_study_run_in_two_processes(
     config = change(SCALE.arm("layernorm").config, "machine", **MACHINE)
     config = change(config, "model", n_layer=2, n_embd=32, n_head=2, block_size=32)
     config = change(config, "training", iterations=6, batch_size=8, warmup_iterations=2)
-    config = change(config, "corpus", source="synthetic", fraction=0.02)
+    config = change(config, "corpus", source="synthetic", fraction=0.02, tokenizer="characters")
     one, two = (
         train(change(config, "machine", processes=n), corpus, 0, tmp_path / str(n)) for n in (1, 2)
     )
