@@ -5,7 +5,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 
 usage() {
   cat <<'TEXT'
-./run_all.sh [params/NAME.yaml …] [--jobs N] [any Snakemake flag]
+./run_all.sh [params/NAME.yaml …] [--jobs N] [--stop-after HOURS] [any Snakemake flag]
     Set up, run the studies named (default: params/final.yaml), analyse, draw, archive.
     A rerun continues what was stopped and redoes nothing that is done.
 ./run_all.sh test [--fast | --all] [any pytest flag]
@@ -21,7 +21,7 @@ usage() {
 ./run_all.sh --help                    This text.
 
 Studies and flags come in any order. --jobs is the number of runs side by side (default: one per
-GPU, else one per core). Useful Snakemake flags: -n (only tell what would run), --profile
+core; on GPUs as many as cores and memory allow, or --runs-per-gpu N each). Useful Snakemake flags: -n (only tell what would run), --profile
 params/slurm (a cluster); --snakemake-help lists them all. Ctrl-C stops everything; a plain rerun continues.
 Without an active environment, one is made in .venv.
 TEXT

@@ -13,7 +13,7 @@ import pandas as pd
 from lib.publish.archive import record_folder
 from lib.study.fields import digest
 from lib.study.raw import RAW, measures_of, raw_file, read_raw
-from lib.study.record import sha256
+from lib.study.record import finite, sha256
 
 Run = dict[str, Any]
 """A `RunResult` as JSON."""
@@ -38,10 +38,10 @@ def wrong_measures(study: str, run: Run) -> Iterator[str]:
     trace, curve, windows, items = (raw[name] for name in ("trace", "curve", "windows", "items"))
     found = measures_of(raw)
     for name, value in found.items():
-        stated = run["measures"].get(name)
+        stated, value = run["measures"].get(name), finite(value)
         if stated is None and name == "bits_per_character":  # made before it was measured
             continue
-        if stated is None or not close(stated, value):
+        if stated != value and (stated is None or value is None or not close(stated, value)):
             yield f"{name} is {stated}, and {value} by its raw files"
     training = float(trace["seconds"].sum())
     derived = {

@@ -32,7 +32,7 @@ from lib.study.fields import RunConfig
 from lib.study.paths import run_folder
 from lib.study.provenance import Origin
 from lib.study.raw import RAW, measures_of, single, window_table, write_raw
-from lib.study.record import RunResult, records, sha256, write_json
+from lib.study.record import RunResult, finite, records, sha256, write_json
 
 
 @dataclass
@@ -69,6 +69,8 @@ def measure(
     result = Measurement()
     trace, curve = single(trained.trace), single(trained.curve)
     result.raw |= {"trace": trace, "curve": curve}
+    if "skipped" in trace:
+        result.notes.append(f"fp16 overflowed: {trace['skipped'].sum()} updates were skipped")
     result.seconds["training"] = float(trace["seconds"].sum())
     result.seconds["snapshots"] = float(curve["seconds"].sum())
     tokens_per_second = float(trace["tokens"].iloc[-1]) / result.seconds["training"]
@@ -176,7 +178,7 @@ def write_result(
         initial_weights=trained.initial_weights,
         batches=trained.batches,
         final_weights=weights_digest(trained.model),
-        measures=measured.measures,
+        measures=finite(measured.measures),
         tables={name: records(table) for name, table in measured.tables.items()},
         references=references(corpus, arm.config.model.block_size),
         throughput=measured.throughput,

@@ -23,7 +23,8 @@ class Trained:
     trace: pd.DataFrame
     """One row per step: step (1 …), loss (nats, before that update), learning_rate, grad_norm (L2
     over all parameters, before clipping), tokens (so far), second_moment_mean and
-    second_moment_max (AdamW's v over all parameters), seconds (of that step alone)."""
+    second_moment_max (AdamW's v over all parameters), seconds (of that step alone); with fp16 also
+    skipped (whether the update overflowed, and then there is no grad_norm)."""
     curve: pd.DataFrame
     """One row per evaluation: step (0 = untrained), what `lib.run.diagnostics.snapshot` and
     `second_moments` say, gradient_cosine (between two fixed sets of dev windows), and seconds."""

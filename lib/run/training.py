@@ -39,6 +39,9 @@ from lib.study.fields import RunConfig, TrainingConfig
 from lib.study.provenance import Provenance
 from lib.study.record import write_json
 
+OVERFLOWS = 20
+"""So many updates in a row that fp16 skips, each at half the scale of the one before, are a
+divergence."""
 Report = Callable[[int, str], None]
 """Called after every step with the step and, at an evaluation, a line of text (else "")."""
 
@@ -162,8 +165,8 @@ class Run:
         self.scaler.unscale_(self.optimizer)
         parameters = list(self.model.parameters())
         norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
-        # With fp16 the scaler skips an overflowing update and lowers its scale: no divergence.
-        finite = math.isfinite(loss) and (self.scaler.is_enabled() or bool(norm.isfinite()))
+        skipped = not norm.isfinite() and self._may_skip()
+        finite = math.isfinite(loss) and (bool(norm.isfinite()) or skipped)
         self.step += 1
         if finite:
             if training.gradient_clip is not None:
@@ -175,10 +178,19 @@ class Run:
         self.optimizer.zero_grad(set_to_none=True)
         tokens = self.step * training.batch_size * self.config.model.block_size
         self.trace.append(
-            {"step": self.step, "loss": loss, "learning_rate": rate, "grad_norm": float(norm)}
+            {"step": self.step, "loss": loss, "learning_rate": rate}
+            | {"grad_norm": math.nan if skipped else float(norm)}
             | {"tokens": tokens, **self._second_moments()}
             | {"seconds": time.perf_counter() - start}
+            | ({"skipped": skipped} if self.scaler.is_enabled() else {})
         )
+
+    def _may_skip(self) -> bool:
+        """With fp16 the scaler skips an update that overflows, and lowers its scale. That is no
+        divergence, unless it goes on."""
+        former = self.trace[1 - OVERFLOWS :]
+        persistent = len(former) == OVERFLOWS - 1 and all(row.get("skipped") for row in former)
+        return self.scaler.is_enabled() and not persistent
 
     def _next_batch(self) -> tuple[Tensor, Tensor]:
         """Draw inputs and targets, both (B, T), and chain their hash."""

@@ -100,7 +100,7 @@ def measures_of(raw: Mapping[str, pd.DataFrame]) -> dict[str, float]:
         return {}
     of = {name: bins[bins["binning"] == name] for name in BINNINGS}
     dev, test = windows[~windows["test"]], windows[windows["test"]]
-    gradients = trace["grad_norm"]
+    gradients = trace["grad_norm"].dropna()  # NaN: an update that fp16 skipped
     measures = {
         "loss": mean(windows["nll"], windows["n"]),
         "loss_test": mean(test["nll"], test["n"]),
@@ -112,7 +112,7 @@ def measures_of(raw: Mapping[str, pd.DataFrame]) -> dict[str, float]:
         "accuracy_test": mean(test["correct"], test["n"]),
         "embedding_norm": mean(windows["embedding_norm"], windows["n"]),
         "severity": largest_rise(trace["loss"]),
-        "grad_norm": float(gradients.iloc[-1]),
+        "grad_norm": float(gradients.iloc[-1]) if len(gradients) else math.nan,
         "grad_norm_last_tenth": float(gradients[-max(1, len(gradients) // 10) :].mean()),
         "ece": expected_calibration_error(of["equal_mass"]),
         "ece_equal_width": expected_calibration_error(of["equal_width"]),

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any, Literal
@@ -80,7 +81,16 @@ def attested(result: dict[str, Any]) -> dict[str, Any]:
 def records(table: pd.DataFrame) -> list[dict[Any, Any]]:
     """Write a table as JSON-ready rows; NaN, which JSON lacks, becomes None."""
     rows = table.to_dict("records")
-    return [{key: None if pd.isna(v) else v for key, v in row.items()} for row in rows]
+    return [{key: None if pd.isna(v) else finite(v) for key, v in row.items()} for row in rows]
+
+
+def finite(value: Any) -> Any:
+    """Replace the numbers that JSON lacks, NaN and the infinities, by None, at any depth."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def sha256(path: Path) -> str:
@@ -89,10 +99,11 @@ def sha256(path: Path) -> str:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a JSON file atomically: it is either whole or not there."""
+    """Write a JSON file atomically: it is either whole or not there. Numbers that JSON lacks are
+    written as null."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", "utf-8")
+    partial.write_text(json.dumps(finite(content), indent=1, allow_nan=False) + "\n", "utf-8")
     partial.replace(path)
 
 

@@ -4,17 +4,20 @@ All flags are Snakemake's own; its parser knows them.
 """
 
 import argparse
+import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from lib.study.errors import unknown
 from lib.study.paths import PARAMS
 
-COMMANDS = ("test", "verify", "paper", "record", "freeze", "estimate")
+COMMANDS = ("test", "verify", "analyse", "paper", "record", "freeze", "import", "wheels")
 """What `./run_all.sh` does beside running studies."""
 _OURS = {"snakefile", "directory", "config", "configfile", "replace_workflow_config", "touch"}
 """Options that are not for users of a sweep, by their names in Snakemake's parser."""
+_BESIDE = {"stop_after": float, "runs_per_gpu": int}
+"""Options that Snakemake does not have."""
 _TELLING = {
     *("dryrun", "summary", "detailed_summary", "dag", "rulegraph", "filegraph", "d3dag", "lint"),
     *("list_rules", "list_target_rules", "list_changes", "list_input_changes", "list_untracked"),
@@ -36,6 +39,9 @@ class Command:
     flags: list[str]
     options: set[str]
     """What the flags set, by the names in Snakemake's parser."""
+    stop_after: float | None = None
+    """Hours after which the sweep ends."""
+    runs_per_gpu: int | None = None
 
     @property
     def tells(self) -> bool:
@@ -50,6 +56,8 @@ def parse(words: list[str]) -> Command:
 
     parser = get_argument_parser()
     parser.error = _refuse
+    for name, kind in _BESIDE.items():
+        parser.add_argument("--" + name.replace("_", "-"), type=kind)
     known = sorted(path.stem for path in PARAMS.glob("*.yaml"))
     studies: list[str] = []
     flags: list[list[str]] = []
@@ -62,13 +70,16 @@ def parse(words: list[str]) -> Command:
             flags[-1].append(word)
         elif word != "--":
             raise UsageError(f"study: {unknown(word, [*known, *COMMANDS])}")
-    options: set[str] = set()
+    options: dict[str, Any] = {}
+    for_snakemake: list[str] = []
     for flag, *values in flags:
         given, further = _given(parser, flag, values)
         if further:
             raise UsageError(f"study: {unknown(further[0], [*known, *COMMANDS])}")
         options |= given
-    return Command(studies, [word for flag in flags for word in flag], options)
+        for_snakemake += [] if given.keys() & _BESIDE else [flag, *values]
+    beside = {name: options.pop(name) for name in _BESIDE if name in options}
+    return Command(studies, for_snakemake, set(options), **beside)
 
 
 def _is_study(word: str, known: list[str]) -> bool:
@@ -83,7 +94,7 @@ def _takes_a_name(parser: argparse.ArgumentParser, flag: str) -> bool:
 
 def _given(
     parser: argparse.ArgumentParser, flag: str, values: list[str]
-) -> tuple[set[str], list[str]]:
+) -> tuple[dict[str, Any], list[str]]:
     """Return what one flag sets, and those of the words after it that are no values of it."""
     text = " ".join([flag, *values])
     try:
@@ -95,15 +106,18 @@ def _given(
         hint = unknown(flag.partition("=")[0], list(parser._option_string_actions))
         hint = hint if "did you mean" in hint else hint.partition(";")[0]
         raise UsageError(f"flag {hint} (./run_all.sh --snakemake-help lists all)")
-    if any(count is not None and count < 1 for count in (parsed.jobs, parsed.cores)):
+    counts = (parsed.jobs, parsed.cores, parsed.runs_per_gpu)
+    if any(count is not None and count < 1 for count in counts):
         raise UsageError(f"flag {text}: give a number of 1 or more")
+    if parsed.stop_after is not None and not 0 < parsed.stop_after < math.inf:
+        raise UsageError(f"flag {text}: give a number of hours above 0")
     nothing = vars(parser.parse_args([]))
-    options = {name for name, value in vars(parsed).items() if value != nothing[name]}
-    if options & _OURS:
+    options = {name: value for name, value in vars(parsed).items() if value != nothing[name]}
+    if options.keys() & _OURS:
         raise UsageError(f"flag {flag}: run_all.sh sees to that itself; leave it out")
     if parsed.profile and not Path(parsed.profile).is_dir():
         raise UsageError(f"flag {text}: there is no such folder; params/slurm is one")
-    return options - {"targets"}, parsed.targets or []
+    return options, options.pop("targets", [])
 
 
 def _refuse(message: str) -> NoReturn:

@@ -6,31 +6,28 @@ leaves a notebook whose cells all read `completed`, and a misspelt parameter onl
 """
 
 import argparse
-import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import papermill
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from traitlets.config import Config
 
 from lib.run import lifeline
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, explain_os, unknown
-from lib.study.paths import NOTEBOOKS, ROOT, RUNS, executed_notebook, result_file, shown
+from lib.study.paths import NOTEBOOKS, ROOT, executed_notebook, result_file, shown
 from lib.study.provenance import git_state
 from lib.study.standing import load_plan
+from lib.workflow.gpus import gpus
 from lib.workflow.slim import COMPACT, slim
 from lib.workflow.sockets import socket_folder
 
 START_ATTEMPTS = 3
-GPUS = "STUDY_GPUS"
-"""Environment variable that lists the GPUs a sweep may use, e.g. `0,1`."""
 
 
 class ExecutionError(RuntimeError):
@@ -88,30 +85,6 @@ def _environment(study: Study, devices: str | None) -> dict[str, str]:
     variables = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     environment = dict.fromkeys(variables, threads) | {"STUDY_HEADLESS": "1", **HUGE_PAGES}
     return environment if devices is None else environment | {"CUDA_VISIBLE_DEVICES": devices}
-
-
-@contextlib.contextmanager
-def gpus(processes: int | None) -> Iterator[str | None]:
-    """Hold as many of the GPUs listed in `STUDY_GPUS` as a run has processes (None: all), none of
-    which another job holds; give their names, as `0,1`. Without a list, None."""
-    listed = [device for device in os.environ.get(GPUS, "").split(",") if device]
-    if not listed:
-        yield None
-        return
-    RUNS.mkdir(parents=True, exist_ok=True)
-    wanted = min(processes or len(listed), len(listed))
-    while True:
-        with contextlib.ExitStack() as locks:
-            held: list[str] = []
-            for device in listed:
-                if len(held) < wanted:
-                    with contextlib.suppress(Timeout):
-                        locks.enter_context(FileLock(RUNS / f".gpu-{device}.lock", timeout=0))
-                        held.append(device)
-            if len(held) == wanted:
-                yield ",".join(held)
-                return
-        time.sleep(0.2)
 
 
 def _run_papermill(source: Path, output: Path, parameters: dict[str, Any]) -> str | None:

@@ -6,6 +6,7 @@ Snakemake runs in a process of its own, where the Snakefile attaches a `Recorder
 import contextlib
 import json
 import logging
+import math
 import subprocess
 import sys
 import time
@@ -40,17 +41,28 @@ class Recorder(logging.Handler):
             partial.replace(self.file)
 
 
-def follow(sweep: "subprocess.Popen[bytes]", file: Path) -> list[Path]:
-    """Show on one line how far a sweep is, until it ends; return the logs of jobs that failed."""
+LAST = 0.05
+"""The last part of a sweep's time, in which no more jobs start and those that run may end."""
+
+
+def follow(
+    sweep: "subprocess.Popen[bytes]", file: Path, hours: float | None = None
+) -> tuple[list[Path], bool]:
+    """Show on one line how far a sweep is, until it or its time ends; return the logs of jobs that
+    failed, and whether it was stopped. What then still runs continues from its last checkpoint."""
     start, told, progress = time.monotonic(), "", START
+    limit, closing = (hours or math.inf) * 3600, False
     while True:
         ended = sweep.poll() is not None  # asked first: what is read then is the last word
         with contextlib.suppress(FileNotFoundError):
             progress = json.loads(file.read_text("utf-8"))
         done, total, elapsed = progress["done"], progress["total"], time.monotonic() - start
         steps = f"{done}/{total} steps done"
-        if ended:
+        if ended or elapsed > limit:
             break
+        if elapsed > (1 - LAST) * limit and not closing:
+            closing = True
+            sweep.terminate()  # on which Snakemake starts nothing more
         line = f"{steps}, no estimate yet" if total else "looking for what is not done"
         if done:
             line = f"{steps}, about {_clock(elapsed / done * (total - done))} left"
@@ -65,7 +77,9 @@ def follow(sweep: "subprocess.Popen[bytes]", file: Path) -> list[Path]:
     if not total and not sweep.returncode:
         line = "Nothing to do: everything is up to date."
     print(f"\r{line}\033[K" if sys.stdout.isatty() else line)
-    return [Path(log) for log in dict.fromkeys(progress["failed"])]
+    return [Path(log) for log in dict.fromkeys(progress["failed"])], closing and bool(
+        sweep.returncode or not ended
+    )
 
 
 def _clock(seconds: float) -> str:

@@ -27,12 +27,15 @@ from lib.study.record import RunResult, status_of
 from lib.study.standing import load_plan, standing
 from lib.workflow import sockets
 from lib.workflow.command import Command, UsageError, parse
+from lib.workflow.gpus import GPUS, gpu_names, runs_per_gpu
 from lib.workflow.progress import follow
 
 DEFAULT, EMBEDDED = "final", "final-embedded"
 """The study that is run when none is named, and the one in its place where its text is missing."""
 STOPPED = 130
 """The status of a sweep that was interrupted, as shells say it."""
+TIME_UP = 3
+"""The status of a sweep that ended with the time it was given."""
 PATIENCE = 5.0
 """Seconds to wait for an earlier sweep that is ending."""
 FULL = 10**6
@@ -137,10 +140,10 @@ def only_sweep() -> Iterator[IO[bytes]]:
 
 def run(studies: list[Study], command: Command, log: IO[bytes]) -> int:
     """Call Snakemake over all studies, then print what came of each."""
-    from lib.workflow.execution import GPUS
-
     gpus, progress_file, flags = gpu_names(), RUNS / ".progress.json", command.flags
-    # How many at once: what the user or a cluster's profile says, else one per GPU or core.
+    if gpus:  # each once, then each once more
+        gpus *= command.runs_per_gpu or runs_per_gpu(len(gpus))
+    # How many at once: what the user or a cluster's profile says, else as many as the GPUs take.
     if not {"jobs", "cores", "profile"} & command.options:
         flags = ["--jobs", str(len(gpus) or os.cpu_count() or 1), *flags]
     call = [sys.executable, "-m", "snakemake", "-s", str(NOTEBOOKS / "Snakefile")]
@@ -155,18 +158,21 @@ def run(studies: list[Study], command: Command, log: IO[bytes]) -> int:
 
     progress_file.unlink(missing_ok=True)
     with lifeline.start(call, environment, log) as snakemake:
-        failed = follow(snakemake, progress_file)
+        failed, stopped = follow(snakemake, progress_file, command.stop_after)
     if not RUNS.is_dir() or not Path(log.name).is_file():
         raise SweepError(f"{shown(RUNS)}/ was deleted while its studies ran; a rerun begins anew")
-    if not snakemake.returncode:
+    if not stopped and not snakemake.returncode:
         for study in studies:
             summarise(study)
         for name in ("paper", "record"):
             if (said := RUNS / f"{name}.txt").is_file():
                 print(said.read_text("utf-8"), end="")
         return 0
-    _report(failed, Path(log.name))
-    return snakemake.returncode
+    if not stopped or failed:
+        _report(failed, Path(log.name))
+    if stopped:
+        print(f"stopped after {command.stop_after:g} hours, as asked; a plain rerun continues")
+    return TIME_UP if stopped else snakemake.returncode
 
 
 def _report(failed: list[Path], log: Path) -> None:
@@ -181,17 +187,6 @@ def _report(failed: list[Path], log: Path) -> None:
         print(f"error: Snakemake stopped with {reason(log)}", file=sys.stderr)
     print(f"Not everything ran; a rerun tries again. Log: {shown(log)}", file=sys.stderr)
     build_record([])  # it shows what failed
-
-
-def gpu_names() -> list[str]:
-    """Name the GPUs that jobs may use, one each: those visible, or all that the driver lists."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return [name for name in visible.split(",") if name.strip()]
-    if shutil.which("nvidia-smi") is None:
-        return []
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
-    return [str(i) for i in range(sum(line.startswith("GPU ") for line in listed.splitlines()))]
 
 
 def summarise(study: Study) -> None:

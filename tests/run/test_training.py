@@ -1,4 +1,5 @@
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -205,6 +206,32 @@ def test_lower_precisions_train_close_to_fp32(
     np.testing.assert_allclose(lower.trace["loss"], undisturbed.trace["loss"], rtol=0.02)
     assert lower.trace["loss"].tolist() != undisturbed.trace["loss"].tolist()
     assert lower.model.transformer.wte.weight.dtype == torch.float32
+
+
+@pytest.mark.parametrize(("scale", "diverged_at"), [(2.0**30, None), (2.0**60, 20)])
+def test_updates_that_fp16_skips_are_counted_and_twenty_in_a_row_are_a_divergence(
+    scale: float,
+    diverged_at: int | None,
+    tiny: RunConfig,
+    corpus: Corpus,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scaler = partial(torch.amp.GradScaler, init_scale=scale)
+    monkeypatch.setattr(torch.amp, "GradScaler", scaler)
+    half = change(tiny, "training", precision="fp16", iterations=24)
+    trained = train(half, corpus, 0, tmp_path / "run")
+    trace, skipped = trained.trace, int(trained.trace["skipped"].sum())
+    assert trained.diverged_at == diverged_at
+    if diverged_at is None:
+        assert 0 < skipped < 20
+        assert trace["skipped"][:skipped].all()  # the scale halves until it fits
+        assert trace["grad_norm"].isna().tolist() == trace["skipped"].tolist()
+        assert trace["grad_norm"][skipped:].max() < 100  # and is taken out again
+    else:
+        assert (len(trace), skipped) == (20, 19)
+    assert (trace["second_moment_max"] == 0).sum() == skipped + (diverged_at is not None)
+    assert np.isfinite(trace["loss"]).all()
 
 
 def test_constant_schedule_is_constant() -> None:

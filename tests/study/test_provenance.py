@@ -1,12 +1,15 @@
 """Provenance is read alike from results of every format, and said in words."""
 
 import json
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lib.study import provenance
 from lib.study.paths import ROOT
-from lib.study.provenance import history, trained_with
+from lib.study.provenance import git_state, history, trained_with
 
 RESULTS = sorted((ROOT / "papers/embedding-norm/results").glob("*[a-z].json"))
 MACHINE = {"device": "cpu", "device_name": "a processor", "threads": 1}
@@ -66,3 +69,22 @@ def test_recorded_results_are_readable(path: Any) -> None:
 )
 def test_history_says_when_and_by_what(provenance: dict[str, Any], sentence: str) -> None:
     assert history(provenance) == sentence
+
+
+def test_in_a_packed_tree_a_file_names_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = subprocess.run(
+        ["git", "archive", "HEAD", "lib/VERSION"], cwd=ROOT, capture_output=True, check=True
+    )
+    subprocess.run(["tar", "-x", "-C", str(tmp_path)], input=archive.stdout, check=True)
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    git_state.cache_clear()
+    packed = git_state()
+    (tmp_path / "lib" / "VERSION").write_bytes((ROOT / "lib" / "VERSION").read_bytes())
+    git_state.cache_clear()
+    neither = git_state()
+    git_state.cache_clear()
+    assert packed == {"commit": head.stdout.strip(), "clean": True}
+    assert neither == {"commit": None, "clean": None}

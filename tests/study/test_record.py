@@ -1,9 +1,13 @@
 """What a notebook shows of a result, and what it keeps."""
 
 import json
+import math
+from pathlib import Path
+
+import pandas as pd
 
 from lib.study.config import Study
-from lib.study.record import attested
+from lib.study.record import attested, records, write_json
 from tests.samples import sample_runs
 
 
@@ -19,3 +23,12 @@ def test_a_notebook_keeps_the_measures_and_a_hash_that_any_change_changes(
     for name in written:
         changed = written | {name: "another"}
         assert attested(changed)["sha256"] != attested(written)["sha256"]
+
+
+def test_numbers_that_json_lacks_are_written_as_null(tmp_path: Path) -> None:
+    numbers = {"a": [math.nan, (1.5, -math.inf)], "b": {"c": math.inf}, "d": "nan", "e": 3}
+    write_json(tmp_path / "n.json", numbers)
+    written = json.loads((tmp_path / "n.json").read_text("utf-8"))
+    assert written == {"a": [None, [1.5, None]], "b": {"c": None}, "d": "nan", "e": 3}
+    table = pd.DataFrame({"loss": [1.0, math.inf, math.nan]})
+    assert records(table) == [{"loss": 1.0}, {"loss": None}, {"loss": None}]

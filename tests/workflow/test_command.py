@@ -18,6 +18,7 @@ from lib.workflow.command import UsageError, parse
         ("-- smoke", ["smoke"], []),
         ("--profile params/slurm smoke", ["smoke"], ["--profile", "params/slurm"]),
         ("--report smoke.html", [], ["--report", "smoke.html"]),
+        ("--stop-after 11.5 smoke --runs-per-gpu=2 -j2", ["smoke"], ["-j2"]),
         ("--cores all --jobs unlimited", [], ["--cores", "all", "--jobs", "unlimited"]),
     ],
 )
@@ -34,6 +35,10 @@ def test_studies_and_flags_come_in_any_order(
         ("--jobs 0", "flag --jobs 0: give a number of 1 or more"),
         ("--jobs=-3", "flag --jobs=-3: give a number of 1 or more"),
         ("-c 0", "flag -c 0: give a number of 1 or more"),
+        ("--runs-per-gpu 0", "flag --runs-per-gpu 0: give a number of 1 or more"),
+        ("--stop-after 0", "flag --stop-after 0: give a number of hours above 0"),
+        ("--stop-after nan", "flag --stop-after nan: give a number of hours above 0"),
+        ("--stop-after soon", "flag --stop-after soon: invalid float value: 'soon'"),
         ("--jobs", "flag --jobs: expected one argument"),
         ("--jobs params/smoke.yaml", "flag --jobs: expected one argument"),
         ("--jobs x smoke", "flag --jobs x: must be integer"),
@@ -73,3 +78,10 @@ def test_a_command_line_that_cannot_be_followed_is_refused_in_one_line(
 def test_what_only_tells_is_known(words: str) -> None:
     assert parse(words.split()).tells
     assert not parse(["--jobs", "2"]).tells
+
+
+def test_the_time_given_is_not_for_snakemake() -> None:
+    command = parse(["--stop-after", "11.5", "smoke", "--runs-per-gpu=2", "-n"])
+    assert (command.stop_after, command.runs_per_gpu) == (11.5, 2)
+    assert (command.flags, command.tells) == (["-n"], True)
+    assert not {"stop_after", "runs_per_gpu"} & command.options

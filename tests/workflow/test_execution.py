@@ -1,5 +1,4 @@
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from lib.study.config import Study
 from lib.study.errors import ConfigError
 from lib.study.record import status_of
 from lib.workflow import execution
-from lib.workflow.execution import ExecutionError, execute, gpus, main
+from lib.workflow.execution import ExecutionError, execute, main
 
 WRITE = "from pathlib import Path; Path(result).write_text('{}')"
 
@@ -179,46 +178,6 @@ def test_the_kernel_gets_pinned_threads_and_no_progress_bars(
         "open(result, 'w').write(json.dumps(values))",
     )
     assert execute("probe", tiny_study).read_text() == '["1", "1", "1"]'
-
-
-def test_each_job_holds_a_gpu_of_its_own_and_the_next_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(execution, "RUNS", tmp_path)
-    monkeypatch.setenv(execution.GPUS, "0,3")
-    third: list[str | None] = []
-
-    def take() -> None:
-        with gpus(1) as device:
-            third.append(device)
-
-    waiting = threading.Thread(target=take)
-    with gpus(1) as first:
-        with gpus(1) as second:
-            assert {first, second} == {"0", "3"}
-            waiting.start()
-            waiting.join(timeout=0.5)
-            assert third == []
-        waiting.join(timeout=30)
-    assert third == [second]
-
-
-@pytest.mark.parametrize(
-    ("processes", "held"), [(1, "0"), (2, "0,3"), (None, "0,3,5"), (9, "0,3,5")]
-)
-def test_a_job_holds_a_gpu_for_each_of_its_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int | None, held: str
-) -> None:
-    monkeypatch.setattr(execution, "RUNS", tmp_path)
-    monkeypatch.setenv(execution.GPUS, "0,3,5")
-    with gpus(processes) as devices:
-        assert devices == held
-
-
-def test_without_a_list_of_gpus_none_is_assigned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(execution.GPUS, raising=False)
-    with gpus(1) as device:
-        assert device is None
 
 
 def test_a_notebook_still_running_is_unfinished(tmp_path: Path) -> None:

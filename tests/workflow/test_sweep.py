@@ -19,7 +19,6 @@ from filelock import FileLock
 from lib.study.paths import ROOT
 from lib.study.record import status_of
 from lib.workflow import sweep
-from lib.workflow.sweep import gpu_names
 from tests.conftest import Tree
 
 pytestmark = pytest.mark.slow
@@ -279,6 +278,17 @@ def test_an_interrupted_sweep_says_how_to_continue(tree: Tree) -> None:
     assert not (tree.run_folder("long", "baseline") / "result.json").exists()
 
 
+def test_a_sweep_ends_with_its_time_and_a_rerun_continues(tree: Tree) -> None:
+    tree.write_study("long", training={"iterations": 100_000, "batch_size": 4})
+    status, text = tree.run_all("long", "--stop-after", "0.005")
+    assert (status, text.splitlines()[-1]) == (
+        3,
+        "stopped after 0.005 hours, as asked; a plain rerun continues",
+    ), text
+    assert "error" not in text
+    assert not (tree.run_folder("long", "baseline") / "result.json").exists()
+
+
 def test_paper_and_pages_follow_what_they_are_made_of(tree: Tree) -> None:
     paper = tree.root / "papers/embedding-norm"
     (paper / "paper.md").write_text("---\ntitle: First\n---\n\nText.\n", "utf-8")
@@ -376,10 +386,3 @@ def test_a_study_of_learning_rates_answers_h1b_though_runs_diverge(tree: Tree) -
     assert [row["best_rate"] for row in verdict["best_rate"]] == [1e-3, 1e-3]
     assert {row["n"] for row in verdict["imputed"]} == {2}
     assert verdict["decisions"] == []  # no task was asked
-
-
-def test_visible_gpus_are_used_one_job_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,2")
-    assert gpu_names() == ["1", "2"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert gpu_names() == []
