@@ -13,6 +13,9 @@ usage() {
 ./run_all.sh verify [NAME …] [--redraw] [--retrain N | STUDY/ARM/SEED …]
     Compute every published number again from the record; execute 01 and 04 again; train runs again.
 ./run_all.sh analyse NAME …            Analyse and draw recorded studies again.
+./run_all.sh import FILE
+    Take a study that ran elsewhere into the record: the zip that 00_kaggle leaves, checked first.
+./run_all.sh wheels                    Download what a Kaggle session without internet installs.
 ./run_all.sh freeze PLAN               Fix the studies of a plan (params/plans/), draw their seeds.
 ./run_all.sh estimate STUDY [--vocabulary N] [--price P]
     Say what a study takes before it runs: arithmetic, memory, disk, time here and on GPUs.
@@ -116,6 +119,21 @@ case "${1:-}" in
     shift
     set_up
     exec python -m lib.workflow.estimate "$@"
+    ;;
+  import)
+    [[ $# == 2 ]] || fail "import takes one zip file" 2
+    file=$2
+    [[ "$file" == /* ]] || file="$OLDPWD/$file"
+    set_up
+    exec python -m lib.workflow.importing "$file"
+    ;;
+  wheels) # for the Python of Kaggle's image; with no platform of ours, sources are taken as well
+    [[ $# == 1 ]] || fail "wheels takes nothing more, and there is '$2'" 2
+    set_up
+    python -m pip download --quiet --no-deps --require-hashes --dest wheels \
+      --implementation cp --python-version 3.12 --platform any \
+      --platform manylinux_2_28_x86_64 --platform manylinux2014_x86_64 -r requirements.lock
+    echo "wheels/ holds $(find wheels -type f | wc -l) files; upload it as a Kaggle dataset"
     ;;
   freeze)
     [[ $# == 2 ]] || fail "freeze takes one plan of params/plans/" 2

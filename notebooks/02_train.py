@@ -38,6 +38,7 @@ from lib.run.origin import begin
 from lib.run.progress import training_progress
 from lib.run.training import train
 from lib.study.config import load_study
+from lib.study.inputs import take_up
 from lib.study.paths import run_folder, shown, study_folder
 from lib.study.provenance import history
 from lib.study.standing import load_plan, standing
@@ -49,6 +50,7 @@ seed: int = 0  # a seed of that study
 
 # %%
 design = load_study(study)
+take_up(design.name)  # on Kaggle: what the notebooks before this one left
 print(standing(design, load_plan(design)))
 this = design.arm(arm)
 design.require_seed(seed)

@@ -33,6 +33,7 @@ from lib.analysis.findings import analyse
 from lib.analysis.runs import collect, read_parquet, read_table, study_results, tidy
 from lib.study.config import load_study
 from lib.study.history import account
+from lib.study.inputs import take_up
 from lib.study.paths import result_file, shown, study_folder
 from lib.study.record import write_json
 from lib.study.standing import load_plan, standing
@@ -42,6 +43,7 @@ study: str = "final"  # a name in params/
 
 # %%
 design = load_study(study)
+take_up(design.name)  # on Kaggle: what the notebooks before this one left
 plan = load_plan(design)
 results = collect(design)
 runs, tasks = tidy(results), read_table(results, "tasks")

@@ -33,6 +33,7 @@ from IPython.display import Markdown, display
 from lib.analysis.runs import collect
 from lib.figures.study import StudyFigures
 from lib.study.config import load_study
+from lib.study.inputs import take_up
 from lib.study.paths import result_file, shown
 from lib.study.record import write_json
 
@@ -41,6 +42,7 @@ study: str = "final"  # a name in params/
 
 # %%
 design = load_study(study)
+take_up(design.name)  # on Kaggle: what the notebooks before this one left
 figures = StudyFigures(design, collect(design))
 print(figures.verdict["standing"], *figures.verdict["exploratory_because"], sep="; ")
 shutil.rmtree(figures.folder, ignore_errors=True)  # those of an earlier execution

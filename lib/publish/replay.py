@@ -19,7 +19,7 @@ from typing import Any
 import nbformat
 
 from lib.publish.archive import record_folder, results_file, verdict_file
-from lib.study.paths import ROOT
+from lib.study.paths import ROOT, corpus_places
 from lib.study.raw import RAW, raw_file
 from lib.study.record import status_of, write_json
 
@@ -79,6 +79,14 @@ def tree_at(commit: str | None) -> Iterator[Path]:
                 subprocess.run(["git", "-C", tree, "checkout", "--quiet", commit, "--", _BESIDE],
                                capture_output=True)  # fmt: skip
         yield tree
+
+
+def lend_corpora(tree: Path) -> None:
+    """Give a tree the texts that lie where this checkout finds them."""
+    for corpus in ("tinyshakespeare.txt", "input.txt"):
+        for source in [path for path in corpus_places(corpus) if path.is_file()][:1]:
+            (tree / "data").mkdir(exist_ok=True)
+            shutil.copyfile(source, tree / "data" / corpus)
 
 
 def execute(folder: Path, *command: str) -> str:

@@ -12,7 +12,10 @@ from typing import Any, NoReturn
 from lib.study.errors import unknown
 from lib.study.paths import PARAMS
 
-COMMANDS = ("test", "verify", "analyse", "paper", "record", "freeze", "import", "wheels")
+COMMANDS = (
+    *("test", "verify", "analyse", "paper", "record", "freeze"),
+    *("estimate", "import", "wheels"),
+)
 """What `./run_all.sh` does beside running studies."""
 _OURS = {"snakefile", "directory", "config", "configfile", "replace_workflow_config", "touch"}
 """Options that are not for users of a sweep, by their names in Snakemake's parser."""

@@ -1,5 +1,7 @@
 """What would stop a study later is found before anything trains, for all studies at once."""
 
+import contextlib
+import json
 from collections.abc import Iterator
 
 from lib.analysis.reported import load_reported
@@ -7,6 +9,8 @@ from lib.data.corpus import CorpusError, load_corpus
 from lib.run.machine import prepare, require_devices
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError
+from lib.study.paths import study_folder
+from lib.study.provenance import trained_with
 from lib.study.standing import load_plan
 
 
@@ -46,6 +50,23 @@ def _faults(study: Study, here: bool) -> Iterator[str]:
     if here:
         for config in {(c.machine.device, c.training.precision): c for c in configs}.values():
             try:
-                require_devices(prepare(config))
+                machine = prepare(config)
+                require_devices(machine)
             except ConfigError as error:
                 yield str(error)
+                continue
+            if made := _devices(study) - {machine.device.type}:
+                yield (
+                    f"machine.device: runs of it were made on {made.pop()}, and this machine would "
+                    f"go on on {machine.device.type}; runs on two devices are not compared"
+                )
+
+
+def _devices(study: Study) -> set[str]:
+    """The devices that a study's results, as far as they can be read, were made on."""
+    devices = set()
+    for path in study_folder(study.name).glob("*/seed-*/result.json"):
+        with contextlib.suppress(ValueError, LookupError, TypeError, OSError):
+            content = json.loads(path.read_text("utf-8"))
+            devices.add(trained_with(content["provenance"])["device"])
+    return devices

@@ -10,7 +10,6 @@ are the same, and what rounding leaves of the rest is held to a tolerance.
 import argparse
 import json
 import random
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,6 @@ from lib.publish import replay, verify
 from lib.publish.archive import results_file
 from lib.publish.recomputed import place
 from lib.study.errors import unknown
-from lib.study.paths import corpus_places
 from lib.study.provenance import trained_with
 from lib.study.raw import raw_file
 
@@ -59,10 +57,7 @@ def retrain(run: dict[str, Any]) -> tuple[str, list[str]]:
         ]
         if not modules:
             raise replay.ReplayError(f"commit {commit[:12]} is too old to be executed from here")
-        for corpus in ("tinyshakespeare.txt", "input.txt"):
-            for source in [path for path in corpus_places(corpus) if path.is_file()][:1]:
-                (tree / "data").mkdir(exist_ok=True)
-                shutil.copyfile(source, tree / "data" / corpus)
+        replay.lend_corpora(tree)
         words = ("--study", run["study"], "--arm", run["arm"], "--seed", str(run["seed"]))
         replay.execute(tree, sys.executable, "-m", modules[0], "02_train", *words)
         folder = tree / "runs" / run["study"] / run["arm"] / f"seed-{run['seed']}"

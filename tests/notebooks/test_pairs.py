@@ -7,7 +7,7 @@ import pytest
 
 from lib.study.paths import NOTEBOOKS
 
-STEMS = ["01_data", "02_train", "03_analysis", "04_figures"]
+STEMS = ["00_kaggle", "01_data", "02_train", "03_analysis", "04_figures"]
 
 
 def cells(path):
@@ -52,7 +52,8 @@ def test_notebooks_define_nothing_and_stay_short(stem):
 def test_parameters_are_declared_typed_and_nothing_else(stem):
     (tagged,) = [s for _, s, tags in cells(NOTEBOOKS / f"{stem}.py") if "parameters" in tags]
     names = [line.partition(":")[0] for line in tagged.splitlines()]
-    assert names == (["study", "arm", "seed"] if stem == "02_train" else ["study"])
+    beside = {"02_train": ["arm", "seed"], "00_kaggle": ["hours"]}
+    assert names == ["study", *beside.get(stem, [])]
 
 
 def test_all_notebooks_find_the_repository_with_the_same_cell():

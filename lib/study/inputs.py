@@ -1,0 +1,107 @@
+"""What earlier notebooks and sessions left: attached as inputs on Kaggle, or as a zip.
+
+A zip is unpacked only if nothing in it could reach outside its folder.
+"""
+
+import os
+import shutil
+import stat
+import tempfile
+import zipfile
+from pathlib import Path, PurePosixPath
+
+from lib.study.paths import kaggle_folder, study_folder
+from lib.study.record import sha256
+
+MOST_FILES, MOST_BYTES = 100_000, 20 * 10**9
+"""What a zip may hold, unpacked: as much as Kaggle keeps of one session."""
+BY_HAND = "by-hand"
+"""Where notebooks are kept that somebody ran, until `./run_all.sh import` files them."""
+_SESSIONS = "__notebook__.ipynb"
+"""What Kaggle calls the notebook of a session among its outputs."""
+_NEVER = ("archive.json", "*.lock")
+"""What tells of another folder, not of the study."""
+
+
+class ZipError(ValueError):
+    """A zip that is not unpacked; the message says why."""
+
+
+def unpack(file: Path, folder: Path) -> None:
+    """Unpack a zip into a folder.
+
+    Raises ZipError for a file that is no sound zip, holds a link or a name that leads elsewhere, or
+    is too large.
+    """
+    try:
+        with zipfile.ZipFile(file) as content:
+            members = content.infolist()
+            if len(members) > MOST_FILES or sum(m.file_size for m in members) > MOST_BYTES:
+                raise ZipError(f"it holds more than {MOST_FILES:,} files or {MOST_BYTES:,} bytes")
+            for member in members:
+                name = PurePosixPath(member.filename)
+                if name.is_absolute() or ".." in name.parts or "\\" in member.filename:
+                    raise ZipError(f"{member.filename!r} leads out of it")
+                kind = stat.S_IFMT(member.external_attr >> 16)
+                if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+                    raise ZipError(f"{member.filename!r} is a link, or no plain file")
+            if len({member.filename for member in members}) < len(members):
+                raise ZipError("it holds two files of one name")
+            content.extractall(folder)
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:
+        raise ZipError(f"it cannot be read as a zip ({error})") from None
+
+
+def take_up(study: str) -> list[str]:
+    """On Kaggle, copy what the attached inputs hold of a study to the working folder, so that it is
+    continued there; return a line for each place that gave a run.
+
+    Of a run that several hold, or that was begun here, the one that got furthest counts. Elsewhere,
+    and in a notebook that a sweep executes, nothing is done.
+    """
+    kaggle = kaggle_folder()
+    if kaggle is None or os.environ.get("STUDY_HEADLESS"):
+        return []
+    inputs = kaggle / "input"
+    places = [path for path in sorted(inputs.glob(f"**/runs/{study}")) if path.is_dir()]
+    said = [_take(path, path.relative_to(inputs).as_posix()) for path in places]
+    for packed in [] if places else sorted(inputs.glob(f"**/{study}.zip")):
+        with tempfile.TemporaryDirectory() as folder:
+            unpack(packed, Path(folder))
+            said.append(_take(Path(folder, "runs", study), packed.name))
+    return list(filter(None, said))
+
+
+def _take(source: Path, name: str) -> str:
+    target, taken = study_folder(source.name), 0
+    for run in sorted(path.parent for path in source.glob("*/seed-*/provenance.json")):
+        here = target / run.relative_to(source)
+        if _progress(run) > _progress(here):
+            shutil.rmtree(here, ignore_errors=True)
+            _copy(run, here)
+            taken += 1
+    for path in sorted(source.glob("*")):  # what is made of the runs, after them
+        if path.suffix in (".json", ".ipynb") or path.name in ("suite", "figures", BY_HAND):
+            _copy(path, target / path.name)
+    session = source.parents[1] / _SESSIONS
+    if session.is_file():
+        _copy(session, target / BY_HAND / f"{sha256(session)[:12]}.ipynb")
+    return f"{taken} runs taken up from {name}" if taken else ""
+
+
+def _progress(run: Path) -> tuple[bool, str]:
+    """How far a run got: whether it is finished, and its last checkpoint."""
+    steps = [path.name for path in run.glob("checkpoints/*/step-*[0-9]")]
+    begun = (run / "provenance.json").is_file()
+    return (run / "result.json").is_file(), max(steps, default="begun" if begun else "")
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file or folder that is not there yet, without its times and read-only modes."""
+    if source.is_dir():
+        for path in sorted(source.rglob("*")):
+            if path.is_file():
+                _copy(path, target / path.relative_to(source))
+    elif not target.exists() and not any(source.match(pattern) for pattern in _NEVER):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)

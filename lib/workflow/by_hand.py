@@ -1,0 +1,104 @@
+"""A training notebook that somebody ran cell by cell, filed like one that a sweep executed.
+
+Its code, its order and its result are checked. What cannot be known: whether a cell was changed and
+changed back while the kernel ran, or an output edited afterwards. Measures are computed again from
+raw files; `verify --retrain` repeats the rest.
+"""
+
+import ast
+import json
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+from lib.publish.archive import shown_result
+from lib.study.paths import NOTEBOOKS
+from lib.study.provenance import trained_with
+from lib.study.record import attested
+from lib.workflow.slim import COMPACT, slim
+
+
+class ByHandError(ValueError):
+    """A notebook that is no evidence of a run; the message says why."""
+
+
+def file(candidates: list[Path], result: dict[str, Any], target: Path) -> None:
+    """Find the notebook that shows a result (as JSON) among some, check it, and write it to
+    `target` with the stamps that a sweep would have given it.
+
+    Raises ByHandError where there is none, or where it ran other code, or not from top to bottom.
+    """
+    found = [path for path in candidates if shown_result(path) == attested(result)]
+    if not found:
+        raise ByHandError("no notebook shows its result")
+    ran = [c for c in nbformat.read(found[0], as_version=4).cells if c.cell_type == "code"]
+    ran = [cell for cell in ran if cell.source.strip()]
+    if [cell.execution_count for cell in ran] != list(range(1, len(ran) + 1)):
+        raise ByHandError("its notebook was not run from top to bottom; restart and run all")
+    if any(output.output_type == "error" for cell in ran for output in cell.outputs):
+        raise ByHandError("a cell of its notebook raised an error")
+
+    notebook = nbformat.read(NOTEBOOKS / f"{target.stem}.ipynb", as_version=4)
+    source = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    given = {name: result[name] for name in ("study", "arm", "seed")}
+    if len(ran) != len(source):
+        raise ByHandError("its notebook has other cells than the repository's")
+    for number, (cell, own) in enumerate(zip(ran, source, strict=True), start=1):
+        if "parameters" in own.metadata.get("tags", []):
+            if _values(cell.source) != given:
+                raise ByHandError("the parameters cell of its notebook names another run")
+        elif cell.source.strip() != own.source.strip():
+            raise ByHandError(f"code cell {number} of its notebook is not the repository's")
+        own.outputs, own.execution_count = cell.outputs, cell.execution_count
+    _inject(notebook, given)
+    _stamp(notebook, given, result)
+    slim(notebook)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(notebook, target, **COMPACT)
+
+
+def _values(source: str) -> dict[str, Any]:
+    """Read the literals that a parameters cell assigns; none of what is no such cell."""
+    found = {}
+    try:
+        for line in ast.parse(source).body:
+            match line:
+                case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                    found[name] = ast.literal_eval(value)
+                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                    found[name] = ast.literal_eval(value)
+                case _:
+                    return {}
+    except (SyntaxError, ValueError):
+        return {}
+    return found
+
+
+def _inject(notebook: nbformat.NotebookNode, given: dict[str, Any]) -> None:
+    """Write the parameters as Papermill does: in a cell of their own, after the defaults."""
+    tags = [cell.metadata.get("tags", []) for cell in notebook.cells]
+    place = next(number for number, of in enumerate(tags) if "parameters" in of)
+    lines = [f"{name} = {json.dumps(value)}" for name, value in given.items()]
+    cell = nbformat.v4.new_code_cell("\n".join(["# Parameters", *lines]))
+    cell.metadata["tags"] = ["injected-parameters"]
+    cell.execution_count = notebook.cells[place].execution_count
+    notebook.cells.insert(place + 1, cell)
+
+
+def _stamp(notebook: nbformat.NotebookNode, given: dict[str, Any], result: dict[str, Any]) -> None:
+    """Stamp it with what the result says of its plan, commit and times."""
+    trained, executed = result["provenance"]["trained"], result["provenance"]["executed"]
+    fresh = not (executed["from_checkpoint"] or result["resumed_at"])
+    start, end = trained["started"] if fresh else executed["finished"], executed["finished"]
+    times = {"start_time": start, "end_time": end}
+    notebook.metadata["papermill"] = {"parameters": given} | {
+        name: text.replace(" UTC", "+00:00").replace(" ", "T") for name, text in times.items()
+    }
+    notebook.metadata["study"] = {
+        "status": "completed",
+        "by_hand": True,
+        "preregistration": trained_with(result["provenance"])["plan"],
+        "commit": executed["commit"],
+        "clean": executed["clean"],
+    }

@@ -1,0 +1,138 @@
+"""Take a study that ran elsewhere into the record.
+
+    ./run_all.sh import FILE
+
+The zip is unpacked in a temporary tree with this checkout's code. There its runs are held to what
+a sweep asks of its own, the notebooks that read them all (01, 03, 04) are executed, and the study
+is archived and verified. Only then is the record here touched.
+"""
+
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from lib.publish import replay
+from lib.publish.archive import (
+    SCRATCH,
+    SHARED,
+    archive,
+    read_manifest,
+    record_folder,
+    results_file,
+    verdict_file,
+    write_index_entry,
+)
+from lib.publish.verify import verify
+from lib.study.config import Study, load_study
+from lib.study.errors import explain_os
+from lib.study.inputs import unpack
+from lib.study.paths import PAPER, output_root, shown, study_folder
+from lib.workflow import by_hand
+from lib.workflow.execution import ExecutionError, execute
+from lib.workflow.staleness import corpora_of, stale
+
+STAGED = "--staged"
+"""What tells this module that it runs in the temporary tree."""
+
+
+class NotImportedError(ValueError):
+    """A study that cannot be imported; the message says why."""
+
+
+def take_in(packed: Path) -> str:
+    """Import the study that a zip holds; return its name. Raises ValueError, in a line."""
+    with tempfile.TemporaryDirectory(prefix="import-") as folder:
+        unpack(packed, Path(folder))
+        runs = _runs_in(Path(folder))
+        study = load_study(runs.name)
+        if study.name != SCRATCH and record_folder(study.name).exists():
+            raise NotImportedError(
+                f"the record already holds '{study.name}', and nothing is replaced"
+            )
+        for arm in study.arms():
+            for seed in study.seeds:
+                _file_by_hand(runs / arm.id / f"seed-{seed}", Path(folder))
+        head = replay.git("rev-parse", "HEAD") if replay.is_checkout() else None
+        with replay.tree_at(head.strip() if head else None) as tree:
+            replay.lend_corpora(tree)
+            for path in [runs / "suite", *runs.glob("*/seed-*")]:
+                without = shutil.ignore_patterns("checkpoints")
+                to = tree / "runs" / study.name / path.relative_to(runs)
+                if path.is_dir():
+                    shutil.copytree(path, to, ignore=without)
+            replay.execute(tree, sys.executable, "-m", "lib.workflow.importing", STAGED, study.name)
+            _bring_home(tree / PAPER.relative_to(output_root()), study.name)
+    return study.name
+
+
+def _runs_in(folder: Path) -> Path:
+    """Find the one study that an unpacked zip holds."""
+    found = {path.parents[2] for path in folder.glob("**/runs/*/*/seed-*/result.json")}
+    if len(found) != 1:
+        names = ", ".join(sorted(path.name for path in found)) or "none"
+        raise NotImportedError(
+            f"it must hold the runs of one study, as runs/STUDY/, and holds {names}"
+        )
+    return found.pop()
+
+
+def _file_by_hand(run: Path, folder: Path) -> None:
+    """Put the notebook of a run that no sweep executed where a sweep would have put it."""
+    target, result = run / "02_train.ipynb", run / "result.json"
+    if target.is_file() or not result.is_file():
+        return
+    try:
+        by_hand.file(sorted(folder.rglob("*.ipynb")), json.loads(result.read_text("utf-8")), target)
+    except (by_hand.ByHandError, KeyError, TypeError, json.JSONDecodeError) as error:
+        name = run.relative_to(run.parents[1]).as_posix()
+        raise NotImportedError(f"{name}: {error}") from None
+
+
+def stage(study: Study) -> None:
+    """Check the runs in this temporary tree, then analyse, archive and verify them. Raises
+    ValueError."""
+    for path, why in stale(study, corpora_of([study])):
+        name = path.relative_to(study_folder(study.name)).as_posix()
+        raise NotImportedError(f"{name}: {why.rpartition(': ')[0]}")
+    for notebook in SHARED:
+        execute(notebook, study)
+    archive(study)
+    for fault in verify(study.name)[1]:
+        raise NotImportedError(fault)
+
+
+def _bring_home(paper: Path, study: str) -> None:
+    """Copy a study's record from a tree's `papers/` to this one's."""
+    for part in ("record", "figures"):
+        shutil.rmtree(PAPER / part / study, ignore_errors=True)
+        shutil.copytree(paper / part / study, PAPER / part / study)
+    results_file(study).parent.mkdir(parents=True, exist_ok=True)
+    for path in (results_file(study), verdict_file(study)):
+        shutil.copyfile(paper / path.relative_to(PAPER), path)
+    write_index_entry(study)
+
+
+def main(words: list[str]) -> int:
+    """Import a zip, or with `--staged STUDY` do what happens in the temporary tree."""
+    try:
+        if words[0] == STAGED:
+            stage(load_study(words[1]))
+            return 0
+        study = take_in(Path(words[0]))
+    except (ValueError, ExecutionError) as error:
+        place = "" if words[0] == STAGED else f"{Path(words[0]).name}: "
+        print(f"error: {place}{error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"error: {explain_os(error)}", file=sys.stderr)
+        return 1
+    print(f"{study}: imported, and its {len(read_manifest(study))} files verified")
+    print(f"Executed notebooks  {shown(record_folder(study))}/")
+    print("To bring the pages and the paper up to date: ./run_all.sh record, ./run_all.sh paper")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
