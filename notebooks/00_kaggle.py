@@ -40,9 +40,9 @@ hours: float = 11.0  # a session ends after 12, and what runs then is lost
 
 # %% [markdown]
 # ## The study
-# What earlier sessions left is taken up first. The lock's packages go to an environment of their own;
-# torch stays the image's. Look at the estimate of the time left: what does not fit into one session
-# continues in the next.
+# What earlier sessions left is taken up first. The lock's packages go to an environment beside the
+# image's; torch stays the image's. Look at the estimate of the time left: what does not fit into
+# one session continues in the next.
 
 # %%
 print("\n".join(take_up(study)) or "nothing to take up")

@@ -91,17 +91,8 @@ def test_the_lock_pins_every_dependency_but_torch_by_hash():
 def test_help_names_every_command():
     done = subprocess.run(["./run_all.sh", "--help"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0
-    for word in (
-        "params/NAME.yaml",
-        "--jobs",
-        "test",
-        "verify",
-        "paper",
-        "record",
-        "import",
-        "wheels",
-        "--help",
-    ):
+    commands = ("test", "verify", "paper", "record", "import", "wheels", "freeze")
+    for word in ("params/NAME.yaml", "--jobs", *commands, "--help"):
         assert word in done.stdout
 
 

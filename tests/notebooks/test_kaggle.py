@@ -1,18 +1,47 @@
-"""The notebooks run where the repository is a read-only Kaggle input."""
+"""The notebooks run as on Kaggle: from read-only inputs, each with a working folder of its own, and
+with what the image lacks out of reach; what they leave enters the record at home."""
 
 import hashlib
 import json
 import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import papermill
+import nbformat
 import pytest
+from nbclient import NotebookClient
 
-from lib.data.synthetic import synthetic_text
-from lib.study.config import load_study
-from tests.conftest import copy_repository
+from lib.study.paths import ROOT
+from tests.conftest import TINY, Tree, copy_repository
 
 pytestmark = pytest.mark.slow
+
+STUDY = TINY | {
+    "name": "probe",
+    "factors": {"model.embedding_norm": ["none", "layernorm"]},
+    "seeds": [3],
+    "evaluation": {"interval": 4, "dev_windows": 4, "items_per_task": 0},
+}
+HIDE = """
+import sys
+from importlib.machinery import PathFinder
+
+LACKING = {"snakemake", "lm_eval", "typst", "pypandoc", "nh3", "jupytext", "papermill"}
+find = PathFinder.find_spec
+
+
+def found(name, path=None, target=None):
+    return None if name.partition(".")[0] in LACKING else find(name, path, target)
+
+
+PathFinder.find_spec = staticmethod(found)
+"""
+COMMIT = "c" * 40
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -20,6 +49,60 @@ def contents(folder: Path) -> dict[str, str]:
     return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
 
+def set_writable(folder: Path, writable: bool) -> None:
+    for path in sorted(folder.rglob("*"), reverse=True):
+        path.chmod((0o755 if path.is_dir() else 0o644) & (0o777 if writable else 0o555))
+
+
+class Session:
+    """One Kaggle session: inputs that cannot be written, and a working folder."""
+
+    def __init__(self, top: Path, place: str, *outputs: Path) -> None:
+        self.inputs, self.working = top / "input", top / "working"
+        self.repository = self.inputs / place
+        copy_repository(self.repository)
+        (self.repository / "params" / "probe.yaml").write_text(json.dumps(STUDY), "utf-8")
+        for number, output in enumerate(outputs):
+            shutil.copytree(output, self.inputs / "notebooks" / "owner" / f"output-{number}")
+        self.working.mkdir()
+
+    def run(self, notebook: str, **parameters: object) -> nbformat.NotebookNode:
+        """Run a notebook as by hand: with the parameters cell edited, cell by cell."""
+        content = nbformat.read(self.repository / "notebooks" / f"{notebook}.ipynb", 4)
+        (cell,) = (c for c in content.cells if "parameters" in c.metadata.get("tags", []))
+        cell.source = "\n".join(f"{name} = {value!r}" for name, value in parameters.items())
+        set_writable(self.inputs, False)
+        before = contents(self.inputs)
+        try:
+            client = NotebookClient(content, kernel_name="python3", timeout=300)
+            client.execute(cwd=str(self.working))
+        finally:
+            set_writable(self.inputs, True)
+        assert contents(self.inputs) == before
+        nbformat.write(content, self.working / "__notebook__.ipynb")
+        return content
+
+
+@pytest.fixture
+def as_on_kaggle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No git, no network, no packages that the image lacks; the start cell finds the library."""
+    (tmp_path / "lacking").mkdir()
+    (tmp_path / "lacking" / "sitecustomize.py").write_text(HIDE, "utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "lacking"))
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.delenv("STUDY_HEADLESS", raising=False)
+
+
+def write_zip(folder: Path, file: Path) -> Path:
+    with zipfile.ZipFile(file, "w") as packed:
+        for path in sorted(folder.rglob("*")):
+            packed.write(path, path.relative_to(folder))
+    return file
+
+
+@pytest.mark.usefixtures("as_on_kaggle")
 @pytest.mark.parametrize(
     "place",
     [
@@ -27,43 +110,150 @@ def contents(folder: Path) -> dict[str, str]:
         "datasets/owner/embedding-norm/inner",
     ],
 )
-def test_notebooks_run_from_a_read_only_input(
+def test_notebooks_run_by_hand_in_sessions_of_their_own_enter_the_record(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    repository, working = tmp_path / "input" / place, tmp_path / "working"
-    copy_repository(repository)
-    (tmp_path / "input" / "texts").mkdir()
-    (tmp_path / "input" / "texts" / "synthetic.txt").write_text(synthetic_text(), "utf-8")
-    working.mkdir()
-    before = contents(tmp_path / "input")
-    for path in sorted(repository.rglob("*"), reverse=True):
-        path.chmod(0o555 if path.is_dir() else 0o444)
-    # As on Kaggle, only the start cell leads to the library.
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    monkeypatch.setattr(os, "environ", environment | {"PYTHONDONTWRITEBYTECODE": "1"})
+    outputs: list[Path] = []
 
-    def run(notebook: str, **parameters: object) -> None:
-        papermill.execute_notebook(
-            repository / "notebooks" / f"{notebook}.ipynb",
-            working / f"{notebook}.ipynb",
-            {"study": "smoke", **parameters},
-            kernel_name="python3",
-            progress_bar=False,
-            cwd=working,
-        )
+    def session(name: str, notebook: str, **parameters: object) -> Session:
+        started = Session(tmp_path / name, place, *outputs)
+        started.run(notebook, study="probe", **parameters)
+        return started
 
-    study = load_study("smoke")
-    run("01_data")
-    for arm in study.arms():
-        for seed in study.seeds:
-            run("02_train", arm=arm.id, seed=seed)
-    run("03_analysis")
-    run("04_figures")
-    for path in repository.rglob("*"):
-        path.chmod(0o755 if path.is_dir() else 0o644)
+    outputs.append(session("one", "01_data").working)
+    outputs += [session(arm, "02_train", arm=arm, seed=3).working for arm in ("none", "layernorm")]
+    outputs = [session("three", "03_analysis").working]
+    last = session("four", "04_figures").working
+    assert len(json.loads((last / "runs/probe/03_analysis.json").read_text())["runs"]) == 2
+    assert list((last / "runs/probe/figures").glob("*.pdf"))
 
-    assert contents(tmp_path / "input") == before
-    results = json.loads((working / "runs/smoke/03_analysis.json").read_text())
-    assert len(results["runs"]) == 4
-    assert (working / "runs/smoke/figures/trend.pdf").is_file()
-    assert not (working / "data").exists()  # the attached text was read
+    monkeypatch.undo()
+    home = Tree(tmp_path / "home")
+    (home.root / "params" / "probe.yaml").write_text(json.dumps(STUDY), "utf-8")
+    file = write_zip(last, tmp_path / "output.zip")
+    status, text = home.run_all("import", str(file))
+    assert status == 0, text
+    record = home.root / "papers/embedding-norm/record/probe"
+    stamped = nbformat.read(record / "none/seed-3/02_train.ipynb", 4).metadata["study"]
+    assert (stamped["status"], stamped["by_hand"]) == ("completed", True)
+    status, text = home.run_all("verify", "probe")
+    assert (status, "files verified" in text) == (0, True), text
+    assert home.run_all("import", str(file)) == (
+        1,
+        "error: output.zip: the record already holds 'probe', and nothing is replaced\n",
+    )
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[Session, str]:
+    """A session in which 00_kaggle ran a study, and what it showed."""
+    with pytest.MonkeyPatch.context() as patch:
+        top = tmp_path_factory.mktemp("kaggle")
+        started = Session(top, "embedding-norm")
+        return started, run_study(started, patch)
+
+
+def run_study(started: Session, patch: pytest.MonkeyPatch) -> str:
+    """Run 00_kaggle; return all that it shows as text."""
+    temporary = started.working.parent / "tmp"
+    temporary.mkdir()
+    patch.setenv("TMPDIR", str(temporary))
+    patch.setenv("PIP_NO_INDEX", "1")
+    patch.setenv("MPLBACKEND", "module://of.another.kernel")
+    patch.delenv("PYTHONPATH", raising=False)
+    content = started.run("00_kaggle", study="probe", hours=1.0)
+    outputs = [output for cell in content.cells for output in cell.get("outputs", [])]
+    shown = [output.get("text", "") or str(output.get("data", "")) for output in outputs]
+    assert not [output for output in outputs if output.output_type == "error"], shown
+    return "".join(shown)
+
+
+def test_a_study_runs_to_table_verdict_figures_and_zip(session: tuple[Session, str]) -> None:
+    started, text = session
+    assert "nothing to take up" in text
+    assert "Installing torch and the packages of requirements.lock" in text
+    assert "8/8 steps done" in text
+    assert "EXPLORATORY" in text
+    assert "image/png" in text
+    assert "at home: ./run_all.sh import probe.zip" in text
+    with zipfile.ZipFile(started.working / "probe.zip") as packed:
+        names = packed.namelist()
+    assert "runs/probe/none/seed-3/02_train.ipynb" in names
+    assert not [name for name in names if "checkpoints" in name or name.endswith(".lock")]
+
+
+def test_a_second_session_continues_and_redoes_nothing(
+    session: tuple[Session, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = tmp_path / "half"
+    shutil.copytree(session[0].working, half, ignore=shutil.ignore_patterns("*.zip", "papers"))
+    for path in [half / "runs/probe/layernorm/seed-3/result.json", *half.glob("runs/probe/0*")]:
+        path.unlink()
+    second = Session(tmp_path / "second", "datasets/owner/embedding-norm", half)
+    text = run_study(second, monkeypatch)
+    assert "2 runs taken up from notebooks/owner/output-0/runs/probe" in text
+    assert "7/7 steps done" in text
+    before, after = (
+        {
+            arm: json.loads((top / f"runs/probe/{arm}/seed-3/result.json").read_text())
+            for arm in ("none", "layernorm")
+        }
+        for top in (session[0].working, second.working)
+    )
+    assert after["none"] == before["none"]
+    again = after["layernorm"]
+    assert again["provenance"]["executed"]["from_checkpoint"] is True
+    assert again["final_weights"] == before["layernorm"]["final_weights"]
+
+
+def changed(file: Path, to: Path, change: Callable[[str, bytes], bytes | None]) -> Path:
+    """A copy of a zip with each member's content changed; None leaves it out."""
+    with zipfile.ZipFile(file) as old, zipfile.ZipFile(to, "w") as new:
+        for name in old.namelist():
+            if (content := change(name, old.read(name))) is not None:
+                new.writestr(name, content)
+    return to
+
+
+def edited(name: str, ending: str, content: bytes, **fields: Any) -> bytes:
+    if not name.endswith(ending):
+        return content
+    return json.dumps(json.loads(content) | fields).encode()
+
+
+def test_what_a_session_left_enters_the_record_at_home_only_as_it_was(
+    session: tuple[Session, str], tmp_path: Path
+) -> None:
+    file, home = session[0].working / "probe.zip", Tree(tmp_path / "home")
+
+    def refused(packed: Path) -> str:
+        status, text = home.run_all("import", str(packed))
+        assert status == 1
+        assert text.count("\n") == 1, text
+        assert not (home.root / "papers/embedding-norm/record").exists()
+        return text.removeprefix(f"error: {packed.name}: ").strip()
+
+    assert "'probe' is unknown" in refused(file)
+    (home.root / "params" / "probe.yaml").write_text(json.dumps(STUDY | {"seeds": [3, 4]}), "utf-8")
+    assert "none seed 4" in refused(file)
+    (home.root / "params" / "probe.yaml").write_text(json.dumps(STUDY), "utf-8")
+
+    run = "none/seed-3/"
+    trace = changed(file, tmp_path / "trace.zip", lambda n, c: c[:-1] if n.endswith(f"{run}trace.parquet") else c)  # noqa: E501  # fmt: skip
+    assert refused(trace) == f"{run}result.json: trace.parquet is missing or not as it was written"
+    lost = changed(file, tmp_path / "lost.zip", lambda n, c: None if n.endswith(f"{run}02_train.ipynb") else c)  # noqa: E501  # fmt: skip
+    assert refused(lost) == f"{run[:-1]}: no notebook shows its result"
+    forged = changed(file, tmp_path / "forged.zip", lambda n, c: edited(n, f"{run}result.json", c, tokens=1))  # noqa: E501  # fmt: skip
+    assert "run none seed 3" in refused(forged)
+
+    status, text = home.run_all("import", str(file))
+    assert status == 0, text
+    status, text = home.run_all("verify", "probe")
+    assert (status, "files verified" in text) == (0, True), text
+
+
+def test_every_wheel_is_asked_for_by_the_locks_hashes() -> None:
+    script = (ROOT / "run_all.sh").read_text("utf-8")
+    assert "--require-hashes --dest wheels" in script
+    done = subprocess.run(["bash", "run_all.sh", "wheels", "x"], cwd=ROOT, capture_output=True, text=True, env=os.environ)  # noqa: E501  # fmt: skip
+    assert (done.returncode, done.stderr) == (2, "error: wheels takes nothing more, and there is 'x'\n")  # noqa: E501  # fmt: skip
