@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,6 +21,8 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 GPU_EVALUATION = 32_768
 """Most characters per forward pass of an evaluation on a GPU, which bounds its logits' memory."""
+OVERFLOWS = 20
+"""Updates in a row that overflow, each at half the scale of the one before."""
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -155,6 +158,14 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[obj
     if precision == "fp32":
         return nullcontext()
     return torch.autocast(device.type, dtype=_DTYPES[precision])
+
+
+def may_skip(scaler: torch.amp.GradScaler, trace: list[dict[Any, Any]]) -> bool:
+    """Tell whether the next update may be skipped for an overflow: fp16's scaler then lowers its
+    scale. After `OVERFLOWS` in a row, in the rows of a trace, it is a divergence."""
+    former = trace[1 - OVERFLOWS :]
+    persistent = len(former) == OVERFLOWS - 1 and all(row.get("skipped") for row in former)
+    return scaler.is_enabled() and not persistent
 
 
 def random_stream(seed: int, purpose: str) -> torch.Generator:

@@ -27,6 +27,7 @@ from lib.run.diagnostics import gradient_cosine, second_moments, snapshot
 from lib.run.evaluation import evenly_spaced_windows
 from lib.run.machine import (
     autocast,
+    may_skip,
     peak_memory,
     prepare,
     random_stream,
@@ -39,9 +40,6 @@ from lib.study.fields import RunConfig, TrainingConfig
 from lib.study.provenance import Provenance
 from lib.study.record import write_json
 
-OVERFLOWS = 20
-"""So many updates in a row that fp16 skips, each at half the scale of the one before, are a
-divergence."""
 Report = Callable[[int, str], None]
 """Called after every step with the step and, at an evaluation, a line of text (else "")."""
 
@@ -165,7 +163,7 @@ class Run:
         self.scaler.unscale_(self.optimizer)
         parameters = list(self.model.parameters())
         norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
-        skipped = not norm.isfinite() and self._may_skip()
+        skipped = not norm.isfinite() and may_skip(self.scaler, self.trace)
         finite = math.isfinite(loss) and (bool(norm.isfinite()) or skipped)
         self.step += 1
         if finite:
@@ -184,13 +182,6 @@ class Run:
             | {"seconds": time.perf_counter() - start}
             | ({"skipped": skipped} if self.scaler.is_enabled() else {})
         )
-
-    def _may_skip(self) -> bool:
-        """With fp16 the scaler skips an update that overflows, and lowers its scale. That is no
-        divergence, unless it goes on."""
-        former = self.trace[1 - OVERFLOWS :]
-        persistent = len(former) == OVERFLOWS - 1 and all(row.get("skipped") for row in former)
-        return self.scaler.is_enabled() and not persistent
 
     def _next_batch(self) -> tuple[Tensor, Tensor]:
         """Draw inputs and targets, both (B, T), and chain their hash."""
