@@ -58,7 +58,7 @@ def _faults(study: Study, here: bool) -> Iterator[str]:
             if made := _devices(study) - {machine.device.type}:
                 yield (
                     f"machine.device: runs of it were made on {made.pop()}, and this machine would "
-                    f"go on on {machine.device.type}; runs on two devices are not compared"
+                    f"continue on {machine.device.type}; runs of two devices are not compared"
                 )
 
 

@@ -1,5 +1,6 @@
 """What would stop a study is found before anything trains, for all studies at once."""
 
+import json
 import os
 import socket
 from pathlib import Path
@@ -7,7 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lib.study.config import Study
+from lib.run.machine import prepare
+from lib.study.config import Study, load_study
+from lib.workflow import preflight
 from lib.workflow.preflight import PreflightError, ready
 from tests.conftest import TINY
 
@@ -130,3 +133,18 @@ def test_a_file_that_may_not_be_read_is_named(
     monkeypatch.setattr(Path, "read_bytes", refuse)
     (fault,) = faults("bad")
     assert "corpus.source: 'secret.txt' cannot be read: Permission denied" in fault
+
+
+def test_a_study_begun_on_another_device_is_not_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "study_folder", lambda name: tmp_path / name)
+    result = tmp_path / "smoke" / "none" / "seed-0" / "result.json"
+    result.parent.mkdir(parents=True)
+    for device in ("cpu", "cuda"):
+        result.write_text(json.dumps({"provenance": {"device": device}}), "utf-8")
+        if device == prepare(load_study("smoke").arms()[0].config).device.type:
+            assert [study.name for study in ready(["smoke"])] == ["smoke"]
+        else:
+            with pytest.raises(PreflightError, match=f"runs of it were made on {device}, and"):
+                ready(["smoke"])
