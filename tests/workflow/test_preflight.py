@@ -143,7 +143,7 @@ def test_a_study_begun_on_another_device_is_not_continued(
     result.parent.mkdir(parents=True)
     for device in ("cpu", "cuda"):
         result.write_text(json.dumps({"provenance": {"device": device}}), "utf-8")
-        if device == prepare(load_study("smoke").arms()[0].config).device.type:
+        if device == prepare(next(iter(load_study("smoke").arms())).config).device.type:
             assert [study.name for study in ready(["smoke"])] == ["smoke"]
         else:
             with pytest.raises(PreflightError, match=f"runs of it were made on {device}, and"):
