@@ -28,13 +28,13 @@ def analyse_again(name: str) -> None:
     if not record.is_dir() or not results_file(name).is_file():
         recorded = [path.name for path in (PAPER / "record").glob("*") if path.is_dir()]
         raise ConfigError(f"study: no record: {unknown(name, sorted(recorded))}")
-    if runs.exists():
+    if any(runs.glob("*/seed-*/*")):
         raise ConfigError(
-            f"{shown(runs)} is there: ./run_all.sh params/{name}.yaml analyses these runs; "
+            f"{shown(runs)} holds runs: ./run_all.sh params/{name}.yaml analyses these runs; "
             "to analyse the record again, move them elsewhere"
         )
     try:
-        shutil.copytree(record, runs)
+        shutil.copytree(record, runs, dirs_exist_ok=True)
         for run in json.loads(results_file(name).read_text("utf-8"))["runs"]:
             write_json(runs / run["arm"] / f"seed-{run['seed']}" / "result.json", run)
         for notebook in ("03_analysis", "04_figures"):

@@ -117,8 +117,8 @@ def test_a_record_is_analysed_again_by_the_code_at_hand(copy: Tree) -> None:
     status, text = copy.run_all("verify", "smoke")
     assert (status, "verified under the present rules" in text) == (0, True), text
     assert copy.run_all("analyse", "smok")[1].count("did you mean 'smoke'?") == 1
-    (copy.root / "runs" / "smoke").mkdir(parents=True)
-    assert "runs/smoke is there" in copy.run_all("analyse", "smoke")[1]
+    (copy.root / "runs" / "smoke" / "none" / "seed-0" / "checkpoints").mkdir(parents=True)
+    assert "runs/smoke holds runs" in copy.run_all("analyse", "smoke")[1]
 
 
 def test_two_sweeps_in_one_folder_are_prevented(smoke_tree: tuple[Tree, str]) -> None:
