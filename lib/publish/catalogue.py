@@ -176,7 +176,8 @@ def neighbours(
     nothing else; None at an end. An axis with no other run on it is left out."""
     found = {}
     for axis in run.coordinates:
-        line = [other for other in runs if _across(other, axis) == _across(run, axis)]
+        on_axis = [other for other in runs if axis in other.coordinates]
+        line = [other for other in on_axis if _across(other, axis) == _across(run, axis)]
         at = next((i for i, other in enumerate(line) if other is run), 0)
         if len(line) > 1:
             ends = [None, *line, None]

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from urllib.parse import unquote
@@ -190,6 +191,11 @@ def test_neighbours_differ_in_one_thing(samples: Path) -> None:
     }
     alone = neighbours(runs["gamma"][0], runs["gamma"][:1])
     assert alone == {}
+    # An included arm may set a field that the grid leaves alone.
+    included = replace(run, arm="included", levels=run.levels | {"model.branch_multiplier": 2.0})
+    ends = neighbours(included, [*runs["beta"], included])
+    assert "model.branch_multiplier" not in ends
+    assert included not in [end for pair in ends.values() for end in pair]
 
 
 def test_a_rebuild_renders_no_unchanged_notebook(
