@@ -26,6 +26,7 @@ from lib.publish.archive import (
     verdict_file,
 )
 from lib.publish.recomputed import Run, close, place
+from lib.study.config import Study
 from lib.study.fields import digest
 from lib.study.paths import NOTEBOOKS
 from lib.study.record import attested, sha256, status_of
@@ -159,7 +160,7 @@ _STATED = """
 import json, sys
 from lib.study.config import load_study
 from lib.study.digests import measuring_digest, training_digest
-study = load_study(sys.argv[1]).model_dump(mode="json")
+study = load_study(sys.argv[1]).model_dump(mode="json", exclude_defaults=True)
 print(json.dumps({"training_digest": training_digest(), "measuring_digest": measuring_digest(),
                   "parameters": study}))
 """
@@ -169,7 +170,9 @@ def wrong_code(study: str, runs: Iterable[Run]) -> Iterator[str]:
     """Runs whose digests are not those of their commit's code, and parameters that are not those
     of that commit."""
     known: dict[str, dict[str, Any]] = {}
-    recorded = yaml.safe_load((record_folder(study) / "parameters.yaml").read_text("utf-8"))
+    # Without defaults: a field that came after a run was made changes nothing of it.
+    given = yaml.safe_load((record_folder(study) / "parameters.yaml").read_text("utf-8"))
+    recorded = Study.model_validate(given).model_dump(mode="json", exclude_defaults=True)
     for run in runs:
         for name, account in run["provenance"].items():
             commit = replay.committed(account)
