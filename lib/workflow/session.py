@@ -86,7 +86,7 @@ def pack(study: str) -> Path:
             parts = path.relative_to(folder).parts
             run = folder.joinpath(*parts[:2])
             needless = "checkpoints" in parts and (run / "result.json").is_file()
-            if not needless and path.suffix != ".lock":
+            if not needless and not path.name.endswith(".lock"):
                 packed.write(path, Path("runs", study, *parts))
     print(f"{target.name}: {target.stat().st_size / 1e6:.1f} MB")
     if result_file("archive", study).is_file():

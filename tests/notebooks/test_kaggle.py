@@ -61,6 +61,8 @@ class Session:
         self.inputs, self.working = top / "input", top / "working"
         self.repository = self.inputs / place
         copy_repository(self.repository)
+        templates = Path("papers", "embedding-norm", "templates")
+        shutil.copytree(ROOT / templates, self.repository / templates)
         (self.repository / "params" / "probe.yaml").write_text(json.dumps(STUDY), "utf-8")
         for number, output in enumerate(outputs):
             shutil.copytree(output, self.inputs / "notebooks" / "owner" / f"output-{number}")
@@ -251,7 +253,7 @@ def test_what_a_session_left_enters_the_record_at_home_only_as_it_was(
     lost = changed(file, tmp_path / "lost.zip", lambda n, c: None if n.endswith(f"{run}02_train.ipynb") else c)  # noqa: E501  # fmt: skip
     assert refused(lost) == f"{run[:-1]}: no notebook shows its result"
     forged = changed(file, tmp_path / "forged.zip", lambda n, c: edited(n, f"{run}result.json", c, tokens=1))  # noqa: E501  # fmt: skip
-    assert "run none seed 3" in refused(forged)
+    assert "has tokens 768 and the others have 1" in refused(forged)
 
     status, text = home.run_all("import", str(file))
     assert status == 0, text
