@@ -119,8 +119,13 @@ def unfounded_results(study: str, runs: list[Run]) -> Iterator[str]:
             yield f"run {run['arm']} seed {run['seed']} in the results is not its notebook's"
     for path in sorted(set(record_folder(study).rglob("02_train.ipynb")) - set(places)):
         yield f"{path.relative_to(record_folder(study)).as_posix()} is of no run in the results"
-    summary = json.loads(results_file(study).read_text("utf-8"))["summary"]
-    if summarise(runs, list(next(iter(summary.values()), {}))) != summary:
+    yield from wrong_summary(json.loads(results_file(study).read_text("utf-8")))
+
+
+def wrong_summary(results: dict[str, Any]) -> Iterator[str]:
+    """Whether the summary in some results is that of their runs."""
+    summary = results["summary"]
+    if summarise(results["runs"], list(next(iter(summary.values()), {}))) != summary:
         yield "the summary in the results does not follow from the runs"
 
 

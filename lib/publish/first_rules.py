@@ -2,6 +2,7 @@
 
 They are verified under the rules of their time: the results follow from the notebooks, the summary
 from the runs, and the statistics of every contrast from the runs. No other record may claim them.
+Of superseded studies only the last two remain to be verified.
 """
 
 import math
@@ -15,13 +16,17 @@ from lib.analysis.paired import holm, paired_deltas, t_test
 MANIFESTS = {
     "confirmatory": "9964d65667925d190a904e97e8f2e4f41ed08a1a556ca8b412cef8078ddd1760",
     "final": "5277b695a0be1227bbef64d5bf4ecf871ea57268bf509d27261a85abbf9b05e5",
-    "horizon": "51bc3ac360909fa63380a1e509cdf68159e8ce931b8bf651d24013269da04104",
-    "initialisation": "a500e4973269c95346d6e244b392a2acd8d11a68d57257fd03aece3c44e6eae1",
     "pilot": "bc1e171b6b6c8bcfa3b06ab1e95e2699e3c0b821b31885410fc4c0d147ba8b78",
-    "stability": "f772b14079850be40e6f7d4e94e11b68c2e7c379acd94aafb70502a648027920",
-    "stability-warmup": "df5d6d091a912bc0e15b62b3f7efd1b95783260d6a85b28896c3df4c1f9ea32d",
 }
 """Study → SHA-256 of its manifest."""
+SUPERSEDED = {
+    "horizon": "396941092e80e359e29071598811c386ae14655b347db1eb0e460ab81bed822f",
+    "initialisation": "898609b4ab8b470b9609e2e7cab5ae764c15db1befc1fce8397b4b9da1deb87e",
+    "stability": "57a9499dcca779f4070bbea70069da812df3dca2edb8eb4c970b62f7d1bcbcd1",
+    "stability-warmup": "8cea71f04c1994d6ef41b834ffaabaab59f6cf2a2e27c39497e6339b051f55ba",
+}
+"""Studies whose claims later ones withdrew, of which only results and verdict are kept: study →
+digest of the two."""
 TOLERANCE = 1e-9
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from lib.publish import pages
-from lib.publish.archive import root_hash
+from lib.publish.archive import read_index, root_hash
 from lib.publish.catalogue import SHARED, catalogue, neighbours
 from lib.publish.plans import plan_accounts
 from lib.publish.wording import literal
@@ -48,6 +48,7 @@ def _environment() -> Environment:
         "neighbours": neighbours,
         "PLANS": plan_accounts(PAPER),
         "ROOT_HASH": root_hash(),
+        "SUPERSEDED": [name for name, entry in read_index().items() if "superseded" in entry],
     }
     return environment
 

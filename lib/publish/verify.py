@@ -32,6 +32,7 @@ from lib.publish.recomputed import place, wrong_measures
 from lib.publish.sources import Sources, TextError
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, read_yaml
+from lib.study.fields import digest
 from lib.study.paths import PAPER, PLANS, ROOT, shown
 from lib.study.plan import Plan
 from lib.study.record import sha256, status_of
@@ -51,9 +52,12 @@ def verify(study: str, *, redraw: bool = False) -> tuple[str, list[str]]:
     What rests on something faulty is not looked at: the faults of a kind end the search.
     """
     try:
-        first = sha256(record_folder(study) / MANIFEST) == first_rules.MANIFESTS.get(study)
-        rules = "the first rules" if first else "the present rules"
-        checks = _by_first_rules(study) if first else _by_present_rules(study, redraw)
+        if study in first_rules.SUPERSEDED:
+            rules, checks = "the first rules, superseded", _superseded(study)
+        elif sha256(record_folder(study) / MANIFEST) == first_rules.MANIFESTS.get(study):
+            rules, checks = "the first rules", _by_first_rules(study)
+        else:
+            rules, checks = "the present rules", _by_present_rules(study, redraw)
         found = (list(check) for check in checks)
         return rules, next(filter(None, found), [])
     except FileNotFoundError as error:
@@ -84,6 +88,19 @@ def _by_first_rules(study: str) -> Iterator[Iterator[str]]:
     yield evidence.unfounded_results(study, runs)
     verdict = json.loads(verdict_file(study).read_text("utf-8"))
     yield first_rules.wrong_contrasts(runs, verdict)
+
+
+def _superseded(study: str) -> Iterator[Iterator[str]]:
+    """Of a superseded study, what is kept: results and verdict, as they were."""
+    pinned = first_rules.SUPERSEDED[study]
+    if digest([sha256(results_file(study)), sha256(verdict_file(study))]) != pinned:
+        yield iter(["its results or its verdict have changed"])
+    if read_index().get(study, {}).get("superseded") != pinned:
+        yield iter(["the index does not name it as superseded"])
+    results = json.loads(results_file(study).read_text("utf-8"))
+    yield evidence.wrong_summary(results)
+    verdict = json.loads(verdict_file(study).read_text("utf-8"))
+    yield first_rules.wrong_contrasts(results["runs"], verdict)
 
 
 def _by_present_rules(study: str, redraw: bool) -> Iterator[Iterator[str]]:
@@ -208,7 +225,8 @@ def main(arguments: list[str] | None = None) -> int:
         for fault in faults:
             print(f"error: {study}: {fault}", file=sys.stderr)
         if not faults:
-            print(f"{study}: {len(read_manifest(study))} files verified under {rules}", flush=True)
+            n = 2 if study in first_rules.SUPERSEDED else len(read_manifest(study))
+            print(f"{study}: {n} files verified under {rules}", flush=True)
         faulty |= bool(faults)
     if not named:
         for fault in [*vanished(), *unfounded_texts()]:

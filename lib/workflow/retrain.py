@@ -19,6 +19,7 @@ import pandas as pd
 
 from lib.publish import replay, verify
 from lib.publish.archive import results_file
+from lib.publish.first_rules import SUPERSEDED
 from lib.publish.recomputed import place
 from lib.study.errors import unknown
 from lib.study.provenance import trained_with
@@ -33,10 +34,11 @@ _EXECUTION = ("lib.workflow.execution", "lib.execution")
 
 
 def recorded_runs(studies: list[str]) -> dict[str, dict[str, Any]]:
-    """All runs of some studies by `study/arm/seed`."""
+    """All runs of some studies by `study/arm/seed`; of superseded ones none is kept."""
     runs = [
         run
         for study in studies
+        if study not in SUPERSEDED
         for run in json.loads(results_file(study).read_text("utf-8"))["runs"]
     ]
     return {f"{run['study']}/{run['arm']}/{run['seed']}": run for run in runs}

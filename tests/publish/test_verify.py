@@ -45,6 +45,12 @@ def test_statistics_of_the_first_records_that_do_not_follow_are_named() -> None:
 
 
 def test_no_other_record_may_claim_the_first_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert verify.verify("horizon") == ("the first rules", [])
-    monkeypatch.setitem(first_rules.MANIFESTS, "horizon", "0" * 64)
-    assert verify.verify("horizon")[1]
+    assert verify.verify("pilot") == ("the first rules", [])
+    monkeypatch.setitem(first_rules.MANIFESTS, "pilot", "0" * 64)
+    assert verify.verify("pilot")[1]
+
+
+def test_a_superseded_study_is_its_results_and_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert verify.verify("horizon") == ("the first rules, superseded", [])
+    monkeypatch.setitem(first_rules.SUPERSEDED, "horizon", "0" * 64)
+    assert verify.verify("horizon")[1] == ["its results or its verdict have changed"]

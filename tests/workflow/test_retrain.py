@@ -62,5 +62,5 @@ def test_the_machine_is_the_same_when_all_that_changes_bits_is(name: str) -> Non
 
 
 def test_a_run_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["horizon", "--retrain", "horizon/nine/0"]) == 1
-    assert "error: horizon/nine/0 was not trained again: " in capsys.readouterr().err
+    assert main(["horizon", "--retrain", "horizon/none,fraction=1/0"]) == 1
+    assert "error: horizon/none,fraction=1/0 was not trained again: " in capsys.readouterr().err
