@@ -135,7 +135,9 @@ def find_documents(path: Path) -> Documents | None:
         and not any(part.startswith(".") for part in file.relative_to(path).parts)
     )
     if not files:
-        raise CorpusError(f"corpus.source: folder {path.name} is empty; put {_ALLOWED} files there")
+        raise CorpusError(
+            f"corpus.source: folder '{path.name}' is empty; put {_ALLOWED} files there"
+        )
     for file in files:
         shown = file.relative_to(path).as_posix()
         if not file.is_file():

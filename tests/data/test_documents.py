@@ -143,7 +143,7 @@ def test_a_file_that_holds_no_documents_is_refused_in_one_line(
 def test_a_folder_must_hold_files_of_one_kind(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
-    assert refused(folder).startswith("corpus.source: folder folder is empty; put .txt, .jsonl (")
+    assert refused(folder).startswith("corpus.source: folder 'folder' is empty; put .txt, .jsonl (")
     (folder / "a.txt").write_text("a")
     (folder / "b.jsonl").write_bytes(MANY)
     assert refused(folder) == (
