@@ -10,6 +10,7 @@ import yaml
 from rattler import MatchSpec
 
 from lib.publish import archive
+from lib.publish.first_rules import MANIFESTS
 from lib.publish.verify import verify
 from lib.study.config import load_study
 from lib.study.paths import PARAMS, ROOT
@@ -96,7 +97,10 @@ def test_help_names_every_command():
         assert word in done.stdout
 
 
-RECORDS = [p.parent.name for p in (ROOT / "papers").glob("*/record/*/MANIFEST.sha256")]
+RECORDS = [
+    pytest.param(name, marks=() if name in MANIFESTS else pytest.mark.slow)
+    for name in sorted(p.parent.name for p in (ROOT / "papers").glob("*/record/*/MANIFEST.sha256"))
+]
 
 
 @pytest.mark.parametrize("study", RECORDS)

@@ -101,6 +101,7 @@ def test_a_long_text_is_read_in_pieces(
     assert 256 not in corpus.train[:]
 
 
+@pytest.mark.slow
 def test_a_text_without_words_is_a_corpus_too(
     tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,8 +194,8 @@ def test_what_is_written_is_found_again_until_something_changes(
     changed = load([*DOCUMENTS[1:], "another"], tokenizer="bytes")
     assert len(written) == 3
     assert changed.sha256 != first.sha256
-    shard = min(kept.glob("*/000001.bin"))
-    shard.write_bytes(shard.read_bytes()[:-1])
+    for shard in kept.glob("*/000001.bin"):
+        shard.write_bytes(shard.read_bytes()[:-1])
     load([*DOCUMENTS[1:], "another"], tokenizer="bytes")
     load([*DOCUMENTS[1:], "another"], tokenizer="bpe-300")
     assert len(written) == 5
@@ -221,6 +222,7 @@ print(count, [shard["sha256"] for shard in corpus.account["shards"]], corpus.tok
 """
 
 
+@pytest.mark.slow
 def test_a_writing_that_is_killed_is_taken_up_again(tmp_path: Path) -> None:
     source = tmp_path / "own.jsonl"
     source.write_text("".join(json.dumps({"text": d}) + "\n" for d in DOCUMENTS), "utf-8")

@@ -59,7 +59,7 @@ def test_every_link_leads_to_a_page_and_every_page_can_be_reached(pages: Path) -
         reached.add(page)
         for href in re.findall(r'<a [^>]*href="([^"]+)"', page.read_text("utf-8")):
             if not href.startswith("#"):
-                target = (page.parent / unquote(unescape(href))).resolve()
+                target = (page.parent / unquote(unescape(href)).partition("#")[0]).resolve()
                 assert target.is_file(), f"{page}: {href}"
                 waiting.append(target)
     assert reached == set(pages.rglob("*.html"))

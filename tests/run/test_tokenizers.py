@@ -22,6 +22,8 @@ from lib.study.raw import measures_of, read_raw
 from tests.conftest import TINY
 from tests.run.samples import make_model, train
 
+pytestmark = pytest.mark.slow
+
 PLAIN = CorpusConfig(source="synthetic", fraction=0.02)
 CONFIG = {
     **TINY,
@@ -68,7 +70,7 @@ def test_a_study_of_byte_pairs_ends_in_a_result_with_every_measure(
     study = Study.model_validate(CONFIG | {"name": "alone", "seeds": [0]})
     result = write_result(study, study.arm("baseline"), 0, pairs, trained, measured)
     expected = {name for name, of in MEASURES.items() if "per_second" not in name}
-    assert expected - {"unstable"} <= set(result.measures)
+    assert expected - {"unstable"} <= {*result.measures, *result.throughput}
     assert all(math.isfinite(value) for value in result.measures.values())
     assert result.measures["suite_overflows"] == 0
     assert result.provenance["trained"]["tokenizer_sha256"] == pairs.tokenizer.sha256

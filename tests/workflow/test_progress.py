@@ -38,6 +38,7 @@ def sweep(folder: Path) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(command, cwd=folder, env={"PATH": "/bin", "PYTHONPATH": str(ROOT)})
 
 
+@pytest.mark.slow
 def test_snakemakes_events_are_followed_to_the_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
