@@ -8,7 +8,7 @@
     {{ final.summary[arm("none", learning_rate=0.1)] }}      by the name of an arm
     {{ params("final").training.iterations }}                params/final.yaml, with defaults
     {{ plan.alpha }}, {{ constants.GRAM }}                   the plan; `lib.study.constants`
-    {% for plan in plans %} {{ plan.hash }}  every plan, as `lib.publish.plans` accounts for it
+    {% for plan in plans() %} {{ plan.hash }}  every plan, as `lib.publish.plans` accounts for it
     {{ preliminary.source }}                                 preliminary.yaml beside the paper
     {{ root_hash() }}                                        of records, results and plans
     {{ verbatim("params/final.yaml") }}                      a file of the repository, as code
@@ -21,6 +21,7 @@ Comments stand in `<%` and `%>`, because `{#` opens a label. A name that is not 
 import inspect
 import json
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,8 @@ class Sources:
             "params": load_study,
             "constants": constants,
         }
-        names |= {"plan": load_plan(load_study("confirmatory")), "plans": plan_accounts(paper)}
+        names["plan"] = load_plan(load_study("confirmatory"))
+        names["plans"] = partial(plan_accounts, paper)  # asks git, so only where a text wants it
         names |= {path.stem: read_yaml(path) for path in paper.glob("*.yaml")}
         # What is written is Markdown: `finished` escapes it, and marks it as ready by Markup,
         # which autoescape then leaves alone.

@@ -5,6 +5,7 @@ import json
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -68,11 +69,16 @@ def plan_history(file: str) -> list[Version]:
         head, *changes = entry.split("\n")
         commit, _, date = head.partition(" ")
         status, *names = next(filter(None, changes)).split("\t")
-        content = _git("show", f"{commit}:{names[-1]}").stdout
-        versions.append(Version(commit, date, _read(content)))
+        versions.append(Version(commit, date, _committed(commit, names[-1])))
         if status.startswith("C"):  # of another plan, whose history is not this one's
             break
     return versions
+
+
+@lru_cache(maxsize=256)
+def _committed(commit: str, name: str) -> dict[str, Any]:
+    """A file as it was committed, which never changes."""
+    return _read(_git("show", f"{commit}:{name}").stdout)
 
 
 def _read(text: str) -> dict[str, Any]:

@@ -138,6 +138,7 @@ def test_what_01_declares_is_one_corpus_and_its_suite_or_all_by_name() -> None:
     assert data_summary(two, suite) == {"corpora": two, "suites": suite}
 
 
+@pytest.mark.slow
 def test_a_studys_suites_are_one_per_text_and_context_whatever_the_fraction(tmp_path: Path) -> None:
     levels = {"corpus.fraction": [0.02, 0.03], "model.block_size": [16, 64]}
     study = Study.model_validate(

@@ -34,6 +34,7 @@ def test_losses_follow_from_counts_by_hand(tiny) -> None:
     assert "source_loss" not in found
 
 
+@pytest.mark.slow
 def test_the_embedded_text_has_the_loss_of_its_source() -> None:
     corpus = load_corpus(CorpusConfig(source="synthetic"))
     found = references(corpus, 128)

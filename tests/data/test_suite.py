@@ -171,6 +171,7 @@ def test_a_smaller_suite_is_the_beginning_of_a_larger_one(suite: Suite, small: S
         assert task.exemplars == whole.exemplars
 
 
+@pytest.mark.slow
 def test_the_hash_is_the_same_in_another_process_and_for_any_training_share(small: Suite) -> None:
     code = (
         "from lib.data.suite import build_suite\n"

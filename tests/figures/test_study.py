@@ -54,6 +54,7 @@ def test_a_study_of_one_arm_is_drawn_without_contrasts(
     assert figures.contrasts.empty
 
 
+@pytest.mark.slow
 def test_a_grid_over_rates_shows_rates_and_stability_instead(
     grid: StudyFigures, figures_of_grid: list[Figure]
 ) -> None:

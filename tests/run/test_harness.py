@@ -161,6 +161,7 @@ def test_a_folder_without_a_suite_is_told(model: GPT, corpus: Corpus, tmp_path: 
         evaluate_suite(model, corpus, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_suite_written_over_another_is_the_one_that_is_asked(
     model: GPT, corpus: Corpus, tmp_path: Path
 ) -> None:
@@ -255,6 +256,7 @@ def test_a_model_without_preferences_is_at_chance(corpus: Corpus, folder: Path) 
     np.testing.assert_allclose(table.normalised_accuracy, 0, atol=1 / 30)
 
 
+@pytest.mark.slow
 def test_a_suite_for_short_contexts_says_what_it_asks(corpus: Corpus, tmp_path: Path) -> None:
     model = make_model(corpus, block_size=32)
     for block_size, tasks in ((32, ["agreement", "turn_end"]), (16, [])):

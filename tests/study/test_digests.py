@@ -26,6 +26,7 @@ def both() -> tuple[str, str]:
     return code_digest(TRAINING), code_digest(MEASURING)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({*TRAINING, *MEASURING}))
 def test_comments_docstrings_and_blank_lines_change_no_digest(name: str, copy: Path) -> None:
     before, source = both(), (copy / name).read_text("utf-8")

@@ -13,6 +13,7 @@ from lib.study.record import status_of
 from lib.workflow import execution
 from lib.workflow.execution import ExecutionError, execute, main
 
+pytestmark = pytest.mark.slow
 WRITE = "from pathlib import Path; Path(result).write_text('{}')"
 
 

@@ -20,6 +20,7 @@ from lib.workflow import staleness
 from lib.workflow.staleness import data_key, run_key, stale
 from tests.conftest import TINY
 
+pytestmark = pytest.mark.slow
 CONTENT = TINY | {
     "name": "tiny",
     "seeds": [0],
