@@ -13,7 +13,6 @@ import pytest
 from lib.publish import archive
 from lib.publish.catalogue import catalogue, neighbours
 from lib.publish.site import build_site, main
-from tests.conftest import Tree
 from tests.record.samples import (
     move_to,
     plain_notebook,
@@ -266,13 +265,3 @@ def test_an_empty_record_still_has_an_index(
     assert main([]) == 0
     assert (tmp_path / "paper/site/index.html").is_file()
     assert "python -m http.server --directory" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_a_sweep_builds_the_site(smoke_tree: tuple[Tree, str]) -> None:
-    tree, text = smoke_tree
-    assert "papers/embedding-norm/site/index.html" in text
-    assert (tree.root / "papers/embedding-norm/site/smoke/none/seed-0.html").is_file()
-    status, text = tree.run_all("record")
-    assert status == 0
-    assert "(0 notebooks rendered anew)" in text

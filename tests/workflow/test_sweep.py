@@ -70,6 +70,15 @@ def test_every_executed_notebook_is_archived_clean_and_small(
             assert path.stat().st_size <= 150_000
 
 
+def test_a_sweep_builds_the_site(smoke_tree: tuple[Tree, str]) -> None:
+    tree, text = smoke_tree
+    assert "papers/embedding-norm/site/index.html" in text
+    assert (tree.root / "papers/embedding-norm/site/smoke/none/seed-0.html").is_file()
+    status, text = tree.run_all("record")
+    assert status == 0
+    assert "(0 notebooks rendered anew)" in text
+
+
 def test_arms_of_a_seed_are_paired_in_the_record(smoke_tree: tuple[Tree, str]) -> None:
     none, layernorm = (result(smoke_tree[0], "smoke", arm) for arm in ("none", "layernorm"))
     assert none["initial_weights"] == layernorm["initial_weights"]
@@ -289,6 +298,7 @@ def test_a_sweep_ends_with_its_time_and_a_rerun_continues(tree: Tree) -> None:
     assert not (tree.run_folder("long", "baseline") / "result.json").exists()
 
 
+@pytest.mark.long
 def test_paper_and_pages_follow_what_they_are_made_of(tree: Tree) -> None:
     paper = tree.root / "papers/embedding-norm"
     (paper / "paper.md").write_text("---\ntitle: First\n---\n\nText.\n", "utf-8")
