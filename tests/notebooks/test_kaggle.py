@@ -104,11 +104,12 @@ def write_zip(folder: Path, file: Path) -> Path:
     return file
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("as_on_kaggle")
 @pytest.mark.parametrize(
     "place",
     [
-        pytest.param("embedding-norm", marks=pytest.mark.long),
+        "embedding-norm",
         "datasets/owner/embedding-norm/inner",
     ],
 )
@@ -191,6 +192,7 @@ def test_a_study_runs_to_table_verdict_figures_and_zip(session: tuple[Session, s
     assert not [name for name in names if "checkpoints" in name or name.endswith(".lock")]
 
 
+@pytest.mark.long
 def test_a_second_session_continues_and_redoes_nothing(
     session: tuple[Session, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +232,7 @@ def edited(name: str, ending: str, content: bytes, **fields: Any) -> bytes:
     return json.dumps(json.loads(content) | fields).encode()
 
 
+@pytest.mark.long
 def test_what_a_session_left_enters_the_record_at_home_only_as_it_was(
     session: tuple[Session, str], tmp_path: Path
 ) -> None:
