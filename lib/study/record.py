@@ -48,7 +48,7 @@ class RunResult(BaseModel):
     throughput: dict[str, float]
     seconds: dict[str, float]
     files: dict[str, str] = {}
-    """SHA-256 of the tables that stand beside the result: trace, curve and items."""
+    """SHA-256 of the raw files that stand beside the result: see `lib.study.raw`."""
     provenance: dict[str, Any]
     """An `Origin`; of results before format 4 a flat list. `origin` reads either."""
 
