@@ -19,6 +19,9 @@ usage() {
 ./run_all.sh freeze PLAN               Fix the studies of a plan (params/plans/), draw their seeds.
 ./run_all.sh estimate STUDY [--vocabulary N] [--price P]
     Say what a study takes before it runs: arithmetic, memory, disk, time here and on GPUs.
+./run_all.sh export STUDY/ARM/SEED --to DIR
+    Write a run's model as a folder that Hugging Face's transformers load as a GPT-2.
+./run_all.sh pack STUDY                Pack the weights of a study's runs into one archive, with hashes.
 ./run_all.sh paper                     Build the paper from the results, as PDF and LaTeX.
 ./run_all.sh record                    Build the lab record, the site of all studies and runs.
 ./run_all.sh --help                    This text.
@@ -119,6 +122,13 @@ case "${1:-}" in
     shift
     set_up
     exec python -m lib.workflow.estimate "$@"
+    ;;
+  export | pack)
+    module="lib.workflow.$1"
+    shift
+    set_up
+    cd "$OLDPWD" # which --to is relative to
+    exec python -m "$module" "$@"
     ;;
   import)
     [[ $# == 2 ]] || fail "import takes one zip file" 2

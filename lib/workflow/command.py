@@ -14,7 +14,7 @@ from lib.study.paths import PARAMS
 
 COMMANDS = (
     *("test", "verify", "analyse", "paper", "record", "freeze"),
-    *("estimate", "import", "wheels"),
+    *("estimate", "export", "import", "pack", "wheels"),
 )
 """What `./run_all.sh` does beside running studies."""
 _OURS = {"snakefile", "directory", "config", "configfile", "replace_workflow_config", "touch"}

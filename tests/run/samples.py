@@ -1,21 +1,27 @@
 """A small model, the plainest way to ask it for a log-likelihood, and runs of no study."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 import torch
+import yaml
 from torch import Tensor
 
-from lib.data.corpus import Corpus
+from lib.data.corpus import Corpus, load_corpus
 from lib.run import training
 from lib.run.machine import random_stream
+from lib.run.measure import measure, write_result
 from lib.run.model import GPT
 from lib.run.origin import begin
 from lib.run.trained import Trained
-from lib.study.config import Study
+from lib.study.config import Study, load_study
 from lib.study.fields import ModelConfig, RunConfig
+from lib.study.paths import run_folder
 from lib.study.provenance import Provenance
+from tests.conftest import TINY
 
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel
@@ -36,6 +42,30 @@ def train(
 ) -> Trained:
     """Train a run that stands alone."""
     return training.train(config, corpus, begun(config, corpus, seed), folder, report)
+
+
+@contextmanager
+def finished_study(folder: Path, **content: object) -> Iterator[Study]:
+    """A small study in a folder of its own, trained, and measured without the suite."""
+    without = {"evaluation": {"interval": 4, "dev_windows": 4, "items_per_task": 0}}
+    fields = TINY | {"name": "small", "seeds": [0]} | without | content
+    (folder / "params").mkdir()
+    (folder / "params" / "small.yaml").write_text(yaml.safe_dump(fields), "utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("study.config", "study.standing", "workflow.pack"):
+            patch.setattr(f"lib.{module}.PARAMS", folder / "params")
+        patch.setattr("lib.study.paths.RUNS", folder / "runs")
+        patch.setattr("lib.data.tokenised.output_root", lambda: folder)
+        study = load_study("small")
+        for arm in study.arms():
+            corpus = load_corpus(arm.config.corpus)
+            for seed in study.seeds:
+                run = run_folder(study.name, arm.id, seed)
+                provenance = begin(study, arm, seed, corpus, None)
+                trained = training.train(arm.config, corpus, provenance, run)
+                measured = measure(trained, corpus, arm.config, folder / "suites", seed)
+                write_result(study, arm, seed, corpus, trained, measured)
+        yield study
 
 
 def make_model(corpus: Corpus, **fields: object) -> GPT:

@@ -1,0 +1,128 @@
+"""A run's model as a folder of Hugging Face.
+
+    ./run_all.sh export STUDY/ARM/SEED --to DIR
+
+`transformers` loads it as a GPT-2, without code of ours. What GPT-2 cannot express is refused.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from safetensors.torch import save_file
+
+from lib.data.corpus import CorpusError
+from lib.data.tokenizer_json import end_name, tokenizer_json
+from lib.run.finished import Finished, UnfinishedError, read_finished
+from lib.run.gpt2 import InexpressibleError, gpt2_config, gpt2_weights
+from lib.study.errors import ConfigError, explain_os
+from lib.study.measures import MEASURES, measures_in
+from lib.study.provenance import history
+from lib.study.record import write_json
+from lib.study.variants import variant
+
+
+def export(run: Finished, folder: Path) -> None:
+    """Write a run's model to a folder that does not exist yet.
+
+    Raises InexpressibleError for a model that GPT-2 cannot express, UnfinishedError for a diverged
+    run, and FileExistsError.
+    """
+    if run.result.diverged_at is not None:
+        raise UnfinishedError(f"{run.name} diverged at step {run.result.diverged_at}: no model")
+    corpus, end = run.corpus, end_name(run.corpus)
+    config = gpt2_config(run.model.config, corpus.vocab_size, corpus.tokenizer.end_of_document)
+    folder.mkdir(parents=True)
+    write_json(folder / "config.json", config)
+    save_file(gpt2_weights(run.model), folder / "model.safetensors", {"format": "pt"})
+    (folder / "tokenizer.json").write_text(tokenizer_json(corpus) + "\n", "utf-8")
+    described = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": run.model.config.block_size,
+        "clean_up_tokenization_spaces": False,
+    }
+    ends = {"bos_token": end, "eos_token": end} if end else {}
+    write_json(folder / "tokenizer_config.json", described | ends)
+    (folder / "README.md").write_text(model_card(run), "utf-8")
+
+
+def model_card(run: Finished) -> str:
+    """Say what the model is, how to load it, what was measured of it and where it comes from."""
+    result, origin = run.result, run.result.origin
+    found = result.measures | result.throughput
+    measures = [
+        f"| {MEASURES[name].title} | {MEASURES[name].text(value)} |"
+        for name in measures_in("summary")
+        if (value := found.get(name)) is not None
+    ]
+    packages = ", ".join(f"{name} {v}" for name, v in origin["packages"].items() if v)
+    account = {
+        "run": f"{run.name} (STUDY/ARM/SEED)",
+        "trained": history(result.provenance),
+        "plan": origin["plan"],
+        "training code": origin["training_digest"],
+        "corpus": f"{run.corpus.name}, SHA-256 {result.corpus_sha256}",
+        "weights": f"SHA-256 {result.final_weights}, by `lib.run.trained.weights_digest`",
+        "device": f"{origin['device']} ({origin['device_name']}), {origin['precision']}",
+        "packages": packages,
+    }
+    model = json.dumps(result.config["model"])
+    training = json.dumps(result.config["training"])
+    return f"""---
+library_name: transformers
+pipeline_tag: text-generation
+license: mit
+---
+# {run.name}
+
+A small Pre-LN GPT of a study of embedding normalization: variant `{result.variant}`, input of block
+1: {variant(result.variant).description}. {result.parameters:,} parameters, trained on
+{result.tokens:,} {run.corpus.unit}.
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("this/folder")
+tokenizer = AutoTokenizer.from_pretrained("this/folder")
+```
+
+## What was measured
+
+| measure | value |
+|---|---|
+{chr(10).join(measures)}
+
+## Where it comes from
+
+{chr(10).join(f"- {name}: {value}" for name, value in account.items() if value)}
+- model: `{model}`
+- training: `{training}`
+"""
+
+
+def main(words: list[str]) -> int:
+    """Export one run."""
+    parser = argparse.ArgumentParser(prog="./run_all.sh export", description=__doc__)
+    parser.add_argument("run", help="STUDY/ARM/SEED")
+    parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="a new folder")
+    options = parser.parse_args(words)
+    study, arm, seed = [*options.run.split("/"), "", ""][:3]
+    try:
+        if not seed.isdecimal() or options.run.count("/") != 2:
+            raise ConfigError(f"run: '{options.run}' is none; give STUDY/ARM/SEED, as final/none/0")
+        if options.to.exists():
+            raise ConfigError(f"--to: {options.to} exists, and nothing is replaced; name another")
+        export(read_finished(study, arm, int(seed)), options.to)
+    except (ConfigError, CorpusError, UnfinishedError, InexpressibleError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"error: {explain_os(error)}", file=sys.stderr)
+        return 1
+    print(f"{options.run} lies in {options.to}, for AutoModelForCausalLM.from_pretrained")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

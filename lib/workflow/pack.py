@@ -1,0 +1,119 @@
+"""The final weights of a study's runs in one archive, fit for a release page.
+
+    ./run_all.sh pack STUDY
+
+The same runs give the same bytes. Inside: per run its weights, result and tokenizer; how to load
+one; the parameters; and the hash of every file.
+"""
+
+import argparse
+import hashlib
+import io
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from safetensors.torch import save
+
+from lib.data.corpus import CorpusError
+from lib.data.tokenizer_json import tokenizer_json
+from lib.run.finished import UnfinishedError, read_finished
+from lib.study.config import Study, load_study
+from lib.study.errors import ConfigError, explain_os
+from lib.study.paths import PARAMS, shown, study_folder
+
+MANIFEST = "MANIFEST.sha256"
+
+
+def pack(study: Study, target: Path) -> int:
+    """Write the archive of a study; return how many files it holds beside its manifest.
+
+    Raises UnfinishedError for a run whose result or weights are not there, and CorpusError.
+    """
+    partial = target.with_name(f".{target.name}")
+    hashes = []
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with tarfile.open(partial, "w", format=tarfile.PAX_FORMAT) as archive:
+            for name, content in _contents(study):
+                hashes.append(f"{hashlib.sha256(content).hexdigest()}  {name}\n")
+                _add(archive, f"{study.name}/{name}", content)
+            _add(archive, f"{study.name}/{MANIFEST}", "".join(hashes).encode())
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return len(hashes)
+
+
+def _contents(study: Study) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of an archive, by their names in it."""
+    runs = [(arm.id, seed) for arm in study.arms() for seed in study.seeds]
+    yield "README.md", _readme(study, runs).encode()
+    yield f"{study.name}.yaml", (PARAMS / f"{study.name}.yaml").read_bytes()
+    for arm, seed in runs:
+        run = read_finished(study.name, arm, seed)
+        folder = _folder(arm, seed)
+        yield f"{folder}/result.json", (run.folder / "result.json").read_bytes()
+        yield f"{folder}/tokenizer.json", tokenizer_json(run.corpus).encode()
+        yield f"{folder}/weights.safetensors", save(run.model.state_dict())
+
+
+def _folder(arm: str, seed: int) -> str:
+    return f"{arm}/seed-{seed}"
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    """Add a file that tells nothing of when and by whom it was written."""
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode = len(content), 0o644
+    archive.addfile(entry, io.BytesIO(content))
+
+
+def _readme(study: Study, runs: list[tuple[str, int]]) -> str:
+    one = f"{study.name}/{_folder(*runs[0])}"
+    listed = "\n".join(f"- `{_folder(arm, seed)}`" for arm, seed in runs)
+    return f"""# Weights of study {study.name}
+
+Each folder holds a run's final weights, its result (measures, parameters, provenance) and its
+tokenizer. `sha256sum -c {MANIFEST}`, here, checks them all. To load one, in the repository that
+trained it (the commit stands in the result, under provenance):
+
+```python
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from lib.run.finished import read_packed
+
+model = read_packed(Path("{one}"))
+tokenizer = Tokenizer.from_file("{one}/tokenizer.json")
+```
+
+A run whose status in its result is `diverged` has the weights of the step before.
+
+{listed}
+"""
+
+
+def main(words: list[str]) -> int:
+    """Pack one study."""
+    parser = argparse.ArgumentParser(prog="./run_all.sh pack", description=__doc__)
+    parser.add_argument("study", help="name or path of a parameter file")
+    options = parser.parse_args(words)
+    try:
+        study = load_study(options.study)
+        target = study_folder(study.name).with_name(f"{study.name}-weights.tar")
+        number = pack(study, target)
+    except (ConfigError, CorpusError, UnfinishedError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"error: {explain_os(error)}", file=sys.stderr)
+        return 1
+    print(f"{shown(target)}: {number} files and their hashes; its README.md says how to load a run")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
