@@ -99,7 +99,7 @@ case "${1:-}" in
       esac
     done
     set_up
-    exec python -m pytest -n auto --dist loadfile -m "$marks" ${words+"${words[@]}"}
+    exec python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "$marks" ${words+"${words[@]}"}
     ;;
   verify)
     shift

@@ -11,6 +11,7 @@ import sys
 import sysconfig
 import tempfile
 import venv
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,12 @@ from lib.study.fields import CorpusConfig, RunConfig
 from lib.study.paths import ROOT
 
 torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with the most slow tests first: begun last, one would keep a single worker busy."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
 
 
 def pytest_collection_finish() -> None:
