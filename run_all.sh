@@ -22,8 +22,8 @@ usage() {
 ./run_all.sh export STUDY/ARM/SEED --to DIR
     Write a run's model as a folder that Hugging Face's transformers load as a GPT-2.
 ./run_all.sh pack STUDY                Pack the weights of a study's runs into one archive, with hashes.
-./run_all.sh paper                     Build the paper from the results, as PDF and LaTeX.
-./run_all.sh record                    Build the lab record, the site of all studies and runs.
+./run_all.sh paper [PAPER …]           Build papers from the results, as PDF and LaTeX; begin new ones.
+./run_all.sh record [PAPER …]          Build the lab record: a site of a paper's studies and runs.
 ./run_all.sh --help                    This text.
 
 Studies and flags come in any order. --jobs is the number of runs side by side (default: one per
@@ -114,9 +114,13 @@ case "${1:-}" in
     exec python -m lib.publish.verify "$@"
     ;;
   paper | record)
-    [[ $# == 1 ]] || fail "$1 takes nothing more, and there is '$2'" 2
+    command=$1
+    shift
+    for word in "$@"; do
+      [[ "$word" != -* ]] || fail "$command takes names of papers, not '$word'" 2
+    done
     set_up
-    exec python -m "lib.publish.${1/record/site}"
+    exec python -m "lib.publish.${command/record/site}" "$@"
     ;;
   estimate)
     shift

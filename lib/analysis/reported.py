@@ -40,10 +40,10 @@ def load_reported(study: Study) -> Reported | None:
     """
     if study.reported is None:
         return None
-    path = ROOT / "papers" / "embedding-norm" / study.reported
+    path = ROOT / "papers" / study.paper / study.reported
     if not path.is_file():
         raise ConfigError(
-            f"reported: there is no papers/embedding-norm/{study.reported}; name an existing file, "
+            f"reported: there is no papers/{study.paper}/{study.reported}; name an existing file, "
             "or leave the field out"
         )
     try:

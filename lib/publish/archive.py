@@ -1,8 +1,8 @@
 """The record of a study: executed notebooks, raw files, parameters, plan and results, with hashes.
 
-`papers/embedding-norm/record/<study>/` is laid out like `runs/<study>/`; its MANIFEST.sha256 can
-also be checked by `sha256sum -c` from that folder. `record/index.json` says what the record holds,
-so that no study or run can vanish from it. `lib.publish.verify` checks all of it.
+`papers/<paper>/record/<study>/` is laid out like `runs/<study>/`; its MANIFEST.sha256 can also be
+checked by `sha256sum -c` from that folder. `record/index.json` says what the record of a paper
+holds, so that no study or run can vanish from it. `lib.publish.verify` checks all of it.
 """
 
 import argparse
@@ -19,8 +19,19 @@ from filelock import FileLock
 
 from lib.analysis.runs import collect
 from lib.study.config import Study, load_study
+from lib.study.errors import ConfigError, read_yaml, unknown
 from lib.study.fields import digest
-from lib.study.paths import PAPER, PLANS, executed_notebook, result_file, run_folder, study_folder
+from lib.study.paths import (
+    PAPER,
+    PAPERS,
+    PARAMS,
+    PLANS,
+    RUNS,
+    executed_notebook,
+    result_file,
+    run_folder,
+    study_folder,
+)
 from lib.study.raw import RAW, raw_file
 from lib.study.record import sha256, status_of, write_json
 
@@ -35,24 +46,51 @@ class ArchiveError(ValueError):
     """A study that cannot be archived."""
 
 
+def paper_of(study: str) -> Path:
+    """The folder of a study's paper: the one that its parameter file names."""
+    file = PARAMS / f"{study}.yaml"
+    content = read_yaml(file) if file.is_file() else {}
+    return PAPERS / str(content.get("paper", PAPER.name))
+
+
+def papers() -> list[Path]:
+    """Every folder of a paper, also those that studies in `runs/` will make."""
+    here = [path for path in PAPERS.glob("[!.]*") if path.is_dir()]
+    return sorted({PAPER, *here, *(paper_of(path.name) for path in RUNS.glob("[!.]*/"))})
+
+
+def papers_named(names: list[str]) -> list[Path]:
+    """The folders of the papers named, or of all; ConfigError for one that is not there."""
+    there = {paper.name: paper for paper in papers()}
+    for name in names:
+        if name not in there:
+            raise ConfigError(f"paper: {unknown(name, list(there))} in papers/")
+    return [there[name] for name in names or there]
+
+
 def record_folder(study: str) -> Path:
     """Where the executed notebooks of a study are kept."""
-    return PAPER / "record" / study
+    return paper_of(study) / "record" / study
 
 
 def results_file(study: str) -> Path:
     """Where the numbers of a study are kept."""
-    return PAPER / "results" / f"{study}.json"
+    return paper_of(study) / "results" / f"{study}.json"
 
 
 def verdict_file(study: str) -> Path:
     """Where the contrasts and decisions of a study are kept."""
-    return PAPER / "results" / f"{study}.verdict.json"
+    return paper_of(study) / "results" / f"{study}.verdict.json"
 
 
-def index_file() -> Path:
-    """Where it stands what the record holds."""
-    return PAPER / "record" / "index.json"
+def figures_folder(study: str) -> Path:
+    """Where the figures of a study are kept."""
+    return paper_of(study) / "figures" / study
+
+
+def index_file(paper: Path) -> Path:
+    """Where it stands what the record of a paper holds."""
+    return paper / "record" / "index.json"
 
 
 def archive(study: Study) -> Path:
@@ -90,7 +128,7 @@ def archive(study: Study) -> Path:
     partial.rename(final)
     shutil.rmtree(former, ignore_errors=True)
 
-    figures = PAPER / "figures" / study.name
+    figures = figures_folder(study.name)
     shutil.rmtree(figures, ignore_errors=True)
     shutil.copytree(source / "figures", figures)
     results = result_file("03_analysis", study.name).read_text("utf-8")
@@ -106,7 +144,7 @@ def files_of(study: str) -> dict[str, Path]:
     """Every file that the manifest of a study lists, by the name it has there: the record, the
     figures and the results."""
     folder = record_folder(study)
-    found = [p for top in (folder, PAPER / "figures" / study) for p in top.rglob("*")]
+    found = [p for top in (folder, figures_folder(study)) for p in top.rglob("*")]
     files = sorted(p for p in [*found, results_file(study), verdict_file(study)] if p.is_file())
     listed = {Path(os.path.relpath(path, folder)).as_posix(): path for path in files}
     listed.pop(MANIFEST, None)
@@ -142,20 +180,21 @@ def index_entry(study: str) -> dict[str, Any]:
     }
 
 
-def read_index() -> dict[str, Any]:
-    """Read what the record should hold; empty where nothing has been archived."""
-    if not index_file().is_file():
+def read_index(paper: Path) -> dict[str, Any]:
+    """Read what the record of a paper should hold; empty where nothing has been archived."""
+    if not index_file(paper).is_file():
         return {}
-    content: dict[str, Any] = json.loads(index_file().read_text("utf-8"))
+    content: dict[str, Any] = json.loads(index_file(paper).read_text("utf-8"))
     return content
 
 
 def write_index_entry(study: str) -> None:
     """Bring the index up to date for a study."""
     if study != SCRATCH:
-        with FileLock(index_file().with_name(".index.lock")):
-            content = read_index() | {study: index_entry(study)}
-            write_json(index_file(), dict(sorted(content.items())))
+        paper = paper_of(study)
+        with FileLock(index_file(paper).with_name(".index.lock")):
+            content = read_index(paper) | {study: index_entry(study)}
+            write_json(index_file(paper), dict(sorted(content.items())))
 
 
 def code_cells(notebook: Path) -> list[str]:
@@ -172,10 +211,11 @@ def code_hash(notebook: Path) -> str:
     return digest(code_cells(notebook))
 
 
-def root_hash() -> str:
-    """SHA-256 over the plans and the index, which holds the hash of each record and its results."""
+def root_hash(paper: Path) -> str:
+    """SHA-256 over the plans and a paper's index, which holds the hash of each record and its
+    results."""
     hashes = {path.name: sha256(path) for path in sorted(PLANS.glob("*.yaml"))}
-    return digest([read_index(), hashes])
+    return digest([read_index(paper), hashes])
 
 
 def shown_result(notebook: Path) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lib.publish.archive import MANIFEST, record_folder, results_file, verdict_file
+from lib.publish.archive import MANIFEST, paper_of, record_folder, results_file, verdict_file
 from lib.study.config import load_study
 from lib.study.errors import ConfigError
 from lib.study.measures import MAIN
@@ -122,12 +122,13 @@ class StudyEntry:
         return rows
 
 
-def catalogue() -> list[StudyEntry]:
-    """List every study that has a complete record or executed notebooks in `runs/`; the
+def catalogue(paper: Path) -> list[StudyEntry]:
+    """List every study of a paper that has a complete record or executed notebooks in `runs/`; the
     confirmatory one first, then by name."""
-    names = {path.parent.name for path in record_folder("").glob(f"*/{MANIFEST}")}
-    names |= {path.parent.name for path in RUNS.glob("*/*.ipynb")}
+    names = {path.parent.name for path in RUNS.glob("*/*.ipynb")}
     names |= {path.parents[2].name for path in RUNS.glob("*/*/seed-*/02_train.ipynb")}
+    names = {name for name in names if paper_of(name) == paper}
+    names |= {path.parent.name for path in paper.glob(f"record/*/{MANIFEST}")}
     studies = [recorded(name) or in_progress(name) for name in names]
     return sorted(
         (study for study in studies if study.runs or study.shared),

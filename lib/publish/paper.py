@@ -16,11 +16,11 @@ from pathlib import Path
 import pypandoc
 import typst
 
-from lib.publish.archive import root_hash
+from lib.publish.archive import papers_named, root_hash
 from lib.publish.plans import write_accounts
 from lib.publish.sources import Sources, TextError
 from lib.study.errors import ConfigError, unknown
-from lib.study.paths import PAPER, ROOT, shown
+from lib.study.paths import ROOT, TEMPLATES, shown
 
 _CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _CITED = re.compile(r"(?<![\w@\\])@([A-Za-z][\w-]*(?::[\w-]+)?)")
@@ -67,8 +67,10 @@ def _require_closed(source: str) -> None:
 
 
 def convert(markdown: str, to: str, paper: Path) -> str:
-    """Turn Markdown into Typst or LaTeX by the paper's own template and filter."""
-    templates = paper / "templates" / "paper"
+    """Turn Markdown into Typst or LaTeX by the template and filter of the paper, or else of the
+    house."""
+    own = paper / "templates" / "paper"
+    templates = own if own.is_dir() else TEMPLATES / "paper"
     options = [f"--template={templates}/template.{to}", f"--lua-filter={templates}/filter.lua"]
     options += ["--syntax-highlighting=none", "--natbib"] if to == "latex" else []
     try:
@@ -77,7 +79,7 @@ def convert(markdown: str, to: str, paper: Path) -> str:
         raise TextError(f"pandoc: {error}") from None
 
 
-def build(paper: Path = PAPER) -> Sources:
+def build(paper: Path) -> Sources:
     """Write paper.pdf, paper.tex and plans.json beside paper.md; return what they are made of.
 
     The same files give the same bytes. Raises TextError.
@@ -107,7 +109,7 @@ def with_answers(sources: Sources, readme: str) -> str:
     written, found = _ANSWERS.subn(lambda frame: frame[1] + answers + frame[2], readme)
     if found != 1:
         raise TextError("README.md: <!-- answers: … --> and <!-- end of answers --> are missing")
-    return _ROOT.sub(root_hash(), written)
+    return _ROOT.sub(root_hash(sources.paper), written)
 
 
 def write_answers(sources: Sources, readme: Path = ROOT / "README.md") -> None:
@@ -118,19 +120,46 @@ def write_answers(sources: Sources, readme: Path = ROOT / "README.md") -> None:
         readme.write_text(written, "utf-8")
 
 
-def main() -> int:
-    """Command line: build the paper, write the answers, and say what was left out."""
+def answers_readme(paper: Path) -> bool:
+    """Tell whether the answers in the README are those of this paper."""
+    return (paper / "templates" / "answers.md").is_file()
+
+
+def begin(paper: Path) -> None:
+    """Write a first manuscript: table, contrasts and a figure of each of a paper's studies."""
+    head, section = (TEMPLATES / "manuscript.md").read_text("utf-8").split("<!-- study -->\n")
+    studies = sorted(path.name.partition(".")[0] for path in paper.glob("results/*.verdict.json"))
+    sections = [
+        section.replace("STUDY", name).replace("NAME", name.replace("-", "_")) for name in studies
+    ]
+    text = head.replace("PAPER", paper.name) + "".join(sections)
+    paper.mkdir(parents=True, exist_ok=True)
+    (paper / "paper.md").write_text(text, "utf-8")
+    (paper / "references.bib").touch()
+
+
+def main(names: list[str]) -> int:
+    """Command line: build the papers named, or all that have a manuscript; begin one where a paper
+    that is named has none. Write the answers, and say what was left out."""
     try:
-        sources = build()
-        write_answers(sources)
+        for paper in papers_named(names):
+            written = (paper / "paper.md").is_file()
+            if not written and not names:
+                continue
+            if not written:
+                begin(paper)
+                print(f"First manuscript    {shown(paper / 'paper.md')}: yours to rewrite")
+            sources = build(paper)
+            if answers_readme(paper):
+                write_answers(sources)
+            for study in sources.left_out:
+                print(f"Left out            what needs '{study}': ./run_all.sh params/{study}.yaml")
+            print(f"Paper               {shown(paper / 'paper.pdf')}, {shown(paper / 'paper.tex')}")
     except (TextError, ConfigError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    for study in sources.left_out:
-        print(f"Left out            what needs '{study}'; run ./run_all.sh params/{study}.yaml")
-    print(f"Paper               {shown(PAPER / 'paper.pdf')}, {shown(PAPER / 'paper.tex')}")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -11,7 +11,7 @@ from typing import Any
 from lib.publish.archive import results_file
 from lib.publish.replay import git, is_checkout
 from lib.study.history import account, plan_history
-from lib.study.paths import PAPER, PLANS
+from lib.study.paths import PLANS
 from lib.study.plan import read_plan
 from lib.study.provenance import trained_with
 from lib.study.record import write_json
@@ -19,7 +19,7 @@ from lib.study.record import write_json
 FILE = "plans.json"
 
 
-def plan_accounts(paper: Path = PAPER) -> list[dict[str, Any]]:
+def plan_accounts(paper: Path) -> list[dict[str, Any]]:
     """Account for every plan of `params/plans/`, the first committed one first: file, title, hash,
     studies (its confirmatory ones); whether it preceded their recorded runs; versions (commit,
     date and hash, oldest first); changes (from the plan before it); and deviations and
@@ -38,7 +38,7 @@ def has_history() -> bool:
     return is_checkout() and (git("rev-parse", "--is-shallow-repository") or "").strip() == "false"
 
 
-def write_accounts(paper: Path = PAPER) -> None:
+def write_accounts(paper: Path) -> None:
     """Write down what git tells, where it tells all."""
     if has_history():
         write_json(paper / FILE, plan_accounts(paper))

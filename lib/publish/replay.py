@@ -24,7 +24,7 @@ from lib.study.raw import RAW, raw_file
 from lib.study.record import status_of, write_json
 
 _CODE = ("lib", "notebooks", "params")
-_BESIDE = "papers/embedding-norm/*.yaml"
+_BESIDE = "papers/*/*.yaml"
 """Reported numbers, which an analysis may set beside its own."""
 
 
@@ -75,9 +75,9 @@ def tree_at(commit: str | None) -> Iterator[Path]:
             )
             execute(tree, "git", "update-ref", "--no-deref", "HEAD", commit)
             execute(tree, "git", "checkout", "--quiet", commit, "--", *_CODE)
-            if git("ls-tree", "--name-only", commit, "papers/embedding-norm/"):
-                subprocess.run(["git", "-C", tree, "checkout", "--quiet", commit, "--", _BESIDE],
-                               capture_output=True)  # fmt: skip
+            beside = f":(glob){_BESIDE}"  # fails where a commit has none
+            subprocess.run(["git", "-C", tree, "checkout", "--quiet", commit, "--", beside],
+                           capture_output=True)  # fmt: skip
         yield tree
 
 

@@ -4,7 +4,6 @@ Pages are made from the record and the results alone. They are self-contained an
 Rendering a notebook takes a tenth of a second, so a page that would not change is kept.
 """
 
-import argparse
 import hashlib
 import shutil
 import sys
@@ -15,10 +14,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from lib.publish import pages
-from lib.publish.archive import read_index, root_hash
+from lib.publish.archive import papers_named, read_index, root_hash
 from lib.publish.catalogue import SHARED, catalogue, neighbours
 from lib.publish.plans import plan_accounts
 from lib.publish.wording import literal
+from lib.study.errors import ConfigError
 from lib.study.measures import MAIN, MEASURES, measures_in
 from lib.study.paths import PAPER, TEMPLATES, shown
 from lib.study.provenance import history, trained_with
@@ -30,7 +30,7 @@ def number(value: float | None, digits: int, sign: str = "") -> str:
     return "n/a" if value is None else f"{value:{sign},.{digits}f}"
 
 
-def _environment() -> Environment:
+def _environment(paper: Path) -> Environment:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES / "record"),
         autoescape=True,
@@ -46,17 +46,18 @@ def _environment() -> Environment:
         "MAIN": MAIN,
         "ABOUT": SHARED,
         "neighbours": neighbours,
-        "PLANS": plan_accounts(PAPER),
-        "ROOT_HASH": root_hash(),
-        "SUPERSEDED": [name for name, entry in read_index().items() if "superseded" in entry],
+        "PLANS": plan_accounts(paper),
+        "ROOT_HASH": root_hash(paper),
+        "SUPERSEDED": [name for name, entry in read_index(paper).items() if "superseded" in entry],
     }
     return environment
 
 
-def build_site(folder: Path | None = None) -> list[str]:
-    """Bring the pages under `folder` (None: `papers/embedding-norm/site/`) up to date; return which
-    notebooks' pages had to be rendered."""
-    site, environment, rendered = folder or PAPER / "site", _environment(), []
+def build_site(folder: Path | None = None, paper: Path | None = None) -> list[str]:
+    """Bring the pages of a paper's studies (None: `papers/embedding-norm/`), under `folder` (None:
+    its `site/`), up to date; return which notebooks' pages had to be rendered."""
+    paper = paper or PAPER
+    site, environment, rendered = folder or paper / "site", _environment(paper), []
     recipe = [sha256(Path(pages.__file__)), version("nbconvert"), version("nh3")]
     current: set[Path] = set()
 
@@ -76,15 +77,15 @@ def build_site(folder: Path | None = None) -> list[str]:
             text = text.replace("<!-- notebook -->", body)
         path.write_text(text, "utf-8", errors="replace")
 
-    studies = catalogue()
+    studies = catalogue(paper)
     for study in studies:
         write(f"{study.name}/index.html", "study.html.j2", study=study)
         for notebook in [*study.shared, *study.runs]:
             write(notebook.page, "notebook.html.j2", study=study, notebook=notebook)
     beside = [TEMPLATES / "record" / name for name in ("record.css", "record.js")]
-    paper = PAPER / "paper.pdf"
-    write("index.html", "index.html.j2", studies=studies, paper=paper.is_file())
-    for source in [*beside, paper] if paper.is_file() else beside:
+    pdf = paper / "paper.pdf"
+    write("index.html", "index.html.j2", studies=studies, paper=pdf.is_file())
+    for source in [*beside, pdf] if pdf.is_file() else beside:
         current.add(Path(shutil.copyfile(source, site / source.name)))
     for path in sorted(site.rglob("*"), reverse=True):  # left by deleted studies and runs
         if path.is_dir() and not any(path.iterdir()):
@@ -94,16 +95,19 @@ def build_site(folder: Path | None = None) -> list[str]:
     return rendered
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Command line: build the lab record and say where it is."""
-    parser = argparse.ArgumentParser(prog="python -m lib.publish.site", description=main.__doc__)
-    parser.parse_args(arguments)
-    rendered = build_site()
-    site = shown(PAPER / "site")
-    print(f"Lab record          {site}/index.html ({len(rendered)} notebooks rendered anew)")
-    print(f"To look at it       python -m http.server --directory {site}")
+def main(names: list[str]) -> int:
+    """Command line: build the lab records of some papers (none named: of all) and say where they
+    are."""
+    try:
+        for paper in papers_named(names):
+            rendered, site = build_site(paper=paper), shown(paper / "site")
+            print(f"Lab record          {site}/index.html ({len(rendered)} pages rendered anew)")
+            print(f"To look at it       python -m http.server --directory {site}")
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -36,7 +36,7 @@ from lib.publish.plans import plan_accounts
 from lib.study import constants
 from lib.study.config import arm_id, load_study
 from lib.study.errors import read_yaml, unknown
-from lib.study.paths import ROOT
+from lib.study.paths import ROOT, TEMPLATES
 from lib.study.standing import load_plan
 
 Rows = list[dict[str, Any]]
@@ -50,6 +50,7 @@ class Sources:
     """What the templates in a paper's folder may quote."""
 
     def __init__(self, paper: Path) -> None:
+        self.paper = paper
         self.left_out: dict[str, None] = {}
         """Studies without results that a template has asked for."""
         self._results = paper / "results"
@@ -63,7 +64,7 @@ class Sources:
         functions = (where, one, count, contrast, contrasts, arm, verbatim)
         names |= {function.__name__: function for function in functions}
         names |= {
-            "root_hash": root_hash,
+            "root_hash": partial(root_hash, paper),
             "has": self._has,
             "params": load_study,
             "constants": constants,
@@ -74,7 +75,7 @@ class Sources:
         # What is written is Markdown: `finished` escapes it, and marks it as ready by Markup,
         # which autoescape then leaves alone.
         self._environment = Environment(
-            loader=FileSystemLoader(paper),
+            loader=FileSystemLoader([paper, TEMPLATES.parent]),
             undefined=_strict(names),
             finalize=wording.finished,
             autoescape=True,

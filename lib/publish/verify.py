@@ -11,13 +11,15 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from lib.publish import evidence, first_rules, replay
 from lib.publish.archive import (
     MANIFEST,
     SCRATCH,
     index_entry,
-    index_file,
+    paper_of,
+    papers,
     read_index,
     read_manifest,
     record_folder,
@@ -26,24 +28,25 @@ from lib.publish.archive import (
     verdict_file,
 )
 from lib.publish.beginnings import wrong_beginnings
-from lib.publish.paper import convert, filled_in, with_answers
+from lib.publish.paper import answers_readme, convert, filled_in, with_answers
 from lib.publish.plans import FILE, has_history, plan_accounts
 from lib.publish.recomputed import place, wrong_measures
 from lib.publish.sources import Sources, TextError
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, read_yaml
 from lib.study.fields import digest
-from lib.study.paths import PAPER, PLANS, ROOT, shown
+from lib.study.paths import PAPERS, PLANS, ROOT, shown
 from lib.study.plan import Plan
 from lib.study.record import sha256, status_of
 from lib.study.standing import load_plan
 
 
 def recorded_studies() -> list[str]:
-    """Every study that the index names, or that left anything in the record."""
-    folders = [path.name for path in record_folder("").glob("[!.]*") if path.is_dir()]
-    results = [path.name.partition(".")[0] for path in results_file("").parent.glob("*.json")]
-    return sorted({*read_index(), *folders, *results})
+    """Every study that an index names, or that left anything in a record."""
+    indexed = [study for paper in papers() for study in read_index(paper)]
+    folders = [path.name for path in PAPERS.glob("*/record/[!.]*") if path.is_dir()]
+    results = [path.name.partition(".")[0] for path in PAPERS.glob("*/results/*.json")]
+    return sorted({*indexed, *folders, *results})
 
 
 def verify(study: str, *, redraw: bool = False) -> tuple[str, list[str]]:
@@ -95,7 +98,7 @@ def _superseded(study: str) -> Iterator[Iterator[str]]:
     pinned = first_rules.SUPERSEDED[study]
     if digest([sha256(results_file(study)), sha256(verdict_file(study))]) != pinned:
         yield iter(["its results or its verdict have changed"])
-    if read_index().get(study, {}).get("superseded") != pinned:
+    if _stated(study).get("superseded") != pinned:
         yield iter(["the index does not name it as superseded"])
     results = json.loads(results_file(study).read_text("utf-8"))
     yield evidence.wrong_summary(results)
@@ -106,7 +109,7 @@ def _superseded(study: str) -> Iterator[Iterator[str]]:
 def _by_present_rules(study: str, redraw: bool) -> Iterator[Iterator[str]]:
     yield evidence.changed_files(study)
     yield _unlike_index(study)
-    code = read_index().get(study, {}).get("code")
+    code = _stated(study).get("code")
     yield evidence.foreign_notebooks(study, code)
     runs, folder = evidence.read_runs(study), record_folder(study)
     yield evidence.unfounded_results(study, runs)
@@ -130,12 +133,17 @@ def _by_present_rules(study: str, redraw: bool) -> Iterator[Iterator[str]]:
         yield evidence.redrawn(study)
 
 
+def _stated(study: str) -> dict[str, Any]:
+    """What the index says of a study; empty where it does not name it."""
+    return dict(read_index(paper_of(study)).get(study, {}))
+
+
 def _unlike_index(study: str) -> Iterator[str]:
     """What the index says otherwise of a study."""
-    stated, found = read_index().get(study), index_entry(study)
-    if stated is None and study != SCRATCH:
+    stated, found = _stated(study), index_entry(study)
+    if not stated and study != SCRATCH:
         yield "the index does not name it"
-    for key, value in (stated or {}).items():
+    for key, value in stated.items():
         if found[key] != value:
             yield (
                 f"its {key} are not those of the index"
@@ -172,14 +180,20 @@ def _changed_plan(study: str) -> Iterator[str]:
 
 
 def vanished() -> Iterator[str]:
-    """Studies and runs that a committed version of the index names, and the record no more."""
-    here = read_index()
-    name = index_file().relative_to(ROOT).as_posix() if index_file().is_relative_to(ROOT) else ""
-    if not name or not replay.is_checkout():
+    """Studies and runs that a committed version of an index names, and no record holds today."""
+    if not replay.is_checkout():
         return
+    here = {study: entry for paper in papers() for study, entry in read_index(paper).items()}
+    indexes = ":(glob)papers/*/record/index.json"
+    names = set((replay.git("log", "--format=", "--name-only", "--", indexes) or "").split())
     gone: dict[str, None] = {}
-    for commit in (replay.git("log", "--format=%H", "--", name) or "").split():
-        for study, entry in json.loads(replay.git("show", f"{commit}:{name}") or "{}").items():
+    versions = [
+        (commit, replay.git("show", f"{commit}:{name}") or "{}")
+        for name in sorted(names)
+        for commit in (replay.git("log", "--format=%H", "--", name) or "").split()
+    ]
+    for commit, content in versions:
+        for study, entry in json.loads(content).items():
             if study not in here:
                 gone[f"study '{study}', recorded at commit {commit[:12]}, has vanished"] = None
                 continue
@@ -190,19 +204,20 @@ def vanished() -> Iterator[str]:
     yield from gone
 
 
-def unfounded_texts() -> Iterator[str]:
-    """What of the paper and the README is not what the results say."""
-    if not (PAPER / "paper.md").is_file():
+def unfounded_texts(paper: Path) -> Iterator[str]:
+    """What of a paper, and of the README if its answers are the paper's, is not what the results
+    say."""
+    if not (paper / "paper.md").is_file():
         return
     try:
-        told = PAPER / FILE
-        if has_history() and told.is_file() and json.loads(_text(told)) != plan_accounts():
+        told = paper / FILE
+        if has_history() and told.is_file() and json.loads(_text(told)) != plan_accounts(paper):
             yield f"{FILE} is not what git says of the plans; run ./run_all.sh paper"
-        sources = Sources(PAPER)
-        if convert(filled_in(PAPER, sources), "latex", PAPER) != _text(PAPER / "paper.tex"):
+        sources = Sources(paper)
+        if convert(filled_in(paper, sources), "latex", paper) != _text(paper / "paper.tex"):
             yield "paper.tex is not what its sources and the results give; run ./run_all.sh paper"
         readme = _text(ROOT / "README.md")
-        if with_answers(sources, readme) != readme:
+        if answers_readme(paper) and with_answers(sources, readme) != readme:
             yield "README.md does not say what the results do; run ./run_all.sh paper"
     except (TextError, ConfigError, FileNotFoundError) as error:
         yield f"the paper cannot be built: {error}"
@@ -229,10 +244,12 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{study}: {n} files verified under {rules}", flush=True)
         faulty |= bool(faults)
     if not named:
-        for fault in [*vanished(), *unfounded_texts()]:
+        texts = [fault for paper in papers() for fault in unfounded_texts(paper)]
+        for fault in [*vanished(), *texts]:
             print(f"error: {fault}", file=sys.stderr)
             faulty = True
-    print(f"Root of records, results and plans: {root_hash()}")
+    for paper in papers():
+        print(f"Root of records, results and plans of {shown(paper)}: {root_hash(paper)}")
     return int(faulty)
 
 

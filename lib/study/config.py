@@ -20,7 +20,7 @@ from pydantic import (
 
 from lib.study.errors import ConfigError, explain, read_yaml, unknown
 from lib.study.fields import FileName, Level, RunConfig, Section, digest, field_names
-from lib.study.paths import PARAMS
+from lib.study.paths import PAPER, PARAMS
 from lib.study.plan import read_plan
 
 MOST_RUNS = 10_000
@@ -74,8 +74,10 @@ class Study(RunConfig):
     """Levels of some factors: arms of the grid that have them all are left out."""
     plan: FileName | None = None
     """File in params/plans/ of the plan that the study is held against; None: exploratory."""
+    paper: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=60)] = PAPER.name
+    """Folder in papers/ that takes the study's record, results and figures. Part of no hash."""
     reported: FileName | None = None
-    """File in papers/embedding-norm/ of numbers reported elsewhere, to set beside the study's."""
+    """File in that folder of numbers reported elsewhere, to set beside the study's."""
 
     @model_validator(mode="before")
     @classmethod

@@ -33,7 +33,9 @@ RUNS = output_root() / "runs"
 RESULT_FORMAT = 4
 """Increase it when the fields of a result change: a sweep then makes results anew, from
 checkpoints."""
-PAPER = output_root() / "papers" / "embedding-norm"
+PAPERS = output_root() / "papers"
+PAPER = PAPERS / "embedding-norm"
+"""Of a study that names no other."""
 TEMPLATES = ROOT / "papers" / "embedding-norm" / "templates"
 
 

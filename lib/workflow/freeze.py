@@ -21,7 +21,7 @@ from lib.study.config import Study, load_study
 from lib.study.digests import measuring_digest, training_digest
 from lib.study.errors import ConfigError, read_yaml
 from lib.study.history import plan_history
-from lib.study.paths import PAPER, PARAMS, PLANS, shown, study_folder
+from lib.study.paths import PAPERS, PARAMS, PLANS, shown, study_folder
 from lib.study.plan import Frozen, Plan, read_plan
 from lib.study.provenance import trained_with
 from lib.study.standing import load_plan, parameters_digest
@@ -105,7 +105,7 @@ def _runs(study: str, hashes: set[str]) -> Iterator[Path]:
         content = _read(path)
         if trained_with(content.get("provenance", content)).get("plan") in hashes:
             yield path
-    for path in PAPER.parent.glob(f"*/results/{study}.json"):
+    for path in PAPERS.glob(f"*/results/{study}.json"):
         if any(
             trained_with(run["provenance"]).get("plan") in hashes for run in _read(path)["runs"]
         ):
@@ -127,7 +127,7 @@ def _used_seeds() -> list[int]:
     for path in PARAMS.glob("*.yaml"):
         if not _drawn(path.stem):
             used |= set(load_study(path).seeds)
-    for path in PAPER.parent.glob("*/results/*.json"):
+    for path in PAPERS.glob("*/results/*.json"):
         used |= {run["seed"] for run in _read(path).get("runs", [])}
     return sorted(used)
 

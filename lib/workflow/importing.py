@@ -18,6 +18,7 @@ from lib.publish.archive import (
     SCRATCH,
     SHARED,
     archive,
+    paper_of,
     read_manifest,
     record_folder,
     results_file,
@@ -28,7 +29,7 @@ from lib.publish.verify import verify
 from lib.study.config import Study, load_study
 from lib.study.errors import explain_os
 from lib.study.inputs import unpack
-from lib.study.paths import PAPER, output_root, shown, study_folder
+from lib.study.paths import output_root, shown, study_folder
 from lib.workflow import by_hand
 from lib.workflow.execution import ExecutionError, execute
 from lib.workflow.staleness import corpora_of, stale
@@ -63,7 +64,7 @@ def take_in(packed: Path) -> str:
                 if path.is_dir():
                     shutil.copytree(path, to, ignore=without)
             replay.execute(tree, sys.executable, "-m", "lib.workflow.importing", STAGED, study.name)
-            _bring_home(tree / PAPER.relative_to(output_root()), study.name)
+            _bring_home(tree / paper_of(study.name).relative_to(output_root()), study.name)
     return study.name
 
 
@@ -104,13 +105,14 @@ def stage(study: Study) -> None:
 
 
 def _bring_home(paper: Path, study: str) -> None:
-    """Copy a study's record from a tree's `papers/` to this one's."""
+    """Copy a study's record from its paper in a tree to that of this one."""
+    here = paper_of(study)
     for part in ("record", "figures"):
-        shutil.rmtree(PAPER / part / study, ignore_errors=True)
-        shutil.copytree(paper / part / study, PAPER / part / study)
+        shutil.rmtree(here / part / study, ignore_errors=True)
+        shutil.copytree(paper / part / study, here / part / study)
     results_file(study).parent.mkdir(parents=True, exist_ok=True)
     for path in (results_file(study), verdict_file(study)):
-        shutil.copyfile(paper / path.relative_to(PAPER), path)
+        shutil.copyfile(paper / path.relative_to(here), path)
     write_index_entry(study)
 
 

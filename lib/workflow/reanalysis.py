@@ -12,7 +12,7 @@ import sys
 from lib.publish.archive import archive, record_folder, results_file
 from lib.study.config import load_study
 from lib.study.errors import ConfigError, unknown
-from lib.study.paths import PAPER, shown, study_folder
+from lib.study.paths import PAPERS, shown, study_folder
 from lib.study.record import write_json
 from lib.workflow.execution import ExecutionError, execute
 
@@ -26,7 +26,7 @@ def analyse_again(name: str) -> None:
     study = load_study(name)
     record, runs = record_folder(name), study_folder(name)
     if not record.is_dir() or not results_file(name).is_file():
-        recorded = [path.name for path in (PAPER / "record").glob("*") if path.is_dir()]
+        recorded = [path.name for path in PAPERS.glob("*/record/*") if path.is_dir()]
         raise ConfigError(f"study: no record: {unknown(name, sorted(recorded))}")
     if any(runs.glob("*/seed-*/*")):
         raise ConfigError(

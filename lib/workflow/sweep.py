@@ -22,7 +22,7 @@ from typing import IO
 from lib.run import lifeline
 from lib.study.config import Study, load_study
 from lib.study.errors import explain_os
-from lib.study.paths import NOTEBOOKS, ROOT, RUNS, shown
+from lib.study.paths import NOTEBOOKS, PAPERS, ROOT, RUNS, shown
 from lib.study.record import RunResult, status_of
 from lib.study.standing import load_plan, standing
 from lib.workflow import sockets
@@ -164,15 +164,22 @@ def run(studies: list[Study], command: Command, log: IO[bytes]) -> int:
     if not stopped and not snakemake.returncode:
         for study in studies:
             summarise(study)
-        for name in ("paper", "record"):
-            if (said := RUNS / f"{name}.txt").is_file():
-                print(said.read_text("utf-8"), end="")
+        for paper in sorted({study.paper for study in studies}):
+            _tell_published(paper)
         return 0
     if not stopped or failed:
         _report(failed, Path(log.name))
     if stopped:
         print(f"stopped after {command.stop_after:g} hours, as asked; a plain rerun continues")
     return TIME_UP if stopped else snakemake.returncode
+
+
+def _tell_published(paper: str) -> None:
+    for name in ("paper", "record"):
+        if (said := RUNS / f"{name}-{paper}.txt").is_file():
+            print(said.read_text("utf-8"), end="")
+    if not (PAPERS / paper / "paper.md").is_file():
+        print(f"To begin a paper    ./run_all.sh paper {paper}")
 
 
 def _report(failed: list[Path], log: Path) -> None:

@@ -23,6 +23,8 @@ def copy_of_paper(folder: Path) -> Path:
     """A copy of all that the paper is built of, without its outputs."""
     built = shutil.ignore_patterns("record", "site", "paper.pdf", "paper.tex")
     shutil.copytree(PAPER, folder, ignore=built)
+    (folder / "record").mkdir()
+    shutil.copyfile(PAPER / "record" / "index.json", folder / "record" / "index.json")
     return folder
 
 
@@ -128,6 +130,7 @@ def test_the_committed_paper_is_what_its_source_gives(built):
 
 def test_the_text_needs_no_torch():
     code = "import sys; sys.modules['torch'] = None; from lib.publish.paper import *; "
+    code += "from lib.study.paths import PAPER; "
     code += "sources = Sources(PAPER); print(len(filled_in(PAPER, sources)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert int(done.stdout) > 0, done.stderr

@@ -55,6 +55,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     repository = Repository(tmp_path, Parameters(tmp_path, monkeypatch))
     monkeypatch.setattr(plans, "PLANS", repository.plans)
     monkeypatch.setattr("lib.publish.replay.ROOT", tmp_path)
+    monkeypatch.setattr("lib.publish.archive.PAPERS", repository.paper.parent)
     monkeypatch.setattr("lib.publish.archive.PAPER", repository.paper)
     for name in ("load_study", "load_plan"):  # of the plan that paper.md quotes
         monkeypatch.setattr(f"lib.publish.sources.{name}", lambda *_: None)

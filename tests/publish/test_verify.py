@@ -5,27 +5,39 @@ from pathlib import Path
 
 import pytest
 
-from lib.publish import archive, first_rules, verify
-from lib.publish.archive import read_index, results_file, root_hash, verdict_file
+from lib.publish import archive, first_rules, replay, verify
+from lib.publish.archive import papers, read_index, results_file, root_hash, verdict_file
 from lib.publish.first_rules import wrong_contrasts
 from lib.study.paths import PAPER, ROOT
 
 
 @pytest.mark.parametrize("path", [ROOT / "README.md", PAPER / "paper.tex"], ids=lambda p: p.name)
 def test_the_root_stands_in_the_texts(path: Path) -> None:
-    assert root_hash() in path.read_text("utf-8")
+    assert root_hash(PAPER) in path.read_text("utf-8")
 
 
 def test_the_root_covers_every_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    before, index = root_hash(), read_index()
+    before, index = root_hash(PAPER), read_index(PAPER)
     for study in index:
         changed = index | {study: index[study] | {"manifest": "0" * 64}}
-        monkeypatch.setattr(archive, "read_index", lambda changed=changed: changed)
-        assert root_hash() != before
+        monkeypatch.setattr(archive, "read_index", lambda _, changed=changed: changed)
+        assert root_hash(PAPER) != before
 
 
 def test_every_record_is_in_the_index_and_the_other_way_round() -> None:
-    assert set(verify.recorded_studies()) - {archive.SCRATCH} == set(read_index())
+    assert set(verify.recorded_studies()) - {archive.SCRATCH} == {
+        study for paper in papers() for study in read_index(paper)
+    }
+
+
+def test_a_paper_that_is_deleted_has_vanished(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not replay.is_checkout():
+        pytest.skip("not a git checkout")
+    assert list(verify.vanished()) == []
+    monkeypatch.setattr(verify, "papers", list)
+    gone = list(verify.vanished())
+    for study in read_index(PAPER):
+        assert any(line.startswith(f"study '{study}', recorded at") for line in gone)
 
 
 def test_a_record_that_is_missing_is_named() -> None:

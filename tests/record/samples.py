@@ -153,7 +153,9 @@ def verdict(runs: list[RunResult]) -> Verdict:
 
 def move_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the record, the runs and the site lie under a folder of the test's own."""
+    monkeypatch.setattr(archive, "PAPERS", folder)
     monkeypatch.setattr(archive, "PAPER", folder / "paper")
+    monkeypatch.setattr(archive, "RUNS", folder / "runs")
     monkeypatch.setattr(site, "PAPER", folder / "paper")
     monkeypatch.setattr(paths, "RUNS", folder / "runs")
     monkeypatch.setattr(catalogue, "RUNS", folder / "runs")

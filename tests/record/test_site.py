@@ -177,7 +177,7 @@ def test_odd_characters_end_no_build(own: Path, printed: str, seen: str) -> None
 
 
 def test_neighbours_differ_in_one_thing(samples: Path) -> None:
-    runs = {study.name: study.runs for study in catalogue()}
+    runs = {study.name: study.runs for study in catalogue(samples / "paper")}
     run = next(r for r in runs["beta"] if r.arm == "layernorm,source=a b (1).txt" and r.seed == 1)
     found = {
         axis: [other and (other.arm, other.seed) for other in pair]

@@ -246,6 +246,7 @@ def test_an_impossible_field_is_explained(load: Load, added: str, named: list[st
         ("name: little\nseeds: 3", "seeds: 3 is not allowed. Input should be a valid list"),
         ("name: other\nseeds: [0]", "name is 'other'; it must be 'little'"),
         ("name: Two Words\nseeds: [0]", "name: 'Two Words' is not allowed. String should match"),
+        ("name: little\nseeds: [0]\npaper: ../x", "paper: '../x' is not allowed. String should"),
     ],
 )
 def test_an_impossible_name_or_list_of_seeds_is_explained(
@@ -332,10 +333,12 @@ def test_a_study_of_name_and_seeds_has_every_default_and_one_arm(load: Load) -> 
             "model: {n_layer: 4}\nfactors: {model.n_layer: [1, 2]}",
             id="field that a factor overrides",
         ),
+        pytest.param("", "paper: own", id="paper of its own"),
     ],
 )
 def test_what_changes_no_run_keeps_the_hash(load: Load, one: str, other: str) -> None:
-    assert load(MINIMAL + one).hash == load(MINIMAL + other).hash
+    before, after = load(MINIMAL + one), load(MINIMAL + other)
+    assert before.hash == after.hash
 
 
 @pytest.mark.parametrize("field", list(MachineConfig.model_fields))

@@ -29,7 +29,7 @@ def parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parameters:
     parameters = Parameters(tmp_path, monkeypatch)
     monkeypatch.setattr(module, "PARAMS", parameters.folder)
     monkeypatch.setattr(module, "PLANS", parameters.plans)
-    monkeypatch.setattr(module, "PAPER", tmp_path / "papers" / "one")
+    monkeypatch.setattr(module, "PAPERS", tmp_path / "papers")
     monkeypatch.setattr(module, "study_folder", lambda name: tmp_path / "runs" / name)
     parameters.study(**LITTLE)
     parameters.study(name="other", seeds=[5, 7], plan=None)

@@ -196,8 +196,8 @@ def test_texts_of_different_vocabularies_are_a_factor(tree: Tree) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["paper", "x"], "paper takes nothing more, and there is 'x'"),
-        (["record", "--open"], "record takes nothing more, and there is '--open'"),
+        (["paper", "-x"], "paper takes names of papers, not '-x'"),
+        (["record", "--open"], "record takes names of papers, not '--open'"),
         (["verify", "--all"], "verify takes names of studies, --redraw and --retrain, not '--all'"),
         (["tset"], "study: 'tset' is unknown; did you mean 'test'?"),
     ],
@@ -298,6 +298,35 @@ def test_a_sweep_ends_with_its_time_and_a_rerun_continues(tree: Tree) -> None:
     assert not (tree.run_folder("long", "baseline") / "result.json").exists()
 
 
+@pytest.mark.slow
+def test_a_study_can_have_a_paper_of_its_own(tree: Tree) -> None:
+    own, house = tree.root / "papers/own", tree.root / "papers/embedding-norm"
+    factors = {"training.weight_decay": [0.1, 0.0]}
+    tree.write_study("decay", paper="own", factors=factors, seeds=[0, 1])
+    status, text = tree.run_all("params/decay.yaml")
+    assert status == 0, text
+    assert "To begin a paper    ./run_all.sh paper own" in text
+    names = {path.relative_to(own).as_posix() for path in own.glob("*/*")}
+    assert names >= {"record/decay", "record/index.json", "results/decay.json", "figures/decay"}
+    assert names >= {"site/index.html", "results/decay.verdict.json"}
+    assert [path.name for path in house.iterdir()] == ["templates"]
+
+    status, text = tree.run_all("paper", "own")
+    assert status == 0, text
+    assert "First manuscript    papers/own/paper.md" in text
+    results = json.loads((own / "results/decay.json").read_text("utf-8"))
+    mean = results["summary"]["weight_decay=0"]["perplexity"]["mean"]
+    assert f"{mean:.3f} ±" in (own / "paper.tex").read_text("utf-8")
+    (own / "paper.md").write_text("---\ntitle: Mine\n---\n\nText.\n", "utf-8")
+    status, text = tree.run_all("params/decay.yaml")
+    assert status == 0, text
+    assert "papers/own/paper.pdf" in text
+    assert "Mine" in (own / "paper.tex").read_text("utf-8")
+    assert "paper.pdf" in (own / "site/index.html").read_text("utf-8")
+    status, text = tree.run_all("verify")
+    assert status == 0, text
+
+
 @pytest.mark.long
 def test_paper_and_pages_follow_what_they_are_made_of(tree: Tree) -> None:
     paper = tree.root / "papers/embedding-norm"
@@ -322,7 +351,7 @@ def test_paper_and_pages_follow_what_they_are_made_of(tree: Tree) -> None:
     for _ in range(2):  # a rerun tries again
         status, text = tree.run_all("params/one.yaml")
         assert status == 1
-        assert "FAILED paper.log: paper.md" in text
+        assert "FAILED paper-embedding-norm.log: paper.md" in text
         assert "nobody" in text
         assert (paper / "paper.pdf").read_bytes() == second  # the last good one stays
 
