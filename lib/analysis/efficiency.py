@@ -7,6 +7,7 @@ point of its dev curve is the end of a shorter budget.
 import numpy as np
 import pandas as pd
 
+from lib.analysis.course import course_table
 from lib.analysis.finding import Finding
 from lib.analysis.paired import t_test
 from lib.analysis.runs import own_baselines
@@ -63,20 +64,10 @@ def efficiency_table(runs: pd.DataFrame, curve: pd.DataFrame, alpha: float) -> p
 
 
 def budget_table(runs: pd.DataFrame, curve: pd.DataFrame, alpha: float) -> pd.DataFrame:
-    """One row per arm beside its baseline and budget of `BUDGETS`: steps, n, mean paired difference
-    in dev loss (nats) with its t interval. For runs at a constant rate; see the module."""
-    losses = {
-        (arm, step): part.set_index("seed")["dev_loss"]
-        for (arm, step), part in curve.groupby(["arm", "step"])
-    }
-    rows = []
-    for arm, baseline in own_baselines(runs).items():
-        for step in BUDGETS:
-            if not {(arm, step), (baseline, step)} <= set(losses):
-                continue
-            test = t_test((losses[arm, step] - losses[baseline, step]).dropna(), alpha)
-            rows.append({"arm": arm, "baseline": baseline, "steps": step} | test._asdict())
-    return pd.DataFrame(rows)
+    """The course of the difference in dev loss (nats) at the budgets of `BUDGETS`, as
+    `lib.analysis.course.course_table` has it. For runs at a constant rate; see the module."""
+    at = curve[curve["step"].isin(BUDGETS)]
+    return course_table(own_baselines(runs), at, "dev_loss", alpha)
 
 
 def efficiency_findings(runs: pd.DataFrame, curve: pd.DataFrame, alpha: float) -> list[Finding]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from lib.analysis.course import cosine_finding
 from lib.analysis.dose import dose_findings
 from lib.analysis.efficiency import efficiency_findings
 from lib.analysis.finding import Finding
@@ -91,6 +92,7 @@ def findings(
     stability, rule = stability_map(runs, verdict.stability, alpha), rule_of(plan)
     yield stability_finding(stability, rule)
     yield trade_off(runs, stability, verdict.contrasts)
+    yield cosine_finding(runs, curve, alpha)
     yield mechanism_finding(mechanism_table(runs, taken(measures_in("mechanism"), runs), alpha))
     yield from dose_findings(design, runs, alpha)
     if len(design.factors.get(TIED, [])) > 1:

@@ -152,8 +152,8 @@ def main(names: list[str]) -> int:
             sources = build(paper)
             if answers_readme(paper):
                 write_answers(sources)
-            for study in sources.left_out:
-                print(f"Left out            what needs '{study}': ./run_all.sh params/{study}.yaml")
+            if sources.left_out:
+                print(f"Left out            what needs {', '.join(sources.left_out)}: no results")
             print(f"Paper               {shown(paper / 'paper.pdf')}, {shown(paper / 'paper.tex')}")
     except (TextError, ConfigError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -7,12 +7,15 @@
     {% for row in where(final.verdict.contrasts, measure="ece") %}      every such row
     {{ final.summary[arm("none", learning_rate=0.1)] }}      by the name of an arm
     {{ params("final").training.iterations }}                params/final.yaml, with defaults
-    {{ plan.alpha }}, {{ constants.GRAM }}                   the plan; `lib.study.constants`
+    {{ plan_of("final").alpha }}, {{ constants.GRAM }}       a study's plan; `lib.study.constants`
     {% for plan in plans() %} {{ plan.hash }}  every plan, as `lib.publish.plans` accounts for it
+    {% for name in recorded %} {{ recorded[name].runs | words }}      every study with results
+    {{ course("final", "scale", "ece") | in_course("none") }} its difference at each evaluation
     {{ preliminary.source }}                                 preliminary.yaml beside the paper
     {{ root_hash() }}                                        of records, results and plans
     {{ verbatim("params/final.yaml") }}                      a file of the repository, as code
-    {% if has("pilot") %} … {% endif %}                      left out while it has no results
+    {% if has("pilot") %} … {% endif %}                      left out while it has no results; a
+                                                             plan may name it before params/ does
 
 Filters are the functions of `lib.publish.wording`; `-` in the name of a study is written `_`.
 Comments stand in `<%` and `%>`, because `{#` opens a label. A name that is not there is an error.
@@ -25,18 +28,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateSyntaxError
 from jinja2.exceptions import UndefinedError
 from jinja2.utils import missing
 from markupsafe import Markup
 
+from lib.analysis.course import course_table
 from lib.publish import wording
-from lib.publish.archive import root_hash
+from lib.publish.archive import record_folder, root_hash
 from lib.publish.plans import plan_accounts
 from lib.study import constants
 from lib.study.config import arm_id, load_study
 from lib.study.errors import read_yaml, unknown
-from lib.study.paths import ROOT, TEMPLATES
+from lib.study.paths import PLANS, ROOT, TEMPLATES
+from lib.study.plan import ALPHA
+from lib.study.raw import raw_file
+from lib.study.record import records
 from lib.study.standing import load_plan
 
 Rows = list[dict[str, Any]]
@@ -54,22 +62,26 @@ class Sources:
         self.left_out: dict[str, None] = {}
         """Studies without results that a template has asked for."""
         self._results = paper / "results"
-        names: dict[str, Any] = {}
-        for path in self._results.glob("*.verdict.json"):
+        recorded: dict[str, Any] = {}
+        for path in sorted(self._results.glob("*.verdict.json")):
             study = path.name.removesuffix(".verdict.json")
             content = json.loads((self._results / f"{study}.json").read_text("utf-8"))
             content["verdict"] = json.loads(path.read_text("utf-8"))
-            names[study.replace("-", "_")] = content
+            recorded[study] = content
+        self._recorded = recorded
+        names = {study.replace("-", "_"): content for study, content in recorded.items()}
         # After the studies, so that one called `count` hides no function.
         functions = (where, one, count, contrast, contrasts, arm, verbatim)
         names |= {function.__name__: function for function in functions}
         names |= {
             "root_hash": partial(root_hash, paper),
             "has": self._has,
+            "recorded": recorded,
+            "course": self._course,
             "params": load_study,
+            "plan_of": lambda study: load_plan(load_study(study)),
             "constants": constants,
         }
-        names["plan"] = load_plan(load_study("confirmatory"))
         names["plans"] = partial(plan_accounts, paper)  # asks git, so only where a text wants it
         names |= {path.stem: read_yaml(path) for path in paper.glob("*.yaml")}
         # What is written is Markdown: `finished` escapes it, and marks it as ready by Markup,
@@ -101,11 +113,26 @@ class Sources:
             raise TextError(f"{name}, line {line}: {error}") from None
 
     def _has(self, study: str) -> bool:
-        """Tell whether a study has results; note it where it has none."""
-        if (self._results / f"{load_study(study).name}.verdict.json").is_file():
+        """Tell whether a study has results; note it where it has none. ConfigError for one that
+        neither params/ nor a plan names."""
+        if study in self._recorded:
             return True
+        if f"`{study}`" not in "".join(path.read_text("utf-8") for path in PLANS.glob("*.yaml")):
+            load_study(study)
         self.left_out[study] = None
         return False
+
+    def _course(self, study: str, arm: str, measure: str) -> Rows:
+        """Course of an arm's difference from its baseline, from the curves in the record."""
+        runs = where(self._recorded[study]["runs"], arm=arm)
+        baseline = runs[0]["baseline"]
+        curves = [
+            pd.read_parquet(raw_file(record_folder(study) / name / f"seed-{run['seed']}", "curve"))
+            .assign(arm=name, seed=run["seed"])
+            for run in runs
+            for name in (arm, baseline)
+        ]  # fmt: skip
+        return records(course_table({arm: baseline}, pd.concat(curves), measure, ALPHA))
 
 
 def where(rows: Rows, **fields: Any) -> Rows:

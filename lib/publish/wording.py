@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from markupsafe import Markup
 
+from lib.analysis import course
 from lib.study.measures import MEASURES
 
 MISSING = Markup("n/a")
@@ -20,7 +21,7 @@ _WORDS = (
     *("none", "one", "two", "three", "four", "five", "six"),
     *("seven", "eight", "nine", "ten", "eleven", "twelve"),
 )
-_ESTIMATES = {"mean_delta": "t_", "token_ratio": "t_", "share": ""}
+_ESTIMATES = {"mean_delta": "t_", "token_ratio": "t_", "share": "", "value": ""}
 """Columns that hold an estimate → how those of its interval, low and high, begin."""
 
 
@@ -110,6 +111,40 @@ def effect(row: Row, what: str, form: str) -> Markup:
         verb = "lowers" if found == "lower" else "raises"
         text = f"{verb} {what} by {size} [{near}, {far}]"
     return Markup(text)
+
+
+def answered(test: Row, what: str, form: str) -> Markup:
+    """Say what a test of a plan's family shows of `what`: as `effect`, and of a change that its
+    interval holds apart from zero and Holm's method does not, both."""
+    text, decided = effect(test, what, form), direction(test) in ("lower", "higher")
+    p = Markup(" (Holm $p$ ") + p_value(test["p_holm"], "= ") + ")"
+    if test["p_holm"] is None or _is_zero(*_estimate(test), form):
+        return text
+    if decided and test["answer"] == "undecided":
+        return Markup(f"changes {what} by {estimate(test, '+' + form)}, which is undecided") + p
+    return text + p
+
+
+def equality(test: Row, what: str, form: str) -> Markup:
+    """Say what a test of equivalence shows, after the names of the two:
+
+    are equal in accuracy within ± 0.01, at +0.002 [−0.001, +0.005]
+    are not shown to be equal in accuracy, at +0.015 [+0.005, +0.026]
+    """
+    margin = test["answer"].partition("no difference beyond ")[2]
+    if margin:
+        text = f"are equal in {what} within {margin}, at "
+    elif test["answer"] == "no difference in any seed":
+        return Markup(f"are identical in {what} in every seed")
+    else:
+        tested = "shown" if test["answer"] == "undecided" else "tested"
+        text = f"are not {tested} to be equal in {what}, at "
+    return Markup(text) + estimate(test, "+" + form)
+
+
+def in_course(rows: Iterable[Row], than: str) -> Markup:
+    """Say when an arm is lower or higher than another, from its rows of a course."""
+    return Markup(course.in_words(list(rows), than))
 
 
 def p_value(p: float | None, sign: str = "") -> Markup:

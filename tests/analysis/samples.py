@@ -8,6 +8,7 @@ import pandas as pd
 
 from lib.analysis.runs import tidy
 from lib.study.config import Arm, Study
+from lib.study.record import RunResult
 from tests.conftest import TINY
 from tests.samples import sample_runs
 
@@ -33,6 +34,16 @@ def runs_of(
     **measures: Callable[[Arm, int], float],
 ) -> pd.DataFrame:
     """The tidy table of runs with these validation losses (nats) and further measures."""
+    return tidy(results_of(study, loss, references, **measures))
+
+
+def results_of(
+    study: Study,
+    loss: Callable[[Arm, int], float],
+    references: dict[str, float] = REFERENCES,
+    **measures: Callable[[Arm, int], float],
+) -> list[RunResult]:
+    """Runs with these validation losses (nats) and further measures."""
     (like,) = sample_runs(
         Study.model_validate(TINY | {"name": "x", "seeds": [0]}), {"baseline": [1]}
     )
@@ -51,7 +62,7 @@ def runs_of(
                     | {"config": arm.config.model_dump(exclude={"machine"})}
                 )
             )
-    return tidy(runs)
+    return runs
 
 
 def trace_of(

@@ -126,8 +126,8 @@ def test_it_is_the_scale_where_a_multiplier_is_shown_to_be_equal(paper, perplexi
 
     second = answers(paper, confirmatory_2=change)[1]
     assert f"** {word}: LayerNorm and a fixed multiplier" in second
-    said = "not shown to be equal" if perplexity == "undecided" else perplexity
-    assert f"in perplexity ({said}) and" in second
+    said = {"undecided": "not shown to be equal", "not tested": "not tested to be equal"}
+    assert f"are {said.get(perplexity, 'equal')} in perplexity" in second
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,21 @@ def test_every_reference_is_cited_complete_and_no_known_wrong_one():
     assert identifiers["wang2022"] == "2204.05832"
     assert identifiers["narang2021"] == "2102.11972"
     assert identifiers["zhang2019"] == "1910.07467"
-    assert "2410.03730" not in BIBLIOGRAPHY  # the Teuken-7B report, once cited as RMSNorm
+    assert identifiers["ali2024"] == "2410.03730"  # the Teuken-7B report, once cited as RMSNorm
+    for paper in (
+        "2112.11446",
+        "2203.15556",
+        "1608.05859",
+        "2203.03466",
+        "2003.04887",
+        "2002.10444",
+        "2203.00555",
+        "1901.09321",
+        "1810.04805",
+        "2403.08295",
+    ):
+        assert paper in identifiers.values()
+    assert len(set(identifiers.values())) == len(identifiers)
 
 
 @pytest.mark.slow

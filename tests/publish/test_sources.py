@@ -49,7 +49,7 @@ def rendered(paper: Path, text: str) -> str:
         ("{{ 1.5 | numbr }}", "No filter named 'numbr'"),
         ("{{ params('final').training.iteration }}", "did you mean 'iterations'"),
         ("{{ params('finale').seeds }}", "did you mean 'final'"),
-        ("{{ plan.alhpa }}", "did you mean 'alpha'"),
+        ("{{ plan_of('final').alhpa }}", "did you mean 'alpha'"),
         ("{{ constants.GRAMM }}", "did you mean 'GRAM'"),
         ("{{ verbatim('params/finale.yaml') }}", "No such file"),
         ("{% if has('finale') %}{% endif %}", "did you mean 'final'"),
@@ -76,7 +76,7 @@ def test_a_second_plan_breaks_nothing(paper, tmp_path, monkeypatch):
     second = text.replace("alpha: 0.05", "alpha: 0.01")
     (tmp_path / "plans" / "second.yaml").write_text(second, "utf-8")
     monkeypatch.setattr("lib.study.plan.PLANS", tmp_path / "plans")
-    assert rendered(paper, "{{ plan.alpha | number('g') }}\n") == "0.05\n"
+    assert rendered(paper, "{{ plan_of('final').alpha | number('g') }}\n") == "0.05\n"
 
 
 def test_a_label_is_no_comment_and_a_text_of_the_plan_is_no_markup(paper):

@@ -2,7 +2,16 @@ import pytest
 from markupsafe import Markup
 
 from lib.publish import wording
-from lib.publish.wording import by_direction, direction, effect, estimate, finished, interval
+from lib.publish.wording import (
+    answered,
+    by_direction,
+    direction,
+    effect,
+    equality,
+    estimate,
+    finished,
+    interval,
+)
 
 
 def change(value: float | None, low: float | None, high: float | None) -> dict[str, object]:
@@ -110,3 +119,39 @@ def test_a_direction_without_all_its_forms_is_refused():
         by_direction(LOWER, lower="helps", higher="harms", undecided="unclear")  # type: ignore
     with pytest.raises(ValueError, match="holds no estimate"):
         direction({"mean": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("row", "p", "answer", "sentence"),
+    [
+        (LOWER, 0.02, "harms", "lowers accuracy by 0.025 [0.016, 0.034] (Holm $p$ = .020)"),
+        (HIGHER, 1e-5, "helps", "raises accuracy by 1.050 [0.985, 1.116] (Holm $p$ < .001)"),
+        (LOWER, 0.09, "undecided",
+         "changes accuracy by −0.025 [−0.034, −0.016], which is undecided (Holm $p$ = .090)"),
+        (UNDECIDED, 0.5, "undecided",
+         "does not detectably change accuracy: +0.440 [−1.020, +1.900] (Holm $p$ = .500)"),
+        (ONE_SEED, None, "not tested", "changes accuracy by −0.200 (no interval: too few seeds)"),
+        (EXACT, None, "no difference in any seed",
+         "is an identity in every digit shown: accuracy changes by 0.000"),
+    ],
+)  # fmt: skip
+def test_a_test_is_said_with_its_adjusted_p_in_each_form(row, p, answer, sentence):
+    assert answered(row | {"p_holm": p, "answer": answer}, "accuracy", ".3f") == sentence
+
+
+@pytest.mark.parametrize(
+    ("row", "answer", "sentence"),
+    [
+        (ROUNDING, "no difference beyond ± 0.01",
+         "are equal in accuracy within ± 0.01, at 0.000 (an identity in every digit shown)"),
+        (LOWER, "no difference beyond ± 0.1",
+         "are equal in accuracy within ± 0.1, at −0.025 [−0.034, −0.016]"),
+        (UNDECIDED, "undecided",
+         "are not shown to be equal in accuracy, at +0.440 [−1.020, +1.900]"),
+        (ONE_SEED, "not tested",
+         "are not tested to be equal in accuracy, at −0.200 (no interval: too few seeds)"),
+        (EXACT, "no difference in any seed", "are identical in accuracy in every seed"),
+    ],
+)  # fmt: skip
+def test_equality_is_said_with_its_margin_in_each_form(row, answer, sentence):
+    assert equality(row | {"answer": answer}, "accuracy", ".3f") == sentence

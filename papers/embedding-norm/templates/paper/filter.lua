@@ -1,7 +1,7 @@
 -- What Typst and LaTeX say differently, and pandoc does not say for a page of two columns:
 -- figures, tables, references to them, the abstract, the bibliography and the appendix.
 -- A table or figure floats within its column; .wide lets it span both, .here keeps it in its place,
--- .long lets it run over pages (in the appendix, which has one column).
+-- .long lets it run over pages (in the appendix's part of one column). Figures stand as large as drawn.
 
 local latex = FORMAT == "latex"
 local typst = not latex
@@ -48,12 +48,12 @@ local function figure(div)
     return raw(table.concat({
       "\\begin{figure" .. star .. "}" .. where,
       "\\centering",
-      "\\includegraphics[width=\\linewidth]{" .. file .. "}",
+      "\\drawn{" .. file .. "}",
       "\\caption{" .. caption .. "}\\label{" .. div.identifier .. "}",
       "\\end{figure" .. star .. "}",
     }, "\n"))
   end
-  return raw(string.format('#figure(%s, image("/%s", width: 100%%), caption: [%s]) <%s>',
+  return raw(string.format('#figure(%s, image("/%s"), caption: [%s]) <%s>',
     placed(div), file, caption, div.identifier))
 end
 
@@ -64,7 +64,10 @@ local function cells(rows)
   local result = {}
   for _, row in ipairs(rows) do
     local texts = {}
-    for _, cell in ipairs(row.cells) do table.insert(texts, write(cell.contents)) end
+    for _, cell in ipairs(row.cells) do
+      local text = write(cell.contents) -- and no line ends within an interval
+      table.insert(texts, (text:gsub("%b[]", function(interval) return #interval < 40 and interval:gsub(", ", ",~") end)))
+    end
     table.insert(result, texts)
   end
   return result
@@ -162,10 +165,12 @@ function Div(div)
 end
 
 function Header(header)
-  if has(header, "appendix") then
-    header.classes = {}
-    return { raw(latex and "\\clearpage\\onecolumn\\appendix" or "#show: appendix"), header }
-  end
+  local before = {}
+  if has(header, "appendix") then table.insert(before, raw(latex and "\\appendix" or "#show: appendix")) end
+  if has(header, "onecolumn") then table.insert(before, raw(latex and "\\clearpage\\onecolumn" or "#set page(columns: 1)")) end
+  header.classes = {}
+  table.insert(before, header)
+  return before
 end
 
 -- References before tables are written out, so that captions and cells have theirs.

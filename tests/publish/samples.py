@@ -1,0 +1,85 @@
+"""Made-up records of the studies that the paper has a place for, analysed as real ones are."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from lib.analysis.findings import analyse
+from lib.analysis.runs import study_results, tidy
+from lib.study.config import Arm, Study, load_study
+from lib.study.measures import ACCURACIES
+from lib.study.paths import PARAMS
+from lib.study.plan import Family
+from lib.study.record import write_json
+from lib.study.standing import Standing, load_plan
+from tests.analysis.samples import curve_of, noise, results_of, trace_of
+
+PLANNED = (
+    *("tuning", "tuned", "stability-2", "stability-confirm"),
+    *("dose", "tied", "texts", "horizon-2"),
+)
+Effect = Callable[[Arm, int], float]
+"""What an arm changes of a seed's loss (nats)."""
+
+
+def study(name: str) -> Study:
+    """A study of `params/`, or one such as its plan describes."""
+    if (PARAMS / f"{name}.yaml").is_file():
+        return load_study(name)
+    rate = "training.learning_rate"
+    content = load_study("tuning").model_dump()
+    content |= {
+        "name": name,
+        "seeds": list(range(3)),
+        "factors": {"model.embedding_norm": ["none"]},
+    }
+    layer = {"model.embedding_norm": "layernorm"}
+    content["include"] = [{"name": "layernorm", "levels": layer | {rate: 1e-3}, "baseline": "none"}]
+    if name == "stability-confirm":
+        clip = {"model.embedding_norm": "none", "training.gradient_clip": 1.0}
+        clipped = {"name": "clipped", "levels": clip, "baseline": "none"}
+        content["training"]["gradient_clip"] = None
+        content["include"] = [{"name": "layernorm", "levels": layer}, clipped]
+    if name == "horizon-2":
+        content["factors"] = {**layer_factor(), rate: [3e-4, 1e-3]}
+        content["include"] = []
+    return Study.model_validate(content)
+
+
+def layer_factor() -> dict[str, list[str]]:
+    return {"model.embedding_norm": ["none", "layernorm"]}
+
+
+def write(name: str, paper: Path, effect: Effect, rise: Effect) -> None:
+    """Write results and verdict of a made-up study into the folder of a paper."""
+    design = study(name)
+    plan = load_plan(design)
+    assert plan
+    if name == "stability-confirm":
+        contrasts = [["layernorm", "none"], ["clipped", "none"]]
+        family = Family(contrasts=contrasts, measures=["unstable"], test="exact")
+        families = plan.families | {"stability": family}
+        secondary = [*plan.secondary, "unstable"]
+        plan = plan.model_copy(update={"families": families, "secondary": secondary})
+    own = {arm.id: arm for arm in design.arms()}
+
+    def loss(arm: Arm, seed: int) -> float:
+        return 2.4 + 0.01 * noise(seed) + effect(arm, seed)
+
+    accuracies = {measure: lambda arm, seed: 0.5 - effect(arm, seed) / 10 for measure in ACCURACIES}
+    results = results_of(design, loss, **accuracies)
+    runs = tidy(results)
+    trace = trace_of(runs, lambda arm, seed: rise(own[arm], seed))
+    claim = Standing(name, plan.hash, ["made up"])
+    found = analyse(design, plan, claim, runs, trace, curve_of(runs), pd.DataFrame())
+    content = study_results(design, results)
+    write_json(paper / "results" / f"{name}.json", json.loads(json.dumps(content)))
+    verdict: dict[str, Any] = found.as_json()
+    write_json(paper / "results" / f"{name}.verdict.json", verdict)
+    for figure in ("dose", "learning-rate", "stability"):
+        path = paper / "figures" / name / f"{figure}.pdf"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
