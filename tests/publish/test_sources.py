@@ -76,7 +76,7 @@ def test_a_second_plan_breaks_nothing(paper, tmp_path, monkeypatch):
     second = text.replace("alpha: 0.05", "alpha: 0.01")
     (tmp_path / "plans" / "second.yaml").write_text(second, "utf-8")
     monkeypatch.setattr("lib.study.plan.PLANS", tmp_path / "plans")
-    assert rendered(paper, "{{ plan_of('final').alpha | number('g') }}\n") == "0.05\n"
+    assert rendered(paper, "{{ plan_of('confirmatory').alpha | number('g') }}\n") == "0.05\n"
 
 
 def test_a_label_is_no_comment_and_a_text_of_the_plan_is_no_markup(paper):
