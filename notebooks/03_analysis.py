@@ -55,10 +55,12 @@ verdict, contrasts = analysis.verdict, analysis.verdict.contrasts
 
 # %% [markdown]
 # ## Verdict
-# One answer to each hypothesis with its reason; then for each arm the decision, the rule of the
-# plan that made it, and the numbers that the rule looked at. Below: whether the plan stood before
-# the runs, what was done otherwise than planned, and every field that changed between two versions
-# of the plan. Look for a deviation or a change that came after the first run.
+# Of a confirmatory study: one answer to each hypothesis with its reason; then for each arm the
+# decision, the rule of the plan that made it, and the numbers that the rule looked at. An
+# exploratory study decides nothing: it shows each arm's differences from its baseline. Below:
+# whether the plan stood before the runs, what was done otherwise than planned, and every field that
+# changed between two versions of the plan. Look for a deviation or a change that came after the
+# first run.
 
 # %%
 display(Markdown(f"**{claim}**"), analysis)

@@ -3,7 +3,7 @@ each made where the study has what it needs.
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -66,14 +66,17 @@ def analyse(
     items: pd.DataFrame,
 ) -> Analysis:
     """Judge a study by its plan and make every table that applies, from the tables of
-    `lib.analysis.runs`. What is drawn at random follows from the study's hash, so that the same
-    runs always give the same numbers."""
+    `lib.analysis.runs`. Only a confirmatory study gets decisions and answers to the hypotheses.
+    What is drawn at random follows from the study's hash, so that the same runs always give the
+    same numbers."""
     rng = np.random.default_rng(int(design.hash[:8], 16))
     verdict = reach_verdict(runs, trace, plan, rng)
+    answers = answer_hypotheses(verdict, verdict.runs, plan)
+    if standing.reasons:
+        verdict, answers = replace(verdict, decisions=[]), {}
     suite = Finding("suite", "The suite, seeds and questions resampled",
                     suite_contrasts(verdict.runs, items, rng))  # fmt: skip
     found = [suite, *findings(design, plan, verdict, trace, curve, items)]
-    answers = answer_hypotheses(verdict, verdict.runs, plan)
     return Analysis(standing, verdict, answers, [f for f in found if not f.table.empty])
 
 

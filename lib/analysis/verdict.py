@@ -182,28 +182,36 @@ def answer_hypotheses(verdict: Verdict, runs: pd.DataFrame, plan: Plan | None) -
 
 def in_words(verdict: Verdict, answers: dict[str, Answer], runs: pd.DataFrame, kind: str) -> str:
     """Write the answer to each hypothesis, then a paragraph per arm: its decision, the rule and the
-    numbers behind it."""
-    rows = by_arm_and_measure(verdict.contrasts, runs)
+    numbers behind it. Of an exploratory study the numbers alone."""
     decisions = {decision.arm: decision for decision in verdict.decisions}
+    evidence = {e.arm: e for e in verdict.evidence}
     paragraphs = [f"**{name} {a.answer}**: {a.reason}." for name, a in answers.items()]
-    for evidence in verdict.evidence:
-        measures, decision = rows[evidence.arm], decisions.get(evidence.arm)
-        named = [name for name in (*evidence.accuracy, MAIN) if name in measures]
-        shown = "; ".join(_in_numbers(measures[name]) for name in dict.fromkeys(named))
-        said = "**no decision**: no primary measure was taken"
+    for arm, measures in by_arm_and_measure(verdict.contrasts, runs).items():
+        weighed, decision = evidence.get(arm), decisions.get(arm)
+        said = []
         if decision:
-            said = f"**{decision.decision}** by rule {decision.rule}: {decision.reason}"
-        alone = "" if evidence.throughput_noise is not None else ", not measured alone"
-        paragraphs.append(
-            f"**{evidence.arm}** ({kind.lower()}): {said}. {shown}. Runs: "
-            f"{evidence.unstable_in_words}; calibration: {evidence.calibration}; training speed "
-            f"{evidence.throughput_change:+.1%}{alone}."
-        )
-    if paragraphs and kind == "EXPLORATORY":
+            said = [f"**{decision.decision}** by rule {decision.rule}: {decision.reason}"]
+        elif kind == "CONFIRMATORY":
+            said = ["**no decision**: no primary measure was taken"]
+        primary = weighed.accuracy if weighed else measures_in("headline")
+        named = dict.fromkeys(name for name in (*primary, MAIN) if name in measures)
+        said += ["; ".join(_in_numbers(measures[name]) for name in named)]
+        if weighed:
+            alone = "" if weighed.throughput_noise is not None else ", not measured alone"
+            said += [
+                f"Runs: {weighed.unstable_in_words}; calibration: {weighed.calibration}; training "
+                f"speed {weighed.throughput_change:+.1%}{alone}"
+            ]
+        paragraphs.append(f"**{arm}** ({kind.lower()}): " + ". ".join(filter(None, said)) + ".")
+    if not paragraphs:
+        return "One arm: nothing to compare."
+    if kind == "EXPLORATORY":
         paragraphs.insert(
-            0, "Exploratory, so no verdict: what the plan's rules make of these runs, described."
+            0,
+            "Exploratory, so no rule decides: the differences of each arm from its baseline, with "
+            "their intervals.",
         )
-    return "\n\n".join(paragraphs) or "No plan, or one arm: nothing to decide."
+    return "\n\n".join(paragraphs)
 
 
 def _in_numbers(row: Row) -> str:

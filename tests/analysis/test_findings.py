@@ -1,4 +1,5 @@
 import json
+import re
 from typing import Any
 
 import pandas as pd
@@ -25,14 +26,19 @@ def plan(request: pytest.FixtureRequest) -> Plan | None:
 
 
 def analysed(
-    study: Study, plan: Plan | None, items: pd.DataFrame = NO_ITEMS, **more: Any
+    study: Study,
+    plan: Plan | None,
+    items: pd.DataFrame = NO_ITEMS,
+    because: tuple[str, ...] = (),
+    **more: Any,
 ) -> Analysis:
     runs = runs_of(
         study,
         lambda arm, seed: 2.0 + 0.1 * (arm.id != arm.baseline) + 0.01 * noise(seed, len(arm.id)),
         **{"references": REFERENCES} | more,
     )
-    trace, standing = trace_of(runs), Standing(study.name, plan.hash if plan else None, [])
+    trace = trace_of(runs)
+    standing = Standing(study.name, plan.hash if plan else None, list(because))
     return analyse(study, plan, standing, runs, trace, curve_of(runs), items)
 
 
@@ -124,3 +130,21 @@ def test_the_suite_is_shown_task_by_task(plan: Plan | None) -> None:
 def test_the_same_runs_give_the_same_numbers(plan: Plan | None) -> None:
     study = design(factors={"model.embedding_norm": NORMS})
     assert analysed(study, plan).as_json() == analysed(study, plan).as_json()
+
+
+def test_only_a_confirmatory_study_gets_decisions_and_answers() -> None:
+    study = design(factors={"model.embedding_norm": NORMS})
+    second = Plan.model_validate(yaml.safe_load((PLANS / "second.yaml").read_text("utf-8")))
+    confirmed = analysed(study, second, **accuracies())
+    exploratory = analysed(study, second, because=("it is not named",), **accuracies())
+    decided, explored = confirmed.as_json(), exploratory.as_json()
+    assert [decision["arm"] for decision in decided["decisions"]] == ["layernorm"]
+    assert set(decided["answers"]) == {"H0", "H1a", "H1b"}
+    assert (explored["decisions"], explored["answers"]) == ([], {})
+    assert explored["contrasts"] == decided["contrasts"]
+    assert "** by rule R1" in confirmed._repr_markdown_()
+    text = exploratory._repr_markdown_()
+    assert text.startswith("Exploratory, so no rule decides")
+    assert re.search(r"validation perplexity \+\d\.\d+ \[\+\d", text)
+    for word in ("by rule", "baseline train", "adopt", "supported", "**H"):
+        assert word not in text

@@ -1,4 +1,6 @@
 import json
+import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -97,7 +99,7 @@ def test_made_up_studies_meet_the_rule_of_their_case(
     verdict = reach_verdict(runs, made_up_trace(**trace), plan, rng)
     (decision,) = [d for d in verdict.decisions if d.arm == "layernorm"]
     assert decision.rule == rule
-    assert f"by rule {rule}" in in_words(verdict, {}, runs, "EXPLORATORY")
+    assert f"by rule {rule}" in in_words(verdict, {}, runs, "CONFIRMATORY")
 
 
 def test_an_arm_as_unstable_as_its_baseline_does_not_cure_it(plan: Plan) -> None:
@@ -279,7 +281,13 @@ def test_without_a_plan_there_are_contrasts_and_no_decision() -> None:
     verdict = reach_verdict(runs, made_up_trace(), None, np.random.default_rng(0))
     assert verdict.decisions == []
     assert set(verdict.contrasts["measure"]) <= set(MEASURES)
-    assert in_words(verdict, {}, runs, "EXPLORATORY") == "No plan, or one arm: nothing to decide."
+    text = in_words(verdict, {}, runs, "EXPLORATORY")
+    assert re.search(r"\*\*layernorm\*\* \(exploratory\): .*validation perplexity [+-]\d", text)
+    assert "rule" not in text.partition("\n")[2]
+    alone = verdict.contrasts.iloc[:0]
+    assert in_words(replace(verdict, contrasts=alone), {}, runs, "EXPLORATORY").startswith(
+        "One arm"
+    )
 
 
 def test_diverged_runs_are_dropped_in_pairs_and_counted(plan: Plan) -> None:
@@ -323,7 +331,7 @@ def test_without_the_task_suite_nothing_is_decided(plan: Plan) -> None:
     verdict = reach_verdict(runs, made_up_trace(), plan, np.random.default_rng(0))
     assert verdict.decisions == []
     answers = answer_hypotheses(verdict, runs, plan)
-    text = in_words(verdict, answers, runs, "EXPLORATORY")
+    text = in_words(verdict, answers, runs, "CONFIRMATORY")
     assert "**no decision**: no primary measure was taken" in text
     assert (
         "**H0 not tested**: not tested: no accuracy has an adjusted p (layernorm, rmsnorm)" in text
