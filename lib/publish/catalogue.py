@@ -4,14 +4,19 @@ import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
+
+from filelock import FileLock, Timeout
 
 from lib.publish.archive import MANIFEST, paper_of, record_folder, results_file, verdict_file
-from lib.study.config import load_study
+from lib.study.config import arm_id, load_study
 from lib.study.errors import ConfigError
 from lib.study.measures import MAIN
 from lib.study.paths import PARAMS, RUNS, study_folder
+from lib.study.provenance import trained_with
 from lib.study.record import status_of
 
 SHARED = {
@@ -30,7 +35,7 @@ class NotebookEntry:
     study: str
     path: Path
     status: str
-    """completed, diverged, failed or unfinished."""
+    """completed, diverged, failed, running or unfinished."""
     reason: str
     seconds: float | None
     arm: str = ""
@@ -49,6 +54,19 @@ class NotebookEntry:
         return f"{self.study}/{run}.html"
 
     @property
+    def variant(self) -> str:
+        """What is compared: as the result says, or the level of the first factor."""
+        first = dict(itertools.islice(self.levels.items(), 1))
+        return str((self.result or {}).get("variant") or arm_id(first))
+
+    @property
+    def setting(self) -> str:
+        """The levels of all other factors; "" where there are none."""
+        rest = dict(itertools.islice(self.levels.items(), 1, None))
+        said = (self.result or {}).get("setting")
+        return str(said if said is not None else arm_id(rest) if rest else "")
+
+    @property
     def measures(self) -> dict[str, float | None]:
         return self.result["measures"] if self.result else {}
 
@@ -56,6 +74,10 @@ class NotebookEntry:
     def coordinates(self) -> dict[str, Any]:
         """The run's place in the grid of its study: a level of every factor, and the seed."""
         return self.levels | {"seed": self.seed}
+
+
+Lines = dict[tuple[str, frozenset[tuple[str, Any]]], list[NotebookEntry]]
+"""What differs, and all that does not → the runs, in order."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +100,31 @@ class StudyEntry:
         return str(self.verdict["standing"]) if self.verdict else ""
 
     @property
+    def confirmatory(self) -> bool:
+        return self.standing == "CONFIRMATORY"
+
+    @property
+    def started(self) -> str:
+        """When its first run began; empty where no result says so."""
+        results = [run.result for run in self.runs if run.result]
+        dates = (str(trained_with(result["provenance"]).get("started", "")) for result in results)
+        return min(dates, default="")
+
+    def cell(self, notebook: str, name: str) -> str:
+        """The address of a cell on the page of a notebook of the whole study; empty where that has
+        not been executed. `lib.publish.pages.CELLS` names the cells."""
+        pages = [shared.page for shared in self.shared if shared.title == notebook]
+        return f"{quote(pages[0])}#{name}" if pages else ""
+
+    @property
     def status(self) -> str:
         """recorded, failed (one of its notebooks did) or in progress."""
         failed = any(notebook.status == "failed" for notebook in [*self.shared, *self.runs])
         return "failed" if failed else "recorded" if self.recorded else "in progress"
+
+    @cached_property
+    def lines(self) -> Lines:
+        return lines_of(self.runs)
 
     @property
     def grid(self) -> dict[str, dict[int, NotebookEntry]]:
@@ -97,13 +140,14 @@ class StudyEntry:
         file = PARAMS / f"{self.name}.yaml"
         lines = file.read_text("utf-8").splitlines() if file.is_file() else []
         comment = itertools.takewhile(lambda line: line.startswith("#"), lines)
-        return " ".join(line.lstrip("# ") for line in comment)
+        return " ".join(line.lstrip("# ") for line in comment).replace("`", "")
 
     @property
     def decisions(self) -> list[dict[str, Any]]:
         """A row per arm that the rules judge: its decision (None where they reach none), its
-        hypotheses, and its contrasts with its baseline."""
-        if not self.verdict:
+        hypotheses, and its contrasts with its baseline. Rules judge a confirmatory study only,
+        whatever an older verdict holds."""
+        if not self.verdict or not self.confirmatory:
             return []
         decided = {decision["arm"]: decision for decision in self.verdict["decisions"]}
         baselines = {run.arm: run.result["baseline"] for run in self.runs if run.result}
@@ -123,17 +167,16 @@ class StudyEntry:
 
 
 def catalogue(paper: Path) -> list[StudyEntry]:
-    """List every study of a paper that has a complete record or executed notebooks in `runs/`; the
-    confirmatory one first, then by name."""
+    """List every study of a paper that has a complete record or executed notebooks in `runs/`:
+    confirmatory ones first, and of these the newest."""
     names = {path.parent.name for path in RUNS.glob("*/*.ipynb")}
     names |= {path.parents[2].name for path in RUNS.glob("*/*/seed-*/02_train.ipynb")}
     names = {name for name in names if paper_of(name) == paper}
     names |= {path.parent.name for path in paper.glob(f"record/*/{MANIFEST}")}
-    studies = [recorded(name) or in_progress(name) for name in names]
-    return sorted(
-        (study for study in studies if study.runs or study.shared),
-        key=lambda study: (study.standing != "CONFIRMATORY", study.name),
-    )
+    studies = [recorded(name) or in_progress(name) for name in sorted(names)]
+    studies.sort(key=lambda study: study.started if study.confirmatory else "", reverse=True)
+    studies.sort(key=lambda study: not study.confirmatory)
+    return [study for study in studies if study.runs or study.shared]
 
 
 def recorded(name: str) -> StudyEntry | None:
@@ -170,24 +213,32 @@ def in_progress(name: str) -> StudyEntry:
     return StudyEntry(name, False, list(_shared(name, folder)), runs, {}, content, "")
 
 
+def lines_of(runs: list[NotebookEntry]) -> Lines:
+    """Group runs that differ in one thing only, a factor or the seed."""
+    lines: Lines = {}
+    for run in runs:
+        for axis in run.coordinates:
+            lines.setdefault(_line(run, axis), []).append(run)
+    return lines
+
+
 def neighbours(
-    run: NotebookEntry, runs: list[NotebookEntry]
+    run: NotebookEntry, lines: Lines
 ) -> dict[str, tuple[NotebookEntry | None, NotebookEntry | None]]:
     """For the seed and each factor, find the previous and the next run that differ from this one in
     nothing else; None at an end. An axis with no other run on it is left out."""
     found = {}
     for axis in run.coordinates:
-        on_axis = [other for other in runs if axis in other.coordinates]
-        line = [other for other in on_axis if _across(other, axis) == _across(run, axis)]
-        at = next((i for i, other in enumerate(line) if other is run), 0)
+        line = lines[_line(run, axis)]
+        at = next(i for i, other in enumerate(line) if other is run)
         if len(line) > 1:
             ends = [None, *line, None]
             found[axis] = (ends[at], ends[at + 2])
     return found
 
 
-def _across(run: NotebookEntry, axis: str) -> dict[str, Any]:
-    return {name: level for name, level in run.coordinates.items() if name != axis}
+def _line(run: NotebookEntry, axis: str) -> tuple[str, frozenset[tuple[str, Any]]]:
+    return axis, frozenset((n, level) for n, level in run.coordinates.items() if n != axis)
 
 
 def _shared(study: str, folder: Path) -> Iterator[NotebookEntry]:
@@ -201,13 +252,26 @@ def _run(
 ) -> NotebookEntry:
     path = folder / arm / f"seed-{seed}" / "02_train.ipynb"
     status, reason, seconds = _stamp(path)
-    if status == "completed" and result is None:
+    if status == "unfinished" and _is_held(path.with_suffix(".lock")):
+        status, reason = "running", ""
+    elif status == "completed" and result is None:
         status, reason = "unfinished", "it has left no result"
     elif status == "completed" and result["status"] == "diverged":
         status, reason = "diverged", f"at step {result['diverged_at']}"
     if result is not None:  # the stamp also times notebooks that only evaluated a trained model
         seconds = sum(result["seconds"].values())
     return NotebookEntry(study, path, status, reason, seconds, arm, seed, levels, result)
+
+
+def _is_held(lock: Path) -> bool:
+    """Tell whether a process holds a lock: whoever executes a notebook holds that beside it."""
+    if not lock.is_file():
+        return False
+    try:
+        with FileLock(lock, timeout=0):
+            return False
+    except Timeout:
+        return True
 
 
 def _stamp(path: Path) -> tuple[str, str, float | None]:

@@ -6,17 +6,29 @@ and whatever would load something are removed, even where nbconvert's own templa
 """
 
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import nh3
 from nbconvert import HTMLExporter
+from nbconvert.filters import markdown2html
 from traitlets.config import Config
 
 SHOWN = ("text/html", "text/markdown", "image/svg+xml", "image/png", "image/jpeg", "text/plain")
 """Kinds of output that a page shows, best first: of each output, the first kind that it has."""
+CELLS = {
+    "result": ("write_result(",),
+    "verdict": (", analysis)", "in_words("),
+    "summary": ("summary_table(",),
+    "contrasts": ("contrast_overview(contrasts", "contrast_summary("),
+}
+"""Cells that numbers elsewhere are linked to: address on the notebook's page → code of the first
+cell that holds it; where none does, the next in the list, as in older notebooks."""
 _TABLE = {"caption", "col", "colgroup", "table", "tbody", "td", "tfoot", "th", "thead", "tr"}
 _TEXT = (
     "a abbr b blockquote br code dd del details div dl dt em figcaption figure h1 h2 h3 h4 h5 h6 "
@@ -25,6 +37,7 @@ _TEXT = (
 _IMAGE = re.compile(r"data:image/(png|jpeg|gif|webp|svg\+xml);base64,", re.IGNORECASE)
 _HEADING = re.compile(r"^#+ +(.+)", re.MULTILINE)
 _LINK = re.compile(r"https?://", re.IGNORECASE)
+_CELL = re.compile(r"cell-id=([\w-]+)")
 
 
 def _attribute(tag: str, name: str, value: str) -> str | None:
@@ -36,26 +49,38 @@ def _attribute(tag: str, name: str, value: str) -> str | None:
     return value
 
 
-_CLEANER = nh3.Cleaner(
-    tags=_TABLE | set(_TEXT.split()),
-    clean_content_tags={"script", "style", "iframe", "object", "template", "noscript", "title"},
-    attributes={
-        "*": {"class", "title"},
-        "a": {"href"},
-        "img": {"src", "alt", "width", "height"},
-        "td": {"colspan", "rowspan"},
-        "th": {"colspan", "rowspan", "scope"},
-        "ol": {"start"},
-    },
-    attribute_filter=_attribute,
-    url_schemes={"http", "https", "data"},
-)
+def _page_attribute(tag: str, name: str, value: str) -> str | None:
+    """Keep also what nbconvert calls a cell, by the name alone."""
+    if name == "id":
+        return cell[1] if (cell := _CELL.fullmatch(value)) else None
+    return _attribute(tag, name, value)
 
 
-def sanitise(html: str) -> str:
+def _cleaner(page: bool) -> nh3.Cleaner:
+    return nh3.Cleaner(
+        tags=_TABLE | set(_TEXT.split()),
+        clean_content_tags={"script", "style", "iframe", "object", "template", "noscript", "title"},
+        attributes={
+            "*": {"class", "title"},
+            "a": {"href"},
+            "img": {"src", "alt", "width", "height"},
+            "td": {"colspan", "rowspan"},
+            "th": {"colspan", "rowspan", "scope"},
+            "ol": {"start"},
+        }
+        | ({"div": {"id"}} if page else {}),
+        attribute_filter=_page_attribute if page else _attribute,
+        url_schemes={"http", "https", "data"},
+    )
+
+
+_FRAGMENT, _PAGE = _cleaner(page=False), _cleaner(page=True)
+
+
+def sanitise(html: str, cleaner: nh3.Cleaner = _FRAGMENT) -> str:
     """Remove from a fragment of HTML whatever could execute or load something."""
     encodable = html.encode("utf-8", "replace").decode()  # a notebook's JSON may hold half a pair
-    return _CLEANER.clean(encodable)
+    return cleaner.clean(encodable)
 
 
 @lru_cache(maxsize=1)
@@ -73,20 +98,78 @@ def notebook_html(path: Path) -> str:
     try:
         notebook = nbformat.read(path, as_version=4)
         _describe_figures(notebook)
+        _name_cells(notebook)
         html, _ = _exporter().from_notebook_node(notebook)
         html = html if notebook.cells else "<p>This notebook has no cells.</p>"
     except Exception as error:  # a file can be broken in any way, and the other pages are fine
         why = escape(f"{type(error).__name__}: {error}")
         html = f"<p>This file cannot be shown as a notebook. Reading it failed with {why}</p>"
-    return sanitise(html)
+    return sanitise(html, _PAGE)
+
+
+def _name_cells(notebook: nbformat.NotebookNode) -> None:
+    """Give every cell an address on its page: a name of `CELLS`, or its number."""
+    sources = [cell.source if cell.cell_type == "code" else "" for cell in notebook.cells]
+    names: dict[int, str] = {}
+    for name, codes in CELLS.items():
+        places = [i for code in codes for i, source in enumerate(sources) if code in source]
+        names |= dict.fromkeys(places[:1], name)
+    for i, cell in enumerate(notebook.cells):
+        cell["id"] = names.get(i, f"cell-{i + 1}")
+
+
+def _texts_and_images(notebook: nbformat.NotebookNode) -> Iterator[tuple[Any, str, Any]]:
+    """Every text in Markdown, and every output that holds an image (else None), each with its
+    cell, in the order in which they are shown."""
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            yield cell, cell.source, None
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            if "text/markdown" in data:
+                yield cell, data["text/markdown"], None
+            elif {"image/png", "image/jpeg"} & set(data):
+                yield cell, "", output
 
 
 def _describe_figures(notebook: nbformat.NotebookNode) -> None:
     """Give every image that has no description the heading above it."""
     heading = "the notebook"
-    for cell in notebook.cells:
-        if found := cell.cell_type == "markdown" and _HEADING.search(cell.source):
-            heading = found[1]
-        for output in cell.get("outputs", []):
-            for kind in {"image/png", "image/jpeg"} & set(output.get("data", {})):
-                output.metadata.setdefault(kind, {}).setdefault("alt", f"Figure of {heading}")
+    for _, text, output in _texts_and_images(notebook):
+        if output is None:
+            found = _HEADING.search(text)
+            heading = found[1] if found else heading
+            continue
+        for kind in {"image/png", "image/jpeg"} & set(output.data):
+            output.metadata.setdefault(kind, {}).setdefault("alt", f"Figure of {heading}")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure that an executed notebook shows."""
+
+    title: str
+    words: str
+    """What to look for and how it is made, as safe HTML."""
+    source: str
+    """The image itself, as an address."""
+    cell: str
+    """Where it stands on the notebook's page."""
+
+
+def pictures(path: Path) -> list[Picture]:
+    """Find the figures of an executed notebook, each with the text above it; none in a file that is
+    no notebook."""
+    found, title, words = [], path.stem, ""
+    try:
+        notebook = nbformat.read(path, as_version=4)
+        _name_cells(notebook)
+        for cell, text, output in _texts_and_images(notebook):
+            if heading := _HEADING.match(text):
+                title, words = heading[1], sanitise(markdown2html(text[heading.end() :]))
+            if output is not None and "image/png" in output.data:
+                source = f"data:image/png;base64,{''.join(output.data['image/png'].split())}"
+                found.append(Picture(title, words, source, cell["id"]))
+    except Exception:  # its own page says what is wrong with it
+        return []
+    return found

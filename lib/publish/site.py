@@ -13,11 +13,10 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from lib.publish import pages
+from lib.publish import overlay, pages, wording
 from lib.publish.archive import papers_named, read_index, root_hash
 from lib.publish.catalogue import SHARED, catalogue, neighbours
 from lib.publish.plans import plan_accounts
-from lib.publish.wording import literal
 from lib.study.errors import ConfigError
 from lib.study.measures import MAIN, MEASURES, measures_in
 from lib.study.paths import PAPER, TEMPLATES, shown
@@ -27,7 +26,7 @@ from lib.study.record import sha256
 
 def number(value: float | None, digits: int, sign: str = "") -> str:
     """Write a number, or n/a where there is none."""
-    return "n/a" if value is None else f"{value:{sign},.{digits}f}"
+    return "n/a" if value is None else f"{value:{sign},.{digits}f}".replace("-", "−")
 
 
 def _environment(paper: Path) -> Environment:
@@ -38,14 +37,21 @@ def _environment(paper: Path) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": number, "sha256": sha256, "shown": shown, "literal": literal}
+    environment.policies["json.dumps_kwargs"] = {}  # else it sorts what has an order
+    environment.filters |= {"number": number, "sha256": sha256, "shown": shown}
     environment.filters |= {"history": history, "trained_with": trained_with}
+    environment.filters |= {
+        name: getattr(wording, name) for name in ("literal", "estimate", "direction")
+    }
     environment.globals |= {
         "MEASURES": MEASURES,
         "HEADLINE": measures_in("headline"),
         "MAIN": MAIN,
         "ABOUT": SHARED,
+        "CURVES": overlay.CURVES,
         "neighbours": neighbours,
+        "pictures": pages.pictures,
+        "overlay": overlay,
         "PLANS": plan_accounts(paper),
         "ROOT_HASH": root_hash(paper),
         "SUPERSEDED": [name for name, entry in read_index(paper).items() if "superseded" in entry],
@@ -82,9 +88,10 @@ def build_site(folder: Path | None = None, paper: Path | None = None) -> list[st
         write(f"{study.name}/index.html", "study.html.j2", study=study)
         for notebook in [*study.shared, *study.runs]:
             write(notebook.page, "notebook.html.j2", study=study, notebook=notebook)
-    beside = [TEMPLATES / "record" / name for name in ("record.css", "record.js")]
+    beside = [TEMPLATES / "record" / name for name in ("record.css", "record.js", "curves.js")]
     pdf = paper / "paper.pdf"
     write("index.html", "index.html.j2", studies=studies, paper=pdf.is_file())
+    write("compare.html", "compare.html.j2", studies=studies)
     for source in [*beside, pdf] if pdf.is_file() else beside:
         current.add(Path(shutil.copyfile(source, site / source.name)))
     for path in sorted(site.rglob("*"), reverse=True):  # left by deleted studies and runs

@@ -6,6 +6,7 @@ from typing import Any
 
 import nbformat
 import numpy as np
+import pandas as pd
 import pytest
 
 from lib.analysis.paired import contrast_table
@@ -15,6 +16,7 @@ from lib.analysis.verdict import Verdict
 from lib.publish import archive, catalogue, site
 from lib.study import paths
 from lib.study.config import Study
+from lib.study.raw import raw_file
 from lib.study.record import RunResult, write_json
 from tests.conftest import TINY
 from tests.samples import sample_runs
@@ -66,6 +68,7 @@ def hostile_notebook() -> nbformat.NotebookNode:
         nbformat.v4.new_markdown_cell("# Title\n![](http://elsewhere.invalid/d.png)\n" + HOSTILE),
         nbformat.v4.new_raw_cell(HOSTILE, metadata={"raw_mimetype": "text/html"}),
         nbformat.v4.new_code_cell("'<script>window.struck = 1</script>'", outputs=outputs),
+        nbformat.v4.new_code_cell("write_result(design)"),
     ]
     return nbformat.v4.new_notebook(cells=cells)
 
@@ -76,8 +79,31 @@ def plain_notebook(text: str) -> nbformat.NotebookNode:
     cells = [
         nbformat.v4.new_markdown_cell("# A notebook"),
         nbformat.v4.new_code_cell("print(text)", outputs=[printed]),
+        *map(nbformat.v4.new_code_cell, ("write_result(design)", "display(claim, analysis)")),
+        *map(nbformat.v4.new_code_cell, ("summary_table(runs)", "contrast_overview(contrasts)")),
     ]
     return nbformat.v4.new_notebook(cells=cells)
+
+
+def figures_notebook(study: str) -> nbformat.NotebookNode:
+    """04 as it is executed: a text above each of two figures, all in one cell."""
+    outputs = []
+    for title in ("Effects", "Loss"):
+        words = f"## {title}\n\nWhat does `{title}` of {study} *show*? <script>struck = 1</script>"
+        outputs.append(nbformat.v4.new_output("display_data", data={"text/markdown": words}))
+        outputs.append(nbformat.v4.new_output("display_data", data={"image/png": PIXEL}))
+    cells = [
+        nbformat.v4.new_markdown_cell("# 04 · Figures"),
+        nbformat.v4.new_code_cell("for figure in figures: figure.draw()", outputs=outputs),
+    ]
+    return nbformat.v4.new_notebook(cells=cells)
+
+
+def trace_of(seed: int, steps: int = 300) -> pd.DataFrame:
+    """A falling loss with one spike, of height 9, at a step of the seed's own."""
+    step = np.arange(1, steps + 1)
+    loss = np.where(step == 150 + seed, 9.0, 2.0 + 2.0 * np.exp(-step / 50))
+    return pd.DataFrame({"step": step, "loss": loss, "grad_norm": 1 / step, "tokens": 64 * step})
 
 
 def write_notebook(path: Path, notebook: nbformat.NotebookNode, **stamp: object) -> None:
@@ -103,8 +129,11 @@ def made_up(study: Study) -> list[RunResult]:
     for number, arm in enumerate(study.arms()):
         for seed in study.seeds:
             own = {"study": study.name, "arm": arm.id, "baseline": arm.baseline, "seed": seed}
+            own |= {"variant": arm.variant, "setting": arm.setting}
             own |= {"levels": arm.levels, "study_hash": study.hash}
-            own["measures"] = like.measures | {"perplexity": 20.0 - number + 0.1 * seed**2}
+            own["measures"] = like.measures | {
+                "perplexity": 20 - number + 0.1 * (1 + number) * seed**2
+            }
             own["measures"] |= {"macro_accuracy_zero_shot": 0.5 + 0.01 * number * (seed + 1)}
             if seed == 1 and arm.levels["model.embedding_norm"] == "layernorm":
                 own |= {"status": "diverged", "diverged_at": 7, "measures": {}, "tables": {}}
@@ -115,11 +144,16 @@ def made_up(study: Study) -> list[RunResult]:
 def write_record(study: Study, standing: str) -> None:
     """Write a study's record, results and verdict where the archive would."""
     runs, folder = made_up(study), archive.record_folder(study.name)
-    for name in catalogue.SHARED:
+    for name in ("01_data", "03_analysis"):
         write_notebook(folder / f"{name}.ipynb", plain_notebook(f"{name} of {study.name}"))
+    write_notebook(folder / "04_figures.ipynb", figures_notebook(study.name))
     for run in runs:
         place = folder / run.arm / f"seed-{run.seed}" / "02_train.ipynb"
         write_notebook(place, plain_notebook(f"{run.arm}, seed {run.seed}"))
+        trace = trace_of(run.seed)
+        trace.to_parquet(raw_file(place.parent, "trace"))
+        curve = trace[trace["step"] % 50 == 0].rename(columns={"loss": "dev_loss"})
+        curve.to_parquet(raw_file(place.parent, "curve"))
     (folder / "parameters.yaml").write_text(f"name: {study.name}\n", "utf-8")
     (folder / archive.MANIFEST).write_text("", "utf-8")
     write_json(archive.results_file(study.name), study_results(study, runs))

@@ -6,9 +6,13 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from lib.publish.site import build_site
+from tests.record.samples import design, move_to, write_record
 
 CHROMIUM = shutil.which("chromium")
 FLAGS = (
@@ -188,7 +192,10 @@ def test_what_slipped_through_would_be_stopped_by_the_policy(
 @pytest.mark.parametrize("page", [360], indirect=True)
 @pytest.mark.parametrize(
     "place",
-    ["index.html", "beta/index.html", "alpha/none/seed-0.html", "gamma/none/seed-1.html"],
+    [
+        *("index.html", "beta/index.html", "compare.html"),
+        *("alpha/none/seed-0.html", "gamma/none/seed-1.html"),
+    ],
 )
 def test_on_a_phone_no_page_scrolls_sideways(page: Page, pages: Path, place: str) -> None:
     page.goto(f"{pages.as_uri()}/{place}")
@@ -231,3 +238,88 @@ def test_without_scripts_the_tables_still_read_whole(browser: Browser, pages: Pa
     assert page.locator("#run-table tbody tr").count() == 20
     expect(page.locator(".filters")).to_be_hidden()
     context.close()
+
+
+def test_two_runs_stand_side_by_side_on_equal_axes(
+    page: Page, address: str, requested: list[str]
+) -> None:
+    page.goto(f"{address}/compare.html#{quote('alpha · layernorm, seed 2')}")
+    left, right = page.get_by_label("Left"), page.get_by_label("Right")
+    assert left.input_value() == "alpha · layernorm, seed 2"
+    assert right.input_value() == "alpha · none, seed 2"
+    captions = page.locator(".charts figcaption").all_inner_texts()
+    assert captions == [
+        f"{axis}: alpha · {arm}, seed 2"
+        for axis in ("training loss (nats)", "dev loss (nats)", "gradient norm")
+        for arm in ("layernorm", "none")
+    ]
+    chart = page.locator(".charts svg").first
+
+    def points(line: int) -> list[tuple[float, float]]:
+        said = chart.locator("polyline").nth(line).get_attribute("points")
+        return [tuple(map(float, point.split(","))) for point in said.split()]
+
+    assert chart.locator("polyline.pale").count() == 1
+    assert points(0) == points(1)  # the samples' losses are those of the seed
+    spike = min(points(1), key=lambda point: point[1])
+    right.select_option("beta · none,source=a+b.txt, seed 0")
+    assert points(1) != points(0)
+    moved = min(points(0), key=lambda point: point[1])
+    # Two steps of 299 on an axis of 358 units; 9 is the largest value in both.
+    assert spike[0] - moved[0] == pytest.approx(2 * 358 / 299, abs=0.2)
+    assert spike[1] == moved[1] == 8
+    local = {url.rpartition("/")[2].partition("#")[0] for url in requested if url[:5] != "data:"}
+    assert local == {"compare.html", "record.css", "curves.js"}
+
+
+def test_a_running_study_draws_all_its_runs(page: Page, samples: Path, tmp_path: Path) -> None:
+    study = samples / "paper/site/gamma/index.html"
+    page.goto(study.as_uri())
+    expect(page.locator(".curves")).to_have_text("No run has left a curve yet.")
+
+
+def many(folder: Path, seeds: int) -> Path:
+    """The pages of a study of two arms and so many seeds; what its notebooks show is left out."""
+    with pytest.MonkeyPatch.context() as patch:
+        move_to(folder, patch)
+        patch.setattr("lib.publish.pages.notebook_html", lambda path: "")
+        study = design("many").model_copy(update={"seeds": list(range(seeds))})
+        write_record(study, "EXPLORATORY")
+        build_site()
+    return folder / "paper" / "site"
+
+
+@pytest.mark.long
+def test_a_thousand_runs_are_seen_within_two_seconds(page: Page, tmp_path: Path) -> None:
+    """Of the processor's time, which other work on the machine does not lengthen."""
+    pages = many(tmp_path, 500)
+    for place in ("index.html", "many/index.html", "compare.html"):
+        devtools = page.context.new_cdp_session(page)
+        devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
+        page.goto(f"{pages.as_uri()}/{place}", timeout=60_000)
+        page.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
+        metrics = devtools.send("Performance.getMetrics")["metrics"]
+        took = {metric["name"]: metric["value"] for metric in metrics}
+        print(place, took["TaskDuration"], took["LayoutDuration"], took["ScriptDuration"])
+        assert took["TaskDuration"] < 2, place
+        devtools.detach()
+
+
+def test_a_long_table_is_read_page_by_page(page: Page, tmp_path: Path) -> None:
+    page.goto(f"{many(tmp_path, 60).as_uri()}/index.html")
+    shown = page.locator("#run-table tbody tr:visible")
+    expect(page.locator("#part")).to_have_text("1 to 100 of 120")
+    assert shown.count() == 100
+    page.get_by_role("button", name="After").click()
+    expect(page.locator("#part")).to_have_text("101 to 120 of 120")
+    expect(shown.first).to_contain_text("seed 40")
+    expect(page.get_by_role("button", name="After")).to_be_disabled()
+    page.get_by_role("button", name="Before").click()
+    expect(page.get_by_role("button", name="Before")).to_be_disabled()
+    header = page.locator("#run-table th", has_text="Seed").get_by_role("button")
+    header.click()
+    header.click()
+    expect(shown.first).to_contain_text("seed 59")
+    page.get_by_label("Filter").fill("layernorm 49")
+    assert shown.count() == 1
+    expect(page.locator(".pager")).to_be_hidden()

@@ -1,6 +1,7 @@
 """The pages built from a made-up record."""
 
 import json
+import math
 import re
 import shutil
 from dataclasses import replace
@@ -9,10 +10,12 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+from filelock import FileLock
 
 from lib.publish import archive
-from lib.publish.catalogue import catalogue, neighbours
+from lib.publish.catalogue import catalogue, lines_of, neighbours
 from lib.publish.site import build_site, main
+from lib.study.live import live_file
 from tests.record.samples import (
     move_to,
     plain_notebook,
@@ -57,9 +60,12 @@ def test_every_link_leads_to_a_page_and_every_page_can_be_reached(pages: Path) -
             continue
         reached.add(page)
         for href in re.findall(r'<a [^>]*href="([^"]+)"', page.read_text("utf-8")):
-            if not href.startswith("#"):
-                target = (page.parent / unquote(unescape(href)).partition("#")[0]).resolve()
+            if href != "#content":
+                address, _, part = unquote(unescape(href)).partition("#")
+                target = (page.parent / address).resolve() if address else page
                 assert target.is_file(), f"{page}: {href}"
+                if part and target.name != "compare.html":  # there a script reads it
+                    assert f'id="{part}"' in target.read_text("utf-8"), f"{page}: {href}"
                 waiting.append(target)
     assert reached == set(pages.rglob("*.html"))
     assert (pages / "beta" / "none,source=a b (1).txt" / "seed-0.html") in reached
@@ -73,7 +79,7 @@ def test_pages_name_nothing_outside_and_forbid_it(pages: Path) -> None:
         )
         for address in re.findall(r'\s(?:src|href|srcset|action|content)="([^"]*)"', text):
             assert not re.match(r"\s*(https?:|//|javascript:)", address), f"{page}: {address}"
-    for name in ("record.css", "record.js"):
+    for name in ("record.css", "record.js", "curves.js"):
         assert not re.search(r"https?:|//\w|@import|url\(", (pages / name).read_text("utf-8"))
 
 
@@ -82,12 +88,97 @@ def test_the_confirmatory_verdict_stands_first_and_alone(pages: Path) -> None:
     verdict = text[text.index('id="verdict"') : text.index('id="studies"')]
     assert "keep the baseline" in verdict
     assert "confirmatory" in verdict
-    assert "<b>H1a supported</b>: supported (layernorm)." in verdict
+    assert "<b>H1a supported</b> <small>supported (layernorm).</small>" in verdict
     assert "exploratory" not in verdict
     assert "beta" not in verdict
     assert re.search(r"\+0\.0\d+ .*\[.*Holm p 0\.012", re.sub(r"\s+", " ", verdict))
+    assert verdict.index("<img") < verdict.index("keep the baseline")
+    assert 'alt="Effects of alpha"' in verdict
     assert "exploratory" in row_of(pages / "index.html", "beta", "recorded")
-    assert "it only suggests" in (pages / "beta" / "index.html").read_text("utf-8")
+
+
+def test_an_exploratory_study_shows_contrasts_and_no_decision_whatever_its_verdict_holds(
+    samples: Path, pages: Path
+) -> None:
+    held = json.loads(archive.verdict_file("beta").read_text("utf-8"))
+    assert held["decisions"]
+    assert held["answers"]
+    text = (pages / "beta" / "index.html").read_text("utf-8")
+    for word in ("keep the baseline", "not decided", "rule ", "H1a", "Holm"):
+        assert word not in text, word
+    assert "An exploratory study decides nothing" in text
+    said = re.sub(r"<[^>]+>", "", text[text.index('id="answer"') : text.index("<figure")])
+    assert "LayerNorm, in two settings: " in said
+    for row in held["contrasts"]:
+        if row["measure"] == "perplexity":
+            number = f"{row['mean_delta']:+.3f} [".replace("-", "−")
+            assert f">{number}" in text
+            assert f'<td class="number n">{row["n"]}</td>' in text
+
+
+@pytest.mark.parametrize("study", ["alpha", "beta"])
+def test_answer_and_figures_stand_before_the_first_table(pages: Path, study: str) -> None:
+    text = (pages / study / "index.html").read_text("utf-8")
+    order = [text.index(part) for part in ('id="answer"', "<figure", "<table")]
+    assert order == sorted(order)
+    assert text.count("<figure") == 2
+    assert f"<p>What does <code>Loss</code> of {study} <em>show</em>? </p>" in text
+    assert "struck" not in text
+
+
+def test_the_same_contrast_of_several_studies_stands_in_one_plot(
+    samples: Path, pages: Path
+) -> None:
+    text = (pages / "compare.html").read_text("utf-8")
+    plot = text[text.index('<table class="forest">') : text.index("<details>")]
+    names = re.findall(r'scope="rowgroup">([^<]+)<', plot)
+    assert names == ["LayerNorm − none"]
+    studies = re.findall(r'href="(\w+)/index.html">', plot)
+    assert studies == ["alpha", "beta", "beta"]
+    row = next(
+        r
+        for r in json.loads(archive.verdict_file("alpha").read_text("utf-8"))["contrasts"]
+        if r["measure"] == "perplexity"
+    )
+    (reach,) = re.findall(r"<span>\+([\d.]+)</span>", plot)
+    mark = float(re.search(r'<circle class="\w+" cx="([\d.]+)%"', plot)[1])
+    clipped = max(-1, min(1, row["mean_delta"] / float(reach)))
+    assert mark == pytest.approx(50 + 48 * clipped, abs=0.02)
+
+
+def test_runs_curves_are_in_the_page_with_their_spikes(pages: Path) -> None:
+    text = (pages / "compare.html").read_text("utf-8")
+    block = text[text.index('id="curve-data">') + 16 :].partition("</script>")[0]
+    runs = json.loads(block)["runs"]
+    assert len(runs) == 18  # none of those that left no trace
+    for seed in (0, 2):
+        steps, losses = runs[f"alpha · layernorm, seed {seed}"]["lines"]["loss"]
+        assert len(steps) <= 102
+        assert dict(zip(steps, losses, strict=True))[150 + seed] == max(losses) == 9.0
+        assert (steps[0], steps[-1]) == (1, 300)
+        assert losses[0] == pytest.approx(2 + 2 * math.exp(-1 / 50), rel=1e-3)
+        steps, losses = runs[f"alpha · layernorm, seed {seed}"]["lines"]["dev_loss"]
+        assert steps == [50, 100, 150, 200, 250, 300]
+
+
+def test_a_run_in_training_is_shown_with_its_curve_so_far(own: Path) -> None:
+    place = own / "runs/gamma/none/seed-2"
+    write_notebook(place / "02_train.ipynb", plain_notebook("a line"))
+    content = json.loads((place / "02_train.ipynb").read_text("utf-8"))
+    del content["metadata"]["study"]
+    (place / "02_train.ipynb").write_text(json.dumps(content), "utf-8")
+    live_file(place).write_text("1,4.0,2.0,64,0.5\n2,3.5,1.5,128,1.0\n3,3.", "utf-8")
+    index = own / "paper/site/index.html"
+    with FileLock(place / "02_train.lock"):
+        build_site()
+    assert "running" in row_of(index, "none seed 2", "gamma")
+    text = (own / "paper/site/gamma/index.html").read_text("utf-8")
+    assert "Curves so far" in text
+    block = text[text.index('id="curve-data">') + 16 :].partition("</script>")[0]
+    lines = json.loads(block)["runs"]["gamma · none, seed 2"]["lines"]
+    assert lines == {"loss": [[1, 2], [4.0, 3.5]], "grad_norm": [[1, 2], [2.0, 1.5]]}
+    build_site()
+    assert "unfinished" in row_of(index, "none seed 2", "gamma")
 
 
 def test_without_a_confirmatory_study_the_index_says_so(own: Path) -> None:
@@ -181,18 +272,18 @@ def test_neighbours_differ_in_one_thing(samples: Path) -> None:
     run = next(r for r in runs["beta"] if r.arm == "layernorm,source=a b (1).txt" and r.seed == 1)
     found = {
         axis: [other and (other.arm, other.seed) for other in pair]
-        for axis, pair in neighbours(run, runs["beta"]).items()
+        for axis, pair in neighbours(run, lines_of(runs["beta"])).items()
     }
     assert found == {
         "model.embedding_norm": [("none,source=a b (1).txt", 1), None],
         "corpus.source": [None, ("layernorm,source=a+b.txt", 1)],
         "seed": [(run.arm, 0), (run.arm, 2)],
     }
-    alone = neighbours(runs["gamma"][0], runs["gamma"][:1])
+    alone = neighbours(runs["gamma"][0], lines_of(runs["gamma"][:1]))
     assert alone == {}
     # An included arm may set a field that the grid leaves alone.
     included = replace(run, arm="included", levels=run.levels | {"model.branch_multiplier": 2.0})
-    ends = neighbours(included, [*runs["beta"], included])
+    ends = neighbours(included, lines_of([*runs["beta"], included]))
     assert "model.branch_multiplier" not in ends
     assert included not in [end for pair in ends.values() for end in pair]
 

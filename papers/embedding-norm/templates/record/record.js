@@ -1,5 +1,7 @@
-// Sorting by any column and filtering of runs. Without scripts both tables still read whole.
+// Sorting by any column; filtering and paging of runs. Without scripts all tables read whole.
 "use strict";
+
+const PAGE = 100; // rows: a page of a thousand is slow to lay out and to read
 
 const collator = new Intl.Collator("en", { numeric: true });
 
@@ -32,34 +34,49 @@ for (const table of document.querySelectorAll("table.sortable")) {
       const rows = [...body.rows].map((row) => [valueOf(row, column), row]);
       rows.sort(([a], [b]) => compare(a, b, descending ? -1 : 1));
       body.append(...rows.map(([, row]) => row));
+      table.dispatchEvent(new Event("sorted"));
     });
   });
 }
 
 const form = document.querySelector(".filters");
+const pager = document.querySelector(".pager");
+const table = document.querySelector("#run-table");
 const [text, study, status] = form.elements;
-const rows = [...document.querySelectorAll("#run-table tbody tr")];
+const rows = [...table.tBodies[0].rows];
 // Full hashes stand in titles.
 const titles = (row) => [...row.querySelectorAll("[title]")].map((cell) => cell.title);
 const words = new Map(
   rows.map((row) => [row, [row.textContent, ...titles(row)].join(" ").toLowerCase()]),
 );
+let first = 0;
 
-const filter = () => {
+const matches = (row) => {
   const wanted = text.value.toLowerCase().split(/\s+/);
-  let shown = 0;
-  for (const row of rows) {
-    row.hidden = !(
-      (!study.value || row.dataset.study === study.value) &&
-      (!status.value || row.dataset.status === status.value) &&
-      wanted.every((word) => words.get(row).includes(word))
-    );
-    shown += !row.hidden;
-  }
-  document.querySelector("#shown").textContent = `${shown} of ${rows.length} runs`;
+  return (
+    (!study.value || row.dataset.study === study.value) &&
+    (!status.value || row.dataset.status === status.value) &&
+    wanted.every((word) => words.get(row).includes(word))
+  );
+};
+
+const show = (from) => {
+  const found = [...table.tBodies[0].rows].filter(matches); // in the order of the last sort
+  first = Math.max(0, from < found.length ? from : 0);
+  const shown = new Set(found.slice(first, first + PAGE));
+  for (const row of rows) row.hidden = !shown.has(row);
+  document.querySelector("#shown").textContent = `${found.length} of ${rows.length} runs`;
+  const last = Math.min(first + PAGE, found.length);
+  document.querySelector("#part").textContent = `${first + 1} to ${last} of ${found.length}`;
+  document.querySelector("#before").disabled = first === 0;
+  document.querySelector("#after").disabled = last === found.length;
+  pager.hidden = found.length <= PAGE;
 };
 
 form.addEventListener("submit", (event) => event.preventDefault());
-form.addEventListener("input", filter);
+form.addEventListener("input", () => show(0));
+table.addEventListener("sorted", () => show(0));
+document.querySelector("#before").addEventListener("click", () => show(first - PAGE));
+document.querySelector("#after").addEventListener("click", () => show(first + PAGE));
 form.hidden = false;
-filter();
+show(0);

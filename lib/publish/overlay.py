@@ -1,0 +1,142 @@
+"""Studies and runs side by side: one contrast in every study that has it, and runs' curves."""
+
+import itertools
+import statistics
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from lib.publish import wording
+from lib.publish.catalogue import NotebookEntry, StudyEntry
+from lib.study.live import read_live
+from lib.study.measures import MAIN, MEASURES, measures_in
+from lib.study.raw import raw_file
+from lib.study.variants import variant
+
+POINTS = 50
+"""Pairs of points that a curve keeps: of each stretch of steps the lowest and the highest."""
+CURVES = {
+    "loss": "training loss (nats)",
+    "dev_loss": "dev loss (nats)",
+    "grad_norm": "gradient norm",
+}
+"""Curves that are drawn in the page, each with the name of its axis."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A contrast of a study in one measure."""
+
+    study: StudyEntry
+    row: dict[str, Any]
+    variant: str
+    reference: str
+    setting: str
+    """The levels of all factors but the compared one; "" where there are none."""
+    own: bool
+    """Whether the reference is the arm's own baseline."""
+
+    @property
+    def name(self) -> str:
+        return f"{variant(self.variant).label} − {variant(self.reference).label}"
+
+
+def differences(study: StudyEntry) -> list[Difference]:
+    """Every contrast of a study in a headline measure, in the order of its verdict."""
+    arms = {run.arm: run for run in study.runs if run.result}
+    found = []
+    for row in study.verdict["contrasts"] if study.verdict else []:
+        if row["measure"] in measures_in("headline") and {row["arm"], row["baseline"]} <= set(arms):
+            arm, reference = arms[row["arm"]], arms[row["baseline"]]
+            own = (arm.result or {})["baseline"] == reference.arm
+            names = arm.variant, reference.variant, arm.setting
+            found.append(Difference(study, row, *names, own))
+    return found
+
+
+def in_short(study: StudyEntry) -> Iterator[Markup]:
+    """Say what each variant does to the main measure beside its own baseline: a sentence with the
+    interval, or over several settings how often it does what."""
+    rows = [d for d in differences(study) if d.own and d.row["measure"] == MAIN]
+    measure = MEASURES[MAIN]
+    for name in dict.fromkeys((d.variant, d.reference) for d in rows):
+        of = [d.row for d in rows if (d.variant, d.reference) == name]
+        who = Markup("<b>{}</b>").format(variant(name[0]).label)
+        if len(of) == 1:
+            (row,) = of
+            said = wording.effect(row, measure.label, f".{measure.digits}f")
+            yield Markup("{} {} (n = {}).").format(who, said, row["n"])
+            continue
+        verbs = {"lower": "lowers", "higher": "raises", "undecided": "does not detectably change"}
+        verbs["undefined"] = "changes, with too few seeds for an interval,"
+        counts = [
+            f"{verbs[way]} {measure.label} in {wording.words(number)}"
+            for way in verbs
+            if (number := sum(wording.direction(row) == way for row in of))
+        ]
+        yield Markup("{}, in {} settings: {}.").format(
+            who, wording.words(len(of)), "; ".join(counts)
+        )
+
+
+def by_measure(studies: Iterable[StudyEntry]) -> dict[str, dict[str, list[Difference]]]:
+    """Every contrast of several studies: measure → name of the contrast → in each study and
+    setting; the main measure first."""
+    found: dict[str, dict[str, list[Difference]]] = {MAIN: {}}
+    for study in studies:
+        for each in differences(study):
+            found.setdefault(each.row["measure"], {}).setdefault(each.name, []).append(each)
+    order = {name: number for number, name in enumerate(MEASURES)}
+    return {m: found[m] for m in sorted(found, key=lambda m: (m != MAIN, order[m])) if found[m]}
+
+
+def reach(rows: Iterable[Difference]) -> float:
+    """How far an axis for these differences reaches to each side of zero: over all of them, unless
+    few are far larger than the rest."""
+    ends = []
+    for each in rows:
+        values = [each.row[key] for key in ("t_low", "t_high", "mean_delta")]
+        ends.append(max((abs(value) for value in values if value is not None), default=0.0))
+    return min(max(ends), 4 * statistics.median(ends)) or max(ends) or 1.0
+
+
+def place(value: float, reach: float) -> float:
+    """Where a value stands on such an axis, in percent of its width."""
+    return round(50 + 48 * max(-1.0, min(1.0, value / reach)), 2)
+
+
+def curves(run: NotebookEntry) -> dict[str, Any]:
+    """A run's curves, thinned: name → steps and values, beside the look of its line;
+    empty where it has left none. While it trains, as far as it is."""
+    folder = run.path.parent
+    tables = [raw_file(folder, name) for name in ("trace", "curve")]
+    if all(path.is_file() for path in tables):
+        found = [pd.read_parquet(path) for path in tables]
+    else:
+        found = [read_live(folder)]
+    look = variant(run.variant)
+    lines = {
+        name: _thinned(table.loc[np.isfinite(table[name]), ["step", name]].to_numpy())
+        for name in CURVES
+        for table in found
+        if name in table and np.isfinite(table[name]).any()
+    }
+    if not lines:
+        return {}
+    return {"colour": look.colour, "dashes": " ".join(map(str, look.dashes)), "lines": lines}
+
+
+def _thinned(points: NDArray[np.float64]) -> list[list[float]]:
+    """Keep of points (n, 2) the lowest and the highest of each of `POINTS` stretches, so that no
+    spike is lost, and both ends; return steps and values."""
+    if len(points) > 2 * POINTS:
+        edges = np.linspace(0, len(points), POINTS + 1).astype(int)
+        stretches = [(start, points[start:end, 1]) for start, end in itertools.pairwise(edges)]
+        kept = {start + at for start, y in stretches for at in (y.argmin(), y.argmax())}
+        points = points[sorted(kept | {0, len(points) - 1})]
+    return [points[:, 0].astype(int).tolist(), [float(f"{value:.4g}") for value in points[:, 1]]]
