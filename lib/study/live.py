@@ -22,8 +22,8 @@ def read_live(folder: Path) -> pd.DataFrame:
     path = live_file(folder)
     if not path.is_file():
         return pd.DataFrame(columns=list(COLUMNS), dtype=float)
-    rows = pd.read_csv(path, names=list(COLUMNS), on_bad_lines="skip")
-    rows = rows.apply(pd.to_numeric, errors="coerce")  # the last line may be cut off
-    rows = rows.dropna(subset="elapsed")
+    read = pd.read_csv(path, names=list(COLUMNS), on_bad_lines="skip")
+    # The last line may be cut off.
+    rows: pd.DataFrame = read.apply(pd.to_numeric, errors="coerce").dropna(subset="elapsed")
     last = rows["step"][::-1].cummin()[::-1]
     return rows.loc[(rows["step"] == last) & ~rows["step"].duplicated(keep="last")]
