@@ -91,7 +91,8 @@ readable(trained.curve[[name for name in own if name in trained.curve]].iloc[[0,
 # %%
 measured = measure(trained, corpus, this.config, suites, seed)
 print("\n".join(measured.notes) or "everything was measured")
-readable(measured.tables.get("tasks"))
+asked = [name for name in ("tasks", "stock_tasks") if name in measured.tables]
+display(*[readable(measured.tables[name]) for name in asked])
 
 # %%
 show_measurement(measured.tables | measured.raw, this)

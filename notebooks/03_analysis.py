@@ -138,7 +138,8 @@ report.power_summary(contrasts, plan)
 # such a task cannot tell arms apart yet.
 
 # %%
-report.task_table(tasks)
+stock = read_table(results, "stock_tasks")
+display(report.task_table(tasks), *report.stock_task_tables(stock))
 
 # %% [markdown]
 # ## Calibration and length

@@ -146,6 +146,14 @@ def task_table(tasks: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([facts, by_arm(tasks, keys, "accuracy", 3)], axis=1)
 
 
+def stock_task_tables(tasks: pd.DataFrame) -> list[pd.DataFrame]:
+    """Every metric of each stock task, group and number of shots, every arm's mean ± sd, in one
+    table; none where no stock task was asked."""
+    if tasks.empty:
+        return []
+    return [by_arm(tasks.fillna({"shots": ""}), ["task", "shots", "metric"], "value", 4)]
+
+
 def contrast_overview(contrasts: pd.DataFrame) -> pd.DataFrame:
     """Lay out all contrasts (rows) in all measures (columns): difference and t interval. Empty for
     an empty table."""

@@ -8,6 +8,7 @@ import contextlib
 import io
 import logging
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -16,32 +17,33 @@ from typing import Any
 import datasets
 import numpy as np
 import pandas as pd
+import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 from lm_eval.evaluator import evaluate
+from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from lib.data.corpus import Corpus
 from lib.data.suite import FEW_SHOT, ZERO_SHOT
 from lib.data.suite_files import read_suite
-from lib.run.model import GPT
+from lib.run.model import GPT, Past
 from lib.run.scoring import Likelihood, Question, score_questions
 
 
 class CharacterLM(LM):
     """A GPT and the vocabulary of its corpus, as a language model of the harness.
 
-    It runs every task of the harness that asks for log-likelihoods. A symbol that is not in the
-    training part raises CorpusError. A context too long for `block_size` loses its beginning and
-    counts in `overflows`.
+    A symbol that is not in the training part raises CorpusError. A context too long for
+    `block_size` loses its beginning and counts in `overflows`.
     """
 
     def __init__(self, model: GPT, corpus: Corpus, batch_size: int = 8) -> None:
         super().__init__()
         self.model, self.corpus, self.batch_size = model, corpus, batch_size
         self.overflows = 0
-        """Number of continuations scored after a shortened context."""
+        """Number of continuations scored, or generated, after a shortened context."""
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
         """Score continuations: (summed log-probability in nats, whether greedy decoding gives it).
@@ -78,20 +80,43 @@ class CharacterLM(LM):
         return results
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
-        """Not supported: raises NotImplementedError."""
-        raise NotImplementedError(
-            "CharacterLM scores texts and does not generate: choose tasks of output_type "
-            "multiple_choice or loglikelihood, or sample with GPT.generate"
-        )
+        """Continue texts by the likeliest characters until one of the request's `until` stands
+        there, which is left out, a document ends, or there are `max_gen_toks`.
+
+        Raises ValueError as `generation` does.
+        """
+        return [self._continue(*request.args) for request in requests]
+
+    @torch.no_grad()
+    def _continue(self, text: str, asked: dict[str, Any]) -> str:
+        stops, n = generation(asked, self.model.config.block_size)
+        room = self.model.config.block_size - n
+        context = self._encode(text) if text else self.corpus.beginning.tolist()
+        self.overflows += len(context) > room
+        unread, past, written, answer = context[-room:], Past(), list[int](), ""
+        device = self.model.transformer.wte.weight.device
+        while len(written) < n and not any(stop in answer for stop in stops):
+            logits = self.model(torch.tensor([unread], device=device), past=past)[0, -1]
+            unread = [int(logits.argmax())]
+            if unread[0] == self.corpus.tokenizer.end_of_document:
+                break
+            written += unread
+            answer = self.corpus.tokenizer.decode(written)
+        return min((answer.partition(stop)[0] for stop in stops), key=len, default=answer)
 
     def _encode(self, text: str) -> list[int]:
         return self.corpus.encode(text).tolist()
 
+    def _encode_question(
+        self, context: str, choices: list[str]
+    ) -> tuple[list[int], list[list[int]]]:
+        before = self._encode(context) if context else self.corpus.beginning.tolist()
+        return before, [self._encode(choice) for choice in choices]
+
     def _question(self, requests: list[Instance]) -> Question:
         """Encode the choices of one question, and shorten its context where it is too long."""
-        text = requests[0].args[0]
-        context = self._encode(text) if text else self.corpus.beginning.tolist()
-        choices = [self._encode(request.args[1]) for request in requests]
+        texts = [request.args[1] for request in requests]
+        context, choices = self._encode_question(requests[0].args[0], texts)
         block_size = self.model.config.block_size
         for length in map(len, choices):
             if not 0 < length <= block_size:
@@ -104,6 +129,20 @@ class CharacterLM(LM):
             self.overflows += len(choices)
             question = Question(context[question.longest - block_size :], choices)
         return question
+
+
+def generation(asked: dict[str, Any], block_size: int) -> tuple[list[str], int]:
+    """Return what ends a generated text, and its most characters. Raises ValueError for samples,
+    and where `block_size` leaves no room for a context."""
+    settings = normalize_gen_kwargs(asked)
+    if settings["do_sample"]:
+        raise ValueError("it draws samples, and only the likeliest characters are generated")
+    if settings["max_gen_toks"] >= block_size:
+        raise ValueError(
+            f"it generates up to {settings['max_gen_toks']} characters or tokens, which takes a "
+            f"larger model.block_size than {block_size}"
+        )
+    return [stop for stop in settings["until"] if stop], settings["max_gen_toks"]
 
 
 def _question_of(request: Instance) -> tuple[str | None, int | None, str]:
@@ -181,18 +220,23 @@ def evaluate_suite(model: GPT, corpus: Corpus, folder: Path, batch_size: int = 8
 
 
 def _run(adapter: CharacterLM, folder: Path, groups: list[str]) -> dict[str, Any]:
-    """Run groups of tasks without the harness's request cache, which cannot tell models apart.
-
-    The harness's progress bars and logs stay out of notebooks.
-    """
-    logging.getLogger("lm_eval").setLevel(logging.WARNING)
-    datasets.disable_progress_bars()
+    """Run groups of the tasks in a folder."""
     # Task files name their data by relative paths, so that a suite can be moved.
-    with contextlib.chdir(folder), contextlib.redirect_stderr(io.StringIO()):
+    with contextlib.chdir(folder), quiet():
         tasks = TaskManager(include_path=".", include_defaults=False).load(groups)
-        # Accuracy's standard error needs no bootstrap, but 0 iterations would drop it too.
+        # Accuracy's standard error needs no bootstrap, but 0 iterations would drop it too. The
+        # request cache stays off: it cannot tell models apart.
         results: dict[str, Any] = evaluate(lm=adapter, task_dict=tasks, bootstrap_iters=1)
     return results
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the harness's progress bars and logs out of notebooks."""
+    logging.getLogger("lm_eval").setLevel(logging.WARNING)
+    datasets.disable_progress_bars()
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+        yield
 
 
 def _item_table(task: str, shots: int, samples: list[dict[str, Any]]) -> pd.DataFrame:

@@ -43,7 +43,7 @@ class Measurement:
     """Exact on the same machine and versions; empty for a diverged run."""
     throughput: dict[str, float] = field(default_factory=dict)
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
-    """tasks, temperatures, lengths, token_classes, logits."""
+    """tasks, temperatures, lengths, token_classes, logits; stock_tasks where they were asked."""
     raw: dict[str, pd.DataFrame] = field(default_factory=lambda: dict.fromkeys(RAW, pd.DataFrame()))
     """What measures are computed from, and a result's files hold: see `lib.study.raw`."""
     suite_hash: str | None = None
@@ -108,6 +108,7 @@ def measure(
             rate = inference_throughput(model, corpus.heldout, size)
             result.throughput[f"inference_tokens_per_second{name}"] = rate
     _ask_suite(result, trained, corpus, config, suites)
+    _ask_stock_tasks(result, trained, corpus, config)
     result.measures |= measures_of(result.raw) | calibration.measures
     return result
 
@@ -147,6 +148,21 @@ def _ask_suite(
         result.measures |= {**dict.fromkeys(macro), "suite_overflows": suite.overflows}
         result.tables["tasks"] = suite.table
         result.raw["items"], result.suite_hash = suite.items, suite.suite_hash
+
+
+def _ask_stock_tasks(
+    result: Measurement, trained: Trained, corpus: Corpus, config: RunConfig
+) -> None:
+    if not config.evaluation.tasks or importlib.util.find_spec("lm_eval") is None:
+        return
+    from lib.run.stock import evaluate_tasks
+
+    with result.timed("stock tasks"):
+        names, shots = config.evaluation.tasks, config.evaluation.shots
+        batch_size = trained.machine.evaluation_batch_size
+        result.tables["stock_tasks"] = evaluate_tasks(
+            trained.model, corpus, names, shots, batch_size
+        )
 
 
 def write_result(

@@ -134,6 +134,19 @@ class EvaluationConfig(Section):
     """Windows of `block_size` characters, evenly spaced over dev, behind each point."""
     items_per_task: Annotated[int, Field(ge=0)] | None = 500
     """Questions asked of each task of the suite; None: all there are; 0: the suite is left out."""
+    tasks: list[Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=100)]] = Field(
+        default_factory=list
+    )
+    """Stock tasks and groups of the LM-Eval harness, by its names, asked beside the suite."""
+    shots: list[Annotated[int, Field(ge=0, le=1000)]] = Field(default_factory=list)
+    """Solved examples before each question of `tasks`, one number after the other; none given: as
+    many as each task says."""
+
+    @model_validator(mode="after")
+    def _shots_are_of_tasks(self) -> Self:
+        if self.shots and not self.tasks:
+            raise ValueError("shots are those of evaluation.tasks, and there are none; name some")
+        return self
 
 
 class MachineConfig(Section):
@@ -195,6 +208,15 @@ class RunConfig(Section):
     @classmethod
     def _corpus_by_name(cls, value: Any) -> Any:
         return {"source": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _stock_tasks_can_be_written(self) -> Self:
+        if self.evaluation.tasks and self.corpus.tokenizer == "characters":
+            raise ValueError(
+                "evaluation.tasks: their texts hold characters that the corpus lacks; set "
+                "corpus.tokenizer to bytes or bpe-<size>"
+            )
+        return self
 
     @model_validator(mode="after")
     def _micro_batches_fill_the_batch(self) -> Self:

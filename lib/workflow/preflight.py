@@ -47,6 +47,14 @@ def _faults(study: Study, here: bool) -> Iterator[str]:
             text.require_length(max(c.model.block_size for c in configs if c.corpus == corpus))
         except CorpusError as error:
             yield str(error)
+    for evaluation in {tuple(config.evaluation.tasks) for config in configs}:
+        if evaluation:
+            from lib.run.stock import require_tasks  # takes seconds, for few studies
+
+            try:
+                require_tasks(list(evaluation), min(config.model.block_size for config in configs))
+            except ConfigError as error:
+                yield str(error)
     if here:
         for config in {(c.machine.device, c.training.precision): c for c in configs}.values():
             try:

@@ -24,7 +24,8 @@ from lib.study.standing import load_plan
 
 _OF_MEASURES = (
     *("measuring code", "study", "baseline", "levels", "variant", "setting", "corpus.source"),
-    *("evaluation.items_per_task", "machine.evaluation_batch_size"),
+    *("evaluation.items_per_task", "evaluation.tasks", "evaluation.shots"),
+    "machine.evaluation_batch_size",
 )
 """What leaves weights as they are: a difference in anything else trains a run anew."""
 

@@ -140,8 +140,8 @@ def test_errors_name_the_remedy(model: GPT, corpus: Corpus) -> None:
         adapter.loglikelihood([request("a", "")])
     with pytest.raises(ValueError, match="has 129 characters"):
         adapter.loglikelihood([request("a", "b" * 129)])
-    with pytest.raises(NotImplementedError, match="multiple_choice"):
-        adapter.generate_until([])
+    with pytest.raises(ValueError, match=r"larger model\.block_size than 128"):
+        adapter.generate_until([Instance("generate_until", {}, ("a", {}), 0)])
     with pytest.raises(ValueError, match="block_size is 128"):
         score_questions(model, [Question([1] * 128, [[1, 2]])], 1)
 

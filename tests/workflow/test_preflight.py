@@ -4,6 +4,7 @@ import json
 import os
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -101,6 +102,18 @@ def test_trouble_is_found_early_and_never_hides_anothers(
     assert found[1].startswith("error: study: 'nosuch' is unknown")
     assert found[2].startswith(f"error: tried.yaml: {message}")
     assert len(found) == 3
+
+
+@pytest.mark.slow  # imports the harness
+def test_a_stock_task_that_the_harness_lacks_is_found(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lib.data.tokenised.output_root", lambda: folder)
+    monkeypatch.setattr("lib.run.stock._manager", lambda: SimpleNamespace(all_tasks=["piqa"]))
+    evaluation = TINY["evaluation"] | {"tasks": ["piqq"]}
+    write(folder, "asks", corpus=TINY["corpus"] | {"tokenizer": "bytes"}, evaluation=evaluation)
+    (fault,) = faults("asks")
+    assert fault == ("error: asks.yaml: evaluation.tasks: 'piqq' is unknown; did you mean 'piqa'?")
 
 
 def test_all_that_is_wrong_with_a_study_is_said(folder: Path) -> None:

@@ -1,0 +1,300 @@
+"""The harness's own tasks, on small data of their schema, asked of our model and of its twin in
+Hugging Face's GPT-2 through the harness's own adapter: same likelihoods, same answers."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import datasets
+import lm_eval
+import numpy as np
+import pytest
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import LM
+from lm_eval.evaluator import evaluate
+from lm_eval.tasks import TaskManager
+from safetensors.torch import save_file
+
+from lib.data.corpus import Corpus, load_corpus
+from lib.data.tokenizer_json import END, tokenizer_json
+from lib.run import stock
+from lib.run.finished import read_finished
+from lib.run.gpt2 import gpt2_config, gpt2_weights
+from lib.run.model import GPT
+from lib.run.stock import TokenLM, evaluate_tasks, require_tasks
+from lib.study.errors import ConfigError
+from lib.study.fields import CorpusConfig
+from lib.study.paths import ROOT
+from lib.study.record import write_json
+from lib.workflow.staleness import corpora_of, stale
+from tests.run.samples import finished_study, make_model
+
+pytestmark = pytest.mark.slow
+
+TEXTS = [
+    "The quick brown fox jumps over the lazy dog, and the dog sleeps on.",
+    "A question has an answer; an answer has a reason, and the reason 7 words.",
+    "Heat the water. Then add the leaves, wait 3 minutes, and pour.",
+]
+DATA: dict[str, list[dict[str, Any]]] = {
+    "EleutherAI/lambada_openai": [{"text": text} for text in TEXTS],
+    "Rowan/hellaswag": [
+        {
+            "activity_label": "Making tea",
+            "ctx_a": "Someone heats water.",
+            "ctx_b": "they",
+            "endings": ["add leaves and wait.", "sing.", "fly to the moon [title] now.", "sleep"],
+            "label": str(label),
+        }
+        for label in (0, 3, 1)
+    ],
+    "baber/piqa": [
+        {"goal": f"To open a jar {n},", "sol1": "twist the lid.", "sol2": "eat it", "label": n % 2}
+        for n in range(4)
+    ],
+    "allenai/ai2_arc": [
+        {
+            "question": f"What is {n} more than 2?",
+            "choices": {"text": ["two", "three", str(n + 2), "a dog "], "label": list("ABCD")},
+            "answerKey": "C",
+        }
+        for n in range(5)
+    ],
+    "openai/gsm8k": [{"question": f"{n} + 2 = ?", "answer": f"#### {n + 2}"} for n in range(3)],
+}
+"""What each task downloads, as little of it as it takes."""
+TASKS = ["lambada_openai", "hellaswag", "piqa", "arc_easy", "arc_challenge"]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """Documents, in byte pairs."""
+    folder = tmp_path_factory.mktemp("corpus")
+    (folder / "texts").mkdir()
+    for number in range(30):
+        (folder / "texts" / f"{number}.txt").write_text(TEXTS[number % 3] * 3, "utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lib.data.tokenised.output_root", lambda: folder)
+        return load_corpus(CorpusConfig(source=str(folder / "texts"), tokenizer="bpe-300"))
+
+
+@pytest.fixture(scope="module")
+def model(corpus: Corpus) -> GPT:
+    return make_model(corpus, block_size=384)
+
+
+@pytest.fixture(scope="module")
+def peer(model: GPT, corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> LM:
+    """The harness's own adapter around Hugging Face's own model, read from a folder."""
+    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+    if "accelerate" not in sys.modules:  # which plays no part on one CPU, but is imported
+        for name in ("accelerate", "accelerate.utils"):
+            sys.modules[name] = ModuleType(name)
+        for name in ("Accelerator", "InitProcessGroupKwargs", "find_executable_batch_size"):
+            setattr(sys.modules["accelerate"], name, None)
+        sys.modules["accelerate.utils"].get_max_memory = None
+    from lm_eval.models.huggingface import HFLM
+
+    folder, end = tmp_path_factory.mktemp("peer"), corpus.tokenizer.end_of_document
+    write_json(folder / "config.json", gpt2_config(model.config, corpus.vocab_size, end))
+    save_file(gpt2_weights(model), folder / "model.safetensors", {"format": "pt"})
+    (folder / "tokenizer.json").write_text(tokenizer_json(corpus), "utf-8")
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_file=str(folder / "tokenizer.json"), bos_token=END, eos_token=END
+    )
+    gpt2 = AutoModelForCausalLM.from_pretrained(folder).eval()
+    return HFLM(pretrained=gpt2, tokenizer=tokenizer, batch_size=4)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TaskManager]:
+    """The harness's own definitions, their data from here, and a group of two of them."""
+    own = Path(lm_eval.__file__).parent / "tasks"
+    group = tmp_path_factory.mktemp("group")
+    (group / "pair.yaml").write_text(
+        "group: pair\ntask: [piqa, arc_easy]\n"
+        "aggregate_metric_list: [{metric: acc, aggregation: mean, weight_by_size: true}]\n"
+        "metadata: {version: 3}\n",
+        "utf-8",
+    )
+    names = ("lambada", "hellaswag", "piqa", "arc", "gsm8k")
+    folders = [str(own / name) for name in names] + [str(group)]
+    manager = TaskManager(include_path=folders, include_defaults=False)
+
+    def local(path: str, name: str | None = None, **_: object) -> datasets.DatasetDict:
+        rows = datasets.Dataset.from_list(DATA[path])
+        return datasets.DatasetDict({part: rows for part in ("train", "validation", "test")})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lm_eval.api.task.datasets.load_dataset", local)
+        patch.setattr(stock, "_manager", lambda: manager)
+        yield manager
+
+
+def asked(lm: LM, manager: TaskManager, names: list[str], shots: int) -> dict[str, Any]:
+    loaded = manager.load(names)
+    for task in loaded["tasks"].values():
+        task.set_config("num_fewshot", shots)
+        task.set_fewshot_seed(1234)
+    return evaluate(lm=lm, task_dict=loaded, bootstrap_iters=0)
+
+
+@pytest.mark.parametrize("shots", [0, 2])
+def test_likelihoods_and_accuracies_are_those_of_the_harness_own_adapter(
+    shots: int, model: GPT, corpus: Corpus, peer: LM, tasks: TaskManager
+) -> None:
+    adapter = TokenLM(model, corpus)
+    ours, theirs = (asked(lm, tasks, TASKS, shots) for lm in (adapter, peer))
+    assert adapter.overflows == 0
+    compared = 0
+    for name in TASKS:
+        for one, other in zip(ours["samples"][name], theirs["samples"][name], strict=True):
+            assert one["doc_id"] == other["doc_id"]
+            for (log, greedy), (expected, expected_greedy) in zip(
+                one["filtered_resps"], other["filtered_resps"], strict=True
+            ):
+                assert log == pytest.approx(expected, abs=1e-4)
+                assert greedy == expected_greedy
+                compared += 1
+        for metric in ("acc,none", "acc_norm,none"):
+            if metric in theirs["results"][name]:
+                assert ours["results"][name][metric] == theirs["results"][name][metric]
+    assert compared == 3 + 3 * 4 + 4 * 2 + 2 * 5 * 4
+    table = evaluate_tasks(model, corpus, TASKS, [shots], 8).set_index(["task", "metric"])
+    for name in TASKS:
+        stated = table.loc[(name, "acc")]
+        assert (stated["value"], stated["shots"]) == (theirs["results"][name]["acc,none"], shots)
+
+
+def test_texts_are_continued_as_the_harness_own_adapter_does(
+    model: GPT, corpus: Corpus, peer: LM
+) -> None:
+    settings = [
+        {"until": ["\n\n"], "max_gen_toks": 20},
+        {"until": ["e", "the"], "max_gen_toks": 30},
+        {"until": [], "max_gen_toks": 8, "do_sample": False},
+    ]
+    contexts = ["The quick brown", "A question has an answer; ", "Long " * 200]
+    requests = [
+        Instance("generate_until", {}, (context, each), 0, ("task", i, 1))
+        for i, each in enumerate(settings)
+        for context in contexts
+    ]
+    adapter = TokenLM(model, corpus)
+    ours, theirs = adapter.generate_until(requests), peer.generate_until(requests)
+    assert ours == theirs
+    assert len(set(ours)) > 3
+    assert adapter.overflows == len(settings)  # the long one, each time
+
+
+def test_whole_texts_have_the_likelihood_that_the_harness_own_adapter_gives_them(
+    model: GPT, corpus: Corpus, peer: LM
+) -> None:
+    requests = [Instance("loglikelihood_rolling", {}, (text * 12,), 0) for text in TEXTS]
+    ours = TokenLM(model, corpus).loglikelihood_rolling(requests)
+    theirs = peer.loglikelihood_rolling(requests)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
+def test_a_result_names_groups_shots_versions_and_the_harness(model: GPT, corpus: Corpus) -> None:
+    table = evaluate_tasks(model, corpus, ["pair", "gsm8k"], [0, 1], 8)
+    accuracy = table[table["metric"] == "acc"].set_index(["task", "shots"])["value"]
+    rows = table.set_index(["task", "metric"])
+    piqa, arc = rows.loc[("piqa", "acc")], rows.loc[("arc_easy", "acc")]
+    assert piqa["shots"].tolist() == arc["shots"].tolist() == [0, 1]
+    assert (piqa["n"].tolist(), arc["n"].tolist()) == ([4, 4], [5, 5])
+    for number in range(2):
+        of_group = rows.loc[("pair", "acc")].iloc[number]
+        weighted = (4 * piqa["value"].iloc[number] + 5 * arc["value"].iloc[number]) / 9
+        assert of_group["value"] == pytest.approx(weighted)
+        assert of_group["task_version"] == "3"
+        mean = accuracy[("all tasks", number)]
+        assert mean == pytest.approx((piqa["value"].iloc[number] + arc["value"].iloc[number]) / 2)
+    for one, n in ((piqa.iloc[0], 4), (arc.iloc[0], 5)):
+        expected = np.sqrt(one["value"] * (1 - one["value"]) / (n - 1))
+        assert one["stderr"] == pytest.approx(expected)
+        assert one["task_version"] == "1.0"
+    assert set(rows.loc["gsm8k"].index) == {"exact_match"}
+    assert set(table["harness"]) == {"0.4.13"}
+    assert (table["overflows"] == 0).all()
+
+
+def test_a_perplexity_has_a_standard_error(model: GPT, corpus: Corpus) -> None:
+    table = evaluate_tasks(model, corpus, ["lambada_openai"], [], 8).set_index("metric")
+    assert table.loc["perplexity", "stderr"] > 0
+    assert table["shots"].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["hellaswagg"], "evaluation.tasks: 'hellaswagg' is unknown; did you mean 'hellaswag'?"),
+        (["gsm8k"], "evaluation.tasks: gsm8k: it generates up to 256 characters or tokens"),
+    ],
+)
+def test_a_task_that_cannot_be_asked_is_refused_in_one_line(names: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        require_tasks(names, block_size=128)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+def test_without_a_network_the_data_is_asked_for_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def offline(*_: object, **__: object) -> None:
+        raise ConnectionError("Couldn't reach\nthe Hub")
+
+    monkeypatch.setattr("lm_eval.api.task.datasets.load_dataset", offline)
+    with pytest.raises(ConfigError, match="piqa cannot be had: Couldn't reach the Hub; download"):
+        require_tasks(["piqa"], block_size=128)
+
+
+def test_samples_are_refused(model: GPT, corpus: Corpus) -> None:
+    request = Instance("generate_until", {}, ("A", {"do_sample": True}), 0, ("task", 0, 1))
+    with pytest.raises(ValueError, match="draws samples"):
+        TokenLM(model, corpus).generate_until([request])
+
+
+def test_a_study_keeps_what_it_was_asked_in_its_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"interval": 4, "dev_windows": 4, "items_per_task": 0}
+    asked |= {"tasks": ["piqa", "arc_easy"], "shots": [0, 1]}
+    content = {
+        "corpus": {"source": "synthetic", "fraction": 0.02, "tokenizer": "bytes"},
+        "model": {"n_layer": 1, "n_head": 1, "n_embd": 8, "block_size": 128},
+        "evaluation": asked,
+    }
+    with finished_study(tmp_path, **content) as study:
+        result = read_finished(study.name, "baseline", 0).result
+        (why,) = (why for _, why in stale(study, corpora_of([study])))
+    assert why.startswith("02_train.ipynb is unfinished")  # and nothing else: tasks read back equal
+    found = {(row["task"], row["shots"]) for row in result.tables["stock_tasks"]}
+    names = ("piqa", "arc_easy", "all tasks")
+    assert found == {(name, shots) for name in names for shots in (0, 1)}
+    assert "stock tasks" in result.seconds
+
+
+def test_studies_without_stock_tasks_do_not_load_them() -> None:
+    code = (
+        "import sys, lib.run.measure, lib.run.harness, lib.workflow.preflight\n"
+        "sys.exit('lib.run.stock' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+@torch.no_grad()
+def test_white_space_before_a_continuation_is_its_own(model: GPT, corpus: Corpus) -> None:
+    ids = corpus.encode("The quick brown fox")
+    n = len(corpus.encode("The quick"))
+    log = model(ids[None, :-1])[0].double().log_softmax(-1)[n - 1 :]
+    expected = float(log.gather(1, ids[n:, None]).sum())
+    request = Instance("loglikelihood", {}, ("The quick ", "brown fox"), 0, ("task", 0, 1))
+    found = TokenLM(model, corpus).loglikelihood([request])[0][0]
+    assert found == pytest.approx(expected, abs=1e-4)
