@@ -1,6 +1,8 @@
 """Whether a model's probabilities mean what they say: ECE, Brier score, temperature."""
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -11,6 +13,8 @@ from scipy.special import log_softmax
 from lib.study.raw import BINNINGS, expected_calibration_error
 
 Floats = NDArray[np.floating]
+Batches = Callable[[], Iterable[tuple[Floats, NDArray[np.int64]]]]
+"""What yields logits (n, V) and right classes (n,), batch by batch, whenever it is called."""
 N_BINS = 15
 """Bins of Guo et al. 2017 (arXiv 1706.04599)."""
 TEMPERATURES = (0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0)
@@ -19,43 +23,52 @@ NULL_REPETITIONS = 50
 
 @dataclass(frozen=True)
 class Predictions:
-    """What calibration needs of N predictions over V classes."""
+    """What calibration needs of N predictions."""
 
-    log_probability: Floats
-    """Log-probability of every class; (N, V)."""
-    target: NDArray[np.int64]
-    """The right class; (N,)."""
+    log_likelihood: Floats
+    """Log-probability of the right class; (N,)."""
+    confidence: Floats
+    """Probability of the most likely class; (N,)."""
+    correct: NDArray[np.bool_]
+    """Whether the most likely class is the right one; (N,)."""
 
     @classmethod
-    def from_logits(
-        cls, logits: Floats, target: NDArray[np.int64], temperature: float = 1.0
-    ) -> "Predictions":
-        return cls(log_softmax(logits / temperature, axis=-1), target)
-
-    @property
-    def confidence(self) -> Floats:
-        """Probability of the most likely class; (N,)."""
-        return np.asarray(np.exp(self.log_probability.max(axis=-1).astype(np.float64)))
-
-    @property
-    def correct(self) -> NDArray[np.bool_]:
-        """Whether the most likely class is the right one; (N,)."""
-        return np.asarray(self.log_probability.argmax(axis=-1) == self.target)
+    def of(cls, batches: Batches, temperature: float = 1.0) -> "Predictions":
+        parts = [
+            (
+                _chosen(log_probability, target),
+                np.exp(log_probability.max(axis=-1).astype(np.float64)),
+                log_probability.argmax(axis=-1) == target,
+            )
+            for log_probability, target in _log_probabilities(batches, temperature)
+        ]
+        return cls(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     @property
     def nll(self) -> float:
         """Mean negative log-likelihood of the right class, in nats."""
-        chosen = np.take_along_axis(self.log_probability, self.target[:, None], axis=-1)
-        return -float(chosen.mean(dtype=np.float64))
+        return -float(self.log_likelihood.mean(dtype=np.float64))
 
-    @property
-    def brier(self) -> Floats:
-        """Multi-class Brier score (Brier 1950): squared distance between the probability vector and
-        the one-hot target; 0 is perfect, 2 is certain and wrong; (N,)."""
-        probability = np.exp(self.log_probability)
-        squares = (probability**2).sum(axis=-1, dtype=np.float64)
-        chosen = np.take_along_axis(probability, self.target[:, None], axis=-1)[:, 0]
-        return np.asarray(squares - 2 * chosen + 1)
+
+def _log_probabilities(
+    batches: Batches, temperature: float
+) -> Iterator[tuple[Floats, NDArray[np.int64]]]:
+    """Yield log-probabilities (n, V) at a temperature, and targets (n,)."""
+    for logits, target in batches():
+        yield log_softmax(logits / temperature, axis=-1), target
+
+
+def _chosen(log_probability: Floats, target: NDArray[np.int64]) -> Floats:
+    """Pick the log-probability of the right class; (n,)."""
+    return np.take_along_axis(log_probability, target[:, None], axis=-1)[:, 0]
+
+
+def brier(log_probability: Floats, target: NDArray[np.int64]) -> Floats:
+    """Multi-class Brier score (Brier 1950) of log-probabilities (n, V): squared distance between
+    the probability vector and the one-hot target; 0 is perfect, 2 is certain and wrong; (n,)."""
+    probability = np.exp(log_probability)
+    squares = (probability**2).sum(axis=-1, dtype=np.float64)
+    return np.asarray(squares - 2 * _chosen(probability, target) + 1)
 
 
 def equal_mass_bins(confidence: Floats, n_bins: int = N_BINS) -> NDArray[np.int64]:
@@ -94,30 +107,20 @@ def null_ece(confidence: Floats, bins: NDArray[np.int64], generator: np.random.G
     return float(np.mean(values))
 
 
-def fit_temperature(logits: Floats, target: NDArray[np.int64]) -> float:
+def fit_temperature(batches: Batches) -> float:
     """Return the temperature that minimises the negative log-likelihood (Guo et al. 2017, §4.2).
 
     A single positive number divides all logits; fit it on dev, report it on test.
     """
 
     def loss(log_temperature: float) -> float:
-        return Predictions.from_logits(logits, target, float(np.exp(log_temperature))).nll
+        tempered = _log_probabilities(batches, float(np.exp(log_temperature)))
+        chosen = np.concatenate([_chosen(*part) for part in tempered])
+        return -float(chosen.mean(dtype=np.float64))
 
     bounds = (np.log(0.05), np.log(20.0))
     found = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-3})
     return float(np.exp(found.x))
-
-
-def temperature_table(
-    logits: Floats, target: NDArray[np.int64], temperatures: tuple[float, ...] = TEMPERATURES
-) -> pd.DataFrame:
-    """Negative log-likelihood and ECE (equal-mass bins) at each temperature, one row each."""
-    rows = []
-    for temperature in temperatures:
-        nll = Predictions.from_logits(logits, target, temperature).nll
-        ece = expected_calibration_error(_binned(logits, target, temperature))
-        rows.append({"temperature": temperature, "nll": nll, "ece": ece})
-    return pd.DataFrame(rows)
 
 
 @dataclass(frozen=True)
@@ -134,33 +137,41 @@ class Calibration:
 
 
 def calibrate(
-    logits: Floats, target: NDArray[np.int64], n_dev: int, generator: np.random.Generator
+    batches: Callable[[int, int], Iterable[tuple[Floats, NDArray[np.int64]]]],
+    n: int,
+    n_dev: int,
+    generator: np.random.Generator,
 ) -> Calibration:
-    """Measure calibration from logits (N, V) and targets (N,), of which the first `n_dev` are dev's
-    and the rest test's."""
-    whole = Predictions.from_logits(logits, target)
-    confidence, correct = whole.confidence, whole.correct
-    masses = equal_mass_bins(confidence)
-    fitted = fit_temperature(logits[:n_dev], target[:n_dev])
-    temperatures = temperature_table(logits[n_dev:], target[n_dev:], (*TEMPERATURES, fitted))
-    test = [_binned(logits[n_dev:], target[n_dev:], temperature) for temperature in (1.0, fitted)]
+    """Measure calibration of `n` predictions, of which the first `n_dev` are dev's and the rest
+    test's. `batches` yields the logits and targets from one prediction up to another."""
+    whole = Predictions.of(partial(batches, 0, n))
+    masses = equal_mass_bins(whole.confidence)
+    fitted = fit_temperature(partial(batches, 0, n_dev))
+    test = {t: Predictions.of(partial(batches, n_dev, n), t) for t in (*TEMPERATURES, fitted)}
     tables = [
-        reliability(confidence, correct, masses),
-        reliability(confidence, correct, equal_width_bins(confidence)),
-        *test,
+        reliability(whole.confidence, whole.correct, masses),
+        reliability(whole.confidence, whole.correct, equal_width_bins(whole.confidence)),
+        *(_binned(test[temperature]) for temperature in (1.0, fitted)),
     ]
     named = [t.assign(binning=name) for name, t in zip(BINNINGS, tables, strict=True)]
     measures = {
-        "ece_null": null_ece(confidence, masses, generator),
+        "ece_null": null_ece(whole.confidence, masses, generator),
         "temperature": fitted,
-        "nll_test_tempered": float(temperatures["nll"].iloc[-1]),
+        "nll_test_tempered": test[fitted].nll,
     }
-    ordered = temperatures.sort_values("temperature", ignore_index=True)
-    return Calibration(measures, pd.concat(named, ignore_index=True), ordered)
+    temperatures = temperature_table(test).sort_values("temperature", ignore_index=True)
+    return Calibration(measures, pd.concat(named, ignore_index=True), temperatures)
 
 
-def _binned(logits: Floats, target: NDArray[np.int64], temperature: float) -> pd.DataFrame:
-    """Bin predictions at a temperature, each bin holding as many."""
-    predictions = Predictions.from_logits(logits, target, temperature)
-    confidence = predictions.confidence
-    return reliability(confidence, predictions.correct, equal_mass_bins(confidence))
+def temperature_table(predictions: dict[float, Predictions]) -> pd.DataFrame:
+    """Negative log-likelihood and ECE (equal-mass bins) at each temperature, one row each."""
+    return pd.DataFrame(
+        {"temperature": t, "nll": of.nll, "ece": expected_calibration_error(_binned(of))}
+        for t, of in predictions.items()
+    )
+
+
+def _binned(predictions: Predictions) -> pd.DataFrame:
+    """Bin predictions, each bin holding as many."""
+    masses = equal_mass_bins(predictions.confidence)
+    return reliability(predictions.confidence, predictions.correct, masses)

@@ -13,7 +13,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lib.data.corpus import TOKEN_CLASSES, Corpus, token_class
+from lib.run.calibration import Batches
 from lib.run.model import GPT
+from lib.run.quantiles import quantiles
 
 PARAMETER_GROUPS = ("wte", "wpe", "emb_norm", "attn", "mlp", "ln", "lm_head")
 """Parts of the model over which AdamW's second moments are averaged."""
@@ -121,14 +123,15 @@ def norm_by_token_class(
     return summary.assign(n=summary["n"].fillna(0).astype(int))
 
 
-def logit_quantiles(logits: NDArray[np.floating]) -> pd.DataFrame:
-    """Distribution of the logits (N, V) of held-out characters: quantiles over all of them, and of
-    the largest one per character."""
+def logit_quantiles(batches: Batches) -> pd.DataFrame:
+    """Distribution of the logits of held-out characters: quantiles over all of them, and of the
+    largest one per character."""
     probabilities = [0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0]
+    largest = np.concatenate([logits.max(axis=-1) for logits, _ in batches()])
     return pd.DataFrame(
         {
             "quantile": probabilities,
-            "logit": np.quantile(logits, probabilities),
-            "largest_logit": np.quantile(logits.max(axis=-1), probabilities),
+            "logit": quantiles(lambda: (logits for logits, _ in batches()), probabilities),
+            "largest_logit": np.quantile(largest, probabilities),
         }
     )

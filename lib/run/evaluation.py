@@ -1,33 +1,62 @@
 """Measures of a trained model over held-out text."""
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
+from scipy.special import log_softmax
 from torch import Tensor
 from torch.nn import functional as F
 
+from lib.run.calibration import brier
 from lib.run.model import GPT
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Predictions for a text of N characters; the first has no context, which leaves N - 1."""
+    """Predictions for a text of N characters; the first has no context, which leaves N - 1.
 
-    logits: NDArray[np.float32]
-    """Unnormalised log-probabilities of every symbol; (N - 1, V)."""
+    Logits are too many to be kept: `batches` computes them again from what the output projection
+    read, by the same products, so that they are the same.
+    """
+
+    model: GPT
+    read: list[Tensor]
+    """What the output projection read, batch by batch; each (B, T, C)."""
     target: NDArray[np.int64]
     """The right symbol; (N - 1,)."""
     nll: NDArray[np.float64]
     """Negative log-likelihood of characters 1 … N-1, in nats; (N - 1,)."""
     correct: NDArray[np.bool_]
     """Whether the most likely character is the right one; (N - 1,)."""
+    brier: NDArray[np.float64]
+    """Multi-class Brier score of each character; (N - 1,)."""
     embedding_norm: NDArray[np.float64]
     """L2 norm of each character's vector entering block 1; (N - 1,)."""
     seconds: float
+
+    @torch.no_grad()
+    def batches(
+        self, start: int = 0, stop: int | None = None
+    ) -> Iterator[tuple[NDArray[np.float32], NDArray[np.int64]]]:
+        """Yield the logits (n, V) and targets (n,) of predictions `start` … `stop` - 1, batch by
+        batch."""
+        weight = (
+            self.model.transformer.wte if self.model.config.tied else self.model.lm_head
+        ).weight
+        stop = len(self.target) if stop is None else stop
+        before = 0
+        for x in self.read:
+            size = x.shape[0] * x.shape[1]
+            rows = slice(max(start - before, 0), min(stop - before, size))
+            if rows.start < rows.stop:
+                logits = F.linear(x, weight).float().flatten(0, 1)[rows]
+                yield logits.cpu().numpy(), self.target[before : before + size][rows]
+            before += size
 
 
 @torch.no_grad()
@@ -52,19 +81,26 @@ def score(model: GPT, ids: Tensor, batch_size: int) -> Scores:
         batches.append((inputs[None, whole:], targets[None, whole:]))
 
     start = time.perf_counter()
+    read: list[Tensor] = []
     parts = []
-    for x, y in batches:
-        x, y = x.to(device), y.to(device)  # (B, T)
-        logits = model(x).float().flatten(0, 1)  # (B T, V)
-        nll = F.cross_entropy(logits, y.flatten(), reduction="none")
-        norm = model.transformer.embed(x).norm(dim=-1).flatten()
-        parts.append([part.cpu() for part in (logits, nll, norm)])
-    logits, nll, norm = (torch.cat(column) for column in zip(*parts, strict=True))
+    with model.transformer.ln_f.register_forward_hook(lambda _, __, x: read.append(x)):
+        for x, y in batches:
+            x, y = x.to(device), y.to(device)  # (B, T)
+            logits = model(x).float().flatten(0, 1)  # (B T, V)
+            nll = F.cross_entropy(logits, y.flatten(), reduction="none")
+            norm = model.transformer.embed(x).norm(dim=-1).flatten()
+            right = logits.argmax(dim=-1) == y.flatten()
+            log_probability = log_softmax(logits.cpu().numpy(), axis=-1)
+            squares = torch.from_numpy(brier(log_probability, y.flatten().cpu().numpy()))
+            parts.append([part.cpu() for part in (nll, norm, right, squares)])
+    nll, norm, right, squares = (torch.cat(column) for column in zip(*parts, strict=True))
     return Scores(
-        logits=logits.numpy(),
+        model=model,
+        read=read,
         target=targets.numpy(),
         nll=nll.double().numpy(),
-        correct=(logits.argmax(dim=-1) == targets).numpy(),
+        correct=right.numpy(),
+        brier=squares.numpy(),
         embedding_norm=norm.double().numpy(),
         seconds=time.perf_counter() - start,
     )

@@ -15,7 +15,7 @@ import pandas as pd
 from lib.data.corpus import Corpus
 from lib.data.references import references
 from lib.data.suite_files import prepare_suite
-from lib.run.calibration import Predictions, calibrate
+from lib.run.calibration import calibrate
 from lib.run.cost import flops_per_token, peak_flops
 from lib.run.diagnostics import logit_quantiles, norm_by_token_class
 from lib.run.evaluation import (
@@ -88,22 +88,21 @@ def measure(
         result.tables["lengths"] = length_table(positions)
     with result.timed("calibration"):
         generator = np.random.default_rng([seed, 0])
-        calibration = calibrate(scores.logits, scores.target, corpus.dev_length - 1, generator)
+        n, n_dev = len(scores.target), corpus.dev_length - 1
+        calibration = calibrate(scores.batches, n, n_dev, generator)
         result.raw["bins"] = calibration.bins
         result.tables["temperatures"] = calibration.temperatures
         columns = {"nll": scores.nll, "correct": scores.correct}
         columns |= {"embedding_norm": scores.embedding_norm}
         if (characters := corpus.tokenizer.characters) is not None:
             columns |= {"characters": characters[scores.target]}
-        columns |= {"brier": Predictions.from_logits(scores.logits, scores.target).brier}
-        result.raw["windows"] = window_table(
-            columns, corpus.dev_length - 1, config.model.block_size
-        )
+        columns |= {"brier": scores.brier}
+        result.raw["windows"] = window_table(columns, n_dev, config.model.block_size)
     with result.timed("diagnostics"):
         result.tables["token_classes"] = norm_by_token_class(
             corpus, corpus.heldout[:-1], scores.embedding_norm
         )
-        result.tables["logits"] = logit_quantiles(scores.logits)
+        result.tables["logits"] = logit_quantiles(scores.batches)
         for name, size in (("_batch_1", 1), ("", batch_size)):
             rate = inference_throughput(model, corpus.heldout, size)
             result.throughput[f"inference_tokens_per_second{name}"] = rate

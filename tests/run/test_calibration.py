@@ -1,12 +1,15 @@
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
-from scipy.special import softmax
+from scipy.special import log_softmax, softmax
 from sklearn.metrics import brier_score_loss, log_loss
 
 from lib.run.calibration import (
     Calibration,
     Predictions,
+    brier,
     calibrate,
     equal_mass_bins,
     equal_width_bins,
@@ -23,6 +26,19 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
+def held(
+    logits: np.ndarray, target: np.ndarray, size: int | None = None
+) -> Callable[..., list[tuple[np.ndarray, np.ndarray]]]:
+    """What yields logits and targets from one prediction up to another, perhaps in batches."""
+
+    def batches(start: int = 0, stop: int | None = None) -> list[tuple[np.ndarray, np.ndarray]]:
+        parts = logits[start:stop], target[start:stop]
+        cuts = range(size, len(parts[0]), size) if size else []
+        return list(zip(*(np.split(part, cuts) for part in parts), strict=True))
+
+    return batches
+
+
 def sample(rng: np.random.Generator, n: int = 2000, classes: int = 7, scale: float = 1.5):
     """Logits, and targets drawn from them: a perfectly calibrated predictor."""
     logits = rng.normal(scale=scale, size=(n, classes))
@@ -35,7 +51,7 @@ def test_ece_by_width_is_torchmetrics(rng):
 
     logits, target = sample(rng)
     logits *= 2  # overconfident
-    predictions = Predictions.from_logits(logits, target)
+    predictions = Predictions.of(held(logits, target))
     assert predictions.confidence.max() < 1  # whose bin torchmetrics drops
     table = reliability(
         predictions.confidence, predictions.correct, equal_width_bins(predictions.confidence)
@@ -82,11 +98,12 @@ def test_equal_width_bins_are_open_to_the_left(confidence, bin_):
 
 def test_brier_and_nll_are_scikit_learns(rng):
     logits, target = sample(rng)
-    predictions = Predictions.from_logits(logits, target)
+    predictions = Predictions.of(held(logits, target))
     probability = softmax(logits, axis=-1)
     one_hot = np.eye(7)[target]
     by_class = [brier_score_loss(one_hot[:, k], probability[:, k]) for k in range(7)]
-    assert predictions.brier.mean() == pytest.approx(sum(by_class), rel=1e-9)
+    score = brier(np.log(probability), target).mean()
+    assert score == pytest.approx(sum(by_class), rel=1e-9)
     assert predictions.nll == pytest.approx(log_loss(target, probability), rel=1e-9)
 
 
@@ -95,8 +112,8 @@ def test_brier_and_nll_are_scikit_learns(rng):
 )
 def test_brier_of_hand_made_cases(probability, expected):
     with np.errstate(divide="ignore"):
-        predictions = Predictions(np.log(np.array([probability], dtype=float)), np.array([0]))
-    assert predictions.brier.mean() == pytest.approx(expected)
+        log_probability = np.log(np.array([probability], dtype=float))
+    assert brier(log_probability, np.array([0])).tolist() == pytest.approx([expected])
 
 
 def test_null_ece_is_that_of_a_calibrated_coin(rng):
@@ -111,7 +128,7 @@ def test_null_ece_is_that_of_a_calibrated_coin(rng):
 
 def test_a_calibrated_predictor_shows_its_null_and_a_sharpened_one_more(rng):
     logits, target = sample(rng, n=5000)
-    honest, sharpened = (calibrate(k * logits, target, 2500, rng) for k in (1, 3))
+    honest, sharpened = (calibrate(held(k * logits, target), 5000, 2500, rng) for k in (1, 3))
 
     def ece(of: Calibration, binning: str) -> float:
         return expected_calibration_error(of.bins[of.bins["binning"] == binning])
@@ -125,21 +142,45 @@ def test_a_calibrated_predictor_shows_its_null_and_a_sharpened_one_more(rng):
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
 def test_the_fitted_temperature_undoes_a_known_one(temperature, rng):
     logits, target = sample(rng, n=20_000)
-    assert fit_temperature(logits * temperature, target) == pytest.approx(temperature, rel=0.05)
+    assert fit_temperature(held(logits * temperature, target)) == pytest.approx(
+        temperature, rel=0.05
+    )
 
 
 def test_the_fitted_temperature_has_the_lowest_nll_of_a_fine_grid(rng):
     logits, target = sample(rng, scale=4.0)
-    fitted = fit_temperature(2 * logits, target)
-    grid = temperature_table(2 * logits, target, tuple(np.geomspace(0.1, 10, 60)))
-    assert Predictions.from_logits(2 * logits, target, fitted).nll <= grid["nll"].min() + 1e-9
+    batches = held(2 * logits, target)
+    fitted = fit_temperature(batches)
+    grid = temperature_table({t: Predictions.of(batches, t) for t in np.geomspace(0.1, 10, 60)})
+    assert Predictions.of(batches, fitted).nll <= grid["nll"].min() + 1e-9
 
 
 def test_temperature_is_fitted_on_dev_and_reported_on_test(rng):
     logits, target = sample(rng, n=4000)
     logits[2000:] *= 5  # test asks for another temperature than dev
-    result = calibrate(logits, target, 2000, rng)
+    result = calibrate(held(logits, target), 4000, 2000, rng)
     assert result.measures["temperature"] == pytest.approx(1.0, abs=0.15)
-    tempered = Predictions.from_logits(logits[2000:], target[2000:], result.measures["temperature"])
+    test = held(logits[2000:], target[2000:])
+    tempered = Predictions.of(test, result.measures["temperature"])
     assert result.measures["nll_test_tempered"] == pytest.approx(tempered.nll)
     assert result.temperatures["temperature"].is_monotonic_increasing
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_batches_change_no_bit_of_what_all_logits_at_once_give(size, rng):
+    logits, target = sample(rng, n=3000, classes=65)
+    logits = logits.astype(np.float32)
+    at_once, streamed = (
+        calibrate(held(logits, target, each), 3000, 1301, np.random.default_rng(0))
+        for each in (None, size)
+    )
+    assert streamed.measures == at_once.measures
+    assert streamed.bins.equals(at_once.bins)
+    assert streamed.temperatures.equals(at_once.temperatures)
+    scores = np.concatenate(
+        [brier(log_softmax(part, axis=-1), y) for part, y in held(logits, target, size)()]
+    )
+    assert (scores == brier(log_softmax(logits, axis=-1), target)).all()
+    log = np.take_along_axis(log_softmax(logits, axis=-1), target[:, None], axis=-1)
+    tested = at_once.temperatures.set_index("temperature").loc[1.0]
+    assert tested["nll"] == -float(log[1301:].mean(dtype=np.float64))

@@ -124,7 +124,8 @@ def test_norms_by_token_class_show_absent_classes_without_numbers(corpus: Corpus
 
 def test_logit_quantiles_reach_from_the_smallest_to_the_largest() -> None:
     logits = np.arange(12.0).reshape(4, 3)
-    table = logit_quantiles(logits).set_index("quantile")
+    batches = list(zip(np.split(logits, 2), np.zeros((2, 2), int), strict=True))
+    table = logit_quantiles(lambda: batches).set_index("quantile")
     assert table["logit"][[0.0, 0.5, 1.0]].tolist() == [0.0, 5.5, 11.0]
     assert table["largest_logit"][[0.0, 1.0]].tolist() == [2.0, 11.0]
 

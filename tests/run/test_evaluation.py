@@ -1,4 +1,6 @@
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -18,6 +20,7 @@ from lib.run.evaluation import (
 from lib.run.machine import random_stream
 from lib.run.model import GPT
 from lib.study.fields import ModelConfig
+from lib.study.paths import ROOT
 from tests.run.samples import hugging_face, hugging_face_layout, make_model
 
 
@@ -42,6 +45,52 @@ def test_scores_are_hugging_faces_losses_window_by_window(model: GPT, corpus: Co
 def test_every_character_but_the_first_is_scored_once(model: GPT, corpus: Corpus) -> None:
     scores = score(model, corpus.heldout, 256)
     assert len(scores.nll) == len(scores.correct) == len(scores.embedding_norm) == 109_999
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_batches_are_the_models_own_logits_to_the_bit(corpus: Corpus, tied: bool) -> None:
+    model = make_model(corpus, block_size=16, tied=tied)
+    text = corpus.heldout[: 5 * 16 + 8]
+    scores = score(model, text, 2)
+    with torch.no_grad():
+        windows = [*torch.split(text[:80].view(5, 16), 2), text[None, 80:-1]]
+        expected = torch.cat([model(x).flatten(0, 1) for x in windows]).numpy()
+    for start, stop in ((0, None), (0, 40), (40, None), (33, 35), (84, 87)):
+        logits, targets = zip(*scores.batches(start, stop), strict=True)
+        assert (np.concatenate(logits) == expected[start:stop]).all()
+        assert np.concatenate(targets).tolist() == text[1:][start:stop].tolist()
+
+
+@pytest.mark.slow
+def test_measuring_a_large_vocabulary_holds_one_batch_of_logits() -> None:
+    """All logits would take 400 MB, and calibration several times that."""
+    code = """
+import resource, numpy as np, torch
+from lib.run.calibration import calibrate
+from lib.run.diagnostics import logit_quantiles
+from lib.run.evaluation import score
+from lib.run.machine import random_stream
+from lib.run.model import GPT
+from lib.study.fields import ModelConfig
+
+torch.set_num_threads(1)
+config = ModelConfig(n_layer=1, n_head=1, n_embd=8, block_size=64)
+model = GPT(config, 50_000, random_stream(0, "w"))
+ids = torch.randint(50_000, (2049,), generator=random_stream(0, "ids"))
+
+def measure(n):
+    scores = score(model, ids[:n + 1], 1)
+    calibrate(scores.batches, n, n // 2, np.random.default_rng(0))
+    logit_quantiles(scores.batches)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+print(measure(128), measure(2048))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    few, many = map(int, done.stdout.split())
+    assert many - few < 2048 * 50_000 * 4 / 2
 
 
 @pytest.mark.parametrize("length", [2, 16, 17, 18, 33, 100])
