@@ -4,6 +4,7 @@
     {{ one(final.verdict.decisions, arm="scale").rule }}     results/final.verdict.json
     {{ contrast(final, "scale", "ece") | estimate("+.3f") }} an arm's contrast with its baseline
     {{ count(final.runs, status="diverged") | words }}       how many rows
+    {{ unstable(final, "none", learning_rate=0.1) | of_runs }}       of a variant at some levels
     {% for row in where(final.verdict.contrasts, measure="ece") %}      every such row
     {{ final.summary[arm("none", learning_rate=0.1)] }}      by the name of an arm
     {{ params("final").training.iterations }}                params/final.yaml, with defaults
@@ -47,7 +48,8 @@ from lib.study.raw import raw_file
 from lib.study.record import records
 from lib.study.standing import load_plan
 
-Rows = list[dict[str, Any]]
+Row = dict[str, Any]
+Rows = list[Row]
 
 
 class TextError(ValueError):
@@ -71,7 +73,7 @@ class Sources:
         self._recorded = recorded
         names = {study.replace("-", "_"): content for study, content in recorded.items()}
         # After the studies, so that one called `count` hides no function.
-        functions = (where, one, count, contrast, contrasts, arm, verbatim)
+        functions = (where, one, count, contrast, contrasts, unstable, arm, verbatim)
         names |= {function.__name__: function for function in functions}
         names |= {
             "root_hash": partial(root_hash, paper),
@@ -176,6 +178,19 @@ def contrasts(study: dict[str, Any], variant: str, measure: str) -> Rows:
     """The contrasts of a variant with its baselines, one per setting."""
     runs = [run for run in study["runs"] if run["levels"]["model.embedding_norm"] == variant]
     return [contrast(study, name, measure) for name in dict.fromkeys(run["arm"] for run in runs)]
+
+
+def unstable(study: dict[str, Any], variant: str, **levels: Any) -> Row:
+    """How many of a variant's runs are unstable, of how many that are judged, over all arms with
+    these levels (of factors, by their last name). No interval: arms may differ in other levels."""
+    arms = {
+        run["arm"]
+        for run in study["runs"]
+        if run["variant"] == variant
+        and levels.items() <= {k.rpartition(".")[2]: v for k, v in run["levels"].items()}.items()
+    }
+    rows = where(study["verdict"]["stability_map"], arm=sorted(arms))
+    return {name: int(sum(row[name] for row in rows)) for name in ("unstable", "judged")}
 
 
 def arm(variant: str, **levels: Any) -> str:

@@ -142,6 +142,17 @@ def equality(test: Row, what: str, form: str) -> Markup:
     return Markup(text) + estimate(test, "+" + form)
 
 
+def of_runs(row: Row) -> Markup:
+    """Say how many of how many judged runs are unstable; with the exact interval of the share,
+    where the row is one arm's."""
+    if not row["judged"]:
+        return Markup("none judged")
+    text = Markup(f"{number(row['unstable'], '.0f')} of {row['judged']}")
+    if "low" not in row:
+        return text
+    return text + f" [{number(row['low'], '.0%')}, {number(row['high'], '.0%')}]"
+
+
 def in_course(rows: Iterable[Row], than: str) -> Markup:
     """Say when an arm is lower or higher than another, from its rows of a course."""
     return Markup(course.in_words(list(rows), than))

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from lib.publish.sources import Sources, TextError, contrast, contrasts, count, one, where
+from lib.publish.sources import (
+    Sources,
+    TextError,
+    contrast,
+    contrasts,
+    count,
+    one,
+    unstable,
+    where,
+)
 from lib.study.paths import PAPER, PLANS
 
 ROWS = [
@@ -130,3 +139,22 @@ def test_a_study_named_like_a_function_hides_none(paper, tmp_path):
         shutil.copyfile(results / f"final{end}", results / f"count{end}")
     text = "{{ count(final.runs, status='completed') }}"
     assert rendered(tmp_path / "paper", text) == "15"
+
+
+def test_unstable_runs_are_counted_over_the_arms_with_some_levels():
+    cells = {("none", 0.1): 2, ("none", 0.2): 1, ("scale", 0.1): 0}
+    study = {
+        "runs": [
+            {"arm": f"{name},{rate}", "variant": name, "levels": {"training.learning_rate": rate}}
+            for name, rate in cells
+        ],
+        "verdict": {
+            "stability_map": [
+                {"arm": f"{name},{rate}", "unstable": n, "judged": 3}
+                for (name, rate), n in cells.items()
+            ]
+        },
+    }
+    assert unstable(study, "none") == {"unstable": 3, "judged": 6}
+    assert unstable(study, "none", learning_rate=0.2) == {"unstable": 1, "judged": 3}
+    assert unstable(study, "scale") == {"unstable": 0, "judged": 3}

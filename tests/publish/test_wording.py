@@ -56,6 +56,14 @@ TOUCHING, NOTHING = change(0.2, 0.0, 0.4), change(None, None, None)
         ({"A": "so", "B": "not so", "C": "so"}, "alike", [], "so for A and C and not so for B"),
         ({"share": -0.07, "low": -0.09, "high": -0.04}, "estimate", [".0%"], "−7% [−9%, −4%]"),
         ({"token_ratio": 1.6, "t_low": 1.5, "t_high": 1.7}, "estimate", [".1f"], "1.6 [1.5, 1.7]"),
+        ({"unstable": 5, "judged": 8}, "of_runs", [], "5 of 8"),
+        (
+            {"unstable": 2, "judged": 3, "low": 0.094, "high": 0.992},
+            "of_runs",
+            [],
+            "2 of 3 [9%, 99%]",
+        ),
+        ({"unstable": 0, "judged": 0, "low": None, "high": None}, "of_runs", [], "none judged"),
     ],
 )
 def test_values_are_written_as_a_text_needs_them(value, name, arguments, text):
