@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from lib.analysis.course import COSINE
 from lib.analysis.learning_rate import RATE
 from lib.analysis.runs import collect, read_parquet, read_table, taken
 from lib.analysis.tied import TIED
@@ -46,6 +47,7 @@ class StudyFigures(FoundFigures):
         makers = (
             self._effects,
             self._losses,
+            self._smoothness,
             self._trends,
             self._comparison,
             self._interactions,
@@ -96,17 +98,28 @@ loss far above its initial value is cut off. Drawn by `trajectory` and `differen
 the dev curves of all runs."""
         yield self._figure("loss", "Loss", words, rows, height=1.9)
 
+    def _smoothness(self) -> Iterator[StudyFigure]:
+        if COSINE not in self.curve or self.curve[COSINE].isna().all():
+            return
+        rows: dict[str, Row] = {COSINE: (self.curve, partial(trajectory, y=COSINE))}
+        if (self.curve["arm"] != self.curve["baseline"]).any():
+            rows["difference"] = (self.curve, partial(difference, y=COSINE))
+        words = f"""Is training smooth? The cosine between the gradients of two parts of dev: 1
+means that a step that helps one helps the other. Then how far each run is from its baseline's with
+the same seed. {BAND} Drawn by `trajectory` and `difference` from the dev curves of all runs."""
+        yield self._figure("smoothness", "Smoothness", words, rows, height=1.9)
+
     def _trends(self) -> Iterator[StudyFigure]:
-        tables = {"grad_norm": self.trace, "gradient_cosine": self.curve}
-        tables |= {"embedding_norm": self.curve, "second_moment_mean": self.trace}
+        tables = {"grad_norm": self.trace, "embedding_norm": self.curve}
+        tables |= {"second_moment_mean": self.trace}
         rows: dict[str, Row] = {
             y: (table, partial(trajectory, y=y))
             for y, table in tables.items()
             if y in table and table[y].notna().any()
         }
-        words = f"""Do gradients settle, and is training smooth? The cosine is that between the
-gradients of two parts of dev: 1 means that a step that helps one helps the other. {BAND} A diverged
-run ends in a cross. Drawn by `trajectory` from the traces and dev curves of all runs."""
+        words = f"""Do gradients settle? Their norm, that of the embeddings, and AdamW's second
+moment. {BAND} A diverged run ends in a cross. Drawn by `trajectory` from the traces and dev curves
+of all runs."""
         yield self._figure("trend", "Gradients", words, rows)
 
     def _comparison(self) -> Iterator[StudyFigure]:

@@ -12,7 +12,6 @@ from lib.analysis.runs import study_results, tidy
 from lib.study.config import Arm, Study, load_study
 from lib.study.measures import ACCURACIES
 from lib.study.paths import PARAMS
-from lib.study.plan import Family
 from lib.study.record import write_json
 from lib.study.standing import Standing, load_plan
 from tests.analysis.samples import curve_of, noise, results_of, trace_of
@@ -38,11 +37,6 @@ def study(name: str) -> Study:
     }
     layer = {"model.embedding_norm": "layernorm"}
     content["include"] = [{"name": "layernorm", "levels": layer | {rate: 1e-3}, "baseline": "none"}]
-    if name == "stability-confirm":
-        clip = {"model.embedding_norm": "none", "training.gradient_clip": 1.0}
-        clipped = {"name": "clipped", "levels": clip, "baseline": "none"}
-        content["training"]["gradient_clip"] = None
-        content["include"] = [{"name": "layernorm", "levels": layer}, clipped]
     if name == "horizon-2":
         content["factors"] = {**layer_factor(), rate: [3e-4, 1e-3]}
         content["include"] = []
@@ -58,12 +52,6 @@ def write(name: str, paper: Path, effect: Effect, rise: Effect) -> None:
     design = study(name)
     plan = load_plan(design)
     assert plan
-    if name == "stability-confirm":
-        contrasts = [["layernorm", "none"], ["clipped", "none"]]
-        family = Family(contrasts=contrasts, measures=["unstable"], test="exact")
-        families = plan.families | {"stability": family}
-        secondary = [*plan.secondary, "unstable"]
-        plan = plan.model_copy(update={"families": families, "secondary": secondary})
     own = {arm.id: arm for arm in design.arms()}
 
     def loss(arm: Arm, seed: int) -> float:
