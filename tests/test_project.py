@@ -61,7 +61,7 @@ def test_gitignore_swallows_no_code():
 def test_the_top_level_holds_what_the_project_fixes():
     allowed = {"notebooks", "lib", "params", "papers", "tests", "environment.yml", "run_all.sh"}
     allowed |= {"README.md", "CONTRIBUTING.md", "LICENSE", "pyproject.toml", "requirements.lock"}
-    allowed |= {"requirements-torch.lock"}
+    allowed |= {"requirements-torch.lock", "CHANGELOG.md", "CITATION.cff", "Dockerfile"}
     top = {name.partition("/")[0] for name in tracked()}
     assert {name for name in top if not name.startswith(".")} == allowed
 

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -81,12 +81,18 @@ def tree_at(commit: str | None) -> Iterator[Path]:
         yield tree
 
 
-def lend_corpora(tree: Path) -> None:
-    """Give a tree the texts that lie where this checkout finds them."""
+def lend_corpora(tree: Path, sources: Iterable[str]) -> None:
+    """Give a tree the texts that lie where this checkout finds them: the known ones, and those of
+    `sources` that are paths in this folder."""
     for corpus in ("tinyshakespeare.txt", "input.txt"):
         for source in [path for path in corpus_places(corpus) if path.is_file()][:1]:
             (tree / "data").mkdir(exist_ok=True)
             shutil.copyfile(source, tree / "data" / corpus)
+    for own in sources:
+        if not Path(own).is_absolute() and (ROOT / own).exists():
+            (tree / own).parent.mkdir(parents=True, exist_ok=True)
+            copy = shutil.copytree if (ROOT / own).is_dir() else shutil.copyfile
+            copy(ROOT / own, tree / own)
 
 
 def execute(folder: Path, *command: str) -> str:

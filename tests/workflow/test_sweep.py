@@ -387,8 +387,8 @@ def test_a_diverged_run_is_reported_and_left_out_of_means(tree: Tree) -> None:
     assert re.search(r"validation perplexity +\S+ ± n/a +n/a\n", text)
 
 
-def test_the_readmes_own_study_runs_through_all_notebooks_with_no_code(tree: Tree) -> None:
-    example = re.search(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.S)
+def test_the_recipes_study_runs_through_all_notebooks_with_no_code(tree: Tree) -> None:
+    example = re.search(r"```yaml\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.S)
     assert example is not None
     study = yaml.safe_load(example.group(1))
     assert study["factors"]["model.n_layer"] == [4, 8]

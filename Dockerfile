@@ -1,0 +1,13 @@
+# The project with what its lock names, and a browser for the tests of the lab record.
+#   docker build -t embedding-norm .
+#   docker run embedding-norm test                  or any other command of ./run_all.sh
+FROM python:3.12-slim-bookworm
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends chromium git \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /embedding-norm
+COPY . .
+# Makes .venv, installs the lock by hash, and says what the smallest study would run.
+RUN ./run_all.sh params/smoke.yaml -n
+ENTRYPOINT ["./run_all.sh"]
+CMD ["--help"]

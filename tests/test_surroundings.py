@@ -1,0 +1,121 @@
+"""What stands around the project names commands, files and versions that exist."""
+
+import json
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lib.study.paths import PARAMS, ROOT
+from lib.workflow.command import COMMANDS
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+TEXTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+FILES = [*WORKFLOWS, *TEXTS, ROOT / "Dockerfile", ROOT / ".devcontainer/devcontainer.json"]
+SUPPORTED = [f"3.{minor}" for minor in (11, 12, 13)]
+
+
+def name_of(path: Path) -> str:
+    return path.name
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_commands_that_are_named_exist(path: Path) -> None:
+    for word in re.findall(r"(?:^|[\s`(\"])\./run_all\.sh ([^\s`\"]+)", path.read_text("utf-8")):
+        study = PARAMS / f"{Path(word).stem}.yaml"
+        placeholder = word.startswith("params/NAME")
+        assert word in COMMANDS or word == "--help" or placeholder or study.is_file(), word
+
+
+def test_the_readmes_own_study_is_the_recorded_one() -> None:
+    (example,) = re.findall(r"```yaml\n(.*?)```", TEXTS[0].read_text("utf-8"), re.S)
+    assert example == (PARAMS / "example.yaml").read_text("utf-8")
+
+
+def test_supported_versions_of_python_are_those_of_pyproject() -> None:
+    assert PROJECT["requires-python"] == ">=3.11,<3.14"
+    (fast,) = [job for job in jobs("test.yml").values() if "strategy" in job]
+    assert fast["strategy"]["matrix"]["python"] == SUPPORTED
+    (image,) = re.findall(r"(?m)^FROM python:(3\.\d+)-", (ROOT / "Dockerfile").read_text("utf-8"))
+    assert image in SUPPORTED
+
+
+def jobs(workflow: str) -> dict[str, Any]:
+    content = yaml.safe_load((ROOT / ".github" / "workflows" / workflow).read_text("utf-8"))
+    found: dict[str, Any] = content["jobs"]
+    return found
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=name_of)
+def test_workflows_are_sound(path: Path) -> None:
+    content = yaml.safe_load(path.read_text("utf-8"))
+    assert content[True], "YAML reads the key `on` as true"
+    assert content["permissions"]["contents"] == "read"
+    for job in content["jobs"].values():
+        assert {"runs-on", "steps"} <= job.keys()
+        for step in job["steps"]:
+            assert len({"uses", "run"} & step.keys()) == 1
+            assert re.fullmatch(r"actions/[a-z-]+@v\d+", step.get("uses", "actions/x@v1"))
+            checkout = step.get("uses", "").startswith("actions/checkout")
+            for script in re.findall(r"^\.[\w./]+", step.get("run", ""), re.MULTILINE):
+                assert os.access(ROOT / script, os.X_OK), script
+            if checkout and path.name != "test.yml":
+                assert step["with"]["fetch-depth"] == 0
+
+
+def test_linting_selects_the_tests_of_style_types_and_imports() -> None:
+    (command,) = [step["run"] for step in jobs("test.yml")["lint"]["steps"] if "run" in step]
+    file, words = re.fullmatch(r"\./run_all\.sh test (\S+) -k \"(.*)\"", command).groups()  # type: ignore[union-attr]
+    tests = re.findall(r"^def (test_\w+)", (ROOT / file).read_text("utf-8"), re.MULTILINE)
+    chosen = [name for name in tests if any(word in name for word in words.split(" or "))]
+    assert chosen == ["test_the_code_is_clean", "test_imports_keep_to_the_rooms"]
+
+
+def test_the_citation_has_what_its_format_requires_and_pyprojects_version() -> None:
+    content = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    assert content["cff-version"] == "1.2.0"
+    assert all(content[field] for field in ("message", "title", "authors"))
+    assert all({"name", "family-names"} & author.keys() for author in content["authors"])
+    assert (content["version"], content["license"]) == (PROJECT["version"], PROJECT["license"])
+    assert content["authors"][0]["name"] in (ROOT / "LICENSE").read_text("utf-8")
+
+
+def test_the_image_copies_and_calls_what_is_there() -> None:
+    lines = (ROOT / "Dockerfile").read_text("utf-8").replace("\\\n", " ").splitlines()
+    steps = [line.partition(" ")[::2] for line in lines if line and not line.startswith("#")]
+    assert [name for name, _ in steps] == [
+        *("FROM", "RUN", "WORKDIR", "COPY", "RUN", "ENTRYPOINT", "CMD"),
+    ]
+    entry, words = (json.loads(text) for name, text in steps if name in ("ENTRYPOINT", "CMD"))
+    assert os.access(ROOT / entry[0], os.X_OK)
+    assert words[0] in (*COMMANDS, "--help")
+    ignored = (ROOT / ".dockerignore").read_text("utf-8").split()
+    assert not {".git", "lib", "papers", "requirements.lock"} & set(ignored)
+
+
+def test_the_development_container_parses() -> None:
+    content = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text("utf-8"))
+    assert content["image"].rpartition(":")[2] in SUPPORTED
+
+
+def anchors(text: str) -> set[str]:
+    """The names that GitHub gives to headings."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.S), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=name_of)
+def test_links_lead_to_what_is_there(path: Path) -> None:
+    text = path.read_text("utf-8")
+    links = re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", text, flags=re.S))
+    for link in links:
+        file, _, anchor = link.partition("#")
+        if link.startswith(("http", "../../actions")):  # a page of GitHub beside the repository's
+            continue
+        assert not file or (path.parent / file).exists(), link
+        assert not anchor or file or anchor in anchors(text), link
