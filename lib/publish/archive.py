@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import sys
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,13 @@ class ArchiveError(ValueError):
 def paper_of(study: str) -> Path:
     """The folder of a study's paper: the one that its parameter file names."""
     file = PARAMS / f"{study}.yaml"
-    content = read_yaml(file) if file.is_file() else {}
-    return PAPERS / str(content.get("paper", PAPER.name))
+    return PAPERS / (_paper(file, file.stat().st_mtime_ns) if file.is_file() else PAPER.name)
+
+
+@lru_cache(maxsize=256)
+def _paper(file: Path, _: int) -> str:
+    """What a parameter file, as it was last written, names."""
+    return str(read_yaml(file).get("paper", PAPER.name))
 
 
 def papers() -> list[Path]:

@@ -32,6 +32,9 @@ FILES = (
 LAST, FORMER = "step-00000010", "step-00000005"
 
 
+Finish = Callable[[], tuple[list[int], str]]
+
+
 class KilledError(Exception):
     pass
 
@@ -92,14 +95,6 @@ def with_manifest(checkpoint: Path) -> None:
     (checkpoint / MANIFEST).write_text(json.dumps(hashes))
 
 
-def finish(
-    config: RunConfig, corpus: Corpus, ruin: Path, capsys: pytest.CaptureFixture[str]
-) -> tuple[Trained, str]:
-    capsys.readouterr()
-    trained = train(config, corpus, 0, ruin.parents[1])
-    return trained, capsys.readouterr().out
-
-
 def assert_same(trained: Trained, whole: Trained) -> None:
     assert weights_digest(trained.model) == weights_digest(whole.model)
     for one, other in ((trained.trace, whole.trace), (trained.curve, whole.curve)):
@@ -107,26 +102,38 @@ def assert_same(trained: Trained, whole: Trained) -> None:
     assert trained.batches == whole.batches
 
 
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("damage", [flip_a_bit, truncate, empty, Path.unlink, make_a_folder])
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(
-    damage: Callable[[Path], None],
-    name: str,
+@pytest.fixture
+def finish(
     ruin: Path,
     whole: Trained,
     tiny: RunConfig,
     corpus: Corpus,
     capsys: pytest.CaptureFixture[str],
+) -> Finish:
+    """Train on from what is left in `ruin`, which must end as an undisturbed run does; return the
+    steps that it was resumed at and what was said."""
+
+    def finish() -> tuple[list[int], str]:
+        capsys.readouterr()
+        trained = train(tiny, corpus, 0, ruin.parents[1])
+        assert_same(trained, whole)
+        return trained.resumed_at, capsys.readouterr().out
+
+    return finish
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", [flip_a_bit, truncate, empty, Path.unlink, make_a_folder])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(
+    damage: Callable[[Path], None], name: str, ruin: Path, finish: Finish
 ) -> None:
     damage(ruin / LAST / name)
-    trained, said = finish(tiny, corpus, ruin, capsys)
-    assert_same(trained, whole)
-    assert trained.resumed_at == [5]
+    resumed_at, said = finish()
+    assert resumed_at == [5]
     (line,) = said.splitlines()
     assert line.startswith(f"Checkpoint {LAST} is damaged (")
     assert (ruin / f"{LAST}-damaged").is_dir()
-    again, said = finish(tiny, corpus, ruin, capsys)
-    assert (weights_digest(again.model), said) == (weights_digest(whole.model), "")
+    assert finish()[1] == ""
 
 
 def swap_the_weights(ruin: Path) -> None:
@@ -198,100 +205,58 @@ def manifest_of(content: str) -> Callable[[Path], None]:
     ],
 )
 def test_what_does_not_fit_together_is_passed_over(
-    damage: Callable[[Path], None],
-    reason: str,
-    resumed_at: list[int],
-    ruin: Path,
-    whole: Trained,
-    tiny: RunConfig,
-    corpus: Corpus,
-    capsys: pytest.CaptureFixture[str],
+    damage: Callable[[Path], None], reason: str, resumed_at: list[int], ruin: Path, finish: Finish
 ) -> None:
     damage(ruin)
-    trained, said = finish(tiny, corpus, ruin, capsys)
-    assert_same(trained, whole)
-    assert trained.resumed_at == resumed_at
+    steps, said = finish()
+    assert steps == resumed_at
     assert reason in said
-    assert finish(tiny, corpus, ruin, capsys)[1] == ""
+    assert finish()[1] == ""
 
 
-def test_the_curve_of_another_run_is_noticed(
-    ruin: Path,
-    whole: Trained,
-    tiny: RunConfig,
-    corpus: Corpus,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    other = stopped(tiny, corpus, 1, tmp_path / "other")
+@pytest.fixture
+def other(tiny: RunConfig, corpus: Corpus, tmp_path: Path) -> Path:
+    """The same of a run with another seed."""
+    return stopped(tiny, corpus, 1, tmp_path / "other")
+
+
+def test_the_curve_of_another_run_is_noticed(ruin: Path, other: Path, finish: Finish) -> None:
     shutil.copyfile(other / LAST / "curve.parquet", ruin / LAST / "curve.parquet")
-    trained, said = finish(tiny, corpus, ruin, capsys)
-    assert_same(trained, whole)
-    assert "curve.parquet is not as it was written" in said
+    assert "curve.parquet is not as it was written" in finish()[1]
 
 
 def test_the_checkpoint_of_another_run_is_set_aside_as_foreign(
-    ruin: Path,
-    whole: Trained,
-    tiny: RunConfig,
-    corpus: Corpus,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    ruin: Path, other: Path, finish: Finish
 ) -> None:
-    other = stopped(tiny, corpus, 1, tmp_path / "other")
     for step in (LAST, FORMER):
         shutil.rmtree(ruin / step)
         shutil.copytree(other / step, ruin / step)
-    trained, said = finish(tiny, corpus, ruin, capsys)
-    assert_same(trained, whole)
+    resumed_at, said = finish()
     assert f"Checkpoint {LAST} is foreign (it belongs to alone, baseline, seed 1)." in said
     assert {f"{LAST}-foreign", f"{FORMER}-foreign"} < {path.name for path in ruin.iterdir()}
-    assert trained.resumed_at == []
+    assert resumed_at == []
 
 
-def test_when_no_checkpoint_is_sound_training_begins_again(
-    ruin: Path,
-    whole: Trained,
-    tiny: RunConfig,
-    corpus: Corpus,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_when_no_checkpoint_is_sound_training_begins_again(ruin: Path, finish: Finish) -> None:
     for step in (LAST, FORMER):
         flip_a_bit(ruin / step / "state.pt")
-    trained, said = finish(tiny, corpus, ruin, capsys)
-    assert_same(trained, whole)
-    assert (trained.resumed_at, len(said.splitlines())) == ([], 2)
+    resumed_at, said = finish()
+    assert (resumed_at, len(said.splitlines())) == ([], 2)
 
 
-def test_a_second_ruin_of_one_step_is_kept_beside_the_first(
-    ruin: Path, tiny: RunConfig, corpus: Corpus, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_ruin_of_one_step_is_kept_beside_the_first(ruin: Path, finish: Finish) -> None:
     (ruin / f"{LAST}-damaged").mkdir()
     empty(ruin / LAST / "state.pt")
-    assert f"kept as {LAST}-damaged-2" in finish(tiny, corpus, ruin, capsys)[1]
+    assert f"kept as {LAST}-damaged-2" in finish()[1]
 
 
-def test_a_file_where_the_folder_should_be_is_set_aside(
-    ruin: Path,
-    whole: Trained,
-    tiny: RunConfig,
-    corpus: Corpus,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_file_where_the_folder_should_be_is_set_aside(ruin: Path, finish: Finish) -> None:
     shutil.rmtree(ruin)
     ruin.write_text("no folder")
-    trained, said = finish(tiny, corpus, ruin, capsys)
-    assert_same(trained, whole)
-    assert "it is no folder" in said
+    assert "it is no folder" in finish()[1]
 
 
-def test_strays_are_ignored(
-    ruin: Path,
-    whole: Trained,
-    tiny: RunConfig,
-    corpus: Corpus,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_strays_are_ignored(ruin: Path, finish: Finish) -> None:
     strays = (".DS_Store", "step-abc", "step-1", "step-00000010~", "partial-17", "notes.txt")
     for name in strays[:3]:
         (ruin / name).write_bytes(b"\0")
@@ -300,9 +265,7 @@ def test_strays_are_ignored(
     (ruin / LAST / "stray").write_text("")
     (ruin / "partial").mkdir()  # of a kill while a checkpoint was written
     (ruin / "partial" / "weights.safetensors").write_bytes(b"half")
-    trained, said = finish(tiny, corpus, ruin, capsys)
-    assert_same(trained, whole)
-    assert (trained.resumed_at, said) == ([10], "")
+    assert finish() == ([10], "")
     assert sorted(p.name for p in ruin.iterdir()) == sorted([*strays, LAST, "step-00000012"])
 
 
