@@ -1,3 +1,4 @@
+import ast
 import itertools
 import re
 from typing import get_args
@@ -8,7 +9,7 @@ from matplotlib.markers import MarkerStyle
 
 from lib.study.fields import EmbeddingNorm
 from lib.study.paths import ROOT
-from lib.study.variants import VARIANTS, variant
+from lib.study.variants import VARIANTS, Variant, variant
 
 UNKNOWN = [f"{factor}={i}" for factor in ("n_layer", "x", "mlp_ratio") for i in range(1, 101)]
 
@@ -38,6 +39,16 @@ def test_registered_variants_differ_in_colour_dashes_marker_and_label() -> None:
         assert one.dashes != other.dashes
         assert one.marker != other.marker
         assert one.label != other.label
+
+
+def test_the_variant_of_the_recipe_looks_like_no_other() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    (line,) = re.findall(r"^    \"half\": Variant\((.*)\),$", text, re.MULTILINE)
+    half = Variant(*ast.literal_eval(f"({line})"))
+    for other in VARIANTS.values():
+        assert half.colour != other.colour
+        assert half.dashes != other.dashes
+        assert half.marker != other.marker
 
 
 def test_an_unknown_variant_never_looks_like_a_registered_one() -> None:
