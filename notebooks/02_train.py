@@ -67,7 +67,7 @@ for section, fields in this.config:
 suites = study_folder(design.name) / "suite"
 provenance = begin(design, this, seed, corpus, suite_hash(corpus, this.config, suites))
 folder = run_folder(design.name, this.id, seed)
-with training_progress(this.config.training.iterations) as progress:
+with training_progress(this.config.training.iterations, folder) as progress:
     trained = train(this.config, corpus, provenance, folder, progress)
 if trained.diverged_at:
     print(f"DIVERGED at step {trained.diverged_at}: its loss or gradient is not finite")

@@ -7,11 +7,13 @@ trains a run on one machine or several of a cluster; its notebook then finds it 
 cell starts the processes itself where `machine.processes` asks for more than one.
 """
 
+import json
 import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -103,9 +105,9 @@ def _job(words: list[str]) -> tuple[Job, Path]:
     return Job(config=arm.config, provenance=provenance), folder
 
 
-def _report(step: int, line: str) -> None:
+def _report(row: dict[Any, Any], line: str) -> None:
     if dist.get_rank() == 0:
-        print(f"{STEP}{step} {line}", flush=True)
+        print(f"{STEP}{json.dumps(row)}\t{line}", flush=True)
 
 
 def _train(words: list[str]) -> None:

@@ -1,11 +1,13 @@
 """Start the processes that train one run together, and follow them to their end."""
 
+import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -21,7 +23,7 @@ WORKER = "lib.run.distributed"
 JOB, LOG = "job.json", "processes.log"
 """What the processes are to do, and what they say, in the run's folder."""
 STEP = "\x1estep "
-"""What a line begins with that reports a step."""
+"""What a line begins with that reports a step: its row of the trace, and a text after a tab."""
 
 
 class LostProcessError(RuntimeError):
@@ -40,7 +42,7 @@ def launch(
     machine: Machine,
     provenance: Provenance,
     folder: Path,
-    report: Callable[[int, str], None],
+    report: Callable[[dict[Any, Any], str], None],
 ) -> None:
     """Train a run to its end in processes of their own, from its last checkpoint if there is one.
     What they leave is a checkpoint.
@@ -61,8 +63,8 @@ def launch(
             for line in agent.stdout:
                 text = line.decode("utf-8", "replace")
                 if text.startswith(STEP):
-                    step, _, said = text.removeprefix(STEP).rstrip("\n").partition(" ")
-                    report(int(step), said)
+                    row, _, said = text.removeprefix(STEP).rstrip("\n").partition("\t")
+                    report(json.loads(row), said)
                 else:
                     log.write(text)
     finally:  # without their pipe the processes end, and then what started them

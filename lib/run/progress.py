@@ -1,28 +1,68 @@
-"""Showing how far a run is: a bar for a person, one line per evaluation for a log."""
+"""Showing how far a run is: a bar for a person, one line per evaluation for a log, and all steps so
+far in a file for whoever watches."""
 
 import os
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
 from lib.run.training import Report
+from lib.study.live import COLUMNS, live_file
 
 HEADLESS = "STUDY_HEADLESS"
 """Environment variable that `lib.workflow.execution` sets: nobody watches, so no bars."""
+EVERY = 2.0
+"""Seconds between two writes: training waits for none that matters."""
 
 
 @contextmanager
-def training_progress(total: int) -> Iterator[Report]:
-    """Give what `lib.run.training.train` calls after each of `total` steps."""
+def training_progress(total: int, folder: Path) -> Iterator[Report]:
+    """Give what `lib.run.training.train` calls after each of `total` steps of the run in a
+    folder."""
     if os.environ.get(HEADLESS):
-        yield lambda step, line: print(line, flush=True) if line else None
+        with _written(folder) as report:
+            yield report
         return
     with tqdm(total=total, unit="step") as bar:
 
-        def update(step: int, line: str) -> None:
-            bar.update(step - bar.n)
+        def update(row: dict[Any, Any], line: str) -> None:
+            bar.update(row["step"] - bar.n)
             if line:
                 bar.set_postfix_str(line.partition(": ")[2])
 
         yield update
+
+
+@contextmanager
+def _written(folder: Path) -> Iterator[Report]:
+    """Print evaluations, and append every step to the run's live file, some at a time. A step that
+    fp16 skipped has no gradient norm."""
+    begun = written = time.monotonic()
+    waiting: list[str] = []
+
+    def write() -> None:
+        if waiting:
+            with suppress(OSError), live_file(folder).open("a", encoding="utf-8") as file:
+                file.writelines(waiting)
+            waiting.clear()
+
+    def report(row: dict[Any, Any], line: str) -> None:
+        nonlocal written
+        if line:
+            print(line, flush=True)
+        now = time.monotonic()
+        shown = row | {"elapsed": round(now - begun, 2)}
+        shown |= {"grad_norm": ""} if row.get("skipped") else {}
+        waiting.append(",".join(str(shown[name]) for name in COLUMNS) + "\n")
+        if now - written > EVERY:
+            write()
+            written = now
+
+    try:
+        yield report
+    finally:
+        write()

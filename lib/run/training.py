@@ -40,8 +40,9 @@ from lib.study.fields import RunConfig, TrainingConfig
 from lib.study.provenance import Provenance
 from lib.study.record import write_json
 
-Report = Callable[[int, str], None]
-"""Called after every step with the step and, at an evaluation, a line of text (else "")."""
+Report = Callable[[dict[Any, Any], str], None]
+"""Called after every step with its row of the trace and, at an evaluation, a line of text (else
+"")."""
 
 
 def learning_rate(config: TrainingConfig, step: int) -> float:
@@ -150,7 +151,7 @@ class Run:
                 line = self.evaluate()
             if self.finished or self.step % self.config.machine.checkpoint_interval == 0:
                 self.save()
-            report(self.step, line)
+            report(self.trace[-1], line)
 
     def advance(self) -> None:
         """Make one update, or set `diverged_at`."""

@@ -22,7 +22,7 @@ def read_live(folder: Path) -> pd.DataFrame:
     path = live_file(folder)
     if not path.is_file():
         return pd.DataFrame(columns=list(COLUMNS), dtype=float)
-    read = pd.read_csv(path, names=list(COLUMNS), on_bad_lines="skip")
+    read = pd.read_csv(path, names=list(COLUMNS), on_bad_lines="skip", float_precision="round_trip")
     # The last line may be cut off.
     rows: pd.DataFrame = read.apply(pd.to_numeric, errors="coerce").dropna(subset="elapsed")
     last = rows["step"][::-1].cummin()[::-1]

@@ -20,6 +20,7 @@ from traitlets.config import Config
 from lib.run import lifeline
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, explain_os, unknown
+from lib.study.live import live_file
 from lib.study.paths import NOTEBOOKS, ROOT, executed_notebook, result_file, shown
 from lib.study.provenance import git_state
 from lib.study.standing import load_plan
@@ -60,6 +61,7 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
         if reason:
             result.unlink(missing_ok=True)
             raise ExecutionError(f"{reason}; see {shown(output)}")
+        live_file(output.parent).unlink(missing_ok=True)  # the result has it all
     return result
 
 

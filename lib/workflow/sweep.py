@@ -158,7 +158,7 @@ def run(studies: list[Study], command: Command, log: IO[bytes]) -> int:
 
     progress_file.unlink(missing_ok=True)
     with lifeline.start(call, environment, log) as snakemake:
-        failed, stopped = follow(snakemake, progress_file, command.stop_after)
+        failed, stopped = follow(snakemake, progress_file, command.stop_after, studies)
     if not RUNS.is_dir() or not Path(log.name).is_file():
         raise SweepError(f"{shown(RUNS)}/ was deleted while its studies ran; a rerun begins anew")
     if not stopped and not snakemake.returncode:

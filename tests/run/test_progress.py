@@ -1,20 +1,81 @@
-"""A person sees a bar; a log sees one line per evaluation."""
+"""A person sees a bar; a log sees one line per evaluation; who watches reads every step."""
+
+import math
+import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from lib.data.corpus import Corpus
+from lib.run import progress
 from lib.run.progress import HEADLESS, training_progress
+from lib.study.fields import RunConfig
+from lib.study.live import live_file, read_live
+from tests.run.samples import train
 
 STEPS = [(1, ""), (2, "step 2: dev loss 3.9"), (3, ""), (4, "step 4: dev loss 3.7")]
 
 
+def row(step: int, **fields: Any) -> dict[str, Any]:
+    return {"step": step, "loss": 4.0 / step, "grad_norm": 1.5, "tokens": 64 * step} | fields
+
+
 def test_headless_prints_the_evaluations_and_no_bar(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv(HEADLESS, "1")
-    with training_progress(4) as report:
+    with training_progress(4, tmp_path) as report:
         for step, line in STEPS:
-            report(step, line)
+            report(row(step), line)
     assert capsys.readouterr() == ("step 2: dev loss 3.9\nstep 4: dev loss 3.7\n", "")
+
+
+def test_headless_writes_every_step_some_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(HEADLESS, "1")
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    with training_progress(4, tmp_path) as report:
+        report(row(1), "")
+        assert not live_file(tmp_path).exists()
+        now[0] += 3.0
+        report(row(2, grad_norm=math.nan, skipped=True), "")
+        assert read_live(tmp_path)["step"].tolist() == [1, 2]
+        report(row(3, loss=math.inf), "")
+        assert read_live(tmp_path)["step"].tolist() == [1, 2]
+    assert live_file(tmp_path).read_text("utf-8").splitlines() == [
+        "1,4.0,1.5,64,0.0",
+        "2,2.0,,128,3.0",
+        "3,inf,1.5,192,3.0",
+    ]
+
+
+def test_who_watches_sees_the_trace_and_changes_nothing(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(HEADLESS, "1")
+    alone = train(tiny, corpus, 0, tmp_path / "alone")
+    with training_progress(12, tmp_path / "watched") as report:
+        watched = train(tiny, corpus, 0, tmp_path / "watched", report)
+    live = read_live(tmp_path / "watched")
+    for name in ("step", "loss", "grad_norm", "tokens"):
+        assert live[name].tolist() == watched.trace[name].tolist() == alone.trace[name].tolist()
+    for one, other in zip(alone.model.parameters(), watched.model.parameters(), strict=True):
+        assert one.equal(other)
+
+
+def test_a_step_takes_a_thousandth_of_a_hundredth_second_to_report(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A step of the smallest study takes some ten milliseconds; one percent of it is 100 µs."""
+    monkeypatch.setenv(HEADLESS, "1")
+    with training_progress(2000, tmp_path) as report:
+        begun = time.process_time()
+        for step in range(1, 2001):
+            report(row(step), "")
+    assert (time.process_time() - begun) / 2000 < 100e-6
 
 
 @pytest.mark.parametrize("steps", [STEPS, STEPS[:2]], ids=["to the total", "diverged"])
@@ -22,23 +83,25 @@ def test_a_person_sees_one_bar_that_closes_wherever_training_ends(
     steps: list[tuple[int, str]],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     monkeypatch.delenv(HEADLESS, raising=False)
-    with training_progress(4) as report:
+    with training_progress(4, tmp_path) as report:
         for step, line in steps:
-            report(step, line)
+            report(row(step), line)
         assert "\n" not in capsys.readouterr().err
     printed, bar = capsys.readouterr()
     assert printed == ""
     assert bar.endswith("\n")
     assert f"{len(steps)}/4" in bar
     assert steps[-1][1].partition(": ")[2] in bar
+    assert not live_file(tmp_path).exists()
 
 
 def test_a_resumed_run_counts_from_where_it_stands(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.delenv(HEADLESS, raising=False)
-    with training_progress(200) as report:
-        report(150, "step 150: dev loss 3.1")
+    with training_progress(200, tmp_path) as report:
+        report(row(150), "step 150: dev loss 3.1")
         assert "150/200" in capsys.readouterr().err

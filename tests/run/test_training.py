@@ -25,8 +25,8 @@ class KilledError(Exception):
 def killed_at(step: int):  # type: ignore[no-untyped-def]
     """Return a report that ends training after `step` as a kill would."""
 
-    def report(now: int, _: str) -> None:
-        if now == step:
+    def report(row: dict[str, float], _: str) -> None:
+        if row["step"] == step:
             raise KilledError
 
     return report

@@ -1,6 +1,7 @@
 """How far a sweep is, as Snakemake itself tells it."""
 
 import json
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lib.study.paths import ROOT
-from lib.workflow.progress import follow
+from lib.workflow.progress import Recorder, follow
 
 SNAKEFILE = """
 import logging
@@ -49,6 +50,7 @@ def test_snakemakes_events_are_followed_to_the_end(
         "done": 1,
         "total": 3,
         "failed": ["bad.log", "bad.log"],  # Snakemake repeats its errors at its end
+        "running": {},
     }
 
     (tmp_path / "mended").touch()
@@ -56,3 +58,20 @@ def test_snakemakes_events_are_followed_to_the_end(
     assert "\n2/2 steps done in 0:" in capsys.readouterr().out
     assert follow(sweep(tmp_path), tmp_path / "progress.json") == ([], False)
     assert capsys.readouterr().out.endswith("Nothing to do: everything is up to date.\n")
+
+
+def test_jobs_are_listed_from_their_beginning_to_their_end(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "progress.json")
+    seen = []
+    for event in (
+        {"event": "job_info", "jobid": 1, "log": ["a.ipynb"]},
+        {"event": "job_info", "jobid": 2, "log": []},
+        {"event": "job_info", "jobid": 3, "log": ["b.ipynb"]},
+        {"event": "job_finished", "job_id": 1},
+        {"event": "job_error", "jobid": 3, "log": ["b.ipynb"]},
+    ):
+        recorder.emit(logging.makeLogRecord(event))
+        progress = json.loads((tmp_path / "progress.json").read_text())
+        seen.append(list(progress["running"].values()))
+    assert seen == [["a.ipynb"], ["a.ipynb"], ["a.ipynb", "b.ipynb"], ["b.ipynb"], []]
+    assert progress["failed"] == ["b.ipynb"]
