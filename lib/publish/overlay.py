@@ -128,7 +128,8 @@ def curves(run: NotebookEntry) -> dict[str, Any]:
     }
     if not lines:
         return {}
-    return {"colour": look.colour, "dashes": " ".join(map(str, look.dashes)), "lines": lines}
+    dashes = " ".join(map(str, look.dashes))
+    return {"variant": look.label, "colour": look.colour, "dashes": dashes, "lines": lines}
 
 
 def _thinned(points: NDArray[np.float64]) -> list[list[float]]:

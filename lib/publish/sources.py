@@ -1,7 +1,7 @@
 """What the paper and the README may quote, and the Jinja templates that quote it.
 
     {{ final.summary.none.perplexity | mean_sd(".2f") }}     results/final.json
-    {{ one(final.verdict.decisions, arm="scale").rule }}     results/final.verdict.json
+    {{ one(confirmatory.verdict.decisions, arm="scale").rule }}     its .verdict.json
     {{ contrast(final, "scale", "ece") | estimate("+.3f") }} an arm's contrast with its baseline
     {{ count(final.runs, status="diverged") | words }}       how many rows
     {{ unstable(final, "none", learning_rate=0.1) | of_runs }}       of a variant at some levels
@@ -69,6 +69,8 @@ class Sources:
             study = path.name.removesuffix(".verdict.json")
             content = json.loads((self._results / f"{study}.json").read_text("utf-8"))
             content["verdict"] = json.loads(path.read_text("utf-8"))
+            if content["verdict"]["standing"] == "EXPLORATORY":  # older ones hold decisions too
+                content["verdict"] |= {"decisions": [], "answers": {}, "hypotheses": {}}
             recorded[study] = content
         self._recorded = recorded
         names = {study.replace("-", "_"): content for study, content in recorded.items()}

@@ -21,7 +21,7 @@ const ticks = (low, high, logarithmic) => {
     for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1)
       for (const factor of high / low > 100 ? [1] : [1, 2, 5]) found.push(factor * 10 ** power);
   } else {
-    const rough = (high - low) / 4 || 1;
+    const rough = (high - low) / 5 || 1;
     const power = 10 ** Math.floor(Math.log10(rough));
     const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
     for (let i = Math.ceil(low / step); i * step <= high; i += 1) found.push(i * step);
@@ -125,7 +125,17 @@ const drawAll = () => {
   charts.className = "charts";
   const curves = Object.keys(axes).filter((curve) => names.some((name) => runs[name].lines[curve]));
   charts.append(...curves.map((curve) => chart(curve, names, names)));
-  place.replaceChildren(charts);
+  const legend = document.createElement("p");
+  legend.className = "legend";
+  for (const variant of new Set(names.map((name) => runs[name].variant))) {
+    const of = names.find((name) => runs[name].variant === variant);
+    const sample = element("svg", { viewBox: "0 0 24 8", "aria-hidden": "true" });
+    sample.append(line(of, [[0, 24], [4, 4]], { place: Number }, { place: Number }, false));
+    const entry = document.createElement("span");
+    entry.append(sample, variant);
+    legend.append(entry);
+  }
+  place.replaceChildren(legend, charts);
 };
 
 if (names.length === 0) place.textContent = "No run has left a curve yet.";
