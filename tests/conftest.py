@@ -95,7 +95,8 @@ def environment() -> Path:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     venv.create(folder, symlinks=True)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
-    (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
+    borrowed = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
+    (site / "borrowed.pth").write_text(borrowed, "utf-8")
     (folder / "share").symlink_to(Path(sys.prefix) / "share")  # nbconvert's templates
     shutil.copyfile(ROOT / "requirements.lock", folder / ".embedding-norm-lock")
     return folder
@@ -128,10 +129,10 @@ class Tree:
             start_new_session=True,
         )
 
-    def run_all(self, *words: str) -> tuple[int, str]:
+    def run_all(self, *words: str, seconds: float = 300) -> tuple[int, str]:
         """Run `./run_all.sh` to its end; return its status and all it printed."""
         process = self.start(*words)
-        text, _ = process.communicate(timeout=300)
+        text, _ = process.communicate(timeout=seconds)
         return process.returncode, text
 
     def run_folder(self, study: str, arm: str, seed: int = 0) -> Path:

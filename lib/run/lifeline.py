@@ -6,8 +6,10 @@ as standard input. It reaches its end when the starter is gone, also after `kill
 """
 
 import os
+import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
@@ -37,13 +39,20 @@ def start(
         os.close(outer)
 
 
-def hold_on() -> None:
+def hold_on(patience: float = 0) -> None:
     """End this process as soon as whoever started it is gone. One that runs by itself, or on
-    another machine of a cluster, has another standard input and goes on."""
+    another machine of a cluster, has another standard input and goes on.
+
+    With patience (seconds) it is interrupted first, and has that long to cancel what it has running
+    elsewhere.
+    """
     if os.environ.get(_PIPE) == str(os.fstat(0).st_ino):
-        threading.Thread(target=_wait, daemon=True).start()
+        threading.Thread(target=_wait, args=(patience,), daemon=True).start()
 
 
-def _wait() -> None:
+def _wait(patience: float) -> None:
     os.read(0, 1)  # nothing is ever written
+    if patience:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(patience)
     os._exit(1)

@@ -5,12 +5,14 @@ All flags are Snakemake's own; its parser knows them.
 
 import argparse
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from lib.study.errors import unknown
 from lib.study.paths import PARAMS
+from lib.workflow.slurm import Cluster
 
 COMMANDS = (
     *("test", "verify", "analyse", "paper", "record", "freeze"),
@@ -45,6 +47,10 @@ class Command:
     stop_after: float | None = None
     """Hours after which the sweep ends."""
     runs_per_gpu: int | None = None
+    executor: str = "local"
+    """What runs the jobs, by its name in Snakemake."""
+    cluster: Cluster | None = None
+    """The Slurm cluster that runs them, if one does."""
 
     @property
     def tells(self) -> bool:
@@ -82,7 +88,30 @@ def parse(words: list[str]) -> Command:
         options |= given
         for_snakemake += [] if given.keys() & _BESIDE else [flag, *values]
     beside = {name: options.pop(name) for name in _BESIDE if name in options}
-    return Command(studies, for_snakemake, set(options), **beside)
+    executor = _executor(for_snakemake, options.get("profile"))
+    return Command(studies, for_snakemake, set(options), **beside, **executor)
+
+
+def _executor(flags: list[str], profile: str | None) -> dict[str, Any]:
+    """Say what runs the jobs, by these flags and what their profile adds."""
+    from snakemake.cli import get_argument_parser
+
+    parser = get_argument_parser(profiles=[profile] if profile else None)
+    parser.error = _refuse
+    try:
+        parsed = parser.parse_args(flags)
+    except UsageError as error:
+        if missing := re.search(r"--executor.*invalid choice: '([\w-]+)'", str(error)):
+            raise UsageError(
+                f"executor '{missing[1]}' is not installed; for Slurm: pip install --no-deps "
+                "--require-hashes -r params/slurm/requirements.txt"
+            ) from None
+        raise UsageError(f"flag --profile {profile}: {error}") from None
+    if parsed.executor != "slurm":
+        return {"executor": parsed.executor or "local"}
+    resources = parsed.default_resources.args if parsed.default_resources else []
+    partition = dict(item.split("=", 1) for item in resources).get("slurm_partition")
+    return {"executor": "slurm", "cluster": Cluster(partition, parsed.slurm_status_command)}
 
 
 def _is_study(word: str, known: list[str]) -> bool:

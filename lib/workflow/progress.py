@@ -10,7 +10,7 @@ import logging
 import math
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,9 @@ from rich.live import Live
 from lib.study.config import Study
 from lib.workflow.watch import Board, clock
 
-START: dict[str, Any] = {"done": 0, "total": 0, "failed": [], "running": {}}
-"""Jobs that are done; all jobs, 0 while unknown; the logs of those that failed, and, by number, of
-those in execution."""
+START: dict[str, Any] = {"done": 0, "total": 0, "failed": {}, "running": {}}
+"""Jobs that are done; all jobs, 0 while unknown; the log of each that failed → what was said of it
+by the cluster that ran it; and, by number, the logs of those in execution."""
 
 
 class Recorder(logging.Handler):
@@ -45,7 +45,7 @@ class Recorder(logging.Handler):
                 self._running(event["job_id"], [])
             case "job_error":
                 self._running(event["jobid"], [])
-                self.progress |= {"failed": [*self.progress["failed"], *event["log"][:1]]}
+                self._failed(*event["log"], of_job=event["rule_msg"] or "")
             case _:
                 return
         self._write()
@@ -53,6 +53,11 @@ class Recorder(logging.Handler):
     def _running(self, job: int, logs: list[str]) -> None:
         others = {key: log for key, log in self.progress["running"].items() if key != str(job)}
         self.progress |= {"running": others | {str(job): log for log in logs}}
+
+    def _failed(self, log: str = "", *of_cluster: str, of_job: str) -> None:
+        texts = [Path(name).read_text("utf-8", "replace") for name in of_cluster]
+        said = "\n".join([of_job, *texts])  # more the first time than at Snakemake's end
+        self.progress |= {"failed": {log: said} | self.progress["failed"]}
 
     def _write(self) -> None:
         partial = self.file.with_suffix(".partial")
@@ -72,10 +77,14 @@ def follow(
     file: Path,
     hours: float | None = None,
     studies: Iterable[Study] = (),
-) -> tuple[list[Path], bool]:
-    """Show how far a sweep of some studies is, until it or its time ends; return the logs of jobs
-    that failed, and whether it was stopped. What then still runs continues from its last
-    checkpoint."""
+    watch: Callable[[], None] = lambda: None,
+) -> tuple[dict[str, str], bool]:
+    """Show how far a sweep of some studies is, until it or its time ends; return the log of each
+    job that failed (→ what its cluster said), and whether it was stopped. What then still runs
+    continues from its last checkpoint.
+
+    `watch` is called all the while; what it raises ends the sweep.
+    """
     start, told, progress, board = time.monotonic(), "", START, Board(studies)
     limit, closing, looked, logged = (hours or math.inf) * 3600, False, -math.inf, -math.inf
     console = Console(highlight=False)
@@ -105,11 +114,10 @@ def follow(
             elif not console.is_terminal and (steps != told or elapsed > logged + LOGGED):
                 print(line, *board.lines(), sep="\n", flush=True)
                 told, logged = steps, elapsed
+            watch()
             time.sleep(0.5)
     line = f"{steps} in {clock(elapsed)}"
     if not total and not sweep.returncode:
         line = "Nothing to do: everything is up to date."
     print(line)
-    return [Path(log) for log in dict.fromkeys(progress["failed"])], closing and bool(
-        sweep.returncode or not ended
-    )
+    return progress["failed"], closing and bool(sweep.returncode or not ended)

@@ -29,6 +29,7 @@ from lib.workflow import sockets
 from lib.workflow.command import Command, UsageError, parse
 from lib.workflow.gpus import GPUS, gpu_names, runs_per_gpu
 from lib.workflow.progress import follow
+from lib.workflow.slurm import ClusterError, Watch, explanation
 
 DEFAULT, EMBEDDED = "final", "final-embedded"
 """The study that is run when none is named, and the one in its place where its text is missing."""
@@ -38,6 +39,8 @@ TIME_UP = 3
 """The status of a sweep that ended with the time it was given."""
 PATIENCE = 5.0
 """Seconds to wait for an earlier sweep that is ending."""
+CANCELLING = 60.0
+"""Seconds that an ended sweep is given to cancel its jobs on a cluster."""
 FULL = 10**6
 """Bytes: a disk with less is full."""
 
@@ -61,6 +64,9 @@ def main(words: list[str]) -> int:
     except SweepError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except ClusterError as error:
+        print(f"error: Slurm: {error}", file=sys.stderr)
+        return 1
     except OSError as error:
         print(f"error: {explain_os(error)}", file=sys.stderr)
         return 1
@@ -74,8 +80,9 @@ def _sweep(command: Command) -> int:
     from lib.workflow.staleness import corpora_of, stale
 
     try:
-        here = not {"profile", "executor"} & command.options
-        studies = ready(command.studies or [default_study()], here)
+        studies = ready(command.studies or [default_study()], command.executor == "local")
+        if command.cluster and not command.tells:
+            command.cluster.require_ready()
     except PreflightError as error:
         print(error, file=sys.stderr)
         return 2
@@ -140,7 +147,8 @@ def only_sweep() -> Iterator[IO[bytes]]:
 
 def run(studies: list[Study], command: Command, log: IO[bytes]) -> int:
     """Call Snakemake over all studies, then print what came of each."""
-    gpus, progress_file, flags = gpu_names(), RUNS / ".progress.json", command.flags
+    progress_file, flags = RUNS / ".progress.json", command.flags
+    gpus = gpu_names() if command.executor == "local" else []  # a cluster gives its jobs their own
     if gpus:  # each once, then each once more
         gpus *= command.runs_per_gpu or runs_per_gpu(len(gpus))
     # How many at once: what the user or a cluster's profile says, else as many as the GPUs take.
@@ -149,6 +157,7 @@ def run(studies: list[Study], command: Command, log: IO[bytes]) -> int:
     call = [sys.executable, "-m", "snakemake", "-s", str(NOTEBOOKS / "Snakefile")]
     call += ["--directory", str(RUNS.parent), "--config"]
     call += ["studies=" + ",".join(study.name for study in studies), f"progress={progress_file}"]
+    call += [f"patience={0 if command.executor == 'local' else CANCELLING}"]
     # Snakemake's own lock would outlive a kill; ours does not, and each run has one of its own.
     call += ["--nolock", "--rerun-incomplete", "--keep-going"]
     call += ["--rerun-triggers", "mtime", "params", "input", *flags]
@@ -158,7 +167,8 @@ def run(studies: list[Study], command: Command, log: IO[bytes]) -> int:
 
     progress_file.unlink(missing_ok=True)
     with lifeline.start(call, environment, log) as snakemake:
-        failed, stopped = follow(snakemake, progress_file, command.stop_after, studies)
+        watch = [Watch(command.cluster)] if command.cluster else []
+        failed, stopped = follow(snakemake, progress_file, command.stop_after, studies, *watch)
     if not RUNS.is_dir() or not Path(log.name).is_file():
         raise SweepError(f"{shown(RUNS)}/ was deleted while its studies ran; a rerun begins anew")
     if not stopped and not snakemake.returncode:
@@ -182,15 +192,15 @@ def _tell_published(paper: str) -> None:
         print(f"To begin a paper    ./run_all.sh paper {paper}")
 
 
-def _report(failed: list[Path], log: Path) -> None:
+def _report(failed: dict[str, str], log: Path) -> None:
     from lib.publish.site import main as build_record
 
     if shutil.disk_usage(RUNS).free < FULL:
         raise SweepError(f"the disk that holds {shown(RUNS)}/ is full; free some space and rerun")
-    failed = [place for place in failed if place.is_file()]
-    for place in failed:
-        print(f"FAILED {place.relative_to(RUNS)}: {reason(place)}", file=sys.stderr)
-    if not failed:
+    kept = {Path(name): said for name, said in failed.items() if Path(name).is_file()}
+    for place, said in kept.items():
+        print(f"FAILED {place.relative_to(RUNS)}: {reason(place, said)}", file=sys.stderr)
+    if not kept:
         print(f"error: Snakemake stopped with {reason(log)}", file=sys.stderr)
     print(f"Not everything ran; a rerun tries again. Log: {shown(log)}", file=sys.stderr)
     build_record([])  # it shows what failed
@@ -214,10 +224,14 @@ def summarise(study: Study) -> None:
     print(f"To check the record ./run_all.sh verify {study.name}")
 
 
-def reason(log: Path) -> str:
-    """Say why a job failed: a notebook is stamped with it, other jobs end their log with it."""
-    if log.suffix == ".ipynb":
-        return f"{status_of(log)['reason']} (kept: {shown(log)})"
+def reason(log: Path, of_cluster: str = "") -> str:
+    """Say why a job failed: a notebook is stamped with it, other jobs end their log with it; of one
+    that was ended from outside, or not begun, the cluster tells."""
+    status = status_of(log) if log.suffix == ".ipynb" else {}
+    if status.get("status") != "failed" and (why := explanation(of_cluster)):
+        return f"Slurm: {why}"
+    if status:
+        return f"{status['reason']} (kept: {shown(log)})"
     return log.read_text("utf-8").strip().rpartition("\n")[2].removeprefix("error: ")
 
 

@@ -1,5 +1,7 @@
 """Any command line is followed or refused in one line."""
 
+from pathlib import Path
+
 import pytest
 
 from lib.workflow.command import UsageError, parse
@@ -16,15 +18,22 @@ from lib.workflow.command import UsageError, parse
         ("--forcerun train params/smoke.yaml", ["params/smoke.yaml"], ["--forcerun", "train"]),
         ("--dag smoke", ["smoke"], ["--dag"]),
         ("-- smoke", ["smoke"], []),
-        ("--profile params/slurm smoke", ["smoke"], ["--profile", "params/slurm"]),
+        ("--profile PROFILE smoke", ["smoke"], ["--profile", "PROFILE"]),
         ("--report smoke.html", [], ["--report", "smoke.html"]),
         ("--stop-after 11.5 smoke --runs-per-gpu=2 -j2", ["smoke"], ["-j2"]),
         ("--cores all --jobs unlimited", [], ["--cores", "all", "--jobs", "unlimited"]),
     ],
 )
 def test_studies_and_flags_come_in_any_order(
-    words: str, studies: list[str], flags: list[str]
+    words: str,
+    studies: list[str],
+    flags: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "PROFILE").mkdir()
+    (tmp_path / "PROFILE" / "config.yaml").write_text("jobs: 3\n", "utf-8")
     command = parse(words.split())
     assert (command.studies, command.flags) == (studies, flags)
 

@@ -247,7 +247,7 @@ def test_a_disk_that_filled_up_is_all_that_is_said(
     usage = shutil.disk_usage(tmp_path)._replace(free=0)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(sweep.SweepError, match="is full; free some space and rerun"):
-        sweep._report([], log)
+        sweep._report({}, log)
     assert capsys.readouterr() == ("", "")
 
 

@@ -1,0 +1,154 @@
+"""What a Slurm cluster lacks, said in one line: before a sweep begins, and while its jobs wait.
+
+Slurm itself lets a job wait without limit for a node that is drained, or for one that never was.
+"""
+
+import re
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass, field
+
+from lib.study.errors import unknown
+from lib.study.paths import RUNS
+
+LONGEST_SILENCE = 240
+"""Seconds: an ended job must be remembered for longer than Snakemake pauses between looks, which
+is three minutes at most."""
+INTERVAL = 20.0
+"""Seconds between two looks at the cluster during a sweep."""
+PATIENCE = 120.0
+"""Seconds that a cluster may lack something during a sweep: a controller that restarts is back by
+then."""
+_UNUSABLE = ("down", "drained", "fail", "failing", "error", "unknown", "inval", "maint")
+_MARKS = "*~#!%$@^-+"
+"""What Slurm appends to a node's state, and to the name of the default partition."""
+_HOPELESS = re.compile(
+    r"Partition|Invalid|BadConstraints|NotAllowed|JobHeld|launch failed|ReqNodeNotAvail|"
+    r"Nodes required for job are DOWN|DependencyNeverSatisfied"
+)
+"""Reasons for which a job waits that time alone does not mend."""
+
+
+class ClusterError(RuntimeError):
+    """A cluster that cannot run a sweep's jobs; the message says what it lacks, and the remedy."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What flags and profile say of a Slurm cluster."""
+
+    partition: str | None = None
+    status_command: str | None = None
+
+    def require_ready(self) -> None:
+        """Raise ClusterError for the first thing that the cluster lacks."""
+        if shutil.which("sbatch") is None:
+            raise ClusterError(
+                "there is no sbatch here; start the sweep on a node that submits jobs"
+            )
+        self.require_nodes()
+        said = _ask("scontrol", "show", "config")
+        settings = dict(re.findall(r"^(\w+)\s*= (\S+)", said, re.MULTILINE))
+        accounts = settings.get("AccountingStorageType", "").rpartition("/")[2]
+        remembered = int(settings.get("MinJobAge", LONGEST_SILENCE))
+        if self.status_command == "sacct" and accounts in ("", "none", "(null)"):
+            raise ClusterError(
+                "it keeps no accounts for sacct, so no job would ever be seen to end; set "
+                "slurm-status-command: squeue in the profile"
+            )
+        if self.status_command == "squeue" and remembered < LONGEST_SILENCE:
+            raise ClusterError(
+                f"it forgets ended jobs after {remembered} s; have MinJobAge set to "
+                f"{LONGEST_SILENCE}, or, where accounts are kept, set slurm-status-command: sacct "
+                "in the profile"
+            )
+
+    def require_nodes(self) -> None:
+        """Raise ClusterError where no node of the partition can take a job."""
+        said = _ask("sinfo", "--noheader", "--format=%P|%a|%T|%E")
+        rows = [line.split("|", 3) for line in said.splitlines()]
+        names = list(dict.fromkeys(row[0].rstrip("*") for row in rows))
+        if self.partition and self.partition not in names:
+            raise ClusterError(f"slurm_partition: {unknown(self.partition, names)}")
+        wanted = [row for row in rows if row[0] == self.partition or row[0].endswith("*")]
+        if self.partition:
+            wanted = [row for row in rows if row[0].rstrip("*") == self.partition]
+        if not wanted:
+            raise ClusterError(
+                f"it has no default partition; set slurm_partition: {' or '.join(names) or 'NAME'} "
+                "under default-resources in the profile"
+            )
+        name = wanted[0][0].rstrip("*")
+        if wanted[0][1] != "up":
+            raise ClusterError(
+                f"partition {name} is {wanted[0][1]}; set another as slurm_partition"
+            )
+        states = {row[2].rstrip(_MARKS): row[3] for row in wanted}
+        if all(state in _UNUSABLE for state in states):
+            what = ", ".join(f"{state} ({reason})" for state, reason in states.items())
+            raise ClusterError(
+                f"no node of partition {name} takes jobs: {what}; have one resumed, or set another "
+                "as slurm_partition"
+            )
+
+
+@dataclass
+class Watch:
+    """Looks every now and then whether jobs of a sweep can still run."""
+
+    cluster: Cluster
+    _looked: float = field(default_factory=time.monotonic)
+    _lacks: str = ""
+    _since: float = 0.0
+
+    def __call__(self) -> None:
+        """Say once what the cluster lacks. Raises ClusterError when it still lacks it some time
+        later."""
+        now = time.monotonic()
+        if now < self._looked + INTERVAL:
+            return
+        self._looked = now
+        try:
+            self.cluster.require_nodes()
+            _require_hope()
+            self._lacks = ""
+        except ClusterError as error:
+            if not self._lacks:
+                self._since = now
+            if str(error) != self._lacks:
+                self._lacks = str(error)
+                print(f"Slurm: {error}", flush=True)
+            if now > self._since + PATIENCE:
+                raise ClusterError(f"{error}. Its jobs are cancelled; a rerun continues") from None
+
+
+def _require_hope() -> None:
+    """Raise ClusterError where no job of this folder runs and all that wait do so in vain."""
+    said = _ask("squeue", "--me", "--noheader", "--format=%T|%r|%Z")
+    jobs = [line.split("|", 2) for line in said.splitlines()]
+    mine = [(state, reason) for state, reason, folder in jobs if folder == str(RUNS.parent)]
+    if mine and all(state == "PENDING" and _HOPELESS.search(why) for state, why in mine):
+        raise ClusterError(f"all {len(mine)} jobs wait in vain: {mine[0][1]}")
+
+
+def _ask(*command: str) -> str:
+    """Return what a command of Slurm prints. Raises ClusterError with its own words."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ClusterError(f"{command[0]} does not answer ({error})") from None
+    if done.returncode:
+        why = explanation(done.stderr) or done.stderr.strip() or f"status {done.returncode}"
+        raise ClusterError(
+            f"{command[0]} does not answer ({why}); see that munged and slurmctld run"
+        )
+    return done.stdout
+
+
+def explanation(log: str) -> str | None:
+    """Find in a log the last line by which Slurm says what went wrong."""
+    said = re.findall(
+        r"(?:sbatch|srun|sinfo|squeue|scontrol|slurmstepd): (?:error|fatal): (.*)", log
+    )
+    return said[-1].strip(" *'") if said else None
