@@ -14,6 +14,7 @@ from lib.analysis.dose import dose_findings
 from lib.analysis.efficiency import efficiency_findings
 from lib.analysis.finding import Finding
 from lib.analysis.hypotheses import Answer
+from lib.analysis.ladder import ladder_findings
 from lib.analysis.learning_rate import RATE, final_losses, rate_findings
 from lib.analysis.mechanism import mechanism_finding, mechanism_table
 from lib.analysis.references import reference_findings
@@ -104,6 +105,7 @@ def findings(
         losses = final_losses(runs, curve)
         losses["within"] = other_settings(losses, design, RATE)
         yield from rate_findings(losses, verdict.stability, alpha)
+    yield from ladder_findings(design, runs, alpha)
     yield task_finding(task_contrasts(runs, items, alpha), alpha)
     left_out = leave_one_out(runs, first_family(verdict, plan))
     thresholds = threshold_table(runs, trace, verdict.stability, rule)

@@ -64,16 +64,17 @@ def check(study: Study, results: Iterable[RunResult]) -> None:
     """Raise ResultError unless the runs belong to this study and may be compared: equal study
     and corpus hash, device, threads and torch; paired by seed; and wherever the parameters ask for
     the same budget, the same tokens, steps, batches and precision."""
-    runs = list(results)
+    runs, expected_hash = list(results), study.hash
+    configs = {arm.id: arm.config.model_dump() for arm in study.arms()}
     for run in runs:
-        expected = study.arm(run.arm).config.model_dump()
+        expected = configs.get(run.arm) or study.arm(run.arm).config.model_dump()  # or refused
         differing = [
             f"{section}.{field} is {value!r}, the study says {expected[section].get(field)!r}"
             for section, fields in run.config.items()
             for field, value in fields.items()
             if expected[section].get(field) != value
         ]
-        if differing or run.study_hash != study.hash:
+        if differing or run.study_hash != expected_hash:
             reason = "; ".join(differing) or f"its study hash is {run.study_hash[:12]}"
             raise _offence(run, f"was made with other parameters: {reason}")
 

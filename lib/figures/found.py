@@ -8,6 +8,7 @@ from functools import partial
 
 import pandas as pd
 
+from lib.analysis.ladder import WIDTH
 from lib.analysis.learning_rate import RATE, counted_losses, final_losses
 from lib.analysis.runs import taken
 from lib.analysis.stability import rule_of
@@ -72,6 +73,18 @@ multiplied by what the layer multiplies the embeddings by. Drawn by `dose_respon
 of 03."""
         yield self._figure("dose", "Dose and response", words, {"dose": (table, dose_response)},
                            height=2.4)  # fmt: skip
+
+    def _ladder(self) -> Iterator[StudyFigure]:
+        table = self.found("ladder")
+        if table.empty:
+            return
+        scale = scale_of(WIDTH, self.levels(WIDTH))
+        words = """Does the effect change with the width? The paired difference in loss to the first
+variant at each width, with its 95 % *t* interval, at equal rates and, last, each variant at the
+rate that is best for it there. No curve is fitted to so few widths. Drawn by `differences` from the
+table of 03."""
+        rows: dict[str, Row] = {"": (table, partial(differences, measure="loss", scale=scale))}
+        yield self._figure("ladder", "Ladder of widths", words, rows, "rate", height=2.2)
 
     def _tied(self) -> Iterator[StudyFigure]:
         table = self.found("tied")

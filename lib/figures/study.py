@@ -53,6 +53,7 @@ class StudyFigures(FoundFigures):
             self._interactions,
             self._learning_rates,
             self._dose,
+            self._ladder,
             self._tied,
             self._stability,
             self._early,

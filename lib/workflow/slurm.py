@@ -147,8 +147,8 @@ def _ask(*command: str) -> str:
 
 
 def explanation(log: str) -> str | None:
-    """Find in a log the last line by which Slurm says what went wrong."""
-    said = re.findall(
-        r"(?:sbatch|srun|sinfo|squeue|scontrol|slurmstepd): (?:error|fatal): (.*)", log
-    )
+    """Find in a log the last line by which Slurm says what went wrong, or how a job ended."""
+    programs = "sbatch|srun|sinfo|squeue|scontrol|slurmstepd"
+    said = re.findall(rf"(?:{programs}): (?:error|fatal): (.*)", log)
+    said = said or [f"job {state}" for state in re.findall(r"SLURM status is: '(\w+)'", log)]
     return said[-1].strip(" *'") if said else None

@@ -57,19 +57,29 @@ def data_key(study: Study, corpora: dict[str, str | None]) -> str:
     return digest([study.hash, measuring_digest(), hashes])
 
 
-def run_key(study: Study, arm: Arm, seed: int, corpora: dict[str, str | None]) -> str:
+def plan_hash(study: Study) -> str | None:
+    """Hash of the plan that a study names; None when it names none."""
+    plan = load_plan(study)
+    return plan.hash if plan else None
+
+
+def run_key(
+    study: Study, arm: Arm, seed: int, corpora: dict[str, str | None], plan: str | None
+) -> str:
     """Digest of what decides a run; when it changes, the run is made anew. A field of the machine
     may be left to the machine, so that only `stale` can tell whether it differs."""
-    decides = asked(study, arm, seed, corpora)
+    decides = asked(study, arm, seed, corpora, plan)
     for name in ("device", "micro_batch_size", "evaluation_batch_size", "processes"):
         decides.pop(f"machine.{name}", None)
     return digest([RESULT_FORMAT, decides])
 
 
-def asked(study: Study, arm: Arm, seed: int, corpora: dict[str, str | None]) -> dict[str, Any]:
+def asked(
+    study: Study, arm: Arm, seed: int, corpora: dict[str, str | None], plan: str | None
+) -> dict[str, Any]:
     """List what a run's result must have been made with, by the names that messages use. A field
-    of the machine that is left to the machine is not asked for."""
-    plan, machine = load_plan(study), arm.config.machine
+    of the machine that is left to the machine is not asked for. `plan` is its hash."""
+    machine = arm.config.machine
     pinned: dict[str, Any] = {
         "device": None if machine.device == "auto" else machine.device,
         "threads": machine.threads or 1,
@@ -80,7 +90,7 @@ def asked(study: Study, arm: Arm, seed: int, corpora: dict[str, str | None]) -> 
         "compile": machine.compile,
     }
     return {
-        "plan": plan.hash if plan else None,
+        "plan": plan,
         "training code": training_digest(),
         "measuring code": measuring_digest(),
         "corpus": corpora[arm.config.corpus.source],
@@ -121,10 +131,11 @@ def _dotted(sections: dict[str, dict[str, Any]]) -> dict[str, Any]:
 def stale(study: Study, corpora: dict[str, str | None]) -> Iterator[tuple[Path, str]]:
     """Yield each result of a study that is there and does not count, with the reason and with what
     will be done about it."""
+    plan = plan_hash(study)
     for arm in study.arms():
         for seed in study.seeds:
             path = result_file("02_train", study.name, arm.id, seed)
-            if path.is_file() and (reason := _stale_run(study, arm, seed, corpora)):
+            if path.is_file() and (reason := _stale_run(study, arm, seed, corpora, plan)):
                 yield path, reason
     for notebook in ("01_data", "03_analysis", "04_figures"):
         path = result_file(notebook, study.name)
@@ -138,7 +149,9 @@ def stale(study: Study, corpora: dict[str, str | None]) -> Iterator[tuple[Path, 
                 yield path, f"{reason}: executed again"
 
 
-def _stale_run(study: Study, arm: Arm, seed: int, corpora: dict[str, str | None]) -> str | None:
+def _stale_run(
+    study: Study, arm: Arm, seed: int, corpora: dict[str, str | None], plan: str | None
+) -> str | None:
     folder = run_folder(study.name, arm.id, seed)
     again = "measured anew from its weights"
     try:
@@ -148,7 +161,7 @@ def _stale_run(study: Study, arm: Arm, seed: int, corpora: dict[str, str | None]
         made_with = held(result)
     except (ValidationError, LookupError, TypeError):
         return f"result.json cannot be read, or is of another version: {again}"
-    for name, value in asked(study, arm, seed, corpora).items():
+    for name, value in asked(study, arm, seed, corpora, plan).items():
         if made_with.get(name) != value:
             done = again if name in _OF_MEASURES else "trained anew"
             return f"{name} is {_short(value)} and was {_short(made_with.get(name))}: {done}"

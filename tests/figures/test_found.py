@@ -3,6 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lib.study.config import load_study
 from tests.figures.samples import shown_as, with_findings
 
 
@@ -38,3 +39,22 @@ def test_a_tied_effect_is_marked_when_one_of_its_two_arms_is_above_the_floor(
     (ax,) = shown_as("tied", figures, monkeypatch).axes
     floors = [line for line in ax.lines if line.get_label() == "an arm above the unigram loss"]
     assert [line.get_xdata().tolist() for line in floors] == [[2 - 0.08]]  # the tied one
+
+
+def test_a_ladder_has_a_panel_per_rate_and_the_widths_at_their_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    widths = load_study("ladder").factors["model.n_embd"]
+    rates = ["learning_rate=0.001", "each at its own best rate"]
+    ladder = [
+        {"variant": "layernorm", "rate": rate, "model.n_embd": width, "n_dropped": 0,
+         "mean_delta": 6.4 / width, "t_low": 0.0, "t_high": 0.2}
+        for rate in rates
+        for width in widths
+    ]  # fmt: skip
+    figures = with_findings("ladder", tmp_path, monkeypatch, ladder=ladder)
+    first, second = shown_as("ladder", figures, monkeypatch).axes
+    for ax in (first, second):
+        assert [float(label.get_text()) for label in ax.get_xticklabels()] == widths
+        effect = max(ax.lines, key=lambda line: len(line.get_xdata()))
+        assert effect.get_ydata() == pytest.approx([6.4 / width for width in widths])

@@ -165,6 +165,10 @@ def test_the_clusters_log_says_why_a_job_was_ended(tmp_path: Path) -> None:
     log = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 12:00 DUE TO TIME LIMIT ***\nover\n"
     why = "Slurm: JOB 7 ON n1 CANCELLED AT 12:00 DUE TO TIME LIMIT"
     assert sweep.reason(notebook, log) == why
+    early = (
+        "SLURM-job '7' failed, SLURM status is: 'CANCELLED'. Detailed failure reason unavailable"
+    )
+    assert sweep.reason(notebook, early) == "Slurm: job CANCELLED"
     notebook.write_text('{"metadata": {"study": {"status": "failed", "reason": "ValueError: x"}}}')
     assert sweep.reason(notebook, log).startswith("ValueError: x")
 

@@ -17,7 +17,7 @@ from lib.study import paths
 from lib.study.config import Study
 from lib.study.paths import result_file, run_folder
 from lib.workflow import staleness
-from lib.workflow.staleness import data_key, run_key, stale
+from lib.workflow.staleness import data_key, plan_hash, run_key, stale
 from tests.conftest import TINY
 
 pytestmark = pytest.mark.slow
@@ -110,9 +110,11 @@ def test_a_changed_parameter_is_named_with_what_will_be_done(
     assert [said for _, said in stale(study, corpora)] == [reason, reason]
     for arm in study.arms():
         asked_before = study_with().arm(arm.id)
-        key = run_key(study_with(), asked_before, 0, corpora)
+        key = run_key(study_with(), asked_before, 0, corpora, plan_hash(study_with()))
         left_to_the_machine = {"device", "evaluation_batch_size"} & set(sections.get("machine", {}))
-        assert (run_key(study, arm, 0, corpora) == key) == bool(left_to_the_machine)
+        assert (run_key(study, arm, 0, corpora, plan_hash(study)) == key) == bool(
+            left_to_the_machine
+        )
 
 
 @pytest.mark.parametrize(
@@ -132,7 +134,7 @@ def test_what_is_left_to_the_machine_is_stale_only_where_another_value_is_asked(
     keys = set()
     for study in (automatic, study_with(machine={field: used})):
         assert list(stale(study, corpora)) == []
-        keys.add(run_key(study, study.arm("none"), 0, corpora))
+        keys.add(run_key(study, study.arm("none"), 0, corpora, plan_hash(study)))
     assert len(keys) == 1  # so that nothing is made anew without a reason that is said
     reasons = [said for _, said in stale(study_with(machine={field: other}), corpora)]
     assert reasons == [f"machine.{field} is {other!r} and was {used!r}: {done}"] * 2
@@ -154,12 +156,12 @@ def test_changed_code_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     study = study_with()
-    key = run_key(study, study.arm("none"), 0, corpora)
+    key = run_key(study, study.arm("none"), 0, corpora, plan_hash(study))
     monkeypatch.setattr(staleness, function, lambda: "f" * 64)
     for _, reason in stale(study, corpora):
         assert reason.startswith(f"{name} is ffffffffffff and was ")
         assert reason.endswith(f": {done}")
-    assert run_key(study, study.arm("none"), 0, corpora) != key
+    assert run_key(study, study.arm("none"), 0, corpora, plan_hash(study)) != key
 
 
 def test_another_text_is_named(runs: Path, corpora: dict[str, str]) -> None:
@@ -266,5 +268,7 @@ def test_what_is_not_there_is_not_stale(runs: Path, corpora: dict[str, str]) -> 
 
 def test_a_further_seed_changes_no_key(corpora: dict[str, str]) -> None:
     one, more = study_with(), study_with().model_copy(update={"seeds": [0, 1]})
-    keys = [run_key(study, study.arm("none"), 0, corpora) for study in (one, more)]
+    keys = [
+        run_key(study, study.arm("none"), 0, corpora, plan_hash(study)) for study in (one, more)
+    ]
     assert keys[0] == keys[1]
