@@ -101,7 +101,7 @@ def test_a_drained_node_is_said_at_once_and_ends_a_sweep_that_waits_for_it(
     cluster: Cluster, tree: Tree
 ) -> None:
     tree.write_study("small")
-    blocker = cluster.ask("sbatch", "--parsable", "--cpus-per-task=2", "--wrap=sleep 900")
+    blocker = cluster.ask("sbatch", "--parsable", "-c2", "-o/dev/null", "--wrap=sleep 900")
     sweep = tree.start("params/small.yaml", *ON_SLURM)
     wait(lambda: len(jobs(cluster, tree, "pending")) == 2)
     cluster.update_node("drain")
