@@ -60,7 +60,7 @@ def _path() -> str:
 class Cluster:
     """A running Slurm; `environment` makes its commands find it."""
 
-    def __init__(self, folder: Path, cpus: int = 2, age: int = 300) -> None:
+    def __init__(self, folder: Path, cpus: int = 2, age: int = 3600) -> None:
         self.folder = folder
         path = f"{folder / 'bin'}:{_path()}"
         self.environment = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": path}
