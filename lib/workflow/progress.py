@@ -45,7 +45,7 @@ class Recorder(logging.Handler):
                 self._running(event["job_id"], [])
             case "job_error":
                 self._running(event["jobid"], [])
-                self._failed(*event["log"], of_job=event["rule_msg"] or "")
+                self._failed(*event["log"], of_job=event.get("rule_msg") or "")
             case _:
                 return
         self._write()

@@ -74,4 +74,4 @@ def test_jobs_are_listed_from_their_beginning_to_their_end(tmp_path: Path) -> No
         progress = json.loads((tmp_path / "progress.json").read_text())
         seen.append(list(progress["running"].values()))
     assert seen == [["a.ipynb"], ["a.ipynb"], ["a.ipynb", "b.ipynb"], ["b.ipynb"], []]
-    assert progress["failed"] == ["b.ipynb"]
+    assert progress["failed"] == {"b.ipynb": ""}
