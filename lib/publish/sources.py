@@ -11,7 +11,6 @@
     {{ plan_of("final").alpha }}, {{ constants.GRAM }}       a study's plan; `lib.study.constants`
     {% for plan in plans() %} {{ plan.hash }}  every plan, as `lib.publish.plans` accounts for it
     {% for name in recorded %} {{ recorded[name].runs | words }}      every study with results
-    {{ course("final", "scale", "ece") | in_course("none") }} its difference at each evaluation
     {{ preliminary.source }}                                 preliminary.yaml beside the paper
     {{ root_hash() }}                                        of records, results and plans
     {{ verbatim("params/final.yaml") }}                      a file of the repository, as code
@@ -29,23 +28,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateSyntaxError
 from jinja2.exceptions import UndefinedError
 from jinja2.utils import missing
 from markupsafe import Markup
 
-from lib.analysis.course import course_table
 from lib.publish import wording
-from lib.publish.archive import record_folder, root_hash
+from lib.publish.archive import root_hash
 from lib.publish.plans import plan_accounts
 from lib.study import constants
 from lib.study.config import arm_id, load_study
 from lib.study.errors import read_yaml, unknown
 from lib.study.paths import PLANS, ROOT, TEMPLATES
-from lib.study.plan import ALPHA
-from lib.study.raw import raw_file
-from lib.study.record import records
 from lib.study.standing import load_plan
 
 Row = dict[str, Any]
@@ -81,7 +75,6 @@ class Sources:
             "root_hash": partial(root_hash, paper),
             "has": self._has,
             "recorded": recorded,
-            "course": self._course,
             "params": load_study,
             "plan_of": lambda study: load_plan(load_study(study)),
             "constants": constants,
@@ -125,18 +118,6 @@ class Sources:
             load_study(study)
         self.left_out[study] = None
         return False
-
-    def _course(self, study: str, arm: str, measure: str) -> Rows:
-        """Course of an arm's difference from its baseline, from the curves in the record."""
-        runs = where(self._recorded[study]["runs"], arm=arm)
-        baseline = runs[0]["baseline"]
-        curves = [
-            pd.read_parquet(raw_file(record_folder(study) / name / f"seed-{run['seed']}", "curve"))
-            .assign(arm=name, seed=run["seed"])
-            for run in runs
-            for name in (arm, baseline)
-        ]  # fmt: skip
-        return records(course_table({arm: baseline}, pd.concat(curves), measure, ALPHA))
 
 
 def where(rows: Rows, **fields: Any) -> Rows:
