@@ -61,7 +61,7 @@ def write(name: str, paper: Path, effect: Effect, rise: Effect) -> None:
     results = results_of(design, loss, **accuracies)
     runs = tidy(results)
     trace = trace_of(runs, lambda arm, seed: rise(own[arm], seed))
-    claim = Standing(name, plan.hash, ["made up"])
+    claim = Standing(name, plan.hash, [] if name in plan.confirmatory else ["made up"])
     found = analyse(design, plan, claim, runs, trace, curve_of(runs), pd.DataFrame())
     content = study_results(design, results)
     write_json(paper / "results" / f"{name}.json", json.loads(json.dumps(content)))

@@ -1,6 +1,7 @@
 """The paper: it says what the results say, or it is not built."""
 
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -192,3 +193,27 @@ def test_the_latex_compiles_without_a_warning_that_matters(built):
         assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
     log = (built / "latex.log").read_text("latin-1")
     assert not re.search("undefined|multiply defined|Missing character|Overfull", log)
+
+
+COLUMN, PAGE = 235.0, 488.0
+"""Widths of the printed text, in points."""
+
+
+def test_figures_stand_as_large_as_drawn_with_text_of_seven_points():
+    figures = re.findall(r"^::: \{(.*?\.figure.*?) file=([^\s}]+)", SOURCE, re.MULTILINE)
+    recorded = [(place, PAPER / "figures" / name) for place, name in figures]
+    assert len(recorded) > 5
+    for place, path in recorded:
+        if not path.is_file():  # of a study that is not recorded yet
+            continue
+        page = pypdf.PdfReader(path).pages[0]
+        assert float(page.mediabox.width) <= (PAGE if ".wide" in place else COLUMN), path.name
+        small = []
+
+        def look(text, _, matrix, __, size, small=small):
+            size *= math.hypot(matrix[2], matrix[3])  # of rotated text too
+            if text.strip() and size < 6.99 and not re.fullmatch(r"[−\d\s]+", text):
+                small.append((text, size))  # exponents alone may be smaller
+
+        page.extract_text(visitor_text=look)
+        assert not small, (path.name, small)
