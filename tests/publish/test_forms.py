@@ -174,7 +174,7 @@ def test_the_takeaway_is_that_of_the_rule(texts: Texts) -> None:
     said = {}
     for rule in ("R0", "R1", "R2", "R3", "R4", "R5", "R6", "R7", "R8"):
         texts.change("higher", rule)
-        found = re.search(r"\*Takeaway:\*.*?under this recipe (.*?)\. :::", texts.written())
+        found = re.search(r"\*Takeaway:\*.*?under this recipe: (.*?)\. :::", texts.written())
         assert found
         said[rule] = found[1]
     assert len(set(said.values())) == len(said)
