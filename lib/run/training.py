@@ -41,8 +41,7 @@ from lib.study.provenance import Provenance
 from lib.study.record import write_json
 
 Report = Callable[[dict[Any, Any], str], None]
-"""Called after every step with its row of the trace and, at an evaluation, a line of text (else
-"")."""
+"""Called after every step with its row of the trace and, at an evaluation, a line of text."""
 
 
 def learning_rate(config: TrainingConfig, step: int) -> float:

@@ -513,10 +513,10 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
         )
         for name, edit in {
             "contrasts": scaled("contrasts", "0", "mean_delta"),
-            "decisions": put("adopt the arm", "decisions", "0", "decision"),
+            "decisions": put([{"arm": "layernorm", "rule": "R3"}], "decisions"),
             "standing": put("CONFIRMATORY", "standing"),
             "deviations": put([], "deviations"),
-            "answers": put("supported", "answers", "H1b", "answer"),
+            "answers": put({"answer": "supported", "reason": ""}, "answers", "H1b"),
             "evidence": scaled("evidence", "0", "throughput_change", by=2),
             "stability": put(3.0, "stability", "0", "severity"),
             "efficiency": scaled("efficiency", "0", "token_ratio"),
@@ -536,7 +536,7 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
     ),
     "a printed verdict": (
         lambda f: f.in_notebook(
-            f.record / "03_analysis.ipynb", printed("text/markdown", "**H0 ", "**H0 indeed ")
+            f.record / "03_analysis.ipynb", printed("text/markdown", "so no rule decides", "and R3 adopts")
         ),
         "code cell .* of 03_analysis.ipynb shows",
     ),

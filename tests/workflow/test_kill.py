@@ -1,5 +1,6 @@
 """Killed anywhere, at any moment, a plain rerun ends at the weights of an undisturbed run."""
 
+import contextlib
 import json
 import os
 import random
@@ -51,6 +52,84 @@ def everything(processes: list[psutil.Process]) -> list[psutil.Process]:
     return processes
 
 
+def sweep_alone(processes: list[psutil.Process]) -> list[psutil.Process]:
+    return [p for p in processes if "lib.workflow.sweep" in command(p)]
+
+
+def snakemake_alone(processes: list[psutil.Process]) -> list[psutil.Process]:
+    return [p for p in processes if "snakemake" in command(p)]
+
+
+def jobs(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """What executes the notebook, and its kernel."""
+    return papermill(processes) + kernel(processes)
+
+
+Victims = Callable[[list[psutil.Process]], list[psutil.Process]]
+KINDS: dict[str, tuple[Victims, signal.Signals]] = {
+    f"{victims.__name__} by {number.name}": (victims, number)
+    for victims, number in [
+        (kernel, signal.SIGKILL),
+        (kernel, signal.SIGTERM),
+        (kernel, signal.SIGSEGV),
+        (papermill, signal.SIGKILL),
+        (papermill, signal.SIGTERM),
+        (jobs, signal.SIGKILL),
+        (snakemake_alone, signal.SIGKILL),
+        (sweep_alone, signal.SIGKILL),
+        (sweep_alone, signal.SIGTERM),
+        (sweep_alone, signal.SIGINT),
+        (snakemake, signal.SIGKILL),
+        (everything, signal.SIGKILL),
+        (everything, signal.SIGINT),
+    ]
+}
+KILLS = 5
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_again_and_again_a_run_ends_at_the_same_weights(
+    kind: str, undisturbed: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    victims, number = KINDS[kind]
+    moments = random.Random(kind)
+    tree = Tree(tmp_path / "embedding-norm")
+    tree.write_study("long", **LONG)
+    folder = tree.run_folder("long", "baseline")
+    kills = 0
+    while kills < KILLS and not (folder / "result.json").exists():
+        sweep = tree.start("params/long.yaml")
+        wanted = moments.uniform(0, 3)  # seconds after the first victim is there: any must do
+        seen = None
+        while sweep.poll() is None:
+            running = [psutil.Process(sweep.pid), *psutil.Process(sweep.pid).children(True)]
+            chosen = victims(running)
+            seen = seen or (time.monotonic() if chosen and kernel(running) else None)
+            if seen and chosen and time.monotonic() > seen + wanted:
+                for process in chosen:
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        process.send_signal(number)
+                kills += 1
+                break
+            time.sleep(0.02)
+        text, _ = sweep.communicate(timeout=120)
+        assert "Traceback" not in text, text
+    record_property("kills", kills)
+    assert kills
+
+    text = ""
+    for _ in range(30):  # while what a killed sweep left goes on, the next one is refused
+        status, text = tree.run_all("params/long.yaml")
+        if status == 0:
+            break
+        assert "Traceback" not in text, text
+        time.sleep(1)
+    assert status == 0, text
+    assert json.loads((folder / "result.json").read_text())["final_weights"] == undisturbed
+    assert (tree.root / "papers/embedding-norm/record/long").exists()
+
+
 @pytest.mark.parametrize(
     "victims",
     [
@@ -61,7 +140,7 @@ def everything(processes: list[psutil.Process]) -> list[psutil.Process]:
     ],
 )
 def test_a_rerun_after_kill_9_ends_at_the_same_weights(
-    victims: Callable[[list[psutil.Process]], list[psutil.Process]],
+    victims: Victims,
     undisturbed: str,
     tmp_path: Path,
 ) -> None:
