@@ -536,7 +536,7 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
     ),
     "a printed verdict": (
         lambda f: f.in_notebook(
-            f.record / "03_analysis.ipynb", printed("text/markdown", "so no rule decides", "and R3 adopts")
+            f.record / "03_analysis.ipynb", printed("text/markdown", "no rule decides", "R3 adopts")
         ),
         "code cell .* of 03_analysis.ipynb shows",
     ),
