@@ -68,8 +68,8 @@ def test_a_killed_process_ends_the_others_and_a_rerun_ends_at_the_undisturbed_we
 ) -> None:
     killed: list[tuple[float, list[psutil.Process]]] = []
 
-    def kill_the_second(step: int, _: str) -> None:
-        if step == KILLED_AFTER and not killed:
+    def kill_the_second(row: dict[str, float], _: str) -> None:
+        if row["step"] == KILLED_AFTER and not killed:
             workers = [p for p in psutil.Process().children(recursive=True) if rank_of(p)]
             killed.append((time.monotonic(), workers))
             next(p for p in workers if rank_of(p) == "1").kill()

@@ -99,8 +99,8 @@ def test_of_characters_they_are_the_loss_in_bits(corpus: Corpus, tmp_path: Path)
 def test_a_killed_run_continues_to_the_same_weights(
     run: tuple[Trained, Measurement, Path], pairs: Corpus, tmp_path: Path
 ) -> None:
-    def stop(step: int, line: str) -> None:
-        if step == 7:
+    def stop(row: dict[str, float], line: str) -> None:
+        if row["step"] == 7:
             raise KeyboardInterrupt
 
     config = RunConfig.model_validate(CONFIG)

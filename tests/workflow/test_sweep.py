@@ -76,7 +76,7 @@ def test_a_sweep_builds_the_site(smoke_tree: tuple[Tree, str]) -> None:
     assert (tree.root / "papers/embedding-norm/site/smoke/none/seed-0.html").is_file()
     status, text = tree.run_all("record")
     assert status == 0
-    assert "(0 notebooks rendered anew)" in text
+    assert "(0 pages rendered anew)" in text
 
 
 def test_arms_of_a_seed_are_paired_in_the_record(smoke_tree: tuple[Tree, str]) -> None:
