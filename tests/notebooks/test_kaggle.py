@@ -178,6 +178,7 @@ def steps(text: str) -> int:
     return int(total)
 
 
+@pytest.mark.long
 def test_a_study_runs_to_table_verdict_figures_and_zip(session: tuple[Session, str]) -> None:
     started, text = session
     assert "nothing to take up" in text

@@ -136,7 +136,7 @@ def test_killed_again_and_again_a_run_ends_at_the_same_weights(
         kernel,
         pytest.param(papermill, marks=pytest.mark.long),
         pytest.param(snakemake, marks=pytest.mark.long),
-        everything,
+        pytest.param(everything, marks=pytest.mark.long),
     ],
 )
 def test_a_rerun_after_kill_9_ends_at_the_same_weights(

@@ -299,6 +299,7 @@ def test_a_sweep_ends_with_its_time_and_a_rerun_continues(tree: Tree) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_study_can_have_a_paper_of_its_own(tree: Tree) -> None:
     own, house = tree.root / "papers/own", tree.root / "papers/embedding-norm"
     factors = {"training.weight_decay": [0.1, 0.0]}
