@@ -50,13 +50,14 @@ class ArchiveError(ValueError):
 def paper_of(study: str) -> Path:
     """The folder of a study's paper: the one that its parameter file names."""
     file = PARAMS / f"{study}.yaml"
-    return PAPERS / (_paper(file, file.stat().st_mtime_ns) if file.is_file() else PAPER.name)
+    named = _paper(file, file.stat().st_mtime_ns) if file.is_file() else None
+    return PAPERS / (named or PAPER.name)
 
 
 @lru_cache(maxsize=256)
-def _paper(file: Path, _: int) -> str:
-    """What a parameter file, as it was last written, names."""
-    return str(read_yaml(file).get("paper", PAPER.name))
+def _paper(file: Path, _: int) -> str | None:
+    """What a parameter file, as it was last written, names, if anything."""
+    return read_yaml(file).get("paper")
 
 
 def papers() -> list[Path]:

@@ -285,9 +285,9 @@ def test_provenance_stands_before_the_first_step_and_is_never_changed(
 ) -> None:
     written = []
 
-    def look(step: int, _: str) -> None:
+    def look(row: dict[str, float], _: str) -> None:
         written.append((tmp_path / "provenance.json").read_text())
-        if step == 7:
+        if row["step"] == 7:
             raise KilledError
 
     with pytest.raises(KilledError):
