@@ -11,6 +11,7 @@ import pandas as pd
 from pydantic import ValidationError
 
 from lib.study.config import Study, arm_id
+from lib.study.errors import UserError
 from lib.study.fields import ModelConfig
 from lib.study.measures import MEASURES
 from lib.study.paths import run_folder, shown
@@ -19,7 +20,7 @@ from lib.study.record import RunResult
 from lib.study.standing import load_plan, require_stamps
 
 
-class ResultError(ValueError):
+class ResultError(UserError):
     """Runs that cannot be analysed together; the message names the offender and the remedy."""
 
 

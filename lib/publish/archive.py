@@ -20,7 +20,7 @@ from filelock import FileLock
 
 from lib.analysis.runs import collect
 from lib.study.config import Study, load_study
-from lib.study.errors import ConfigError, read_yaml, unknown
+from lib.study.errors import ConfigError, UserError, exit_status, read_yaml, unknown
 from lib.study.fields import digest
 from lib.study.paths import (
     PAPER,
@@ -41,10 +41,6 @@ SHARED = ("01_data", "03_analysis", "04_figures")
 """Notebooks that are executed once per study."""
 SCRATCH = "smoke"
 """A study that only shows that all works: git ignores its record, the index leaves it out."""
-
-
-class ArchiveError(ValueError):
-    """A study that cannot be archived."""
 
 
 def paper_of(study: str) -> Path:
@@ -103,7 +99,7 @@ def index_file(paper: Path) -> Path:
 def archive(study: Study) -> Path:
     """Copy a finished study from `runs/` into the record, replacing its former record at once.
 
-    Raises ResultError for missing or mixed runs and ArchiveError for a notebook that did not
+    Raises ResultError for missing or mixed runs and UserError for a notebook that did not
     complete, naming it.
     """
     runs, source = collect(study), study_folder(study.name)
@@ -113,7 +109,7 @@ def archive(study: Study) -> Path:
         status = status_of(notebook)
         if status["status"] != "completed":
             name = notebook.relative_to(source).as_posix()
-            raise ArchiveError(f"{name} is {status['status']}: {status.get('reason')}")
+            raise UserError(f"{name} is {status['status']}: {status.get('reason')}")
 
     final = record_folder(study.name)
     partial, former = final.with_name(f".{study.name}.new"), final.with_name(f".{study.name}.old")
@@ -237,17 +233,13 @@ def shown_result(notebook: Path) -> dict[str, Any] | None:
     return None
 
 
-def main(arguments: list[str] | None = None) -> int:
+@exit_status
+def main(arguments: list[str] | None = None) -> None:
     """Command line: archive studies."""
     parser = argparse.ArgumentParser(prog="python -m lib.publish.archive", description=main.__doc__)
     parser.add_argument("studies", nargs="+", help="names of studies")
-    try:
-        for name in parser.parse_args(arguments).studies:
-            archive(load_study(name))
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    for name in parser.parse_args(arguments).studies:
+        archive(load_study(name))
 
 
 if __name__ == "__main__":

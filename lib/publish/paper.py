@@ -19,7 +19,7 @@ import typst
 from lib.publish.archive import papers_named, root_hash
 from lib.publish.plans import write_accounts
 from lib.publish.sources import Sources, TextError
-from lib.study.errors import ConfigError, unknown
+from lib.study.errors import exit_status, unknown
 from lib.study.paths import ROOT, TEMPLATES, shown
 
 _CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
@@ -138,27 +138,23 @@ def begin(paper: Path) -> None:
     (paper / "references.bib").touch()
 
 
-def main(names: list[str]) -> int:
+@exit_status
+def main(names: list[str]) -> None:
     """Command line: build the papers named, or all that have a manuscript; begin one where a paper
     that is named has none. Write the answers, and say what was left out."""
-    try:
-        for paper in papers_named(names):
-            written = (paper / "paper.md").is_file()
-            if not written and not names:
-                continue
-            if not written:
-                begin(paper)
-                print(f"First manuscript    {shown(paper / 'paper.md')}: yours to rewrite")
-            sources = build(paper)
-            if answers_readme(paper):
-                write_answers(sources)
-            if sources.left_out:
-                print(f"Left out            what needs {', '.join(sources.left_out)}: no results")
-            print(f"Paper               {shown(paper / 'paper.pdf')}, {shown(paper / 'paper.tex')}")
-    except (TextError, ConfigError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    for paper in papers_named(names):
+        written = (paper / "paper.md").is_file()
+        if not written and not names:
+            continue
+        if not written:
+            begin(paper)
+            print(f"First manuscript    {shown(paper / 'paper.md')}: yours to rewrite")
+        sources = build(paper)
+        if answers_readme(paper):
+            write_answers(sources)
+        if sources.left_out:
+            print(f"Left out            what needs {', '.join(sources.left_out)}: no results")
+        print(f"Paper               {shown(paper / 'paper.pdf')}, {shown(paper / 'paper.tex')}")
 
 
 if __name__ == "__main__":

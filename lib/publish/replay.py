@@ -19,6 +19,7 @@ from typing import Any
 import nbformat
 
 from lib.publish.archive import record_folder, results_file, verdict_file
+from lib.study.errors import UserError
 from lib.study.paths import ROOT, corpus_places
 from lib.study.raw import RAW, raw_file
 from lib.study.record import status_of, write_json
@@ -28,7 +29,7 @@ _BESIDE = "papers/*/*.yaml"
 """Reported numbers, which an analysis may set beside its own."""
 
 
-class ReplayError(ValueError):
+class ReplayError(UserError):
     """What could not be executed again."""
 
 

@@ -17,7 +17,7 @@ from lib.publish import overlay, pages, wording
 from lib.publish.archive import papers_named, read_index, root_hash
 from lib.publish.catalogue import SHARED, catalogue, neighbours
 from lib.publish.plans import plan_accounts
-from lib.study.errors import ConfigError
+from lib.study.errors import exit_status
 from lib.study.measures import MAIN, MEASURES, measures_in
 from lib.study.paths import PAPER, TEMPLATES, shown
 from lib.study.provenance import history, trained_with
@@ -102,18 +102,14 @@ def build_site(folder: Path | None = None, paper: Path | None = None) -> list[st
     return rendered
 
 
-def main(names: list[str]) -> int:
+@exit_status
+def main(names: list[str]) -> None:
     """Command line: build the lab records of some papers (none named: of all) and say where they
     are."""
-    try:
-        for paper in papers_named(names):
-            rendered, site = build_site(paper=paper), shown(paper / "site")
-            print(f"Lab record          {site}/index.html ({len(rendered)} pages rendered anew)")
-            print(f"To look at it       python -m http.server --directory {site}")
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    for paper in papers_named(names):
+        rendered, site = build_site(paper=paper), shown(paper / "site")
+        print(f"Lab record          {site}/index.html ({len(rendered)} pages rendered anew)")
+        print(f"To look at it       python -m http.server --directory {site}")
 
 
 if __name__ == "__main__":

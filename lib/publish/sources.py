@@ -38,7 +38,7 @@ from lib.publish.archive import root_hash
 from lib.publish.plans import plan_accounts
 from lib.study import constants
 from lib.study.config import arm_id, load_study
-from lib.study.errors import read_yaml, unknown
+from lib.study.errors import UserError, read_yaml, unknown
 from lib.study.paths import PLANS, ROOT, TEMPLATES
 from lib.study.standing import load_plan
 
@@ -46,7 +46,7 @@ Row = dict[str, Any]
 Rows = list[Row]
 
 
-class TextError(ValueError):
+class TextError(UserError):
     """A text that cannot be built; the message names file, line and fault."""
 
 

@@ -31,9 +31,9 @@ from lib.publish.beginnings import wrong_beginnings
 from lib.publish.paper import answers_readme, convert, filled_in, with_answers
 from lib.publish.plans import FILE, has_history, plan_accounts
 from lib.publish.recomputed import place, wrong_measures
-from lib.publish.sources import Sources, TextError
+from lib.publish.sources import Sources
 from lib.study.config import Study, load_study
-from lib.study.errors import ConfigError, read_yaml
+from lib.study.errors import ConfigError, UserError, exit_status, read_yaml
 from lib.study.fields import digest
 from lib.study.paths import PAPERS, PLANS, ROOT, shown
 from lib.study.plan import Plan
@@ -219,7 +219,7 @@ def unfounded_texts(paper: Path) -> Iterator[str]:
         readme = _text(ROOT / "README.md")
         if answers_readme(paper) and with_answers(sources, readme) != readme:
             yield "README.md does not say what the results do; run ./run_all.sh paper"
-    except (TextError, ConfigError, FileNotFoundError) as error:
+    except (UserError, FileNotFoundError) as error:
         yield f"the paper cannot be built: {error}"
 
 
@@ -227,6 +227,7 @@ def _text(path: Path) -> str:
     return path.read_text("utf-8") if path.is_file() else ""
 
 
+@exit_status
 def main(arguments: list[str] | None = None) -> int:
     """Verify the record of some or (none named) all studies, and what was made of them."""
     parser = argparse.ArgumentParser(prog="./run_all.sh verify", description=main.__doc__)

@@ -11,13 +11,14 @@ from lib.run import checkpoints
 from lib.run.model import GPT
 from lib.run.trained import weights_digest
 from lib.study.config import load_study
+from lib.study.errors import UserError
 from lib.study.fields import ModelConfig, RunConfig
 from lib.study.paths import run_folder, shown
 from lib.study.provenance import Provenance
 from lib.study.record import RunResult
 
 
-class UnfinishedError(ValueError):
+class UnfinishedError(UserError):
     """A run without a result or without its final weights; the message says what to do."""
 
 

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from lib.run.model import GPT
+from lib.study.errors import UserError
 from lib.study.fields import ModelConfig
 
 
-class InexpressibleError(ValueError):
+class InexpressibleError(UserError):
     """A model that GPT-2 cannot express; the message says why."""
 
 

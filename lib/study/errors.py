@@ -1,20 +1,49 @@
-"""Reading parameters strictly: YAML without surprises, and errors that say how to mend them."""
+"""Errors that say how to mend them, how a command says them, and YAML read without surprises."""
 
 import errno
+import functools
 import reprlib
+import sys
+from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, ClassVar, ParamSpec, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 MOST_ERRORS = 5
 _LEVELS = ("str", "bool", "int", "float")
+_Arguments = ParamSpec("_Arguments")
 
 
-class ConfigError(ValueError):
+class UserError(ValueError):
+    """What its user can mend; the message says what is wrong and the remedy."""
+
+    status: ClassVar[int] = 1
+    """With which a command ends."""
+
+
+class ConfigError(UserError):
     """Parameters that cannot be run; the message names the field and the remedy."""
+
+
+def exit_status(command: Callable[_Arguments, int | None]) -> Callable[_Arguments, int]:
+    """Have a command return its exit status, and say in one line on stderr what stopped it: a
+    UserError, or what the machine refused. Anything else is a bug and keeps its traceback."""
+
+    @functools.wraps(command)
+    def run(*words: _Arguments.args, **options: _Arguments.kwargs) -> int:
+        try:
+            return command(*words, **options) or 0
+        except UserError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return error.status
+        except OSError as error:
+            print(f"error: {explain_os(error)}", file=sys.stderr)
+            return 1
+
+    return run
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import tempfile
 import zipfile
 from pathlib import Path, PurePosixPath
 
+from lib.study.errors import UserError
 from lib.study.paths import kaggle_folder, study_folder
 from lib.study.record import sha256
 
@@ -23,7 +24,7 @@ _NEVER = ("archive.json", "*.lock")
 """What tells of another folder, not of the study."""
 
 
-class ZipError(ValueError):
+class ZipError(UserError):
     """A zip that is not unpacked; the message says why."""
 
 

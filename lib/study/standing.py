@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from lib.study.config import Study, load_study
 from lib.study.digests import measuring_digest, training_digest
-from lib.study.errors import ConfigError, unknown
+from lib.study.errors import ConfigError, UserError, unknown
 from lib.study.fields import digest
 from lib.study.history import plan_precedes
 from lib.study.measures import MEASURES
@@ -16,7 +16,7 @@ from lib.study.plan import Frozen, Plan, read_plan
 from lib.study.variants import VARIANTS
 
 
-class PreregistrationError(ValueError):
+class PreregistrationError(UserError):
     """Runs that were not made under the plan they are to be analysed by."""
 
 

@@ -13,43 +13,40 @@ from typing import Any
 import nbformat
 
 from lib.publish.archive import shown_result
+from lib.study.errors import UserError
 from lib.study.paths import NOTEBOOKS
 from lib.study.provenance import trained_with
 from lib.study.record import attested
 from lib.workflow.slim import COMPACT, slim
 
 
-class ByHandError(ValueError):
-    """A notebook that is no evidence of a run; the message says why."""
-
-
 def file(candidates: list[Path], result: dict[str, Any], target: Path) -> None:
     """Find the notebook that shows a result (as JSON) among some, check it, and write it to
     `target` with the stamps that a sweep would have given it.
 
-    Raises ByHandError where there is none, or where it ran other code, or not from top to bottom.
+    Raises UserError where there is none, or where it ran other code, or not from top to bottom.
     """
     found = [path for path in candidates if shown_result(path) == attested(result)]
     if not found:
-        raise ByHandError("no notebook shows its result")
+        raise UserError("no notebook shows its result")
     ran = [c for c in nbformat.read(found[0], as_version=4).cells if c.cell_type == "code"]
     ran = [cell for cell in ran if cell.source.strip()]
     if [cell.execution_count for cell in ran] != list(range(1, len(ran) + 1)):
-        raise ByHandError("its notebook was not run from top to bottom; restart and run all")
+        raise UserError("its notebook was not run from top to bottom; restart and run all")
     if any(output.output_type == "error" for cell in ran for output in cell.outputs):
-        raise ByHandError("a cell of its notebook raised an error")
+        raise UserError("a cell of its notebook raised an error")
 
     notebook = nbformat.read(NOTEBOOKS / f"{target.stem}.ipynb", as_version=4)
     source = [cell for cell in notebook.cells if cell.cell_type == "code"]
     given = {name: result[name] for name in ("study", "arm", "seed")}
     if len(ran) != len(source):
-        raise ByHandError("its notebook has other cells than the repository's")
+        raise UserError("its notebook has other cells than the repository's")
     for number, (cell, own) in enumerate(zip(ran, source, strict=True), start=1):
         if "parameters" in own.metadata.get("tags", []):
             if _values(cell.source) != given:
-                raise ByHandError("the parameters cell of its notebook names another run")
+                raise UserError("the parameters cell of its notebook names another run")
         elif cell.source.strip() != own.source.strip():
-            raise ByHandError(f"code cell {number} of its notebook is not the repository's")
+            raise UserError(f"code cell {number} of its notebook is not the repository's")
         own.outputs, own.execution_count = cell.outputs, cell.execution_count
     _inject(notebook, given)
     _stamp(notebook, given, result)

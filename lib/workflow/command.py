@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lib.study.errors import unknown
+from lib.study.errors import UserError, unknown
 from lib.study.paths import PARAMS
 from lib.workflow.slurm import Cluster
 
@@ -32,8 +32,10 @@ _TELLING = {
 """Options with which Snakemake tells or tidies something instead of running."""
 
 
-class UsageError(ValueError):
+class UsageError(UserError):
     """A command line that cannot be followed; the message names the word and the remedy."""
+
+    status = 2  # as that of argparse
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
-from lib.data.corpus import CorpusError, load_corpus
+from lib.data.corpus import load_corpus
 from lib.run.cost import GPUS, disk, flops_per_token, memory
 from lib.run.machine import (
     Machine,
@@ -26,7 +26,7 @@ from lib.run.machine import (
 from lib.run.model import GPT, count_parameters, weight_decay_groups
 from lib.run.origin import describe
 from lib.study.config import Study, load_study
-from lib.study.errors import ConfigError
+from lib.study.errors import exit_status
 from lib.study.fields import ModelConfig, RunConfig
 
 UTILISATION = 0.35
@@ -186,19 +186,15 @@ def _bytes(number: float) -> str:
     return f"{number / 1e9:,.2f} GB" if number >= 1e9 else f"{number / 1e6:,.1f} MB"
 
 
-def main(words: list[str]) -> int:
+@exit_status
+def main(words: list[str]) -> None:
     """Print what a study will cost."""
     parser = argparse.ArgumentParser(prog="./run_all.sh estimate", description=__doc__)
     parser.add_argument("study", help="name or path of a parameter file")
     parser.add_argument("--vocabulary", type=int, help="symbols, where the corpus is not here")
     parser.add_argument("--price", type=float, help="of an hour of one GPU")
     options = parser.parse_args(words)
-    try:
-        print(table(load_study(options.study), options.vocabulary, options.price))
-    except (ConfigError, CorpusError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    print(table(load_study(options.study), options.vocabulary, options.price))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from traitlets.config import Config
 
 from lib.run import lifeline
 from lib.study.config import Study, load_study
-from lib.study.errors import ConfigError, explain_os, unknown
+from lib.study.errors import ConfigError, UserError, exit_status, unknown
 from lib.study.live import live_file
 from lib.study.paths import NOTEBOOKS, ROOT, executed_notebook, result_file, shown
 from lib.study.provenance import git_state
@@ -31,7 +31,7 @@ from lib.workflow.sockets import socket_folder
 START_ATTEMPTS = 3
 
 
-class ExecutionError(RuntimeError):
+class ExecutionError(UserError):
     """A notebook that did not complete; the message says why and where it is kept."""
 
 
@@ -166,7 +166,8 @@ def _stamp(output: Path, reason: str | None, seconds: float, plan: str | None) -
     partial.replace(output)
 
 
-def main(arguments: list[str] | None = None) -> int:
+@exit_status
+def main(arguments: list[str] | None = None) -> None:
     """Command line: `python -m lib.workflow.execution 02_train --study final --arm none`."""
     parser = argparse.ArgumentParser(
         prog="python -m lib.workflow.execution", description=main.__doc__
@@ -177,16 +178,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="02_train only")
     options = parser.parse_args(arguments)
     lifeline.hold_on()
-    try:
-        result = execute(options.notebook, load_study(options.study), options.arm, options.seed)
-    except (ConfigError, ExecutionError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"error: {explain_os(error)}", file=sys.stderr)
-        return 1
+    result = execute(options.notebook, load_study(options.study), options.arm, options.seed)
     print(shown(result))
-    return 0
 
 
 if __name__ == "__main__":

@@ -12,11 +12,10 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
-from lib.data.corpus import CorpusError
 from lib.data.tokenizer_json import end_name, tokenizer_json
 from lib.run.finished import Finished, UnfinishedError, read_finished
-from lib.run.gpt2 import InexpressibleError, gpt2_config, gpt2_weights
-from lib.study.errors import ConfigError, explain_os
+from lib.run.gpt2 import gpt2_config, gpt2_weights
+from lib.study.errors import ConfigError, exit_status
 from lib.study.measures import MEASURES, measures_in
 from lib.study.provenance import history
 from lib.study.record import write_json
@@ -101,27 +100,20 @@ tokenizer = AutoTokenizer.from_pretrained("this/folder")
 """
 
 
-def main(words: list[str]) -> int:
+@exit_status
+def main(words: list[str]) -> None:
     """Export one run."""
     parser = argparse.ArgumentParser(prog="./run_all.sh export", description=__doc__)
     parser.add_argument("run", help="STUDY/ARM/SEED")
     parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="a new folder")
     options = parser.parse_args(words)
     study, arm, seed = [*options.run.split("/"), "", ""][:3]
-    try:
-        if not seed.isdecimal() or options.run.count("/") != 2:
-            raise ConfigError(f"run: '{options.run}' is none; give STUDY/ARM/SEED, as final/none/0")
-        if options.to.exists():
-            raise ConfigError(f"--to: {options.to} exists, and nothing is replaced; name another")
-        export(read_finished(study, arm, int(seed)), options.to)
-    except (ConfigError, CorpusError, UnfinishedError, InexpressibleError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"error: {explain_os(error)}", file=sys.stderr)
-        return 1
+    if not seed.isdecimal() or options.run.count("/") != 2:
+        raise ConfigError(f"run: '{options.run}' is none; give STUDY/ARM/SEED, as final/none/0")
+    if options.to.exists():
+        raise ConfigError(f"--to: {options.to} exists, and nothing is replaced; name another")
+    export(read_finished(study, arm, int(seed)), options.to)
     print(f"{options.run} lies in {options.to}, for AutoModelForCausalLM.from_pretrained")
-    return 0
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 From then on the seeds of these studies follow from the plan's own hash.
 """
 
+import argparse
 import json
 import os
 import re
@@ -15,11 +16,11 @@ from typing import Any
 
 import yaml
 
-from lib.data.corpus import CorpusError, load_corpus
+from lib.data.corpus import load_corpus
 from lib.data.suite_files import suite_hash
 from lib.study.config import Study, load_study
 from lib.study.digests import measuring_digest, training_digest
-from lib.study.errors import ConfigError, read_yaml
+from lib.study.errors import ConfigError, exit_status, read_yaml
 from lib.study.history import plan_history
 from lib.study.paths import PAPERS, PARAMS, PLANS, shown, study_folder
 from lib.study.plan import Frozen, Plan, read_plan
@@ -132,23 +133,18 @@ def _used_seeds() -> list[int]:
     return sorted(used)
 
 
-def main(arguments: list[str]) -> int:
+@exit_status
+def main(words: list[str]) -> None:
     """Freeze the plan named, and say what follows."""
-    if len(arguments) != 1 or arguments[0].startswith("-"):
-        print("error: name one plan: ./run_all.sh freeze PLAN", file=sys.stderr)
-        return 2
-    file = f"{Path(arguments[0]).name.removesuffix('.yaml')}.yaml"
-    try:
-        plan = freeze(file)
-    except (ConfigError, CorpusError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    parser = argparse.ArgumentParser(prog="./run_all.sh freeze", description=__doc__)
+    parser.add_argument("plan", help="name or path of a plan of params/plans/")
+    file = f"{Path(parser.parse_args(words).plan).stem}.yaml"
+    plan = freeze(file)
     print(f"{file} is frozen. Its hash: {plan.hash}")
     for name in plan.confirmatory:
         seeds = ", ".join(map(str, load_study(name).seeds))
         print(f"Seeds of {name}: {seeds}")
     print("Next: commit the plan, and publish its hash where its date can be checked; then run.")
-    return 0
 
 
 if __name__ == "__main__":

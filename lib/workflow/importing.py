@@ -27,31 +27,25 @@ from lib.publish.archive import (
 )
 from lib.publish.verify import verify
 from lib.study.config import Study, load_study
-from lib.study.errors import explain_os
+from lib.study.errors import UserError, exit_status
 from lib.study.inputs import unpack
 from lib.study.paths import output_root, shown, study_folder
 from lib.workflow import by_hand
-from lib.workflow.execution import ExecutionError, execute
+from lib.workflow.execution import execute
 from lib.workflow.staleness import corpora_of, stale
 
 STAGED = "--staged"
 """What tells this module that it runs in the temporary tree."""
 
 
-class NotImportedError(ValueError):
-    """A study that cannot be imported; the message says why."""
-
-
 def take_in(packed: Path) -> str:
-    """Import the study that a zip holds; return its name. Raises ValueError, in a line."""
+    """Import the study that a zip holds; return its name. Raises UserError."""
     with tempfile.TemporaryDirectory(prefix="import-") as folder:
         unpack(packed, Path(folder))
         runs = _runs_in(Path(folder))
         study = load_study(runs.name)
         if study.name != SCRATCH and record_folder(study.name).exists():
-            raise NotImportedError(
-                f"the record already holds '{study.name}', and nothing is replaced"
-            )
+            raise UserError(f"the record already holds '{study.name}', and nothing is replaced")
         for arm in study.arms():
             for seed in study.seeds:
                 _file_by_hand(runs / arm.id / f"seed-{seed}", Path(folder))
@@ -73,9 +67,7 @@ def _runs_in(folder: Path) -> Path:
     found = {path.parents[2] for path in folder.glob("**/runs/*/*/seed-*/result.json")}
     if len(found) != 1:
         names = ", ".join(sorted(path.name for path in found)) or "none"
-        raise NotImportedError(
-            f"it must hold the runs of one study, as runs/STUDY/, and holds {names}"
-        )
+        raise UserError(f"it must hold the runs of one study, as runs/STUDY/, and holds {names}")
     return found.pop()
 
 
@@ -86,22 +78,22 @@ def _file_by_hand(run: Path, folder: Path) -> None:
         return
     try:
         by_hand.file(sorted(folder.rglob("*.ipynb")), json.loads(result.read_text("utf-8")), target)
-    except (by_hand.ByHandError, KeyError, TypeError, json.JSONDecodeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         name = run.relative_to(run.parents[1]).as_posix()
-        raise NotImportedError(f"{name}: {error}") from None
+        raise UserError(f"{name}: {error}") from None
 
 
 def stage(study: Study) -> None:
     """Check the runs in this temporary tree, then analyse, archive and verify them. Raises
-    ValueError."""
+    UserError."""
     for path, why in stale(study, corpora_of([study])):
         name = path.relative_to(study_folder(study.name)).as_posix()
-        raise NotImportedError(f"{name}: {why.rpartition(': ')[0]}")
+        raise UserError(f"{name}: {why.rpartition(': ')[0]}")
     for notebook in SHARED:
         execute(notebook, study)
     archive(study)
     for fault in verify(study.name)[1]:
-        raise NotImportedError(fault)
+        raise UserError(fault)
 
 
 def _bring_home(paper: Path, study: str) -> None:
@@ -116,24 +108,20 @@ def _bring_home(paper: Path, study: str) -> None:
     write_index_entry(study)
 
 
-def main(words: list[str]) -> int:
+@exit_status
+def main(words: list[str]) -> None:
     """Import a zip, or with `--staged STUDY` do what happens in the temporary tree."""
+    if words[0] == STAGED:
+        stage(load_study(words[1]))
+        return
+    packed = Path(words[0])
     try:
-        if words[0] == STAGED:
-            stage(load_study(words[1]))
-            return 0
-        study = take_in(Path(words[0]))
-    except (ValueError, ExecutionError) as error:
-        place = "" if words[0] == STAGED else f"{Path(words[0]).name}: "
-        print(f"error: {place}{error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"error: {explain_os(error)}", file=sys.stderr)
-        return 1
+        study = take_in(packed)
+    except UserError as error:
+        raise UserError(f"{packed.name}: {error}") from None
     print(f"{study}: imported, and its {len(read_manifest(study))} files verified")
     print(f"Executed notebooks  {shown(record_folder(study))}/")
     print("To bring the pages and the paper up to date: ./run_all.sh record, ./run_all.sh paper")
-    return 0
 
 
 if __name__ == "__main__":

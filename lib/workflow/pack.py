@@ -16,11 +16,10 @@ from pathlib import Path
 
 from safetensors.torch import save
 
-from lib.data.corpus import CorpusError
 from lib.data.tokenizer_json import tokenizer_json
-from lib.run.finished import UnfinishedError, read_finished
+from lib.run.finished import read_finished
 from lib.study.config import Study, load_study
-from lib.study.errors import ConfigError, explain_os
+from lib.study.errors import exit_status
 from lib.study.paths import PARAMS, shown, study_folder
 
 MANIFEST = "MANIFEST.sha256"
@@ -96,23 +95,16 @@ A run whose status in its result is `diverged` has the weights of the step befor
 """
 
 
-def main(words: list[str]) -> int:
+@exit_status
+def main(words: list[str]) -> None:
     """Pack one study."""
     parser = argparse.ArgumentParser(prog="./run_all.sh pack", description=__doc__)
     parser.add_argument("study", help="name or path of a parameter file")
     options = parser.parse_args(words)
-    try:
-        study = load_study(options.study)
-        target = study_folder(study.name).with_name(f"{study.name}-weights.tar")
-        number = pack(study, target)
-    except (ConfigError, CorpusError, UnfinishedError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"error: {explain_os(error)}", file=sys.stderr)
-        return 1
+    study = load_study(options.study)
+    target = study_folder(study.name).with_name(f"{study.name}-weights.tar")
+    number = pack(study, target)
     print(f"{shown(target)}: {number} files and their hashes; its README.md says how to load a run")
-    return 0
 
 
 if __name__ == "__main__":

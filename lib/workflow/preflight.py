@@ -8,19 +8,15 @@ from lib.analysis.reported import load_reported
 from lib.data.corpus import CorpusError, load_corpus
 from lib.run.machine import prepare, require_devices
 from lib.study.config import Study, load_study
-from lib.study.errors import ConfigError
+from lib.study.errors import ConfigError, UserError
 from lib.study.paths import study_folder
 from lib.study.provenance import trained_with
 from lib.study.standing import load_plan
 
 
-class PreflightError(ValueError):
-    """Studies that cannot be run; the message has a line for each thing wrong."""
-
-
 def ready(names: list[str], here: bool = True) -> list[Study]:
     """Load the studies named and check all that they name: plan, reported numbers, corpora, and the
-    device, if they are to run `here`. Raises PreflightError listing everything wrong with them."""
+    device, if they are to run `here`. Raises UserError with a line for each thing wrong."""
     studies, faults = [], []
     for name in dict.fromkeys(names):
         try:
@@ -30,7 +26,7 @@ def ready(names: list[str], here: bool = True) -> list[Study]:
     for study in studies:
         faults += [f"{study.name}.yaml: {fault}" for fault in _faults(study, here)]
     if faults:
-        raise PreflightError("\n".join(f"error: {fault}" for fault in dict.fromkeys(faults)))
+        raise UserError("\nerror: ".join(dict.fromkeys(faults)))
     return studies
 
 

@@ -5,16 +5,17 @@
 Runs and their notebooks stay as they are; 03_analysis and 04_figures are executed again.
 """
 
+import argparse
 import json
 import shutil
 import sys
 
 from lib.publish.archive import archive, record_folder, results_file
 from lib.study.config import load_study
-from lib.study.errors import ConfigError, unknown
+from lib.study.errors import ConfigError, exit_status, unknown
 from lib.study.paths import PAPERS, shown, study_folder
 from lib.study.record import write_json
-from lib.workflow.execution import ExecutionError, execute
+from lib.workflow.execution import execute
 
 
 def analyse_again(name: str) -> None:
@@ -45,17 +46,13 @@ def analyse_again(name: str) -> None:
         shutil.rmtree(runs, ignore_errors=True)
 
 
-def main(names: list[str]) -> int:
+@exit_status
+def main(words: list[str]) -> None:
     """Analyse the studies named again."""
-    try:
-        if not names or any(name.startswith("-") for name in names):
-            raise ConfigError("name the studies to analyse again: ./run_all.sh analyse NAME …")
-        for name in names:
-            analyse_again(name)
-    except (ValueError, ExecutionError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    parser = argparse.ArgumentParser(prog="./run_all.sh analyse", description=__doc__)
+    parser.add_argument("studies", nargs="+", help="names of recorded studies")
+    for name in parser.parse_args(words).studies:
+        analyse_again(name)
 
 
 if __name__ == "__main__":

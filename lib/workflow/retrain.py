@@ -21,7 +21,7 @@ from lib.publish import replay, verify
 from lib.publish.archive import results_file
 from lib.publish.first_rules import SUPERSEDED
 from lib.publish.recomputed import place
-from lib.study.errors import unknown
+from lib.study.errors import exit_status, unknown
 from lib.study.provenance import trained_with
 from lib.study.raw import raw_file
 
@@ -110,6 +110,7 @@ def beyond_tolerance(
         yield f"perplexity is {other} and was {one}: beyond {PERPLEXITY_TOLERANCE:.0%}"
 
 
+@exit_status
 def main(arguments: list[str] | None = None) -> int:
     """Verify the record, then train runs of it again."""
     parser = argparse.ArgumentParser(add_help=False)

@@ -9,7 +9,7 @@ import subprocess
 import time
 from dataclasses import dataclass, field
 
-from lib.study.errors import unknown
+from lib.study.errors import UserError, unknown
 from lib.study.paths import RUNS
 
 LONGEST_SILENCE = 240
@@ -30,7 +30,7 @@ _HOPELESS = re.compile(
 """Reasons for which a job waits that time alone does not mend."""
 
 
-class ClusterError(RuntimeError):
+class ClusterError(UserError):
     """A cluster that cannot run a sweep's jobs; the message says what it lacks, and the remedy."""
 
 

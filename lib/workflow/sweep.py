@@ -21,12 +21,12 @@ from typing import IO
 
 from lib.run import lifeline
 from lib.study.config import Study, load_study
-from lib.study.errors import explain_os
+from lib.study.errors import UserError, exit_status
 from lib.study.paths import NOTEBOOKS, PAPERS, ROOT, RUNS, shown
 from lib.study.record import RunResult, status_of
 from lib.study.standing import load_plan, standing
 from lib.workflow import sockets
-from lib.workflow.command import Command, UsageError, parse
+from lib.workflow.command import Command, parse
 from lib.workflow.gpus import GPUS, gpu_names, runs_per_gpu
 from lib.workflow.progress import follow
 from lib.workflow.slurm import ClusterError, Watch, explanation
@@ -45,10 +45,7 @@ FULL = 10**6
 """Bytes: a disk with less is full."""
 
 
-class SweepError(RuntimeError):
-    """A sweep that cannot begin, or lost what it works in; the message says why."""
-
-
+@exit_status
 def main(words: list[str]) -> int:
     """Run the studies named in `words`; the rest goes to Snakemake. Return the status."""
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -56,36 +53,21 @@ def main(words: list[str]) -> int:
     try:
         if "--snakemake-help" in words:
             return subprocess.run([sys.executable, "-m", "snakemake", "--help"]).returncode
-        command = parse(words)
-        return _sweep(command)
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except SweepError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        return _sweep(parse(words))
     except ClusterError as error:
-        print(f"error: Slurm: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"error: {explain_os(error)}", file=sys.stderr)
-        return 1
+        raise UserError(f"Slurm: {error}") from None
     except KeyboardInterrupt:
         print("\nstopped; a plain rerun continues", file=sys.stderr)
         return STOPPED
 
 
 def _sweep(command: Command) -> int:
-    from lib.workflow.preflight import PreflightError, ready
+    from lib.workflow.preflight import ready
     from lib.workflow.staleness import corpora_of, stale
 
-    try:
-        studies = ready(command.studies or [default_study()], command.executor == "local")
-        if command.cluster and not command.tells:
-            command.cluster.require_ready()
-    except PreflightError as error:
-        print(error, file=sys.stderr)
-        return 2
+    studies = ready(command.studies or [default_study()], command.executor == "local")
+    if command.cluster and not command.tells:
+        command.cluster.require_ready()
     with only_sweep() as log:
         sockets.remove_dead()
         corpora = corpora_of(studies)
@@ -122,7 +104,7 @@ def only_sweep() -> Iterator[IO[bytes]]:
     """Open the log of this sweep, and be the only one that has. All its processes inherit it, so
     that the lock holds until the last of them has ended, also when the sweep itself was killed.
 
-    Raises SweepError naming the other sweep.
+    Raises UserError naming the other sweep.
     """
     RUNS.mkdir(parents=True, exist_ok=True)
     log, until = RUNS / "sweep.log", time.monotonic() + PATIENCE
@@ -134,7 +116,7 @@ def only_sweep() -> Iterator[IO[bytes]]:
             except BlockingIOError:
                 if time.monotonic() > until:
                     other = log.read_text("utf-8", "replace").partition("\n")[0]
-                    raise SweepError(
+                    raise UserError(
                         f"another sweep, or what is left of one, is running in this folder "
                         f"({other}); wait for it to end"
                     ) from None
@@ -170,7 +152,7 @@ def run(studies: list[Study], command: Command, log: IO[bytes]) -> int:
         watch = [Watch(command.cluster)] if command.cluster else []
         failed, stopped = follow(snakemake, progress_file, command.stop_after, studies, *watch)
     if not RUNS.is_dir() or not Path(log.name).is_file():
-        raise SweepError(f"{shown(RUNS)}/ was deleted while its studies ran; a rerun begins anew")
+        raise UserError(f"{shown(RUNS)}/ was deleted while its studies ran; a rerun begins anew")
     if not stopped and not snakemake.returncode:
         for study in studies:
             summarise(study)
@@ -196,7 +178,7 @@ def _report(failed: dict[str, str], log: Path) -> None:
     from lib.publish.site import main as build_record
 
     if shutil.disk_usage(RUNS).free < FULL:
-        raise SweepError(f"the disk that holds {shown(RUNS)}/ is full; free some space and rerun")
+        raise UserError(f"the disk that holds {shown(RUNS)}/ is full; free some space and rerun")
     kept = {Path(name): said for name, said in failed.items() if Path(name).is_file()}
     for place, said in kept.items():
         print(f"FAILED {place.relative_to(RUNS)}: {reason(place, said)}", file=sys.stderr)

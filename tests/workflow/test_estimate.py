@@ -97,7 +97,7 @@ def test_a_vocabulary_that_cannot_be_known_is_asked_for(
 ) -> None:
     missing = tmp_path / "missing.yaml"
     missing.write_text("name: missing\nseeds: [0]\ncorpus: no/such/text\n", "utf-8")
-    assert estimate.main([str(missing)]) == 2
+    assert estimate.main([str(missing)]) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert error.count("\n") == 1

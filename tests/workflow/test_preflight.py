@@ -11,8 +11,9 @@ import yaml
 
 from lib.run.machine import prepare
 from lib.study.config import Study, load_study
+from lib.study.errors import UserError
 from lib.workflow import preflight
-from lib.workflow.preflight import PreflightError, ready
+from lib.workflow.preflight import ready
 from tests.conftest import TINY
 
 
@@ -31,9 +32,9 @@ def write(folder: Path, name: str, **content: object) -> None:
 
 
 def faults(*names: str) -> list[str]:
-    with pytest.raises(PreflightError) as error:
+    with pytest.raises(UserError) as error:
         ready(list(names))
-    return str(error.value).split("\n")
+    return f"error: {error.value}".split("\n")
 
 
 def test_sound_studies_are_returned_each_once(folder: Path) -> None:
@@ -158,5 +159,5 @@ def test_a_study_begun_on_another_device_is_not_continued(
         if device == prepare(next(iter(load_study("smoke").arms())).config).device.type:
             assert [study.name for study in ready(["smoke"])] == ["smoke"]
         else:
-            with pytest.raises(PreflightError, match=f"runs of it were made on {device}, and"):
+            with pytest.raises(UserError, match=f"runs of it were made on {device}, and"):
                 ready(["smoke"])

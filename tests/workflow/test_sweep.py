@@ -16,6 +16,7 @@ import pytest
 import yaml
 from filelock import FileLock
 
+from lib.study.errors import UserError
 from lib.study.paths import ROOT
 from lib.study.record import status_of
 from lib.workflow import sweep
@@ -141,7 +142,7 @@ def test_two_sweeps_in_one_folder_are_prevented(smoke_tree: tuple[Tree, str]) ->
 def test_a_bad_study_is_refused_at_once(tree: Tree) -> None:
     tree.write_study("bad", training={"learning_rat": 1.0})
     status, text = tree.run_all("params/bad.yaml")
-    assert status == 2
+    assert status == 1
     assert "training.learning_rat" in text
     assert "did you mean 'learning_rate'?" in text
     assert not (tree.root / "runs").exists()
@@ -150,7 +151,7 @@ def test_a_bad_study_is_refused_at_once(tree: Tree) -> None:
 def test_a_missing_corpus_is_said_once_before_anything_runs(tree: Tree) -> None:
     tree.write_study("lost", corpus={"source": "nowhere.txt"})
     status, text = tree.run_all("params/lost.yaml")
-    assert status == 2
+    assert status == 1
     assert text.count("'nowhere.txt' is neither a text file nor a known corpus") == 1
 
 
@@ -163,7 +164,7 @@ def test_without_its_text_the_embedded_study_runs_and_a_named_one_does_not(tree:
     assert instead == "Running final-embedded instead, the same study of the embedded text."
     assert re.search(r"train +15", text)
     status, text = tree.run_all("final", "-n")
-    assert status == 2
+    assert status == 1
     assert text == f"error: final.yaml: {missing}\n"
 
 
@@ -246,7 +247,7 @@ def test_a_disk_that_filled_up_is_all_that_is_said(
     log.write_text("Traceback\n  File nbformat.py, line 1, cut off by the full disk\n", "utf-8")
     usage = shutil.disk_usage(tmp_path)._replace(free=0)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(sweep.SweepError, match="is full; free some space and rerun"):
+    with pytest.raises(UserError, match="is full; free some space and rerun"):
         sweep._report({}, log)
     assert capsys.readouterr() == ("", "")
 
