@@ -6,7 +6,6 @@
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from lib.study.measures import MEASURES, measures_in
 from lib.study.provenance import history
 from lib.study.record import write_json
 from lib.study.variants import variant
+from lib.workflow.texts import text_of
 
 
 def export(run: Finished, folder: Path) -> None:
@@ -51,53 +51,20 @@ def model_card(run: Finished) -> str:
     result, origin = run.result, run.result.origin
     found = result.measures | result.throughput
     measures = [
-        f"| {MEASURES[name].title} | {MEASURES[name].text(value)} |"
+        (MEASURES[name].title, MEASURES[name].text(value))
         for name in measures_in("summary")
         if (value := found.get(name)) is not None
     ]
-    packages = ", ".join(f"{name} {v}" for name, v in origin["packages"].items() if v)
-    account = {
-        "run": f"{run.name} (STUDY/ARM/SEED)",
-        "trained": history(result.provenance),
-        "plan": origin["plan"],
-        "training code": origin["training_digest"],
-        "corpus": f"{run.corpus.name}, SHA-256 {result.corpus_sha256}",
-        "weights": f"SHA-256 {result.final_weights}, by `lib.run.trained.weights_digest`",
-        "device": f"{origin['device']} ({origin['device_name']}), {origin['precision']}",
-        "packages": packages,
-    }
-    model = json.dumps(result.config["model"])
-    training = json.dumps(result.config["training"])
-    return f"""---
-library_name: transformers
-pipeline_tag: text-generation
-license: mit
----
-# {run.name}
-
-A small Pre-LN GPT of a study of embedding normalization: variant `{result.variant}`, input of block
-1: {variant(result.variant).description}. {result.parameters:,} parameters, trained on
-{result.tokens:,} {run.corpus.unit}.
-
-```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-model = AutoModelForCausalLM.from_pretrained("this/folder")
-tokenizer = AutoTokenizer.from_pretrained("this/folder")
-```
-
-## What was measured
-
-| measure | value |
-|---|---|
-{chr(10).join(measures)}
-
-## Where it comes from
-
-{chr(10).join(f"- {name}: {value}" for name, value in account.items() if value)}
-- model: `{model}`
-- training: `{training}`
-"""
+    return text_of(
+        "model-card.md.j2",
+        run=run,
+        result=result,
+        origin=origin,
+        variant=variant(result.variant),
+        measures=measures,
+        history=history(result.provenance),
+        packages=[f"{name} {version}" for name, version in origin["packages"].items() if version],
+    )
 
 
 @exit_status

@@ -21,6 +21,7 @@ from lib.run.finished import read_finished
 from lib.study.config import Study, load_study
 from lib.study.errors import exit_status
 from lib.study.paths import PARAMS, shown, study_folder
+from lib.workflow.texts import text_of
 
 MANIFEST = "MANIFEST.sha256"
 
@@ -47,19 +48,15 @@ def pack(study: Study, target: Path) -> int:
 
 def _contents(study: Study) -> Iterator[tuple[str, bytes]]:
     """Yield the files of an archive, by their names in it."""
-    runs = [(arm.id, seed) for arm in study.arms() for seed in study.seeds]
-    yield "README.md", _readme(study, runs).encode()
+    runs = {f"{arm.id}/seed-{seed}": (arm.id, seed) for arm in study.arms() for seed in study.seeds}
+    readme = text_of("archive.md.j2", study=study, manifest=MANIFEST, folders=list(runs))
+    yield "README.md", readme.encode()
     yield f"{study.name}.yaml", (PARAMS / f"{study.name}.yaml").read_bytes()
-    for arm, seed in runs:
+    for folder, (arm, seed) in runs.items():
         run = read_finished(study.name, arm, seed)
-        folder = _folder(arm, seed)
         yield f"{folder}/result.json", (run.folder / "result.json").read_bytes()
         yield f"{folder}/tokenizer.json", tokenizer_json(run.corpus).encode()
         yield f"{folder}/weights.safetensors", save(run.model.state_dict())
-
-
-def _folder(arm: str, seed: int) -> str:
-    return f"{arm}/seed-{seed}"
 
 
 def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
@@ -67,32 +64,6 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
     entry = tarfile.TarInfo(name)
     entry.size, entry.mode = len(content), 0o644
     archive.addfile(entry, io.BytesIO(content))
-
-
-def _readme(study: Study, runs: list[tuple[str, int]]) -> str:
-    one = f"{study.name}/{_folder(*runs[0])}"
-    listed = "\n".join(f"- `{_folder(arm, seed)}`" for arm, seed in runs)
-    return f"""# Weights of study {study.name}
-
-Each folder holds a run's final weights, its result (measures, parameters, provenance) and its
-tokenizer. `sha256sum -c {MANIFEST}`, here, checks them all. To load one, in the repository that
-trained it (the commit stands in the result, under provenance):
-
-```python
-from pathlib import Path
-
-from tokenizers import Tokenizer
-
-from lib.run.finished import read_packed
-
-model = read_packed(Path("{one}"))
-tokenizer = Tokenizer.from_file("{one}/tokenizer.json")
-```
-
-A run whose status in its result is `diverged` has the weights of the step before.
-
-{listed}
-"""
 
 
 @exit_status

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from jinja2 import UndefinedError
 from tokenizers import Tokenizer
 
 from lib.run.finished import read_finished, read_packed
 from lib.study.config import Study
 from lib.study.paths import run_folder
 from lib.workflow import pack
+from lib.workflow.texts import text_of
 from tests.run.samples import finished_study
 
 
@@ -79,6 +81,11 @@ def test_each_run_loads_as_the_readme_says(unpacked: Path, study: Study) -> None
     for arm, seed in (("none", 1), ("layernorm", 0), ("layernorm", 1)):
         assert f"- `{arm}/seed-{seed}`" in readme
         read_packed(unpacked / arm / f"seed-{seed}")
+
+
+def test_a_text_beside_weights_leaves_no_name_out() -> None:
+    with pytest.raises(UndefinedError, match="'manifest' is undefined"):
+        text_of("archive.md.j2", study={"name": "small"}, folders=["none/seed-0"])
 
 
 def test_weights_of_another_run_are_refused(unpacked: Path) -> None:
