@@ -57,10 +57,10 @@ verdict, contrasts = analysis.verdict, analysis.verdict.contrasts
 # ## Verdict
 # Of a confirmatory study: one answer to each hypothesis with its reason; then for each arm the
 # decision, the rule of the plan that made it, and the numbers that the rule looked at. An
-# exploratory study decides nothing: it shows each arm's differences from its baseline. Below:
-# whether the plan stood before the runs, what was done otherwise than planned, and every field that
-# changed between two versions of the plan. Look for a deviation or a change that came after the
-# first run.
+# exploratory study tests and decides nothing: it shows each arm's differences from its baseline.
+# Below: whether the plan stood before the runs, what was done otherwise than planned, and every
+# field that changed between two versions of the plan. Look for a deviation or a change that came
+# after the first run.
 
 # %%
 display(Markdown(f"**{claim}**"), analysis)
@@ -86,23 +86,26 @@ display(*report.seed_tables(runs))
 
 # %% [markdown]
 # ## Paired differences
-# Mean difference with its *t* interval, nominally 95 %. Look for intervals without zero; what they
-# may claim depends on the adjusted p of their family, further down.
+# Mean difference with its *t* interval, nominally 95 %. Look for intervals without zero. What one
+# may claim depends on the adjusted p of its family, further down; in an exploratory study, it
+# suggests what to test on other seeds.
 
 # %%
 report.contrast_overview(contrasts)
 
 # %% [markdown]
-# Every test of the plan's families, its p adjusted within the family. A contrast may be in two: one
-# asks whether the arms differ, another whether they do not, beyond the margin.
+# Every test of the plan's families, its p adjusted within the family; none in an exploratory
+# study. A contrast may be in two: one asks whether the arms differ, another whether they do not,
+# beyond the margin.
 
 # %%
 report.readable(verdict.tests, 4)
 
 # %% [markdown]
-# Every statistic of each contrast, if the study has one setting. Look at the Holm p, then whether
-# the tests that assume less agree. In brackets: the bootstrap's coverage at this n, and the
-# smallest p that the sign-flip test could have given.
+# Every statistic of each contrast, if the study has one setting. Look at the Holm p (n/a outside a
+# family, so everywhere in an exploratory study), then whether the tests that assume less agree.
+# In brackets: the bootstrap's coverage at this n, and the smallest p that the sign-flip test could
+# have given.
 
 # %%
 display(*report.contrast_summary(contrasts, runs))

@@ -67,18 +67,25 @@ def analyse(
     items: pd.DataFrame,
 ) -> Analysis:
     """Judge a study by its plan and make every table that applies, from the tables of
-    `lib.analysis.runs`. Only a confirmatory study gets decisions and answers to the hypotheses.
+    `lib.analysis.runs`. Only a confirmatory study gets tests, decisions and answers to hypotheses.
     What is drawn at random follows from the study's hash, so that the same runs always give the
     same numbers."""
     rng = np.random.default_rng(int(design.hash[:8], 16))
     verdict = reach_verdict(runs, trace, plan, rng)
     answers = answer_hypotheses(verdict, verdict.runs, plan)
     if standing.reasons:
-        verdict, answers = replace(verdict, decisions=[]), {}
+        verdict, answers = untested(verdict), {}
     suite = Finding("suite", "The suite, seeds and questions resampled",
                     suite_contrasts(verdict.runs, items, rng))  # fmt: skip
     found = [suite, *findings(design, plan, verdict, trace, curve, items)]
     return Analysis(standing, verdict, answers, [f for f in found if not f.table.empty])
+
+
+def untested(verdict: Verdict) -> Verdict:
+    """What an exploratory study keeps of a verdict: its differences with their intervals. It is in
+    no family of tests, so that nothing is adjusted or decided."""
+    contrasts = verdict.contrasts.assign(family="", test="", p_holm=np.nan)
+    return replace(verdict, contrasts=contrasts, tests=pd.DataFrame(), decisions=[])
 
 
 def findings(
@@ -120,10 +127,10 @@ def findings(
 
 
 def first_family(verdict: Verdict, plan: Plan | None) -> pd.DataFrame:
-    """The contrasts that the plan's first family tests; without a plan, those in the main
+    """The contrasts that the plan's first family tests; where nothing is tested, those in the main
     measure."""
     contrasts = verdict.contrasts
-    if plan is None:
+    if plan is None or verdict.tests.empty:
         return contrasts[contrasts["measure"] == MAIN]
     name = next(iter(plan.families), "")
     return verdict.tests[verdict.tests["family"] == name]

@@ -1,12 +1,13 @@
 """A ladder of widths: the effect of a layer against the width of the model, at equal rates and with
-each arm at its own best. Nothing is fitted to the few points."""
+each arm at its own best. The runs that choose a rate are those reported at it, which flatters both
+sides. Nothing is fitted to the few points."""
 
 from math import inf, isfinite
 
 import pandas as pd
 
 from lib.analysis.finding import Finding, numbers
-from lib.analysis.learning_rate import RATE
+from lib.analysis.learning_rate import RATE, SAME_RUNS
 from lib.analysis.paired import t_test
 from lib.study.config import Study, arm_id
 from lib.study.fields import Level
@@ -66,4 +67,5 @@ def ladder_findings(design: Study, runs: pd.DataFrame, alpha: float) -> list[Fin
             for row in part.to_dict("records")
         )
         words.append(f"{variant}, {rate}: difference in loss (nats) by width: {points}.")
+    words.append(f"{BEST.capitalize()}: {SAME_RUNS}")
     return [Finding("ladder", "Effect by width", table, words)]

@@ -195,7 +195,7 @@ def in_words(verdict: Verdict, answers: dict[str, Answer], runs: pd.DataFrame, k
             said = ["**no decision**: no primary measure was taken"]
         primary = weighed.accuracy if weighed else measures_in("headline")
         named = dict.fromkeys(name for name in (*primary, MAIN) if name in measures)
-        said += ["; ".join(_in_numbers(measures[name]) for name in named)]
+        said += ["; ".join(_in_numbers(measures[name], kind) for name in named)]
         if weighed:
             alone = "" if weighed.throughput_noise is not None else ", not measured alone"
             said += [
@@ -208,20 +208,21 @@ def in_words(verdict: Verdict, answers: dict[str, Answer], runs: pd.DataFrame, k
     if kind == "EXPLORATORY":
         paragraphs.insert(
             0,
-            "Exploratory, so no rule decides: the differences of each arm from its baseline, with "
-            "their intervals.",
+            "Exploratory, so nothing is tested and no rule decides: the differences of each arm "
+            "from its baseline, with their intervals.",
         )
     return "\n\n".join(paragraphs)
 
 
-def _in_numbers(row: Row) -> str:
+def _in_numbers(row: Row, kind: str) -> str:
     measure = MEASURES[row["measure"]]
-    p, kind = (row["p_holm"], "Holm p") if row["family"] else (row["t_p"], "unadjusted p")
-    dropped = f", {row['n_dropped']} dropped" if row["n_dropped"] else ""
+    said = f"n = {row['n']}" + (f", {row['n_dropped']} dropped" if row["n_dropped"] else "")
+    if kind == "CONFIRMATORY" and row["family"]:
+        said += f", Holm p {row['p_holm']:.3g}"
+    elif kind == "CONFIRMATORY":
+        said += f", unadjusted p {row['t_p']:.3g}"
     budget = f"; the two sides differ in {row['budget']}" if row["budget"] else ""
-    return (
-        f"{measure.label} {measure.estimate(row)} (n = {row['n']}{dropped}, {kind} {p:.3g}{budget})"
-    )
+    return f"{measure.label} {measure.estimate(row)} ({said}{budget})"
 
 
 def _in_words(row: Row, alpha: float, margin: float | None) -> str:

@@ -132,7 +132,7 @@ def test_the_same_runs_give_the_same_numbers(plan: Plan | None) -> None:
     assert analysed(study, plan).as_json() == analysed(study, plan).as_json()
 
 
-def test_only_a_confirmatory_study_gets_decisions_and_answers() -> None:
+def test_only_a_confirmatory_study_gets_tests_decisions_and_answers() -> None:
     study = design(factors={"model.embedding_norm": NORMS})
     second = Plan.model_validate(yaml.safe_load((PLANS / "second.yaml").read_text("utf-8")))
     confirmed = analysed(study, second, **accuracies())
@@ -140,11 +140,14 @@ def test_only_a_confirmatory_study_gets_decisions_and_answers() -> None:
     decided, explored = confirmed.as_json(), exploratory.as_json()
     assert [decision["arm"] for decision in decided["decisions"]] == ["layernorm"]
     assert set(decided["answers"]) == {"H0", "H1a", "H1b"}
-    assert (explored["decisions"], explored["answers"]) == ([], {})
-    assert explored["contrasts"] == decided["contrasts"]
+    assert {test["family"] for test in decided["tests"]} == {"primary", "smoothness"}
+    assert (explored["tests"], explored["decisions"], explored["answers"]) == ([], [], {})
+    bare = {"family": "", "test": "", "p_holm": None}
+    assert explored["contrasts"] == [row | bare for row in decided["contrasts"]]
     assert "** by rule R1" in confirmed._repr_markdown_()
+    assert ", Holm p 0." in confirmed._repr_markdown_()
     text = exploratory._repr_markdown_()
-    assert text.startswith("Exploratory, so no rule decides")
+    assert text.startswith("Exploratory, so nothing is tested and no rule decides")
     assert re.search(r"validation perplexity \+\d\.\d+ \[\+\d", text)
-    for word in ("by rule", "baseline train", "adopt", "supported", "**H"):
+    for word in ("by rule", "baseline train", "adopt", "supported", "**H", "Holm", " p "):
         assert word not in text
