@@ -15,13 +15,13 @@ from lib.study.record import RunResult
 
 def summary_table(runs: pd.DataFrame, place: Place = "summary") -> pd.DataFrame:
     """Mean ± standard deviation (n - 1) per arm and measure of a place, over completed runs, from
-    the table of `lib.analysis.runs.tidy`. Diverged runs are counted, never averaged in; only in the
-    share of unstable runs they count as one."""
+    the table of `lib.analysis.runs.tidy`; a measure that no run has is left out. Diverged runs are
+    counted, never averaged in; only in the share of unstable runs they count as one."""
     rows = {}
     for arm, group in runs.groupby("arm", sort=False):
         completed = group[group["status"] == "completed"]
         row = {"runs": str(len(group)), "diverged": str(len(group) - len(completed))}
-        for name in measures_in(place):
+        for name in taken(measures_in(place), runs):
             measure = MEASURES[name]
             row[measure.title] = mean_and_sd(completed[name].dropna(), measure.digits)
             if name == "unstable" and group[name].notna().any():

@@ -1,4 +1,4 @@
-"""The paper as PDF (through Typst) and as LaTeX, and the answers in the README.
+"""The paper as PDF (through Typst) and as LaTeX, and the computed parts of the README.
 
 paper.md is a template (see `lib.publish.sources`) of Pandoc's Markdown. In it stand further
 
@@ -27,7 +27,7 @@ _CITED = re.compile(r"(?<![\w@\\])@([A-Za-z][\w-]*(?::[\w-]+)?)")
 _LABEL = re.compile(r"\{[^}]*#((?:fig|tbl|sec):[\w-]+)")
 _FIGURE = re.compile(r"^:::.*\.figure.* file=([^\s}]+)", re.MULTILINE)
 _ROOT = re.compile(r"(?<=^Root of records, results and plans: `)[^`]*", re.MULTILINE)
-_ANSWERS = re.compile(r"(<!-- answers: .*? -->\n\n).*?(\n\n<!-- end of answers -->)", re.DOTALL)
+_COMPUTED = re.compile(r"(<!-- (\w+): .*? -->\n\n).*?(\n\n<!-- end of \2 -->)", re.DOTALL)
 
 
 def filled_in(paper: Path, sources: Sources) -> str:
@@ -102,18 +102,22 @@ def build(paper: Path) -> Sources:
 
 
 def with_answers(sources: Sources, readme: str) -> str:
-    """The text of the README with the study's answers, between the two comments that frame
-    them, and with the root of the record that they rest on. TextError where these are missing."""
-    items = re.split(r"\n(?=\d\. )", sources.render("templates/answers.md"))
-    answers = "\n".join(" ".join(item.split()) for item in items)
-    written, found = _ANSWERS.subn(lambda frame: frame[1] + answers + frame[2], readme)
-    if found != 1:
+    """The text of the README with its computed parts, each between two comments that name its
+    template, and with the root of the record that they rest on. TextError where there is none."""
+
+    def part(frame: re.Match[str]) -> str:
+        text = sources.render(f"templates/{frame[2]}.md").strip()
+        items = re.split(r"\n(?=\d\. |\|)", text)  # of a list or a table, each on a line of its own
+        return frame[1] + "\n".join(" ".join(item.split()) for item in items) + frame[3]
+
+    written, found = _COMPUTED.subn(part, readme)
+    if not found:
         raise TextError("README.md: <!-- answers: … --> and <!-- end of answers --> are missing")
     return _ROOT.sub(root_hash(sources.paper), written)
 
 
 def write_answers(sources: Sources, readme: Path = ROOT / "README.md") -> None:
-    """Bring the answers in the README up to date."""
+    """Bring the computed parts of the README up to date."""
     text = readme.read_text("utf-8")
     written = with_answers(sources, text)
     if written != text:
@@ -121,7 +125,7 @@ def write_answers(sources: Sources, readme: Path = ROOT / "README.md") -> None:
 
 
 def answers_readme(paper: Path) -> bool:
-    """Tell whether the answers in the README are those of this paper."""
+    """Tell whether the computed parts of the README are those of this paper."""
     return (paper / "templates" / "answers.md").is_file()
 
 
@@ -141,7 +145,7 @@ def begin(paper: Path) -> None:
 @exit_status
 def main(names: list[str]) -> None:
     """Command line: build the papers named, or all that have a manuscript; begin one where a paper
-    that is named has none. Write the answers, and say what was left out."""
+    that is named has none. Bring the README up to date, and say what was left out."""
     for paper in papers_named(names):
         written = (paper / "paper.md").is_file()
         if not written and not names:

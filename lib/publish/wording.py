@@ -129,16 +129,18 @@ def equality(test: Row, what: str, form: str) -> Markup:
     """Say what a test of equivalence shows, after the names of the two:
 
     are equal in accuracy within ± 0.01, at +0.002 [−0.001, +0.005]
-    are not shown to be equal in accuracy, at +0.015 [+0.005, +0.026]
+    are not shown to be equal in accuracy, at +0.005 [−0.001, +0.011]
+    are not shown to be equal in accuracy and differ by +0.015 [+0.005, +0.026]
     """
     margin = test["answer"].partition("no difference beyond ")[2]
+    if test["answer"] == "no difference in any seed":
+        return Markup(f"are identical in {what} in every seed")
     if margin:
         text = f"are equal in {what} within {margin}, at "
-    elif test["answer"] == "no difference in any seed":
-        return Markup(f"are identical in {what} in every seed")
     else:
-        tested = "shown" if test["answer"] == "undecided" else "tested"
-        text = f"are not {tested} to be equal in {what}, at "
+        tested = "shown to be equal" if test["answer"] == "undecided" else "tested for equality"
+        apart = " and differ by " if direction(test) in ("lower", "higher") else ", at "
+        text = f"are not {tested} in {what}{apart}"
     return Markup(text) + estimate(test, "+" + form)
 
 

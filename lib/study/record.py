@@ -63,8 +63,8 @@ class RunResult(BaseModel):
         rows["status"] = self.status + (f" at step {self.diverged_at}" if self.diverged_at else "")
         rows["parameters"], rows["tokens"] = f"{self.parameters:,}", f"{self.tokens:,}"
         for name in measures_in("summary"):
-            value = (self.measures | self.throughput).get(name)
-            rows[MEASURES[name].title] = "n/a" if value is None else MEASURES[name].text(value)
+            if (value := (self.measures | self.throughput).get(name)) is not None:
+                rows[MEASURES[name].title] = MEASURES[name].text(value)
         table = pd.Series(rows, name="").to_frame()
         return {
             "application/json": attested(self.model_dump(mode="json")),

@@ -42,11 +42,20 @@ def test_diverged_runs_are_counted_and_not_averaged(runs: pd.DataFrame) -> None:
 
 
 def test_unstable_runs_are_a_share_in_which_diverged_ones_count(runs: pd.DataFrame) -> None:
-    assert summary_table(runs).loc["none", "unstable runs, as a share"] == "n/a"
     runs["unstable"] = [1.0, 0.0, 0.0, 0.0]
     runs.loc[0, ["status", "perplexity"]] = ["diverged", float("nan")]
     shares = summary_table(runs)["unstable runs, as a share"]
     assert shares.to_dict() == {"none": "0.50", "layernorm": "0.00"}
+
+
+def test_a_measure_that_no_run_has_is_left_out_and_one_that_some_have_is_not(
+    runs: pd.DataFrame,
+) -> None:
+    name = "macro accuracy, zero-shot"
+    runs["macro_accuracy_zero_shot"] = [None] * 4
+    assert name not in summary_table(runs)
+    runs["macro_accuracy_zero_shot"] = [0.5, 0.6, None, None]
+    assert summary_table(runs)[name].to_dict() == {"none": "0.5500 ± 0.0707", "layernorm": "n/a"}
 
 
 def test_mean_of_nothing_is_not_available() -> None:

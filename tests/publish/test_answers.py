@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from lib.publish.paper import write_answers
+from lib.publish.paper import with_answers, write_answers
 from lib.publish.sources import Sources, TextError
-from lib.study.paths import PAPER, ROOT
+from lib.study.config import load_study
+from lib.study.paths import PAPER, PARAMS, ROOT
 
 Verdict = dict[str, Any]
 README = "# Title\n\n<!-- answers: x -->\n\nold\n\n<!-- end of answers -->\n\nRest.\n"
@@ -25,7 +26,8 @@ UNDEFINED = {"t_low": None, "t_high": None}
 def paper(tmp_path: Path) -> Path:
     shutil.copytree(PAPER / "results", tmp_path / "results")
     (tmp_path / "templates").mkdir()
-    shutil.copyfile(PAPER / "templates" / "answers.md", tmp_path / "templates" / "answers.md")
+    for name in ("templates/answers.md", "templates/studies.md", "studies.yaml"):
+        shutil.copyfile(PAPER / name, tmp_path / name)
     (tmp_path / "README.md").write_text(README, "utf-8")
     return tmp_path
 
@@ -55,7 +57,7 @@ def setting(table: str, ends: dict[str, Any], **fields: Any) -> Callable[[Verdic
     return change
 
 
-def test_the_readmes_answers_are_those_of_the_results(tmp_path: Path) -> None:
+def test_the_readmes_computed_parts_are_those_of_the_results(tmp_path: Path) -> None:
     copy = tmp_path / "README.md"
     shutil.copyfile(ROOT / "README.md", copy)
     write_answers(Sources(PAPER), copy)
@@ -75,10 +77,10 @@ def test_only_what_stands_between_the_comments_is_written(paper: Path) -> None:
 @pytest.mark.parametrize(
     ("ends", "sentence"),
     [
-        (DECIDED_LOWER, r"LayerNorm lowers validation perplexity by 1\.038 \[1\.000, 2\.000\]"),
-        (DECIDED_HIGHER, r"LayerNorm raises validation perplexity by 1\.038 \[1\.500, 2\.000\]"),
-        (UNDECIDED, r"LayerNorm does not detectably change validation perplexity: \+1\.038 \[−1"),
-        (UNDEFINED, r"LayerNorm changes validation perplexity by \+1\.038 \(no interval: too few"),
+        (DECIDED_LOWER, r"LayerNorm lowers validation perplexity by 1\.04 \[1\.00, 2\.00\]"),
+        (DECIDED_HIGHER, r"LayerNorm raises validation perplexity by 1\.04 \[1\.50, 2\.00\]"),
+        (UNDECIDED, r"LayerNorm does not detectably change validation perplexity: \+1\.04 \[−1"),
+        (UNDEFINED, r"LayerNorm changes validation perplexity by \+1\.04 \(no interval: too few"),
     ],
 )
 def test_a_change_is_said_in_the_form_that_its_interval_asks_for(paper, ends, sentence):
@@ -109,7 +111,11 @@ def test_the_first_answer_is_the_plans_decision(paper, decisions, word):
     ("perplexity", "accuracy", "word"),
     [
         ("no difference beyond ± 0.1", "no difference beyond ± 0.01", "Scale"),
-        ("no difference beyond ± 0.1", "undecided", "Mostly scale"),
+        (
+            "no difference beyond ± 0.1",
+            "undecided",
+            "Scale, in perplexity; not shown in zero-shot macro accuracy",
+        ),
         ("undecided", "undecided", "Not shown"),
         ("not tested", "not tested", "Not shown"),
     ],
@@ -126,7 +132,7 @@ def test_it_is_the_scale_where_a_multiplier_is_shown_to_be_equal(paper, perplexi
 
     second = answers(paper, confirmatory_2=change)[1]
     assert f"** {word}: LayerNorm and a fixed multiplier" in second
-    said = {"undecided": "not shown to be equal", "not tested": "not tested to be equal"}
+    said = {"undecided": "not shown to be equal", "not tested": "not tested for equality"}
     assert f"are {said.get(perplexity, 'equal')} in perplexity" in second
 
 
@@ -160,3 +166,29 @@ def test_questions_whose_study_has_no_results_are_left_out_and_named(paper: Path
     sources = Sources(paper)
     assert "standard setting" not in sources.render("templates/answers.md")
     assert "confirmatory-2" in sources.left_out
+
+
+def studies(paper: Path) -> dict[str, list[str]]:
+    """The rows of the README's table of studies: its link → what asks, runs and recorded say."""
+    readme = "<!-- studies: x -->\n\nold\n\n<!-- end of studies -->"
+    rows = [
+        line.strip("| ").split(" | ") for line in with_answers(Sources(paper), readme).split("\n")
+    ]
+    return {cells[0]: cells[1:] for cells in rows if len(cells) == 4}
+
+
+def test_a_study_is_recorded_in_the_readme_when_it_has_results(paper: Path) -> None:
+    name = "[`confirmatory-2`](params/confirmatory-2.yaml)"
+    *_, runs, recorded = studies(paper)[name]
+    assert (runs, recorded) == ("40", "confirmatory, under `second.yaml`")
+    (paper / "results" / "confirmatory-2.verdict.json").unlink()
+    *_, runs, recorded = studies(paper)[name]
+    assert (runs, recorded) == ("40", "not yet")  # five arms, eight seeds
+
+
+def test_every_study_of_the_paper_has_a_row_in_the_readme(paper: Path) -> None:
+    rows = studies(paper)
+    listed = set(re.findall(r"`([\w-]+)`", " ".join(rows)))
+    designs = [load_study(path.stem) for path in PARAMS.glob("*.yaml")]
+    asked = {study.name for study in designs if study.plan}
+    assert listed >= asked | {path.name.split(".")[0] for path in paper.glob("results/*.json")}

@@ -156,8 +156,10 @@ def test_a_test_is_said_with_its_adjusted_p_in_each_form(row, p, answer, sentenc
          "are equal in accuracy within ± 0.1, at −0.025 [−0.034, −0.016]"),
         (UNDECIDED, "undecided",
          "are not shown to be equal in accuracy, at +0.440 [−1.020, +1.900]"),
+        (LOWER, "undecided", "are not shown to be equal in accuracy and differ by"
+         " −0.025 [−0.034, −0.016]"),
         (ONE_SEED, "not tested",
-         "are not tested to be equal in accuracy, at −0.200 (no interval: too few seeds)"),
+         "are not tested for equality in accuracy, at −0.200 (no interval: too few seeds)"),
         (EXACT, "no difference in any seed", "are identical in accuracy in every seed"),
     ],
 )  # fmt: skip
