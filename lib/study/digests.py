@@ -7,7 +7,7 @@ source: a syntax tree written out again would differ between versions of Python.
 import ast
 import io
 import tokenize
-from functools import lru_cache
+from functools import cache
 
 from lib.study.fields import digest
 from lib.study.paths import ROOT
@@ -32,13 +32,13 @@ MEASURING = (
 """What decides the numbers of given weights."""
 
 
-@lru_cache(maxsize=1)
+@cache
 def training_digest() -> str:
     """SHA-256 of the code that decides weights."""
     return code_digest(TRAINING)
 
 
-@lru_cache(maxsize=1)
+@cache
 def measuring_digest() -> str:
     """SHA-256 of the code that decides the numbers of given weights."""
     return code_digest(MEASURING)
@@ -49,6 +49,7 @@ def code_digest(files: tuple[str, ...]) -> str:
     return digest({name: bare(ROOT.joinpath(name).read_text("utf-8")) for name in files})
 
 
+@cache  # both digests hold many of the same files
 def bare(source: str) -> str:
     """Take comments, docstrings, trailing blanks and blank lines out of Python source. What stands
     inside any other string stays as it is."""
