@@ -167,6 +167,10 @@ def load_corpus(config: CorpusConfig) -> Corpus:
 
 def _large_source(config: CorpusConfig) -> "tuple[Source, bool] | None":
     """Find documents, or a text too large to be held, and say which; None for any other source."""
+    if config.sources:
+        from lib.data.mixture import find_mixture
+
+        return find_mixture(config.source, config.sources), True
     path = next((path for path in places(config.source) if path.exists()), None)
     if config.source in KNOWN or path is None:
         return None

@@ -23,7 +23,7 @@ def corpora_of(study: Study) -> dict[str, Corpus]:
 
 def _label(config: CorpusConfig) -> str:
     """Its source, and whatever else is not the default."""
-    changed = config.model_dump(exclude_defaults=True, exclude={"source"}).items()
+    changed = config.model_dump(exclude_defaults=True, exclude={"source", "sources"}).items()
     return ", ".join([config.source, *(f"{name}={_shown(value)}" for name, value in changed)])
 
 

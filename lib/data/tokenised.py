@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from filelock import FileLock
 
 from lib.data.errors import CorpusError
+from lib.data.mixture import Mixture
 from lib.data.shards import MOST_TEXT, Shards, Text, write_shards, write_whole
 from lib.data.subwords import ByteTokenizer, PairTokenizer, pieces, read_tokenizer, train_pairs
 from lib.data.tokenizer import Characters, Tokenizer
@@ -100,7 +101,8 @@ class Tokenised:
     account: dict[str, Any]
     """sha256 (of the documents), documents and characters per part, duplicates (training documents
     that stand there before), removed (whether those were left out), heldout_in_train (held-out
-    documents that stand in the training part), tokenizer_sha256 and shards."""
+    documents that stand in the training part), sources (what a mixture took of each), and
+    tokenizer_sha256 and shards."""
 
 
 def tokenise(config: CorpusConfig, source: Source, documents: bool) -> Tokenised:
@@ -190,6 +192,7 @@ def _write(
         "heldout_in_train": account["heldout_in_train"],
         "tokenizer": made,
         "shards": shards,
+        **({"sources": source.account} if isinstance(source, Mixture) else {}),
     }
 
 

@@ -17,7 +17,7 @@ TRAINING = (
     "lib/run/distributed.py",
     *("lib/data/corpus.py", "lib/data/sources.py", "lib/data/tokenizer.py", "lib/data/subwords.py"),
     *("lib/data/shards.py", "lib/data/tokenised.py", "lib/data/documents.py"),
-    "lib/study/constants.py",
+    *("lib/data/mixture.py", "lib/study/constants.py"),
 )
 """What decides weights."""
 MEASURING = (
@@ -26,8 +26,8 @@ MEASURING = (
     *("lib/run/measure.py", "lib/run/quantiles.py"),
     *("lib/data/suite.py", "lib/data/suite_files.py", "lib/data/tasks.py", "lib/data/corpus.py"),
     *("lib/data/sources.py", "lib/data/tokenizer.py", "lib/data/subwords.py", "lib/data/shards.py"),
-    *("lib/data/tokenised.py", "lib/data/documents.py", "lib/data/references.py"),
-    *("lib/study/raw.py", "lib/study/constants.py"),
+    *("lib/data/tokenised.py", "lib/data/documents.py", "lib/data/mixture.py"),
+    *("lib/data/references.py", "lib/study/raw.py", "lib/study/constants.py"),
 )
 """What decides the numbers of given weights."""
 

@@ -41,6 +41,9 @@ class CorpusConfig(Section):
     source: Annotated[str, Field(pattern=r"^[^\x00-\x1f]+$", max_length=1000)] = "tinyshakespeare"
     """A known corpus, or the path of any UTF-8 text, of a folder of texts, or of documents: JSON
     lines with a field `text`, or Parquet with a column `text`."""
+    sources: dict[str, Annotated[float, Field(gt=0, lt=1)]] = {}
+    """Several folders or files of documents, each with its share of the characters; `source` is
+    then the mixture's name."""
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Leading share of the training part that is trained on; the held-out part never changes."""
     tokenizer: Annotated[str, Field(pattern=r"^[^\x00-\x1f]+$", max_length=1000)] = "characters"
@@ -48,6 +51,27 @@ class CorpusConfig(Section):
     tokenizer.json of Hugging Face."""
     deduplicate: bool = False
     """Whether a training document that stands there before is left out."""
+
+    def __hash__(self) -> int:
+        return hash(self.model_dump_json())
+
+    @field_validator("sources")
+    @classmethod
+    def _shares_are_of_one_whole(cls, value: dict[str, float]) -> dict[str, float]:
+        if value and abs(sum(value.values()) - 1) > 1e-6:
+            raise ValueError(f"the shares sum to {sum(value.values()):g}; they must sum to 1")
+        return value
+
+    @model_validator(mode="after")
+    def _a_mixture_has_a_name(self) -> Self:
+        if self.sources and not self.source.replace("-", "").replace("_", "").isalnum():
+            raise ValueError(
+                f"source: with sources, it names their mixture, and '{self.source}' is no name; "
+                "take letters, digits, - and _"
+            )
+        if self.sources and "source" not in self.model_fields_set:
+            raise ValueError("source: is missing; with sources, it names their mixture")
+        return self
 
     @field_validator("tokenizer")
     @classmethod

@@ -51,7 +51,8 @@ def take_in(packed: Path) -> str:
                 _file_by_hand(runs / arm.id / f"seed-{seed}", Path(folder))
         head = replay.git("rev-parse", "HEAD") if replay.is_checkout() else None
         with replay.tree_at(head.strip() if head else None) as tree:
-            replay.lend_corpora(tree, {arm.config.corpus.source for arm in study.arms()})
+            corpora = [arm.config.corpus for arm in study.arms()]
+            replay.lend_corpora(tree, {path for c in corpora for path in c.sources or [c.source]})
             for path in [runs / "suite", *runs.glob("*/seed-*")]:
                 without = shutil.ignore_patterns("checkpoints")
                 to = tree / "runs" / study.name / path.relative_to(runs)

@@ -51,9 +51,16 @@ OTHER_TEXTS = {
     "training.schedule": "warmup_cosine",
     "training.precision": "bf16",
 }
-LISTS = {"evaluation.tasks": ["piqa"], "evaluation.shots": [2]}
-"""Fields that are lists, which no level of a factor can be."""
-STOCK = {"corpus": {"tokenizer": "bytes"}, "evaluation": {"tasks": ["arc_easy"]}}
+LISTS: dict[str, object] = {
+    "evaluation.tasks": ["piqa"],
+    "evaluation.shots": [2],
+    "corpus.sources": {"web": 0.7, "books": 0.3},
+}
+"""Fields of several values, which no level of a factor can be."""
+STOCK = {
+    "corpus": {"source": "mixed", "tokenizer": "bytes"},
+    "evaluation": {"tasks": ["arc_easy"]},
+}
 """What these fields ask of the others."""
 
 
@@ -61,7 +68,7 @@ def another_value(name: str) -> tuple[str, str, object]:
     """Split a dotted field into section and field, and give it an allowed value but its default."""
     section, _, field = name.partition(".")
     default = getattr(getattr(RunConfig(), section), field)
-    if isinstance(default, list):
+    if name in LISTS:
         return section, field, LISTS[name]
     if isinstance(default, str):
         return section, field, OTHER_TEXTS[name]

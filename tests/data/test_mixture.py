@@ -1,0 +1,94 @@
+"""Sources are mixed by their shares, each document whole and once, and the account says so."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from lib.data.corpus import Corpus, CorpusError, load_corpus
+from lib.data.mixture import find_mixture
+from lib.study.fields import CorpusConfig
+
+
+def write(path: Path, letter: str, lengths: list[int]) -> str:
+    lines = [json.dumps({"text": f"{i:04d}{letter * (n - 4)}"}) for i, n in enumerate(lengths)]
+    path.write_text("\n".join(lines), "utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> tuple[str, str]:
+    """4,000 characters of a in 100 documents, and 9,000 of b in 300."""
+    a = write(tmp_path / "a.jsonl", "a", [40] * 100)
+    return a, write(tmp_path / "b.jsonl", "b", [30] * 300)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.25, 0.5, 0.8])
+def test_every_beginning_of_a_mixture_has_the_shares(
+    share: float, sources: tuple[str, str]
+) -> None:
+    texts = list(find_mixture("mixed", dict(zip(sources, (share, 1 - share), strict=True))))
+    counted: Counter[str] = Counter()
+    for text in texts:
+        counted[text[-1]] += len(text)
+        total = sum(counted.values())
+        assert abs(counted["a"] - share * total) <= 40  # a document more or less
+    least = min(4000 / share, 9000 / (1 - share))
+    assert least - 80 <= sum(counted.values()) <= least
+    for letter in "ab":  # each source from its beginning, whole, in order, and none twice
+        mine = [text for text in texts if text[-1] == letter]
+        assert [int(text[:4]) for text in mine] == list(range(len(mine)))
+
+
+def test_a_mixture_is_a_corpus_whose_account_names_its_sources(sources: tuple[str, str]) -> None:
+    shares = dict(zip(sources, (0.25, 0.75), strict=True))
+    corpus = load_corpus(CorpusConfig(source="mixed", sources=shares, tokenizer="bytes"))
+    assert corpus.name == "mixed"
+    account = corpus.account["sources"]
+    # 9,000 characters of b are three quarters of 12,000: 3,000 of a, in 75 documents
+    assert account[sources[0]] == {
+        **{"share": 0.25, "characters": 3000, "documents": 75, "of_documents": 100}
+    }
+    assert account[sources[1]] == {
+        **{"share": 0.75, "characters": 9000, "documents": 300, "of_documents": 300}
+    }
+    assert sum(corpus.account["documents"].values()) == 375
+    heldout = Counter(corpus.decode(corpus.heldout))
+    assert heldout["a"] / (heldout["a"] + heldout["b"]) == pytest.approx(0.25, abs=0.03)
+
+    other = dict(zip(sources, (0.5, 0.5), strict=True))
+    again = load_corpus(CorpusConfig(source="mixed", sources=other, tokenizer="bytes"))
+    assert again.sha256 != corpus.sha256
+    assert load_one(sources[0]).sha256 != corpus.sha256
+
+
+def load_one(source: str) -> Corpus:
+    return load_corpus(CorpusConfig(source=source, tokenizer="bytes"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"source": "m", "sources": {"a": 0.5, "b": 0.6}}, "shares sum to 1.1; they must sum to 1"),
+        ({"source": "m", "sources": {"a": 1.0}}, "less than 1"),
+        ({"sources": {"a": 0.5, "b": 0.5}}, "source: is missing; with sources"),
+        ({"source": "a/b", "sources": {"a": 0.5, "b": 0.5}}, "'a/b' is no name"),
+    ],
+)
+def test_shares_that_are_none_are_refused(content: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        CorpusConfig.model_validate(content)
+
+
+def test_a_source_without_documents_is_named(tmp_path: Path, sources: tuple[str, str]) -> None:
+    (tmp_path / "one.txt").write_text("to be or not to be")
+    empty = write(tmp_path / "empty.jsonl", "c", [])
+    for source, message in [
+        (str(tmp_path / "gone"), "gone' holds no documents"),
+        (str(tmp_path / "one.txt"), "one.txt' holds no documents"),
+        (empty, "empty.jsonl' is empty"),
+    ]:
+        with pytest.raises(CorpusError, match=message):
+            load_corpus(CorpusConfig(source="m", sources={source: 0.5, sources[0]: 0.5}))
