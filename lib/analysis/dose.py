@@ -10,10 +10,6 @@ from lib.analysis.finding import Finding, numbers
 from lib.analysis.paired import t_test
 from lib.study.config import Study
 
-NORM, RMS, BRANCHES = (
-    f"model.{name}" for name in ("embedding_norm", "embedding_rms", "branch_multiplier")
-)
-
 
 def stream_table(design: Study) -> pd.DataFrame:
     """One row per arm whose layer sets the stream's initial RMS: arm, baseline, seeds apart, layer,

@@ -81,8 +81,8 @@ of 03."""
         scale = scale_of(WIDTH, self.levels(WIDTH))
         words = """Does the effect change with the width? The paired difference in loss to the first
 variant at each width, with its 95 % *t* interval, at equal rates and, last, each variant at the
-rate that is best for it there. No curve is fitted to so few widths. Drawn by `differences` from the
-table of 03."""
+rate that is best for it there, which the same runs chose: that flatters both. No curve is fitted to
+so few widths. Drawn by `differences` from the table of 03."""
         rows: dict[str, Row] = {"": (table, partial(differences, measure="loss", scale=scale))}
         yield self._figure("ladder", "Ladder of widths", words, rows, "rate", height=2.2)
 

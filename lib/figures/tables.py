@@ -1,6 +1,5 @@
 """A study's runs and what the analysis made of them, as tables to draw; and one laid-out figure."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +17,7 @@ from lib.study.config import Study
 from lib.study.fields import Level, digest
 from lib.study.paths import shown, study_folder
 from lib.study.plan import Plan
-from lib.study.record import RunResult
+from lib.study.record import RunResult, read_json
 from lib.study.standing import load_plan
 
 MOST_VARIANTS = 6
@@ -83,7 +82,7 @@ class StudyTables:
         path = study_folder(self.study.name) / "verdict.json"
         if not path.is_file():
             raise ResultError(f"there is no {shown(path)}: execute 03_analysis first")
-        content: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        content: dict[str, Any] = read_json(path)
         return content
 
     def found(self, key: str) -> pd.DataFrame:

@@ -6,7 +6,6 @@ holds, so that no study or run can vanish from it. `lib.publish.verify` checks a
 """
 
 import argparse
-import json
 import os
 import shutil
 import sys
@@ -34,7 +33,7 @@ from lib.study.paths import (
     study_folder,
 )
 from lib.study.raw import RAW, raw_file
-from lib.study.record import sha256, status_of, write_json
+from lib.study.record import read_json, sha256, status_of, write_json
 
 MANIFEST = "MANIFEST.sha256"
 SHARED = ("01_data", "03_analysis", "04_figures")
@@ -79,6 +78,12 @@ def record_folder(study: str) -> Path:
 def results_file(study: str) -> Path:
     """Where the numbers of a study are kept."""
     return paper_of(study) / "results" / f"{study}.json"
+
+
+def read_runs(study: str) -> list[dict[str, Any]]:
+    """The runs in a study's results, each a `RunResult` as JSON."""
+    runs: list[dict[str, Any]] = read_json(results_file(study))["runs"]
+    return runs
 
 
 def verdict_file(study: str) -> Path:
@@ -134,10 +139,8 @@ def archive(study: Study) -> Path:
     figures = figures_folder(study.name)
     shutil.rmtree(figures, ignore_errors=True)
     shutil.copytree(source / "figures", figures)
-    results = result_file("03_analysis", study.name).read_text("utf-8")
-    write_json(results_file(study.name), json.loads(results))
-    verdict = (source / "verdict.json").read_text("utf-8")
-    write_json(verdict_file(study.name), json.loads(verdict))
+    write_json(results_file(study.name), read_json(result_file("03_analysis", study.name)))
+    write_json(verdict_file(study.name), read_json(source / "verdict.json"))
     write_manifest(study.name)
     write_index_entry(study.name)
     return final
@@ -187,7 +190,7 @@ def read_index(paper: Path) -> dict[str, Any]:
     """Read what the record of a paper should hold; empty where nothing has been archived."""
     if not index_file(paper).is_file():
         return {}
-    content: dict[str, Any] = json.loads(index_file(paper).read_text("utf-8"))
+    content: dict[str, Any] = read_json(index_file(paper))
     return content
 
 

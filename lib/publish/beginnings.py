@@ -8,7 +8,7 @@ import importlib.util
 from collections.abc import Iterator
 
 from lib.publish import replay
-from lib.publish.recomputed import Run, close
+from lib.publish.recomputed import Run, close, named
 
 _BEGIN = """
 import hashlib, json, sys
@@ -59,11 +59,7 @@ def wrong_beginnings(study: str, runs: list[Run]) -> Iterator[str]:
             stated = run["references"]
             for name, value in found.pop("references").items():
                 if not close(stated.get(name, 0.0), value):
-                    yield f"{_named(run)}: {name} is {stated.get(name)}, and the text's is {value}"
+                    yield f"{named(run)}: {name} is {stated.get(name)}, and the text's is {value}"
             for name, value in found.items():
                 if run[name] != value:
-                    yield f"{_named(run)}: {name} are not those of its seed and parameters"
-
-
-def _named(run: Run) -> str:
-    return f"run {run['arm']} seed {run['seed']}"
+                    yield f"{named(run)}: {name} are not those of its seed and parameters"

@@ -1,7 +1,6 @@
 """What the site shows: every study's executed notebooks, recorded or in progress."""
 
 import itertools
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,7 +16,7 @@ from lib.study.errors import ConfigError
 from lib.study.measures import MAIN
 from lib.study.paths import PARAMS, RUNS, study_folder
 from lib.study.provenance import trained_with
-from lib.study.record import status_of
+from lib.study.record import read_json, status_of
 
 SHARED = {
     "01_data": "What the models read, and the task suite.",
@@ -185,11 +184,11 @@ def recorded(name: str) -> StudyEntry | None:
     needed = [folder / MANIFEST, folder / "parameters.yaml", results_file(name), verdict_file(name)]
     if not all(path.is_file() for path in needed):
         return None
-    results, shared = _read(results_file(name)), list(_shared(name, folder))
+    results, shared = read_json(results_file(name)), list(_shared(name, folder))
     runs = [_run(name, folder, r["arm"], r["seed"], r["levels"], r) for r in results["runs"]]
     if len(shared) < len(SHARED) or not all(run.path.is_file() for run in runs):
         return None
-    verdict, parameters = _read(verdict_file(name)), needed[1].read_text("utf-8")
+    verdict, parameters = read_json(verdict_file(name)), needed[1].read_text("utf-8")
     return StudyEntry(name, True, shared, runs, results["summary"], verdict, parameters)
 
 
@@ -204,12 +203,12 @@ def in_progress(name: str) -> StudyEntry:
     for path in folder.glob("*/seed-*/02_train.ipynb"):
         arm, seed = path.parents[1].name, int(path.parent.name.removeprefix("seed-"))
         result = path.with_name("result.json")
-        content = _read(result) if result.is_file() else None
+        content = read_json(result) if result.is_file() else None
         runs.append(_run(name, folder, arm, seed, design.get(arm, {"arm": arm}), content))
     order = {arm: number for number, arm in enumerate(design)}
     runs.sort(key=lambda run: (order.get(run.arm, len(order)), run.arm, run.seed))
     verdict = folder / "verdict.json"
-    content = _read(verdict) if verdict.is_file() else None
+    content = read_json(verdict) if verdict.is_file() else None
     return StudyEntry(name, False, list(_shared(name, folder)), runs, {}, content, "")
 
 
@@ -277,7 +276,3 @@ def _is_held(lock: Path) -> bool:
 def _stamp(path: Path) -> tuple[str, str, float | None]:
     stamp = status_of(path)
     return stamp["status"], stamp.get("reason", ""), stamp.get("seconds")
-
-
-def _read(path: Path) -> Any:
-    return json.loads(path.read_text("utf-8"))

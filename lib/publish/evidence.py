@@ -25,11 +25,12 @@ from lib.publish.archive import (
     shown_result,
     verdict_file,
 )
-from lib.publish.recomputed import Run, close, place
+from lib.publish.recomputed import Run, close, named, place
 from lib.study.config import Study
 from lib.study.fields import digest
+from lib.study.git import git, is_checkout
 from lib.study.paths import NOTEBOOKS
-from lib.study.record import attested, sha256, status_of
+from lib.study.record import attested, read_json, sha256, status_of
 
 
 def changed_files(study: str) -> Iterator[str]:
@@ -43,12 +44,6 @@ def changed_files(study: str) -> Iterator[str]:
             yield f"{name} is not in the manifest"
         elif sha256(path) != listed[name]:
             yield f"{name} has changed"
-
-
-def read_runs(study: str) -> list[Run]:
-    """The runs in a study's results."""
-    runs: list[Run] = json.loads(results_file(study).read_text("utf-8"))["runs"]
-    return runs
 
 
 def _notebooks(study: str) -> list[Path]:
@@ -67,7 +62,7 @@ def foreign_notebooks(study: str, code: dict[str, list[str]] | None) -> Iterator
             continue
         if code is not None and code_hash(path) not in code.get(path.stem, []):
             yield f"{name} executed other code than the index says"
-        content = json.loads(path.read_text("utf-8"))
+        content = read_json(path)
         injected = "".join(
             "".join(cell["source"])
             for cell in content["cells"]
@@ -87,12 +82,12 @@ def uncommitted_code(study: str, accounts: dict[Path, dict[str, Any]]) -> Iterat
     """Notebooks whose code is not that of the commit that they name (or, where the working tree was
     not as committed, of this checkout), or whose commit this repository's history does not hold.
     `accounts`: notebook → who executed it."""
-    if not replay.is_checkout():
+    if not is_checkout():
         return
     known: dict[tuple[str | None, str], list[str]] = {}
     for path, account in accounts.items():
         name, commit = path.relative_to(record_folder(study)).as_posix(), account.get("commit")
-        if commit and replay.git("merge-base", "--is-ancestor", commit, "HEAD") is None:
+        if commit and git("merge-base", "--is-ancestor", commit, "HEAD") is None:
             yield f"{name} names commit {commit[:12]}, which this history does not hold"
             continue
         source = replay.committed(account)
@@ -105,7 +100,7 @@ def uncommitted_code(study: str, accounts: dict[Path, dict[str, Any]]) -> Iterat
 
 def _source_cells(commit: str | None, notebook: str) -> list[str]:
     """The code of a notebook of `notebooks/` at a commit (None: in this checkout)."""
-    committed = replay.git("show", f"{commit}:notebooks/{notebook}") if commit else None
+    committed = git("show", f"{commit}:notebooks/{notebook}") if commit else None
     text = committed or (NOTEBOOKS / notebook).read_text("utf-8")
     cells = json.loads(text)["cells"]
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
@@ -116,10 +111,10 @@ def unfounded_results(study: str, runs: list[Run]) -> Iterator[str]:
     places = [place(study, run) / "02_train.ipynb" for run in runs]
     for run, path in zip(runs, places, strict=True):
         if shown_result(path) not in (attested(run), run):  # older notebooks show all of it
-            yield f"run {run['arm']} seed {run['seed']} in the results is not its notebook's"
+            yield f"{named(run)} in the results is not its notebook's"
     for path in sorted(set(record_folder(study).rglob("02_train.ipynb")) - set(places)):
         yield f"{path.relative_to(record_folder(study)).as_posix()} is of no run in the results"
-    yield from wrong_summary(json.loads(results_file(study).read_text("utf-8")))
+    yield from wrong_summary(read_json(results_file(study)))
 
 
 def wrong_summary(results: dict[str, Any]) -> Iterator[str]:
@@ -140,7 +135,7 @@ def wrong_provenance(study: str, run: Run) -> Iterator[str]:
     if run["status"] == "completed" and trained["suite_hash"] != run["suite_hash"]:
         yield "it was asked another suite than was prepared for it"
     notebook = place(study, run) / "02_train.ipynb"
-    metadata = json.loads(notebook.read_text("utf-8"))["metadata"]
+    metadata = read_json(notebook)["metadata"]
     if metadata["study"]["commit"] != executed["commit"]:
         yield "its notebook is stamped with another commit than its result"
     if metadata["study"]["preregistration"] != trained["plan"]:
@@ -188,13 +183,11 @@ def wrong_code(study: str, runs: Iterable[Run]) -> Iterator[str]:
                 if known[commit]["parameters"] != recorded:
                     yield f"parameters.yaml is not params/{study}.yaml of commit {commit[:12]}"
             for digest_name in ("training_digest", "measuring_digest"):
-                if (
-                    account.get(digest_name, known[commit][digest_name])
-                    != known[commit][digest_name]
-                ):
+                own = known[commit][digest_name]
+                if account.get(digest_name, own) != own:
                     yield (
-                        f"run {run['arm']} seed {run['seed']} names a {digest_name} ({name}) that "
-                        f"is not that of commit {commit[:12]}"
+                        f"{named(run)} names a {digest_name} ({name}) that is not that of commit "
+                        f"{commit[:12]}"
                     )
 
 
@@ -202,8 +195,8 @@ def other_analysis(study: str) -> Iterator[str]:
     """What 03_analysis says otherwise when it is executed again from the record."""
     with replay.replayed(study, "03_analysis") as folder:
         for name, file in (("03_analysis", results_file(study)), ("verdict", verdict_file(study))):
-            again = json.loads((folder / f"{name}.json").read_text("utf-8"))
-            stated = json.loads(file.read_text("utf-8"))
+            again = read_json(folder / f"{name}.json")
+            stated = read_json(file)
             for key in sorted({*again, *stated}):
                 if not _same(again.get(key), stated.get(key)):
                     yield f"{key} in {file.name} is not what the analysis says of the record"
@@ -240,7 +233,7 @@ def other_figures(study: str) -> Iterator[str]:
     """Figures whose data, or words, are not those of the record."""
     notebook = record_folder(study) / "04_figures.ipynb"
     again = replay.asked(study, status_of(notebook), _DRAWN)
-    stated = json.loads((record_folder(study) / "04_figures.json").read_text("utf-8"))
+    stated = read_json(record_folder(study) / "04_figures.json")
     for name in sorted({*again, *stated}):
         if again.get(name, {}).get("data") != stated.get(name):
             yield f"figure {name} was drawn from other data than the record holds"

@@ -4,17 +4,16 @@ Git tells. What it told when the paper was last built stands in plans.json besid
 a copy without git, or without all of its history, gives the same paper.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
-from lib.publish.archive import results_file
-from lib.publish.replay import git, is_checkout
+from lib.publish.archive import read_runs, results_file
+from lib.study.git import git, is_checkout
 from lib.study.history import account, plan_history
 from lib.study.paths import PLANS
 from lib.study.plan import read_plan
 from lib.study.provenance import trained_with
-from lib.study.record import write_json
+from lib.study.record import read_json, write_json
 
 FILE = "plans.json"
 
@@ -26,7 +25,7 @@ def plan_accounts(paper: Path) -> list[dict[str, Any]]:
     plan_changes as in `lib.study.history.account`."""
     if not has_history():
         path = paper / FILE
-        return json.loads(path.read_text("utf-8")) if path.is_file() else []
+        return read_json(path) if path.is_file() else []
     accounts = [_account(path.name) for path in PLANS.glob("[!.]*.yaml")]
     return sorted(
         accounts, key=lambda plan: ([v["date"] for v in plan["versions"]][:1], plan["file"])
@@ -46,13 +45,8 @@ def write_accounts(paper: Path) -> None:
 
 def _account(file: str) -> dict[str, Any]:
     plan, versions = read_plan(file), plan_history(file)[::-1]
-    results = [results_file(study) for study in plan.confirmatory]
-    runs = [
-        run
-        for path in results
-        if path.is_file()
-        for run in json.loads(path.read_text("utf-8"))["runs"]
-    ]
+    recorded = [study for study in plan.confirmatory if results_file(study).is_file()]
+    runs = [run for study in recorded for run in read_runs(study)]
     known = account(file, plan, [trained_with(run["provenance"])["commit"] for run in runs])
     if not runs:
         known["plan_precedes"] = "there are no recorded runs yet"

@@ -13,7 +13,7 @@ import pandas as pd
 from lib.publish.archive import record_folder
 from lib.study.fields import digest
 from lib.study.raw import RAW, measures_of, raw_file, read_raw
-from lib.study.record import finite, sha256
+from lib.study.record import finite, read_json, sha256
 
 Run = dict[str, Any]
 """A `RunResult` as JSON."""
@@ -24,6 +24,11 @@ close = partial(math.isclose, rel_tol=1e-9, abs_tol=1e-12)
 def place(study: str, run: Run) -> Path:
     """Where the record keeps a run."""
     return record_folder(study) / str(run["arm"]) / f"seed-{run['seed']}"
+
+
+def named(run: Run) -> str:
+    """Name a run for a message."""
+    return f"run {run['arm']} seed {run['seed']}"
 
 
 def wrong_measures(study: str, run: Run) -> Iterator[str]:
@@ -106,7 +111,7 @@ def _wrong_items(study: str, run: Run, items: pd.DataFrame) -> Iterator[str]:
 def _suites(record: Path) -> Iterator[dict[str, Any]]:
     """The hash of every recorded suite, from its questions, and the right answer of each."""
     for path in sorted(record.glob("suite/*/suite.json")):
-        groups, tasks, gold = json.loads(path.read_text("utf-8"))["groups"], [], {}
+        groups, tasks, gold = read_json(path)["groups"], [], {}
         names = itertools.chain(*groups.values())
         asked = [name.removesuffix("_shot").rsplit("_", 1) for name in names]
         for name in dict.fromkeys(task for task, _ in asked):

@@ -18,8 +18,9 @@ from typing import Any
 
 import nbformat
 
-from lib.publish.archive import record_folder, results_file, verdict_file
+from lib.publish.archive import read_runs, record_folder, verdict_file
 from lib.study.errors import UserError
+from lib.study.git import is_checkout
 from lib.study.paths import ROOT, corpus_places
 from lib.study.raw import RAW, raw_file
 from lib.study.record import status_of, write_json
@@ -31,21 +32,6 @@ _BESIDE = "papers/*/*.yaml"
 
 class ReplayError(UserError):
     """What could not be executed again."""
-
-
-def git(*words: str) -> str | None:
-    """What git says in this checkout; None where it fails or is not there."""
-    try:
-        command = ["git", "-C", str(ROOT), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError, UnicodeDecodeError):
-        return None
-
-
-def is_checkout() -> bool:
-    """Tell whether this folder has a git repository of its own."""
-    top = git("rev-parse", "--show-toplevel")
-    return top is not None and Path(top.strip()) == ROOT
 
 
 def committed(account: dict[str, Any]) -> str | None:
@@ -110,7 +96,7 @@ def execute(folder: Path, *command: str) -> str:
 def restore(study: str, tree: Path) -> Path:
     """Lay out a study's runs, suite and verdict in a tree as its sweep left them; return where."""
     folder, record = tree / "runs" / study, record_folder(study)
-    for run in json.loads(results_file(study).read_text("utf-8"))["runs"]:
+    for run in read_runs(study):
         place = Path(run["arm"], f"seed-{run['seed']}")
         write_json(folder / place / "result.json", run)
         for name in RAW:

@@ -22,7 +22,6 @@ Comments stand in `<%` and `%>`, because `{#` opens a label. A name that is not 
 """
 
 import inspect
-import json
 import traceback
 from functools import partial
 from pathlib import Path
@@ -40,6 +39,7 @@ from lib.study import constants
 from lib.study.config import arm_id, load_study
 from lib.study.errors import UserError, read_yaml, unknown
 from lib.study.paths import PLANS, ROOT, TEMPLATES
+from lib.study.record import read_json
 from lib.study.standing import load_plan
 
 Row = dict[str, Any]
@@ -61,8 +61,8 @@ class Sources:
         recorded: dict[str, Any] = {}
         for path in sorted(self._results.glob("*.verdict.json")):
             study = path.name.removesuffix(".verdict.json")
-            content = json.loads((self._results / f"{study}.json").read_text("utf-8"))
-            content["verdict"] = json.loads(path.read_text("utf-8"))
+            content = read_json(self._results / f"{study}.json")
+            content["verdict"] = read_json(path)
             if content["verdict"]["standing"] == "EXPLORATORY":  # older ones hold decisions too
                 content["verdict"] |= {"decisions": [], "answers": {}, "hypotheses": {}}
             recorded[study] = content

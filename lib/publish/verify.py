@@ -22,6 +22,7 @@ from lib.publish.archive import (
     papers,
     read_index,
     read_manifest,
+    read_runs,
     record_folder,
     results_file,
     root_hash,
@@ -30,14 +31,15 @@ from lib.publish.archive import (
 from lib.publish.beginnings import wrong_beginnings
 from lib.publish.paper import answers_readme, convert, filled_in, with_answers
 from lib.publish.plans import FILE, has_history, plan_accounts
-from lib.publish.recomputed import place, wrong_measures
+from lib.publish.recomputed import named, place, wrong_measures
 from lib.publish.sources import Sources
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, UserError, exit_status, read_yaml
 from lib.study.fields import digest
+from lib.study.git import git, is_checkout
 from lib.study.paths import PAPERS, PLANS, ROOT, shown
 from lib.study.plan import Plan
-from lib.study.record import sha256, status_of
+from lib.study.record import read_json, sha256, status_of
 from lib.study.standing import load_plan
 
 
@@ -77,7 +79,7 @@ def _by_first_rules(study: str) -> Iterator[Iterator[str]]:
     yield evidence.changed_files(study)
     yield _unlike_index(study)
     yield evidence.foreign_notebooks(study, None)
-    runs = evidence.read_runs(study)
+    runs = read_runs(study)
     yield evidence.uncommitted_code(
         study,
         {
@@ -89,7 +91,7 @@ def _by_first_rules(study: str) -> Iterator[Iterator[str]]:
         },
     )
     yield evidence.unfounded_results(study, runs)
-    verdict = json.loads(verdict_file(study).read_text("utf-8"))
+    verdict = read_json(verdict_file(study))
     yield first_rules.wrong_contrasts(runs, verdict)
 
 
@@ -100,9 +102,9 @@ def _superseded(study: str) -> Iterator[Iterator[str]]:
         yield iter(["its results or its verdict have changed"])
     if _stated(study).get("superseded") != pinned:
         yield iter(["the index does not name it as superseded"])
-    results = json.loads(results_file(study).read_text("utf-8"))
+    results = read_json(results_file(study))
     yield evidence.wrong_summary(results)
-    verdict = json.loads(verdict_file(study).read_text("utf-8"))
+    verdict = read_json(verdict_file(study))
     yield first_rules.wrong_contrasts(results["runs"], verdict)
 
 
@@ -111,18 +113,14 @@ def _by_present_rules(study: str, redraw: bool) -> Iterator[Iterator[str]]:
     yield _unlike_index(study)
     code = _stated(study).get("code")
     yield evidence.foreign_notebooks(study, code)
-    runs, folder = evidence.read_runs(study), record_folder(study)
+    runs, folder = read_runs(study), record_folder(study)
     yield evidence.unfounded_results(study, runs)
     accounts = {path: status_of(path) for path in folder.glob("*.ipynb")}
     executed = {place(study, run): run["provenance"]["executed"] for run in runs}
     accounts |= {path / "02_train.ipynb": account for path, account in executed.items()}
     yield evidence.uncommitted_code(study, accounts)
     for check in (wrong_measures, evidence.wrong_provenance):
-        yield (
-            f"run {run['arm']} seed {run['seed']}: {fault}"
-            for run in runs
-            for fault in check(study, run)
-        )
+        yield (f"{named(run)}: {fault}" for run in runs for fault in check(study, run))
     yield _changed_study(study)
     yield _changed_plan(study)
     yield evidence.wrong_code(study, runs)
@@ -145,11 +143,7 @@ def _unlike_index(study: str) -> Iterator[str]:
         yield "the index does not name it"
     for key, value in stated.items():
         if found[key] != value:
-            yield (
-                f"its {key} are not those of the index"
-                if key != "manifest"
-                else ("its manifest is not that of the index")
-            )
+            yield f"the index says otherwise of its {key}"
 
 
 def _changed_study(study: str) -> Iterator[str]:
@@ -162,10 +156,8 @@ def _changed_study(study: str) -> Iterator[str]:
 def _changed_plan(study: str) -> Iterator[str]:
     """A plan that is another one, in the record or today, than the runs were made under."""
     design = load_study(study)
-    today, made_under = (
-        load_plan(design),
-        {run["provenance"]["trained"]["plan"] for run in evidence.read_runs(study)},
-    )
+    today = load_plan(design)
+    made_under = {run["provenance"]["trained"]["plan"] for run in read_runs(study)}
     if made_under != {today.hash if today else None}:
         yield "its plan is another one today than its runs were made under"
     recorded = record_folder(study) / "plan.yaml"
@@ -174,23 +166,23 @@ def _changed_plan(study: str) -> Iterator[str]:
         yield "deviations that its plan.yaml lists were removed from the plan since, or rewritten"
     commit = replay.committed(status_of(record_folder(study) / "03_analysis.ipynb"))
     if commit and design.plan:
-        stated = replay.git("show", f"{commit}:{(PLANS / design.plan).relative_to(ROOT)}")
+        stated = git("show", f"{commit}:{(PLANS / design.plan).relative_to(ROOT)}")
         if stated != _text(recorded):
             yield f"plan.yaml is not the plan of commit {commit[:12]}"
 
 
 def vanished() -> Iterator[str]:
     """Studies and runs that a committed version of an index names, and no record holds today."""
-    if not replay.is_checkout():
+    if not is_checkout():
         return
     here = {study: entry for paper in papers() for study, entry in read_index(paper).items()}
     indexes = ":(glob)papers/*/record/index.json"
-    names = set((replay.git("log", "--format=", "--name-only", "--", indexes) or "").split())
+    names = set((git("log", "--format=", "--name-only", "--", indexes) or "").split())
     gone: dict[str, None] = {}
     versions = [
-        (commit, replay.git("show", f"{commit}:{name}") or "{}")
+        (commit, git("show", f"{commit}:{name}") or "{}")
         for name in sorted(names)
-        for commit in (replay.git("log", "--format=%H", "--", name) or "").split()
+        for commit in (git("log", "--format=%H", "--", name) or "").split()
     ]
     for commit, content in versions:
         for study, entry in json.loads(content).items():
@@ -211,7 +203,7 @@ def unfounded_texts(paper: Path) -> Iterator[str]:
         return
     try:
         told = paper / FILE
-        if has_history() and told.is_file() and json.loads(_text(told)) != plan_accounts(paper):
+        if has_history() and told.is_file() and read_json(told) != plan_accounts(paper):
             yield f"{FILE} is not what git says of the plans; run ./run_all.sh paper"
         sources = Sources(paper)
         if convert(filled_in(paper, sources), "latex", paper) != _text(paper / "paper.tex"):

@@ -2,7 +2,6 @@
 was written down."""
 
 import json
-import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,7 +12,8 @@ import yaml
 from pydantic import ValidationError
 
 from lib.study.fields import digest
-from lib.study.paths import PLANS, ROOT
+from lib.study.git import git
+from lib.study.paths import PLANS
 from lib.study.plan import Plan
 
 
@@ -58,14 +58,9 @@ def account(file: str | None, plan: Plan | None, commits: Iterable[str | None]) 
 def plan_history(file: str) -> list[Version]:
     """List the committed versions of a plan of `params/plans/`, newest first, wherever the file
     was before; empty without git."""
-    try:
-        log = _git(
-            "log", "--follow", "--format=%x00%H %cI", "--name-status", "--", str(PLANS / file)
-        )
-    except OSError:
-        return []
+    log = git("log", "--follow", "--format=%x00%H %cI", "--name-status", "--", str(PLANS / file))
     versions = []
-    for entry in log.stdout.split("\0")[1:]:
+    for entry in (log or "").split("\0")[1:]:
         head, *changes = entry.split("\n")
         commit, _, date = head.partition(" ")
         status, *names = next(filter(None, changes)).split("\t")
@@ -78,7 +73,7 @@ def plan_history(file: str) -> list[Version]:
 @lru_cache(maxsize=256)
 def _committed(commit: str, name: str) -> dict[str, Any]:
     """A file as it was committed, which never changes."""
-    return _read(_git("show", f"{commit}:{name}").stdout)
+    return _read(git("show", f"{commit}:{name}") or "")
 
 
 def _read(text: str) -> dict[str, Any]:
@@ -145,10 +140,9 @@ def plan_precedes(file: str, plan: Plan, commits: Iterable[str | None]) -> str:
     versions = plan_history(file)
     same = [version for version in versions if version.hash == plan.hash]
     if not same or same[0] is not versions[0]:
-        inside = _in_git()
-        return (
-            "no: the plan is not committed as it stands" if inside else "unknown: there is no git"
-        )
+        if git("rev-parse", "--git-dir") is None:
+            return "unknown: there is no git"
+        return "no: the plan is not committed as it stands"
     now = Version("now", "", plan.model_dump())
     for new, old in pairwise([now, *same]):
         if new.deviations[: len(old.deviations)] != old.deviations:
@@ -157,24 +151,12 @@ def plan_precedes(file: str, plan: Plan, commits: Iterable[str | None]) -> str:
     for run in dict.fromkeys(commits):
         if run is None:
             return "unknown: a run was made outside git"
-        if _git("cat-file", "-e", run).returncode:
+        if git("cat-file", "-e", run) is None:
             return f"unknown: the history here does not hold commit {run[:12]} of a run"
         if not _precedes(fixed, run):
             return f"no: run at commit {run[:12]}, plan fixed at {fixed[:12]}"
     return f"yes: plan fixed at {fixed[:12]}"
 
 
-def _in_git() -> bool:
-    try:
-        return not _git("rev-parse", "--git-dir").returncode
-    except OSError:
-        return False
-
-
 def _precedes(commit: str, later: str) -> bool:
-    return not _git("merge-base", "--is-ancestor", commit, later).returncode
-
-
-def _git(*words: str) -> "subprocess.CompletedProcess[str]":
-    command = ["git", "-C", str(ROOT), "-c", "core.quotepath=off", *words]
-    return subprocess.run(command, capture_output=True, text=True)
+    return git("merge-base", "--is-ancestor", commit, later) is not None

@@ -5,7 +5,6 @@ other code on another machine, has an account of its own beside it.
 """
 
 import re
-import subprocess
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -14,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from lib.study.digests import measuring_digest
 from lib.study.fields import digest
+from lib.study.git import git
 from lib.study.paths import ROOT
 
 CHECKPOINT_FORMAT = 5
@@ -158,14 +158,6 @@ def git_state() -> dict[str, Any]:
     packed = version.read_text("utf-8").strip() if version.is_file() else ""
     if re.fullmatch(r"[0-9a-f]{40}", packed):
         return {"commit": packed, "clean": True}
-
-    def git(*words: str) -> str | None:
-        try:
-            command = ["git", "-C", str(ROOT), *words]
-            return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        except (OSError, subprocess.CalledProcessError):
-            return None
-
     commit, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", ":!papers")
     return {
         "commit": commit.strip() if commit else None,

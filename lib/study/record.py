@@ -98,6 +98,11 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def read_json(path: Path) -> Any:
+    """Read a JSON file."""
+    return json.loads(path.read_text("utf-8"))
+
+
 def write_json(path: Path, content: Any) -> None:
     """Write a JSON file atomically: it is either whole or not there. Numbers that JSON lacks are
     written as null."""
@@ -111,7 +116,7 @@ def status_of(output: Path) -> dict[str, Any]:
     """Return an executed notebook's stamp: status (completed, failed, unfinished) and reason."""
     unreadable = {"status": "unfinished", "reason": "no readable notebook"}
     try:
-        metadata = json.loads(output.read_text("utf-8"))["metadata"]
+        metadata = read_json(output)["metadata"]
         stamp = metadata.get("study") or {"status": "unfinished", "reason": "killed"}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return unreadable

@@ -6,7 +6,6 @@ From then on the seeds of these studies follow from the plan's own hash.
 """
 
 import argparse
-import json
 import os
 import re
 import sys
@@ -25,6 +24,7 @@ from lib.study.history import plan_history
 from lib.study.paths import PAPERS, PARAMS, PLANS, shown, study_folder
 from lib.study.plan import Frozen, Plan, read_plan
 from lib.study.provenance import trained_with
+from lib.study.record import read_json
 from lib.study.standing import load_plan, parameters_digest
 
 _BLOCK = re.compile(r"^frozen:.*\n(?:[ \t]+.*\n)*", re.MULTILINE)
@@ -115,7 +115,7 @@ def _runs(study: str, hashes: set[str]) -> Iterator[Path]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        content: dict[str, Any] = read_json(path)
     except (OSError, ValueError):
         raise ConfigError(f"{shown(path)} cannot be read; restore it, or delete it") from None
     return content

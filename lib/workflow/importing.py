@@ -7,7 +7,6 @@ a sweep asks of its own, the notebooks that read them all (01, 03, 04) are execu
 is archived and verified. Only then is the record here touched.
 """
 
-import json
 import shutil
 import sys
 import tempfile
@@ -28,8 +27,10 @@ from lib.publish.archive import (
 from lib.publish.verify import verify
 from lib.study.config import Study, load_study
 from lib.study.errors import UserError, exit_status
+from lib.study.git import git, is_checkout
 from lib.study.inputs import unpack
 from lib.study.paths import output_root, shown, study_folder
+from lib.study.record import read_json
 from lib.workflow import by_hand
 from lib.workflow.execution import execute
 from lib.workflow.staleness import corpora_of, stale
@@ -49,7 +50,7 @@ def take_in(packed: Path) -> str:
         for arm in study.arms():
             for seed in study.seeds:
                 _file_by_hand(runs / arm.id / f"seed-{seed}", Path(folder))
-        head = replay.git("rev-parse", "HEAD") if replay.is_checkout() else None
+        head = git("rev-parse", "HEAD") if is_checkout() else None
         with replay.tree_at(head.strip() if head else None) as tree:
             corpora = [arm.config.corpus for arm in study.arms()]
             replay.lend_corpora(tree, {path for c in corpora for path in c.sources or [c.source]})
@@ -78,7 +79,7 @@ def _file_by_hand(run: Path, folder: Path) -> None:
     if target.is_file() or not result.is_file():
         return
     try:
-        by_hand.file(sorted(folder.rglob("*.ipynb")), json.loads(result.read_text("utf-8")), target)
+        by_hand.file(sorted(folder.rglob("*.ipynb")), read_json(result), target)
     except (ValueError, KeyError, TypeError) as error:
         name = run.relative_to(run.parents[1]).as_posix()
         raise UserError(f"{name}: {error}") from None

@@ -1,7 +1,6 @@
 """What would stop a study later is found before anything trains, for all studies at once."""
 
 import contextlib
-import json
 from collections.abc import Iterator
 
 from lib.analysis.reported import load_reported
@@ -11,6 +10,7 @@ from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, UserError
 from lib.study.paths import study_folder
 from lib.study.provenance import trained_with
+from lib.study.record import read_json
 from lib.study.standing import load_plan
 
 
@@ -71,6 +71,6 @@ def _devices(study: Study) -> set[str]:
     devices = set()
     for path in study_folder(study.name).glob("*/seed-*/result.json"):
         with contextlib.suppress(ValueError, LookupError, TypeError, OSError):
-            content = json.loads(path.read_text("utf-8"))
+            content = read_json(path)
             devices.add(trained_with(content["provenance"])["device"])
     return devices

@@ -6,11 +6,10 @@ Runs and their notebooks stay as they are; 03_analysis and 04_figures are execut
 """
 
 import argparse
-import json
 import shutil
 import sys
 
-from lib.publish.archive import archive, record_folder, results_file
+from lib.publish.archive import archive, read_runs, record_folder, results_file
 from lib.study.config import load_study
 from lib.study.errors import ConfigError, exit_status, unknown
 from lib.study.paths import PAPERS, shown, study_folder
@@ -36,7 +35,7 @@ def analyse_again(name: str) -> None:
         )
     try:
         shutil.copytree(record, runs, dirs_exist_ok=True)
-        for run in json.loads(results_file(name).read_text("utf-8"))["runs"]:
+        for run in read_runs(name):
             write_json(runs / run["arm"] / f"seed-{run['seed']}" / "result.json", run)
         for notebook in ("03_analysis", "04_figures"):
             print(f"{name}: {notebook}")

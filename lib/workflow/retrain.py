@@ -8,7 +8,6 @@ are the same, and what rounding leaves of the rest is held to a tolerance.
 """
 
 import argparse
-import json
 import random
 import sys
 from collections.abc import Iterator
@@ -18,12 +17,13 @@ from typing import Any
 import pandas as pd
 
 from lib.publish import replay, verify
-from lib.publish.archive import results_file
+from lib.publish.archive import read_runs
 from lib.publish.first_rules import SUPERSEDED
 from lib.publish.recomputed import place
 from lib.study.errors import exit_status, unknown
 from lib.study.provenance import trained_with
 from lib.study.raw import raw_file
+from lib.study.record import read_json
 
 FIRST_STEPS, LOSS_TOLERANCE = 10, 1e-3
 """Elsewhere, the losses of so many first steps agree up to this share of them."""
@@ -35,12 +35,7 @@ _EXECUTION = ("lib.workflow.execution", "lib.execution")
 
 def recorded_runs(studies: list[str]) -> dict[str, dict[str, Any]]:
     """All runs of some studies by `study/arm/seed`; of superseded ones none is kept."""
-    runs = [
-        run
-        for study in studies
-        if study not in SUPERSEDED
-        for run in json.loads(results_file(study).read_text("utf-8"))["runs"]
-    ]
+    runs = [run for study in studies if study not in SUPERSEDED for run in read_runs(study)]
     return {f"{run['study']}/{run['arm']}/{run['seed']}": run for run in runs}
 
 
@@ -64,7 +59,7 @@ def retrain(run: dict[str, Any]) -> tuple[str, list[str]]:
         words = ("--study", run["study"], "--arm", run["arm"], "--seed", str(run["seed"]))
         replay.execute(tree, sys.executable, "-m", modules[0], "02_train", *words)
         folder = tree / "runs" / run["study"] / run["arm"] / f"seed-{run['seed']}"
-        again = json.loads((folder / "result.json").read_text("utf-8"))
+        again = read_json(folder / "result.json")
         traces = [
             pd.read_parquet(raw_file(at, "trace")) for at in (place(run["study"], run), folder)
         ]

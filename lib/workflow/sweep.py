@@ -7,7 +7,6 @@ What takes seconds to import is imported where it is used, after the command lin
 """
 
 import fcntl
-import json
 import os
 import shutil
 import signal
@@ -192,13 +191,12 @@ def summarise(study: Study) -> None:
     """Print a finished study's table and where to read more."""
     from lib.analysis.runs import tidy
     from lib.analysis.tables import summary_table, takeaway
-    from lib.publish.archive import record_folder, results_file
+    from lib.publish.archive import read_runs, record_folder, results_file
 
     if not results_file(study.name).is_file():  # --until and the like end before it is archived
         print(f"{study.name}: not archived, as the flags ask for a part only")
         return
-    content = json.loads(results_file(study.name).read_text("utf-8"))
-    runs = tidy(RunResult.model_validate(run) for run in content["runs"])
+    runs = tidy(map(RunResult.model_validate, read_runs(study.name)))
     print(f"\n{study.name}: {len(runs)} runs\n{summary_table(runs).T.to_string()}\n")
     print(takeaway(runs))
     print(f"\nExecuted notebooks  {shown(record_folder(study.name))}/")

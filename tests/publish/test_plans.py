@@ -54,7 +54,7 @@ class Repository:
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     repository = Repository(tmp_path, Parameters(tmp_path, monkeypatch))
     monkeypatch.setattr(plans, "PLANS", repository.plans)
-    monkeypatch.setattr("lib.publish.replay.ROOT", tmp_path)
+    monkeypatch.setattr("lib.study.git.ROOT", tmp_path)
     monkeypatch.setattr("lib.publish.archive.PAPERS", repository.paper.parent)
     monkeypatch.setattr("lib.publish.archive.PAPER", repository.paper)
     for name in ("load_study", "load_plan"):  # of the plan that paper.md quotes

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from lib.publish import archive, first_rules, replay, verify
+from lib.publish import archive, first_rules, verify
 from lib.publish.archive import papers, read_index, results_file, root_hash, verdict_file
 from lib.publish.first_rules import wrong_contrasts
+from lib.study.git import is_checkout
 from lib.study.paths import PAPER, ROOT
 
 
@@ -34,7 +35,7 @@ def test_every_record_is_in_the_index_and_the_other_way_round() -> None:
 
 
 def test_a_paper_that_is_deleted_has_vanished(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not replay.is_checkout():
+    if not is_checkout():
         pytest.skip("not a git checkout")
     assert list(verify.vanished()) == []
     monkeypatch.setattr(verify, "papers", list)

@@ -39,7 +39,7 @@ class Parameters:
             monkeypatch.setattr(f"lib.study.{module}.PARAMS", self.folder)
         for module in ("plan", "history"):
             monkeypatch.setattr(f"lib.study.{module}.PLANS", self.plans)
-        monkeypatch.setattr("lib.study.history.ROOT", folder)
+        monkeypatch.setattr("lib.study.git.ROOT", folder)
 
     def study(self, **changes: Any) -> None:
         content = STUDY | changes
