@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lib.analysis.finding import Finding
+from lib.analysis.finding import Finding, listed
 from lib.analysis.paired import t_test
 from lib.analysis.runs import own_baselines
 from lib.study.measures import MEASURES
@@ -64,12 +64,7 @@ def in_words(rows: list[dict[Any, Any]], than: str) -> str:
         span = f"at step {first:,}" if first == last else f"from step {first:,} to {last:,}"
         spans.append(f"{phase['sign']} {span}")
         clear.append(f"{phase['clear']} of {phase['checkpoints']}")
-    return f"{_and(spans)} than {than}; its interval excludes zero at {_and(clear)} checkpoints"
-
-
-def _and(items: list[str]) -> str:
-    *first, last = items
-    return " and ".join(filter(None, (", ".join(first), last)))
+    return f"{listed(spans)} than {than}; its interval excludes zero at {listed(clear)} checkpoints"
 
 
 def cosine_finding(runs: pd.DataFrame, curve: pd.DataFrame, alpha: float) -> Finding:

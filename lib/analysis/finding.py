@@ -1,5 +1,6 @@
 """A finding: a table, and what it shows in words."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import isnan
 from typing import Any
@@ -39,6 +40,12 @@ def outcome(measure: str, low: float, high: float, margin: float | None = None) 
     if margin is not None and -margin < low and high < margin:
         return f"no difference beyond ± {margin:g}"
     return "undecided"
+
+
+def listed(items: Iterable[Any]) -> str:
+    """Write a list in prose: 0.02, 0.1 and 1."""
+    *first, last = [f"{x:.12g}" if isinstance(x, float) else str(x) for x in items]
+    return " and ".join(filter(None, (", ".join(first), last)))
 
 
 def where(place: object) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from markupsafe import Markup
 
-from lib.analysis import course
+from lib.analysis import course, finding
 from lib.study.measures import MEASURES
 
 MISSING = Markup("n/a")
@@ -23,6 +23,7 @@ _WORDS = (
 )
 _ESTIMATES = {"mean_delta": "t_", "token_ratio": "t_", "share": "", "value": ""}
 """Columns that hold an estimate → how those of its interval, low and high, begin."""
+listed = finding.listed
 
 
 def finished(value: Any) -> Markup:
@@ -179,21 +180,6 @@ def words(value: Any) -> str:
     """Write a whole number, or the length of a list, as a word up to twelve."""
     count = value if isinstance(value, int) else len(value)
     return _WORDS[count] if count < len(_WORDS) else f"{count:,}"
-
-
-def listed(items: Iterable[Any]) -> str:
-    """Write a list in prose: 0.02, 0.1 and 1."""
-    *first, last = [f"{x:.12g}" if isinstance(x, float) else str(x) for x in items]
-    return " and ".join(filter(None, (", ".join(first), last)))
-
-
-def alike(values: dict[str, str], form: str = "{} for {}") -> str:
-    """Say which value each name has, grouping equal ones: "rejected for A and B", "rejected for A
-    and not rejected for B"."""
-    return " and ".join(
-        form.format(value, listed(name for name, of in values.items() if of == value))
-        for value in dict.fromkeys(values.values())
-    )
 
 
 def literal(value: Any) -> str:

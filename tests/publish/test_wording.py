@@ -52,8 +52,6 @@ TOUCHING, NOTHING = change(0.2, 0.0, 0.4), change(None, None, None)
         (72, "words", [], "72"),
         ([0.02, 0.1, 1.0], "listed", [], "0.02, 0.1 and 1"),
         (["one"], "listed", [], "one"),
-        ({"A": "supported", "B": "supported"}, "alike", [], "supported for A and B"),
-        ({"A": "so", "B": "not so", "C": "so"}, "alike", [], "so for A and C and not so for B"),
         ({"share": -0.07, "low": -0.09, "high": -0.04}, "estimate", [".0%"], "−7% [−9%, −4%]"),
         ({"token_ratio": 1.6, "t_low": 1.5, "t_high": 1.7}, "estimate", [".1f"], "1.6 [1.5, 1.7]"),
         ({"unstable": 5, "judged": 8}, "of_runs", [], "5 of 8"),
