@@ -51,6 +51,7 @@ def test_shakespeare_carries_every_task_with_and_without_examples(shakespeare: C
     assert sum(counts.values()) == 10_124
 
 
+@pytest.mark.slow
 def test_no_item_stands_in_train_by_brute_force(suite: Suite, corpus: Corpus, train: str) -> None:
     test = corpus.decode(corpus.test)
     known_lines = set(train.splitlines())

@@ -148,6 +148,7 @@ def test_longer_windows_lower_the_floor(floor: np.ndarray, heldout: str) -> None
     assert means[2] == pytest.approx(play().entropy_rate, abs=0.05)
 
 
+@pytest.mark.slow
 def test_no_count_of_ngrams_gets_below_the_floor(
     whole: Corpus, heldout: str, floor: np.ndarray
 ) -> None:

@@ -31,6 +31,7 @@ def figures_of_grid(grid: StudyFigures) -> Iterator[list[Figure]]:
         yield drawn(grid, patch)
 
 
+@pytest.mark.slow
 def test_a_study_of_one_factor_shows_what_applies(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -45,6 +46,7 @@ def test_a_study_of_one_factor_shows_what_applies(
     assert names == {"loss", "trend", "comparison", "early", "trade-off", "efficiency", "inside"}
 
 
+@pytest.mark.slow
 def test_a_study_of_one_arm_is_drawn_without_contrasts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -69,6 +71,7 @@ def test_a_grid_over_rates_shows_rates_and_stability_instead(
     assert len(figures_of_grid) == 10
 
 
+@pytest.mark.slow
 def test_no_text_of_a_figure_is_smaller_than_seven_points(figures_of_grid: list[Figure]) -> None:
     texts = [text for figure in figures_of_grid for text in figure.findobj(Text)]
     assert min(text.get_fontsize() for text in texts if text.get_text().strip()) >= 7

@@ -154,6 +154,7 @@ def test_a_contradiction_is_found() -> None:
     assert contradictions(right) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_no_form_contradicts_its_number(texts: Texts, form: str) -> None:
     texts.change(form)
@@ -170,6 +171,7 @@ def test_no_form_contradicts_its_number(texts: Texts, form: str) -> None:
 OPPOSITE = {"lowers": "lower", "raises": "higher"}
 
 
+@pytest.mark.slow
 def test_the_takeaway_is_that_of_the_rule(texts: Texts) -> None:
     said = {}
     for rule in ("R0", "R1", "R2", "R3", "R4", "R5", "R6", "R7", "R8"):
@@ -182,6 +184,7 @@ def test_the_takeaway_is_that_of_the_rule(texts: Texts) -> None:
     assert "costs quality" not in said["R8"]
 
 
+@pytest.mark.slow
 def test_a_study_without_results_is_planned_and_claims_nothing(texts: Texts) -> None:
     for name in samples.PLANNED:
         (texts.paper / "results" / f"{name}.verdict.json").unlink()

@@ -101,6 +101,7 @@ def test_no_number_is_typed_by_hand():
         assert typed_digits(typed), typed
 
 
+@pytest.mark.slow
 def test_one_changed_number_changes_that_number_and_nothing_else(paper):
     results = paper / "results" / "final.json"
     original = results.read_text("utf-8")
@@ -123,12 +124,14 @@ def test_the_paper_shows_the_means_of_the_results():
         assert f"{found['mean']:.3f} ± {found['sd']:.3f}" in text
 
 
+@pytest.mark.slow
 def test_the_committed_paper_is_what_its_source_gives(built):
     for name in ("paper.tex", "paper.pdf"):
         same = (built / name).read_bytes() == (PAPER / name).read_bytes()
         assert same, f"{name}: run ./run_all.sh paper"
 
 
+@pytest.mark.slow
 def test_the_text_needs_no_torch():
     code = "import sys; from lib.publish.paper import *; from lib.study.paths import PAPER; "
     code += "filled_in(PAPER, Sources(PAPER)); print('torch' in sys.modules)"

@@ -75,6 +75,7 @@ def test_a_plan_is_frozen_and_its_study_is_confirmatory(
     assert standing(study, load_plan(study)).name == "CONFIRMATORY"
 
 
+@pytest.mark.slow
 def test_frozen_again_before_any_run_it_stands_once(parameters: Parameters) -> None:
     assert main(["p"]) == 0
     text, first = (parameters.plans / "p.yaml").read_text("utf-8"), load_study("trial").seeds
@@ -95,6 +96,7 @@ def origin(plan: str | None) -> dict[str, Any]:
     return {"trained": {"plan": plan, "parameters": parameters, "machine": {}}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["result", "checkpoint", "record"])
 def test_a_plan_with_runs_is_frozen_no_more(
     place: str, parameters: Parameters, tmp_path: Path, capsys: pytest.CaptureFixture[str]
