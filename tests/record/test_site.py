@@ -22,6 +22,8 @@ from tests.record.samples import (
     write_notebook,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def rows(page: Path) -> list[str]:
     return re.findall(r"<tr.*?</tr>", page.read_text("utf-8"), re.DOTALL)

@@ -11,6 +11,8 @@ from lib.study.fields import RunConfig
 from tests.conftest import TINY, change
 from tests.run.samples import train
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def config() -> RunConfig:

@@ -14,6 +14,8 @@ from lib.study.paths import run_folder
 from lib.workflow import export
 from tests.run.samples import finished_study
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Study]:
