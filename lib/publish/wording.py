@@ -27,15 +27,17 @@ listed = finding.listed
 
 
 def finished(value: Any) -> Markup:
-    """Write what no filter has written: a text, with Markdown's marks escaped, or a whole number.
-    ValueError for a value that needs a filter."""
+    """Write what no filter has written: a whole number, or a text, in which Markdown's marks are
+    escaped but for those of code. ValueError for a value that needs a filter."""
     if isinstance(value, Markup):
         return value
     if value is None:
         return MISSING
     if isinstance(value, float | list | dict):
         raise ValueError(f"{value!r} needs a filter such as number('.3f')")
-    return Markup(re.sub(r"([\\`*_\[\]|$@<>~^#])", r"\\\1", str(value)))
+    spans = re.split(r"(`[^`]+`)", str(value))  # every other one is code
+    spans[::2] = [re.sub(r"([\\`*_\[\]|$@<>~^#])", r"\\\1", text) for text in spans[::2]]
+    return Markup("".join(spans))
 
 
 def number(value: Any, form: str) -> Markup:
@@ -145,12 +147,12 @@ def equality(test: Row, what: str, form: str) -> Markup:
     return Markup(text) + estimate(test, "+" + form)
 
 
-def of_runs(row: Row) -> Markup:
-    """Say how many of how many judged runs are unstable; with the exact interval of the share,
-    where the row is one arm's."""
+def of_runs(row: Row, runs: str = "") -> Markup:
+    """Say how many of how many judged runs are unstable, and `runs` after it; with the exact
+    interval of the share, where the row is one arm's."""
     if not row["judged"]:
         return Markup("none judged")
-    text = Markup(f"{number(row['unstable'], '.0f')} of {row['judged']}")
+    text = Markup(f"{number(row['unstable'], '.0f')} of {row['judged']}{runs}")
     if "low" not in row:
         return text
     return text + f" [{number(row['low'], '.0%')}, {number(row['high'], '.0%')}]"

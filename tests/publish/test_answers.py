@@ -12,8 +12,10 @@ import pytest
 from lib.publish.paper import with_answers, write_answers
 from lib.publish.sources import Sources, TextError
 from lib.study.config import load_study
+from lib.study.errors import read_yaml
 from lib.study.paths import PAPER, PARAMS, ROOT
 
+NAMES = [path.stem for path in PARAMS.glob("*.yaml")]
 Verdict = dict[str, Any]
 README = "# Title\n\n<!-- answers: x -->\n\nold\n\n<!-- end of answers -->\n\nRest.\n"
 DECIDED_LOWER = {"t_low": -2.0, "t_high": -1.0}
@@ -186,9 +188,11 @@ def test_a_study_is_recorded_in_the_readme_when_it_has_results(paper: Path) -> N
     assert (runs, recorded) == ("40", "not yet")  # five arms, eight seeds
 
 
-def test_every_study_of_the_paper_has_a_row_in_the_readme(paper: Path) -> None:
-    rows = studies(paper)
-    listed = set(re.findall(r"`([\w-]+)`", " ".join(rows)))
-    designs = [load_study(path.stem) for path in PARAMS.glob("*.yaml")]
-    asked = {study.name for study in designs if study.plan}
-    assert listed >= asked | {path.name.split(".")[0] for path in paper.glob("results/*.json")}
+def test_every_study_under_a_plan_says_what_it_asks(paper: Path) -> None:
+    asked = {study.name for study in map(load_study, NAMES) if study.plan}
+    recorded = {
+        path.name.removesuffix(".verdict.json") for path in paper.glob("results/*.verdict.json")
+    }
+    assert set(read_yaml(paper / "studies.yaml")) >= asked | recorded
+    named = set(re.findall(r"`([\w-]+)`", " ".join(studies(paper))))
+    assert named >= recorded

@@ -185,6 +185,14 @@ def test_the_takeaway_is_that_of_the_rule(texts: Texts) -> None:
 
 
 @pytest.mark.slow
+def test_a_block_begins_after_a_blank_line_and_is_no_text(texts: Texts) -> None:
+    text = filled_in(texts.paper, Sources(texts.paper))
+    opened = re.findall(r"([^\n]*)\n::: \{", text)
+    assert len(opened) > 30
+    assert set(map(str.strip, opened)) == {""}
+
+
+@pytest.mark.slow
 def test_a_study_without_results_is_planned_and_claims_nothing(texts: Texts) -> None:
     for name in samples.PLANNED:
         (texts.paper / "results" / f"{name}.verdict.json").unlink()

@@ -71,6 +71,7 @@ def test_values_are_written_as_a_text_needs_them(value, name, arguments, text):
 def test_what_no_filter_has_written_is_escaped_or_refused():
     assert finished("grad_shrink *and* $") == r"grad\_shrink \*and\* \$"
     assert finished(Markup("`grad_shrink`")) == "`grad_shrink`"
+    assert finished("`grad_shrink` is a_b, ` not") == r"`grad_shrink` is a\_b, \` not"
     assert [finished(value) for value in (300, True, None)] == ["300", "True", "n/a"]
     for value in (0.123456, [1], {"mean": 1.0}):
         with pytest.raises(ValueError, match="needs a filter"):

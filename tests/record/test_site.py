@@ -90,7 +90,7 @@ def test_the_confirmatory_verdict_stands_first_and_alone(pages: Path) -> None:
     verdict = text[text.index('id="verdict"') : text.index('id="studies"')]
     assert "keep the baseline" in verdict
     assert "confirmatory" in verdict
-    assert "<b>H1a supported</b> <small>supported (layernorm).</small>" in verdict
+    assert "<b>H1a supported</b> <small>(layernorm).</small>" in verdict
     assert "exploratory" not in verdict
     assert "beta" not in verdict
     assert re.search(r"\+0\.0\d+ .*\[.*Holm p 0\.012", re.sub(r"\s+", " ", verdict))

@@ -1,7 +1,8 @@
 -- What Typst and LaTeX say differently, and pandoc does not say for a page of two columns:
 -- figures, tables, references to them, the abstract, the bibliography and the appendix.
--- A table or figure floats within its column; .wide lets it span both, .here keeps it in its place,
--- .long lets it run over pages (in the appendix's part of one column). Figures stand as large as drawn.
+-- A table or figure floats to the top of its column; .wide lets it span both, .anywhere lets it float
+-- to the bottom too, .here keeps it in its place, .long lets it run over pages (in the appendix's part
+-- of one column). Figures stand as large as drawn.
 
 local latex = FORMAT == "latex"
 local typst = not latex
@@ -35,10 +36,11 @@ local function has(element, class) return element.classes:includes(class) end
 local function placed(div)
   if latex then
     local star = has(div, "wide") and "*" or ""
-    return star, has(div, "here") and "[!htbp]" or "[t]"
+    return star, has(div, "here") and "[!htbp]" or has(div, "anywhere") and "[tbp]" or "[t]"
   end
   if has(div, "here") or has(div, "long") then return "placement: none" end
-  return has(div, "wide") and 'placement: top, scope: "parent"' or "placement: top"
+  local where = has(div, "anywhere") and "placement: auto" or "placement: top"
+  return has(div, "wide") and where .. ', scope: "parent"' or where
 end
 
 local function figure(div)
