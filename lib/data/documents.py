@@ -68,7 +68,7 @@ class Documents:
                     yield _of_json(line, f"{self._shown(path)}, line {number}")
 
     def _rows(self, path: Path) -> Iterator[str]:
-        with pq.ParquetFile(path) as table:  # type: ignore[no-untyped-call]
+        with pq.ParquetFile(path) as table:
             schema = table.schema_arrow
             if COLUMN not in schema.names:
                 columns = ", ".join(schema.names)

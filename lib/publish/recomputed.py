@@ -88,7 +88,8 @@ def _wrong_tables(
             yield f"the loss at length {row['length']} does not follow from that by position"
     items = raw["items"]
     for row in tables.get("tasks", []):
-        right = items.query("task == @row['task'] and shots == @row['shots']")["correct"]
+        asked = (items["task"] == row["task"]) & (items["shots"] == row["shots"])
+        right = items.loc[asked, "correct"]
         if row["n"] != len(right) or not close(row["accuracy"], right.mean()):
             yield f"accuracy in {row['task']} ({row['shots']} shots) is not that of items.parquet"
 

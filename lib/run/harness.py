@@ -32,7 +32,7 @@ from lib.run.model import GPT, Past
 from lib.run.scoring import Likelihood, Question, score_questions
 
 
-class CharacterLM(LM):
+class CharacterLM(LM):  # type: ignore[misc]
     """A GPT and the vocabulary of its corpus, as a language model of the harness.
 
     A symbol that is not in the training part raises CorpusError. A context too long for

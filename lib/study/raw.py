@@ -31,7 +31,7 @@ def write_raw(folder: Path, name: str, table: pd.DataFrame) -> Path:
     encodings = {"f": "BYTE_STREAM_SPLIT", "i": "DELTA_BINARY_PACKED"}  # by numpy's kind
     kinds = {str(column): dtype.kind for column, dtype in table.dtypes.items()}
     path = raw_file(folder, name)
-    pq.write_table(  # type: ignore[no-untyped-call]
+    pq.write_table(
         pa.Table.from_pandas(table, preserve_index=False),
         path,
         compression="zstd",

@@ -45,6 +45,7 @@ def replace(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new), "utf-8")
 
 
+@pytest.mark.long
 def test_a_plan_written_after_the_runs_restamps_none_of_them(tree: Tree) -> None:
     before = result(tree)
     trained = before["provenance"]["trained"]

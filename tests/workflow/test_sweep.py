@@ -378,6 +378,7 @@ def test_jobs_do_not_change_results_and_a_new_seed_redoes_nothing(tree: Tree) ->
     assert result(tree, "two", "n_layer=2", seed=1)["seed"] == 1
 
 
+@pytest.mark.long
 def test_a_diverged_run_is_reported_and_left_out_of_means(tree: Tree) -> None:
     tree.write_study("wild", factors={"training.learning_rate": [1e-3, 1e30]})
     status, text = tree.run_all("params/wild.yaml")
@@ -389,6 +390,7 @@ def test_a_diverged_run_is_reported_and_left_out_of_means(tree: Tree) -> None:
     assert re.search(r"validation perplexity +\S+ ± n/a +n/a\n", text)
 
 
+@pytest.mark.long
 def test_the_recipes_study_runs_through_all_notebooks_with_no_code(tree: Tree) -> None:
     example = re.search(r"```yaml\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.S)
     assert example is not None
