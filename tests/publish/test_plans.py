@@ -109,7 +109,7 @@ def test_the_appendix_shows_all_of_it_or_says_that_it_is_not_here(
     (plan,) = plan_accounts(repository.paper)
     text = Sources(repository.paper).render("text.md")
     for shown in (
-        plan["hash"], f"no: run at commit {first}, plan fixed at {changed}",
+        plan["hash"], f"No: run at commit {first}, plan fixed at {changed}",
         f"| `{changed}` | alpha | 0.05 | 0.01 |", "| Eight seeds. | Six cannot decide. |",
         "| 2026-12-01 | a \\| pipe | time | 20", "after the first run",
     ):  # fmt: skip

@@ -54,7 +54,7 @@ def test_an_exploratory_study_has_no_decision_to_quote_whatever_its_verdict_hold
     [
         ("{{ final.summary.layernorm.perplexiti | mean_sd('.2f') }}", "did you mean 'perplexity'"),
         ("{{ finale.summary }}", "did you mean 'final'"),
-        ("{{ smoke.summary }}", r"a study without results\? see has\(\)"),
+        ("{{ scale.summary }}", r"a study without results\? see has\(\)"),
         ("{{ one(confirmatory.verdict.decisions, arm='rmsnrom').rule }}", "did you mean 'rmsnorm'"),
         ("{{ one(confirmatory.verdict.decisions, amr='layernorm').rule }}", "'amr' is unknown"),
         ("{{ one(final.verdict.contrasts, arm='layernorm').t_p }}", "8 rows have"),
@@ -83,10 +83,10 @@ def test_what_is_not_there_stops_the_build_by_name_and_line(paper, text, fault):
 
 
 def test_a_study_without_results_is_left_out_and_named(paper):
-    (paper / "text.md").write_text("Before.\n{% if has('smoke') %}\n{{ smoke.x }}\n{% endif %}\n")
+    (paper / "text.md").write_text("Before.\n{% if has('scale') %}\n{{ scale.x }}\n{% endif %}\n")
     sources = Sources(paper)
     assert sources.render("text.md") == "Before.\n"
-    assert list(sources.left_out) == ["smoke"]
+    assert list(sources.left_out) == ["scale"]
 
 
 def test_a_second_plan_breaks_nothing(paper, tmp_path, monkeypatch):

@@ -161,6 +161,7 @@ def test_a_plan_must_be_there_and_name_a_study(
     assert "trial.json cannot be read" in refusal(capsys, "p")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_frozen_study_runs_as_confirmatory_and_an_edited_plan_has_no_runs(tmp_path: Path) -> None:
     tree = Tree(tmp_path / "embedding-norm")

@@ -130,15 +130,8 @@ def test_killed_again_and_again_a_run_ends_at_the_same_weights(
     assert (tree.root / "papers/embedding-norm/record/long").exists()
 
 
-@pytest.mark.parametrize(
-    "victims",
-    [
-        kernel,
-        pytest.param(papermill, marks=pytest.mark.long),
-        pytest.param(snakemake, marks=pytest.mark.long),
-        pytest.param(everything, marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("victims", [kernel, papermill, snakemake, everything])
 def test_a_rerun_after_kill_9_ends_at_the_same_weights(
     victims: Victims,
     undisturbed: str,

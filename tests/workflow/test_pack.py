@@ -33,7 +33,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Study]:
 def unpacked(study: Study, tmp_path: Path) -> Path:
     pack.pack(study, tmp_path / "small.tar")
     with tarfile.open(tmp_path / "small.tar") as archive:
-        archive.extractall(tmp_path, filter="data")
+        archive.extractall(tmp_path)
     return tmp_path / "small"
 
 
