@@ -186,6 +186,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Forger:
     )
     (forger.paper / "references.bib").write_text("", "utf-8")
     (forger.paper / "templates/answers.md").write_text(f"1. It is {quote}.\n", "utf-8")
+    (forger.paper / "templates/studies.md").write_text("{{ sample.runs | length }} runs\n", "utf-8")
     forger.git("init", "--quiet")
     forger.commit()
     status, said = tree.run_all(f"params/{STUDY}.yaml")
