@@ -108,8 +108,9 @@ class Tree:
     def __init__(self, root: Path) -> None:
         self.root = root
         copy_repository(root)
-        templates = Path("papers", "embedding-norm", "templates")
-        shutil.copytree(ROOT / templates, root / templates)
+        paper = Path("papers", "embedding-norm")
+        shutil.copytree(ROOT / paper / "templates", root / paper / "templates")
+        shutil.copyfile(ROOT / paper / "studies.yaml", root / paper / "studies.yaml")
         path = f"{environment() / 'bin'}{os.pathsep}{os.environ['PATH']}"
         self.environment = os.environ | {"VIRTUAL_ENV": str(environment()), "PATH": path}
 

@@ -642,7 +642,7 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
     ),
     "parameters in the record": (
         rewrite(f"{PAPER}/record/{STUDY}/parameters.yaml", "iterations: 20", "iterations: 2000"),
-        "parameters.yaml is not params/sample.yaml of commit",
+        "params/sample.yaml is another study today than was recorded",
     ),
     "parameters in record and params": (
         lambda f: [
@@ -679,7 +679,8 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
         "at another time",
     ),
     "initial weights of a run": (
-        lambda f: f.in_run(put("0" * 64, "initial_weights")), "has initial_weights"
+        lambda f: f.in_run(put("0" * 64, "initial_weights")),
+        "none seed 0: initial_weights are not those of its seed",
     ),
     "initial weights of a seed": (
         lambda f: [
@@ -693,7 +694,9 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
     "losses of the text": (
         lambda f: f.in_every_run(scaled("references", "bigram_loss")), "and the text's is"
     ),
-    "batches of a run": (lambda f: f.in_run(put("0" * 64, "batches")), "has batches"),
+    "batches of a run": (
+        lambda f: f.in_run(put("0" * 64, "batches")), "none seed 0: batches are not those of its"
+    ),
     "final weights in the results": (
         lambda f: f.in_results(put("0" * 64, "final_weights")), "is not its notebook's"
     ),
@@ -701,7 +704,7 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
         lambda f: f.in_run(lambda run: [
             part.update(corpus_sha256="0" * 64) for part in (run, run["provenance"]["trained"])
         ] and None),
-        "has corpus_sha256",
+        "none seed 0: corpus_sha256 are not those of its seed",
     ),
     # What is there
     "a run left out": (drop_run, "incomplete: no result of layernorm seed 1"),
