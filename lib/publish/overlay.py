@@ -11,6 +11,7 @@ import pandas as pd
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from lib.analysis.pooled import pooled_contrasts
 from lib.publish import wording
 from lib.publish.catalogue import NotebookEntry, StudyEntry
 from lib.study.live import read_live
@@ -93,6 +94,17 @@ def by_measure(studies: Iterable[StudyEntry]) -> dict[str, dict[str, list[Differ
             found.setdefault(each.row["measure"], {}).setdefault(each.name, []).append(each)
     order = {name: number for number, name in enumerate(MEASURES)}
     return {m: found[m] for m in sorted(found, key=lambda m: (m != MAIN, order[m])) if found[m]}
+
+
+def pooled(studies: Iterable[StudyEntry]) -> list[dict[str, Any]]:
+    """Every contrast in a headline measure that several recorded studies hold, over their seeds
+    together."""
+    recorded = {
+        study.name: [run.result for run in study.runs if run.result]
+        for study in studies
+        if study.recorded
+    }
+    return pooled_contrasts(recorded, measures_in("headline"))
 
 
 def reach(rows: Iterable[Difference]) -> float:

@@ -13,6 +13,8 @@
     {% for name in recorded %} {{ recorded[name].runs | words }}      every study with results
     {{ preliminary.source }}                                 preliminary.yaml beside the paper
     {{ root_hash() }}                                        of records, results and plans
+    {% for row in pooled(["final", "pilot"], "loss") %}       contrasts that several studies hold,
+                                                             over all their seeds
     {{ verbatim("params/final.yaml") }}                      a file of the repository, as code
     {% if has("pilot") %} … {% endif %}                      left out while it has no results; a
                                                              plan may name it before params/ does
@@ -32,6 +34,7 @@ from jinja2.exceptions import UndefinedError
 from jinja2.utils import missing
 from markupsafe import Markup
 
+from lib.analysis.pooled import pooled_contrasts
 from lib.publish import wording
 from lib.publish.archive import root_hash
 from lib.publish.plans import plan_accounts
@@ -74,6 +77,7 @@ class Sources:
         names |= {
             "root_hash": partial(root_hash, paper),
             "has": self._has,
+            "pooled": self._pooled,
             "recorded": recorded,
             "params": load_study,
             "plan_of": lambda study: load_plan(load_study(study)),
@@ -118,6 +122,11 @@ class Sources:
             load_study(study)
         self.left_out[study] = None
         return False
+
+    def _pooled(self, studies: list[str], *measures: str) -> Rows:
+        """The contrasts that several of these studies hold, as `pooled_contrasts` says."""
+        runs = {name: self._recorded[name]["runs"] for name in studies if self._has(name)}
+        return pooled_contrasts(runs, measures)
 
 
 def where(rows: Rows, **fields: Any) -> Rows:

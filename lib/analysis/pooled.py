@@ -1,0 +1,66 @@
+"""One contrast over all the studies that hold it."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from lib.analysis.paired import t_test
+from lib.study.fields import RunConfig
+from lib.study.measures import MEASURES
+from lib.study.plan import ALPHA
+from lib.study.record import finite
+
+Runs = list[dict[str, Any]]
+"""A study's results, as JSON."""
+
+
+def pooled_contrasts(
+    studies: Mapping[str, Runs], measures: Iterable[str], alpha: float = ALPHA
+) -> list[dict[str, Any]]:
+    """Test the seeds of several studies together, wherever these hold one contrast: an arm and its
+    own baseline of the same model, training, text and (for tasks) suite in each.
+
+    One row per contrast and measure that at least two studies hold: variant, reference, measure,
+    the studies, n pairs, their mean difference, the paired t interval and p. Pairs that end at the
+    same weights in two studies are one pair; rows to which a second study adds none are left out.
+    Nothing here allows for a difference between studies beyond their seeds.
+    """
+    rows = []
+    for study, runs in studies.items():
+        of = {(run["arm"], run["seed"]): run for run in runs if run["status"] == "completed"}
+        for (arm, seed), run in of.items():
+            other = of.get((run["baseline"], seed))
+            if other and arm != run["baseline"]:
+                rows += [_pair(study, run, other, name) for name in measures]
+    pairs = pd.DataFrame([row for row in rows if row["delta"] is not None])
+    found = []
+    for _, part in pairs.groupby("contrast", sort=False) if len(pairs) else ():
+        test = t_test(part.drop_duplicates("weights")["delta"], alpha)
+        if test.n > part.groupby("study").size().max():
+            names = {key: part[key].iloc[0] for key in ("variant", "reference", "measure")}
+            numbers = {name: finite(value) for name, value in test._asdict().items()}
+            found.append(names | {"studies": list(part["study"].unique())} | numbers)
+    return found
+
+
+def _pair(study: str, run: dict[str, Any], other: dict[str, Any], measure: str) -> dict[str, Any]:
+    """A run beside its baseline: what is compared, and how far apart they are in a measure."""
+    values = [each["measures"].get(measure) for each in (run, other)]
+    return {
+        "study": study,
+        "contrast": repr((measure, _recipe(run, measure), _recipe(other, measure))),
+        "variant": run.get("variant") or run["levels"]["model.embedding_norm"],
+        "reference": other.get("variant") or other["levels"]["model.embedding_norm"],
+        "measure": measure,
+        "delta": None if None in values else values[0] - values[1],
+        "weights": run["final_weights"] + other["final_weights"],
+    }
+
+
+def _recipe(run: dict[str, Any], measure: str) -> tuple[Any, ...]:
+    """All that decides a measure but the seed; fields that an older schema lacks have the defaults
+    that were then fixed."""
+    config = RunConfig.model_validate(run["config"])
+    suite = run["suite_hash"] if MEASURES[measure].raw == "items.correct" else None
+    return config.corpus, run["corpus_sha256"], config.model, config.training, suite
