@@ -20,7 +20,7 @@ import nbformat
 
 from lib.publish.archive import read_runs, record_folder, verdict_file
 from lib.study.errors import UserError
-from lib.study.git import is_checkout
+from lib.study.git import git, is_checkout
 from lib.study.paths import ROOT, corpus_places
 from lib.study.raw import RAW, raw_file
 from lib.study.record import status_of, write_json
@@ -41,30 +41,33 @@ def committed(account: dict[str, Any]) -> str | None:
 
 
 @contextmanager
-def tree_at(commit: str | None) -> Iterator[Path]:
-    """Lay out the code and parameters of a commit (None: of this checkout) in a temporary folder.
+def tree_at(account: dict[str, Any]) -> Iterator[Path]:
+    """Lay out the code and parameters of an account in a temporary folder: those of its commit, or,
+    where they were not committed, of this checkout.
 
     It is a repository of its own, with the history up to the commit: what an analysis says of a
     plan's history, it says again.
     """
+    commit, clean = str(account.get("commit") or ""), committed(account) is not None
+    known = commit and is_checkout() and git("cat-file", "-e", f"{commit}^{{commit}}") is not None
     with tempfile.TemporaryDirectory(prefix="record-") as folder:
         tree = Path(folder, "tree")
-        if commit is None:
+        if clean or known:
+            words = ("clone", "--quiet", "--shared", "--no-checkout", str(ROOT), str(tree))
+            execute(ROOT, "git", *words)
+            execute(tree, "git", "update-ref", "--no-deref", "HEAD", commit)
+        if clean:
+            execute(tree, "git", "checkout", "--quiet", commit, "--", *_CODE)
+            beside = f":(glob){_BESIDE}"  # fails where a commit has none
+            subprocess.run(["git", "-C", tree, "checkout", "--quiet", commit, "--", beside],
+                           capture_output=True)  # fmt: skip
+        else:
             for name in _CODE:
                 ignored = shutil.ignore_patterns("__pycache__")
                 shutil.copytree(ROOT / name, tree / name, ignore=ignored)
             for path in ROOT.glob(_BESIDE):
                 (tree / path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, tree / path.relative_to(ROOT))
-        else:
-            execute(
-                ROOT, "git", "clone", "--quiet", "--shared", "--no-checkout", str(ROOT), str(tree)
-            )
-            execute(tree, "git", "update-ref", "--no-deref", "HEAD", commit)
-            execute(tree, "git", "checkout", "--quiet", commit, "--", *_CODE)
-            beside = f":(glob){_BESIDE}"  # fails where a commit has none
-            subprocess.run(["git", "-C", tree, "checkout", "--quiet", commit, "--", beside],
-                           capture_output=True)  # fmt: skip
         yield tree
 
 
@@ -114,7 +117,7 @@ def replayed(study: str, notebook: str) -> Iterator[Path]:
     Raises ReplayError when it cannot be executed.
     """
     account = status_of(record_folder(study) / f"{notebook}.ipynb")
-    with tree_at(committed(account)) as tree:
+    with tree_at(account) as tree:
         folder = restore(study, tree)
         command = ("-m", "lib.workflow.execution", notebook, "--study", study)
         execute(tree, sys.executable, *command)
@@ -124,7 +127,7 @@ def replayed(study: str, notebook: str) -> Iterator[Path]:
 def asked(study: str, account: dict[str, Any], script: str) -> Any:
     """What a script prints as JSON where the code is that of an account and the study's runs are
     restored; it reads the study's name from its first argument."""
-    with tree_at(committed(account)) as tree:
+    with tree_at(account) as tree:
         restore(study, tree)
         return json.loads(execute(tree, sys.executable, "-c", script, study))
 

@@ -51,7 +51,7 @@ class Circumstances(_Account):
     commit: str | None
     """None where there is no git."""
     clean: bool | None
-    """Whether the working tree was as committed, apart from the record that studies write."""
+    """Whether code, notebooks and parameters were as committed."""
     measuring_digest: str
     machine: MachineAccount
     packages: dict[str, str | None]
@@ -143,13 +143,17 @@ def _by(account: dict[str, Any]) -> str:
 
 
 def code_state() -> dict[str, Any]:
-    """Name the commit, whether the working tree was clean, and the measuring digest."""
+    """Name the commit, whether what runs was as committed, and the measuring digest."""
     return {"measuring_digest": measuring_digest(), **git_state()}
+
+
+_RUNS = ("lib", "notebooks", "params", "run_all.sh", "requirements.lock", "pyproject.toml")
 
 
 @lru_cache(maxsize=1)
 def git_state() -> dict[str, Any]:
-    """Name the commit, and whether the working tree was as committed but for the record.
+    """Name the commit, and whether what runs was as committed; texts and the record, which a study
+    writes itself, are nothing that runs.
 
     In a tree that `git archive` packed, lib/VERSION names the commit. The code there counts as that
     commit's: verifying a record compares its digests and notebooks with the commit.
@@ -158,7 +162,7 @@ def git_state() -> dict[str, Any]:
     packed = version.read_text("utf-8").strip() if version.is_file() else ""
     if re.fullmatch(r"[0-9a-f]{40}", packed):
         return {"commit": packed, "clean": True}
-    commit, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", ":!papers")
+    commit, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", *_RUNS)
     return {
         "commit": commit.strip() if commit else None,
         "clean": None if changes is None else not changes.strip(),

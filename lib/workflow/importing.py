@@ -51,7 +51,7 @@ def take_in(packed: Path) -> str:
             for seed in study.seeds:
                 _file_by_hand(runs / arm.id / f"seed-{seed}", Path(folder))
         head = git("rev-parse", "HEAD") if is_checkout() else None
-        with replay.tree_at(head.strip() if head else None) as tree:
+        with replay.tree_at({"commit": head.strip(), "clean": True} if head else {}) as tree:
             corpora = [arm.config.corpus for arm in study.arms()]
             replay.lend_corpora(tree, {path for c in corpora for path in c.sources or [c.source]})
             for path in [runs / "suite", *runs.glob("*/seed-*")]:

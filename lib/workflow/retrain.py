@@ -48,7 +48,7 @@ def retrain(run: dict[str, Any]) -> tuple[str, list[str]]:
     commit = replay.committed(origin)
     if commit is None:
         raise replay.ReplayError("its code was not committed, or this folder is outside git")
-    with replay.tree_at(commit) as tree:
+    with replay.tree_at(origin) as tree:
         modules = [
             m for m in _EXECUTION if tree.joinpath(*m.split(".")).with_suffix(".py").is_file()
         ]
