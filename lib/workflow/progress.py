@@ -119,5 +119,5 @@ def follow(
     line = f"{steps} in {clock(elapsed)}"
     if not total and not sweep.returncode:
         line = "Nothing to do: everything is up to date."
-    print(line)
+    print(line, flush=True)  # before what stopped it, which goes to stderr
     return progress["failed"], closing and bool(sweep.returncode or not ended)

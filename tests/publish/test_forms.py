@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from markupsafe import Markup
 
+from lib.analysis.pooled import pooled_contrasts
 from lib.publish.paper import filled_in
 from lib.publish.sources import Sources
 from lib.study.measures import MEASURES
@@ -56,7 +57,17 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def texts(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Texts":
     monkeypatch.setattr("lib.publish.sources.verbatim", verbatim)
     shutil.copytree(whole, tmp_path / "paper")
-    return Texts(tmp_path / "paper")
+    texts = Texts(tmp_path / "paper")
+
+    def pooled(*asked: Any) -> list[dict[str, Any]]:
+        """Rows that are made of runs and stand in no verdict."""
+        rows = pooled_contrasts(*asked)
+        for row in rows:
+            put(row, texts.form)
+        return rows
+
+    monkeypatch.setattr("lib.publish.sources.pooled_contrasts", pooled)
+    return texts
 
 
 class Texts:
@@ -64,9 +75,11 @@ class Texts:
 
     def __init__(self, paper: Path) -> None:
         self.paper = paper
+        self.form = "undecided"
 
     def change(self, form: str, rule: str = "R1") -> None:
         """Give every result one form, consistently."""
+        self.form = form
         for path in self.paper.glob("results/*.verdict.json"):
             verdict = json.loads(path.read_text("utf-8"))
             for row in rows_of(verdict):
