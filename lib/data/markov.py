@@ -123,31 +123,41 @@ class Source:
         return np.concatenate(parts).ravel()[: len(ids) - 1]
 
     def _window_nll(self, windows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Follow windows (W, T + 1), -1 for no known character, to their losses (W, T)."""
+        """Follow windows (W, T + 1), -1 for no known character, to their losses (W, T). Those that
+        begin alike are one group for as long as they do."""
         n, length = windows.shape
-        possible = [self._after(symbol) for symbol in range(len(self.symbols))]
-        starts = [
-            possible[symbol] if symbol >= 0 else possible[0][:, :0] for symbol in windows[:, 0]
-        ]
-        window = np.repeat(np.arange(n), [start.shape[1] for start in starts])
+        symbols, group = np.unique(windows[:, 0], return_inverse=True)
+        starts = [self._after(symbol) for symbol in symbols]
+        of = np.repeat(np.arange(len(starts)), [start.shape[1] for start in starts])
         state, belief = np.concatenate(starts, axis=1)
         state = state.astype(np.int64)
         losses = np.empty((n, length - 1))
         for place in range(1, length):
-            symbol = windows[window, place]
-            joint = belief * np.where(symbol >= 0, self.probabilities[state, symbol], 0)
-            likely = np.bincount(window, joint, minlength=n)
+            key = group * (len(self.symbols) + 1) + windows[:, place] + 1
+            key, group = np.unique(key, return_inverse=True)
+            parent, symbol = np.divmod(key, len(self.symbols) + 1)
+            # A group has the states and beliefs of the one that it comes from.
+            first, last = np.searchsorted(of, parent, "left"), np.searchsorted(of, parent, "right")
+            sizes = last - first
+            of = np.repeat(np.arange(len(parent)), sizes)
+            taken = np.arange(len(of)) + np.repeat(first - np.cumsum(sizes) + sizes, sizes)
+            state, read = state[taken], symbol[of] - 1
+            joint = belief[taken] * np.where(read >= 0, self.probabilities[state, read], 0)
+            likely = np.bincount(of, joint, minlength=len(parent))
             with np.errstate(divide="ignore"):
-                losses[:, place - 1] = -np.log(likely.clip(max=1))
+                losses[:, place - 1] = -np.log(likely.clip(max=1))[group]
             left = joint > 0
-            after = self._next[state[left], symbol[left]] + window[left] * self.n_states
+            after = self._next[state[left], read[left]] + of[left] * self.n_states
             key, where = np.unique(after, return_inverse=True)
-            window, state = np.divmod(key, self.n_states)
-            belief = np.bincount(where, joint[left], minlength=len(key)) / likely[window]
+            of, state = np.divmod(key, self.n_states)
+            belief = np.bincount(where, joint[left], minlength=len(key)) / likely[of]
         return losses
 
     def _after(self, symbol: int) -> NDArray[np.float64]:
-        """States possible after one character at a random place, and their chances; (2, n)."""
+        """States possible after one character at a random place, and their chances; (2, n), and
+        none after an unknown one, -1."""
+        if symbol < 0:
+            return np.zeros((2, 0))
         joint = self.stationary * self.probabilities[:, symbol]
         belief = np.bincount(self._next[:, symbol], joint, minlength=self.n_states)
         states = np.flatnonzero(belief)
