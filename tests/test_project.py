@@ -97,18 +97,26 @@ def test_help_names_every_command():
         assert word in done.stdout
 
 
-RECORDS = [
-    pytest.param(name, marks=() if name in MANIFESTS else pytest.mark.slow)
-    for name in sorted(p.parent.name for p in (ROOT / "papers").glob("*/record/*/MANIFEST.sha256"))
+RECORDS = sorted(p.parent.name for p in (ROOT / "papers").glob("*/record/*/MANIFEST.sha256"))
+SMALL = {"example", "stability-check"}
+WHOLE = [
+    pytest.param(name, marks=pytest.mark.slow if name in SMALL else pytest.mark.long)
+    for name in RECORDS
+    if name not in MANIFESTS
 ]
 
 
 @pytest.mark.parametrize("study", RECORDS)
-def test_every_record_is_as_recorded_and_its_training_notebooks_are_small(study):
-    _, faults = verify(study)
-    assert faults == []
+@pytest.mark.slow
+def test_every_record_holds_together_and_its_training_notebooks_are_small(study):
+    assert verify(study, again=False)[1] == []
     for notebook in archive.record_folder(study).rglob("02_train.ipynb"):
         assert notebook.stat().st_size <= 150_000
+
+
+@pytest.mark.parametrize("study", WHOLE)
+def test_a_record_is_what_its_study_gives_again(study):
+    assert verify(study)[1] == []
 
 
 def test_imports_keep_to_the_rooms() -> None:

@@ -1,5 +1,7 @@
 """What can be predicted of a text without a network: losses to read a model's loss against."""
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,9 +34,13 @@ def references(corpus: Corpus, block_size: int) -> dict[str, float]:
         bigram = np.log((pairs + 1) / (pairs + 1).sum(1)[:, None])
         found["bigram_loss"] = float(-bigram[heldout[:-1], heldout[1:]].mean())
     if corpus.sha256 == synthetic.SHA256 and corpus.unit == "characters":
-        nll = synthetic.play().nll(corpus.decode(corpus.heldout), block_size)
-        found["source_loss"] = float(nll.mean())
+        found["source_loss"] = _source_loss(corpus.decode(corpus.heldout), block_size)
     return found
+
+
+@lru_cache(maxsize=8)  # asked for every run
+def _source_loss(text: str, block_size: int) -> float:
+    return float(synthetic.play().nll(text, block_size).mean())
 
 
 def _counts(corpus: Corpus) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
