@@ -99,8 +99,9 @@ case "${1:-}" in
       esac
     done
     set_up
-    # One worker more than cores: many tests wait for processes that they have started.
-    export PYTEST_XDIST_AUTO_NUM_WORKERS="${PYTEST_XDIST_AUTO_NUM_WORKERS:-$(python -c 'import os; print(1 + (os.cpu_count() or 1))')}"
+    # Many of the slow tests wait for processes that they have started: one worker more than cores.
+    [[ "$marks" == *"not slow"* ]] ||
+      export PYTEST_XDIST_AUTO_NUM_WORKERS="${PYTEST_XDIST_AUTO_NUM_WORKERS:-$(python -c 'import os; print(1 + (os.cpu_count() or 1))')}"
     exec python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "$marks" ${words+"${words[@]}"}
     ;;
   verify)

@@ -126,6 +126,7 @@ def test_imports_keep_to_the_rooms() -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", ["study", "analysis", "figures", "publish"])
 def test_rooms_without_torch_load_none(room: str) -> None:
     modules = [f"lib.{room}.{path.stem}" for path in (ROOT / "lib" / room).glob("[a-z]*.py")]

@@ -41,6 +41,7 @@ def choices_of(suite: Suite, name: str) -> list[tuple[str, list[str]]]:
     ]
 
 
+@pytest.mark.slow
 def test_shakespeare_carries_every_task_with_and_without_examples(shakespeare: Corpus) -> None:
     suite = build_suite(shakespeare, None, 128)
     assert [task.name for task in suite.tasks] == list(RULES)
@@ -166,6 +167,7 @@ def test_line_break_differs_in_breaks_and_capitals_only(suite: Suite) -> None:
         assert all(other.count("\n") == 1 for other in (answer, *wrong))
 
 
+@pytest.mark.slow
 def test_a_smaller_suite_is_the_beginning_of_a_larger_one(suite: Suite, small: Suite) -> None:
     for task, whole in zip(small.tasks, suite.tasks, strict=True):
         assert task.items == whole.items[:60]
@@ -228,6 +230,7 @@ def test_a_text_too_short_for_any_task_leaves_all_out(tmp_path: Path) -> None:
     assert list(suite.table().columns) == ["task", "items", "shots", "chance", "rule"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block_size", [24, 64, 100])
 def test_prompts_that_do_not_fit_are_left_out_by_name(corpus: Corpus, block_size: int) -> None:
     suite = build_suite(corpus, 200, block_size)

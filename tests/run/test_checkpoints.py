@@ -25,6 +25,9 @@ from lib.study.record import sha256
 from tests.conftest import change
 from tests.run.samples import begun, train
 
+pytestmark = pytest.mark.slow
+
+
 FILES = (
     *("weights.safetensors", "state.pt", "trace.parquet", "curve.parquet", "provenance.json"),
     MANIFEST,

@@ -20,6 +20,8 @@ from lib.workflow import pack
 from lib.workflow.texts import text_of
 from tests.run.samples import finished_study
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Study]:
