@@ -51,6 +51,7 @@ def launch(
     """
     write_json(folder / JOB, Job(config=config, provenance=provenance).model_dump(mode="json"))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--local-addr", "127.0.0.1"]  # this machine's name need not be known to it
     command += ["--nproc-per-node", str(machine.processes), "-m", WORKER, str(folder)]
     environment = os.environ | {"OMP_NUM_THREADS": str(machine.threads)}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
