@@ -1,6 +1,6 @@
 """One contrast over all the studies that hold it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pandas as pd
@@ -16,15 +16,16 @@ Runs = list[dict[str, Any]]
 
 
 def pooled_contrasts(
-    studies: Mapping[str, Runs], measures: Iterable[str], alpha: float = ALPHA
+    studies: Mapping[str, Runs], measures: Collection[str], alpha: float = ALPHA
 ) -> list[dict[str, Any]]:
     """Test the seeds of several studies together, wherever these hold one contrast: an arm and its
     own baseline of the same model, training, text and (for tasks) suite in each.
 
     One row per contrast and measure that at least two studies hold: variant, reference, measure,
-    the studies, n pairs, their mean difference, the paired t interval and p. Pairs that end at the
-    same weights in two studies are one pair; rows to which a second study adds none are left out.
-    Nothing here allows for a difference between studies beyond their seeds.
+    the studies, n pairs, their mean difference, the paired t interval and p. A seed of two studies
+    is one pair, that of the first: it draws the same weights and batches in both. Rows to which a
+    second study adds no seed are left out. Nothing here allows for a difference between studies
+    beyond their seeds.
     """
     rows = []
     for study, runs in studies.items():
@@ -36,8 +37,8 @@ def pooled_contrasts(
     pairs = pd.DataFrame([row for row in rows if row["delta"] is not None])
     found = []
     for _, part in pairs.groupby("contrast", sort=False) if len(pairs) else ():
-        test = t_test(part.drop_duplicates("weights")["delta"], alpha)
-        if test.n > part.groupby("study").size().max():
+        test = t_test(part.drop_duplicates("seed")["delta"], alpha)
+        if test.n > part.groupby("study")["seed"].nunique().max():
             names = {key: part[key].iloc[0] for key in ("variant", "reference", "measure")}
             numbers = {name: finite(value) for name, value in test._asdict().items()}
             found.append(names | {"studies": list(part["study"].unique())} | numbers)
@@ -54,7 +55,7 @@ def _pair(study: str, run: dict[str, Any], other: dict[str, Any], measure: str) 
         "reference": other.get("variant") or other["levels"]["model.embedding_norm"],
         "measure": measure,
         "delta": None if None in values else values[0] - values[1],
-        "weights": run["final_weights"] + other["final_weights"],
+        "seed": run["seed"],
     }
 
 

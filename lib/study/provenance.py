@@ -148,6 +148,7 @@ def code_state() -> dict[str, Any]:
 
 
 _RUNS = ("lib", "notebooks", "params", "run_all.sh", "requirements.lock", "pyproject.toml")
+_RUNS += ("*.py", ":!tests")  # a file beside them could stand in for a module
 
 
 @lru_cache(maxsize=1)

@@ -46,8 +46,10 @@ def test_code_is_clean_whatever_else_lies_around(checkout: Path) -> None:
     (checkout / "README.md").write_text("answers of a study", "utf-8")
     (checkout / ".venv").symlink_to("/nowhere")
     assert state()["clean"] is True
-    (checkout / "params" / "own.yaml").touch()
-    assert state()["clean"] is False
+    for name in ("params/own.yaml", "torch.py"):
+        (checkout / name).touch()
+        assert state()["clean"] is False
+        (checkout / name).unlink()
 
 
 def test_a_tree_has_the_code_of_its_commit_or_else_this_one_and_the_history_of_both(
