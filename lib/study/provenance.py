@@ -147,8 +147,11 @@ def code_state() -> dict[str, Any]:
     return {"measuring_digest": measuring_digest(), **git_state()}
 
 
-_RUNS = ("lib", "notebooks", "params", "run_all.sh", "requirements.lock", "pyproject.toml")
-_RUNS += ("*.py", ":!tests")  # a file beside them could stand in for a module
+# What a run is made of. A Python file beside it could stand in for a module.
+_RUNS = (
+    *("lib", "notebooks", "params", "run_all.sh", "requirements.lock", "pyproject.toml"),
+    *("*.py", ":!tests"),
+)
 
 
 @lru_cache(maxsize=1)
