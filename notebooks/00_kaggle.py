@@ -16,7 +16,7 @@
 
 # %% [markdown]
 # # 00 · A whole study on Kaggle or Colab
-# Attach this repository as a dataset (and the corpus, if it is not the embedded one), choose two
+# Attach this repository as a dataset (and the corpus, unless it is `synthetic`), choose two
 # T4s, and run all. The study runs over all GPUs as `./run_all.sh` runs it anywhere, and this
 # notebook leaves a zip that `./run_all.sh import` takes into the record at home.
 #
@@ -35,7 +35,7 @@ from lib.study.inputs import take_up
 from lib.workflow.session import environment, pack, show, sweep
 
 # %% tags=["parameters"]
-study: str = "final"  # a name in params/
+study: str = "final-gpu"  # a name in params/
 hours: float = 11.0  # a session ends after 12, and what runs then is lost
 
 # %% [markdown]

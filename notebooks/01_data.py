@@ -47,9 +47,10 @@ study: str = "final"  # a name in params/
 
 # %% [markdown]
 # ## The corpora
-# One, unless the corpus is a factor; then each that an arm trains on. Verified by hash before use.
-# The first 90 % is for training, or the fraction named; the rest is held out and cut at a blank
-# line into *dev*, for choices, and *test*, for results.
+# One, unless the corpus is a factor; then each that an arm trains on. Known ones are verified by
+# hash. The first 90 % is the training part, of which `corpus.fraction` is used; the rest is held
+# out and cut at a blank line into *dev*, by which choices are made, and *test*. Validation
+# perplexity is over both; test perplexity stands beside it.
 
 # %%
 design = load_study(study)
@@ -105,7 +106,7 @@ sampling_table(design, corpora).style.format("{:,}").format("{:.3f}", subset=["p
 # %% [markdown]
 # ## The task suite
 # Multiple-choice questions made of the test part, with solved examples from dev. Tasks for
-# which the corpus or the context is too small are left out by name.
+# which the corpus or the context is too small are left out and named.
 
 # %%
 suites = suites_of(design, corpora, study_folder(design.name) / "suite")

@@ -76,8 +76,8 @@ if trained.diverged_at:
 show_training(trained.trace, trained.curve, this)
 
 # %% [markdown]
-# Before and after training; gain and bias are means of the embedding normalization's own, where it
-# has them:
+# Before and after training. `norm_gain` and `norm_bias` are means over the gain and bias of the
+# embedding normalization, where it has them.
 
 # %%
 own = ("step", "dev_loss", "embedding_norm", "norm_gain", "norm_bias")

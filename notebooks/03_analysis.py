@@ -18,7 +18,7 @@
 # # 03 · Analysis
 # What a study's runs say: the verdict first, then how it came about. A study with a run missing, or
 # with runs that differ in what must be equal (corpus, budget, precision, device, versions, paired
-# weights and batches), is refused by name.
+# weights and batches), is refused with a message that names it.
 
 # %%
 import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle among the inputs
@@ -95,8 +95,8 @@ report.contrast_overview(contrasts)
 
 # %% [markdown]
 # Every test of the plan's families, its p adjusted within the family; none in an exploratory
-# study. A contrast may be in two: one asks whether the arms differ, another whether they do not,
-# beyond the margin.
+# study. A contrast may be in two families: one tests whether the arms differ, the other whether
+# they are equivalent, that is, differ by less than the margin.
 
 # %%
 report.readable(verdict.tests, 4)
@@ -146,9 +146,9 @@ display(report.task_table(tasks), *report.stock_task_tables(stock))
 
 # %% [markdown]
 # ## Calibration and length
-# Calibration on all held-out characters: compare its error with that of a perfectly calibrated
-# model at this many characters: an error no larger than that is noise. Then the loss by length of
-# context: a model that uses its context gains with each row.
+# Calibration on all held-out characters. An error no larger than that of a perfectly calibrated
+# model at this many characters is noise. Then the loss by length of context: a model that uses its
+# context gains with each row.
 
 # %%
 display(report.summary_table(runs, "calibration").T)

@@ -52,7 +52,7 @@ TINY = {
 
 @pytest.fixture(scope="session")
 def corpus() -> Corpus:
-    """The embedded text, with a sliver of its training part."""
+    """The synthetic text, with a sliver of its training part."""
     return load_corpus(CorpusConfig(source="synthetic", fraction=0.02))
 
 

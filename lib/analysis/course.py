@@ -55,16 +55,19 @@ def phases(rows: list[dict[Any, Any]]) -> list[dict[str, Any]]:
 
 
 def in_words(rows: list[dict[Any, Any]], than: str) -> str:
-    """Say on which side the mean difference is, and when, and how clearly: lower at step 0, higher
-    from step 25 to 75 than that of none; its interval excludes zero at 1 of 1 and 0 of 3
-    checkpoints."""
-    spans, clear = [], []
+    """Say on which side the mean difference is, and when, and how clearly: lower than that of none
+    at step 0 (its interval excludes zero at 1 of 1 checkpoints) and higher from step 25 to 75 (0 of
+    3)."""
+    spans: list[str] = []
     for phase in phases(rows):
         first, last = phase["first"], phase["last"]
         span = f"at step {first:,}" if first == last else f"from step {first:,} to {last:,}"
-        spans.append(f"{phase['sign']} {span}")
-        clear.append(f"{phase['clear']} of {phase['checkpoints']}")
-    return f"{listed(spans)} than {than}; its interval excludes zero at {listed(clear)} checkpoints"
+        clear = f"{phase['clear']} of {phase['checkpoints']}"
+        if not spans:  # the rest is read alike
+            span = f"than {than} {span}"
+            clear = f"its interval excludes zero at {clear} checkpoints"
+        spans.append(f"{phase['sign']} {span} ({clear})")
+    return listed(spans)
 
 
 def cosine_finding(runs: pd.DataFrame, curve: pd.DataFrame, alpha: float) -> Finding:

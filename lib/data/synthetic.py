@@ -1,4 +1,4 @@
-"""The embedded text: a play without end, by a small probabilistic grammar written for it.
+"""The synthetic text: a play without end, by a small probabilistic grammar written for it.
 
 It needs no file and no network, and its entropy is known: `play().nll` is the loss, character by
 character, that no model can beat (see `lib.data.markov`). It has structure at several ranges:
@@ -117,12 +117,12 @@ asked        : 4 ?/ > sentence | 3 > ask tail
 
 @cache
 def play() -> Source:
-    """The source that the embedded text comes from."""
+    """The source that the synthetic text comes from."""
     return Source(_rules())
 
 
 def synthetic_text() -> str:
-    """Write the embedded text, the same on every machine; ValueError if SHA256 names another."""
+    """Write the synthetic text, the same on every machine; ValueError if SHA256 names another."""
     text = generate(_rules(), "court speech", LENGTH, _SEED)
     found = hashlib.sha256(text.encode()).hexdigest()
     if found != SHA256:

@@ -38,8 +38,6 @@ from lib.study.record import read_json, sha256, status_of, write_json
 MANIFEST = "MANIFEST.sha256"
 SHARED = ("01_data", "03_analysis", "04_figures")
 """Notebooks that are executed once per study."""
-SCRATCH = "smoke"
-"""A study that only shows that all works: git ignores its record, the index leaves it out."""
 
 
 def paper_of(study: str) -> Path:
@@ -196,11 +194,10 @@ def read_index(paper: Path) -> dict[str, Any]:
 
 def write_index_entry(study: str) -> None:
     """Bring the index up to date for a study."""
-    if study != SCRATCH:
-        paper = paper_of(study)
-        with FileLock(index_file(paper).with_name(".index.lock")):
-            content = read_index(paper) | {study: index_entry(study)}
-            write_json(index_file(paper), dict(sorted(content.items())))
+    paper = paper_of(study)
+    with FileLock(index_file(paper).with_name(".index.lock")):
+        content = read_index(paper) | {study: index_entry(study)}
+        write_json(index_file(paper), dict(sorted(content.items())))
 
 
 def code_cells(notebook: Path) -> list[str]:

@@ -59,11 +59,11 @@ def _environment(paper: Path) -> Environment:
     return environment
 
 
-def build_site(folder: Path | None = None, paper: Path | None = None) -> list[str]:
-    """Bring the pages of a paper's studies (None: `papers/embedding-norm/`), under `folder` (None:
-    its `site/`), up to date; return which notebooks' pages had to be rendered."""
+def build_site(paper: Path | None = None) -> list[str]:
+    """Bring the pages of a paper's studies (None: `papers/embedding-norm/`) up to date, in its
+    `site/`; return which notebooks' pages had to be rendered."""
     paper = paper or PAPER
-    site, environment, rendered = folder or paper / "site", _environment(paper), []
+    site, environment, rendered = paper / "site", _environment(paper), []
     recipe = [sha256(Path(pages.__file__)), version("nbconvert"), version("nh3")]
     current: set[Path] = set()
 
@@ -107,7 +107,7 @@ def main(names: list[str]) -> None:
     """Command line: build the lab records of some papers (none named: of all) and say where they
     are."""
     for paper in papers_named(names):
-        rendered, site = build_site(paper=paper), shown(paper / "site")
+        rendered, site = build_site(paper), shown(paper / "site")
         print(f"Lab record          {site}/index.html ({len(rendered)} pages rendered anew)")
         print(f"To look at it       python -m http.server --directory {site}")
 

@@ -36,7 +36,7 @@ from markupsafe import Markup
 
 from lib.analysis.pooled import pooled_contrasts
 from lib.publish import wording
-from lib.publish.archive import SCRATCH, root_hash
+from lib.publish.archive import root_hash
 from lib.publish.plans import plan_accounts
 from lib.study import constants
 from lib.study.config import arm_id, load_study
@@ -64,8 +64,6 @@ class Sources:
         recorded: dict[str, Any] = {}
         for path in sorted(self._results.glob("*.verdict.json")):
             study = path.name.removesuffix(".verdict.json")
-            if study == SCRATCH:  # which only shows that everything works
-                continue
             content = read_json(self._results / f"{study}.json")
             content["verdict"] = read_json(path)
             if content["verdict"]["standing"] == "EXPLORATORY":  # older ones hold decisions too

@@ -131,20 +131,22 @@ def answered(test: Row, what: str, form: str) -> Markup:
 def equality(test: Row, what: str, form: str) -> Markup:
     """Say what a test of equivalence shows, after the names of the two:
 
-    are equal in accuracy within ± 0.01, at +0.002 [−0.001, +0.005]
-    are not shown to be equal in accuracy, at +0.005 [−0.001, +0.011]
-    are not shown to be equal in accuracy and differ by +0.015 [+0.005, +0.026]
+    are equivalent in accuracy (margin ± 0.01), with a difference of +0.002 [−0.001, +0.005]
+    are not shown to be equivalent in accuracy, with a difference of +0.005 [−0.001, +0.011]
+    differ in accuracy by +0.015 [+0.005, +0.026] and are not shown to be equivalent
     """
     margin = test["answer"].partition("no difference beyond ")[2]
     if test["answer"] == "no difference in any seed":
         return Markup(f"are identical in {what} in every seed")
     if margin:
-        text = f"are equal in {what} within {margin}, at "
+        found = f"are equivalent in {what} (margin {margin})"
     else:
-        tested = "shown to be equal" if test["answer"] == "undecided" else "tested for equality"
-        apart = " and differ by " if direction(test) in ("lower", "higher") else ", at "
-        text = f"are not {tested} in {what}{apart}"
-    return Markup(text) + estimate(test, "+" + form)
+        tested = "shown to be" if test["answer"] == "undecided" else "tested for being"
+        if direction(test) in ("lower", "higher"):
+            change = estimate(test, "+" + form)
+            return Markup(f"differ in {what} by {change} and are not {tested} equivalent")
+        found = f"are not {tested} equivalent in {what}"
+    return Markup(f"{found}, with a difference of ") + estimate(test, "+" + form)
 
 
 def of_runs(row: Row, runs: str = "") -> Markup:

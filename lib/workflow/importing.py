@@ -14,7 +14,6 @@ from pathlib import Path
 
 from lib.publish import replay
 from lib.publish.archive import (
-    SCRATCH,
     SHARED,
     archive,
     paper_of,
@@ -45,7 +44,7 @@ def take_in(packed: Path) -> str:
         unpack(packed, Path(folder))
         runs = _runs_in(Path(folder))
         study = load_study(runs.name)
-        if study.name != SCRATCH and record_folder(study.name).exists():
+        if record_folder(study.name).exists():
             raise UserError(f"the record already holds '{study.name}', and nothing is replaced")
         for arm in study.arms():
             for seed in study.seeds:

@@ -83,7 +83,7 @@ def _sweep(command: Command) -> int:
 
 
 def default_study() -> str:
-    """Name the study to run when none is named: `final`, or its counterpart on the embedded text
+    """Name the study to run when none is named: `final`, or its counterpart on the synthetic text
     where its own is neither here nor to be downloaded."""
     from lib.data.corpus import CorpusError, MissingCorpusError, load_corpus
 
@@ -91,7 +91,7 @@ def default_study() -> str:
         load_corpus(load_study(DEFAULT).corpus)
     except MissingCorpusError as error:
         print(error, file=sys.stderr)
-        print(f"Running {EMBEDDED} instead, the same study of the embedded text.", file=sys.stderr)
+        print(f"Running {EMBEDDED} instead, the same study of the synthetic text.", file=sys.stderr)
         return EMBEDDED
     except CorpusError:
         pass  # said with all else that is wrong

@@ -46,8 +46,8 @@ def test_neighbours_of_one_sign_are_a_phase() -> None:
 
 def test_the_sentence_names_every_phase() -> None:
     assert in_words(COURSE, "that of none") == (
-        "lower at step 0, higher from step 25 to 50 and lower from step 75 to 100 than that of "
-        "none; its interval excludes zero at 1 of 1, 1 of 2 and 1 of 2 checkpoints"
+        "lower than that of none at step 0 (its interval excludes zero at 1 of 1 checkpoints), "
+        "higher from step 25 to 50 (1 of 2) and lower from step 75 to 100 (1 of 2)"
     )
 
 

@@ -1,4 +1,4 @@
-"""The embedded text is one text, a play that carries the tasks, and no model beats its floor."""
+"""The synthetic text is one text, a play that carries the tasks, and no model beats its floor."""
 
 import hashlib
 import os

@@ -177,7 +177,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Forger:
     )
     smoke = yaml.safe_load((tree.root / "params/smoke.yaml").read_text("utf-8"))
     smoke["model"]["block_size"] = 48  # a context in which some tasks fit
-    text = yaml.safe_dump(smoke | {"name": STUDY, "plan": "plan.yaml"})
+    own = {"name": STUDY, "plan": "plan.yaml", "paper": "embedding-norm"}
+    text = yaml.safe_dump(smoke | own)
     (tree.root / f"params/{STUDY}.yaml").write_text(text, "utf-8")
     quote = "{{ sample.summary.none.perplexity | mean_sd('.2f') }}"
     head = "---\ntitle: Sample\nauthor: Nobody\n---\n\n# Results\n\n"

@@ -168,11 +168,3 @@ def test_unstable_runs_are_counted_over_the_arms_with_some_levels():
     assert unstable(study, "none") == {"unstable": 3, "judged": 6}
     assert unstable(study, "none", learning_rate=0.2) == {"unstable": 1, "judged": 3}
     assert unstable(study, "scale") == {"unstable": 0, "judged": 3}
-
-
-def test_the_smallest_study_is_no_part_of_a_paper(tmp_path: Path) -> None:
-    (tmp_path / "results").mkdir()
-    for name, content in (("smoke", "{}"), ("smoke.verdict", '{"standing": "EXPLORATORY"}')):
-        (tmp_path / "results" / f"{name}.json").write_text(content, "utf-8")
-    (tmp_path / "text.md").write_text("{{ recorded | length }}", "utf-8")
-    assert Sources(tmp_path).render("text.md") == "0"

@@ -150,15 +150,18 @@ def test_a_test_is_said_with_its_adjusted_p_in_each_form(row, p, answer, sentenc
     ("row", "answer", "sentence"),
     [
         (ROUNDING, "no difference beyond ± 0.01",
-         "are equal in accuracy within ± 0.01, at 0.000 (an identity in every digit shown)"),
+         "are equivalent in accuracy (margin ± 0.01), with a difference of 0.000"
+         " (an identity in every digit shown)"),
         (LOWER, "no difference beyond ± 0.1",
-         "are equal in accuracy within ± 0.1, at −0.025 [−0.034, −0.016]"),
+         "are equivalent in accuracy (margin ± 0.1), with a difference of −0.025 [−0.034, −0.016]"),
         (UNDECIDED, "undecided",
-         "are not shown to be equal in accuracy, at +0.440 [−1.020, +1.900]"),
-        (LOWER, "undecided", "are not shown to be equal in accuracy and differ by"
-         " −0.025 [−0.034, −0.016]"),
+         "are not shown to be equivalent in accuracy, with a difference of"
+         " +0.440 [−1.020, +1.900]"),
+        (LOWER, "undecided",
+         "differ in accuracy by −0.025 [−0.034, −0.016] and are not shown to be equivalent"),
         (ONE_SEED, "not tested",
-         "are not tested for equality in accuracy, at −0.200 (no interval: too few seeds)"),
+         "are not tested for being equivalent in accuracy, with a difference of"
+         " −0.200 (no interval: too few seeds)"),
         (EXACT, "no difference in any seed", "are identical in accuracy in every seed"),
     ],
 )  # fmt: skip

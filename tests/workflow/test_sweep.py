@@ -49,7 +49,7 @@ def test_a_sweep_prints_its_progress_its_table_and_where_to_read_more(
     text = smoke_tree[1]
     assert re.search(r"\d+/10 steps done, about \d+:\d\d left, \d+:\d\d elapsed", text)
     assert re.search(r"validation perplexity +\d+\.\d{3} ± \d+\.\d{3}", text)
-    assert "papers/embedding-norm/record/smoke/" in text
+    assert "papers/smoke/record/smoke/" in text
 
 
 def test_a_second_sweep_has_nothing_to_do_and_says_so_in_seconds(
@@ -65,7 +65,7 @@ def test_a_second_sweep_has_nothing_to_do_and_says_so_in_seconds(
 def test_every_executed_notebook_is_archived_clean_and_small(
     smoke_tree: tuple[Tree, str],
 ) -> None:
-    record = smoke_tree[0].root / "papers/embedding-norm/record/smoke"
+    record = smoke_tree[0].root / "papers/smoke/record/smoke"
     notebooks = sorted(record.rglob("*.ipynb"))
     assert len(notebooks) == 3 + 4
     for path in notebooks:
@@ -80,8 +80,8 @@ def test_every_executed_notebook_is_archived_clean_and_small(
 
 def test_a_sweep_builds_the_site(smoke_tree: tuple[Tree, str]) -> None:
     tree, text = smoke_tree
-    assert "papers/embedding-norm/site/index.html" in text
-    assert (tree.root / "papers/embedding-norm/site/smoke/none/seed-0.html").is_file()
+    assert "papers/smoke/site/index.html" in text
+    assert (tree.root / "papers/smoke/site/smoke/none/seed-0.html").is_file()
     status, text = tree.run_all("record")
     assert status == 0
     assert "(0 pages rendered anew)" in text
@@ -112,7 +112,7 @@ def test_a_changed_file_of_the_record_is_found(copy: Tree) -> None:
         "record/smoke/none/seed-0/02_train.ipynb",
         "record/smoke/none/seed-1/trace.parquet",
     ):
-        path = copy.root / "papers/embedding-norm" / place
+        path = copy.root / "papers/smoke" / place
         before = path.read_bytes()
         path.write_bytes(before.replace(b"0", b"1", 1))
         status, text = copy.run_all("verify", "smoke")
@@ -122,7 +122,7 @@ def test_a_changed_file_of_the_record_is_found(copy: Tree) -> None:
 
 
 def test_a_record_is_analysed_again_by_the_code_at_hand(copy: Tree) -> None:
-    record = copy.root / "papers/embedding-norm/record/smoke"
+    record = copy.root / "papers/smoke/record/smoke"
     runs = {path: path.read_bytes() for path in record.glob("*/seed-*/*")}
     notebook = copy.root / "notebooks" / "03_analysis.ipynb"
     notebook.write_text(notebook.read_text().replace("## Verdict", "## What is found"))
@@ -168,7 +168,7 @@ def test_without_its_text_the_embedded_study_runs_and_a_named_one_does_not(tree:
     assert status == 0, text
     missing, instead = text.splitlines()[:2]
     assert missing.startswith("tinyshakespeare: not found and not downloaded (ProxyError). Provide")
-    assert instead == "Running final-embedded instead, the same study of the embedded text."
+    assert instead == "Running final-embedded instead, the same study of the synthetic text."
     assert re.search(r"train +15", text)
     status, text = tree.run_all("final", "-n")
     assert status == 1
