@@ -30,7 +30,8 @@ def course_table(
         for of, step in values:
             if of == arm and (baseline, step) in values:
                 test = t_test((values[arm, step] - values[baseline, step]).dropna(), alpha)
-                rows.append({"arm": arm, "baseline": baseline, "steps": step} | test._asdict())
+                if test.n:  # a seed that reached the step in both
+                    rows.append({"arm": arm, "baseline": baseline, "steps": step} | test._asdict())
     return pd.DataFrame(rows)
 
 

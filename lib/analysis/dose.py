@@ -12,8 +12,8 @@ from lib.study.config import Study
 
 
 def stream_table(design: Study) -> pd.DataFrame:
-    """One row per arm whose layer sets the stream's initial RMS: arm, baseline, seeds apart, layer,
-    that RMS, the branches' multiplier, and `relative_rms`, the one by the other."""
+    """One row per arm whose layer sets the stream's initial RMS: arm, baseline, layer, setting, rms
+    (that RMS), branch_multiplier, and relative_rms = rms / branch_multiplier."""
     rows = []
     for arm in design.arms():
         model = arm.config.model

@@ -8,12 +8,14 @@ import numpy as np
 import pandas as pd
 
 from lib.analysis.course import course_table
-from lib.analysis.finding import Finding
+from lib.analysis.finding import Finding, numbers
 from lib.analysis.paired import t_test
 from lib.analysis.runs import own_baselines
 
 BUDGETS = (100, 150, 300, 600, 1000, 2000)
 """Steps at which arms are compared, as far as the runs go."""
+PER_STEP = ["training.batch_size", "model.block_size"]
+"""Whose product is the tokens of a step."""
 
 
 def first_reached(loss: pd.Series, target: float) -> float:
@@ -39,6 +41,7 @@ def efficiency_table(runs: pd.DataFrame, curve: pd.DataFrame, alpha: float) -> p
         key: part.set_index("step")["dev_loss"].sort_index()
         for key, part in curve.groupby(["arm", "seed"])
     }
+    per_step = runs.drop_duplicates("arm").set_index("arm")[PER_STEP].prod(axis=1)
     done = runs[runs["status"] == "completed"]
     completed = set(zip(done["arm"], done["seed"], strict=True))
     rows = []
@@ -52,7 +55,7 @@ def efficiency_table(runs: pd.DataFrame, curve: pd.DataFrame, alpha: float) -> p
             needed = first_reached(own, common), first_reached(other, common)
             if min(needed) == 0:  # training that only made it worse has no ratio
                 continue
-            logs.append(np.log(needed[0] / needed[1]))
+            logs.append(np.log(needed[0] * per_step[arm] / (needed[1] * per_step[baseline])))
             reached += int(own.min() <= other.iloc[-1])
         test = t_test(logs, alpha)
         rows.append(
@@ -74,7 +77,7 @@ def efficiency_findings(runs: pd.DataFrame, curve: pd.DataFrame, alpha: float) -
     """Both tables, the first with its sentences. For runs at a constant rate; see the module."""
     table = efficiency_table(runs, curve, alpha)
     words = [
-        f"{row.arm} needs {row.token_ratio:.2f} [{row.t_low:.2f}, {row.t_high:.2f}] times the "
+        f"{row.arm} needs {numbers(row.token_ratio, row.t_low, row.t_high, '.2f')} times the "
         f"tokens of {row.baseline} for the same dev loss; it reached the baseline's final loss in "
         f"{row.reached} of {row.n} seeds."
         for row in table.itertuples()

@@ -49,5 +49,5 @@ def listed(items: Iterable[Any]) -> str:
 
 
 def where(place: object) -> str:
-    """Name the setting that a row belongs to, for the end of a phrase; "" where there is one."""
+    """Name the setting of a row, for the end of a phrase; "" where it has none."""
     return f" at {place}" if place else ""

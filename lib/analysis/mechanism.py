@@ -12,7 +12,7 @@ import pandas as pd
 import scipy
 from numpy.typing import ArrayLike
 
-from lib.analysis.finding import Finding, where
+from lib.analysis.finding import Finding, numbers, where
 from lib.study.measures import MEASURES
 from lib.study.plan import ALPHA
 
@@ -76,8 +76,8 @@ def mechanism_table(runs: pd.DataFrame, measures: list[str], alpha: float) -> pd
 def mechanism_finding(table: pd.DataFrame) -> Finding:
     """The table, and what each ingredient accounts for."""
     words = [
-        f"{row.label}: {row.ingredient} ({row.contrast}) accounts for {row.share:.0%} "
-        f"[{row.low:.0%}, {row.high:.0%}] of the whole effect{where(row.setting)}."
+        f"{row.label}: {row.ingredient} ({row.contrast}) accounts for "
+        f"{numbers(row.share, row.low, row.high, '.0%')} of the whole effect{where(row.setting)}."
         for row in table.itertuples()
     ]
     return Finding("mechanism", "Which ingredient accounts for how much", table, words)

@@ -14,7 +14,7 @@ import scipy
 from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
-from lib.analysis.runs import own_baselines
+from lib.analysis.runs import budget_factors, own_baselines
 from lib.study.plan import ALPHA
 
 RESAMPLES = 9_999
@@ -164,9 +164,12 @@ def crossed_bootstrap(
 def suite_contrasts(runs: pd.DataFrame, items: pd.DataFrame, rng: Generator) -> pd.DataFrame:
     """Contrast every arm with its baseline over all questions of the task suite, with seeds and
     questions resampled: arm, shots (zero or few), seeds, then value, low and high. `items` are the
-    joined answers of all runs."""
+    joined answers of all runs. Only questions that both were asked count; arms of other texts or
+    tokenizers have none in common."""
     rows = []
     for arm, baseline in own_baselines(runs).items():
+        if {"corpus.source", "corpus.tokenizer"} & set(budget_factors(runs, arm, baseline)):
+            continue
         for shots, few in (("zero", False), ("few", True)):
             asked = items[(items["shots"] > 0) == few] if len(items) else items
             if asked.empty:
@@ -179,8 +182,10 @@ def suite_contrasts(runs: pd.DataFrame, items: pd.DataFrame, rng: Generator) -> 
             )
             # Only a seed that completed in both arms was asked in both.
             seeds = own.index.intersection(other.index)
-            if len(seeds):
-                found = crossed_bootstrap(own.loc[seeds], other.loc[seeds], rng)._asdict()
+            both = own.columns.intersection(other.columns)
+            if len(seeds) and len(both):
+                pair = own.loc[seeds, both], other.loc[seeds, both]
+                found = crossed_bootstrap(*pair, rng)._asdict()
                 rows.append({"arm": arm, "shots": shots, "seeds": len(seeds)} | found)
     return pd.DataFrame(rows)
 

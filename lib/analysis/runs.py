@@ -52,9 +52,9 @@ def collect(study: Study) -> list[RunResult]:
 def read_result(path: Path) -> RunResult:
     """Read a result file; ResultError when another version wrote it."""
     try:
-        return RunResult.model_validate_json(path.read_text("utf-8"))
+        return RunResult.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        fields = ", ".join(str(item["loc"][0]) for item in error.errors())
+        fields = ", ".join(str(*item["loc"][:1]) or item["msg"] for item in error.errors())
         raise ResultError(
             f"{shown(path)} was written by another version (see {fields}); rerun ./run_all.sh, "
             "which makes it anew from its checkpoint"

@@ -11,6 +11,7 @@ import pandas as pd
 from lib.data.corpus import TOKEN_CLASSES, Corpus, load_corpus, token_class
 from lib.data.suite_files import prepare_suite, read_suite
 from lib.study.config import Study
+from lib.study.constants import GRAM
 from lib.study.fields import CorpusConfig, digest
 
 
@@ -54,7 +55,7 @@ def _occurrences(ids: Any, n: int) -> list[int]:
     return [int(count) for count in counts]
 
 
-def duplication_report(corpus: Corpus, gram: int = 24) -> pd.Series:
+def duplication_report(corpus: Corpus, gram: int = GRAM) -> pd.Series:
     """Measure how much held-out text also stands in the training part, as shares of 1:
     non-blank lines found verbatim, and windows of `gram` characters found anywhere. Of a text that
     is too long to be held nothing is measured."""

@@ -123,9 +123,12 @@ def find_documents(path: Path) -> Documents | None:
     """List the documents of a folder, or of one file of JSON lines or Parquet; None for another
     file, which is one text.
 
-    Raises CorpusError for a folder without files or with files of several kinds.
+    Raises CorpusError for a folder without files or with files of several kinds, and for a
+    compressed file of another kind.
     """
     if not path.is_dir():
+        if path.suffix in COMPRESSED and not kind_of(path):
+            raise CorpusError(f"corpus.source: {path.name} is neither {_ALLOWED}; unpack it")
         one_text = kind_of(path) in ("", ".txt") and path.suffix not in COMPRESSED
         return None if one_text else Documents(path.name, path.parent, (path,), kind_of(path))
     files = sorted(

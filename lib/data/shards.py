@@ -85,10 +85,10 @@ class Shards:
         for block in self.blocks():
             yield from block.tolist()
 
-    def blocks(self, size: int = 2**20, overlap: int = 0) -> Iterator[Ids]:
-        """Read all, in blocks of `size` ids and some of the next block's."""
+    def blocks(self, size: int = 2**20) -> Iterator[Ids]:
+        """Read all, in blocks of `size` ids."""
         for start in range(0, self._length, size):
-            yield self.read(start, start + size + overlap)
+            yield self.read(start, start + size)
 
 
 Making = Callable[[], Tokenizer]

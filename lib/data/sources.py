@@ -54,12 +54,12 @@ def read_source(source: str) -> tuple[bytes, KnownCorpus | None]:
     return _download(source, known).read_bytes(), known
 
 
-def places(source: str) -> list[Path]:
+def places(path: str, field: str = "corpus.source") -> list[Path]:
     """Where a path may lead: from the working folder, and from the repository."""
     try:
-        return [Path(source).expanduser(), ROOT / source]
+        return [Path(path).expanduser(), ROOT / path]
     except RuntimeError:
-        raise CorpusError(f"corpus.source: '{source}' names no user's folder; {GIVE}") from None
+        raise CorpusError(f"{field}: '{path}' names no user's folder; give another path") from None
 
 
 def _own_text(source: str) -> bytes:

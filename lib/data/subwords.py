@@ -24,7 +24,7 @@ _ENDS = ("<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "</s>", "<eos>", "<|i
 """Names of the end of a document in known tokenizers."""
 _VISIBLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
 _HIDDEN = sorted({*range(256)} - {*_VISIBLE})
-_BYTES = {chr(b): b for b in _VISIBLE} | {chr(256 + i): b for i, b in enumerate(_HIDDEN)}
+BYTE_SYMBOLS = {chr(b): b for b in _VISIBLE} | {chr(256 + i): b for i, b in enumerate(_HIDDEN)}
 """How GPT-2 writes bytes in a vocabulary: printable ones as they are, others from U+0100 on."""
 _PIECE = re.compile(r"(?s).{65536,}?(?<=[^\W_])(?= [^\W_])|.+")
 
@@ -114,8 +114,8 @@ class PairTokenizer(ByteTokenizer):
         tokens = []
         for i in range(max(self._vocabulary) + 1):
             token = self._vocabulary.get(i, "")
-            in_bytes = all(symbol in _BYTES for symbol in token)
-            tokens.append(bytes(_BYTES[s] for s in token) if in_bytes else token.encode())
+            in_bytes = all(symbol in BYTE_SYMBOLS for symbol in token)
+            tokens.append(bytes(BYTE_SYMBOLS[s] for s in token) if in_bytes else token.encode())
         tokens[self.end_of_document] = b""
         return tokens
 
@@ -146,7 +146,7 @@ def train_pairs(texts: Iterable[str], size: int) -> str:
     trainer = trainers.BpeTrainer(
         vocab_size=size,
         special_tokens=[_ENDS[0]],
-        initial_alphabet=sorted(_BYTES),
+        initial_alphabet=sorted(BYTE_SYMBOLS),
         show_progress=False,
     )
     peer.train_from_iterator((piece for text in texts for piece in pieces(text)), trainer)

@@ -2,8 +2,9 @@
 
 Questions come from *test* and the solved examples of few-shot prompts from *dev*. The leakage
 filter drops every line that also stands in the training part or shares a 24-gram with it, and
-every question whose context and answer do. The suite depends only on the corpus and the names of
-the tasks: the same corpus gives the same suite anywhere, whatever share of it is trained on.
+every question whose context and answer do. The suite depends only on the corpus, its tokenizer, the
+number of items, the block size and the names of the tasks: the same corpus gives the same suite
+anywhere, whatever share of it is trained on.
 """
 
 import hashlib

@@ -20,11 +20,12 @@ from filelock import FileLock
 from lib.data.errors import CorpusError
 from lib.data.mixture import Mixture
 from lib.data.shards import MOST_TEXT, Shards, Text, write_shards, write_whole
+from lib.data.sources import places
 from lib.data.subwords import ByteTokenizer, PairTokenizer, pieces, read_tokenizer, train_pairs
 from lib.data.tokenizer import Characters, Tokenizer
 from lib.study.constants import TRAIN_SHARE
 from lib.study.fields import CorpusConfig, digest
-from lib.study.paths import ROOT, output_root
+from lib.study.paths import output_root
 
 PARTS = ("train", "dev", "test")
 MOST_LEARNED = 2**30
@@ -143,9 +144,8 @@ def _given(tokenizer: str) -> str:
     """The content of a tokenizer.json that is given by its path; else ""."""
     if not tokenizer.endswith(".json"):
         return ""
-    places = [Path(tokenizer).expanduser(), ROOT / tokenizer]
-    path = next((place for place in places if place.exists()), places[0])
-    return read_tokenizer(path, tokenizer)
+    found = places(tokenizer, "corpus.tokenizer")
+    return read_tokenizer(next((path for path in found if path.exists()), found[0]), tokenizer)
 
 
 def _index(folder: Path, asked: list[Any]) -> dict[str, Any] | None:

@@ -3,7 +3,7 @@
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from lib.data.corpus import Corpus
-from lib.data.subwords import PairTokenizer
+from lib.data.subwords import BYTE_SYMBOLS, PairTokenizer
 from lib.data.tokenizer import Characters
 
 END = "<|endoftext|>"
@@ -21,10 +21,7 @@ def tokenizer_json(corpus: Corpus) -> str:
         peer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
         peer.decoder = decoders.Fuse()
     else:
-        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())  # visible bytes as they are
-        hidden = iter(sorted({*range(256)} - {*map(ord, alphabet)}))
-        ids = {symbol: ord(symbol) if ord(symbol) < 256 else next(hidden) for symbol in alphabet}
-        peer = Tokenizer(models.BPE(ids, []))
+        peer = Tokenizer(models.BPE(dict(BYTE_SYMBOLS), []))
         peer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         peer.decoder = decoders.ByteLevel()
     if own.end_of_document is not None:

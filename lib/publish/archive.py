@@ -30,14 +30,19 @@ from lib.study.paths import (
     executed_notebook,
     result_file,
     run_folder,
+    shown,
     study_folder,
 )
 from lib.study.raw import RAW, raw_file
 from lib.study.record import read_json, sha256, status_of, write_json
 
 MANIFEST = "MANIFEST.sha256"
-SHARED = ("01_data", "03_analysis", "04_figures")
-"""Notebooks that are executed once per study."""
+SHARED = {
+    "01_data": "What the models read, and the task suite.",
+    "03_analysis": "All runs in one table, statistics, verdict.",
+    "04_figures": "The study in pictures.",
+}
+"""Notebooks that are executed once per study, and what each of them shows."""
 
 
 def paper_of(study: str) -> Path:
@@ -188,7 +193,10 @@ def read_index(paper: Path) -> dict[str, Any]:
     """Read what the record of a paper should hold; empty where nothing has been archived."""
     if not index_file(paper).is_file():
         return {}
-    content: dict[str, Any] = read_json(index_file(paper))
+    try:
+        content: dict[str, Any] = read_json(index_file(paper))
+    except ValueError:
+        raise UserError(f"{shown(index_file(paper))} is no JSON; restore it from git") from None
     return content
 
 

@@ -10,20 +10,20 @@ from urllib.parse import quote
 
 from filelock import FileLock, Timeout
 
-from lib.publish.archive import MANIFEST, paper_of, record_folder, results_file, verdict_file
+from lib.publish.archive import (
+    MANIFEST,
+    SHARED,
+    paper_of,
+    record_folder,
+    results_file,
+    verdict_file,
+)
 from lib.study.config import arm_id, load_study
 from lib.study.errors import ConfigError
 from lib.study.measures import MAIN
 from lib.study.paths import PARAMS, RUNS, study_folder
 from lib.study.provenance import trained_with
 from lib.study.record import read_json, status_of
-
-SHARED = {
-    "01_data": "What the models read, and the task suite.",
-    "03_analysis": "All runs in one table, statistics, verdict.",
-    "04_figures": "The study in pictures.",
-}
-"""Notebooks that are executed once per study, and what each of them shows."""
 
 
 @dataclass(frozen=True)

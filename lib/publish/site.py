@@ -14,8 +14,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from lib.publish import overlay, pages, wording
-from lib.publish.archive import papers_named, read_index, root_hash
-from lib.publish.catalogue import SHARED, catalogue, neighbours
+from lib.publish.archive import SHARED, papers_named, read_index, root_hash
+from lib.publish.catalogue import catalogue, neighbours
 from lib.publish.plans import plan_accounts
 from lib.study.errors import exit_status
 from lib.study.measures import MAIN, MEASURES, measures_in

@@ -60,6 +60,7 @@ def verify(study: str, *, again: bool = True, redraw: bool = False) -> tuple[str
 
     What rests on something faulty is not looked at: the faults of a kind end the search.
     """
+    rules = "no rules"
     try:
         if study in first_rules.SUPERSEDED:
             rules, checks = "the first rules, superseded", _superseded(study)
@@ -220,7 +221,7 @@ def unfounded_texts(paper: Path) -> Iterator[str]:
         readme = _text(ROOT / "README.md")
         if answers_readme(paper) and with_answers(sources, readme) != readme:
             yield "README.md does not say what the results do; run ./run_all.sh paper"
-    except (UserError, FileNotFoundError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, UserError) as error:
         yield f"the paper cannot be built: {error}"
 
 

@@ -15,7 +15,7 @@ class GPU:
     """A GPU by its data sheet."""
 
     device_name: str
-    """What its name in torch holds."""
+    """The part of its name in torch by which it is recognised."""
     memory: float
     """Bytes."""
     peaks: dict[str, float]
@@ -24,7 +24,7 @@ class GPU:
 
 _HOPPER = {"fp32": 67e12, "bf16": 989e12, "fp16": 989e12}
 GPUS = {
-    "T4": GPU("T4", 16e9, {"fp32": 8.1e12, "fp16": 65e12}),
+    "T4": GPU("Tesla T4", 16e9, {"fp32": 8.1e12, "fp16": 65e12}),
     "A100": GPU("A100", 80e9, {"fp32": 19.5e12, "bf16": 312e12, "fp16": 312e12}),
     "H100": GPU("H100 80GB HBM3", 80e9, _HOPPER),
     "H200": GPU("H200", 141e9, _HOPPER),

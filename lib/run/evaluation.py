@@ -37,7 +37,6 @@ class Scores:
     """Multi-class Brier score of each character; (N - 1,)."""
     embedding_norm: NDArray[np.float64]
     """L2 norm of each character's vector entering block 1; (N - 1,)."""
-    seconds: float
 
     @torch.no_grad()
     def batches(
@@ -80,7 +79,6 @@ def score(model: GPT, ids: Tensor, batch_size: int) -> Scores:
     if whole < len(inputs):
         batches.append((inputs[None, whole:], targets[None, whole:]))
 
-    start = time.perf_counter()
     read: list[Tensor] = []
     parts = []
     with model.transformer.ln_f.register_forward_hook(lambda _, __, x: read.append(x)):
@@ -102,14 +100,7 @@ def score(model: GPT, ids: Tensor, batch_size: int) -> Scores:
         correct=right.numpy(),
         brier=squares.numpy(),
         embedding_norm=norm.double().numpy(),
-        seconds=time.perf_counter() - start,
     )
-
-
-def perplexity(nll: NDArray[np.float64]) -> float:
-    """Exponential of the mean negative log-likelihood per character; infinite when that is."""
-    with np.errstate(over="ignore"):
-        return float(np.exp(nll.mean()))
 
 
 def evenly_spaced_windows(ids: Tensor, n: int, block_size: int) -> Tensor:

@@ -7,7 +7,6 @@ continuation, but here a line break is a character like any other.
 import contextlib
 import io
 import logging
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -26,7 +25,6 @@ from lm_eval.tasks import TaskManager
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from lib.data.corpus import Corpus
-from lib.data.suite import FEW_SHOT, ZERO_SHOT
 from lib.data.suite_files import read_suite
 from lib.run.model import GPT, Past
 from lib.run.scoring import Likelihood, Question, score_questions
@@ -159,16 +157,11 @@ class SuiteResult:
     """A row per task and number of shots: task, shots, n, accuracy, stderr (of the accuracy, over
     items), chance, normalised_accuracy (0 at chance, 1 when all is right) and brier (squared errors
     of the choices' probabilities, summed over choices; 0 is best)."""
-    macro_zero_shot: float | None
-    """Mean accuracy over tasks, without solved examples; None when no task fits `block_size`."""
-    macro_few_shot: float | None
-    """Mean accuracy over tasks, each with the most solved examples that fit; or None."""
     items: pd.DataFrame
     """A row per question: task, shots, item (its place in the task's file), choice (the likeliest;
     the first of equals) and correct."""
     overflows: int
     """Continuations whose context was shortened; 0 for a suite built for this `block_size`."""
-    seconds: float
 
 
 def evaluate_suite(model: GPT, corpus: Corpus, folder: Path, batch_size: int = 8) -> SuiteResult:
@@ -184,7 +177,6 @@ def evaluate_suite(model: GPT, corpus: Corpus, folder: Path, batch_size: int = 8
             f"the suite in {folder.name} needs block_size {suite['block_size']} and the model has "
             f"{model.config.block_size}: write a suite for that"
         )
-    start = time.perf_counter()
     adapter = CharacterLM(model, corpus, batch_size)
     groups = [group for group, members in suite["groups"].items() if members]
     results = _run(adapter, folder, groups) if groups else {"results": {}, "samples": {}}
@@ -205,17 +197,11 @@ def evaluate_suite(model: GPT, corpus: Corpus, folder: Path, batch_size: int = 8
             }
         )
         items.append(_item_table(task, int(shots), samples))
-    zero_shot, few_shot = (
-        results["results"].get(group, {}).get("acc,none") for group in (ZERO_SHOT, FEW_SHOT)
-    )
     return SuiteResult(
         suite["hash"],
         pd.DataFrame(rows),
-        zero_shot,
-        few_shot,
         pd.concat(items, ignore_index=True) if items else pd.DataFrame(),
         adapter.overflows,
-        time.perf_counter() - start,
     )
 
 

@@ -55,6 +55,7 @@ def launch(
     command += ["--nproc-per-node", str(machine.processes), "-m", WORKER, str(folder)]
     environment = os.environ | {"OMP_NUM_THREADS": str(machine.threads)}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    agent: subprocess.Popen[bytes] | None = None
     try:
         with (
             (folder / LOG).open("w", encoding="utf-8") as log,
@@ -69,7 +70,7 @@ def launch(
                 else:
                     log.write(text)
     finally:  # without their pipe the processes end, and then what started them
-        status = agent.wait()
+        status = agent.wait() if agent else 1
     if status:
         raise LostProcessError(
             f"{_reason((folder / LOG).read_text('utf-8'))}; a rerun continues from the last "

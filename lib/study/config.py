@@ -56,7 +56,7 @@ class IncludedArm(Section):
 
 
 class SeedCount(Section):
-    """Seeds that are drawn, not chosen: as many, from the plan that the study names."""
+    """How many seeds to draw from the study's plan, instead of listing them."""
 
     count: Annotated[int, Field(gt=0, le=MOST_RUNS)]
 
@@ -135,7 +135,8 @@ class Study(RunConfig):
             if factor not in self.factors:
                 raise ValueError(f"{place}: {unknown(factor, list(self.factors))}")
             if level not in self.factors[factor]:
-                raise ValueError(f"{place}.{factor}: {level!r} is no level; {self.factors[factor]}")
+                known = self.factors[factor]
+                raise ValueError(f"{place}.{factor}: {level!r} is not one of its levels, {known}")
 
     @property
     def hash(self) -> str:

@@ -166,8 +166,8 @@ _OS_REMEDIES = {
     errno.ENOSPC: "; free some space and rerun, which continues",
     errno.EDQUOT: "; free some space and rerun, which continues",
     errno.EROFS: "; the repository must be writable, copy it elsewhere",
-    errno.EACCES: "; the repository must be writable, copy it elsewhere",
-    errno.EPERM: "; the repository must be writable, copy it elsewhere",
+    errno.EACCES: "; change its permissions, or use another place",
+    errno.EPERM: "; change its permissions, or use another place",
 }
 
 

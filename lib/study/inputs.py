@@ -8,6 +8,7 @@ import shutil
 import stat
 import tempfile
 import zipfile
+import zlib
 from pathlib import Path, PurePosixPath
 
 from lib.study.errors import UserError
@@ -49,7 +50,10 @@ def unpack(file: Path, folder: Path) -> None:
             if len({member.filename for member in members}) < len(members):
                 raise ZipError("it holds two files of one name")
             content.extractall(folder)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:
+    except (
+        *(zipfile.BadZipFile, zlib.error, EOFError, OSError),
+        *(NotImplementedError, RuntimeError, UnicodeDecodeError),
+    ) as error:
         raise ZipError(f"it cannot be read as a zip ({error})") from None
 
 

@@ -26,7 +26,7 @@ from lib.run.machine import (
 from lib.run.model import GPT, count_parameters, weight_decay_groups
 from lib.run.origin import describe
 from lib.study.config import Study, load_study
-from lib.study.errors import exit_status
+from lib.study.errors import ConfigError, exit_status
 from lib.study.fields import ModelConfig, RunConfig
 
 UTILISATION = 0.35
@@ -194,6 +194,8 @@ def main(words: list[str]) -> None:
     parser.add_argument("--vocabulary", type=int, help="symbols, where the corpus is not here")
     parser.add_argument("--price", type=float, help="of an hour of one GPU")
     options = parser.parse_args(words)
+    if options.vocabulary is not None and options.vocabulary < 1:
+        raise ConfigError(f"--vocabulary: {options.vocabulary}; give 1 or more")
     print(table(load_study(options.study), options.vocabulary, options.price))
 
 

@@ -6,8 +6,11 @@
 """
 
 import argparse
+import os
+import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import save_file
 
@@ -30,9 +33,21 @@ def export(run: Finished, folder: Path) -> None:
     """
     if run.result.diverged_at is not None:
         raise UnfinishedError(f"{run.name} diverged at step {run.result.diverged_at}: no model")
+    tokenizer = run.corpus.tokenizer
+    config = gpt2_config(run.model.config, run.corpus.vocab_size, tokenizer.end_of_document)
+    if folder.exists():
+        raise FileExistsError(folder)
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}")
+    partial.mkdir(parents=True)
+    try:
+        _write(run, partial, config)
+        partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _write(run: Finished, folder: Path, config: dict[str, Any]) -> None:
     corpus, end = run.corpus, end_name(run.corpus)
-    config = gpt2_config(run.model.config, corpus.vocab_size, corpus.tokenizer.end_of_document)
-    folder.mkdir(parents=True)
     write_json(folder / "config.json", config)
     save_file(gpt2_weights(run.model), folder / "model.safetensors", {"format": "pt"})
     (folder / "tokenizer.json").write_text(tokenizer_json(corpus) + "\n", "utf-8")
@@ -76,7 +91,7 @@ def main(words: list[str]) -> None:
     options = parser.parse_args(words)
     study, arm, seed = [*options.run.split("/"), "", ""][:3]
     if not seed.isdecimal() or options.run.count("/") != 2:
-        raise ConfigError(f"run: '{options.run}' is none; give STUDY/ARM/SEED, as final/none/0")
+        raise ConfigError(f"run: '{options.run}' names none; give STUDY/ARM/SEED, as final/none/0")
     if options.to.exists():
         raise ConfigError(f"--to: {options.to} exists, and nothing is replaced; name another")
     export(read_finished(study, arm, int(seed)), options.to)

@@ -1,6 +1,7 @@
 """The GPUs of a sweep: which there are, how many runs share one, and which a job holds."""
 
 import contextlib
+import itertools
 import os
 import shutil
 import subprocess
@@ -21,7 +22,8 @@ def gpu_names() -> list[str]:
     """Name the GPUs that jobs may use: those visible, or all that the driver lists."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        return [name for name in visible.split(",") if name.strip()]
+        names = map(str.strip, visible.split(","))
+        return list(itertools.takewhile(lambda name: name not in ("", "-1"), names))  # as CUDA does
     return [str(i) for i in range(sum(line.startswith("GPU ") for line in _ask("-L")))]
 
 

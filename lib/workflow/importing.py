@@ -79,7 +79,7 @@ def _file_by_hand(run: Path, folder: Path) -> None:
         return
     try:
         by_hand.file(sorted(folder.rglob("*.ipynb")), read_json(result), target)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         name = run.relative_to(run.parents[1]).as_posix()
         raise UserError(f"{name}: {error}") from None
 

@@ -26,7 +26,7 @@ by the cluster that ran it; and, by number, the logs of those in execution."""
 
 
 class Recorder(logging.Handler):
-    """Keeps a file at what Snakemake's events tell of its jobs."""
+    """Keeps a file up to date with what Snakemake's events say of its jobs."""
 
     def __init__(self, file: Path) -> None:
         super().__init__()
@@ -55,7 +55,8 @@ class Recorder(logging.Handler):
         self.progress |= {"running": others | {str(job): log for log in logs}}
 
     def _failed(self, log: str = "", *of_cluster: str, of_job: str) -> None:
-        texts = [Path(name).read_text("utf-8", "replace") for name in of_cluster]
+        there = [Path(name) for name in of_cluster if name and Path(name).is_file()]
+        texts = [path.read_text("utf-8", "replace") for path in there]
         said = "\n".join([of_job, *texts])  # more the first time than at Snakemake's end
         self.progress |= {"failed": {log: said} | self.progress["failed"]}
 

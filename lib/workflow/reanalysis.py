@@ -11,7 +11,7 @@ import sys
 
 from lib.publish.archive import archive, read_runs, record_folder, results_file
 from lib.study.config import load_study
-from lib.study.errors import ConfigError, exit_status, unknown
+from lib.study.errors import ConfigError, exit_status
 from lib.study.paths import PAPERS, shown, study_folder
 from lib.study.record import write_json
 from lib.workflow.execution import execute
@@ -27,7 +27,7 @@ def analyse_again(name: str) -> None:
     record, runs = record_folder(name), study_folder(name)
     if not record.is_dir() or not results_file(name).is_file():
         recorded = [path.name for path in PAPERS.glob("*/record/*") if path.is_dir()]
-        raise ConfigError(f"study: no record: {unknown(name, sorted(recorded))}")
+        raise ConfigError(f"study: '{name}' has no record; there are {', '.join(sorted(recorded))}")
     if any(runs.glob("*/seed-*/*")):
         raise ConfigError(
             f"{shown(runs)} holds runs: ./run_all.sh params/{name}.yaml analyses these runs; "

@@ -7,6 +7,7 @@ What takes seconds to import is imported where it is used, after the command lin
 """
 
 import fcntl
+import json
 import os
 import shutil
 import signal
@@ -137,7 +138,9 @@ def run(studies: list[Study], command: Command, log: IO[bytes]) -> int:
         flags = ["--jobs", str(len(gpus) or os.cpu_count() or 1), *flags]
     call = [sys.executable, "-m", "snakemake", "-s", str(NOTEBOOKS / "Snakefile")]
     call += ["--directory", str(RUNS.parent), "--config"]
-    call += ["studies=" + ",".join(study.name for study in studies), f"progress={progress_file}"]
+    # Snakemake reads values as YAML: a study called 2024 and a path with " #" stay text like this.
+    call += ["studies=" + "".join(f"{study.name}," for study in studies)]
+    call += [f"progress={json.dumps(str(progress_file))}"]
     call += [f"patience={0 if command.executor == 'local' else CANCELLING}"]
     # Snakemake's own lock would outlive a kill; ours does not, and each run has one of its own.
     call += ["--nolock", "--rerun-incomplete", "--keep-going"]
@@ -210,8 +213,10 @@ def reason(log: Path, of_cluster: str = "") -> str:
     status = status_of(log) if log.suffix == ".ipynb" else {}
     if status.get("status") != "failed" and (why := explanation(of_cluster)):
         return f"Slurm: {why}"
-    if status:
+    if "reason" in status:
         return f"{status['reason']} (kept: {shown(log)})"
+    if status:
+        return "it ended before its notebook began"
     return log.read_text("utf-8").strip().rpartition("\n")[2].removeprefix("error: ")
 
 

@@ -37,6 +37,17 @@ def test_each_row_is_a_paired_t_test_at_one_step() -> None:
     assert course_table({"layernorm": "none"}, curve, "dev_loss", 0.05).empty
 
 
+def test_a_step_that_no_seed_reached_in_both_has_no_row() -> None:
+    reached = [
+        ("none", 0, 0),
+        ("none", 1, 0),
+        ("none", 0, 25),
+        *(("layernorm", 1, s) for s in (0, 25)),
+    ]
+    curve = pd.DataFrame(reached, columns=["arm", "seed", "step"]).assign(**{COSINE: 0.5})
+    assert course_table({"layernorm": "none"}, curve, COSINE, 0.05)["steps"].tolist() == [0]
+
+
 def test_neighbours_of_one_sign_are_a_phase() -> None:
     found = [(p["sign"], p["first"], p["last"], p["clear"]) for p in phases(COURSE)]
     assert found == [("lower", 0, 0, 1), ("higher", 25, 50, 1), ("lower", 75, 100, 1)]

@@ -18,7 +18,7 @@ def study(speed: dict[int, float]) -> tuple[pd.DataFrame, pd.DataFrame]:
     for seed, factor in speed.items():
         for arm, rate in (("none", 1.0), ("layernorm", factor)):
             key = {"arm": arm, "baseline": "none", "seed": seed, "status": "completed"}
-            runs.append(key)
+            runs.append(key | {"training.batch_size": 16, "model.block_size": 128})
             curves.append(pd.DataFrame(key | {"step": STEPS, "dev_loss": 4 - 0.01 * rate * STEPS}))
     return pd.DataFrame(runs), pd.concat(curves, ignore_index=True)
 
@@ -43,6 +43,14 @@ def test_token_ratio_is_the_inverse_of_speed_and_its_interval_is_on_logarithms()
     interval = stats.ttest_1samp(logs, 0).confidence_interval()
     assert (row["t_low"], row["t_high"]) == pytest.approx(tuple(np.exp(interval)))
     assert (row["n"], row["reached"]) == (3, 0)
+
+
+def test_steps_of_other_batches_count_by_their_tokens() -> None:
+    runs, curve = study({0: 0.5, 1: 0.8})
+    same = efficiency_table(runs, curve, 0.05).iloc[0]["token_ratio"]
+    runs.loc[runs["arm"] == "layernorm", "training.batch_size"] = 32
+    other = efficiency_table(runs, curve, 0.05).iloc[0]["token_ratio"]
+    assert other == pytest.approx(2 * same)
 
 
 def test_a_faster_arm_saves_tokens_and_reaches_the_baselines_loss() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from lib.analysis.mechanism import mechanism_table, ratio_interval
+from lib.analysis.mechanism import mechanism_finding, mechanism_table, ratio_interval
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(3, 12), st.floats(-2, 2))
@@ -45,6 +45,12 @@ def runs_of(values: dict[str, list[float]]) -> pd.DataFrame:
             for seed, value in enumerate(seeds)
         ]
     )
+
+
+def test_a_share_without_an_interval_is_said_so() -> None:
+    values = {variant: seeds[:1] for variant, seeds in VALUES.items()}
+    table = mechanism_table(runs_of(values), ["perplexity"], 0.05)
+    assert all("% (no interval) of the whole" in said for said in mechanism_finding(table).words)
 
 
 VALUES = {

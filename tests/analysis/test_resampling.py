@@ -228,3 +228,7 @@ def test_the_suite_is_contrasted_over_its_questions(rng):
     assert row["value"] == 0.25
     assert row["low"] < 0.25 < row["high"]
     assert suite_contrasts(runs, pd.DataFrame(), rng).empty
+    others = items[(items["arm"] == "none") | (items["item"] < 2)]  # both right in both arms
+    assert suite_contrasts(runs, others, rng)["value"].tolist() == [0.0]
+    texts = runs.assign(**{"corpus.source": ["a", "b"]})
+    assert suite_contrasts(texts, items, rng).empty

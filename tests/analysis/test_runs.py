@@ -230,6 +230,13 @@ def test_a_result_of_another_version_is_refused_by_name(
         read_result(tmp_path / "result.json")
 
 
+@pytest.mark.parametrize("content", [b'{"arm": ', b"", b'{"arm": "\xff"}'])
+def test_a_result_that_was_cut_short_is_refused_by_name(content: bytes, tmp_path: Any) -> None:
+    (tmp_path / "result.json").write_bytes(content)
+    with pytest.raises(ResultError, match=r"result\.json was written by another version \(see "):
+        read_result(tmp_path / "result.json")
+
+
 def test_other_settings_name_neither_the_variant_nor_the_factor() -> None:
     factors = {"model.embedding_norm": ["none", "layernorm"], "training.learning_rate": [0.1, 1.0]}
     two = Study.model_validate(TINY | {"name": "two", "factors": factors, "seeds": [0]})

@@ -140,6 +140,12 @@ def test_a_file_that_holds_no_documents_is_refused_in_one_line(
     assert refused(tmp_path / name).startswith(message)
 
 
+@pytest.mark.parametrize("name", ["notes.gz", "x.csv.gz", "x.parquet.gz", "notes.zst"])
+def test_a_compressed_file_of_another_kind_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(gzip.compress(b"to be"))
+    assert refused(tmp_path / name).startswith(f"corpus.source: {name} is neither .txt, .jsonl")
+
+
 def test_a_folder_must_hold_files_of_one_kind(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()

@@ -49,6 +49,27 @@ def test_a_record_that_is_missing_is_named() -> None:
     assert faults == ["papers/embedding-norm/record/nowhere/MANIFEST.sha256 is missing"]
 
 
+def test_parameters_that_are_no_yaml_are_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bad.yaml").write_text("name: [bad", "utf-8")
+    monkeypatch.setattr(archive, "PARAMS", tmp_path)
+    _, (fault,) = verify.verify("bad")
+    assert fault.startswith("its parameters or its plan cannot be read: ")
+
+
+@pytest.mark.parametrize("file", ["record/index.json", "results/one.json"])
+def test_json_that_was_cut_short_is_a_fault(file: str, tmp_path: Path) -> None:
+    for name in ("record/index.json", "results/one.json", "results/one.verdict.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}", "utf-8")
+    (tmp_path / "paper.md").write_text("", "utf-8")
+    (tmp_path / file).write_text('{"runs', "utf-8")
+    faults = list(verify.unfounded_texts(tmp_path))
+    assert len(faults) == 1
+    assert faults[0].startswith("the paper cannot be built: ")
+
+
 def test_statistics_of_the_first_records_that_do_not_follow_are_named() -> None:
     runs = json.loads(results_file("confirmatory").read_text("utf-8"))["runs"]
     verdict = json.loads(verdict_file("confirmatory").read_text("utf-8"))

@@ -226,7 +226,7 @@ FIELD_ERRORS = {
     ),
     "excluded level that is none": (
         "factors: {model.n_layer: [2, 4]}\nexclude: [{model.n_layer: 3}]",
-        ["exclude.0.model.n_layer", "3 is no level", "[2, 4]"],
+        ["exclude.0.model.n_layer", "3 is not one of its levels", "[2, 4]"],
     ),
     "excluded baseline": (
         "factors: {model.n_layer: [2, 4]}\nexclude: [{model.n_layer: 2}]",

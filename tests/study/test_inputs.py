@@ -66,6 +66,13 @@ def test_links_doubles_large_and_broken_zips_are_refused(
     (tmp_path / "damaged.zip").write_bytes(damaged)
     with pytest.raises(ZipError, match="cannot be read as a zip"):
         unpack(tmp_path / "damaged.zip", tmp_path / "out")
+    with zipfile.ZipFile(tmp_path / "packed.zip", "w", zipfile.ZIP_DEFLATED) as content:
+        content.writestr("a", "".join(map(str, range(999))))
+    damaged = bytearray((tmp_path / "packed.zip").read_bytes())
+    damaged[31:231] = b"\xff" * 200  # no stream that can be unpacked
+    (tmp_path / "packed.zip").write_bytes(damaged)
+    with pytest.raises(ZipError, match="cannot be read as a zip"):
+        unpack(tmp_path / "packed.zip", tmp_path / "out")
     monkeypatch.setattr(inputs, "MOST_BYTES", 99)
     with pytest.raises(ZipError, match="more than 100,000 files or 99 bytes"):
         unpack(file, tmp_path / "out")

@@ -72,6 +72,12 @@ def test_measures_follow_from_the_sums() -> None:
     assert measures["macro_accuracy_few_shot"] == (1 / 2 + 0) / 2  # a with two shots, b with one
 
 
+@pytest.mark.parametrize(("nll", "perplexity"), [([np.log(2), np.log(8)], 4), ([1e6], math.inf)])
+def test_perplexity_is_the_exponential_of_the_mean(nll: list[float], perplexity: float) -> None:
+    columns = scores(1000) | {"nll": np.resize(nll, 1000)}
+    assert measures_of(raw_of(columns, dev=500))["perplexity"] == pytest.approx(perplexity)
+
+
 def test_the_registry_says_what_each_measure_is_computed_from() -> None:
     computed = set(measures_of(raw_of(scores(100), dev=50)))
     stated = {name for name, m in MEASURES.items() if m.raw and "per_second" not in name}

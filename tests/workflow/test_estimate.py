@@ -103,6 +103,14 @@ def test_a_vocabulary_that_cannot_be_known_is_asked_for(
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize("vocabulary", ["0", "-5"])
+def test_a_vocabulary_is_at_least_one_symbol(
+    vocabulary: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert estimate.main(["smoke", f"--vocabulary={vocabulary}"]) == 1
+    assert capsys.readouterr().err == f"error: --vocabulary: {vocabulary}; give 1 or more\n"
+
+
 @pytest.mark.slow
 def test_the_first_steps_of_the_large_study_run_in_two_processes(
     corpus: Corpus, tmp_path: Path

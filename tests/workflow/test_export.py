@@ -1,5 +1,7 @@
 """An exported run is what `transformers` loads; what cannot be exported is refused in one line."""
 
+import errno
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,7 +60,7 @@ def test_the_model_card_holds_measures_and_provenance(study: Study, tmp_path: Pa
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("small/none", "run: 'small/none' is none; give STUDY/ARM/SEED"),
+        ("small/none", "run: 'small/none' names none; give STUDY/ARM/SEED"),
         ("smal/none/0", "study: 'smal' is unknown; did you mean 'small'?"),
         ("small/non/0", "arm: 'non' is unknown; did you mean 'none'?"),
         ("small/none/7", "seed: 7 is not in study 'small'; it has [0]"),
@@ -83,6 +85,22 @@ def test_a_folder_that_exists_is_left_as_it_is(
         f"error: --to: {tmp_path} exists, and nothing is replaced; name another\n"
     )
     assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_written_whole_leaves_nothing(
+    study: Study,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(export, "model_card", fail)
+    to = tmp_path / "models" / "one"
+    assert export.main(["small/none/0", "--to", str(to)]) == 1
+    assert capsys.readouterr().err.startswith("error: No space left on device; free some space")
+    assert not list(to.parent.iterdir())
 
 
 def test_a_run_without_checkpoints_or_result_is_named(

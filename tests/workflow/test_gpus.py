@@ -41,8 +41,9 @@ def test_two_t4s_with_four_cores_take_two_runs_each(monkeypatch: pytest.MonkeyPa
 def test_visible_gpus_are_those_that_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,2")
     assert gpu_names() == ["1", "2"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert gpu_names() == []
+    for hidden in ("", "-1", "-1,0"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+        assert gpu_names() == []
 
 
 @pytest.mark.parametrize(("listed", "places"), [("0,3", ["0", "3"]), ("0,1,0,1", ["0", "1"] * 2)])

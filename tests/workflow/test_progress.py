@@ -68,7 +68,7 @@ def test_jobs_are_listed_from_their_beginning_to_their_end(tmp_path: Path) -> No
         {"event": "job_info", "jobid": 2, "log": []},
         {"event": "job_info", "jobid": 3, "log": ["b.ipynb"]},
         {"event": "job_finished", "job_id": 1},
-        {"event": "job_error", "jobid": 3, "log": ["b.ipynb"]},
+        {"event": "job_error", "jobid": 3, "log": ["b.ipynb", None, "no/such/slurm.log"]},
     ):
         recorder.emit(logging.makeLogRecord(event))
         progress = json.loads((tmp_path / "progress.json").read_text())
