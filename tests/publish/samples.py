@@ -18,7 +18,7 @@ from tests.analysis.samples import curve_of, noise, results_of, trace_of
 
 PLANNED = (
     *("tuning", "tuned", "stability-2", "stability-confirm"),
-    *("dose", "tied", "texts", "horizon-2", "ladder"),
+    *("dose", "tied", "texts", "horizon-2", "ladder", "final-gpu"),
 )
 Effect = Callable[[Arm, int], float]
 """What an arm changes of a seed's loss (nats)."""
