@@ -9,9 +9,8 @@ import pandas as pd
 
 from lib.analysis.findings import analyse
 from lib.analysis.runs import study_results, tidy
-from lib.study.config import Arm, Study, load_study
+from lib.study.config import Arm, load_study
 from lib.study.measures import ACCURACIES
-from lib.study.paths import PARAMS
 from lib.study.record import write_json
 from lib.study.standing import Standing, load_plan
 from tests.analysis.samples import curve_of, noise, results_of, trace_of
@@ -24,32 +23,9 @@ Effect = Callable[[Arm, int], float]
 """What an arm changes of a seed's loss (nats)."""
 
 
-def study(name: str) -> Study:
-    """A study of `params/`, or one such as its plan describes."""
-    if (PARAMS / f"{name}.yaml").is_file():
-        return load_study(name)
-    rate = "training.learning_rate"
-    content = load_study("tuning").model_dump()
-    content |= {
-        "name": name,
-        "seeds": list(range(3)),
-        "factors": {"model.embedding_norm": ["none"]},
-    }
-    layer = {"model.embedding_norm": "layernorm"}
-    content["include"] = [{"name": "layernorm", "levels": layer | {rate: 1e-3}, "baseline": "none"}]
-    if name == "horizon-2":
-        content["factors"] = {**layer_factor(), rate: [3e-4, 1e-3]}
-        content["include"] = []
-    return Study.model_validate(content)
-
-
-def layer_factor() -> dict[str, list[str]]:
-    return {"model.embedding_norm": ["none", "layernorm"]}
-
-
 def write(name: str, paper: Path, effect: Effect, rise: Effect) -> None:
     """Write results and verdict of a made-up study into the folder of a paper."""
-    design = study(name)
+    design = load_study(name)
     plan = load_plan(design)
     assert plan
     own = {arm.id: arm for arm in design.arms()}
