@@ -65,7 +65,7 @@ def in_words(rows: list[dict[Any, Any]], than: str) -> str:
         span = f"at step {first:,}" if first == last else f"from step {first:,} to {last:,}"
         clear = f"{phase['clear']} of {phase['checkpoints']}"
         if not spans:  # the rest is read alike
-            span = f"than {than} {span}"
+            span = f"{'to' if phase['sign'] == 'equal' else 'than'} {than} {span}"
             clear = f"its interval excludes zero at {clear} checkpoints"
         spans.append(f"{phase['sign']} {span} ({clear})")
     return listed(spans)

@@ -75,9 +75,9 @@ def analyse(
     answers = answer_hypotheses(verdict, verdict.runs, plan)
     if standing.reasons:
         verdict, answers = untested(verdict), {}
-    suite = Finding("suite", "The suite, seeds and questions resampled",
-                    suite_contrasts(verdict.runs, items, rng))  # fmt: skip
-    found = [suite, *findings(design, plan, verdict, trace, curve, items)]
+    suite = suite_contrasts(verdict.runs, items, rng, plan.alpha if plan else ALPHA)
+    resampled = Finding("suite", "The suite, seeds and questions resampled", suite)
+    found = [resampled, *findings(design, plan, verdict, trace, curve, items)]
     return Analysis(standing, verdict, answers, [f for f in found if not f.table.empty])
 
 
@@ -111,11 +111,11 @@ def findings(
     if len(design.factors.get(RATE, [])) > 1:
         losses = final_losses(runs, curve)
         losses["within"] = other_settings(losses, design, RATE)
-        yield from rate_findings(losses, verdict.stability, alpha)
+        yield from rate_findings(losses, verdict.stability)
     yield from ladder_findings(design, runs, alpha)
     yield task_finding(task_contrasts(runs, items, alpha), alpha)
     left_out = leave_one_out(runs, first_family(verdict, plan))
-    thresholds = threshold_table(runs, trace, verdict.stability, rule)
+    thresholds = threshold_table(trace, verdict.stability, rule)
     yield from robustness_findings(left_out, thresholds, rule)
     # A point of a curve is the end of a shorter budget only where the rate does not depend on it.
     constant = {arm.id for arm in design.arms() if arm.config.training.schedule == "constant"}

@@ -132,16 +132,21 @@ def sign_flip_test(deltas: ArrayLike, rng: Generator) -> SignFlip:
 
 
 def crossed_bootstrap(
-    correct_arm: ArrayLike, correct_baseline: ArrayLike, rng: Generator, alpha: float = ALPHA
+    correct_arm: ArrayLike,
+    correct_baseline: ArrayLike,
+    rng: Generator,
+    alpha: float = ALPHA,
+    tasks: ArrayLike | None = None,
 ) -> Estimate:
-    """Difference in accuracy arm - baseline and its 1 - alpha percentile interval over seeds and
-    items, from whether each was answered correctly, booleans (seeds, items) paired in both.
+    """Difference in macro accuracy arm - baseline and its 1 - alpha percentile interval over seeds
+    and items, from whether each was answered correctly, booleans (seeds, items) paired in both.
+    `tasks` (items,) are the items' tasks, whose accuracies count alike; one task without them.
 
-    Every resample draws seeds and, independently, items: the pigeonhole bootstrap (Owen 2007),
-    mildly conservative in its variance. So the interval speaks of new seeds and new items; it
-    shares the percentile interval's low coverage with few seeds. Leave out seeds that diverged in
-    either arm. NaN interval with one seed or one item. ValueError when the shapes differ, are not
-    2-D, or are empty.
+    Every resample draws seeds and, independently, items of each task: the pigeonhole bootstrap
+    (Owen 2007), mildly conservative in its variance. So the interval speaks of new seeds and new
+    items; it shares the percentile interval's low coverage with few seeds. Leave out seeds that
+    diverged in either arm. NaN interval with one seed or one item. ValueError when the shapes
+    differ, are not 2-D, or are empty.
     """
     arm, baseline = np.asarray(correct_arm, dtype=bool), np.asarray(correct_baseline, dtype=bool)
     if arm.shape != baseline.shape or arm.ndim != 2 or arm.size == 0:
@@ -151,21 +156,28 @@ def crossed_bootstrap(
         )
     deltas = _rows_in_order(arm.astype(float) - baseline)
     seeds, items = deltas.shape
+    of_task = np.zeros(items) if tasks is None else np.asarray(tasks)
+    parts = [deltas[:, of_task == task] for task in np.unique(of_task)]
+    value = float(np.mean([part.mean() for part in parts]))
     if min(seeds, items) < 2:
-        return Estimate(float(deltas.mean()), np.nan, np.nan)
-    means = [
-        deltas[np.ix_(rng.integers(seeds, size=seeds), rng.integers(items, size=items))].mean()
-        for _ in range(RESAMPLES)
-    ]
+        return Estimate(value, np.nan, np.nan)
+    means = []
+    for _ in range(RESAMPLES):
+        drawn = rng.integers(seeds, size=seeds)
+        asked = [rng.integers(part.shape[1], size=part.shape[1]) for part in parts]
+        pairs = zip(parts, asked, strict=True)
+        means.append(np.mean([part[np.ix_(drawn, items)].mean() for part, items in pairs]))
     low, high = np.quantile(means, [alpha / 2, 1 - alpha / 2])
-    return Estimate(float(deltas.mean()), float(low), float(high))
+    return Estimate(value, float(low), float(high))
 
 
-def suite_contrasts(runs: pd.DataFrame, items: pd.DataFrame, rng: Generator) -> pd.DataFrame:
-    """Contrast every arm with its baseline over all questions of the task suite, with seeds and
-    questions resampled: arm, shots (zero or few), seeds, then value, low and high. `items` are the
-    joined answers of all runs. Only questions that both were asked count; arms of other texts or
-    tokenizers have none in common."""
+def suite_contrasts(
+    runs: pd.DataFrame, items: pd.DataFrame, rng: Generator, alpha: float = ALPHA
+) -> pd.DataFrame:
+    """Contrast every arm with its baseline in macro accuracy over the tasks of the suite, with
+    seeds and questions resampled: arm, shots (zero or few), seeds, then value, low and high.
+    `items` are the joined answers of all runs. Only questions that both were asked count; arms of
+    other texts or tokenizers have none in common."""
     rows = []
     for arm, baseline in own_baselines(runs).items():
         if {"corpus.source", "corpus.tokenizer"} & set(budget_factors(runs, arm, baseline)):
@@ -185,7 +197,8 @@ def suite_contrasts(runs: pd.DataFrame, items: pd.DataFrame, rng: Generator) -> 
             both = own.columns.intersection(other.columns)
             if len(seeds) and len(both):
                 pair = own.loc[seeds, both], other.loc[seeds, both]
-                found = crossed_bootstrap(*pair, rng)._asdict()
+                tasks = both.get_level_values("task")
+                found = crossed_bootstrap(*pair, rng, alpha, tasks)._asdict()
                 rows.append({"arm": arm, "shots": shots, "seeds": len(seeds)} | found)
     return pd.DataFrame(rows)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from lib.analysis.finding import Finding
-from lib.analysis.paired import t_test
+from lib.analysis.paired import holm, t_test
 from lib.study.measures import MEASURES
 from lib.study.plan import Instability
 from lib.study.raw import largest_rise
@@ -17,27 +17,31 @@ EARLY = 64
 
 def leave_one_out(runs: pd.DataFrame, contrasts: pd.DataFrame) -> pd.DataFrame:
     """One row per contrast given (arm, baseline, measure): n, mean difference, lowest and highest
-    mean when one seed is left out, the largest p of the t test then, and whether the sign of the
-    mean ever changes. Contrasts of fewer than three pairs are left out."""
-    rows = []
+    mean when one seed is left out, whether the sign of the mean ever changes, and the largest p
+    then. Where the contrasts are a family of tests, p is adjusted by Holm's method over the family
+    without that seed. Contrasts of fewer than three pairs are left out."""
+    rows, tests = [], []
     for row in contrasts.to_dict("records"):
         values = runs.pivot(index="seed", columns="arm", values=row["measure"]).astype(float)
-        deltas = (values[row["arm"]] - values[row["baseline"]]).dropna().to_numpy()
+        deltas = (values[row["arm"]] - values[row["baseline"]]).dropna()
         if len(deltas) < 3:
             continue
-        tests = [t_test(np.delete(deltas, i)) for i in range(len(deltas))]
-        means, mean = [test.mean_delta for test in tests], deltas.mean()
+        without = {seed: t_test(deltas.drop(seed, errors="ignore")) for seed in values.index}
+        means, mean = [test.mean_delta for test in without.values()], deltas.mean()
         rows.append(
             {key: row[key] for key in ("arm", "baseline", "measure")}
             | {"n": len(deltas), "mean_delta": mean, "lowest": min(means), "highest": max(means)}
-            | {"largest_p": float(np.max([test.t_p for test in tests]))}
             | {"sign_changes": bool((np.sign(means) != np.sign(mean)).any())}
         )
-    return pd.DataFrame(rows)
+        tests.append({seed: test.t_p for seed, test in without.items()})
+    p = pd.DataFrame(tests)  # a column per seed that is left out
+    if rows and "family" in contrasts and contrasts["family"].all():
+        p = p.apply(holm)
+    return pd.DataFrame(rows).assign(largest_p=p.max(axis=1).to_numpy())
 
 
 def threshold_table(
-    runs: pd.DataFrame, trace: pd.DataFrame, stability: pd.DataFrame, rule: Instability
+    trace: pd.DataFrame, stability: pd.DataFrame, rule: Instability
 ) -> pd.DataFrame:
     """One row per arm: n, and the share of its runs that are unstable (diverged, or rising by more)
     at each of `RISES`, and at the rule's rise when the first `EARLY` steps are not looked at; arms
@@ -51,10 +55,9 @@ def threshold_table(
         loss = losses[run["arm"], run["seed"]]
         rises = {f"rise_{rise:g}": largest_rise(loss) > rise for rise in RISES}
         late = largest_rise(loss[EARLY:]) > (rule.rise or np.inf)
-        rises[f"after_step_{EARLY}"] = late
-        rows.append(
-            {"arm": run["arm"]} | {name: run["diverged"] or high for name, high in rises.items()}
-        )
+        unstable = {name: run["diverged"] or high for name, high in rises.items()}
+        unstable[f"after_step_{EARLY}"] = late or (run["diverged"] and len(loss) > EARLY)
+        rows.append({"arm": run["arm"]} | unstable)
     if not rows:
         return pd.DataFrame()
     arms = pd.DataFrame(rows).groupby("arm", sort=False)

@@ -59,11 +59,12 @@ def decide(evidence: Evidence, plan: Plan) -> Decision:
     """Apply the rules in order; exactly one fires for any evidence.
 
     R0: the stability of one of the two is not judged. With a stable baseline: R1 worse in a primary
-    measure, R0 a primary measure without a test, R2 better in one, and where the primary measures
-    show nothing, R6 better calibration, R7 faster (beyond the noise and the plan's margin), R8 a
-    tie, which keeps the baseline. With an unstable one: R5 the arm does not remove the instability,
-    R4 it costs more than planned, R3 its cost is below that with its whole interval, R0 neither.
-    Where the plan has an exact test of unstable runs, that must show the removal too.
+    measure, R8 unstable, R0 a primary measure without a test, R2 better in one, and where the
+    primary measures show nothing, R6 better calibration, R7 faster (beyond the noise and the plan's
+    margin), R8 a tie, which keeps the baseline. With an unstable one: R5 the arm does not remove
+    the instability, R4 it costs more than planned, R3 its cost is below that with its whole
+    interval, R0 neither. Where the plan has an exact test of unstable runs, that must show the
+    removal too.
     """
     e = evidence
 
@@ -81,6 +82,8 @@ def decide(evidence: Evidence, plan: Plan) -> Decision:
     if e.baseline_stable:
         if lost := measures("regression"):
             return decision("R1", keep, f"it is worse in {lost} and the baseline trains stably")
+        if e.arm_stable is False:
+            return decision("R8", keep, "the baseline trains stably and the arm does not")
         if measures("undefined"):
             return decision("R0", "undecided", undefined)
         if gained := measures("improvement"):

@@ -84,7 +84,7 @@ def check(study: Study, results: Iterable[RunResult]) -> None:
     _require_equal("threads", runs, value=lambda run: run.origin["threads"])
     _require_equal("torch", runs, value=lambda run: run.origin["packages"]["torch"])
     _require_equal("corpus_sha256", runs, "corpus.source")
-    _require_equal("suite_hash", completed, "model.block_size", *_VOCABULARY)
+    _require_equal("suite_hash", completed, "model.block_size", *_VOCABULARY, "corpus.deduplicate")
     _require_equal("measures", completed, value=lambda run: ", ".join(sorted(run.measures)))
     # A text's vocabulary decides the shape of the weights.
     _require_equal("initial_weights", runs, "seed", *_VOCABULARY, *_OUTSIDE_THE_LAYER)

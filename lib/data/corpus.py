@@ -16,10 +16,11 @@ from torch import Tensor
 
 from lib.data.errors import CorpusError as CorpusError
 from lib.data.errors import MissingCorpusError as MissingCorpusError
-from lib.data.sources import GIVE, KNOWN, places, read_source
+from lib.data.sources import KNOWN, places, read_source
 from lib.data.tokenizer import Characters, Tokenizer
 from lib.study.constants import TRAIN_SHARE
 from lib.study.fields import CorpusConfig
+from lib.study.paths import corpus_places
 
 if TYPE_CHECKING:
     from lib.data.shards import Shards
@@ -35,9 +36,8 @@ LARGEST_ENCODED = 2**28
 """The same where it is read only once, to be tokenized."""
 MOST_TEXT = 2**24
 """Characters of a tokenized corpus that is held as a text too, for the suite to be made of."""
-MOST_LOGITS, FEWEST_TOKENS = 2**26, 2**13
-"""How much of a tokenized corpus is measured on: dev and test are cut to as many tokens as have so
-many logits between them, but to no fewer than so many each."""
+MOST_MEASURED = 2**16
+"""Characters that dev and test are cut to, each: the same text, whatever the tokenizer."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Corpus:
     train: "Tensor | Shards"
     """The leading 90 %, cut to the configured fraction; (n,)."""
     heldout: Tensor
-    """The last 10 %; (n,)."""
+    """The last 10 %, dev and test of it each cut to `MOST_MEASURED` characters; (n,)."""
     dev_length: int
     """Tokens of `heldout` before the dev/test cut."""
     training_text: str
@@ -134,15 +134,17 @@ def load_corpus(config: CorpusConfig) -> Corpus:
             return _tokenised(config, *large)
         data, known = read_source(config.source)
     except OSError as error:
+        given = f"s: '{error.filename}'" if config.sources else f": '{config.source}'"
         raise CorpusError(
-            f"corpus.source: '{config.source}' cannot be read: {error.strerror}; {GIVE}"
+            f"corpus.source{given} cannot be read: {error.strerror}; give another path"
         ) from None
     sha256 = hashlib.sha256(data).hexdigest()
     name = config.source if known else Path(config.source).name
     if known and (len(data), sha256) != (known.length, known.sha256):
+        at = next(filter(Path.is_file, corpus_places(known.file_name)), known.file_name)
         raise CorpusError(
             f"{name}: wrong hash: {len(data):,} bytes with SHA-256 {sha256}, expected "
-            f"{known.length:,} bytes with {known.sha256}; delete that {known.file_name} and rerun"
+            f"{known.length:,} bytes with {known.sha256}; delete {at} and rerun"
         )
     try:
         text = data.decode("utf-8")
@@ -151,7 +153,9 @@ def load_corpus(config: CorpusConfig) -> Corpus:
             f"{name}: not UTF-8 at byte {error.start:,}; convert it (iconv -t UTF-8)"
         ) from None
     if len(text) < 20:
-        raise CorpusError(f"{name}: empty or too short: {len(text)} characters")
+        raise CorpusError(
+            f"{name}: empty or too short: {len(text)} characters; give a text of 20 or more"
+        )
 
     cut = int(TRAIN_SHARE * len(text))
     dev_length = _dev_length(text[cut:])
@@ -161,8 +165,10 @@ def load_corpus(config: CorpusConfig) -> Corpus:
         return _tokenised(config, OneText(name, sha256, text, cut, cut + dev_length), False)
     tokenizer = Characters(name, "".join(sorted(set(text[:cut]))))
     train = torch.from_numpy(tokenizer.encode(text[: int(config.fraction * cut)]))
-    heldout = torch.from_numpy(tokenizer.encode(text[cut:]))
-    return Corpus(name, sha256, text, tokenizer, train, heldout, dev_length, text[:cut])
+    ids = torch.from_numpy(tokenizer.encode(text[cut:]))
+    dev, test = _measured(ids[:dev_length], tokenizer), _measured(ids[dev_length:], tokenizer)
+    heldout = torch.cat([dev, test])
+    return Corpus(name, sha256, text, tokenizer, train, heldout, len(dev), text[:cut])
 
 
 def _large_source(config: CorpusConfig) -> "tuple[Source, bool] | None":
@@ -192,8 +198,8 @@ def _tokenised(config: CorpusConfig, source: "Source", documents: bool) -> Corpu
     from lib.data.tokenised import tokenise
 
     found = tokenise(config, source, documents)
-    train, dev, test = found.parts.values()
-    most = max(MOST_LOGITS // len(found.tokenizer.symbols) // 2, FEWEST_TOKENS)
+    train = found.parts["train"]
+    dev, test = (_measured(found.parts[part], found.tokenizer) for part in ("dev", "test"))
     characters = found.account["characters"]
     training_text = text = ""
     if sum(characters.values()) <= MOST_TEXT:
@@ -205,11 +211,21 @@ def _tokenised(config: CorpusConfig, source: "Source", documents: bool) -> Corpu
         text,
         found.tokenizer,
         train.cut(int(config.fraction * len(train))),
-        torch.cat([dev[:most], test[:most]]),
-        min(most, len(dev)),
+        torch.cat([dev, test]),
+        len(dev),
         training_text,
         found.account,
     )
+
+
+def _measured(ids: "Tensor | Shards", tokenizer: Tokenizer) -> Tensor:
+    """Cut ids (n,) to the tokens that end within the first `MOST_MEASURED` characters."""
+    # A character is written in four bytes at the most, and the end of a document adds a token.
+    beginning = ids[: 5 * MOST_MEASURED]
+    if tokenizer.characters is None:
+        return beginning[:MOST_MEASURED]
+    ends = torch.from_numpy(tokenizer.characters)[beginning].cumsum(0)
+    return beginning[: int(torch.searchsorted(ends, MOST_MEASURED, right=True))]
 
 
 def _dev_length(heldout: str) -> int:

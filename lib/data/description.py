@@ -13,6 +13,7 @@ from lib.data.suite_files import prepare_suite, read_suite
 from lib.study.config import Study
 from lib.study.constants import GRAM
 from lib.study.fields import CorpusConfig, digest
+from lib.study.record import finite
 
 
 def corpora_of(study: Study) -> dict[str, Corpus]:
@@ -96,10 +97,8 @@ def corpus_summary(corpus: Corpus) -> dict[str, object]:
         "heldout": len(corpus.heldout),
         "dev": len(corpus.dev),
         "test": len(corpus.test),
-        "train_class_shares": {k: None if pd.isna(v) else v for k, v in classes.items()},
-        "duplication": {
-            k: None if pd.isna(v) else v for k, v in duplication_report(corpus).items()
-        },
+        "train_class_shares": finite(classes.to_dict()),
+        "duplication": finite(duplication_report(corpus).to_dict()),
     }
 
 
@@ -107,7 +106,7 @@ def _vocabulary(corpus: Corpus) -> dict[str, object]:
     """The symbols of a text in characters; else how it was tokenized, without the list of files."""
     if not corpus.account:
         return {"symbols": corpus.symbols}
-    left_out = ("asked", "shards", "tokenizer")
+    left_out = ("shards", "tokenizer")
     account = {name: value for name, value in corpus.account.items() if name not in left_out}
     account["shards"] = digest([shard["sha256"] for shard in corpus.account["shards"]])
     return {"vocabulary": corpus.vocab_size, "tokenized": account}

@@ -119,18 +119,21 @@ def kind_of(path: Path) -> str:
     return kind if kind in KINDS and not (packed and kind == ".parquet") else ""
 
 
-def find_documents(path: Path) -> Documents | None:
+def find_documents(path: Path, field: str = "corpus.source") -> Documents | None:
     """List the documents of a folder, or of one file of JSON lines or Parquet; None for another
-    file, which is one text.
+    file, which is one text. `field` is the one that names it.
 
     Raises CorpusError for a folder without files or with files of several kinds, and for a
-    compressed file of another kind.
+    compressed text or file of another kind.
     """
     if not path.is_dir():
-        if path.suffix in COMPRESSED and not kind_of(path):
-            raise CorpusError(f"corpus.source: {path.name} is neither {_ALLOWED}; unpack it")
-        one_text = kind_of(path) in ("", ".txt") and path.suffix not in COMPRESSED
-        return None if one_text else Documents(path.name, path.parent, (path,), kind_of(path))
+        kind = kind_of(path)
+        if kind in (".jsonl", ".parquet"):
+            return Documents(path.name, path.parent, (path,), kind)
+        if path.suffix in COMPRESSED:
+            what = "one packed text" if kind else f"neither {_ALLOWED}"
+            raise CorpusError(f"{field}: {path.name} is {what}; unpack it")
+        return None
     files = sorted(
         file
         for file in path.rglob("*")
@@ -138,20 +141,16 @@ def find_documents(path: Path) -> Documents | None:
         and not any(part.startswith(".") for part in file.relative_to(path).parts)
     )
     if not files:
-        raise CorpusError(
-            f"corpus.source: folder '{path.name}' is empty; put {_ALLOWED} files there"
-        )
+        raise CorpusError(f"{field}: folder '{path.name}' is empty; put {_ALLOWED} files there")
     for file in files:
         shown = file.relative_to(path).as_posix()
         if not file.is_file():
-            raise CorpusError(f"corpus.source: {shown} is no plain file; take it out of the folder")
+            raise CorpusError(f"{field}: {shown} is no plain file; take it out of the folder")
         if not kind_of(file):
-            raise CorpusError(
-                f"corpus.source: {shown} is neither {_ALLOWED}; take it out of {path.name}"
-            )
+            raise CorpusError(f"{field}: {shown} is neither {_ALLOWED}; take it out of {path.name}")
         if kind_of(file) != kind_of(files[0]):
             raise CorpusError(
-                f"corpus.source: folder {path.name} holds {kind_of(files[0])} and {kind_of(file)} "
+                f"{field}: folder {path.name} holds {kind_of(files[0])} and {kind_of(file)} "
                 "files; keep one kind"
             )
     return Documents(path.name, path, tuple(files), kind_of(files[0]))

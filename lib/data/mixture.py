@@ -68,10 +68,10 @@ class Mixture:
 def find_mixture(name: str, shares: dict[str, float]) -> Mixture:
     """Find the documents of `corpus.sources`. Raises CorpusError for a source that is not there, is
     one text, or holds no documents."""
-    found = {}
+    found, field = {}, "corpus.sources"
     for source in shares:
-        path = next((path for path in places(source) if path.exists()), None)
-        documents = find_documents(path) if path else None
+        path = next((path for path in places(source, field) if path.exists()), None)
+        documents = find_documents(path, field) if path else None
         if documents is None:
             raise CorpusError(
                 f"corpus.sources: '{source}' holds no documents; give folders of texts, .jsonl "

@@ -184,8 +184,11 @@ def _write(path: Path, group: list[Text], make: Making) -> dict[str, Any]:
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file that has its name only when it is complete."""
     partial_file = path.with_name(f".{path.name}.{os.getpid()}")
-    partial_file.write_bytes(content)
-    partial_file.replace(path)
+    try:
+        partial_file.write_bytes(content)
+        partial_file.replace(path)
+    finally:
+        partial_file.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -1,7 +1,6 @@
 """Where a text comes from: known ones by name, others by path; found, written here or fetched."""
 
 import hashlib
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from pathlib import Path
 
 from lib.data import synthetic
 from lib.data.errors import CorpusError, MissingCorpusError
+from lib.data.shards import write_whole
 from lib.study.constants import TINYSHAKESPEARE_LENGTH
 from lib.study.paths import ROOT, corpus_places, output_root, shown
 
@@ -82,14 +82,9 @@ GIVE = "give the path of a UTF-8 text"
 def _written(text: str, known: KnownCorpus) -> bytes:
     """Keep a text that was written here in `data/`, unless that folder cannot be written."""
     data, path = text.encode(), output_root() / "data" / known.file_name
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(data)
-        partial.replace(path)
-    except OSError:
-        with suppress(OSError):
-            partial.unlink()
+        write_whole(path, data)
     return data
 
 

@@ -158,20 +158,25 @@ def train_pairs(texts: Iterable[str], size: int) -> str:
     return str(peer.to_str(pretty=True))
 
 
-def read_tokenizer(path: Path, given: str) -> str:
-    """Read a `tokenizer.json` by its path; `given` is what the field says."""
+def read_tokenizer(places: list[Path], given: str) -> str:
+    """Read a `tokenizer.json` from the first place that has one; `given` is what the field says."""
     try:
-        if not path.is_file():
+        path = next((path for path in places if path.is_file()), None)
+        if path is None:
             raise CorpusError(
                 f"corpus.tokenizer: '{given}' is no file; give characters, bytes, bpe-<size> or "
                 "the path of a tokenizer.json"
             )
         content = path.read_text("utf-8")
         json.loads(content)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise CorpusError(
+            f"corpus.tokenizer: '{given}' cannot be read: {error.strerror}; give another path"
+        ) from None
+    except ValueError as error:
         if isinstance(error, CorpusError):
             raise
         raise CorpusError(
-            f"corpus.tokenizer: {path.name} is no tokenizer.json of Hugging Face ({error})"
+            f"corpus.tokenizer: {given} is no tokenizer.json of Hugging Face ({error})"
         ) from None
     return content

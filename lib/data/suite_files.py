@@ -1,6 +1,5 @@
 """The task suite as the LM-Eval harness reads it: written once, hashed, made anew when damaged."""
 
-import hashlib
 import json
 import shutil
 from dataclasses import asdict
@@ -12,7 +11,8 @@ from filelock import FileLock
 
 from lib.data.corpus import Corpus
 from lib.data.suite import DELIMITER, FEW_SHOT, ZERO_SHOT, Suite, Task, build_suite
-from lib.study.fields import RunConfig
+from lib.study.fields import RunConfig, digest
+from lib.study.record import sha256
 
 
 def prepare_suite(corpus: Corpus, items: int | None, block_size: int, suites: Path) -> Path:
@@ -21,6 +21,9 @@ def prepare_suite(corpus: Corpus, items: int | None, block_size: int, suites: Pa
     A damaged one is named and made anew; it is the same one, since the corpus decides it."""
     size = "all" if items is None else str(items)
     size += "" if corpus.unit == "characters" else "-tokens"
+    texts = corpus.training_text, corpus.decode(corpus.dev), corpus.decode(corpus.test)
+    if corpus.account.get("removed") or "".join(texts) != corpus.text:
+        size += f"-{digest(texts)[:8]}"  # what is left of the text, which the hash does not tell
     folder = suites / f"{corpus.name}-{corpus.sha256[:8]}-{block_size}-{size}"
     suites.mkdir(parents=True, exist_ok=True)
     with FileLock(suites / ".lock"):
@@ -39,12 +42,10 @@ def _damage(folder: Path) -> str | None:
         files = read_suite(folder)["files"]
     except (OSError, ValueError, KeyError, TypeError):
         return "suite.json is missing or cannot be read"
-    changed = (name for name, stated in files.items() if _sha256(folder / name) != stated)
-    return next((f"{name} is not as it was written" for name in changed), None)
-
-
-def _sha256(path: Path) -> str | None:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+    for name, stated in files.items():
+        if not (folder / name).is_file() or sha256(folder / name) != stated:
+            return f"{name} is not as it was written"
+    return None
 
 
 def suite_hash(corpus: Corpus, config: RunConfig, suites: Path) -> str | None:
@@ -97,7 +98,7 @@ def write_suite(suite: Suite, folder: Path) -> Path:
         "chance": {task.name: task.chance for task in suite.tasks},
         "tasks": suite.table().to_dict("records"),
         "left_out": suite.left_out,
-        "files": {path.name: _sha256(path) for path in sorted(folder.glob("*.*"))},
+        "files": {path.name: sha256(path) for path in sorted(folder.glob("*.*"))},
     }
     (folder / "suite.json").write_text(json.dumps(described, indent=1) + "\n", "utf-8")
     return folder

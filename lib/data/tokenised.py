@@ -120,14 +120,14 @@ def tokenise(config: CorpusConfig, source: Source, documents: bool) -> Tokenised
     given = _given(config.tokenizer)
     asked = [_FORMAT, source.fingerprint, config.tokenizer, given and digest(given)]
     asked += [config.deduplicate, documents]
-    key = digest([source.name, config.source, *asked[2:]])[:12]
+    key = digest([config.source, *asked])[:12]
     folder = output_root() / "data" / "tokens" / f"{source.name}-{key}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock"):
-            account = _index(folder, asked)
+            account = _index(folder)
             if account is None:
-                account = _write(config, source, documents, given, folder) | {"asked": asked}
+                account = _write(config, source, documents, given, folder)
                 write_whole(folder / "index.json", json.dumps(account, indent=1).encode())
     except OSError as error:
         raise CorpusError(f"{source.name}: its tokens cannot be kept: {error}") from None
@@ -144,17 +144,14 @@ def _given(tokenizer: str) -> str:
     """The content of a tokenizer.json that is given by its path; else ""."""
     if not tokenizer.endswith(".json"):
         return ""
-    found = places(tokenizer, "corpus.tokenizer")
-    return read_tokenizer(next((path for path in found if path.exists()), found[0]), tokenizer)
+    return read_tokenizer(places(tokenizer, "corpus.tokenizer"), tokenizer)
 
 
-def _index(folder: Path, asked: list[Any]) -> dict[str, Any] | None:
-    """Read the account of a finished writing; None when there is none, its files are not all there,
-    or the source has changed."""
+def _index(folder: Path) -> dict[str, Any] | None:
+    """Read the account of a finished writing; None when there is none, or its files are not all
+    there."""
     try:
         account: dict[str, Any] = json.loads((folder / "index.json").read_text("utf-8"))
-        if account["asked"] != json.loads(json.dumps(asked)):
-            return None
         for shard in account["shards"]:
             size = shard["tokens"] * int(shard["dtype"][-1])
             if (folder / shard["file"]).stat().st_size != size:
@@ -168,7 +165,7 @@ def _write(
     config: CorpusConfig, source: Source, documents: bool, given: str, folder: Path
 ) -> dict[str, Any]:
     number, characters, sha256 = _survey(source)
-    bounds = [1, 2] if isinstance(source, OneText) else _bounds(number, source.name, documents)
+    bounds = [1, 2] if isinstance(source, OneText) else _bounds(number, source.name)
 
     def parted() -> Iterator[tuple[str, str]]:
         for i, text in enumerate(filter(None, source)):
@@ -213,7 +210,7 @@ def _survey(source: Source) -> tuple[int, int, str]:
     return number, characters, sha256.hexdigest()
 
 
-def _bounds(number: int, name: str, documents: bool) -> list[int]:
+def _bounds(number: int, name: str) -> list[int]:
     """Say at which document dev begins, and at which test."""
     cut = int(TRAIN_SHARE * number)
     if cut < 1 or number - cut < 2:

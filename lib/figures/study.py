@@ -156,6 +156,8 @@ contrasts of 03."""
             yield self._figure(f"interaction-{name}", title, words, rows, "within")
 
     def _efficiency(self) -> Iterator[StudyFigure]:
+        if self.found("efficiency").empty:
+            return  # under a schedule, a point of a curve is not the end of a shorter budget
         tokens = self.trace[["arm", "seed", "step", "tokens"]]
         curve = self.curve.merge(tokens, how="left").fillna({"tokens": 0})
         words = """How many training tokens does each variant need to reach the baseline's final

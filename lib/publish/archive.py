@@ -30,7 +30,6 @@ from lib.study.paths import (
     executed_notebook,
     result_file,
     run_folder,
-    shown,
     study_folder,
 )
 from lib.study.raw import RAW, raw_file
@@ -142,8 +141,12 @@ def archive(study: Study) -> Path:
     figures = figures_folder(study.name)
     shutil.rmtree(figures, ignore_errors=True)
     shutil.copytree(source / "figures", figures)
-    write_json(results_file(study.name), read_json(result_file("03_analysis", study.name)))
-    write_json(verdict_file(study.name), read_json(source / "verdict.json"))
+    analysed = {
+        results_file(study.name): result_file("03_analysis", study.name),
+        verdict_file(study.name): source / "verdict.json",
+    }
+    for kept, written in analysed.items():
+        write_json(kept, read_json(written), indent=None)
     write_manifest(study.name)
     write_index_entry(study.name)
     return final
@@ -193,10 +196,7 @@ def read_index(paper: Path) -> dict[str, Any]:
     """Read what the record of a paper should hold; empty where nothing has been archived."""
     if not index_file(paper).is_file():
         return {}
-    try:
-        content: dict[str, Any] = read_json(index_file(paper))
-    except ValueError:
-        raise UserError(f"{shown(index_file(paper))} is no JSON; restore it from git") from None
+    content: dict[str, Any] = read_json(index_file(paper))
     return content
 
 
@@ -225,7 +225,7 @@ def code_hash(notebook: Path) -> str:
 def root_hash(paper: Path) -> str:
     """SHA-256 over the plans and a paper's index, which holds the hash of each record and its
     results."""
-    hashes = {path.name: sha256(path) for path in sorted(PLANS.glob("*.yaml"))}
+    hashes = {path.name: sha256(path) for path in sorted(PLANS.glob("[!.]*.yaml"))}
     return digest([read_index(paper), hashes])
 
 

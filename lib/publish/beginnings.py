@@ -44,18 +44,20 @@ print(json.dumps(found))
 
 def wrong_beginnings(study: str, runs: list[Run]) -> Iterator[str]:
     """Name every run whose initial weights, batches, number of parameters, text, or losses of the
-    text are not those of its seed and parameters."""
-    if importlib.util.find_spec("torch") is None:
-        return
+    text are not those of its seed and parameters. Print how many could not be looked at."""
     of = {(run["arm"], run["seed"]): run for run in runs}
+    unseen = set(of)
     begun: dict[str | None, Run] = {}  # one run for each commit that trained some
     for run in runs:
         begun.setdefault(replay.committed(run["provenance"]["trained"]), run)
+    if importlib.util.find_spec("torch") is None:
+        begun.clear()
     for commit, first in begun.items():
         for found in replay.asked(study, first["provenance"]["trained"], _BEGIN):
-            run = of[found.pop("arm"), found.pop("seed")]
+            run = of[key := (found.pop("arm"), found.pop("seed"))]
             if replay.committed(run["provenance"]["trained"]) != commit:
                 continue
+            unseen.discard(key)
             stated = run["references"]
             for name, value in found.pop("references").items():
                 if not close(stated.get(name, 0.0), value):
@@ -63,3 +65,6 @@ def wrong_beginnings(study: str, runs: list[Run]) -> Iterator[str]:
             for name, value in found.items():
                 if run[name] != value:
                     yield f"{named(run)}: {name} are not those of its seed and parameters"
+    if unseen:
+        print(f"{study}: beginnings of {len(unseen)} of {len(of)} runs not made again: torch or "
+              "their text is not here", flush=True)  # fmt: skip

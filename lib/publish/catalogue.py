@@ -201,10 +201,12 @@ def in_progress(name: str) -> StudyEntry:
         design = {}
     runs = []
     for path in folder.glob("*/seed-*/02_train.ipynb"):
-        arm, seed = path.parents[1].name, int(path.parent.name.removeprefix("seed-"))
+        arm, seed = path.parents[1].name, path.parent.name.removeprefix("seed-")
+        if not seed.isdecimal():  # a copy that somebody set aside
+            continue
         result = path.with_name("result.json")
         content = read_json(result) if result.is_file() else None
-        runs.append(_run(name, folder, arm, seed, design.get(arm, {"arm": arm}), content))
+        runs.append(_run(name, folder, arm, int(seed), design.get(arm, {"arm": arm}), content))
     order = {arm: number for number, arm in enumerate(design)}
     runs.sort(key=lambda run: (order.get(run.arm, len(order)), run.arm, run.seed))
     verdict = folder / "verdict.json"

@@ -5,8 +5,9 @@ in which one rests on another.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from lib.analysis.runs import summarise
 from lib.publish import replay
 from lib.publish.archive import (
     SHARED,
-    code_cells,
     code_hash,
+    figures_folder,
     files_of,
     read_manifest,
     record_folder,
@@ -79,31 +80,37 @@ def foreign_notebooks(study: str, code: dict[str, list[str]] | None) -> Iterator
 
 
 def uncommitted_code(study: str, accounts: dict[Path, dict[str, Any]]) -> Iterator[str]:
-    """Notebooks whose code is not that of the commit that they name (or, where the working tree was
-    not as committed, of this checkout), or whose commit this repository's history does not hold.
-    `accounts`: notebook → who executed it."""
+    """Notebooks whose code and text are not those of the commit that they name (or, where the
+    working tree was not as committed, of that commit or this checkout), or whose commit this
+    repository's history does not hold. `accounts`: notebook → who executed it."""
     if not is_checkout():
         return
-    known: dict[tuple[str | None, str], list[str]] = {}
+    source = cache(_source_cells)
     for path, account in accounts.items():
         name, commit = path.relative_to(record_folder(study)).as_posix(), account.get("commit")
         if commit and git("merge-base", "--is-ancestor", commit, "HEAD") is None:
             yield f"{name} names commit {commit[:12]}, which this history does not hold"
             continue
-        source = replay.committed(account)
-        if (source, path.stem) not in known:
-            known[source, path.stem] = _source_cells(source, path.name)
-        if known[source, path.stem] != code_cells(path):
-            code = f"commit {source[:12]}" if source else "this checkout"
-            yield f"{name} did not execute the code of {code}"
+        clean = replay.committed(account)
+        sources = [source(at, path.name) for at in ([clean] if clean else [commit, None])]
+        if _cells(read_json(path)) not in sources:
+            code = f"commit {clean[:12]}" if clean else "this checkout"
+            yield f"{name} holds other code or text than that of {code}"
 
 
-def _source_cells(commit: str | None, notebook: str) -> list[str]:
-    """The code of a notebook of `notebooks/` at a commit (None: in this checkout)."""
+def _source_cells(commit: str | None, notebook: str) -> list[tuple[str, str]]:
+    """The cells of a notebook of `notebooks/` at a commit (None: in this checkout)."""
     committed = git("show", f"{commit}:notebooks/{notebook}") if commit else None
-    text = committed or (NOTEBOOKS / notebook).read_text("utf-8")
-    cells = json.loads(text)["cells"]
-    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    return _cells(json.loads(committed or (NOTEBOOKS / notebook).read_text("utf-8")))
+
+
+def _cells(notebook: dict[str, Any]) -> list[tuple[str, str]]:
+    """Kind and source of every cell but the one in which Papermill writes parameters."""
+    return [
+        (cell["cell_type"], "".join(cell["source"]))
+        for cell in notebook["cells"]
+        if "injected-parameters" not in cell["metadata"].get("tags", [])
+    ]
 
 
 def unfounded_results(study: str, runs: list[Run]) -> Iterator[str]:
@@ -160,19 +167,26 @@ _STATED = """
 import json, sys
 from lib.study.config import load_study
 from lib.study.digests import measuring_digest, training_digest
-study = load_study(sys.argv[1]).model_dump(mode="json", exclude_defaults=True)
+study = load_study(sys.argv[1])
 print(json.dumps({"training_digest": training_digest(), "measuring_digest": measuring_digest(),
-                  "parameters": study}))
+                  "parameters": study.model_dump(mode="json", exclude_defaults=True),
+                  "runs": [[arm.id, seed] for arm in study.arms() for seed in study.seeds]}))
 """
 
 
-def wrong_code(study: str, runs: Iterable[Run]) -> Iterator[str]:
-    """Runs whose digests are not those of their commit's code, and parameters that are not those
-    of that commit."""
+def wrong_code(study: str, runs: list[Run]) -> Iterator[str]:
+    """Parameters that are not those of the analysis' commit, runs whose digests are not those of
+    their commit's code, and runs left out that such a commit asks for; it may ask for fewer."""
+    there = [[run["arm"], run["seed"]] for run in runs]
     known: dict[str, dict[str, Any]] = {}
     # Without defaults: a field that came after a run was made changes nothing of it.
     given = yaml.safe_load((record_folder(study) / "parameters.yaml").read_text("utf-8"))
     recorded = Study.model_validate(given).model_dump(mode="json", exclude_defaults=True)
+    account = status_of(record_folder(study) / "03_analysis.ipynb")
+    if commit := replay.committed(account):
+        known[commit] = replay.asked(study, account, _STATED)
+        if known[commit]["parameters"] != recorded:
+            yield f"parameters.yaml is not params/{study}.yaml of commit {commit[:12]}"
     for run in runs:
         for name, account in run["provenance"].items():
             commit = replay.committed(account)
@@ -180,8 +194,8 @@ def wrong_code(study: str, runs: Iterable[Run]) -> Iterator[str]:
                 continue
             if commit not in known:
                 known[commit] = replay.asked(study, account, _STATED)
-                if known[commit]["parameters"] != recorded:
-                    yield f"parameters.yaml is not params/{study}.yaml of commit {commit[:12]}"
+            if [run["arm"], run["seed"]] not in known[commit]["runs"]:
+                yield f"{named(run)} names commit {commit[:12]}, which does not ask for it"
             for digest_name in ("training_digest", "measuring_digest"):
                 own = known[commit][digest_name]
                 if account.get(digest_name, own) != own:
@@ -189,6 +203,10 @@ def wrong_code(study: str, runs: Iterable[Run]) -> Iterator[str]:
                         f"{named(run)} names a {digest_name} ({name}) that is not that of commit "
                         f"{commit[:12]}"
                     )
+    for commit, stated in known.items():
+        for arm, seed in stated["runs"]:
+            if [arm, seed] not in there:
+                yield f"run {arm} seed {seed} of commit {commit[:12]} is left out"
 
 
 def other_analysis(study: str) -> Iterator[str]:
@@ -237,10 +255,14 @@ def other_figures(study: str) -> Iterator[str]:
     for name in sorted({*again, *stated}):
         if again.get(name, {}).get("data") != stated.get(name):
             yield f"figure {name} was drawn from other data than the record holds"
+    folder = figures_folder(study)
+    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    for file in sorted(there ^ {f"{name}.{kind}" for name in stated for kind in ("pdf", "png")}):
+        yield f"figure {file} is {'not drawn by 04_figures' if file in there else 'missing'}"
     shown = [
         output["text/markdown"]
         for cell in replay.outputs(notebook)
-        for output in cell[1:]
+        for output in cell
         if "text/markdown" in output
     ]
     if shown != [figure["words"] for figure in again.values()]:

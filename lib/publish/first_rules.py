@@ -15,8 +15,6 @@ from lib.analysis.paired import holm, paired_deltas, t_test
 
 MANIFESTS = {
     "confirmatory": "9964d65667925d190a904e97e8f2e4f41ed08a1a556ca8b412cef8078ddd1760",
-    "final": "5277b695a0be1227bbef64d5bf4ecf871ea57268bf509d27261a85abbf9b05e5",
-    "pilot": "bc1e171b6b6c8bcfa3b06ab1e95e2699e3c0b821b31885410fc4c0d147ba8b78",
 }
 """Study → SHA-256 of its manifest."""
 SUPERSEDED = {

@@ -26,8 +26,8 @@ _CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _CITED = re.compile(r"(?<![\w@\\])@([A-Za-z][\w-]*(?::[\w-]+)?)")
 _LABEL = re.compile(r"\{[^}]*#((?:fig|tbl|sec):[\w-]+)")
 _FIGURE = re.compile(r"^:::.*\.figure.* file=([^\s}]+)", re.MULTILINE)
-_ROOT = re.compile(r"(?<=^Root of records, results and plans: `)[^`]*", re.MULTILINE)
-_COMPUTED = re.compile(r"(<!-- (\w+): .*? -->\n\n).*?(\n\n<!-- end of \2 -->)", re.DOTALL)
+ROOT_LINE = re.compile(r"(?<=^Root of records, results and plans: `)[^`]*", re.MULTILINE)
+COMPUTED = re.compile(r"(<!-- (\w+): .*? -->\n\n).*?(\n\n<!-- end of \2 -->)", re.DOTALL)
 
 
 def filled_in(paper: Path, sources: Sources) -> str:
@@ -38,7 +38,7 @@ def filled_in(paper: Path, sources: Sources) -> str:
     markdown = sources.render("paper.md")
     bibliography = (paper / "references.bib").read_text("utf-8")
     keys = re.findall(r"^@\w+\{([^,\s]+),", bibliography, re.MULTILINE)
-    figures = [p.relative_to(paper / "figures") for p in sorted(paper.glob("figures/*/*.pdf"))]
+    figures = [p.relative_to(paper / "figures") for p in sorted(paper.glob("figures/[!.]*/*.pdf"))]
     cited = _CITED.findall(_CODE.sub("", markdown))
     _require("@", cited, [*keys, *_LABEL.findall(markdown)], source)
     _require("file=", _FIGURE.findall(markdown), [path.as_posix() for path in figures], source)
@@ -79,15 +79,11 @@ def convert(markdown: str, to: str, paper: Path) -> str:
         raise TextError(f"pandoc: {error}") from None
 
 
-def build(paper: Path) -> Sources:
-    """Write paper.pdf, paper.tex and plans.json beside paper.md; return what they are made of.
-
-    The same files give the same bytes. Raises TextError.
-    """
-    sources = Sources(paper)
+def made(paper: Path, sources: Sources) -> dict[str, bytes]:
+    """Make paper.tex and paper.pdf of paper.md: the same bytes of the same files. Raises
+    TextError."""
     markdown = filled_in(paper, sources)
-    (paper / "paper.tex").write_text(convert(markdown, "latex", paper), "utf-8")
-    source = convert(markdown, "typst", paper).encode()
+    latex, source = (convert(markdown, to, paper).encode() for to in ("latex", "typst"))
     try:
         # Only fonts that Typst brings, so that every machine sets the same page. The stub of
         # `compile` wants source and root to be of one type; they need not be.
@@ -96,7 +92,15 @@ def build(paper: Path) -> Sources:
         )
     except typst.TypstError as error:
         raise TextError(f"Typst: {error.diagnostic}") from None
-    (paper / "paper.pdf").write_bytes(pdf)
+    return {"paper.tex": latex, "paper.pdf": pdf}
+
+
+def build(paper: Path) -> Sources:
+    """Write paper.pdf, paper.tex and plans.json beside paper.md; return what they are made of.
+    Raises TextError, and then writes nothing."""
+    sources = Sources(paper)
+    for name, content in made(paper, sources).items():
+        (paper / name).write_bytes(content)
     write_accounts(paper)
     return sources
 
@@ -110,10 +114,10 @@ def with_answers(sources: Sources, readme: str) -> str:
         items = re.split(r"\n(?=\d\. |\|)", text)  # of a list or a table, each on a line of its own
         return frame[1] + "\n".join(" ".join(item.split()) for item in items) + frame[3]
 
-    written, found = _COMPUTED.subn(part, readme)
+    written, found = COMPUTED.subn(part, readme)
     if not found:
         raise TextError("README.md: <!-- answers: … --> and <!-- end of answers --> are missing")
-    return _ROOT.sub(root_hash(sources.paper), written)
+    return ROOT_LINE.sub(root_hash(sources.paper), written)
 
 
 def write_answers(sources: Sources, readme: Path = ROOT / "README.md") -> None:
@@ -133,10 +137,8 @@ def begin(paper: Path) -> None:
     """Write a first manuscript: table, contrasts and a figure of each of a paper's studies."""
     head, section = (TEMPLATES / "manuscript.md").read_text("utf-8").split("<!-- study -->\n")
     studies = sorted(path.name.partition(".")[0] for path in paper.glob("results/*.verdict.json"))
-    sections = [
-        section.replace("STUDY", name).replace("NAME", name.replace("-", "_")) for name in studies
-    ]
-    text = head.replace("PAPER", paper.name) + "".join(sections)
+    sections = "".join(section.replace("STUDY", name) for name in studies)
+    text = head.replace("PAPER", paper.name) + sections
     paper.mkdir(parents=True, exist_ok=True)
     (paper / "paper.md").write_text(text, "utf-8")
     (paper / "references.bib").touch()

@@ -28,6 +28,10 @@ from lib.study.record import status_of, write_json
 _CODE = ("lib", "notebooks", "params")
 _BESIDE = "papers/*/*.yaml"
 """Reported numbers, which an analysis may set beside its own."""
+_PASSING = re.compile(
+    r"^Matplotlib is building the font cache.*\n|^\S+:\d+: (?=\w*Warning: )", re.M
+)
+"""Of warnings, the one that only a new environment gives, and the place that others name."""
 
 
 class ReplayError(UserError):
@@ -57,10 +61,9 @@ def tree_at(account: dict[str, Any]) -> Iterator[Path]:
             execute(ROOT, "git", *words)
             execute(tree, "git", "update-ref", "--no-deref", "HEAD", commit)
         if clean:
-            execute(tree, "git", "checkout", "--quiet", commit, "--", *_CODE)
-            beside = f":(glob){_BESIDE}"  # fails where a commit has none
-            subprocess.run(["git", "-C", tree, "checkout", "--quiet", commit, "--", beside],
-                           capture_output=True)  # fmt: skip
+            # All that `git_state` looks at: what is executed here says that it was committed.
+            but = (":!tests", ":(exclude,glob)papers/*/*/**")
+            execute(tree, "git", "checkout", "--quiet", commit, "--", ".", *but)
         else:
             for name in _CODE:
                 ignored = shutil.ignore_patterns("__pycache__")
@@ -72,17 +75,20 @@ def tree_at(account: dict[str, Any]) -> Iterator[Path]:
 
 
 def lend_corpora(tree: Path, sources: Iterable[str]) -> None:
-    """Give a tree the texts that lie where this checkout finds them: the known ones, and those of
-    `sources` that are paths in this folder."""
+    """Link in a tree the texts that lie where this checkout finds them: the known ones, and those
+    of `sources` that are paths in this folder and not in the tree already."""
     for corpus in ("tinyshakespeare.txt", "input.txt"):
         for source in [path for path in corpus_places(corpus) if path.is_file()][:1]:
-            (tree / "data").mkdir(exist_ok=True)
-            shutil.copyfile(source, tree / "data" / corpus)
+            _link(tree / "data" / corpus, source)
     for own in sources:
         if not Path(own).is_absolute() and (ROOT / own).exists():
-            (tree / own).parent.mkdir(parents=True, exist_ok=True)
-            copy = shutil.copytree if (ROOT / own).is_dir() else shutil.copyfile
-            copy(ROOT / own, tree / own)
+            _link(tree / own, ROOT / own)
+
+
+def _link(path: Path, to: Path) -> None:
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(to)
 
 
 def execute(folder: Path, *command: str) -> str:
@@ -91,15 +97,18 @@ def execute(folder: Path, *command: str) -> str:
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().rpartition("\n")[2]
+        said = (done.stderr or done.stdout).strip().rpartition("\n")[2].partition("; see ")[0]
         raise ReplayError(said.removeprefix("error: ") or f"{command[0]} failed")
     return done.stdout
 
 
 def restore(study: str, tree: Path) -> Path:
-    """Lay out a study's runs, suite and verdict in a tree as its sweep left them; return where."""
+    """Lay out a study's texts, runs, suite and verdict in a tree as its sweep left them; return
+    where."""
     folder, record = tree / "runs" / study, record_folder(study)
     for run in read_runs(study):
+        corpus = run["config"]["corpus"]
+        lend_corpora(tree, corpus.get("sources") or [corpus["source"]])
         place = Path(run["arm"], f"seed-{run['seed']}")
         write_json(folder / place / "result.json", run)
         for name in RAW:
@@ -134,18 +143,25 @@ def asked(study: str, account: dict[str, Any], script: str) -> Any:
 
 def outputs(notebook: Path, *, pictures: bool = False) -> list[list[Any]]:
     """What each code cell of an executed notebook shows, without what differs from one execution to
-    the next; pictures only if asked for."""
-    kinds = ["text/plain", "text/html", "text/markdown", "application/json"]
-    kinds += ["image/png"] if pictures else []
+    the next: what it printed to each stream, then what it displayed, by kind; what pictures show
+    only if asked for."""
     shown = []
     for cell in nbformat.read(notebook, as_version=4).cells:
         if cell.cell_type != "code" or "injected-parameters" in cell.metadata.get("tags", []):
             continue
-        printed = "".join(out.text for out in cell.outputs if out.get("name") == "stdout")
+        printed = {
+            stream: _PASSING.sub(
+                "", "".join(o.text for o in cell.outputs if o.get("name") == stream)
+            )
+            for stream in ("stdout", "stderr")
+        }
         rich = [
-            {kind: _stable(out.data[kind]) for kind in kinds if kind in out.data}
+            {
+                kind: _stable(content) if pictures or not kind.startswith("image/") else None
+                for kind, content in out.get("data", {}).items()
+            }
             for out in cell.outputs
-            if "data" in out
+            if out.output_type != "stream"
         ]
         shown.append([printed, *rich])
     return shown

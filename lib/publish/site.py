@@ -24,11 +24,6 @@ from lib.study.provenance import history, trained_with
 from lib.study.record import sha256
 
 
-def number(value: float | None, digits: int, sign: str = "") -> str:
-    """Write a number, or n/a where there is none."""
-    return "n/a" if value is None else f"{value:{sign},.{digits}f}".replace("-", "−")
-
-
 def _environment(paper: Path) -> Environment:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES / "record"),
@@ -38,10 +33,10 @@ def _environment(paper: Path) -> Environment:
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {}  # else it sorts what has an order
-    environment.filters |= {"number": number, "sha256": sha256, "shown": shown}
+    environment.filters |= {"sha256": sha256, "shown": shown}
     environment.filters |= {"history": history, "trained_with": trained_with}
     environment.filters |= {
-        name: getattr(wording, name) for name in ("literal", "estimate", "direction")
+        name: getattr(wording, name) for name in ("number", "literal", "estimate", "direction")
     }
     environment.globals |= {
         "MEASURES": MEASURES,
@@ -74,13 +69,14 @@ def build_site(paper: Path | None = None) -> list[str]:
         root = "../" * page.count("/")
         text = environment.get_template(template).render(content, root=root, page=page)
         if notebook := content.get("notebook"):
-            # What stands around a notebook holds its hash, so that this mark is the whole page's.
+            # What stands around a notebook holds its hash, so that this mark is the whole page's;
+            # at its end, as a page may have been cut short.
             mark = hashlib.sha256("".join([*recipe, text]).encode("utf-8", "replace")).hexdigest()
-            if path.is_file() and mark in path.read_text("utf-8"):
+            end = f"<!-- {mark} -->\n"
+            if path.is_file() and path.read_bytes().endswith(end.encode()):
                 return
             rendered.append(page)
-            body = f"<!-- {mark} -->\n{pages.notebook_html(notebook.path)}"
-            text = text.replace("<!-- notebook -->", body)
+            text = text.replace("<!-- notebook -->", pages.notebook_html(notebook.path)) + end
         path.write_text(text, "utf-8", errors="replace")
 
     studies = catalogue(paper)

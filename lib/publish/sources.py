@@ -62,12 +62,10 @@ class Sources:
         """Studies without results that a template has asked for."""
         self._results = paper / "results"
         recorded: dict[str, Any] = {}
-        for path in sorted(self._results.glob("*.verdict.json")):
+        for path in sorted(self._results.glob("[!.]*.verdict.json")):
             study = path.name.removesuffix(".verdict.json")
             content = read_json(self._results / f"{study}.json")
             content["verdict"] = read_json(path)
-            if content["verdict"]["standing"] == "EXPLORATORY":  # older ones hold decisions too
-                content["verdict"] |= {"decisions": [], "answers": {}, "hypotheses": {}}
             recorded[study] = content
         self._recorded = recorded
         names = {study.replace("-", "_"): content for study, content in recorded.items()}

@@ -32,12 +32,12 @@ from lib.publish.archive import (
     verdict_file,
 )
 from lib.publish.beginnings import wrong_beginnings
-from lib.publish.paper import answers_readme, convert, filled_in, with_answers
+from lib.publish.paper import COMPUTED, ROOT_LINE, answers_readme, made, with_answers
 from lib.publish.plans import FILE, has_history, plan_accounts
 from lib.publish.recomputed import named, place, wrong_measures
 from lib.publish.sources import Sources
 from lib.study.config import Study, load_study
-from lib.study.errors import ConfigError, UserError, exit_status, read_yaml
+from lib.study.errors import ConfigError, exit_status, read_yaml
 from lib.study.fields import digest
 from lib.study.git import git, is_checkout
 from lib.study.paths import PAPERS, PLANS, ROOT, shown
@@ -78,7 +78,7 @@ def verify(study: str, *, again: bool = True, redraw: bool = False) -> tuple[str
         return rules, [f"its parameters or its plan cannot be read: {error}"]
     except replay.ReplayError as error:
         return rules, [f"it cannot be executed again: {error}"]
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OSError) as error:
+    except Exception as error:  # a file can be broken in any way
         return "no rules", [f"a file of it cannot be read as what it is: {error!r}"]
 
 
@@ -171,9 +171,12 @@ def _changed_plan(study: str) -> Iterator[str]:
     if made_under != {today.hash if today else None}:
         yield "its plan is another one today than its runs were made under"
     recorded = record_folder(study) / "plan.yaml"
-    then = Plan.model_validate(read_yaml(recorded)).deviations if today else []
-    if today and today.deviations[: len(then)] != then:
-        yield "deviations that its plan.yaml lists were removed from the plan since, or rewritten"
+    if today:
+        then = Plan.model_validate(read_yaml(recorded))
+        if then.hash != today.hash:
+            yield "plan.yaml is not the plan that its runs were made under"
+        if today.deviations[: len(then.deviations)] != then.deviations:
+            yield "deviations in its plan.yaml were removed from the plan since, or rewritten"
     commit = replay.committed(status_of(record_folder(study) / "03_analysis.ipynb"))
     if commit and design.plan:
         stated = git("show", f"{commit}:{(PLANS / design.plan).relative_to(ROOT)}")
@@ -187,15 +190,16 @@ def vanished() -> Iterator[str]:
         return
     here = {study: entry for paper in papers() for study, entry in read_index(paper).items()}
     indexes = ":(glob)papers/*/record/index.json"
-    names = set((git("log", "--format=", "--name-only", "--", indexes) or "").split())
+    log = ("log", "--full-history")  # of branches, too, of which a merge took nothing
+    names = set((git(*log, "--format=", "--name-only", "--", indexes) or "").split())
     gone: dict[str, None] = {}
     versions = [
-        (commit, git("show", f"{commit}:{name}") or "{}")
+        (commit, _index(git("show", f"{commit}:{name}")))
         for name in sorted(names)
-        for commit in (git("log", "--format=%H", "--", name) or "").split()
+        for commit in (git(*log, "--format=%H", "--", name) or "").split()
     ]
-    for commit, content in versions:
-        for study, entry in json.loads(content).items():
+    for commit, index in versions:
+        for study, entry in index.items():
             if study not in here:
                 gone[f"study '{study}', recorded at commit {commit[:12]}, has vanished"] = None
                 continue
@@ -204,6 +208,25 @@ def vanished() -> Iterator[str]:
                     line = f"run {arm} seed {seed} of '{study}', recorded at {commit[:12]}, "
                     gone[line + "has vanished"] = None
     yield from gone
+
+
+def _index(content: str | None) -> dict[str, Any]:
+    """A committed version of an index; empty where it was deleted, or committed broken."""
+    try:
+        return dict(json.loads(content or "{}"))
+    except ValueError:
+        return {}
+
+
+def strays(paper: Path) -> Iterator[str]:
+    """Records, results and figures of a paper that are of no study in its index."""
+    named = {study for study in read_index(paper) if paper_of(study) == paper}
+    results = {f"{study}{end}" for study in named for end in (".json", ".verdict.json")}
+    there = {"record": named | {"index.json"}, "results": results, "figures": named}
+    for folder, names in there.items():
+        for path in sorted(paper.glob(f"{folder}/[!.]*")):
+            if path.name not in names:
+                yield f"{shown(path)} is of no study that the index of its paper names"
 
 
 def unfounded_texts(paper: Path) -> Iterator[str]:
@@ -216,12 +239,19 @@ def unfounded_texts(paper: Path) -> Iterator[str]:
         if has_history() and told.is_file() and read_json(told) != plan_accounts(paper):
             yield f"{FILE} is not what git says of the plans; run ./run_all.sh paper"
         sources = Sources(paper)
-        if convert(filled_in(paper, sources), "latex", paper) != _text(paper / "paper.tex"):
-            yield "paper.tex is not what its sources and the results give; run ./run_all.sh paper"
+        for name, content in made(paper, sources).items():
+            path = paper / name
+            if not path.is_file() or path.read_bytes() != content:
+                yield f"{name} is not what its sources and the results give; run ./run_all.sh paper"
+        if not answers_readme(paper):
+            return
         readme = _text(ROOT / "README.md")
-        if answers_readme(paper) and with_answers(sources, readme) != readme:
+        parts = {frame[2] for frame in COMPUTED.finditer(readme)}
+        if parts != {"answers", "studies"} or not ROOT_LINE.search(readme):
+            yield "README.md lacks a computed part or the root; restore it from git"
+        elif with_answers(sources, readme) != readme:
             yield "README.md does not say what the results do; run ./run_all.sh paper"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, UserError) as error:
+    except Exception as error:  # a file can be broken in any way
         yield f"the paper cannot be built: {error}"
 
 
@@ -248,7 +278,7 @@ def main(arguments: list[str] | None = None) -> int:
                 print(f"{study}: {n} files verified under {rules}", flush=True)
             faulty |= bool(faults)
     if not named:
-        texts = [fault for paper in papers() for fault in unfounded_texts(paper)]
+        texts = [fault for p in papers() for fault in (*strays(p), *unfounded_texts(p))]
         for fault in [*vanished(), *texts]:
             print(f"error: {fault}", file=sys.stderr)
             faulty = True

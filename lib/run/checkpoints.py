@@ -98,7 +98,8 @@ def load(folder: Path, asked: Provenance, model: dict[str, Tensor]) -> Checkpoin
 
 def _checkpoints(folder: Path) -> list[Path]:
     """List the checkpoints in a folder, first to last. Whatever else lies there is left alone."""
-    return sorted(path for path in folder.glob("step-*") if re.fullmatch(r"step-\d{8}", path.name))
+    found = [path for path in folder.glob("step-*") if re.fullmatch(r"step-\d{8,}", path.name)]
+    return sorted(found, key=lambda path: int(path.name[5:]))
 
 
 def _read(path: Path) -> Checkpoint:

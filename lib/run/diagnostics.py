@@ -21,6 +21,12 @@ PARAMETER_GROUPS = ("wte", "wpe", "emb_norm", "attn", "mlp", "ln", "lm_head")
 """Parts of the model over which AdamW's second moments are averaged."""
 
 
+def evenly_spaced_windows(ids: Tensor, n: int, block_size: int) -> Tensor:
+    """Join `n` windows of `block_size` characters, evenly spaced over `ids`, into (n, T + 1)."""
+    starts = np.linspace(0, len(ids) - block_size - 1, n).astype(int)
+    return torch.stack([ids[start : start + block_size + 1] for start in starts])
+
+
 def mean_cosine(vectors: Tensor) -> float:
     """Mean cosine similarity over all pairs of different rows of (n, C). 1: all point one way.
 

@@ -92,9 +92,12 @@ class SharedRun(Run):
 
 
 def _job(words: list[str]) -> tuple[Job, Path]:
-    """Read what to do: a folder that holds a job, or a study, an arm and a seed."""
-    if len(words) == 1:
+    """Read what to do: a folder that holds a job, or a study, an arm and a seed. Raises ConfigError
+    for other words."""
+    if len(words) == 1 and Path(words[0], JOB).is_file():
         return Job.model_validate_json(Path(words[0], JOB).read_text("utf-8")), Path(words[0])
+    if len(words) != 3 or not words[2].isdecimal():
+        raise ConfigError(f"{' '.join(words)!r} is no run; give STUDY ARM SEED, the seed a number")
     study = load_study(words[0])
     arm, seed = study.arm(words[1]), study.require_seed(int(words[2]))
     corpus = load_corpus(arm.config.corpus)

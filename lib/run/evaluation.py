@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lib.run.calibration import brier
+from lib.run.diagnostics import evenly_spaced_windows
 from lib.run.model import GPT
 
 
@@ -101,12 +102,6 @@ def score(model: GPT, ids: Tensor, batch_size: int) -> Scores:
         brier=squares.numpy(),
         embedding_norm=norm.double().numpy(),
     )
-
-
-def evenly_spaced_windows(ids: Tensor, n: int, block_size: int) -> Tensor:
-    """Join `n` windows of `block_size` characters, evenly spaced over `ids`, into (n, T + 1)."""
-    starts = np.linspace(0, len(ids) - block_size - 1, n).astype(int)
-    return torch.stack([ids[start : start + block_size + 1] for start in starts])
 
 
 def loss_by_position(scores: Scores, block_size: int) -> pd.DataFrame:

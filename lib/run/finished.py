@@ -60,7 +60,7 @@ def read_finished(study: str, arm: str, seed: int) -> Finished:
     if checkpoint is None:
         raise UnfinishedError(f"{name} has no checkpoints; {again}")
     model.load_state_dict(checkpoint.weights, assign=True)
-    if weights_digest(model) != result.final_weights:
+    if weights_digest(model, whole=True) != result.final_weights:
         raise UnfinishedError(f"{name}: its checkpoint is not of its result's weights; {again}")
     return Finished(result, corpus, model.eval(), folder)
 
@@ -75,6 +75,6 @@ def read_packed(folder: Path) -> GPT:
     config = ModelConfig.model_validate(result.config["model"])
     model = GPT(config, len(weights["transformer.wte.weight"]), None)
     model.load_state_dict(weights, assign=True)
-    if weights_digest(model) != result.final_weights:
+    if weights_digest(model, whole=True) != result.final_weights:
         raise ValueError(f"{folder}: the weights are not those of the result")
     return model.eval()

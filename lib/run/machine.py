@@ -27,11 +27,13 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def works(device: str) -> bool:
-    """Tell whether a device can do arithmetic: some report themselves available and then cannot
-    run a kernel (a P100 under a build without sm_60, for one)."""
+    """Tell whether a device can do arithmetic, also at float64, which diagnostics sum in: some
+    report themselves available and then cannot run a kernel (a P100 under a build without sm_60,
+    for one)."""
     try:
-        return bool((torch.ones(2, 2, device=device) @ torch.ones(2, 2, device=device)).sum() == 8)
-    except (RuntimeError, AssertionError):  # AssertionError: torch built without CUDA
+        ones = torch.ones(2, 2, dtype=torch.float64, device=device)
+        return bool((ones @ ones).sum() == 8)
+    except (RuntimeError, AssertionError, TypeError):  # no such device, no CUDA, no float64 (MPS)
         return False
 
 

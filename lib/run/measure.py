@@ -34,6 +34,14 @@ from lib.study.provenance import Origin
 from lib.study.raw import RAW, measures_of, single, window_table, write_raw
 from lib.study.record import RunResult, finite, records, sha256, write_json
 
+INSTALL = "pip install lm_eval==0.4.13"
+"""What the suite and stock tasks need, and a Kaggle image lacks."""
+
+
+def has_harness() -> bool:
+    """Tell whether the LM-Eval harness is installed."""
+    return importlib.util.find_spec("lm_eval") is not None
+
 
 @dataclass
 class Measurement:
@@ -69,7 +77,7 @@ def measure(
     result = Measurement()
     trace, curve = single(trained.trace), single(trained.curve)
     result.raw |= {"trace": trace, "curve": curve}
-    if "skipped" in trace:
+    if "skipped" in trace and trace["skipped"].any():
         result.notes.append(f"fp16 overflowed: {trace['skipped'].sum()} updates were skipped")
     result.seconds["training"] = float(trace["seconds"].sum())
     result.seconds["snapshots"] = float(curve["seconds"].sum())
@@ -106,8 +114,17 @@ def measure(
         for name, size in (("_batch_1", 1), ("", batch_size)):
             rate = inference_throughput(model, corpus.heldout, size)
             result.throughput[f"inference_tokens_per_second{name}"] = rate
-    _ask_suite(result, trained, corpus, config, suites)
-    _ask_stock_tasks(result, trained, corpus, config)
+    suite, tasks = config.evaluation.items_per_task != 0, bool(config.evaluation.tasks)
+    if not suite:
+        result.notes.append("task suite left out: evaluation.items_per_task is 0")
+    if has_harness():
+        if suite:
+            _ask_suite(result, trained, corpus, config, suites)
+        if tasks:
+            _ask_stock_tasks(result, trained, corpus, config)
+    else:
+        asked = ["task suite"] * suite + ["stock tasks"] * tasks
+        result.notes += [f"{name} left out: {INSTALL}" for name in asked]
     result.measures |= measures_of(result.raw) | calibration.measures
     return result
 
@@ -129,14 +146,8 @@ def _utilisation(
 def _ask_suite(
     result: Measurement, trained: Trained, corpus: Corpus, config: RunConfig, suites: Path
 ) -> None:
-    if config.evaluation.items_per_task == 0:
-        result.notes.append("task suite left out: evaluation.items_per_task is 0")
-        return
-    if importlib.util.find_spec("lm_eval") is None:
-        result.notes.append("task suite left out: pip install lm_eval==0.4.13 to run it")
-        return
     with warnings.catch_warnings(action="ignore"):  # of progress bars that nobody will see
-        from lib.run.harness import evaluate_suite  # imports lm_eval, which a Kaggle image lacks
+        from lib.run.harness import evaluate_suite  # imports lm_eval
 
     with result.timed("suite"):
         items, block_size = config.evaluation.items_per_task, config.model.block_size
@@ -152,8 +163,6 @@ def _ask_suite(
 def _ask_stock_tasks(
     result: Measurement, trained: Trained, corpus: Corpus, config: RunConfig
 ) -> None:
-    if not config.evaluation.tasks or importlib.util.find_spec("lm_eval") is None:
-        return
     from lib.run.stock import evaluate_tasks
 
     with result.timed("stock tasks"):
@@ -192,7 +201,7 @@ def write_result(
         parameters=count_parameters(trained.model),
         initial_weights=trained.initial_weights,
         batches=trained.batches,
-        final_weights=weights_digest(trained.model),
+        final_weights=weights_digest(trained.model, whole=True),
         measures=finite(measured.measures),
         tables={name: records(table) for name, table in measured.tables.items()},
         references=references(corpus, arm.config.model.block_size),

@@ -11,10 +11,8 @@ from typing import Any
 from tqdm import tqdm
 
 from lib.run.training import Report
-from lib.study.live import COLUMNS, live_file
+from lib.study.live import COLUMNS, HEADLESS, live_file
 
-HEADLESS = "STUDY_HEADLESS"
-"""Environment variable that `lib.workflow.execution` sets: nobody watches, so no bars."""
 EVERY = 2.0
 """Seconds between two writes: training waits for none that matters."""
 

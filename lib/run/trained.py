@@ -29,7 +29,8 @@ class Trained:
     """One row per evaluation: step (0 = untrained), what `lib.run.diagnostics.snapshot` and
     `second_moments` say, gradient_cosine (between two fixed sets of dev windows), and seconds."""
     diverged_at: int | None
-    """Step whose loss or gradient was not finite; None when training completed."""
+    """Step whose loss or gradient was not finite, or after the last step the dev loss; None when
+    training completed."""
     resumed_at: list[int]
     """Steps at which a killed run was taken up again."""
     initial_weights: str
@@ -40,10 +41,11 @@ class Trained:
     """Bytes, of the process that needed them; see `lib.run.machine.peak_memory`."""
 
 
-def weights_digest(model: GPT) -> str:
-    """SHA-256 over names and bytes of all weights outside the embedding norm."""
+def weights_digest(model: GPT, whole: bool = False) -> str:
+    """SHA-256 over names and bytes of all weights, without those of the embedding norm unless
+    `whole`."""
     result = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
-        if not name.startswith("transformer.emb_norm"):
+        if whole or not name.startswith("transformer.emb_norm"):
             result.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
     return result.hexdigest()

@@ -23,8 +23,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from lib.data.corpus import Corpus, sample_batch
 from lib.run import checkpoints, processes
 from lib.run.checkpoints import Checkpoint
-from lib.run.diagnostics import gradient_cosine, second_moments, snapshot
-from lib.run.evaluation import evenly_spaced_windows
+from lib.run.diagnostics import evenly_spaced_windows, gradient_cosine, second_moments, snapshot
 from lib.run.machine import (
     autocast,
     may_skip,
@@ -46,7 +45,7 @@ Report = Callable[[dict[Any, Any], str], None]
 
 def learning_rate(config: TrainingConfig, step: int) -> float:
     """Learning rate of update `step` (0 …): constant, or linear warm-up and then a cosine that
-    ends at `final_learning_rate_ratio` with the last update."""
+    ends at `final_learning_rate_ratio` with the last update, unless that is its only one."""
     if config.schedule == "constant":
         return config.learning_rate
     if step < config.warmup_iterations:
@@ -72,7 +71,6 @@ def train(
     one of several processes ends early. A loss or gradient that is not finite ends training: see
     `diverged_at`.
     """
-    corpus.require_length(config.model.block_size)
     asked = (config.model_dump(exclude={"machine"}), corpus.sha256)
     if asked != (provenance.parameters, provenance.corpus_sha256):
         raise ValueError("the provenance is of other parameters or another corpus; begin it anew")
@@ -99,6 +97,7 @@ class Run:
     def __init__(
         self, config: RunConfig, corpus: Corpus, provenance: Provenance, folder: Path
     ) -> None:
+        corpus.require_length(config.model.block_size)
         self.config, self.corpus, self.provenance = config, corpus, provenance
         training, seed = config.training, provenance.seed
         self.machine = prepare(config)
@@ -130,8 +129,7 @@ class Run:
         self.resumed_at: list[int] = []
         self.trace: list[dict[Any, Any]] = []
         self.curve: list[dict[Any, Any]] = []
-        self.from_checkpoint = False
-        self.peak_memory = 0
+        self.from_checkpoint, self.peak_memory = False, 0
         self.folder = folder / "checkpoints" / provenance.identity[:16]
         self.load()
 
@@ -148,6 +146,8 @@ class Run:
             line = ""
             if self.finished or self.step % self.config.evaluation.interval == 0:
                 line = self.evaluate()
+            if self.finished and not math.isfinite(self.curve[-1]["dev_loss"]):
+                self.diverged_at = self.step  # the last update, which no loss came after
             if self.finished or self.step % self.config.machine.checkpoint_interval == 0:
                 self.save()
             report(self.trace[-1], line)

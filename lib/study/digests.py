@@ -14,27 +14,28 @@ from lib.study.paths import ROOT
 
 TRAINING = (
     *("lib/run/model.py", "lib/run/machine.py", "lib/run/training.py"),
-    "lib/run/distributed.py",
+    *("lib/run/distributed.py", "lib/run/diagnostics.py"),
     *("lib/data/corpus.py", "lib/data/sources.py", "lib/data/tokenizer.py", "lib/data/subwords.py"),
     *("lib/data/shards.py", "lib/data/tokenised.py", "lib/data/documents.py"),
     *("lib/data/mixture.py", "lib/study/constants.py"),
 )
-"""What decides weights."""
+"""What decides weights and their dev curve."""
 MEASURING = (
     *("lib/run/model.py", "lib/run/machine.py", "lib/run/evaluation.py", "lib/run/calibration.py"),
     *("lib/run/diagnostics.py", "lib/run/scoring.py", "lib/run/harness.py", "lib/run/stock.py"),
-    *("lib/run/measure.py", "lib/run/quantiles.py"),
+    *("lib/run/measure.py", "lib/run/quantiles.py", "lib/run/cost.py"),
     *("lib/data/suite.py", "lib/data/suite_files.py", "lib/data/tasks.py", "lib/data/corpus.py"),
     *("lib/data/sources.py", "lib/data/tokenizer.py", "lib/data/subwords.py", "lib/data/shards.py"),
     *("lib/data/tokenised.py", "lib/data/documents.py", "lib/data/mixture.py"),
-    *("lib/data/references.py", "lib/study/raw.py", "lib/study/constants.py"),
+    *("lib/data/references.py", "lib/data/synthetic.py", "lib/data/grammar.py"),
+    *("lib/data/markov.py", "lib/study/raw.py", "lib/study/constants.py"),
 )
 """What decides the numbers of given weights."""
 
 
 @cache
 def training_digest() -> str:
-    """SHA-256 of the code that decides weights."""
+    """SHA-256 of the code that decides weights and their dev curve."""
     return code_digest(TRAINING)
 
 

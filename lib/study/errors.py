@@ -116,7 +116,8 @@ def _explained(item: dict[str, Any], schema: type[BaseModel]) -> str:
     owner: Any = schema
     for parent in parents:
         field = owner.model_fields.get(parent) if hasattr(owner, "model_fields") else None
-        owner = field.annotation if field else None
+        inside = (each for each in get_args(owner) if hasattr(each, "model_fields"))  # of a list
+        owner = field.annotation if field else next(inside, None)
     name = ".".join(map(str, location))
     if item["type"] == "extra_forbidden" and hasattr(owner, "model_fields"):
         return f"{name}: {unknown(str(last), list(owner.model_fields))}"

@@ -154,7 +154,7 @@ class TrainingConfig(Section):
 class EvaluationConfig(Section):
     interval: Positive = 25
     """Steps between two points of the dev-loss curve; never changes training."""
-    dev_windows: Positive = 32
+    dev_windows: Annotated[int, Field(gt=0, le=10_000)] = 32
     """Windows of `block_size` characters, evenly spaced over dev, behind each point."""
     items_per_task: Annotated[int, Field(ge=0)] | None = 500
     """Questions asked of each task of the suite; None: all there are; 0: the suite is left out."""
@@ -223,9 +223,10 @@ class RunConfig(Section):
         for (section, old), new in _MOVED.items():
             fields = content.get(section) if isinstance(content, dict) else None
             if isinstance(fields, dict) and old in fields:
-                kept = {name: value for name, value in fields.items() if name != old}
-                machine = {new: fields[old]} | (content.get("machine") or {})
-                content = content | {section: kept, "machine": machine}
+                machine = content.get("machine") or {}
+                if isinstance(machine, dict):
+                    kept = {name: value for name, value in fields.items() if name != old}
+                    content = content | {section: kept, "machine": {new: fields[old]} | machine}
         return content
 
     @field_validator("corpus", mode="before")

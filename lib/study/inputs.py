@@ -3,17 +3,20 @@
 A zip is unpacked only if nothing in it could reach outside its folder.
 """
 
+import lzma
 import os
 import shutil
 import stat
 import tempfile
 import zipfile
 import zlib
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from lib.study.errors import UserError
+from lib.study.live import HEADLESS
 from lib.study.paths import kaggle_folder, study_folder
-from lib.study.record import sha256
+from lib.study.record import read_json, sha256
 
 MOST_FILES, MOST_BYTES = 100_000, 20 * 10**9
 """What a zip may hold, unpacked: as much as Kaggle keeps of one session."""
@@ -51,7 +54,7 @@ def unpack(file: Path, folder: Path) -> None:
                 raise ZipError("it holds two files of one name")
             content.extractall(folder)
     except (
-        *(zipfile.BadZipFile, zlib.error, EOFError, OSError),
+        *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError),
         *(NotImplementedError, RuntimeError, UnicodeDecodeError),
     ) as error:
         raise ZipError(f"it cannot be read as a zip ({error})") from None
@@ -62,17 +65,20 @@ def take_up(study: str) -> list[str]:
     continued there; return a line for each place that gave a run.
 
     Of a run that several hold, or that was begun here, the one that got furthest counts. Elsewhere,
-    and in a notebook that a sweep executes, nothing is done.
+    and in a notebook that a sweep executes, nothing is done. Raises ZipError, naming the zip.
     """
     kaggle = kaggle_folder()
-    if kaggle is None or os.environ.get("STUDY_HEADLESS"):
+    if kaggle is None or os.environ.get(HEADLESS):
         return []
     inputs = kaggle / "input"
     places = [path for path in sorted(inputs.glob(f"**/runs/{study}")) if path.is_dir()]
     said = [_take(path, path.relative_to(inputs).as_posix()) for path in places]
     for packed in [] if places else sorted(inputs.glob(f"**/{study}.zip")):
         with tempfile.TemporaryDirectory() as folder:
-            unpack(packed, Path(folder))
+            try:
+                unpack(packed, Path(folder))
+            except ZipError as error:
+                raise ZipError(f"{packed.name}: {error}; attach a sound one, or none") from None
             said.append(_take(Path(folder, "runs", study), packed.name))
     return list(filter(None, said))
 
@@ -94,11 +100,19 @@ def _take(source: Path, name: str) -> str:
     return f"{taken} runs taken up from {name}" if taken else ""
 
 
-def _progress(run: Path) -> tuple[bool, str]:
-    """How far a run got: whether it is finished, and its last checkpoint."""
-    steps = [path.name for path in run.glob("checkpoints/*/step-*[0-9]")]
-    begun = (run / "provenance.json").is_file()
-    return (run / "result.json").is_file(), max(steps, default="begun" if begun else "")
+def _progress(run: Path) -> tuple[bool, int, str]:
+    """How far a run got: whether it is finished, the step of its last checkpoint, and when it was
+    begun: of two that got equally far the newer one counts."""
+    names = [path.name[5:] for path in run.glob("checkpoints/*/step-*")]
+    last = max((int(name) for name in names if name.isdecimal()), default=-1)
+    return (run / "result.json").is_file(), last, _started(run / "provenance.json")
+
+
+def _started(provenance: Path) -> str:
+    """When a run was begun; "0" where that cannot be read, "" where there is none."""
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        return str(read_json(provenance)["started"])
+    return "0" if provenance.is_file() else ""
 
 
 def _copy(source: Path, target: Path) -> None:

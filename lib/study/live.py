@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
+HEADLESS = "STUDY_HEADLESS"
+"""Environment variable that `lib.workflow.execution` sets: nobody watches, so no bars."""
 COLUMNS = ("step", "loss", "grad_norm", "tokens", "elapsed")
 """As in the trace; `elapsed`: seconds since training began or was taken up again."""
 

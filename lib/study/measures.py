@@ -95,8 +95,8 @@ MEASURES = {
         "gradient norm, mean of last tenth", "", None, 4, ("summary",), "trace.grad_norm"
     ),
     "gradient_cosine": Measure(
-        "cosine between gradients of two parts of dev", "", "higher", 3, ("summary", "comparison"),
-        "curve.gradient_cosine",
+        "mean cosine between gradients of two parts of dev", "", "higher", 3,
+        ("summary", "comparison"), "curve.gradient_cosine",
     ),
     "severity": Measure(
         "largest rise of the training loss", "nats", "lower", 3, ("summary",), "trace.loss"

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from lib.study.digests import measuring_digest
 from lib.study.fields import digest
-from lib.study.git import git
+from lib.study.git import git, is_checkout
 from lib.study.paths import ROOT
 
 CHECKPOINT_FORMAT = 5
@@ -166,6 +166,8 @@ def git_state() -> dict[str, Any]:
     packed = version.read_text("utf-8").strip() if version.is_file() else ""
     if re.fullmatch(r"[0-9a-f]{40}", packed):
         return {"commit": packed, "clean": True}
+    if not is_checkout():
+        return {"commit": None, "clean": None}
     commit, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", *_RUNS)
     return {
         "commit": commit.strip() if commit else None,

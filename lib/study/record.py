@@ -10,8 +10,10 @@ from typing import Any, Literal
 import pandas as pd
 from pydantic import BaseModel, ConfigDict
 
+from lib.study.errors import UserError
 from lib.study.fields import digest
 from lib.study.measures import MEASURES, measures_in
+from lib.study.paths import shown
 from lib.study.provenance import trained_with
 
 
@@ -99,16 +101,21 @@ def sha256(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file."""
-    return json.loads(path.read_text("utf-8"))
+    """Read a JSON file. Raises UserError, naming it, for one that is damaged."""
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError):
+        raise UserError(f"{shown(path)} cannot be read; restore it, or delete it") from None
 
 
-def write_json(path: Path, content: Any) -> None:
+def write_json(path: Path, content: Any, indent: int | None = 1) -> None:
     """Write a JSON file atomically: it is either whole or not there. Numbers that JSON lacks are
-    written as null."""
+    written as null. Without indent it is a quarter smaller, and all in one line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(json.dumps(finite(content), indent=1, allow_nan=False) + "\n", "utf-8")
+    separators = (",", ":") if indent is None else None
+    text = json.dumps(finite(content), indent=indent, separators=separators, allow_nan=False)
+    partial.write_text(text + "\n", "utf-8")
     partial.replace(path)
 
 
@@ -118,6 +125,6 @@ def status_of(output: Path) -> dict[str, Any]:
     try:
         metadata = read_json(output)["metadata"]
         stamp = metadata.get("study") or {"status": "unfinished", "reason": "killed"}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return unreadable
     return stamp if isinstance(stamp, dict) and "status" in stamp else unreadable

@@ -15,7 +15,6 @@ import nbformat
 from lib.publish.archive import shown_result
 from lib.study.errors import UserError
 from lib.study.paths import NOTEBOOKS
-from lib.study.provenance import trained_with
 from lib.study.record import attested
 from lib.workflow.slim import COMPACT, slim
 
@@ -95,7 +94,7 @@ def _stamp(notebook: nbformat.NotebookNode, given: dict[str, Any], result: dict[
     notebook.metadata["study"] = {
         "status": "completed",
         "by_hand": True,
-        "preregistration": trained_with(result["provenance"])["plan"],
+        "preregistration": trained["plan"],
         "commit": executed["commit"],
         "clean": executed["clean"],
     }

@@ -20,7 +20,7 @@ from traitlets.config import Config
 from lib.run import lifeline
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, UserError, exit_status, unknown
-from lib.study.live import live_file
+from lib.study.live import HEADLESS, live_file
 from lib.study.paths import NOTEBOOKS, ROOT, executed_notebook, result_file, shown
 from lib.study.provenance import git_state
 from lib.study.standing import load_plan
@@ -85,7 +85,7 @@ def _environment(study: Study, devices: str | None) -> dict[str, str]:
     """What the kernel inherits: nobody watching, threads pinned, GPUs of its own."""
     threads = str(study.machine.threads or 1)
     variables = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    environment = dict.fromkeys(variables, threads) | {"STUDY_HEADLESS": "1", **HUGE_PAGES}
+    environment = dict.fromkeys(variables, threads) | {HEADLESS: "1", **HUGE_PAGES}
     return environment if devices is None else environment | {"CUDA_VISIBLE_DEVICES": devices}
 
 

@@ -11,7 +11,6 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -103,22 +102,13 @@ def _runs(study: str, hashes: set[str]) -> Iterator[Path]:
     and records."""
     folder = study_folder(study)
     for path in [*folder.rglob("provenance.json"), *folder.rglob("result.json")]:
-        content = _read(path)
+        content = read_json(path)
         if trained_with(content.get("provenance", content)).get("plan") in hashes:
             yield path
     for path in PAPERS.glob(f"*/results/{study}.json"):
-        if any(
-            trained_with(run["provenance"]).get("plan") in hashes for run in _read(path)["runs"]
-        ):
+        runs = read_json(path)["runs"]
+        if any(trained_with(run["provenance"]).get("plan") in hashes for run in runs):
             yield path
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = read_json(path)
-    except (OSError, ValueError):
-        raise ConfigError(f"{shown(path)} cannot be read; restore it, or delete it") from None
-    return content
 
 
 def _used_seeds() -> list[int]:
@@ -129,7 +119,7 @@ def _used_seeds() -> list[int]:
         if not _drawn(path.stem):
             used |= set(load_study(path).seeds)
     for path in PAPERS.glob("*/results/*.json"):
-        used |= {run["seed"] for run in _read(path).get("runs", [])}
+        used |= {run["seed"] for run in read_json(path).get("runs", [])}
     return sorted(used)
 
 

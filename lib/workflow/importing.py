@@ -16,7 +16,9 @@ from lib.publish import replay
 from lib.publish.archive import (
     SHARED,
     archive,
+    figures_folder,
     paper_of,
+    read_index,
     read_manifest,
     record_folder,
     results_file,
@@ -26,9 +28,9 @@ from lib.publish.archive import (
 from lib.publish.verify import verify
 from lib.study.config import Study, load_study
 from lib.study.errors import UserError, exit_status
-from lib.study.git import git, is_checkout
 from lib.study.inputs import unpack
 from lib.study.paths import output_root, shown, study_folder
+from lib.study.provenance import git_state
 from lib.study.record import read_json
 from lib.workflow import by_hand
 from lib.workflow.execution import execute
@@ -44,13 +46,12 @@ def take_in(packed: Path) -> str:
         unpack(packed, Path(folder))
         runs = _runs_in(Path(folder))
         study = load_study(runs.name)
-        if record_folder(study.name).exists():
+        if study.name in read_index(paper_of(study.name)):
             raise UserError(f"the record already holds '{study.name}', and nothing is replaced")
         for arm in study.arms():
             for seed in study.seeds:
                 _file_by_hand(runs / arm.id / f"seed-{seed}", Path(folder))
-        head = git("rev-parse", "HEAD") if is_checkout() else None
-        with replay.tree_at({"commit": head.strip(), "clean": True} if head else {}) as tree:
+        with replay.tree_at(git_state()) as tree:
             corpora = [arm.config.corpus for arm in study.arms()]
             replay.lend_corpora(tree, {path for c in corpora for path in c.sources or [c.source]})
             for path in [runs / "suite", *runs.glob("*/seed-*")]:
@@ -98,14 +99,18 @@ def stage(study: Study) -> None:
 
 
 def _bring_home(paper: Path, study: str) -> None:
-    """Copy a study's record from its paper in a tree to that of this one."""
-    here = paper_of(study)
-    for part in ("record", "figures"):
-        shutil.rmtree(here / part / study, ignore_errors=True)
-        shutil.copytree(paper / part / study, here / part / study)
+    """Copy a study's record from its paper in a tree to that of this one; the index comes last, so
+    that an import that was interrupted can be repeated."""
+    here, record = paper_of(study), record_folder(study)
+    partial = record.with_name(f".{study}.new")
     results_file(study).parent.mkdir(parents=True, exist_ok=True)
     for path in (results_file(study), verdict_file(study)):
         shutil.copyfile(paper / path.relative_to(here), path)
+    for folder, target in ((figures_folder(study), figures_folder(study)), (record, partial)):
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(paper / folder.relative_to(here), target)
+    shutil.rmtree(record, ignore_errors=True)
+    partial.rename(record)
     write_index_entry(study)
 
 

@@ -17,13 +17,12 @@ from pathlib import Path
 from safetensors.torch import save
 
 from lib.data.tokenizer_json import tokenizer_json
+from lib.publish.archive import MANIFEST
 from lib.run.finished import read_finished
 from lib.study.config import Study, load_study
 from lib.study.errors import exit_status
 from lib.study.paths import PARAMS, shown, study_folder
 from lib.workflow.texts import text_of
-
-MANIFEST = "MANIFEST.sha256"
 
 
 def pack(study: Study, target: Path) -> int:

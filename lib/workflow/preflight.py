@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from lib.analysis.reported import load_reported
 from lib.data.corpus import CorpusError, load_corpus
 from lib.run.machine import prepare, require_devices
+from lib.run.measure import INSTALL, has_harness
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, UserError
-from lib.study.paths import study_folder
+from lib.study.paths import shown, study_folder
 from lib.study.provenance import trained_with
 from lib.study.record import read_json
 from lib.study.standing import load_plan
@@ -44,7 +45,9 @@ def _faults(study: Study, here: bool) -> Iterator[str]:
         except CorpusError as error:
             yield str(error)
     for evaluation in {tuple(config.evaluation.tasks) for config in configs}:
-        if evaluation:
+        if evaluation and not has_harness():
+            yield f"evaluation.tasks: need lm_eval; {INSTALL}, or remove them"
+        elif evaluation:
             from lib.run.stock import require_tasks  # takes seconds, for few studies
 
             try:
@@ -59,10 +62,11 @@ def _faults(study: Study, here: bool) -> Iterator[str]:
             except ConfigError as error:
                 yield str(error)
                 continue
-            if made := _devices(study) - {machine.device.type}:
+            for made in sorted(_devices(study) - {machine.device.type}):
                 yield (
-                    f"machine.device: runs of it were made on {made.pop()}, and this machine would "
-                    f"continue on {machine.device.type}; runs of two devices are not compared"
+                    f"machine.device: runs of it were made on {made}, and this machine would "
+                    f"continue on {machine.device.type}; runs of two devices are not compared: set "
+                    f"machine.device: {made}, or delete {shown(study_folder(study.name))}"
                 )
 
 

@@ -17,12 +17,12 @@ from typing import Any
 import pandas as pd
 
 from lib.publish import replay, verify
-from lib.publish.archive import read_runs
+from lib.publish.archive import code_cells, read_runs
 from lib.publish.first_rules import SUPERSEDED
 from lib.publish.recomputed import place
 from lib.study.errors import exit_status, unknown
 from lib.study.provenance import trained_with
-from lib.study.raw import raw_file
+from lib.study.raw import RAW, raw_file
 from lib.study.record import read_json
 
 FIRST_STEPS, LOSS_TOLERANCE = 10, 1e-3
@@ -31,6 +31,8 @@ PERPLEXITY_TOLERANCE = 0.02
 """Elsewhere, the final perplexity agrees up to this share of it."""
 _EXECUTION = ("lib.workflow.execution", "lib.execution")
 """What executes a notebook, today and under the first rules."""
+_TIMES = ("train(", "write_result(", "measured.seconds")
+"""What the cells of 02_train hold that show times."""
 
 
 def recorded_runs(studies: list[str]) -> dict[str, dict[str, Any]]:
@@ -59,15 +61,20 @@ def retrain(run: dict[str, Any]) -> tuple[str, list[str]]:
         words = ("--study", run["study"], "--arm", run["arm"], "--seed", str(run["seed"]))
         replay.execute(tree, sys.executable, "-m", modules[0], "02_train", *words)
         folder = tree / "runs" / run["study"] / run["arm"] / f"seed-{run['seed']}"
-        again = read_json(folder / "result.json")
-        traces = [
-            pd.read_parquet(raw_file(at, "trace")) for at in (place(run["study"], run), folder)
-        ]
+        again, record = read_json(folder / "result.json"), place(run["study"], run)
+        raw, raw_again = _raw(record), _raw(folder)
+        shown = list(other_outputs(record / "02_train.ipynb", folder / "02_train.ipynb"))
     if same_machine(origin, trained_with(again["provenance"])):
-        return "to the bit", list(other_bits(run, again, *traces))
+        return "to the bit", [*other_bits(run, again, raw, raw_again), *shown]
     return "within a tolerance, on another type of CPU or other versions", list(
-        beyond_tolerance(run, again, *traces)
+        beyond_tolerance(run, again, raw["trace"], raw_again["trace"])
     )
+
+
+def _raw(folder: Path) -> dict[str, pd.DataFrame]:
+    """Read the raw files that a run has; older ones lack some."""
+    paths = {name: raw_file(folder, name) for name in RAW}
+    return {name: pd.read_parquet(path) for name, path in paths.items() if path.is_file()}
 
 
 def same_machine(one: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -80,14 +87,31 @@ def same_machine(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def other_bits(
-    run: dict[str, Any], again: dict[str, Any], trace: pd.DataFrame, trace_again: pd.DataFrame
+    run: dict[str, Any],
+    again: dict[str, Any],
+    raw: dict[str, pd.DataFrame],
+    raw_again: dict[str, pd.DataFrame],
 ) -> Iterator[str]:
-    """Name what is not equal to the bit."""
+    """Name what is not equal to the bit, of raw files those that both have; seconds never are."""
     for name in ("initial_weights", "batches", "final_weights", "measures", "tables"):
         if run[name] != again[name]:
             yield f"{name} differ"
-    if not trace.drop(columns="seconds").equals(trace_again.drop(columns="seconds")):
-        yield "the trace differs"
+    for name in RAW:
+        if name in raw and name in raw_again:
+            one, other = (
+                each[name].drop(columns="seconds", errors="ignore") for each in (raw, raw_again)
+            )
+            if not one.equals(other):
+                yield f"{name}.parquet differs"
+
+
+def other_outputs(notebook: Path, again: Path) -> Iterator[str]:
+    """Name the code cells of a 02_train that show something else, but for those with times."""
+    shown = (replay.outputs(path, pictures=True) for path in (notebook, again))
+    cells = zip(code_cells(notebook), *shown, strict=False)  # verifying it compares the code
+    for number, (cell, stated, found) in enumerate(cells, start=1):
+        if stated != found and not any(word in cell for word in _TIMES):
+            yield f"code cell {number} of 02_train.ipynb shows something else"
 
 
 def beyond_tolerance(
@@ -110,14 +134,16 @@ def beyond_tolerance(
 def main(arguments: list[str] | None = None) -> int:
     """Verify the record, then train runs of it again."""
     parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--retrain", nargs="+", default=[])
+    parser.add_argument("--retrain", nargs="+", required=True)
     options, rest = parser.parse_known_args(arguments)
+    first, *more = options.retrain
+    rest += [word for word in more if "/" not in word]  # studies may come last, too
     status = verify.main(rest)
     studies = [Path(word).stem for word in rest if not word.startswith("-")]
     runs = recorded_runs(studies or verify.recorded_studies())
-    asked = options.retrain
-    if len(asked) == 1 and asked[0].isdigit():
-        asked = random.SystemRandom().sample(sorted(runs), min(int(asked[0]), len(runs)))
+    asked = [first, *(word for word in more if "/" in word)]
+    if first.isdecimal():
+        asked[:1] = random.SystemRandom().sample(sorted(runs), min(int(first), len(runs)))
     for name in asked:
         try:
             if name not in runs:

@@ -31,28 +31,32 @@ _OF_MEASURES = (
 
 
 def corpora_of(studies: Iterable[Study]) -> dict[str, str | None]:
-    """Load every corpus of some studies; return their sources with their SHA-256, and beside each
-    tokenizer with its file's.
+    """Load every corpus of some studies; return their sources, of a mixture with its shares, with
+    their SHA-256, and beside each tokenizer with its file's.
 
     Raises CorpusError for the first that cannot be used.
     """
     found: dict[str, str | None] = {}
     for config in {arm.config.corpus for study in studies for arm in study.arms()}:
         corpus = load_corpus(config)
-        found[config.source] = corpus.sha256
+        found[_source(config)] = corpus.sha256
         if corpus.tokenizer.sha256:
             found[_tokenized(config)] = corpus.tokenizer.sha256
     return found
 
 
+def _source(config: CorpusConfig) -> str:
+    return f"{config.source} {config.sources}" if config.sources else config.source
+
+
 def _tokenized(config: CorpusConfig) -> str:
-    return f"{config.source}, {config.tokenizer}, {config.deduplicate}"
+    return f"{_source(config)}, {config.tokenizer}, {config.deduplicate}"
 
 
 def data_key(study: Study, corpora: dict[str, str | None]) -> str:
     """Digest of what decides 01_data; when it changes, the notebook is executed again."""
     configs = {arm.config.corpus for arm in study.arms()}
-    own = {name for config in configs for name in (config.source, _tokenized(config))}
+    own = {name for config in configs for name in (_source(config), _tokenized(config))}
     hashes = {name: value for name, value in corpora.items() if name in own}
     return digest([study.hash, measuring_digest(), hashes])
 
@@ -93,7 +97,7 @@ def asked(
         "plan": plan,
         "training code": training_digest(),
         "measuring code": measuring_digest(),
-        "corpus": corpora[arm.config.corpus.source],
+        "corpus": corpora[_source(arm.config.corpus)],
         "tokenizer": corpora.get(_tokenized(arm.config.corpus)),
         "seed": seed,
         **_dotted(arm.config.model_dump(exclude={"machine"})),

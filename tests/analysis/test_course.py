@@ -55,6 +55,14 @@ def test_neighbours_of_one_sign_are_a_phase() -> None:
     assert phases([]) == []
 
 
+def test_what_begins_alike_is_equal_to_it() -> None:
+    same = [row(0, 0.0, 0.0, 0.0), row(25, 0.1, 0.05, 0.15)]
+    assert in_words(same, "that of none") == (
+        "equal to that of none at step 0 (its interval excludes zero at 0 of 1 checkpoints) and "
+        "higher at step 25 (1 of 1)"
+    )
+
+
 def test_the_sentence_names_every_phase() -> None:
     assert in_words(COURSE, "that of none") == (
         "lower than that of none at step 0 (its interval excludes zero at 1 of 1 checkpoints), "

@@ -1,7 +1,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import stats
 
 from lib.analysis.learning_rate import (
     RATE,
@@ -9,10 +8,7 @@ from lib.analysis.learning_rate import (
     final_losses,
     rate_findings,
     rate_table,
-    sensitivities,
-    sensitivity_table,
 )
-from lib.analysis.paired import holm
 from lib.analysis.runs import other_settings
 from lib.study.config import Study
 from tests.conftest import TINY
@@ -60,52 +56,7 @@ def with_settings(study: Study, runs: pd.DataFrame, curve: pd.DataFrame) -> pd.D
     return losses.assign(within=other_settings(losses, study, RATE))
 
 
-@pytest.mark.parametrize(
-    ("final", "expected"),
-    [
-        ([2.0, 2.0, 2.0], 0.0),
-        ([2.0, 3.0, 4.0], 1.0),  # (0 + 1 + 2) / 3
-        ([2.0, 9.0, 9.0], 4 / 3),  # capped at the initial loss, 4
-        ([2.0, np.nan, 3.0], 1.0),  # a diverged run ends at its initial loss
-    ],
-)
-def test_sensitivity_of_hand_made_grids(final: list[float], expected: float) -> None:
-    key = {"variant": "none", "within": "", "seed": 0, "initial_loss": 4.0}
-    found = sensitivities(pd.DataFrame({"final_loss": final}).assign(**key))
-    assert found["sensitivity"].tolist() == [pytest.approx(expected)]
-
-
-def test_sensitivity_is_wortsmans_by_hand(study: Study, tables: tuple[pd.DataFrame, ...]) -> None:
-    runs, curve, _ = tables
-    losses = with_settings(study, runs, curve)
-    found = sensitivities(losses).set_index(["variant", "seed"])["sensitivity"]
-    # none: 2, 3 and a divergence that counts as 4; rmsnorm's 9 is no worse than where it began.
-    assert found["none", 0] == pytest.approx((0 + 1 + 2) / 3)
-    assert found["none", 2] == pytest.approx((0 + 1.0 + (4 - 2.3)) / 3)
-    assert found["layernorm", 0] == pytest.approx(0.1 / 3)
-    assert found["rmsnorm", 0] == pytest.approx((0 + 2 + 1) / 3)
-
-
-def test_differences_in_sensitivity_are_paired(
-    study: Study, tables: tuple[pd.DataFrame, ...]
-) -> None:
-    runs, curve, stability = tables
-    losses = with_settings(study, runs, curve)
-    table = sensitivity_table(losses, stability, 0.05).set_index("variant")
-    values = sensitivities(losses).pivot(index="seed", columns="variant", values="sensitivity")
-    peers = {v: stats.ttest_rel(values[v], values["none"]) for v in ("layernorm", "rmsnorm")}
-    for variant, peer in peers.items():
-        interval = peer.confidence_interval()
-        row = table.loc[variant]
-        assert row["t_p"] == pytest.approx(peer.pvalue)
-        assert (row["t_low"], row["t_high"]) == pytest.approx((interval.low, interval.high))
-    adjusted = holm([peer.pvalue for peer in peers.values()])
-    assert table.loc[["layernorm", "rmsnorm"], "p_holm"].tolist() == pytest.approx(adjusted)
-    assert table["stable_rates"].to_dict() == {"none": 2, "layernorm": 3, "rmsnorm": 3}
-    assert table["made_stable"].to_dict() == {"none": 0, "layernorm": 1, "rmsnorm": 1}
-
-
-def test_the_rate_is_chosen_by_final_dev_loss_and_reported_on_test(
+def test_the_rate_is_chosen_by_final_dev_loss(
     study: Study, tables: tuple[pd.DataFrame, ...]
 ) -> None:
     runs, curve, stability = tables
@@ -113,14 +64,9 @@ def test_the_rate_is_chosen_by_final_dev_loss_and_reported_on_test(
     other = (runs["variant"] == "none") & (runs["training.learning_rate"] == 1e-2)
     runs.loc[other, "perplexity_test"] = 1.0
     losses = with_settings(study, runs, curve)
-    table = best_rate_table(losses, rate_table(losses, stability), 0.05).set_index("variant")
+    table = best_rate_table(rate_table(losses, stability)).set_index("variant")
     assert table["best_rate"].to_dict() == {"none": 1e-3, "layernorm": 1e-3, "rmsnorm": 1e-3}
-    none = np.exp(2.0 + np.array(list(EXTRA.values()))) + 1
-    layernorm = np.exp(2.1 + 0.5 * np.array(list(EXTRA.values()))) + 1
-    row = table.loc["layernorm"]
-    assert row["mean_delta"] == pytest.approx((layernorm - none).mean())
-    interval = stats.ttest_rel(layernorm, none).confidence_interval()
-    assert (row["t_low"], row["t_high"]) == pytest.approx((interval.low, interval.high))
+    assert table.loc["none", "dev_loss"] == pytest.approx(2.0 + np.mean(list(EXTRA.values())))
 
 
 def test_a_run_that_diverged_or_collapsed_counts_as_its_initial_loss(
@@ -154,14 +100,15 @@ def test_the_edge_of_the_grid_is_named(study: Study, tables: tuple[pd.DataFrame,
     middle = (curve["variant"] == "layernorm") & curve["arm"].str.endswith("=0.01")
     curve.loc[middle & (curve["step"] > 0), "dev_loss"] = 1.5
     losses = with_settings(study, runs, curve)
-    sensitivity, rates, best = rate_findings(losses, stability, 0.05)
+    rates, best = rate_findings(losses, stability)
     assert best.table.set_index("variant")["bracketed"].to_dict() == {
         "none": False, "layernorm": True, "rmsnorm": False,
     }  # fmt: skip
-    none, layernorm, rmsnorm, flattering = best.words
+    none, layernorm, _, chosen = best.words
     assert "none: best at 0.001 (at the edge of the grid: not bracketed)" in none
-    assert "best at 0.01 (inside the grid) with a mean final dev loss of 1.500 nats" in layernorm
-    assert "to the baseline at its own best rate (n = 3: " in rmsnorm
-    assert flattering.startswith("The runs that chose a rate are those reported at it, on the same")
+    assert layernorm == (
+        "layernorm: best at 0.01 (inside the grid) with a mean final dev loss of 1.500 nats over 3 "
+        "runs, of which 0 have a transient."
+    )
+    assert chosen.startswith("The runs that chose a rate cannot report at it")
     assert len(rates.table) == 9
-    assert [text.partition(":")[0] for text in sensitivity.words] == ["layernorm", "rmsnorm"]

@@ -212,6 +212,17 @@ def test_crossed_bootstrap_edges(rng):
             crossed_bootstrap(wrong, same if wrong.size else wrong, rng)
 
 
+def test_tasks_count_alike_however_many_questions_they_have(rng):
+    """One task of ten questions answered better, one of ninety alike: half of the seeds' gain."""
+    arm, baseline = np.zeros((4, 100), dtype=bool), np.zeros((4, 100), dtype=bool)
+    arm[:, :10] = True
+    tasks = ["few"] * 10 + ["many"] * 90
+    assert crossed_bootstrap(arm, baseline, rng, tasks=tasks) == (0.5, 0.5, 0.5)
+    value, low, high = crossed_bootstrap(arm, baseline, rng)
+    assert value == pytest.approx(0.1)
+    assert low < 0.1 < high
+
+
 def test_the_suite_is_contrasted_over_its_questions(rng):
     """Two seeds, one task, four questions; `layernorm` answers one more of them."""
     items = pd.DataFrame(

@@ -27,6 +27,25 @@ def test_every_seed_is_left_out_once() -> None:
     assert row["largest_p"] == pytest.approx(max(peers))
 
 
+def test_a_family_is_adjusted_anew_without_each_seed() -> None:
+    runs = with_deltas(0.1, 0.2, 0.3, 0.4)
+    runs["perplexity"] = runs["loss"] + np.tile([0.0, 0.01, 0.03, -0.02], 2) * (
+        runs["arm"] == "layernorm"
+    )
+    family = pd.concat([CONTRAST, CONTRAST.assign(measure="perplexity")]).assign(family="primary")
+    found = leave_one_out(runs, family)["largest_p"].to_numpy()
+    by_seed = runs.pivot(index="seed", columns="arm")
+    deltas = np.array(
+        [by_seed[name, "layernorm"] - by_seed[name, "none"] for name in family["measure"]]
+    )
+    p = [stats.ttest_1samp(np.delete(deltas, i, axis=1), 0, axis=1).pvalue for i in range(4)]
+    smaller, larger = np.min(p, axis=1), np.max(p, axis=1)  # Holm (1979) for two tests
+    holm = np.where(
+        p == smaller[:, None], 2 * smaller[:, None], np.maximum(larger, 2 * smaller)[:, None]
+    )
+    assert found == pytest.approx(np.minimum(holm, 1).max(axis=0))
+
+
 def test_one_seed_that_makes_the_sign_is_found() -> None:
     table = leave_one_out(with_deltas(-0.01, -0.02, -0.01, 0.2), CONTRAST)
     assert table["sign_changes"].tolist() == [True]
@@ -47,7 +66,7 @@ def test_shares_by_other_rises_and_without_the_first_steps() -> None:
     late = (trace["arm"] == "none") & (trace["seed"] == 3) & (trace["step"] == 80)
     trace.loc[late, "loss"] += 0.7
     judged = judge_runs(runs, trace, INSTABILITY)
-    table = threshold_table(runs, trace, judged, INSTABILITY).set_index("arm")
+    table = threshold_table(trace, judged, INSTABILITY).set_index("arm")
     columns = ["rise_0.25", "rise_0.5", "rise_1", "after_step_64", "n"]
     assert table.loc["none", columns].tolist() == [1.0, 0.75, 0.25, 0.25, 4]
     assert table.loc["layernorm", columns].tolist() == [0.0, 0.0, 0.0, 0.0, 4]
@@ -63,15 +82,26 @@ def test_a_diverged_run_is_unstable_by_every_definition_and_high_starts_are_left
     runs.loc[0, "status"] = "diverged"
     trace = trace_of(runs)
     trace.loc[(trace["arm"] == "layernorm") & (trace["step"] == 1), "loss"] = 100.0
-    table = threshold_table(runs, trace, judge_runs(runs, trace, INSTABILITY), INSTABILITY)
+    table = threshold_table(trace, judge_runs(runs, trace, INSTABILITY), INSTABILITY)
     assert table["arm"].tolist() == ["none"]
     assert table[["rise_0.25", "rise_1", "after_step_64"]].to_numpy().tolist() == [[0.25] * 3]
+
+
+def test_a_run_that_diverged_before_step_64_did_not_do_so_after_it() -> None:
+    runs = with_deltas(0, 0, 0, 0)
+    runs.loc[0, "status"] = "diverged"
+    trace = trace_of(runs)
+    cut = (trace["arm"] == runs.loc[0, "arm"]) & (trace["seed"] == runs.loc[0, "seed"])
+    trace = trace[~cut | (trace["step"] <= 40)]
+    table = threshold_table(trace, judge_runs(runs, trace, INSTABILITY), INSTABILITY)
+    found = table.set_index("arm").loc[runs.loc[0, "arm"]]
+    assert (found["rise_1"], found["after_step_64"]) == (0.25, 0.0)
 
 
 def test_a_calm_study_says_so() -> None:
     runs = with_deltas(0, 0, 0, 0)
     trace = trace_of(runs)
-    table = threshold_table(runs, trace, judge_runs(runs, trace, INSTABILITY), INSTABILITY)
+    table = threshold_table(trace, judge_runs(runs, trace, INSTABILITY), INSTABILITY)
     _, thresholds = robustness_findings(pd.DataFrame(), table, INSTABILITY)
     assert thresholds.words == [
         "No run is unstable by any of these definitions, down to 0.25 nats."

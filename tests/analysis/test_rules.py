@@ -69,6 +69,17 @@ UNSTABLE = {"baseline_stable": False}
         ("R0", "undecided", {"baseline_stable": None}),
         ("R0", "undecided", UNSTABLE | {"arm_stable": None}),
         ("R8", "keep the baseline", {"arm_stable": None}),
+        ("R8", "keep the baseline", {"arm_stable": False, "calibration": "improvement"}),
+        (
+            "R8",
+            "keep the baseline",
+            {"arm_stable": False, "accuracy": {ZERO: "improvement", FEW: "none"}},
+        ),
+        (
+            "R1",
+            "keep the baseline",
+            {"arm_stable": False, "accuracy": {ZERO: "regression", FEW: "none"}},
+        ),
         ("R1", "keep the baseline", {"accuracy": {ZERO: "regression", FEW: "untested"}}),
         ("R8", "keep the baseline", {"accuracy": {ZERO: "none", FEW: "untested"}}),
     ],

@@ -96,6 +96,13 @@ def test_mixed_runs_are_refused_naming_the_offender(
     assert "delete runs/tiny/layernorm/seed-0/result.json" in str(error.value)
 
 
+def test_where_duplicates_are_left_out_another_suite_is_asked() -> None:
+    factors = {"corpus.deduplicate": [False, True]}
+    study = Study.model_validate(TINY | {"name": "s", "factors": factors, "seeds": [0]})
+    runs = sample_runs(study, {arm.id: [20.0] for arm in study.arms()})
+    check(study, changed(runs, 1, suite_hash="e" * 64))
+
+
 @pytest.mark.parametrize("field", ["initial_weights", "batches", "tokens", "steps"])
 def test_unpaired_or_unequally_trained_runs_are_refused(
     field: str, tiny_study: Study, runs: list[RunResult]

@@ -255,7 +255,7 @@ def test_smoother_training_is_asked_for_where_the_plan_names_a_measure_of_it(pla
         second = plan.model_copy(update=update)
         found = answer_hypotheses(reach_verdict(runs, made_up_trace(), second, rng()), runs, second)
         assert found["H1a"].answer == answer
-        assert "in cosine between gradients of two parts of dev: " in found["H1a"].reason
+        assert "in mean cosine between gradients of two parts of dev: " in found["H1a"].reason
         assert ("smooths training is not shown" in found["H1a"].reason) == (rise <= 0)
 
 

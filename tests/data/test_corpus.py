@@ -129,8 +129,8 @@ def test_dev_ends_at_a_blank_line_else_a_line_end_else_the_middle(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        pytest.param("", "empty or too short: 0 characters", id="empty"),
-        pytest.param("é" * 19, "empty or too short: 19 characters", id="too short"),
+        pytest.param("", "empty or too short: 0 characters; give a text of 20", id="empty"),
+        pytest.param("é" * 19, "empty or too short: 19 characters; give a", id="too short"),
         pytest.param(
             b"a" * 2000 + b"\xff" + b"a" * 99, "not UTF-8 at byte 2,000; convert", id="not UTF-8"
         ),

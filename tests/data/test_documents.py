@@ -146,6 +146,12 @@ def test_a_compressed_file_of_another_kind_is_refused(name: str, tmp_path: Path)
     assert refused(tmp_path / name).startswith(f"corpus.source: {name} is neither .txt, .jsonl")
 
 
+def test_one_packed_text_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt.gz").write_bytes(gzip.compress(b"to be " * 100))
+    said = "corpus.source: mine.txt.gz is one packed text; unpack it"
+    assert refused(tmp_path / "mine.txt.gz") == said
+
+
 def test_a_folder_must_hold_files_of_one_kind(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()

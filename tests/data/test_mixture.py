@@ -12,6 +12,11 @@ from lib.data.mixture import find_mixture
 from lib.study.fields import CorpusConfig
 
 
+@pytest.fixture(autouse=True)
+def _kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lib.data.tokenised.output_root", lambda: tmp_path / "kept")
+
+
 def write(path: Path, letter: str, lengths: list[int]) -> str:
     lines = [json.dumps({"text": f"{i:04d}{letter * (n - 4)}"}) for i, n in enumerate(lengths)]
     path.write_text("\n".join(lines), "utf-8")
@@ -58,9 +63,11 @@ def test_a_mixture_is_a_corpus_whose_account_names_its_sources(sources: tuple[st
     heldout = Counter(corpus.decode(corpus.heldout))
     assert heldout["a"] / (heldout["a"] + heldout["b"]) == pytest.approx(0.25, abs=0.03)
 
+    before = corpus.train[:]
     other = dict(zip(sources, (0.5, 0.5), strict=True))
     again = load_corpus(CorpusConfig(source="mixed", sources=other, tokenizer="bytes"))
     assert again.sha256 != corpus.sha256
+    assert corpus.train[:].equal(before)  # read from the disk anew
     assert load_one(sources[0]).sha256 != corpus.sha256
 
 
@@ -85,10 +92,14 @@ def test_shares_that_are_none_are_refused(content: dict[str, object], message: s
 def test_a_source_without_documents_is_named(tmp_path: Path, sources: tuple[str, str]) -> None:
     (tmp_path / "one.txt").write_text("to be or not to be")
     empty = write(tmp_path / "empty.jsonl", "c", [])
+    (tmp_path / "folder").mkdir()
     for source, message in [
         (str(tmp_path / "gone"), "gone' holds no documents"),
         (str(tmp_path / "one.txt"), "one.txt' holds no documents"),
         (empty, "empty.jsonl' is empty"),
+        (str(tmp_path / "folder"), "folder 'folder' is empty; put .txt"),
+        ("x" * 300, f"'{'x' * 300}' cannot be read: File name too long; give another path"),
+        ("~nobody-at-all/a", "'~nobody-at-all/a' names no user's folder"),
     ]:
-        with pytest.raises(CorpusError, match=message):
+        with pytest.raises(CorpusError, match=rf"^corpus\.sources: .*{message}"):
             load_corpus(CorpusConfig(source="m", sources={source: 0.5, sources[0]: 0.5}))

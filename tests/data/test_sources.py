@@ -31,7 +31,9 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "data"
     for module in ("lib.data.sources", "lib.study.paths"):
         monkeypatch.setattr(f"{module}.output_root", lambda: tmp_path)
-    monkeypatch.setattr("lib.data.sources.corpus_places", lambda file_name: [folder / file_name])
+    for module in ("sources", "corpus"):
+        place = f"lib.data.{module}.corpus_places"
+        monkeypatch.setattr(place, lambda file_name: [tmp_path / "nowhere", folder / file_name])
     monkeypatch.setitem(KNOWN, "little", LITTLE)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     return folder
@@ -119,7 +121,7 @@ def test_a_corpus_with_a_wrong_hash_is_refused(data: Path) -> None:
     found = hashlib.sha256(BODY.upper()).hexdigest()
     assert str(error.value) == (
         f"little: wrong hash: 380 bytes with SHA-256 {found}, "
-        f"expected 380 bytes with {LITTLE.sha256}; delete that little.txt and rerun"
+        f"expected 380 bytes with {LITTLE.sha256}; delete {data / 'little.txt'} and rerun"
     )
 
 

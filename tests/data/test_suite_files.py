@@ -1,5 +1,6 @@
 """A suite is written once, is known by its hashes, and is made anew when it is damaged."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -7,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from lib.data import suite_files
-from lib.data.corpus import Corpus
+from lib.data.corpus import Corpus, load_corpus
 from lib.data.suite import Suite, build_suite
 from lib.data.suite_files import prepare_suite, read_suite
+from lib.study.fields import CorpusConfig
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +34,29 @@ def test_a_suite_is_made_once_and_another_text_has_another(corpus: Corpus, tmp_p
     edited = replace(corpus, sha256="e" * 64)
     assert prepare_suite(edited, 50, 48, tmp_path) != folder
     assert read_suite(folder)["corpus_sha256"] == corpus.sha256
+
+
+def test_what_is_left_of_a_text_has_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suite: Suite
+) -> None:
+    """Where tokenizers cut it at another place, or duplicates are left out."""
+    documents = [f"Line {i % 190}.\nIt is said “{i}” times.\n" for i in range(400)]
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in [*documents[:9], *documents])
+    (tmp_path / "own.jsonl").write_text(lines, "utf-8")
+    monkeypatch.setattr("lib.data.tokenised.output_root", lambda: tmp_path)
+
+    def named(tokenizer: str, deduplicate: bool = False) -> str:
+        fields = {"source": str(tmp_path / "own.jsonl"), "tokenizer": tokenizer}
+        corpus = load_corpus(CorpusConfig(**fields, deduplicate=deduplicate))
+        return prepare_suite(corpus, 50, 128, tmp_path).name.removeprefix("own.jsonl-")
+
+    plain = named("bytes")
+    assert plain == named("bpe-300") == f"{plain[:8]}-128-50-tokens"
+    assert named("bytes", deduplicate=True) == named("bpe-300", deduplicate=True) != plain
+    monkeypatch.setattr("lib.data.corpus.MOST_MEASURED", 501)
+    cut = [named("bytes"), named("bpe-300")]
+    assert len({plain, *cut}) == 3
+    assert [named("bpe-300"), named("bytes")] == cut[::-1]
 
 
 def test_a_folder_without_a_suite_is_refused(tmp_path: Path) -> None:

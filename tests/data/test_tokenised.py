@@ -139,15 +139,33 @@ def test_a_fraction_is_the_beginning_of_the_training_part(load: Load) -> None:
     assert half.heldout.equal(whole.heldout)
 
 
-def test_the_heldout_part_is_cut_to_what_can_be_measured(
-    load: Load, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("most", [61, 64])
+def test_the_heldout_part_is_cut_to_the_same_text_whatever_the_tokenizer(
+    most: int, tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = load(tokenizer="bytes")
-    monkeypatch.setattr("lib.data.corpus.FEWEST_TOKENS", 50)
-    monkeypatch.setattr("lib.data.corpus.MOST_LOGITS", 257 * 120)
-    cut = load(tokenizer="bytes")
-    assert cut.dev.equal(whole.dev[:60])
-    assert cut.test.equal(whole.test[:60])
+    path = tmp_path / "own.txt"
+    path.write_text("".join(DOCUMENTS), "utf-8")
+    monkeypatch.setattr("lib.data.corpus.MOST_MEASURED", most)
+    characters, in_bytes, pairs = (
+        load_corpus(CorpusConfig(source=str(path), tokenizer=tokenizer))
+        for tokenizer in ("characters", "bytes", "bpe-300")
+    )
+    for part in ("dev", "test"):
+        of = [corpus.decode(getattr(corpus, part)) for corpus in (characters, in_bytes, pairs)]
+        assert len(of[0]) == most
+        assert of[1] == of[0]
+        assert of[0].startswith(of[2])
+        assert most - len(of[2]) < max(map(len, pairs.symbols))
+
+
+@pytest.mark.slow
+def test_the_published_text_is_measured_whole_with_any_tokenizer(
+    shakespeare: Corpus, kept: Path
+) -> None:
+    whole = (len(shakespeare.dev), len(shakespeare.test))
+    for tokenizer in ("bytes", "bpe-4096"):
+        corpus = load_corpus(CorpusConfig(tokenizer=tokenizer))
+        assert tuple(len(corpus.decode(part)) for part in (corpus.dev, corpus.test)) == whole
 
 
 # ---- duplicates

@@ -109,6 +109,8 @@ def verdict_of(study: Study) -> dict[str, Any]:
         "stability_map": shares,
         "trade_off": [row | {"perplexity": 20.0} for row in shares],
     }
+    if study.training.schedule == "constant":
+        verdict["efficiency"] = [{"arm": arm, "token_ratio": 1.2} for arm, _ in pairs]
     if RATE in study.factors:
         own = [{"variant": name, "within": ""} for name in VARIANTS]
         rates = study.factors[RATE]

@@ -34,7 +34,8 @@ def write(name: str, paper: Path, effect: Effect, rise: Effect) -> None:
         return 2.4 + 0.01 * noise(seed) + effect(arm, seed)
 
     accuracies = {measure: lambda arm, seed: 0.5 - effect(arm, seed) / 10 for measure in ACCURACIES}
-    results = results_of(design, loss, **accuracies)
+    smooth = {"gradient_cosine": lambda arm, seed: 0.3 + effect(arm, seed)}
+    results = results_of(design, loss, **accuracies, **smooth)
     runs = tidy(results)
     trace = trace_of(runs, lambda arm, seed: rise(own[arm], seed))
     claim = Standing(name, plan.hash, [] if name in plan.confirmatory else ["made up"])

@@ -32,6 +32,7 @@ class Forger:
         self.record = self.paper / "record" / STUDY
         self.results = self.paper / "results" / f"{STUDY}.json"
         self.verdict = self.paper / "results" / f"{STUDY}.verdict.json"
+        self.figures = self.paper / "figures" / STUDY
 
     def notebook(self, arm: str = "none", seed: int = 0) -> Path:
         return self.record / arm / f"seed-{seed}" / "02_train.ipynb"
@@ -178,6 +179,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Forger:
     smoke = yaml.safe_load((tree.root / "params/smoke.yaml").read_text("utf-8"))
     smoke["model"]["block_size"] = 48  # a context in which some tasks fit
     own = {"name": STUDY, "plan": "plan.yaml", "paper": "embedding-norm"}
+    own["corpus"] = smoke["corpus"] | {"source": "data/own.txt"}
+    write = "import lib.data.sources as s, pathlib as p; data = p.Path('data'); data.mkdir()\n"
+    forger.python(write + "(data / 'own.txt').write_bytes(s.read_source('synthetic')[0])")
     text = yaml.safe_dump(smoke | own)
     (tree.root / f"params/{STUDY}.yaml").write_text(text, "utf-8")
     quote = "{{ sample.summary.none.perplexity | mean_sd('.2f') }}"
@@ -245,6 +249,24 @@ def first_code(source: str) -> Callable[[Any], None]:
         cell.source += source
 
     return change
+
+
+def add_text(notebook: Any) -> None:
+    notebook.cells.append(nbformat.v4.new_markdown_cell("**The layer helps in every seed.**"))
+
+
+def add_warning(notebook: Any) -> None:
+    cell = next(cell for cell in notebook.cells if cell.cell_type == "code")
+    cell.outputs.append(nbformat.v4.new_output("stream", name="stderr", text="It helps.\n"))
+
+
+def add_kind(notebook: Any) -> None:
+    outputs = (output for cell in notebook.cells for output in cell.get("outputs", []))
+    next(out for out in outputs if "data" in out).data["image/svg+xml"] = "<svg/>"
+
+
+def uncommitted(notebook: Any) -> None:
+    notebook.metadata.study.clean = False
 
 
 def printed(kind: str, old: str, new: str) -> Callable[[Any], None]:
@@ -330,8 +352,16 @@ def add_run(f: Forger, provenance: bool) -> None:
     f.attest()
 
 
+def copy_results(f: Forger, name: str) -> None:
+    """Copy the results to a place beside them."""
+    for path in (f.results, f.verdict):
+        copy = f.results.parent / name.format(path.name.removeprefix(STUDY))
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+
+
 def drop_study(f: Forger) -> None:
-    for folder in (f.record, f.paper / "figures" / STUDY):
+    for folder in (f.record, f.figures):
         shutil.rmtree(folder)
     f.results.unlink()
     f.verdict.unlink()
@@ -375,7 +405,7 @@ def dirty(f: Forger) -> None:
         f.in_every_run(put(False, "provenance", account, "clean"))
     for path in f.record.rglob("*.ipynb"):
         f.in_notebook(path, first_code("\nwishful = 1"))
-        f.in_notebook(path, lambda nb: nb.metadata.study.update(clean=False))
+        f.in_notebook(path, uncommitted)
 
 
 def in_account(name: str, value: Any) -> Callable[[Forger], None]:
@@ -503,6 +533,9 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
     "steps left out of the trace": (
         lambda f: f.in_raw("trace", lambda t: t.drop(index=5, inplace=True)), "steps is 20, and 19"
     ),
+    "no seconds": (
+        lambda f: f.in_raw("trace", times("seconds", 0)), "cannot be read as .*ZeroDivisionError"
+    ),
     "a right answer of the suite": (
         lambda f: in_suite(f, '"gold": 0', '"gold": 1'), "the record holds no suite"
     ),
@@ -548,21 +581,44 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
         ),
         "code cell .* of 03_analysis.ipynb shows",
     ),
+    "a printed warning": (
+        lambda f: f.in_notebook(f.record / "03_analysis.ipynb", add_warning),
+        "code cell .* of 03_analysis.ipynb shows",
+    ),
+    "a further kind of output": (
+        lambda f: f.in_notebook(f.record / "03_analysis.ipynb", add_kind),
+        "code cell .* of 03_analysis.ipynb shows",
+    ),
     # Code and notebooks
     **{
         f"code of {name}": (
             lambda f, name=name: f.in_notebook(
                 next(f.record.rglob(f"{name}.ipynb")), first_code("\nwishful = 1")
             ),
-            f"{name}.ipynb did not execute the code of commit|executed other code",
+            f"{name}.ipynb holds other code or text than that of commit",
         )
         for name in ("01_data", "02_train", "03_analysis", "04_figures")
     },
+    **{
+        f"a text cell of {name}": (
+            lambda f, name=name: f.in_notebook(next(f.record.rglob(f"{name}.ipynb")), add_text),
+            f"{name}.ipynb holds other code or text than that of commit",
+        )
+        for name in ("01_data", "02_train", "03_analysis", "04_figures")
+    },
+    "a text cell of an analysis said not to be committed": (
+        lambda f: f.in_notebook(
+            f.record / "03_analysis.ipynb", lambda nb: [uncommitted(nb), add_text(nb)]
+        ),
+        "03_analysis.ipynb holds other code or text than that of this checkout",
+    ),
     "the same code of every run": (
         lambda f: [f.in_notebook(p, first_code("\nwishful = 1")) for p in f.notebooks()],
-        "02_train.ipynb did not execute the code of commit",
+        "02_train.ipynb holds other code or text than that of commit",
     ),
-    "code said not to be committed": (dirty, "did not execute the code of this checkout"),
+    "code said not to be committed": (
+        dirty, "holds other code or text than that of this checkout"
+    ),
     "a failed notebook": (
         lambda f: f.in_notebook(f.notebook(), lambda nb: nb.metadata.study.update(status="failed")),
         "none/seed-0/02_train.ipynb did not complete",
@@ -593,6 +649,13 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
         ),
         "04_figures.ipynb says of its figures",
     ),
+    "a further figure": (
+        lambda f: shutil.copyfile(f.figures / "trend.png", f.figures / "better.png"),
+        "figure better.png is not drawn by 04_figures",
+    ),
+    "a figure left out": (
+        lambda f: (f.figures / "trend.pdf").unlink(), "figure trend.pdf is missing"
+    ),
     # Provenance, parameters and plan
     "the plan stamped on a notebook": (
         lambda f: f.in_notebook(
@@ -614,6 +677,13 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
     "the plan in the record": (
         rewrite(f"{PAPER}/record/{STUDY}/plan.yaml", "alpha: 0.05", "alpha: 0.2"),
         "plan.yaml is not the plan of commit",
+    ),
+    "the plan in the record, of an analysis said not to be committed": (
+        lambda f: [
+            f.in_yaml(f.record / "plan.yaml", put(0.2, "alpha")),
+            f.in_notebook(f.record / "03_analysis.ipynb", uncommitted),
+        ],
+        "plan.yaml is not the plan that its runs were made under",
     ),
     "deviations rewritten in plan and verdict": (
         lambda f: [
@@ -708,11 +778,15 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
         "none seed 0: corpus_sha256 are not those of its seed",
     ),
     # What is there
-    "a run left out": (drop_run, "incomplete: no result of layernorm seed 1"),
+    "a run left out": (drop_run, "run layernorm seed 1 of commit .* is left out"),
     "a seed left out, parameters too": (drop_seed, "parameters.yaml is not params/sample.yaml"),
+    "a seed left out, parameters too, of an analysis said not to be committed": (
+        lambda f: [drop_seed(f), f.in_notebook(f.record / "03_analysis.ipynb", uncommitted)],
+        "run layernorm seed 1 of commit .* is left out",
+    ),
     "a run added": (lambda f: add_run(f, provenance=False), "trained with seed 1"),
     "a run added, with an origin": (
-        lambda f: add_run(f, provenance=True), "runs in sample.json is not what"
+        lambda f: add_run(f, provenance=True), "none seed 2 names commit .* does not ask for it"
     ),
     "an emptied manifest": (
         lambda f: (f.record / "MANIFEST.sha256").write_text(""),
@@ -758,6 +832,33 @@ TEXTS: dict[str, tuple[Callable[[Forger], object], str]] = {
         rewrite(f"{PAPER}/paper.tex", r"[0-9a-f]{64}", "0" * 64),
         "paper.tex",
     ),
+    "a page of paper.pdf": (
+        lambda f: (f.paper / "paper.pdf").write_bytes(b"%PDF-1.7"),
+        "paper.pdf is not what its sources",
+    ),
+    "results beside those of the study": (
+        lambda f: copy_results(f, "sample.better{}"),
+        "results/sample.better.verdict.json is of no study that the index",
+    ),
+    "results in another paper's folder": (
+        lambda f: copy_results(f, "../../other/results/sample{}"),
+        "papers/other/results/sample.json is of no study that the index",
+    ),
+    "figures of no study": (
+        lambda f: shutil.copytree(f.figures, f.figures.with_name("better")),
+        "figures/better is of no study that the index",
+    ),
+    "an answer whose comments are removed": (
+        lambda f: [
+            rewrite("README.md", "<!-- answers: .* -->\n", "")(f),
+            rewrite("README.md", "<!-- end of answers -->\n", "")(f),
+        ],
+        "README.md lacks a computed part",
+    ),
+    "no root in the README": (
+        rewrite("README.md", "Root of records, results", "Root of all records, results"),
+        "README.md lacks a computed part or the root",
+    ),
     "an answer in the README": (rewrite("README.md", r"1\. It is", "1. It was"), "README.md does"),
     "the root in the README": (
         rewrite("README.md", rf"(?m){ROOT_LINE}", "0" * 64),
@@ -800,8 +901,7 @@ def test_a_picture_that_does_not_show_its_data_is_found_by_drawing_it(
 ) -> None:
     status, said = verifier(STUDY, "--redraw")
     assert status == 0, said
-    figures = forger.paper / "figures" / STUDY
-    shutil.copyfile(figures / "inside.png", figures / "trend.png")
+    shutil.copyfile(forger.figures / "inside.png", forger.figures / "trend.png")
     forger.in_notebook(forger.record / "01_data.ipynb", printed("text", "SHA-256", "SHA-255"))
     forger.seal()
     status, said = verifier(STUDY, "--redraw")

@@ -12,9 +12,10 @@ from pathlib import Path
 import pypdf
 import pytest
 
-from lib.publish.paper import build, filled_in
+from lib.publish.paper import begin, build, filled_in, made
 from lib.publish.sources import Sources, TextError
 from lib.study.paths import PAPER, ROOT
+from lib.study.record import write_json
 
 SOURCE = (PAPER / "paper.md").read_text("utf-8")
 BIBLIOGRAPHY = (PAPER / "references.bib").read_text("utf-8")
@@ -129,6 +130,21 @@ def test_the_committed_paper_is_what_its_source_gives(built):
     for name in ("paper.tex", "paper.pdf"):
         same = (built / name).read_bytes() == (PAPER / name).read_bytes()
         assert same, f"{name}: run ./run_all.sh paper"
+
+
+def test_a_first_manuscript_of_any_study_is_built_and_to_the_same_bytes(tmp_path):
+    example = PAPER.with_name("example")
+    for name in ("2024", "count", "of-one-arm"):
+        shutil.copytree(example / "figures" / "example", tmp_path / "figures" / name)
+        for end in ("json", "verdict.json"):
+            content = json.loads((example / "results" / f"example.{end}").read_text("utf-8"))
+            if name == "of-one-arm":
+                content |= {"contrasts": []}
+            write_json(tmp_path / "results" / f"{name}.{end}", content)
+    begin(tmp_path)
+    first = made(tmp_path, Sources(tmp_path))
+    assert first["paper.pdf"].startswith(b"%PDF")
+    assert made(tmp_path, Sources(tmp_path)) == first
 
 
 @pytest.mark.slow

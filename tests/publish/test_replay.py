@@ -2,7 +2,9 @@
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
+import nbformat
 import pytest
 
 from lib.publish import replay
@@ -12,9 +14,12 @@ from lib.study.provenance import git_state
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository of two commits, whose files then change again."""
-    for name in ("lib", "notebooks", "params"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "file").touch()
+    for name in (
+        *("lib/file", "notebooks/file", "params/file", "tests/file", "run_all.sh"),
+        *("papers/one/reported.yaml", "papers/one/record/file"),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
     monkeypatch.setattr(replay, "ROOT", tmp_path)
     monkeypatch.setattr("lib.study.provenance.ROOT", tmp_path)
     monkeypatch.setattr("lib.study.git.ROOT", tmp_path)
@@ -67,6 +72,39 @@ def test_a_tree_has_the_code_of_its_commit_or_else_this_one_and_the_history_of_b
             assert not (tree / ".git").exists()
 
 
+def test_a_tree_of_a_commit_is_clean_and_lacks_only_tests_and_records(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with replay.tree_at({"commit": git(checkout, "rev-parse", "HEAD"), "clean": True}) as tree:
+        there = {path.name for path in tree.iterdir()} - {".git"}
+        assert there == {"lib", "notebooks", "params", "papers", "run_all.sh"}
+        assert [path.name for path in (tree / "papers" / "one").iterdir()] == ["reported.yaml"]
+        for module in ("lib.study.provenance", "lib.study.git"):
+            monkeypatch.setattr(f"{module}.ROOT", tree)
+        assert state()["clean"] is True
+
+
+def test_a_restored_study_is_lent_its_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "text").write_text("To be", "utf-8")
+    monkeypatch.setattr(replay, "corpus_places", lambda name: [tmp_path / "text"])
+    replay.restore("example", tmp_path / "tree")
+    assert (tmp_path / "tree/data/tinyshakespeare.txt").read_text("utf-8") == "To be"
+
+
+def test_a_warning_counts_and_where_it_stands_does_not(tmp_path: Path) -> None:
+    def shown(*printed: str) -> list[list[Any]]:
+        outputs = [nbformat.v4.new_output("stream", name="stderr", text=text) for text in printed]
+        cell = nbformat.v4.new_code_cell("1", outputs=outputs)
+        nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "one.ipynb")
+        return replay.outputs(tmp_path / "one.ipynb")
+
+    fonts = "Matplotlib is building the font cache; this may take a moment.\n"
+    warned = shown("/tmp/a/1.py:3: UserWarning: few seeds\n")
+    assert warned == shown(fonts, "/tmp/b/2.py:30: UserWarning: few seeds\n")
+    assert warned != shown("/tmp/a/1.py:3: UserWarning: many seeds\n")
+    assert warned != shown()
+
+
 def test_a_tree_is_lent_the_texts_of_its_studies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,6 +115,9 @@ def test_a_tree_is_lent_the_texts_of_its_studies(
     monkeypatch.setattr(replay, "ROOT", here)
     monkeypatch.setattr(replay, "corpus_places", lambda name: [])
     elsewhere = str(tmp_path / "elsewhere.txt")
-    replay.lend_corpora(tree, ["data/own.txt", "texts", "tinyshakespeare", elsewhere])
-    lent = {path.relative_to(tree).as_posix() for path in tree.rglob("*.txt")}
-    assert lent == {"data/own.txt", "texts/a.txt", "texts/more/b.txt"}
+    for _ in range(2):  # what is there already stays
+        replay.lend_corpora(tree, ["data/own.txt", "texts", "tinyshakespeare", elsewhere])
+    assert {path.relative_to(tree).as_posix() for path in tree.glob("*/*")} == {
+        *("data/own.txt", "texts/a.txt", "texts/more")
+    }
+    assert (tree / "texts/more/b.txt").read_text("utf-8") == "texts/more/b.txt"

@@ -1,6 +1,7 @@
 """The root of the record, and the rules of the first records."""
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,33 @@ def test_a_paper_that_is_deleted_has_vanished(monkeypatch: pytest.MonkeyPatch) -
         assert any(line.startswith(f"study '{study}', recorded at") for line in gone)
 
 
+def test_what_only_a_branch_recorded_has_vanished_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = tmp_path / "papers/one/record/index.json"
+    index.parent.mkdir(parents=True)
+
+    def git(*words: str) -> None:
+        person = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        subprocess.run(["git", "-C", tmp_path, *person, *words], check=True, capture_output=True)
+
+    def commit(content: str) -> None:
+        index.write_text(content, "utf-8")
+        git("add", "--all")
+        git("commit", "--message", "x")
+
+    git("init", "--initial-branch", "main")
+    commit('{"one": {"seeds": {}}}')
+    git("checkout", "-b", "side")
+    commit('{"two": {"seeds": {}}}')
+    git("checkout", "main")
+    commit('{"one": {"se')  # broken: names nothing
+    git("merge", "--strategy", "ours", "side")
+    monkeypatch.setattr("lib.study.git.ROOT", tmp_path)
+    monkeypatch.setattr(verify, "papers", list)
+    assert {line.partition(",")[0] for line in verify.vanished()} == {"study 'one'", "study 'two'"}
+
+
 def test_a_record_that_is_missing_is_named() -> None:
     _, faults = verify.verify("nowhere")
     assert faults == ["papers/embedding-norm/record/nowhere/MANIFEST.sha256 is missing"]
@@ -82,9 +110,9 @@ def test_statistics_of_the_first_records_that_do_not_follow_are_named() -> None:
 
 
 def test_no_other_record_may_claim_the_first_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert verify.verify("pilot") == ("the first rules", [])
-    monkeypatch.setitem(first_rules.MANIFESTS, "pilot", "0" * 64)
-    assert verify.verify("pilot")[1]
+    assert verify.verify("confirmatory") == ("the first rules", [])
+    monkeypatch.setitem(first_rules.MANIFESTS, "confirmatory", "0" * 64)
+    assert verify.verify("confirmatory")[1]
 
 
 def test_a_superseded_study_is_its_results_and_verdict(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import pytest
 from filelock import FileLock
 
-from lib.publish import archive
+from lib.publish import archive, paper
 from lib.publish.catalogue import catalogue, lines_of, neighbours
 from lib.publish.site import build_site, main
 from lib.study.live import live_file
@@ -310,6 +310,48 @@ def test_a_rebuild_renders_no_unchanged_notebook(
         "lib.publish.pages.notebook_html", lambda path: pytest.fail(f"rendered {path}")
     )
     assert build_site() == []
+
+
+def test_a_page_that_was_cut_short_is_rendered_again(own: Path) -> None:
+    page = own / "paper/site/alpha/03_analysis.html"
+    whole = page.read_bytes()
+    page.write_bytes(whole[: len(whole) // 2])
+    assert build_site() == ["alpha/03_analysis.html"]
+    assert page.read_bytes() == whole
+
+
+@pytest.mark.parametrize("name", ["results", "verdict", "index", "result in progress"])
+def test_damaged_json_is_one_line_that_names_it(
+    name: str, own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = {
+        "results": archive.results_file("alpha"),
+        "verdict": archive.verdict_file("alpha"),
+        "index": archive.index_file(own / "paper"),
+        "result in progress": own / "runs/gamma/none/seed-1/result.json",
+    }[name]
+    path.write_text('{"runs": [', "utf-8")
+    (own / "paper/paper.md").touch()
+    for command in (main, paper.main) if name in ("results", "verdict") else (main,):
+        assert command([]) == 1
+        said = f"error: {path.name} cannot be read; restore it, or delete it\n"
+        assert capsys.readouterr() == ("", said)
+
+
+def test_a_run_that_was_set_aside_is_not_shown(own: Path) -> None:
+    run = own / "runs/gamma/none/seed-0"
+    shutil.copytree(run, run.with_name("seed-0-backup"))
+    assert build_site() == []
+
+
+def test_a_zero_has_no_sign(own: Path) -> None:
+    results = archive.results_file("beta")
+    content = json.loads(results.read_text("utf-8"))
+    content["runs"][0]["measures"]["perplexity"] = -0.0001
+    results.write_text(json.dumps(content), "utf-8")
+    build_site()
+    row = row_of(own / "paper/site/index.html", "none,source=a b (1).txt seed 0", "beta")
+    assert " 0.000 " in row
 
 
 def test_a_changed_number_changes_the_pages_that_show_it(own: Path) -> None:

@@ -331,6 +331,16 @@ def test_a_checkpoint_comes_back_as_it_was_saved(
     np.testing.assert_equal(loaded.state["numbers"].tolist(), [0, 1, 2])
 
 
+def test_checkpoints_are_in_the_order_of_their_steps_however_many_digits_these_have(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    provenance, last = begun(tiny, corpus), 10**8
+    for step in (last - 1, last, last + 1):
+        save(Checkpoint(provenance, {}, {"step": step}, [], []), tmp_path)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {f"step-{last}", f"step-{last + 1}"}
+
+
 def test_weights_of_another_shape_are_set_aside(
     tiny: RunConfig, corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

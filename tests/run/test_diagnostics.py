@@ -6,6 +6,7 @@ from torch.nn import functional as F
 from lib.data.corpus import Corpus, load_corpus
 from lib.run.diagnostics import (
     PARAMETER_GROUPS,
+    evenly_spaced_windows,
     gradient_cosine,
     logit_quantiles,
     mean_cosine,
@@ -14,7 +15,7 @@ from lib.run.diagnostics import (
     second_moments,
     snapshot,
 )
-from lib.run.evaluation import evenly_spaced_windows, score
+from lib.run.evaluation import score
 from lib.run.machine import random_stream
 from lib.run.model import GPT, weight_decay_groups
 from lib.study.fields import CorpusConfig, ModelConfig
@@ -24,6 +25,13 @@ def gpt(corpus: Corpus, **fields: object) -> GPT:
     small = {"n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 16}
     config = ModelConfig.model_validate(small | fields)
     return GPT(config, corpus.vocab_size, random_stream(0, "weights"))
+
+
+def test_windows_are_evenly_spaced_from_the_first_character_to_the_last(corpus: Corpus) -> None:
+    windows = evenly_spaced_windows(corpus.dev, 4, 16)
+    assert windows.shape == (4, 17)
+    assert torch.equal(windows[0], corpus.dev[:17])
+    assert torch.equal(windows[-1], corpus.dev[-17:])
 
 
 def test_mean_cosine_is_that_over_all_pairs() -> None:

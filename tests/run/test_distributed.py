@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from lib.data.corpus import Corpus
+from lib.data.corpus import Corpus, CorpusError
 from lib.run import distributed, processes
 from lib.run.distributed import SharedRun
 from lib.run.trained import Trained, weights_digest
@@ -144,6 +144,20 @@ def test_another_number_of_processes_than_asked_for_is_refused(
     two = change(tiny, "machine", processes=2)
     with pytest.raises(ConfigError, match=r"machine\.processes: 2, and 1 processes were started"):
         SharedRun(two, corpus, begun(two, corpus), tmp_path)
+
+
+def test_a_corpus_shorter_than_the_context_is_refused(
+    only_process: None, tiny: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    long = change(tiny, "model", block_size=60_000)
+    with pytest.raises(CorpusError, match="block_size 60000 needs 60001"):
+        SharedRun(long, corpus, begun(long, corpus), tmp_path)
+
+
+@pytest.mark.parametrize("words", ["", "smoke", "smoke none", "smoke none x", "smoke none 1 2"])
+def test_other_words_than_a_study_an_arm_and_a_seed_are_refused(words: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^'{words}' is no run; give STUDY ARM SEED"):
+        distributed._job(words.split())
 
 
 def test_torchrun_takes_a_study_an_arm_and_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ from torch.nn import functional as F
 
 from lib.data.corpus import Corpus
 from lib.run.evaluation import (
-    evenly_spaced_windows,
     inference_throughput,
     length_table,
     loss_by_position,
@@ -120,13 +119,6 @@ def test_embedding_norm_is_of_the_vector_entering_block_1(model: GPT, corpus: Co
     scores = score(model, text, 1)
     handle.remove()
     np.testing.assert_allclose(scores.embedding_norm, seen[0][0].norm(dim=-1), rtol=1e-5)
-
-
-def test_windows_are_evenly_spaced_from_the_first_character_to_the_last(corpus: Corpus) -> None:
-    windows = evenly_spaced_windows(corpus.dev, 4, 16)
-    assert windows.shape == (4, 17)
-    assert torch.equal(windows[0], corpus.dev[:17])
-    assert torch.equal(windows[-1], corpus.dev[-17:])
 
 
 def test_loss_by_position_averages_over_whole_windows(model: GPT, corpus: Corpus) -> None:

@@ -86,6 +86,23 @@ def test_the_cpu_works_and_can_be_asked_for() -> None:
     assert choose_device("cpu") == CPU
 
 
+def test_a_device_without_float64_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apple's, which does the arithmetic of float32."""
+    ones = torch.ones
+
+    def on_mps(*shape: int, device: str, dtype: torch.dtype | None = None) -> torch.Tensor:
+        if device == "cuda":
+            raise RuntimeError("no CUDA")
+        if dtype == torch.float64 and device == "mps":
+            raise TypeError("Cannot convert a MPS Tensor to float64 dtype")
+        return ones(*shape, dtype=dtype)
+
+    monkeypatch.setattr(torch, "ones", on_mps)
+    assert choose_device("auto") == CPU
+    with pytest.raises(ConfigError, match=r"machine\.device: 'mps' does not work on this machine"):
+        choose_device("mps")
+
+
 @pytest.mark.skipif(works("cuda"), reason="this machine has CUDA")
 def test_a_device_that_the_machine_lacks_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"machine\.device: 'cuda' .* use auto or cpu"):

@@ -1,4 +1,6 @@
 import importlib.util
+import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -6,9 +8,10 @@ import pytest
 
 from lib.data.corpus import Corpus
 from lib.run.evaluation import score
-from lib.run.measure import Measurement, measure
+from lib.run.measure import INSTALL, Measurement, measure
 from lib.run.trained import Trained
 from lib.study.fields import RunConfig
+from lib.study.paths import ROOT
 from tests.conftest import TINY, change
 from tests.run.samples import train
 
@@ -86,6 +89,38 @@ def test_a_study_may_leave_the_suite_out(
     assert not (tmp_path / "suite").exists()
 
 
+def test_without_the_harness_stock_tasks_are_left_out_and_it_says_so(
+    config: RunConfig,
+    corpus: Corpus,
+    trained: Trained,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    asked = change(config, "corpus", tokenizer="bytes")
+    asked = change(asked, "evaluation", items_per_task=0, tasks=["piqa"])
+    assert measure(trained, corpus, asked, tmp_path / "suite", seed=0).notes == [
+        "task suite left out: evaluation.items_per_task is 0",
+        f"stock tasks left out: {INSTALL}",
+    ]
+
+
+def test_the_harness_to_install_is_that_of_the_project() -> None:
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert INSTALL.removeprefix("pip install ") in wanted["dependencies"]
+
+
+@pytest.mark.parametrize("skipped", [0, 3])
+def test_only_updates_that_were_skipped_are_noted(
+    skipped: int, config: RunConfig, corpus: Corpus, trained: Trained, tmp_path: Path
+) -> None:
+    trace = trained.trace.assign(skipped=trained.trace["step"] <= skipped)
+    half = replace(trained, trace=trace, diverged_at=12)
+    notes = measure(half, corpus, config, tmp_path, seed=0).notes
+    overflowed = [f"fp16 overflowed: {skipped} updates were skipped"] if skipped else []
+    assert notes == [*overflowed, "diverged at step 12: nothing was measured"]
+
+
 def test_without_the_harness_the_suite_is_left_out_and_it_says_so(
     config: RunConfig,
     corpus: Corpus,
@@ -95,7 +130,7 @@ def test_without_the_harness_the_suite_is_left_out_and_it_says_so(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     measured = measure(trained, corpus, config, tmp_path / "suite", seed=0)
-    assert measured.notes == ["task suite left out: pip install lm_eval==0.4.13 to run it"]
+    assert measured.notes == [f"task suite left out: {INSTALL}"]
     assert measured.suite_hash is None
     assert "macro_accuracy_zero_shot" not in measured.measures
     assert "ece" in measured.measures

@@ -197,6 +197,17 @@ def test_divergence_is_a_result_that_survives_a_rerun(
     assert again.resumed_at == []
 
 
+def test_a_last_update_that_destroys_a_run_is_a_divergence(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    wild = change(tiny, "training", iterations=1, learning_rate=1e30)
+    for _ in range(2):
+        trained = train(wild, corpus, 0, tmp_path / "run")
+        assert (trained.diverged_at, len(trained.trace)) == (1, 1)
+        assert not np.isfinite(trained.curve["dev_loss"].iloc[-1])
+    assert trained.from_checkpoint
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_lower_precisions_train_close_to_fp32(
     precision: str, tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trained
@@ -260,4 +271,4 @@ def test_a_corpus_shorter_than_the_context_is_refused_before_training(
 ) -> None:
     with pytest.raises(CorpusError, match="block_size 60000 needs 60001"):
         train(change(tiny, "model", block_size=60_000), corpus, 0, tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    assert not (tmp_path / "provenance.json").exists()

@@ -111,6 +111,8 @@ BAD = [
     MINIMAL + f"factors: {{training.iterations: {THOUSAND}, model.n_layer: {THOUSAND}}}",
     "a: &a [x, x, x, x]\n" + SHARED,
     MINIMAL + 'corpus: "a\\0b"',
+    MINIMAL + "evaluation: {dev_windows: 100000000}",
+    MINIMAL + "training: {device: cpu}\nmachine: cpu",
 ]
 
 

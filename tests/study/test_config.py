@@ -83,6 +83,10 @@ def another_value(name: str) -> tuple[str, str, object]:
 # found, what is allowed, the remedy.
 FIELD_ERRORS = {
     "misspelt field": ("model: {n_layers: 2}", ["model.n_layers", "did you mean 'n_layer'?"]),
+    "misspelt field of an included arm": (
+        "include: [{levels: {}, nmae: x}]",
+        ["include.0.nmae: 'nmae' is unknown", "did you mean 'name'?"],
+    ),
     "misspelt section": ("trainin: {}", ["'trainin'", "did you mean 'training'?"]),
     "field like no other": (
         "xyz: 1",

@@ -66,13 +66,14 @@ def test_links_doubles_large_and_broken_zips_are_refused(
     (tmp_path / "damaged.zip").write_bytes(damaged)
     with pytest.raises(ZipError, match="cannot be read as a zip"):
         unpack(tmp_path / "damaged.zip", tmp_path / "out")
-    with zipfile.ZipFile(tmp_path / "packed.zip", "w", zipfile.ZIP_DEFLATED) as content:
-        content.writestr("a", "".join(map(str, range(999))))
-    damaged = bytearray((tmp_path / "packed.zip").read_bytes())
-    damaged[31:231] = b"\xff" * 200  # no stream that can be unpacked
-    (tmp_path / "packed.zip").write_bytes(damaged)
-    with pytest.raises(ZipError, match="cannot be read as a zip"):
-        unpack(tmp_path / "packed.zip", tmp_path / "out")
+    for method in (zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        with zipfile.ZipFile(tmp_path / "packed.zip", "w", method) as content:
+            content.writestr("a", "".join(map(str, range(999))))
+        damaged = bytearray((tmp_path / "packed.zip").read_bytes())
+        damaged[40:240] = b"\xff" * 200  # no stream that can be unpacked
+        (tmp_path / "packed.zip").write_bytes(damaged)
+        with pytest.raises(ZipError, match="cannot be read as a zip"):
+            unpack(tmp_path / "packed.zip", tmp_path / "out")
     monkeypatch.setattr(inputs, "MOST_BYTES", 99)
     with pytest.raises(ZipError, match="more than 100,000 files or 99 bytes"):
         unpack(file, tmp_path / "out")
@@ -120,6 +121,34 @@ def test_of_a_run_the_copy_that_got_furthest_is_taken_and_can_be_written(kaggle:
     assert take_up("s") == []
     for path in (kaggle / "input").rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+def test_a_checkpoint_that_was_set_aside_is_no_progress(kaggle: Path) -> None:
+    there = kaggle / "input" / "one"
+    write_run(kaggle / "working", 0, "checkpoints/x/step-00000290/state.pt")
+    for step in ("step-00000100", "step-00000300-damaged-2"):
+        write_run(there, 0, f"checkpoints/x/{step}/state.pt")
+    assert take_up("s") == []
+    assert (kaggle / "working/runs/s/none/seed-0/checkpoints/x/step-00000290").is_dir()
+
+
+def test_of_two_that_got_equally_far_the_newer_is_taken(kaggle: Path) -> None:
+    for number, name in enumerate(("a", "c", "b")):
+        write_run(kaggle / "input" / name, 0, "result.json")
+        account = kaggle / "input" / name / "runs/s/none/seed-0/provenance.json"
+        account.write_text(f'{{"started": "2026-01-0{number + 1} 00:00:00 UTC"}}', "utf-8")
+    take_up("s")
+    taken = kaggle / "working/runs/s/none/seed-0/result.json"
+    assert taken.read_text("utf-8") == "b"
+
+
+def test_a_zip_that_is_broken_is_named(kaggle: Path) -> None:
+    (kaggle / "input").mkdir()
+    (kaggle / "input" / "s.zip").write_bytes(b"no zip")
+    with pytest.raises(
+        ZipError, match=r"^s\.zip: it cannot be read as a zip .*; attach a sound one"
+    ):
+        take_up("s")
 
 
 def test_a_zip_is_taken_up_where_no_folder_is(kaggle: Path) -> None:

@@ -89,3 +89,19 @@ def test_in_a_packed_tree_a_file_names_the_commit(
     git_state.cache_clear()
     assert packed == {"commit": head.stdout.strip(), "clean": True}
     assert neither == {"commit": None, "clean": None}
+
+
+def test_a_copy_inside_another_repository_has_no_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "copy").mkdir()
+    (tmp_path / ".gitignore").write_text("*")
+    author = ("-c", "user.name=a", "-c", "user.email=a@b")
+    for words in (["init", "-q"], ["add", "-f", ".gitignore"], [*author, "commit", "-qm", "a"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    for module in ("provenance", "git"):
+        monkeypatch.setattr(f"lib.study.{module}.ROOT", tmp_path / "copy")
+    git_state.cache_clear()
+    found = git_state()
+    git_state.cache_clear()
+    assert found == {"commit": None, "clean": None}

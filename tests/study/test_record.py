@@ -5,9 +5,11 @@ import math
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
 from lib.study.config import Study
-from lib.study.record import attested, records, write_json
+from lib.study.errors import UserError
+from lib.study.record import attested, read_json, records, write_json
 from tests.samples import sample_runs
 
 
@@ -34,3 +36,10 @@ def test_numbers_that_json_lacks_are_written_as_null(tmp_path: Path) -> None:
     assert written == {"a": [None, [1.5, None]], "b": {"c": None}, "d": "nan", "e": 3}
     table = pd.DataFrame({"loss": [1.0, math.inf, math.nan]})
     assert records(table) == [{"loss": 1.0}, {"loss": None}, {"loss": None}]
+
+
+@pytest.mark.parametrize("content", [b"", b'{"a": [1,', b"\xff", b"[" * 100_000])
+def test_damaged_json_is_named(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "n.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"^n\.json cannot be read; restore it, or delete it$"):
+        read_json(tmp_path / "n.json")

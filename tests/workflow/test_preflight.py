@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from lib.run.machine import prepare
+from lib.run.measure import INSTALL
 from lib.study.config import Study, load_study
 from lib.study.errors import UserError
 from lib.workflow import preflight
@@ -117,6 +118,17 @@ def test_a_stock_task_that_the_harness_lacks_is_found(
     assert fault == ("error: asks.yaml: evaluation.tasks: 'piqq' is unknown; did you mean 'piqa'?")
 
 
+def test_stock_tasks_without_the_harness_are_found(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lib.data.tokenised.output_root", lambda: folder)
+    monkeypatch.setattr(preflight, "has_harness", lambda: False)
+    evaluation = TINY["evaluation"] | {"tasks": ["piqa"]}
+    write(folder, "asks", corpus=TINY["corpus"] | {"tokenizer": "bytes"}, evaluation=evaluation)
+    (fault,) = faults("asks")
+    assert fault == f"error: asks.yaml: evaluation.tasks: need lm_eval; {INSTALL}, or remove them"
+
+
 def test_all_that_is_wrong_with_a_study_is_said(folder: Path) -> None:
     write(
         folder, "bad", plan="a.yaml", reported="b.yaml", corpus="c.txt", machine={"device": "mps"}
@@ -159,5 +171,6 @@ def test_a_study_begun_on_another_device_is_not_continued(
         if device == prepare(next(iter(load_study("smoke").arms())).config).device.type:
             assert [study.name for study in ready(["smoke"])] == ["smoke"]
         else:
-            with pytest.raises(UserError, match=f"runs of it were made on {device}, and"):
+            with pytest.raises(UserError, match=f"runs of it were made on {device}, and") as error:
                 ready(["smoke"])
+            assert f": set machine.device: {device}, or delete smoke" in str(error.value)

@@ -17,7 +17,7 @@ from lib.study import paths
 from lib.study.config import Study
 from lib.study.paths import result_file, run_folder
 from lib.workflow import staleness
-from lib.workflow.staleness import data_key, plan_hash, run_key, stale
+from lib.workflow.staleness import asked, corpora_of, data_key, plan_hash, run_key, stale
 from tests.conftest import TINY
 
 pytestmark = pytest.mark.slow
@@ -170,6 +170,20 @@ def test_another_text_is_named(runs: Path, corpora: dict[str, str]) -> None:
     was = next(iter(corpora.values()))[:12]
     assert reasons == [f"corpus is eeeeeeeeeeee and was {was}: {RETRAINED}"] * 2
     assert data_key(study, edited) != data_key(study, corpora)
+
+
+def test_mixtures_of_one_name_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lib.data.tokenised.output_root", lambda: tmp_path)
+    a, b = (str(tmp_path / f"{name}.jsonl") for name in "ab")
+    for path in (a, b):
+        Path(path).write_text(f'{{"text": "{path}"}}\n' * 100, "utf-8")
+    corpus = {"source": "mixed", "tokenizer": "bytes"}
+    studies = [study_with(corpus=corpus | {"sources": {a: x, b: 1 - x}}) for x in (0.3, 0.7)]
+    corpora = corpora_of(studies)
+    assert len({asked(s, s.arm("none"), 0, corpora, None)["corpus"] for s in studies}) == 2
+    assert data_key(studies[0], corpora) == data_key(studies[0], corpora_of(studies[:1]))
 
 
 def test_a_plan_named_after_the_runs_makes_them_stale(runs: Path, corpora: dict[str, str]) -> None:

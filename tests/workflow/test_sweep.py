@@ -429,9 +429,6 @@ def test_a_study_of_learning_rates_answers_h1b_though_runs_diverge(tree: Tree) -
     verdict = json.loads(
         (tree.root / "papers/embedding-norm/results/rates.verdict.json").read_text()
     )
-    baseline, scale = verdict["sensitivity"]
-    # Half of the rates diverge in both arms and count as the initial loss: nothing is widened.
-    assert (baseline["stable_rates"], scale["stable_rates"]) == (1, 1)
     assert verdict["answers"]["H1b"]["answer"] == "not tested"  # no arm of the plan's first family
     assert [row["best_rate"] for row in verdict["best_rate"]] == [1e-3, 1e-3]
     assert {row["n"] for row in verdict["imputed"]} == {2}

@@ -1,0 +1,61 @@
+"""Which parameters the commits of a record's runs may have."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lib.publish import replay
+from lib.publish.archive import read_runs, record_folder
+from lib.publish.evidence import wrong_code
+from lib.study.config import Study
+from lib.study.errors import read_yaml
+
+Runs = list[dict[str, Any]]
+STUDY = "example"
+DESIGN = Study.model_validate(read_yaml(record_folder(STUDY) / "parameters.yaml"))
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
+    """Recorded runs, of which all but the last seed's name commit `early`, without that seed."""
+    recorded, last = read_runs(STUDY), DESIGN.seeds[-1]
+    for run in recorded:
+        for account in run["provenance"].values():
+            account["commit"] = "late" if run["seed"] == last else "early"
+
+    def asked(study: str, account: dict[str, Any], script: str) -> dict[str, Any]:
+        early = {"seeds": DESIGN.seeds[:-1]} if account["commit"] == "early" else {}
+        there = DESIGN.model_copy(update=early)
+        return recorded[0]["provenance"]["trained"] | {
+            "parameters": there.model_dump(mode="json", exclude_defaults=True),
+            "runs": [[arm.id, seed] for arm in there.arms() for seed in there.seeds],
+        }
+
+    monkeypatch.setattr(replay, "committed", lambda account: account["commit"])
+    monkeypatch.setattr(replay, "asked", asked)
+    return recorded
+
+
+def test_a_seed_may_be_added_after_the_first_runs(runs: Runs) -> None:
+    assert list(wrong_code(STUDY, runs)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda runs: runs.pop(0), ["is left out"] * 3),  # of either commit, and the analysis'
+        (
+            lambda runs: [a.update(commit="early") for a in runs[-1]["provenance"].values()],
+            ["seed 3 names commit early, which does not ask for it"] * 2,
+        ),
+    ],
+    ids=["a run left out", "a run that nobody asked for"],
+)
+def test_runs_are_those_that_their_commits_ask_for(
+    change: Callable[[Runs], object], words: list[str], runs: Runs
+) -> None:
+    change(runs)
+    faults = list(wrong_code(STUDY, runs))
+    assert len(faults) == len(words)
+    assert all(fault.endswith(end) for fault, end in zip(faults, words, strict=True)), faults
