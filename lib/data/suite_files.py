@@ -98,7 +98,7 @@ def write_suite(suite: Suite, folder: Path) -> Path:
         "chance": {task.name: task.chance for task in suite.tasks},
         "tasks": suite.table().to_dict("records"),
         "left_out": suite.left_out,
-        "files": {path.name: sha256(path) for path in sorted(folder.glob("*.*"))},
+        "files": {path.name: sha256(path) for path in sorted(folder.glob("[!.]*.*"))},
     }
     (folder / "suite.json").write_text(json.dumps(described, indent=1) + "\n", "utf-8")
     return folder
