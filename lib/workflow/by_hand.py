@@ -13,7 +13,9 @@ from typing import Any
 import nbformat
 
 from lib.publish.archive import shown_result
+from lib.publish.replay import committed
 from lib.study.errors import UserError
+from lib.study.git import git
 from lib.study.paths import NOTEBOOKS
 from lib.study.record import attested
 from lib.workflow.slim import COMPACT, slim
@@ -23,7 +25,8 @@ def file(candidates: list[Path], result: dict[str, Any], target: Path) -> None:
     """Find the notebook that shows a result (as JSON) among some, check it, and write it to
     `target` with the stamps that a sweep would have given it.
 
-    Raises UserError where there is none, or where it ran other code, or not from top to bottom.
+    Raises UserError where there is none, or where it ran other code than that of the commit that
+    the result names (of this checkout, where it names none), or not from top to bottom.
     """
     found = [path for path in candidates if shown_result(path) == attested(result)]
     if not found:
@@ -35,7 +38,10 @@ def file(candidates: list[Path], result: dict[str, Any], target: Path) -> None:
     if any(output.output_type == "error" for cell in ran for output in cell.outputs):
         raise UserError("a cell of its notebook raised an error")
 
-    notebook = nbformat.read(NOTEBOOKS / f"{target.stem}.ipynb", as_version=4)
+    commit = committed(result["provenance"]["executed"])  # by which `verify` will judge it
+    text = git("show", f"{commit}:notebooks/{target.name}") if commit else None
+    text = text or (NOTEBOOKS / target.name).read_text("utf-8")
+    notebook = nbformat.reads(text, as_version=4)
     source = [cell for cell in notebook.cells if cell.cell_type == "code"]
     given = {name: result[name] for name in ("study", "arm", "seed")}
     if len(ran) != len(source):
