@@ -21,7 +21,8 @@ _WORDS = (
     *("none", "one", "two", "three", "four", "five", "six"),
     *("seven", "eight", "nine", "ten", "eleven", "twelve"),
 )
-_ESTIMATES = {"mean_delta": "t_", "token_ratio": "t_", "share": "", "value": ""}
+_ESTIMATES = dict.fromkeys(("mean_delta", "token_ratio", "nats_above_source"), "t_")
+_ESTIMATES |= {"share": "", "value": ""}
 """Columns that hold an estimate → how those of its interval, low and high, begin."""
 listed = finding.listed
 
