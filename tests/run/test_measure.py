@@ -89,14 +89,15 @@ def test_a_study_may_leave_the_suite_out(
     assert not (tmp_path / "suite").exists()
 
 
-def test_without_the_harness_stock_tasks_are_left_out_and_it_says_so(
-    config: RunConfig,
-    corpus: Corpus,
-    trained: Trained,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def without_harness(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+
+
+@pytest.mark.usefixtures("without_harness")
+def test_without_the_harness_stock_tasks_are_left_out_and_it_says_so(
+    config: RunConfig, corpus: Corpus, trained: Trained, tmp_path: Path
+) -> None:
     asked = change(config, "corpus", tokenizer="bytes")
     asked = change(asked, "evaluation", items_per_task=0, tasks=["piqa"])
     assert measure(trained, corpus, asked, tmp_path / "suite", seed=0).notes == [
@@ -121,14 +122,10 @@ def test_only_updates_that_were_skipped_are_noted(
     assert notes == [*overflowed, "diverged at step 12: nothing was measured"]
 
 
+@pytest.mark.usefixtures("without_harness")
 def test_without_the_harness_the_suite_is_left_out_and_it_says_so(
-    config: RunConfig,
-    corpus: Corpus,
-    trained: Trained,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    config: RunConfig, corpus: Corpus, trained: Trained, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     measured = measure(trained, corpus, config, tmp_path / "suite", seed=0)
     assert measured.notes == [f"task suite left out: {INSTALL}"]
     assert measured.suite_hash is None
