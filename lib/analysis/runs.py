@@ -15,7 +15,7 @@ from lib.study.errors import UserError
 from lib.study.fields import ModelConfig
 from lib.study.measures import MEASURES
 from lib.study.paths import run_folder, shown
-from lib.study.raw import raw_file
+from lib.study.raw import read_raw_file
 from lib.study.record import RunResult
 from lib.study.standing import load_plan, require_stamps
 
@@ -205,7 +205,7 @@ def read_parquet(study: Study, name: str) -> pd.DataFrame:
     """Join one of the raw files (see `lib.study.raw`) of all runs, with arm, variant, setting and
     seed."""
     parts = [
-        pd.read_parquet(raw_file(run_folder(study.name, arm.id, seed), name)).assign(
+        read_raw_file(run_folder(study.name, arm.id, seed), name).assign(
             arm=arm.id, seed=seed, variant=arm.variant, setting=arm.setting
         )
         for arm in study.arms()

@@ -1,8 +1,9 @@
 """The record of a study: executed notebooks, raw files, parameters, plan and results, with hashes.
 
-`papers/<paper>/record/<study>/` is laid out like `runs/<study>/`; its MANIFEST.sha256 can also be
-checked by `sha256sum -c` from that folder. `record/index.json` says what the record of a paper
-holds, so that no study or run can vanish from it. `lib.publish.verify` checks all of it.
+`papers/<paper>/record/<study>/` is laid out like `runs/<study>/`, with raw files in `raw.zip`; its
+MANIFEST.sha256 can also be checked by `sha256sum -c` from that folder. `record/index.json` says
+what the record of a paper holds, so that no study or run can vanish from it. `lib.publish.verify`
+checks all of it.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import yaml
 from filelock import FileLock
 
 from lib.analysis.runs import collect
+from lib.publish import raw_zip
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, UserError, exit_status, read_yaml, unknown
 from lib.study.fields import digest
@@ -122,13 +124,14 @@ def archive(study: Study) -> Path:
     partial, former = final.with_name(f".{study.name}.new"), final.with_name(f".{study.name}.old")
     for leftover in (partial, former):
         shutil.rmtree(leftover, ignore_errors=True)
-    folders = [run_folder(study.name, run.arm, run.seed) for run in runs]
-    files = [*notebooks, *(raw_file(folder, name) for folder in folders for name in RAW)]
-    files += [path for path in (source / "suite").glob("*/*.*") if path.is_file()]
-    for path in [*files, result_file("04_figures", study.name)]:
+    for path in [*notebooks, result_file("04_figures", study.name)]:
         target = partial / path.relative_to(source)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
+    folders = [run_folder(study.name, run.arm, run.seed) for run in runs]
+    raw = [raw_file(folder, name) for folder in folders for name in RAW]
+    raw += [path for path in (source / "suite").glob("*/*.*") if path.is_file()]
+    raw_zip.pack(raw, source, partial)
     parameters = yaml.safe_dump(study.model_dump(), sort_keys=False, allow_unicode=True)
     (partial / "parameters.yaml").write_text(parameters, "utf-8")
     if study.plan:

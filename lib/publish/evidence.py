@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from lib.analysis.runs import summarise
-from lib.publish import replay
+from lib.publish import raw_zip, replay
 from lib.publish.archive import (
     SHARED,
     code_hash,
@@ -114,7 +114,8 @@ def _cells(notebook: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def unfounded_results(study: str, runs: list[Run]) -> Iterator[str]:
-    """Runs that their notebooks do not show, notebooks without a run, a summary not of the runs."""
+    """Runs that their notebooks do not show, notebooks or raw files without a run, a summary not of
+    the runs."""
     places = [place(study, run) / "02_train.ipynb" for run in runs]
     for run, path in zip(runs, places, strict=True):
         if shown_result(path) not in (attested(run), run):  # older notebooks show all of it
@@ -122,6 +123,7 @@ def unfounded_results(study: str, runs: list[Run]) -> Iterator[str]:
     for path in sorted(set(record_folder(study).rglob("02_train.ipynb")) - set(places)):
         yield f"{path.relative_to(record_folder(study)).as_posix()} is of no run in the results"
     yield from wrong_summary(read_json(results_file(study)))
+    yield from raw_zip.foreign_files(record_folder(study), runs)
 
 
 def wrong_summary(results: dict[str, Any]) -> Iterator[str]:

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from markupsafe import Markup
 from numpy.typing import NDArray
 
 from lib.analysis.pooled import pooled_contrasts
 from lib.publish import wording
 from lib.publish.catalogue import NotebookEntry, StudyEntry
+from lib.publish.raw_zip import raw_folder
 from lib.study.live import read_live
 from lib.study.measures import MAIN, MEASURES, measures_in
-from lib.study.raw import raw_file
+from lib.study.raw import raw_file, read_raw_file
 from lib.study.variants import variant
 
 POINTS = 50
@@ -125,12 +125,11 @@ def place(value: float, reach: float) -> float:
 def curves(run: NotebookEntry) -> dict[str, Any]:
     """A run's curves, thinned: name → steps and values, beside the look of its line;
     empty where it has left none. While it trains, as far as it is."""
-    folder = run.path.parent
-    tables = [raw_file(folder, name) for name in ("trace", "curve")]
-    if all(path.is_file() for path in tables):
-        found = [pd.read_parquet(path) for path in tables]
+    folder, names = raw_folder(run.path), ("trace", "curve")
+    if all(raw_file(folder, name).is_file() for name in names):
+        found = [read_raw_file(folder, name) for name in names]
     else:
-        found = [read_live(folder)]
+        found = [read_live(run.path.parent)]
     look = variant(run.variant)
     lines = {
         name: _thinned(table.loc[np.isfinite(table[name]), ["step", name]].to_numpy())

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import zipfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any
 import pandas as pd
 
 from lib.publish.archive import record_folder
+from lib.publish.raw_zip import FILE, raw_folder
 from lib.study.fields import digest
 from lib.study.raw import RAW, measures_of, raw_file, read_raw
-from lib.study.record import finite, read_json, sha256
+from lib.study.record import finite, sha256
 
 Run = dict[str, Any]
 """A `RunResult` as JSON."""
@@ -33,7 +35,7 @@ def named(run: Run) -> str:
 
 def wrong_measures(study: str, run: Run) -> Iterator[str]:
     """What a run's result says otherwise than its raw files."""
-    folder = place(study, run)
+    folder = raw_folder(place(study, run) / "02_train.ipynb")
     for name in RAW:
         path = raw_file(folder, name)
         if not path.is_file() or sha256(path) != run["files"].get(path.name):
@@ -111,16 +113,17 @@ def _wrong_items(study: str, run: Run, items: pd.DataFrame) -> Iterator[str]:
 
 def _suites(record: Path) -> Iterator[dict[str, Any]]:
     """The hash of every recorded suite, from its questions, and the right answer of each."""
-    for path in sorted(record.glob("suite/*/suite.json")):
-        groups, tasks, gold = read_json(path)["groups"], [], {}
+    for folder in zipfile.Path(record / FILE, "suite/").iterdir():
+        groups = json.loads((folder / "suite.json").read_text("utf-8"))["groups"]
+        tasks, gold = [], {}
         names = itertools.chain(*groups.values())
         asked = [name.removesuffix("_shot").rsplit("_", 1) for name in names]
         for name in dict.fromkeys(task for task, _ in asked):
             parts = {
                 part: [json.loads(line) for line in lines.read_text("utf-8").splitlines()]
                 for part, lines in (
-                    ("items", path.with_name(f"{name}.test.jsonl")),
-                    ("exemplars", path.with_name(f"{name}.dev.jsonl")),
+                    ("items", folder / f"{name}.test.jsonl"),
+                    ("exemplars", folder / f"{name}.dev.jsonl"),
                 )
             }
             shots = sorted({int(n) for task, n in asked if task == name})

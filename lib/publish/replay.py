@@ -18,11 +18,11 @@ from typing import Any
 
 import nbformat
 
+from lib.publish import raw_zip
 from lib.publish.archive import read_runs, record_folder, verdict_file
 from lib.study.errors import UserError
 from lib.study.git import git, is_checkout
 from lib.study.paths import ROOT, corpus_places
-from lib.study.raw import RAW, raw_file
 from lib.study.record import status_of, write_json
 
 _CODE = ("lib", "notebooks", "params")
@@ -105,16 +105,12 @@ def execute(folder: Path, *command: str) -> str:
 def restore(study: str, tree: Path) -> Path:
     """Lay out a study's texts, runs, suite and verdict in a tree as its sweep left them; return
     where."""
-    folder, record = tree / "runs" / study, record_folder(study)
+    folder = tree / "runs" / study
+    raw_zip.restore(record_folder(study), folder)
     for run in read_runs(study):
         corpus = run["config"]["corpus"]
         lend_corpora(tree, corpus.get("sources") or [corpus["source"]])
-        place = Path(run["arm"], f"seed-{run['seed']}")
-        write_json(folder / place / "result.json", run)
-        for name in RAW:
-            shutil.copyfile(raw_file(record / place, name), raw_file(folder / place, name))
-    if (record / "suite").is_dir():
-        shutil.copytree(record / "suite", folder / "suite")
+        write_json(folder / run["arm"] / f"seed-{run['seed']}" / "result.json", run)
     shutil.copyfile(verdict_file(study), folder / "verdict.json")
     return folder
 

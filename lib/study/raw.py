@@ -5,9 +5,12 @@ Six tables stand beside a result. `trace` has a row per step and `curve` one per
 `items` a row per question of the suite.
 """
 
+import io
 import math
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import overload
 
 import numpy as np
 import pandas as pd
@@ -21,7 +24,15 @@ MOST_WINDOWS = 128
 files."""
 
 
-def raw_file(folder: Path, name: str) -> Path:
+Folder = Path | zipfile.Path
+"""A run's folder, on disk or in an archive."""
+
+
+@overload
+def raw_file(folder: Path, name: str) -> Path: ...
+@overload
+def raw_file(folder: Folder, name: str) -> Folder: ...
+def raw_file(folder: Folder, name: str) -> Folder:
     """Where a run's folder keeps one of its raw files."""
     return folder / f"{name}.parquet"
 
@@ -44,9 +55,14 @@ def write_raw(folder: Path, name: str, table: pd.DataFrame) -> Path:
     return path
 
 
-def read_raw(folder: Path) -> dict[str, pd.DataFrame]:
+def read_raw_file(folder: Folder, name: str) -> pd.DataFrame:
+    """Read one raw file of a run."""
+    return pd.read_parquet(io.BytesIO(raw_file(folder, name).read_bytes()))
+
+
+def read_raw(folder: Folder) -> dict[str, pd.DataFrame]:
     """Read the raw files of a run."""
-    return {name: pd.read_parquet(raw_file(folder, name)) for name in RAW}
+    return {name: read_raw_file(folder, name) for name in RAW}
 
 
 def single(table: pd.DataFrame) -> pd.DataFrame:

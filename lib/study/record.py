@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import os
+import zipfile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -95,7 +96,7 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def sha256(path: Path) -> str:
+def sha256(path: Path | zipfile.Path) -> str:
     """Hash a file's bytes."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 

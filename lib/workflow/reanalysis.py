@@ -10,7 +10,7 @@ import argparse
 import shutil
 import sys
 
-from lib.publish import first_rules
+from lib.publish import first_rules, raw_zip
 from lib.publish.archive import MANIFEST, archive, read_runs, record_folder, results_file
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, exit_status
@@ -53,6 +53,7 @@ def analyse_again(name: str) -> None:
             runs.mkdir()
             (runs / _COPY).touch()
             shutil.copytree(record, runs, dirs_exist_ok=True)
+            raw_zip.restore(record, runs)
             for run in read_runs(name):
                 write_json(runs / run["arm"] / f"seed-{run['seed']}" / "result.json", run)
             for notebook in ("03_analysis", "04_figures"):

@@ -19,10 +19,11 @@ import pandas as pd
 from lib.publish import replay, verify
 from lib.publish.archive import code_cells, read_runs
 from lib.publish.first_rules import SUPERSEDED
+from lib.publish.raw_zip import raw_folder
 from lib.publish.recomputed import place
 from lib.study.errors import exit_status, unknown
 from lib.study.provenance import trained_with
-from lib.study.raw import RAW, raw_file
+from lib.study.raw import RAW, Folder, raw_file, read_raw_file
 from lib.study.record import read_json
 
 FIRST_STEPS, LOSS_TOLERANCE = 10, 1e-3
@@ -62,7 +63,7 @@ def retrain(run: dict[str, Any]) -> tuple[str, list[str]]:
         replay.execute(tree, sys.executable, "-m", modules[0], "02_train", *words)
         folder = tree / "runs" / run["study"] / run["arm"] / f"seed-{run['seed']}"
         again, record = read_json(folder / "result.json"), place(run["study"], run)
-        raw, raw_again = _raw(record), _raw(folder)
+        raw, raw_again = _raw(raw_folder(record / "02_train.ipynb")), _raw(folder)
         shown = list(other_outputs(record / "02_train.ipynb", folder / "02_train.ipynb"))
     if same_machine(origin, trained_with(again["provenance"])):
         return "to the bit", [*other_bits(run, again, raw, raw_again), *shown]
@@ -71,10 +72,9 @@ def retrain(run: dict[str, Any]) -> tuple[str, list[str]]:
     )
 
 
-def _raw(folder: Path) -> dict[str, pd.DataFrame]:
+def _raw(folder: Folder) -> dict[str, pd.DataFrame]:
     """Read the raw files that a run has; older ones lack some."""
-    paths = {name: raw_file(folder, name) for name in RAW}
-    return {name: pd.read_parquet(path) for name, path in paths.items() if path.is_file()}
+    return {name: read_raw_file(folder, name) for name in RAW if raw_file(folder, name).is_file()}
 
 
 def same_machine(one: dict[str, Any], other: dict[str, Any]) -> bool:

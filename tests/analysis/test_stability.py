@@ -15,8 +15,10 @@ from lib.analysis.stability import (
     stability_map,
     with_stability,
 )
+from lib.publish.raw_zip import raw_folder
 from lib.study.paths import PAPER, PLANS
 from lib.study.plan import INSTABILITY, Plan
+from lib.study.raw import read_raw_file
 from tests.analysis.samples import design, runs_of, trace_of
 
 ENTROPY = 3.3
@@ -145,8 +147,8 @@ def by_plain_counting(loss: list[float], last: int, entropy: float) -> tuple[flo
 
 def test_every_recorded_trace_is_judged_as_plain_counting_does() -> None:
     transients = 0
-    for path in sorted((PAPER / "record").glob("*/*/seed-*/trace.parquet")):
-        loss = pd.read_parquet(path)["loss"]
+    for path in sorted((PAPER / "record").glob("*/*/seed-*/02_train.ipynb")):
+        loss = read_raw_file(raw_folder(path), "trace")["loss"]
         finite = loss[np.isfinite(loss)].tolist()
         judged = judge_run(loss, len(finite) < len(loss), INSTABILITY, ENTROPY)
         severity, collapsed = by_plain_counting(finite, 10, ENTROPY)

@@ -5,9 +5,13 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import nbformat
 import pandas as pd
@@ -15,6 +19,7 @@ import pytest
 import yaml
 
 from lib.analysis.runs import summarise
+from lib.publish import raw_zip
 from lib.study.raw import measures_of, read_raw, write_raw
 from lib.study.record import attested, sha256, write_json
 from tests.conftest import Tree
@@ -90,16 +95,26 @@ class Forger:
         self, name: str, edit: Callable[[pd.DataFrame], object], follow: bool = True
     ) -> None:
         """Edit a raw file; its hash, and the measures that follow, wherever they stand."""
-        folder = self.notebook().parent
-        raw = read_raw(folder)
-        edit(raw[name])
-        path = write_raw(folder, name, raw[name])
+        with self.unpacked() as folder:
+            raw = read_raw(folder / "none/seed-0")
+            edit(raw[name])
+            path = write_raw(folder / "none/seed-0", name, raw[name])
+            changed = sha256(path)
 
         def change(run: dict[str, Any]) -> None:
-            run["files"][path.name] = sha256(path)
+            run["files"][path.name] = changed
             run["measures"] |= measures_of(raw) if follow else {}
 
         self.in_run(change)
+
+    @contextmanager
+    def unpacked(self) -> Iterator[Path]:
+        """A folder with what `raw.zip` holds, of which the next one is made."""
+        with TemporaryDirectory() as place:
+            folder = Path(place)
+            raw_zip.restore(self.record, folder)
+            yield folder
+            raw_zip.pack((p for p in folder.rglob("*") if p.is_file()), folder, self.record)
 
     def everywhere(self, old: str, new: str) -> None:
         """Replace a text in every file of the record and the results."""
@@ -438,8 +453,20 @@ IN_SUITE = 'gold": 0'
 
 
 def in_suite(f: Forger, old: str, new: str) -> None:
-    (path,) = f.record.glob("suite/*/spelling.test.jsonl")
-    path.write_text(path.read_text("utf-8").replace(old, new), "utf-8")
+    with f.unpacked() as folder:
+        (path,) = folder.glob("suite/*/spelling.test.jsonl")
+        path.write_text(path.read_text("utf-8").replace(old, new), "utf-8")
+
+
+def replace_windows(f: Forger) -> None:
+    with f.unpacked() as folder:
+        write_raw(folder / "none/seed-0", "windows", pd.DataFrame({"n": [1]}))
+
+
+def add_raw_file(f: Forger, name: str) -> None:
+    with zipfile.ZipFile(f.record / raw_zip.FILE, "a") as packed, catch_warnings():
+        simplefilter("ignore")  # of a second file of one name
+        packed.writestr(name, b"1")
 
 
 FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
@@ -500,8 +527,21 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
     "fewer steps": (lambda f: f.in_run(put(19, "steps")), "steps is 19, and 20"),
     # Raw files
     "windows": (
-        lambda f: write_raw(f.notebook().parent, "windows", pd.DataFrame({"n": [1]})),
-        "windows.parquet is not the file",
+        replace_windows, "windows.parquet is not the file"
+    ),
+    "raw files of a run that is not told of": (
+        lambda f: add_raw_file(f, "none/seed-9/trace.parquet"),
+        "raw.zip holds none/seed-9/trace.parquet, which is of no run",
+    ),
+    "a result among the raw files": (
+        lambda f: add_raw_file(f, "none/seed-0/result.json"), "raw.zip holds none/seed-0/result"
+    ),
+    "a raw file twice": (
+        lambda f: add_raw_file(f, "none/seed-0/trace.parquet"), "trace.parquet twice"
+    ),
+    "no raw files": (lambda f: (f.record / raw_zip.FILE).unlink(), "raw.zip is missing"),
+    "damaged raw files": (
+        lambda f: (f.record / raw_zip.FILE).write_bytes(b"PK"), "a file of it cannot be read"
     ),
     "windows, with their hash": (
         lambda f: f.in_raw("windows", times("nll"), follow=False), "perplexity is .* by its raw"

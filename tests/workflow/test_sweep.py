@@ -110,7 +110,7 @@ def test_a_changed_file_of_the_record_is_found(copy: Tree) -> None:
     for place in (
         "results/smoke.json",
         "record/smoke/none/seed-0/02_train.ipynb",
-        "record/smoke/none/seed-1/trace.parquet",
+        "record/smoke/raw.zip",
     ):
         path = copy.root / "papers/smoke" / place
         before = path.read_bytes()
@@ -123,13 +123,14 @@ def test_a_changed_file_of_the_record_is_found(copy: Tree) -> None:
 
 def test_a_record_is_analysed_again_by_the_code_at_hand(copy: Tree) -> None:
     record = copy.root / "papers/smoke/record/smoke"
-    runs = {path: path.read_bytes() for path in record.glob("*/seed-*/*")}
+    kept = [record / "raw.zip", *record.glob("*/seed-*/*")]
+    runs = {path: path.read_bytes() for path in kept}
     notebook = copy.root / "notebooks" / "03_analysis.ipynb"
     notebook.write_text(notebook.read_text().replace("## Verdict", "## What is found"))
     status, text = copy.run_all("analyse", "smoke")
     assert status == 0, text
     assert "## What is found" in (record / "03_analysis.ipynb").read_text()
-    assert {path: path.read_bytes() for path in record.glob("*/seed-*/*")} == runs
+    assert {path: path.read_bytes() for path in kept} == runs
     assert not (copy.root / "runs" / "smoke").exists()
     status, text = copy.run_all("verify", "smoke")
     assert (status, "verified under the present rules" in text) == (0, True), text

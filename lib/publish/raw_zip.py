@@ -1,0 +1,55 @@
+"""The raw files and suites of a recorded study, in one archive: `raw.zip` in its record.
+
+It is laid out like `runs/<study>/`. As files of their own they would take twice the room.
+"""
+
+import zipfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from lib.study.errors import UserError
+from lib.study.inputs import ZipError, unpack
+from lib.study.paths import shown
+from lib.study.raw import RAW, Folder, raw_file
+
+FILE = "raw.zip"
+
+
+def pack(files: Iterable[Path], source: Path, record: Path) -> None:
+    """Write files of a study's folder `source` to the archive in its record. The same files give
+    the same bytes."""
+    with zipfile.ZipFile(record / FILE, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as packed:
+        for path in sorted(files):
+            member = zipfile.ZipInfo(path.relative_to(source).as_posix())  # of no time
+            packed.writestr(member, path.read_bytes(), zipfile.ZIP_DEFLATED, 9)
+
+
+def restore(record: Path, folder: Path) -> None:
+    """Lay out the archive of a record in a folder. Raises UserError for a damaged one."""
+    try:
+        unpack(record / FILE, folder)
+    except ZipError as error:
+        raise UserError(f"{shown(record / FILE)}: {error}; restore it from git") from None
+
+
+def raw_folder(notebook: Path) -> Folder:
+    """Where the raw files of a run are read: in the archive of the record that holds its notebook,
+    or, of a run in `runs/`, beside it."""
+    archive, place = notebook.parents[2] / FILE, notebook.parent
+    if not archive.is_file():
+        return place
+    return zipfile.Path(archive, f"{place.parent.name}/{place.name}/")
+
+
+def foreign_files(record: Path, runs: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Files in the archive that are neither of a run nor of a suite, or there twice."""
+    with zipfile.ZipFile(record / FILE) as packed:
+        names = packed.namelist()
+    folders = (Path(run["arm"], f"seed-{run['seed']}") for run in runs)
+    known = {raw_file(folder, name).as_posix() for folder in folders for name in RAW}
+    for number, name in enumerate(names):
+        if name not in known and not name.startswith("suite/"):
+            yield f"{FILE} holds {name}, which is of no run in the results"
+        if name in names[:number]:
+            yield f"{FILE} holds {name} twice"

@@ -1,0 +1,77 @@
+"""The archive of raw files in a record."""
+
+import hashlib
+import zipfile
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from lib.publish import raw_zip
+from lib.study.errors import UserError
+from lib.study.raw import raw_file, read_raw_file, write_raw
+from lib.study.record import sha256
+
+RUN = {"arm": "none", "seed": 3}
+TABLE = pd.DataFrame({"step": [1, 2], "loss": [4.0, 0.1 + 0.2]})
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """The folder of a study with one run and a suite."""
+    (tmp_path / "runs/none/seed-3").mkdir(parents=True)
+    (tmp_path / "runs/suite/1").mkdir(parents=True)
+    (tmp_path / "runs/suite/1/suite.json").write_text("{}", "utf-8")
+    write_raw(tmp_path / "runs/none/seed-3", "trace", TABLE)
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def record(runs: Path) -> Path:
+    record = runs.with_name("record")
+    record.mkdir()
+    raw_zip.pack((path for path in runs.rglob("*") if path.is_file()), runs, record)
+    return record
+
+
+def test_raw_files_come_out_as_they_went_in(record: Path, runs: Path) -> None:
+    folder = raw_zip.raw_folder(record / "none/seed-3/02_train.ipynb")
+    assert read_raw_file(folder, "trace").equals(TABLE)
+    assert sha256(raw_file(folder, "trace")) == sha256(runs / "none/seed-3/trace.parquet")
+    assert not raw_file(folder, "curve").is_file()
+    raw_zip.restore(record, again := record.with_name("again"))
+    for path in runs.rglob("*.*"):
+        assert (again / path.relative_to(runs)).read_bytes() == path.read_bytes()
+
+
+def test_of_a_run_that_is_not_recorded_they_are_read_beside_its_notebook(runs: Path) -> None:
+    folder = raw_zip.raw_folder(runs / "none/seed-3/02_train.ipynb")
+    assert folder == runs / "none/seed-3"
+    assert read_raw_file(folder, "trace").equals(TABLE)
+
+
+def test_the_same_files_give_the_same_bytes(record: Path, runs: Path) -> None:
+    before = hashlib.sha256((record / raw_zip.FILE).read_bytes()).digest()
+    files = sorted(path for path in runs.rglob("*") if path.is_file())
+    for path in files:
+        path.touch()
+    raw_zip.pack(reversed(files), runs, record)
+    assert hashlib.sha256((record / raw_zip.FILE).read_bytes()).digest() == before
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_files_of_no_run_and_files_of_one_name_are_named(record: Path) -> None:
+    assert list(raw_zip.foreign_files(record, [RUN])) == []
+    assert list(raw_zip.foreign_files(record, [])) == [
+        "raw.zip holds none/seed-3/trace.parquet, which is of no run in the results"
+    ]
+    with zipfile.ZipFile(record / raw_zip.FILE, "a") as packed:
+        packed.writestr("suite/1/suite.json", "{}")
+    assert list(raw_zip.foreign_files(record, [RUN])) == ["raw.zip holds suite/1/suite.json twice"]
+
+
+def test_a_damaged_archive_is_named(record: Path) -> None:
+    path = record / raw_zip.FILE
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(UserError, match=r"raw\.zip: it cannot be read as a zip"):
+        raw_zip.restore(record, record.with_name("again"))
