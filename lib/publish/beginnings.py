@@ -19,25 +19,39 @@ from lib.run.model import GPT, count_parameters
 from lib.run.training import weights_digest
 from lib.study.config import load_study
 from lib.study.paths import run_folder
+made = {}
+def once(make, *of):  # arms share most of it
+    key = make.__name__ + repr(of)
+    if key not in made:
+        made[key] = make(*of)
+    return made[key]
+def text(source):
+    try:
+        return load_corpus(source)
+    except CorpusError:
+        return None
+def losses(source, size):
+    corpus = once(text, source)
+    return {"references": references(corpus, size), "corpus_sha256": corpus.sha256}
+def weights(model, source, seed):
+    model = GPT(model, once(text, source).vocab_size, random_stream(seed, "weights"))
+    return {"initial_weights": weights_digest(model), "parameters": count_parameters(model)}
+def batches(source, batch_size, size, steps, seed):
+    stream, digest = random_stream(seed, "batches"), ""
+    for _ in range(steps):
+        x, _ = sample_batch(once(text, source).train, batch_size, size, stream)
+        digest = hashlib.sha256(digest.encode() + x.numpy().tobytes()).hexdigest()
+    return {"batches": digest}
 study, found = load_study(sys.argv[1]), []
 for arm in study.arms():
-    try:
-        corpus = load_corpus(arm.config.corpus)
-    except CorpusError:
-        continue
-    size = arm.config.model.block_size
-    text = {"references": references(corpus, size), "corpus_sha256": corpus.sha256}
-    for seed in study.seeds:
+    source, model = arm.config.corpus, arm.config.model
+    for seed in study.seeds if once(text, source) else []:
         path = run_folder(study.name, arm.id, seed) / "result.json"
-        if not path.is_file():
-            continue
-        model = GPT(arm.config.model, corpus.vocab_size, random_stream(seed, "weights"))
-        stream, batches = random_stream(seed, "batches"), ""
-        for _ in range(json.loads(path.read_text())["steps"]):
-            x, _ = sample_batch(corpus.train, arm.config.training.batch_size, size, stream)
-            batches = hashlib.sha256(batches.encode() + x.numpy().tobytes()).hexdigest()
-        found.append(text | {"arm": arm.id, "seed": seed, "batches": batches,
-            "initial_weights": weights_digest(model), "parameters": count_parameters(model)})
+        if path.is_file():
+            steps, size = json.loads(path.read_text())["steps"], model.block_size
+            drawn = source, arm.config.training.batch_size, size, steps, seed
+            found.append({"arm": arm.id, "seed": seed, **once(losses, source, size),
+                **once(weights, model, source, seed), **once(batches, *drawn)})
 print(json.dumps(found))
 """
 
