@@ -125,9 +125,7 @@ def archive(study: Study) -> Path:
     for leftover in (partial, former):
         shutil.rmtree(leftover, ignore_errors=True)
     for path in [*notebooks, result_file("04_figures", study.name)]:
-        target = partial / path.relative_to(source)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target)
+        write_json(partial / path.relative_to(source), read_json(path), indent=None)
     folders = [run_folder(study.name, run.arm, run.seed) for run in runs]
     raw = [raw_file(folder, name) for folder in folders for name in RAW]
     raw += [path for path in (source / "suite").glob("*/*.*") if path.is_file()]

@@ -15,7 +15,7 @@ import numpy as np
 from lib.analysis.paired import holm, paired_deltas, t_test
 
 MANIFESTS = {
-    "confirmatory": "9e139498896de13cc040060361e5532e15d5d13ef4759d9332a27d19aeda7b60",
+    "confirmatory": "917906cf0ed51b368d1a5251a6ba5285a50fd7772f98e9da79ba165cab9309dd",
 }
 """Study → SHA-256 of its manifest."""
 SUPERSEDED = {
