@@ -4,6 +4,7 @@ The tree of the recorded commit is laid out in a temporary folder, with the runs
 them. Code that was never committed, or lies outside git, is that of this checkout.
 """
 
+import itertools
 import json
 import os
 import re
@@ -74,13 +75,17 @@ def tree_at(account: dict[str, Any]) -> Iterator[Path]:
         yield tree
 
 
-def lend_corpora(tree: Path, sources: Iterable[str]) -> None:
-    """Link in a tree the texts that lie where this checkout finds them: the known ones, and those
-    of `sources` that are paths in this folder and not in the tree already."""
+def lend_corpora(tree: Path, sections: Iterable[dict[str, Any]]) -> None:
+    """Link in a tree the texts that lie where this checkout finds them: the known ones, and what
+    sections `corpus` name by a path in this folder, texts and tokenizers, that is not there yet."""
     for corpus in ("tinyshakespeare.txt", "input.txt"):
         for source in [path for path in corpus_places(corpus) if path.is_file()][:1]:
             _link(tree / "data" / corpus, source)
-    for own in sources:
+    named = (
+        [*(section.get("sources") or [section["source"]]), section.get("tokenizer", "characters")]
+        for section in sections
+    )
+    for own in itertools.chain(*named):
         if not Path(own).is_absolute() and (ROOT / own).exists():
             _link(tree / own, ROOT / own)
 
@@ -108,8 +113,7 @@ def restore(study: str, tree: Path) -> Path:
     folder = tree / "runs" / study
     raw_zip.restore(record_folder(study), folder)
     for run in read_runs(study):
-        corpus = run["config"]["corpus"]
-        lend_corpora(tree, corpus.get("sources") or [corpus["source"]])
+        lend_corpora(tree, [run["config"]["corpus"]])
         write_json(folder / run["arm"] / f"seed-{run['seed']}" / "result.json", run)
     shutil.copyfile(verdict_file(study), folder / "verdict.json")
     return folder

@@ -52,8 +52,7 @@ def take_in(packed: Path) -> str:
             for seed in study.seeds:
                 _file_by_hand(runs / arm.id / f"seed-{seed}", Path(folder))
         with replay.tree_at(git_state()) as tree:
-            corpora = [arm.config.corpus for arm in study.arms()]
-            replay.lend_corpora(tree, {path for c in corpora for path in c.sources or [c.source]})
+            replay.lend_corpora(tree, (arm.config.corpus.model_dump() for arm in study.arms()))
             for path in [runs / "suite", *runs.glob("*/seed-*")]:
                 without = shutil.ignore_patterns("checkpoints")
                 to = tree / "runs" / study.name / path.relative_to(runs)

@@ -57,8 +57,7 @@ def retrain(run: dict[str, Any]) -> tuple[str, list[str]]:
         ]
         if not modules:
             raise replay.ReplayError(f"commit {commit[:12]} is too old to be executed from here")
-        corpus = run["config"]["corpus"]
-        replay.lend_corpora(tree, corpus.get("sources") or [corpus["source"]])
+        replay.lend_corpora(tree, [run["config"]["corpus"]])
         words = ("--study", run["study"], "--arm", run["arm"], "--seed", str(run["seed"]))
         replay.execute(tree, sys.executable, "-m", modules[0], "02_train", *words)
         folder = tree / "runs" / run["study"] / run["arm"] / f"seed-{run['seed']}"

@@ -105,19 +105,22 @@ def test_a_warning_counts_and_where_it_stands_does_not(tmp_path: Path) -> None:
     assert warned != shown()
 
 
-def test_a_tree_is_lent_the_texts_of_its_studies(
+def test_a_tree_is_lent_the_texts_and_tokenizers_of_its_studies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, tree = tmp_path / "here", tmp_path / "tree"
-    for name in ("data/own.txt", "texts/a.txt", "texts/more/b.txt", "data/other.txt"):
+    files = ("data/own.txt", "texts/a.txt", "texts/more/b.txt", "data/other.txt", "data/own.json")
+    for name in files:
         (here / name).parent.mkdir(parents=True, exist_ok=True)
         (here / name).write_text(name, "utf-8")
     monkeypatch.setattr(replay, "ROOT", here)
     monkeypatch.setattr(replay, "corpus_places", lambda name: [])
     elsewhere = str(tmp_path / "elsewhere.txt")
     for _ in range(2):  # what is there already stays
-        replay.lend_corpora(tree, ["data/own.txt", "texts", "tinyshakespeare", elsewhere])
+        own = {"source": "data/own.txt", "sources": {}, "tokenizer": "data/own.json"}
+        mixture = {"source": "mix", "sources": {"texts": 0.5, elsewhere: 0.5}}
+        replay.lend_corpora(tree, [own, mixture, {"source": "tinyshakespeare"}])
     assert {path.relative_to(tree).as_posix() for path in tree.glob("*/*")} == {
-        *("data/own.txt", "texts/a.txt", "texts/more")
+        *("data/own.txt", "data/own.json", "texts/a.txt", "texts/more")
     }
     assert (tree / "texts/more/b.txt").read_text("utf-8") == "texts/more/b.txt"
