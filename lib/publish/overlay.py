@@ -2,6 +2,7 @@
 
 import itertools
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -65,20 +66,25 @@ def in_short(study: StudyEntry) -> Iterator[Markup]:
     interval, or over several settings how often it does what."""
     rows = [d for d in differences(study) if d.own and d.row["measure"] == MAIN]
     measure = MEASURES[MAIN]
+    form = f".{measure.digits}f"
     for name in dict.fromkeys((d.variant, d.reference) for d in rows):
         of = [d.row for d in rows if (d.variant, d.reference) == name]
         who = Markup("<b>{}</b>").format(variant(name[0]).label)
         if len(of) == 1:
             (row,) = of
-            said = wording.effect(row, measure.label, f".{measure.digits}f")
+            said = wording.effect(row, measure.label, form)
             yield Markup("{} {} (n = {}).").format(who, said, row["n"])
             continue
         verbs = {"lower": "lowers", "higher": "raises", "undecided": "does not detectably change"}
         verbs["undefined"] = "changes, with too few seeds for an interval,"
+        verbs["identity"] = "changes no digit shown of"
+        found = Counter(
+            "identity" if wording.is_identity(row, form) else wording.direction(row) for row in of
+        )
         counts = [
-            f"{verbs[way]} {measure.label} in {wording.words(number)}"
+            f"{verbs[way]} {measure.label} in {wording.words(found[way])}"
             for way in verbs
-            if (number := sum(wording.direction(row) == way for row in of))
+            if found[way]
         ]
         yield Markup("{}, in {} settings: {}.").format(
             who, wording.words(len(of)), "; ".join(counts)

@@ -86,6 +86,12 @@ def direction(row: Row) -> Literal["lower", "higher", "undecided", "undefined"]:
     return "lower" if high < unchanged else "higher" if low > unchanged else "undecided"
 
 
+def is_identity(row: Row, form: str) -> bool:
+    """Tell whether an estimate and its interval print as zero: what is nearly an identity may have
+    an interval that excludes zero."""
+    return _is_zero(*_estimate(row), form)
+
+
 def by_direction(row: Row, *, lower: str, higher: str, undecided: str, undefined: str) -> str:
     """Choose the words for the direction of a row. All four must be given."""
     choice = {"lower": lower, "higher": higher, "undecided": undecided, "undefined": undefined}
