@@ -157,16 +157,15 @@ def crossed_bootstrap(
     deltas = _rows_in_order(arm.astype(float) - baseline)
     seeds, items = deltas.shape
     of_task = np.zeros(items) if tasks is None else np.asarray(tasks)
-    parts = [deltas[:, of_task == task] for task in np.unique(of_task)]
-    value = float(np.mean([part.mean() for part in parts]))
+    parts = [np.flatnonzero(of_task == task) for task in np.unique(of_task)]
+    value = float(np.mean([deltas[:, part].mean() for part in parts]))
     if min(seeds, items) < 2:
         return Estimate(value, np.nan, np.nan)
     means = []
     for _ in range(RESAMPLES):
-        drawn = rng.integers(seeds, size=seeds)
-        asked = [rng.integers(part.shape[1], size=part.shape[1]) for part in parts]
-        pairs = zip(parts, asked, strict=True)
-        means.append(np.mean([part[np.ix_(drawn, items)].mean() for part, items in pairs]))
+        sums = np.bincount(rng.integers(seeds, size=seeds), minlength=seeds) @ deltas
+        asked = [part[rng.integers(len(part), size=len(part))] for part in parts]
+        means.append(np.mean([sums[part].sum() / (seeds * len(part)) for part in asked]))
     low, high = np.quantile(means, [alpha / 2, 1 - alpha / 2])
     return Estimate(value, float(low), float(high))
 

@@ -28,7 +28,7 @@ from lib.study.variants import Variant, variant
 
 STYLE: Any = {  # matplotlib types the keys of a style one by one
     "figure.dpi": 100,
-    "savefig.dpi": 150,
+    "savefig.dpi": 110,
     "font.size": 8,
     "axes.titlesize": 8,
     "legend.fontsize": 7.5,
@@ -153,8 +153,9 @@ def _wrap(text: str, width: int) -> str:
 
 
 def _align(axes: Any, settings: Sequence[str]) -> None:
-    """Name each column by its setting, and make the panels of a row comparable: one scale, and one
-    range unless that would flatten a panel to less than a sixth of its height."""
+    """Name each column by its setting, and make the panels of a row of one scale comparable: one
+    range, unless that would flatten a panel to less than a sixth of its height. An axis that is
+    linear only around zero (`widen`) is its panel's own."""
     between = " = " if len(settings) <= 4 else "\n= "
     for ax, setting in zip(axes[0], settings, strict=True):
         ax.set_title(in_lines(setting, between))
@@ -162,9 +163,10 @@ def _align(axes: Any, settings: Sequence[str]) -> None:
         row[0].set_ylabel(max((ax.get_ylabel() for ax in row), key=len))
         for ax in row[1:]:
             ax.set_ylabel("")
-        logarithmic = row[0].get_yscale() == "log"
-        if any((ax.get_yscale() == "log") != logarithmic for ax in row):
+        scales = {ax.get_yscale() for ax in row}
+        if len(scales) > 1 or "symlog" in scales:
             continue
+        logarithmic = scales == {"log"}
         limits = np.array([ax.get_ylim() for ax in row])
         spans = np.ptp(np.log(limits) if logarithmic else limits, axis=1)
         common = limits[:, 0].min(), limits[:, 1].max()

@@ -39,7 +39,7 @@ def test_the_same_data_gives_the_same_small_files(tmp_path: Path) -> None:
         contents.append([path.read_bytes() for path in paths])
     assert contents[0] == contents[1]
     image = Image.open(BytesIO(contents[0][1]))
-    assert (image.width, image.mode) == (510, "P")  # 150 dots per inch, of a palette
+    assert (image.width, image.mode) == (374, "P")  # 110 dots per inch, of a palette
 
 
 def test_a_small_file_keeps_the_colours_of_its_lines(tmp_path: Path) -> None:
@@ -118,6 +118,19 @@ def test_ranges_that_would_flatten_a_panel_stay_its_own(
         for top, ax in zip((1, 100), axes.values(), strict=True):
             ax.plot([0, top])
     assert [round(ax.get_ylim()[1]) for ax in axes.values()] == [1, 105]
+
+
+def test_panels_of_unlike_scales_keep_range_and_numbers_of_their_own(
+    tmp_path: Path, shown: list[Figure]
+) -> None:
+    with facets("f", tmp_path, ["a"], SETTINGS[:2]) as axes:
+        for values, ax in zip(([0.1, 0.3], [0.01, -0.02, 0.5]), axes.values(), strict=True):
+            ax.plot(values)
+            widen(ax, pd.Series(values))
+    plain, wide = axes.values()
+    assert (plain.get_yscale(), wide.get_yscale()) == ("linear", "symlog")
+    assert plain.get_ylim()[1] < 0.4
+    assert wide.yaxis.get_tick_params()["labelleft"]
 
 
 def test_a_row_is_as_tall_as_its_tallest_panel(tmp_path: Path, shown: list[Figure]) -> None:
