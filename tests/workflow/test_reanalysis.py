@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lib.publish import archive, first_rules
+from lib.publish import archive, first_rules, raw_zip
 from lib.study import paths
 from lib.study.config import Study
 from lib.study.record import sha256
@@ -28,6 +28,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     record.mkdir(parents=True)
     for name in (archive.MANIFEST, "03_analysis.ipynb"):
         (record / name).write_text("recorded", "utf-8")
+    raw_zip.pack([], record, record)
     archive.results_file("smoke").parent.mkdir()
     content = {"runs": [{"arm": "none", "seed": 0}]}
     archive.results_file("smoke").write_text(json.dumps(content), "utf-8")
