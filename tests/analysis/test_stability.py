@@ -145,6 +145,7 @@ def by_plain_counting(loss: list[float], last: int, entropy: float) -> tuple[flo
     return severity, severity > 0.5 and math.fsum(loss[-last:]) / last > entropy
 
 
+@pytest.mark.slow
 def test_every_recorded_trace_is_judged_as_plain_counting_does() -> None:
     transients = 0
     for path in sorted((PAPER / "record").glob("*/*/seed-*/02_train.ipynb")):

@@ -125,6 +125,7 @@ def test_the_stationary_distribution_is_a_fixed_point_and_that_of_the_paths(sour
     np.testing.assert_allclose(after, source.stationary, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_long_text_has_the_sources_frequencies_and_its_loss_the_entropy_rate(
     source: Source,
 ) -> None:

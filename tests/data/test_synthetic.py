@@ -112,6 +112,7 @@ def test_the_casts_differ_in_thou_and_you(whole: Corpus) -> None:
     assert said["town"]["you"] > 5 * said["town"]["thou"]
 
 
+@pytest.mark.slow
 def test_it_carries_every_task_with_and_without_examples(whole: Corpus) -> None:
     suite = build_suite(whole, 500, 128)
     assert [task.name for task in suite.tasks] == list(RULES)

@@ -88,6 +88,7 @@ def test_one_text_is_split_where_characters_split_it(
     assert other.tokenizer.end_of_document not in other.train[:]
 
 
+@pytest.mark.slow
 def test_a_long_text_is_read_in_pieces(
     tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,6 +117,7 @@ def test_one_changed_number_changes_that_number_and_nothing_else(paper):
     assert changed[0][1] == changed[0][0].replace("0.5556", "0.9877")
 
 
+@pytest.mark.slow
 def test_the_paper_shows_the_means_of_the_results():
     summary = json.loads((PAPER / "results" / "final.json").read_text("utf-8"))["summary"]
     text = text_of(PAPER / "paper.pdf")

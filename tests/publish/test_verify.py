@@ -109,6 +109,7 @@ def test_statistics_of_the_first_records_that_do_not_follow_are_named() -> None:
     assert set(wrong_contrasts(runs, verdict)) == {f"{place}: {name}" for name in names}
 
 
+@pytest.mark.slow
 def test_no_other_record_may_claim_the_first_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     assert verify.verify("confirmatory") == ("the first rules", [])
     monkeypatch.setitem(first_rules.MANIFESTS, "confirmatory", "0" * 64)

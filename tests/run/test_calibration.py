@@ -166,6 +166,7 @@ def test_temperature_is_fitted_on_dev_and_reported_on_test(rng):
     assert result.temperatures["temperature"].is_monotonic_increasing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_batches_change_no_bit_of_what_all_logits_at_once_give(size, rng):
     logits, target = sample(rng, n=3000, classes=65)

@@ -96,6 +96,7 @@ def test_scaling_embeddings_and_branches_alike_changes_neither_logits_nor_gradie
     assert (none[0] - alone[0]).abs().max() > 1e-2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clip", [None, 1.0])
 def test_with_a_power_of_two_sixty_steps_are_equal_to_the_bit(
     clip: float | None, tiny: RunConfig, corpus: Corpus, tmp_path: Path

@@ -48,6 +48,7 @@ def write(path: Path, content: Any) -> None:
     path.write_text(json.dumps(content), "utf-8")
 
 
+@pytest.mark.slow
 def test_a_plan_is_frozen_and_its_study_is_confirmatory(
     parameters: Parameters, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
