@@ -13,6 +13,7 @@ from lib.study.plan import Plan
 from lib.study.standing import Standing
 from tests.analysis.samples import REFERENCES, curve_of, design, noise, runs_of, trace_of
 
+pytestmark = pytest.mark.slow  # whole analyses
 NO_ITEMS = pd.DataFrame(columns=["arm", "seed", "task", "shots", "item", "correct"])
 NORMS = ["none", "layernorm"]
 ALWAYS = ["references", "stability_map", "trade_off", "leave_one_out", "thresholds"]

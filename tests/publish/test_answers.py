@@ -15,6 +15,7 @@ from lib.study.config import load_study
 from lib.study.errors import read_yaml
 from lib.study.paths import PAPER, PARAMS, ROOT
 
+pytestmark = pytest.mark.slow  # every form over all results
 NAMES = [path.stem for path in PARAMS.glob("*.yaml")]
 Verdict = dict[str, Any]
 README = "# Title\n\n<!-- answers: x -->\n\nold\n\n<!-- end of answers -->\n\nRest.\n"
