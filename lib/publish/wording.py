@@ -128,7 +128,7 @@ def answered(test: Row, what: str, form: str) -> Markup:
     interval holds apart from zero and Holm's method does not, both."""
     text, decided = effect(test, what, form), direction(test) in ("lower", "higher")
     p = Markup(" (Holm $p$ ") + p_value(test["p_holm"], "= ") + ")"
-    if test["p_holm"] is None or _is_zero(*_estimate(test), form):
+    if test["p_holm"] is None or is_identity(test, form):
         return text
     if decided and test["answer"] == "undecided":
         return Markup(f"changes {what} by {estimate(test, '+' + form)}, which is undecided") + p

@@ -44,6 +44,15 @@ def test_raw_files_come_out_as_they_went_in(record: Path, runs: Path) -> None:
         assert (again / path.relative_to(runs)).read_bytes() == path.read_bytes()
 
 
+def test_an_archive_is_opened_once_until_it_is_written_again(record: Path, runs: Path) -> None:
+    notebooks = [record / f"none/seed-{seed}/02_train.ipynb" for seed in (3, 4)]
+    one, other = (raw_zip.raw_folder(notebook) for notebook in notebooks)
+    assert one.root is other.root  # type: ignore[union-attr]
+    write_raw(runs / "none/seed-3", "trace", TABLE[:1])
+    raw_zip.pack([runs / "none/seed-3/trace.parquet"], runs, record)
+    assert len(read_raw_file(raw_zip.raw_folder(notebooks[0]), "trace")) == 1
+
+
 def test_of_a_run_that_is_not_recorded_they_are_read_beside_its_notebook(runs: Path) -> None:
     folder = raw_zip.raw_folder(runs / "none/seed-3/02_train.ipynb")
     assert folder == runs / "none/seed-3"
