@@ -4,6 +4,7 @@ Each function takes tidy data and an `ax`, draws, and returns the `ax`; none tou
 The last three lay out what 01_data and 02_train show.
 """
 
+import math
 from typing import Literal
 
 import matplotlib.pyplot as plt
@@ -47,11 +48,21 @@ _MAGNITUDES = ("dev_loss", "grad_norm", "embedding_norm", "second_moment_mean")
 """Columns that may span orders of magnitude."""
 
 
+_MOST_POINTS = 400
+"""As many as a line of a figure can show; more take only space."""
+
+
 def trend(curves: pd.DataFrame, y: str, ax: Axes, x: str = "step") -> Axes:
-    """Draw `y` over `x`: one line per variant (mean over seeds), band from lowest to highest."""
+    """Draw `y` over `x`: one line per variant (mean over seeds), band from lowest to highest. Of
+    long trainings, neighbouring steps are taken together: a block's mean, lowest and highest."""
     looks = {name: variant(name) for name in dict.fromkeys(curves["variant"])}
+    places = np.unique(curves[x])
+    block = np.searchsorted(places, curves[x]) // max(1, math.ceil(len(places) / _MOST_POINTS))
     sns.lineplot(
-        curves.assign(variant=curves["variant"].map(lambda name: looks[name].label)),
+        curves.assign(
+            **{x: curves[x].groupby(block).transform("max")},
+            variant=curves["variant"].map(lambda name: looks[name].label),
+        ),
         x=x,
         y=y,
         hue="variant",

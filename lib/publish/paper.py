@@ -11,8 +11,11 @@ and `@key` for a reference, `@fig:x`, `@tbl:x` and `@sec:x` for what has that la
 import re
 import sys
 from collections.abc import Iterable
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
+import pikepdf
 import pypandoc
 import typst
 
@@ -92,7 +95,25 @@ def made(paper: Path, sources: Sources) -> dict[str, bytes]:
         )
     except typst.TypstError as error:
         raise TextError(f"Typst: {error.diagnostic}") from None
-    return {"paper.tex": latex, "paper.pdf": pdf}
+    return {"paper.tex": latex, "paper.pdf": _saved(pdf, object_stream_mode=_PACKED)}
+
+
+_PACKED, _ONE_BY_ONE = pikepdf.ObjectStreamMode.generate, pikepdf.ObjectStreamMode.disable
+
+
+def _saved(pdf: bytes, **how: Any) -> bytes:
+    output = BytesIO()
+    with pikepdf.open(BytesIO(pdf)) as opened:
+        opened.save(output, deterministic_id=True, **how)
+    return output.getvalue()
+
+
+def uncompressed(pdf: bytes) -> bytes:
+    """A PDF that is the same whatever zlib packed it: builds of zlib differ. pikepdf.PdfError for
+    what is no PDF."""
+    decoded = pikepdf.StreamDecodeLevel.generalized
+    return _saved(pdf, object_stream_mode=_ONE_BY_ONE, compress_streams=False,
+                  stream_decode_level=decoded)  # fmt: skip
 
 
 def build(paper: Path) -> Sources:

@@ -32,7 +32,7 @@ HIDE = """
 import sys
 from importlib.machinery import PathFinder
 
-LACKING = {"snakemake", "lm_eval", "typst", "pypandoc", "nh3", "jupytext", "papermill"}
+LACKING = {"snakemake", "lm_eval", "typst", "pikepdf", "pypandoc", "nh3", "jupytext", "papermill"}
 find = PathFinder.find_spec
 
 

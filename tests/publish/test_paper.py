@@ -1,5 +1,6 @@
 """The paper: it says what the results say, or it is not built."""
 
+import io
 import json
 import math
 import re
@@ -9,10 +10,11 @@ import sys
 from functools import lru_cache
 from pathlib import Path
 
+import pikepdf
 import pypdf
 import pytest
 
-from lib.publish.paper import begin, build, filled_in, made
+from lib.publish.paper import begin, build, filled_in, made, uncompressed
 from lib.publish.sources import Sources, TextError
 from lib.study.paths import PAPER, ROOT
 from lib.study.record import write_json
@@ -146,6 +148,19 @@ def test_a_first_manuscript_of_any_study_is_built_and_to_the_same_bytes(tmp_path
     first = made(tmp_path, Sources(tmp_path))
     assert first["paper.pdf"].startswith(b"%PDF")
     assert made(tmp_path, Sources(tmp_path)) == first
+
+
+def test_a_paper_is_the_same_however_it_was_compressed(tmp_path):
+    committed, other = PAPER / "paper.pdf", io.BytesIO()
+    with pikepdf.open(committed) as pdf:
+        pdf.save(other, deterministic_id=True, compress_streams=False)
+    assert other.getvalue() != committed.read_bytes()
+    assert uncompressed(other.getvalue()) == uncompressed(committed.read_bytes())
+    changed = io.BytesIO()
+    with pikepdf.open(committed) as pdf:
+        pdf.docinfo["/Author"] = "another"
+        pdf.save(changed, deterministic_id=True)
+    assert uncompressed(changed.getvalue()) != uncompressed(committed.read_bytes())
 
 
 @pytest.mark.slow
