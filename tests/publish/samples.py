@@ -45,7 +45,7 @@ def write(name: str, paper: Path, effect: Effect, rise: Effect) -> None:
     write_json(paper / "results" / f"{name}.json", json.loads(json.dumps(content)))
     verdict: dict[str, Any] = found.as_json()
     write_json(paper / "results" / f"{name}.verdict.json", verdict)
-    for figure in ("dose", "learning-rate", "loss", "stability"):
+    for figure in ("dose", "ladder", "learning-rate", "loss", "stability"):
         path = paper / "figures" / name / f"{figure}.pdf"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
