@@ -27,8 +27,10 @@ usage() {
 ./run_all.sh --help                    This text.
 
 Studies and flags come in any order. --jobs is the number of runs side by side (default: one per
-core; on GPUs as many as cores and memory allow, or --runs-per-gpu N each). Useful Snakemake flags: -n (only tell what would run), --profile
-params/slurm (a cluster); --snakemake-help lists them all. Ctrl-C stops everything; a plain rerun continues.
+core; on GPUs as many as cores allow, of 4 GiB each; --runs-per-gpu N for runs that need more or
+less). --stop-after HOURS ends a sweep early and cleanly. Useful Snakemake flags: -n (only tell what
+would run), --profile params/slurm (a cluster); --snakemake-help lists them all. Ctrl-C stops
+everything; a plain rerun continues.
 Without an active environment, one is made in .venv.
 TEXT
 }
@@ -41,6 +43,7 @@ fail() {
 # Install torch, whose build depends on the machine, by hash where it comes from PyPI or is the CPU
 # build of the lock; then what that build needs. Another index has hashes of its own.
 install_torch() {
+  [[ -z "${PIP_NO_INDEX:-}" ]] || fail "this environment has no torch of 2.10 or newer, and without the internet none can be installed; take an image that has one, or turn the internet on"
   if [[ -z "${PIP_INDEX_URL:-}${PIP_EXTRA_INDEX_URL:-}" ]]; then
     python -m pip install --quiet --no-deps --require-hashes -r requirements-torch.lock
   fi

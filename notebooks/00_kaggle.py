@@ -46,7 +46,7 @@ hours: float = 11.0  # a session ends after 12, and what runs then is lost
 
 # %%
 print("\n".join(take_up(study)) or "nothing to take up")
-complete = sweep(study, hours, environment())
+status = sweep(study, hours, environment())
 
 # %% [markdown]
 # ## Verdict
@@ -71,4 +71,4 @@ show(study, "04_figures")
 # ## To take home
 
 # %%
-pack(study)
+pack(study, status)

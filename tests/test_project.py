@@ -14,6 +14,7 @@ from lib.publish.first_rules import MANIFESTS
 from lib.publish.verify import verify
 from lib.study.config import load_study
 from lib.study.paths import PARAMS, ROOT
+from lib.workflow.command import COMMANDS
 
 MODULES = sorted((ROOT / "lib").rglob("*.py"))
 
@@ -92,8 +93,7 @@ def test_the_lock_pins_every_dependency_but_torch_by_hash():
 def test_help_names_every_command():
     done = subprocess.run(["./run_all.sh", "--help"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0
-    commands = ("test", "verify", "paper", "record", "import", "wheels", "freeze")
-    for word in ("params/NAME.yaml", "--jobs", *commands, "--help"):
+    for word in ("params/NAME.yaml", "--jobs", "--stop-after", *COMMANDS, "--help"):
         assert word in done.stdout
 
 

@@ -24,6 +24,14 @@ from lib.study.provenance import history, trained_with
 from lib.study.record import sha256
 
 
+def _title(paper: Path) -> str:
+    """The title of a paper's manuscript; before there is one, its folder's name."""
+    manuscript = paper / "paper.md"
+    lines = manuscript.read_text("utf-8").splitlines() if manuscript.is_file() else []
+    titles = [line.partition(":")[2].strip(' "') for line in lines[:9] if line.startswith("title:")]
+    return titles[0] if titles else paper.name
+
+
 def _environment(paper: Path) -> Environment:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES / "record"),
@@ -48,6 +56,7 @@ def _environment(paper: Path) -> Environment:
         "pictures": pages.pictures,
         "overlay": overlay,
         "PLANS": plan_accounts(paper),
+        "TITLE": _title(paper),
         "ROOT_HASH": root_hash(paper),
         "SUPERSEDED": [name for name, entry in read_index(paper).items() if "superseded" in entry],
     }

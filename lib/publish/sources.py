@@ -171,8 +171,9 @@ def contrasts(study: dict[str, Any], variant: str, measure: str) -> Rows:
 
 
 def unstable(study: dict[str, Any], variant: str, **levels: Any) -> Row:
-    """How many of a variant's runs are unstable, of how many that are judged, over all arms with
-    these levels (of factors, by their last name). No interval: arms may differ in other levels."""
+    """How many of a variant's runs are unstable, of how many that are judged, and how many end
+    untrained, over all arms with these levels (of factors, by their last name). No interval: arms
+    may differ in other levels."""
     arms = {
         run["arm"]
         for run in study["runs"]
@@ -180,7 +181,8 @@ def unstable(study: dict[str, Any], variant: str, **levels: Any) -> Row:
         and levels.items() <= {k.rpartition(".")[2]: v for k, v in run["levels"].items()}.items()
     }
     rows = where(study["verdict"]["stability_map"], arm=sorted(arms))
-    return {name: int(sum(row[name] for row in rows)) for name in ("unstable", "judged")}
+    names = ("unstable", "judged", "untrained_runs")
+    return {name: int(sum(row[name] for row in rows)) for name in names}
 
 
 def arm(variant: str, **levels: Any) -> str:

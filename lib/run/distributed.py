@@ -91,13 +91,25 @@ class SharedRun(Run):
             dist.barrier()
 
 
-def _job(words: list[str]) -> tuple[Job, Path]:
-    """Read what to do: a folder that holds a job, or a study, an arm and a seed. Raises ConfigError
-    for other words."""
+def _device(words: list[str]) -> torch.device:
+    """The device that a job asks for, of this process. Raises ConfigError for words that are no
+    job."""
     if len(words) == 1 and Path(words[0], JOB).is_file():
-        return Job.model_validate_json(Path(words[0], JOB).read_text("utf-8")), Path(words[0])
-    if len(words) != 3 or not words[2].isdecimal():
+        asked = Job.model_validate_json(Path(words[0], JOB).read_text("utf-8")).config
+    elif len(words) == 3 and words[2].isdecimal():
+        asked = load_study(words[0]).arm(words[1]).config
+    else:
         raise ConfigError(f"{' '.join(words)!r} is no run; give STUDY ARM SEED, the seed a number")
+    place = int(os.environ["LOCAL_RANK"])
+    if asked.machine.device != "cpu" and place < torch.cuda.device_count():
+        torch.cuda.set_device(place)  # before anything else touches a GPU, or all share the first
+    return choose_device(asked.machine.device)
+
+
+def _job(words: list[str]) -> tuple[Job, Path]:
+    """Read what to do: a folder that holds a job, or a study, an arm and a seed."""
+    if len(words) == 1:
+        return Job.model_validate_json(Path(words[0], JOB).read_text("utf-8")), Path(words[0])
     study = load_study(words[0])
     arm, seed = study.arm(words[1]), study.require_seed(int(words[2]))
     corpus = load_corpus(arm.config.corpus)
@@ -128,14 +140,13 @@ def _train(words: list[str]) -> None:
 def main(words: list[str]) -> int:
     """Train a run with the other processes that torchrun started."""
     lifeline.hold_on()
-    gpu = choose_device("auto").type == "cuda"
-    if gpu:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl" if gpu else "gloo", timeout=PATIENCE)
     try:
+        backend = "nccl" if _device(words).type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=PATIENCE)
         _train(words)
     except (ConfigError, CorpusError) as error:
-        print(f"error: {error}", flush=True)
+        if os.environ.get("RANK", "0") == "0":
+            print(f"error: {error}", flush=True)
         return 1
     dist.destroy_process_group()
     return 0

@@ -14,6 +14,8 @@ from lib.run.model import GPT
 from lib.study.errors import UserError
 from lib.study.fields import ModelConfig
 
+_EXPRESSIBLE = ("none", "center", "scale", "grad_shrink")
+
 
 class InexpressibleError(UserError):
     """A model that GPT-2 cannot express; the message says why."""
@@ -24,10 +26,10 @@ def gpt2_config(config: ModelConfig, vocab_size: int, end: int | None) -> dict[s
 
     Raises InexpressibleError for a normalization that no change of weights can replace.
     """
-    if config.embedding_norm in ("layernorm", "rmsnorm"):
+    if config.embedding_norm not in _EXPRESSIBLE:
         raise InexpressibleError(
             f"GPT-2 has no {config.embedding_norm} between the embeddings and block 1, and no "
-            "weights of it act like one; only none, center, scale and grad_shrink can be exported"
+            f"weights of it act like one; only {', '.join(_EXPRESSIBLE)} can be exported"
         )
     return {
         "architectures": ["GPT2LMHeadModel"],

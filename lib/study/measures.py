@@ -1,7 +1,8 @@
 """The registry of measures: how each is called, read and printed, and where it stands.
 
 Every list of measures is a query on it: `measures_in` by place, `ACCURACIES` by what they are.
-To add a measure, add it here and return it from where `lib.run.measure` collects its like.
+To add a measure, add it here and return it from where its like are: what raw files
+suffice for from `lib.study.raw`, so that `verify` computes it again, else from `lib.run.measure`.
 """
 
 from collections.abc import Mapping

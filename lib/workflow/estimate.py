@@ -125,8 +125,11 @@ def table(study: Study, vocabulary: int | None = None, price: float | None = Non
     largest = max(arms, key=lambda run: run.flops)
     config, training = largest.config, largest.config.training
     uncompiled = config.machine.model_copy(update={"compile": False})
-    machine = prepare(config.model_copy(update={"machine": uncompiled}))
-    processes = machine.processes
+    try:
+        machine, lacking = prepare(config.model_copy(update={"machine": uncompiled})), ""
+    except ConfigError as error:  # meant for another machine
+        machine, lacking = None, str(error)
+    processes = machine.processes if machine else config.machine.processes or 1
     sequences = config.machine.micro_batch_size or training.batch_size // processes
     held = memory(config, largest.vocab_size, largest.parameters, sequences)
     flops = sum(run.flops for run in arms) * seeds
@@ -143,10 +146,13 @@ def table(study: Study, vocabulary: int | None = None, price: float | None = Non
     rows += [(f"  {part}", _bytes(size), "") for part, size in held.items()]
     for part, size in per_run.items():
         rows.append((f"disk: {part}", _bytes(size), _bytes(sum(s[part] for s in space) * seeds)))
-    here = min(processes, count_devices(machine.device.type))
-    seconds, what = measured_seconds(largest, machine, here)
-    title = f"{here} × {describe(machine).device_name}, by {what}"
-    rows.append((title, _duration(seconds), _hours(seconds * here * flops / largest.flops)))
+    if machine:
+        here = min(processes, count_devices(machine.device.type))
+        seconds, what = measured_seconds(largest, machine, here)
+        title = f"{here} × {describe(machine).device_name}, by {what}"
+        rows.append((title, _duration(seconds), _hours(seconds * here * flops / largest.flops)))
+    else:
+        rows.append((f"not on this machine: {lacking}", "", ""))
     for label, gpu in GPUS.items():
         precision = training.precision if training.precision in gpu.peaks else "fp16"
         peak = gpu.peaks[precision]

@@ -17,8 +17,10 @@ from pathlib import Path
 import nbformat
 from IPython.display import display
 
+from lib.study.errors import UserError
 from lib.study.paths import ROOT, RUNS, executed_notebook, kaggle_folder, result_file, study_folder
 from lib.study.record import status_of
+from lib.workflow.sweep import TIME_UP
 
 ENVIRONMENT = Path(tempfile.gettempdir(), "embedding-norm")
 """Outside what a session keeps."""
@@ -46,9 +48,9 @@ def environment(folder: Path = ENVIRONMENT) -> dict[str, str]:
     return variables
 
 
-def sweep(study: str, hours: float, variables: dict[str, str]) -> bool:
+def sweep(study: str, hours: float, variables: dict[str, str]) -> int:
     """Run `./run_all.sh` for a study and for so many hours at the most, showing what it prints;
-    return whether the study is complete. Stopping the cell stops it all."""
+    return its exit status. Stopping the cell stops it all."""
     command = ["bash", str(ROOT / "run_all.sh"), study, "--stop-after", f"{hours:g}"]
     process = subprocess.Popen(
         command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -58,7 +60,7 @@ def sweep(study: str, hours: float, variables: dict[str, str]) -> bool:
             print(line, end="", flush=True)
     except KeyboardInterrupt:
         process.send_signal(signal.SIGINT)
-    return process.wait() == 0
+    return process.wait()
 
 
 def show(study: str, notebook: str, heading: str = "") -> None:
@@ -77,9 +79,10 @@ def show(study: str, notebook: str, heading: str = "") -> None:
                 print(output.get("text", ""), end="")
 
 
-def pack(study: str) -> Path:
+def pack(study: str, status: int) -> Path:
     """Write what `./run_all.sh import` takes, and another session continues, to `STUDY.zip`: all of
-    a study but the checkpoints of finished runs. Print what to do with it."""
+    a study but the checkpoints of finished runs. Print what to do with it. Raises UserError after a
+    sweep that ended with the status of a failure."""
     folder, target = study_folder(study), RUNS.parent / f"{study}.zip"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as packed:
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
@@ -91,6 +94,11 @@ def pack(study: str) -> Path:
     print(f"{target.name}: {target.stat().st_size / 1e6:.1f} MB")
     if result_file("archive", study).is_file():
         print(f"Download it; at home: ./run_all.sh import {target.name}")
+    elif status not in (0, TIME_UP):
+        raise UserError(
+            f"the sweep failed (status {status}); what it printed says why, and "
+            f"{target.name} holds what was done before"
+        )
     else:
         print("The study is not complete. Save this version, attach its output to the next session")
         print("as an input, and run all again: it continues.")

@@ -15,6 +15,7 @@ from lib.run import distributed, processes
 from lib.run.distributed import SharedRun
 from lib.run.trained import Trained, weights_digest
 from lib.run.training import Run
+from lib.study.config import load_study
 from lib.study.errors import ConfigError
 from lib.study.fields import RunConfig
 from tests.conftest import TINY, change
@@ -157,7 +158,22 @@ def test_a_corpus_shorter_than_the_context_is_refused(
 @pytest.mark.parametrize("words", ["", "smoke", "smoke none", "smoke none x", "smoke none 1 2"])
 def test_other_words_than_a_study_an_arm_and_a_seed_are_refused(words: str) -> None:
     with pytest.raises(ConfigError, match=rf"^'{words}' is no run; give STUDY ARM SEED"):
-        distributed._job(words.split())
+        distributed._device(words.split())
+
+
+@pytest.mark.parametrize(("asked", "placed"), [("cpu", []), ("auto", [1])])
+def test_a_process_takes_its_own_gpu_and_none_for_a_study_of_the_cpu(
+    asked: str, placed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    machine = load_study("smoke").machine.model_copy(update={"device": asked})
+    study = load_study("smoke").model_copy(update={"machine": machine})
+    monkeypatch.setattr(distributed, "load_study", lambda name: study)
+    assert distributed._device(["smoke", "none", "0"]).type == "cpu"  # no kernel runs here
+    assert taken == placed
 
 
 def test_torchrun_takes_a_study_an_arm_and_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,3 +57,9 @@ def test_a_normalization_is_refused_by_name(norm: str, corpus: Corpus) -> None:
     model = make_model(corpus, embedding_norm=norm)
     with pytest.raises(InexpressibleError, match=f"GPT-2 has no {norm} between"):
         gpt2_config(model.config, corpus.vocab_size, None)
+
+
+def test_a_variant_that_is_not_known_to_be_expressible_is_refused(corpus: Corpus) -> None:
+    own = make_model(corpus).config.model_copy(update={"embedding_norm": "half"})
+    with pytest.raises(InexpressibleError, match="GPT-2 has no half between"):
+        gpt2_config(own, corpus.vocab_size, None)

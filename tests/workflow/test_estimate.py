@@ -42,6 +42,13 @@ def test_the_large_study_is_350_million_parameters_on_50_billion_tokens() -> Non
     assert len(list(SCALE.arms())) == 3
 
 
+def test_a_study_meant_for_another_machine_is_estimated_without_a_time_here() -> None:
+    study = load_study("final-gpu")
+    text = estimate.table(study, vocabulary=65)
+    assert "not on this machine: machine.device: 'cuda' does not work" in text
+    assert "T4" in text
+
+
 def test_a_table_holds_the_sums_over_all_runs(tiny_study: Study) -> None:
     text = estimate.table(tiny_study, price=2.0)
     (none, layernorm) = estimate.runs(tiny_study, None)

@@ -188,7 +188,9 @@ def test_mixtures_of_one_name_are_told_apart(
 
 def test_a_plan_named_after_the_runs_makes_them_stale(runs: Path, corpora: dict[str, str]) -> None:
     planned = study_with(plan="preregistration.yaml")
-    for _, reason in stale(planned, corpora):
+    reasons = [reason for _, reason in stale(planned, corpora)]
+    assert reasons
+    for reason in reasons:
         assert reason.startswith("plan is ")
         assert reason.endswith(f" and was None: {RETRAINED}")
 
