@@ -1,4 +1,5 @@
-"""Whether runs began as their seed and parameters say: initial weights, batches, and the text.
+"""Whether runs began as their seed and parameters say: initial weights, batches, the text, and the
+learning rate of every step.
 
 What decides these is little work, so it is done again by the code that each run was trained with,
 where torch and the text are at hand. A seed under another's name is found so without training.
@@ -7,8 +8,12 @@ where torch and the text are at hand. A seed under another's name is found so wi
 import importlib.util
 from collections.abc import Iterator
 
+import numpy as np
+
 from lib.publish import replay
-from lib.publish.recomputed import Run, close, named
+from lib.publish.raw_zip import raw_folder
+from lib.publish.recomputed import Run, close, named, place
+from lib.study.raw import read_raw_file
 
 _BEGIN = """
 import hashlib, json, sys
@@ -16,7 +21,7 @@ from lib.data.corpus import CorpusError, load_corpus, sample_batch
 from lib.data.references import references
 from lib.run.machine import random_stream
 from lib.run.model import GPT, count_parameters
-from lib.run.training import weights_digest
+from lib.run.training import learning_rate, weights_digest
 from lib.study.config import load_study
 from lib.study.paths import run_folder
 made = {}
@@ -42,6 +47,8 @@ def batches(source, batch_size, size, steps, seed):
         x, _ = sample_batch(once(text, source).train, batch_size, size, stream)
         digest = hashlib.sha256(digest.encode() + x.numpy().tobytes()).hexdigest()
     return {"batches": digest}
+def rates(training, steps):
+    return {"rates": [learning_rate(training, step) for step in range(steps)]}
 study, found = load_study(sys.argv[1]), []
 for arm in study.arms():
     source, model = arm.config.corpus, arm.config.model
@@ -51,7 +58,8 @@ for arm in study.arms():
             steps, size = json.loads(path.read_text())["steps"], model.block_size
             drawn = source, arm.config.training.batch_size, size, steps, seed
             found.append({"arm": arm.id, "seed": seed, **once(losses, source, size),
-                **once(weights, model, source, seed), **once(batches, *drawn)})
+                **once(weights, model, source, seed), **once(batches, *drawn),
+                **once(rates, arm.config.training, steps)})
 print(json.dumps(found))
 """
 
@@ -76,6 +84,9 @@ def wrong_beginnings(study: str, runs: list[Run]) -> Iterator[str]:
             for name, value in found.pop("references").items():
                 if not close(stated.get(name, 0.0), value):
                     yield f"{named(run)}: {name} is {stated.get(name)}, and the text's is {value}"
+            trace = read_raw_file(raw_folder(place(study, run) / "02_train.ipynb"), "trace")
+            if not np.allclose(trace["learning_rate"], found.pop("rates"), rtol=1e-6, atol=0):
+                yield f"{named(run)}: learning rates in trace.parquet are not those of its schedule"
             for name, value in found.items():
                 if run[name] != value:
                     yield f"{named(run)}: {name} are not those of its seed and parameters"

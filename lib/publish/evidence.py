@@ -16,6 +16,7 @@ import yaml
 from lib.analysis.runs import summarise
 from lib.publish import raw_zip, replay
 from lib.publish.archive import (
+    MANIFEST,
     SHARED,
     code_hash,
     figures_folder,
@@ -64,19 +65,24 @@ def foreign_notebooks(study: str, code: dict[str, list[str]] | None) -> Iterator
         if code is not None and code_hash(path) not in code.get(path.stem, []):
             yield f"{name} executed other code than the index says"
         content = read_json(path)
-        injected = "".join(
-            "".join(cell["source"])
-            for cell in content["cells"]
-            if "injected-parameters" in cell["metadata"].get("tags", [])
-        )
         given: dict[str, Any] = {"study": study}
         if path.stem == "02_train":
             given |= {"arm": path.parent.parent.name, "seed": int(path.parent.name[5:])}
-        lines = {f"{key} = {json.dumps(value)}" for key, value in given.items()}
-        if content["metadata"]["papermill"]["parameters"] != given or lines != {
-            line for line in injected.splitlines() if line and not line.startswith("#")
-        }:
+        if content["metadata"]["papermill"]["parameters"] != given or not _injected(content, given):
             yield f"{name} was executed with other parameters than those of its place"
+
+
+def _injected(notebook: dict[str, Any], given: dict[str, Any]) -> bool:
+    """Whether the one cell that Papermill writes, after that of the parameters, gives them and
+    nothing else."""
+    tags = [cell["metadata"].get("tags", []) for cell in notebook["cells"]]
+    places = [number for number, of in enumerate(tags) if "injected-parameters" in of]
+    if len(places) != 1 or not places[0] or "parameters" not in tags[places[0] - 1]:
+        return False
+    cell = notebook["cells"][places[0]]
+    lines = ["# Parameters", *(f"{name} = {json.dumps(value)}" for name, value in given.items())]
+    said = "".join(cell["source"]).strip().split("\n")
+    return bool(cell["cell_type"] == "code" and not cell["outputs"] and said == lines)
 
 
 def uncommitted_code(study: str, accounts: dict[Path, dict[str, Any]]) -> Iterator[str]:
@@ -124,6 +130,27 @@ def unfounded_results(study: str, runs: list[Run]) -> Iterator[str]:
         yield f"{path.relative_to(record_folder(study)).as_posix()} is of no run in the results"
     yield from wrong_summary(read_json(results_file(study)))
     yield from raw_zip.foreign_files(record_folder(study), runs)
+
+
+def foreign_files(study: str, runs: list[Run]) -> Iterator[str]:
+    """Files in a record that are none of a record's."""
+    names = {f"{name}.ipynb" for name in SHARED} | {MANIFEST, raw_zip.FILE, "04_figures.json"}
+    names |= {"parameters.yaml", "plan.yaml"}
+    names |= {f"{run['arm']}/seed-{run['seed']}/02_train.ipynb" for run in runs}
+    folder = record_folder(study)
+    for path in sorted(path for path in folder.rglob("*") if not path.is_dir()):
+        if path.relative_to(folder).as_posix() not in names:
+            yield f"{path.relative_to(folder).as_posix()} is no file of a record"
+
+
+def mixed_code(runs: list[Run]) -> Iterator[str]:
+    """Runs of one study that were trained, or measured, by different code."""
+    for name, account in (("training_digest", "trained"), ("measuring_digest", "executed")):
+        made_by: dict[str, Run] = {}
+        for run in runs:
+            made_by.setdefault(run["provenance"][account][name], run)
+        if len(made_by) > 1:
+            yield f"its runs have different {name}s: {', '.join(map(named, made_by.values()))}"
 
 
 def wrong_summary(results: dict[str, Any]) -> Iterator[str]:

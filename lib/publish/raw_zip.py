@@ -3,6 +3,8 @@
 It is laid out like `runs/<study>/`. As files of their own they would take twice the room.
 """
 
+import json
+import re
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -53,11 +55,19 @@ def _opened(archive: Path, _: int) -> zipfile.Path:
 def foreign_files(record: Path, runs: Iterable[dict[str, Any]]) -> Iterator[str]:
     """Files in the archive that are neither of a run nor of a suite, or there twice."""
     with zipfile.ZipFile(record / FILE) as packed:
-        names = packed.namelist()
+        names, comment = packed.namelist(), packed.comment
+        suites = [name for name in names if re.fullmatch(r"suite/[^/]+/suite\.json", name)]
+        listed = {name: json.loads(packed.read(name)).get("files") for name in suites}
+    if comment:
+        yield f"{FILE} has a comment"
     folders = (Path(run["arm"], f"seed-{run['seed']}") for run in runs)
     known = {raw_file(folder, name).as_posix() for folder in folders for name in RAW}
+    places = {suite: suite.removesuffix("suite.json") for suite in suites}
+    known |= {f"{places[suite]}{name}" for suite in suites for name in listed[suite] or ()}
+    known |= set(suites)
+    unlisted = tuple(places[suite] for suite in suites if listed[suite] is None)  # the first record
     for name, times in Counter(names).items():
-        if name not in known and not name.startswith("suite/"):
+        if name not in known and not name.startswith(unlisted):
             yield f"{FILE} holds {name}, which is of no run in the results"
         if times > 1:
             yield f"{FILE} holds {name} twice"

@@ -20,6 +20,7 @@ from typing import Any
 from pikepdf import PdfError
 
 from lib.publish import evidence, first_rules, replay
+from lib.publish.agreement import unlike_texts, wrong_labels, wrong_print, wrong_raw_files
 from lib.publish.archive import (
     MANIFEST,
     index_entry,
@@ -130,16 +131,23 @@ def _by_present_rules(study: str) -> Iterator[Iterator[str]]:
     code = _stated(study).get("code")
     yield evidence.foreign_notebooks(study, code)
     runs, folder = read_runs(study), record_folder(study)
+    yield evidence.foreign_files(study, runs)
     yield evidence.unfounded_results(study, runs)
     accounts = {path: status_of(path) for path in folder.glob("*.ipynb")}
     executed = {place(study, run): run["provenance"]["executed"] for run in runs}
     accounts |= {path / "02_train.ipynb": account for path, account in executed.items()}
     yield evidence.uncommitted_code(study, accounts)
-    for check in (wrong_measures, evidence.wrong_provenance):
+    checks = (wrong_measures, wrong_raw_files, wrong_print, evidence.wrong_provenance)
+    for check in checks:
         yield (f"{named(run)}: {fault}" for run in runs for fault in check(study, run))
+    design = load_study(study)
+    yield (f"{named(run)}: {fault}" for run in runs for fault in wrong_labels(design, run))
+    yield unlike_texts(study, runs)
+    _tell_uncommitted(study, runs)
     yield _changed_study(study)
     yield _changed_plan(study)
     yield evidence.wrong_code(study, runs)
+    yield evidence.mixed_code(runs)
 
 
 def _made_again(study: str, redraw: bool) -> Iterator[Iterator[str]]:
@@ -160,9 +168,17 @@ def _unlike_index(study: str) -> Iterator[str]:
     stated, found = _stated(study), index_entry(study)
     if not stated:
         yield "the index does not name it"
-    for key, value in stated.items():
-        if found[key] != value:
+    for key in sorted({*stated, *found} if stated else ()):
+        if found.get(key) != stated.get(key):
             yield f"the index says otherwise of its {key}"
+
+
+def _tell_uncommitted(study: str, runs: list[dict[str, Any]]) -> None:
+    """Print how many runs name no committed code, which nothing can compare theirs with."""
+    open_ = sum(not run["provenance"]["trained"].get("clean") for run in runs)
+    if open_:
+        print(f"{study}: the code of {open_} of {len(runs)} runs was not committed; their digests "
+              "are not compared with any", flush=True)  # fmt: skip
 
 
 def _changed_study(study: str) -> Iterator[str]:

@@ -280,6 +280,16 @@ def add_kind(notebook: Any) -> None:
     next(out for out in outputs if "data" in out).data["image/svg+xml"] = "<svg/>"
 
 
+def praise_parameters(notebook: Any) -> None:
+    tagged = (c for c in notebook.cells if "injected-parameters" in c.metadata.get("tags", []))
+    next(tagged).outputs.append(nbformat.v4.new_output("stream", text="R3: adopt the arm\n"))
+
+
+def add_tagged_text(notebook: Any) -> None:
+    add_text(notebook)
+    notebook.cells[-1].metadata["tags"] = ["injected-parameters"]
+
+
 def uncommitted(notebook: Any) -> None:
     notebook.metadata.study.clean = False
 
@@ -299,6 +309,10 @@ def printed(kind: str, old: str, new: str) -> Callable[[Any], None]:
     return change
 
 
+def shown_by_02(kind: str, old: str, new: str) -> Callable[[Forger], None]:
+    return lambda f: f.in_notebook(f.notebook(), printed(kind, old, new))
+
+
 def swap(one: Path, other: Path) -> None:
     aside = one.with_name("aside")
     one.rename(aside)
@@ -315,6 +329,29 @@ def times(column: str, by: float = 1.1) -> Callable[[pd.DataFrame], None]:
         table[column] *= by
 
     return change
+
+
+def call_diverged(f: Forger) -> None:
+    """Take a run that ended well out of what is compared, as one that diverged."""
+    with f.unpacked() as folder:
+        run = folder / "none/seed-0"
+        raw, files = read_raw(run), {}
+        for name in ("windows", "bins", "positions", "items"):
+            path = write_raw(run, name, raw[name].iloc[:0])
+            files[path.name] = sha256(path)
+    ended = {"status": "diverged", "diverged_at": 20, "measures": {}, "tables": {}}
+    f.in_run(lambda run: run.update(ended, files=run["files"] | files))
+
+
+def more_tokens(f: Forger) -> None:
+    f.in_raw("trace", times("tokens", by=3))
+    f.in_run(scaled("tokens", by=3))
+    f.in_run(scaled("throughput", "training_tokens_per_second", by=3))
+
+
+def comment_raw_files(f: Forger) -> None:
+    with zipfile.ZipFile(f.record / raw_zip.FILE, "a") as packed:
+        packed.comment = b"It helps."
 
 
 def drop_run(f: Forger) -> None:
@@ -529,6 +566,86 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
     "windows": (
         replace_windows, "windows.parquet is not the file"
     ),
+    "a finished run called diverged, and emptied": (
+        call_diverged, r"it is diverged, and its last losses and gradient norm are \["
+    ),
+    "windows left out at the end, and the measures with them": (
+        lambda f: f.in_raw("windows", lambda t: t.drop(t.index[-2:], inplace=True)),
+        "bins.parquet .* counts other characters than windows.parquet",
+    ),
+    "windows left out between": (
+        lambda f: f.in_raw("windows", lambda t: t.drop(t.index[1], inplace=True)),
+        "windows.parquet leaves out a part of the text",
+    ),
+    "points of the dev curve left out, and the measure with them": (
+        lambda f: f.in_raw("curve", lambda t: t.drop(t.index[1:3], inplace=True)),
+        "curve.parquet does not hold step 0, every 5th and the last",
+    ),
+    "tokens, wherever they stand": (
+        more_tokens, "tokens in trace.parquet are not 384 a step"
+    ),
+    "learning rates in a trace": (
+        lambda f: f.in_raw("trace", times("learning_rate")),
+        "learning rates in trace.parquet are not those of its schedule",
+    ),
+    "a measure that was never made": (
+        lambda f: f.in_run(put(0.9, "measures", "accuracy_dev")),
+        "accuracy_dev is 0.9, which its raw files do not support",
+    ),
+    **{
+        f"the {name} of a run": (
+            lambda f, name=name, value=value: f.in_run(put(value, name)),
+            f"its {name} is .*, and of its arm",
+        )
+        for name, value in {"variant": "layernorm", "baseline": "layernorm", "setting": "better",
+                            "levels": {"model.embedding_norm": "layernorm"}}.items()
+    },
+    # What a notebook shows
+    "an output of the cell of parameters": (
+        lambda f: f.in_notebook(f.record / "03_analysis.ipynb", praise_parameters),
+        "03_analysis.ipynb was executed with other parameters",
+    ),
+    "a text that is called parameters": (
+        lambda f: f.in_notebook(f.notebook(), add_tagged_text),
+        "02_train.ipynb was executed with other parameters",
+    ),
+    "a row in the table of a result": (
+        shown_by_02("text/html", "<th>status", "<th>best</th><td>1.00</td></tr><tr><th>status"),
+        "the table of its result in its notebook says best: 1.00",
+    ),
+    "a number in the table of a result": (
+        shown_by_02("text/html", "<td>completed", "<td>excellent"),
+        "the table of its result in its notebook says status: excellent",
+    ),
+    "words above the table of a result": (
+        shown_by_02("text/html", "<table", "<p>It helps.</p><table"),
+        "the table of its result in its notebook holds more than rows",
+    ),
+    "the sentence about a result": (
+        shown_by_02("text", "after 20 steps", "after 200 steps"),
+        "the sentence about its result in its notebook is not that of the result",
+    ),
+    "a dev loss printed": (
+        shown_by_02("text", "step 5: dev loss ", "step 5: dev loss 1"),
+        "the dev loss printed at step 5 is not that of curve.parquet",
+    ),
+    # What a record holds
+    "an index that says less": (
+        lambda f: f.in_json(f.record.parent / "index.json", lambda c: c[STUDY].pop("manifest")),
+        "the index says otherwise of its manifest",
+    ),
+    "a text in the record": (
+        lambda f: (f.record / "SUMMARY.md").write_text("It helps.\n"),
+        "SUMMARY.md is no file of a record",
+    ),
+    "another verdict in the folder of an arm": (
+        lambda f: shutil.copy(f.record / "03_analysis.ipynb", f.record / "none"),
+        "none/03_analysis.ipynb is no file of a record",
+    ),
+    "a text beside the suite": (
+        lambda f: add_raw_file(f, "suite/better.txt"), "raw.zip holds suite/better.txt"
+    ),
+    "a comment on the raw files": (comment_raw_files, "raw.zip has a comment"),
     "raw files of a run that is not told of": (
         lambda f: add_raw_file(f, "none/seed-9/trace.parquet"),
         "raw.zip holds none/seed-9/trace.parquet, which is of no run",
@@ -843,7 +960,12 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
         lambda f: f.results.write_text("{}"), "cannot be read as what it is"
     ),
 }  # fmt: skip
-UNSEALED = {"an emptied manifest", "an emptied record", "a study taken from the index"}
+UNSEALED = {
+    "an index that says less",
+    "an emptied manifest",
+    "an emptied record",
+    "a study taken from the index",
+}
 
 
 def test_the_record_verifies(forger: Forger, verifier: Verifier) -> None:

@@ -1,0 +1,167 @@
+"""Whether a run's raw files are whole and agree with its parameters, with each other and with what
+its notebook prints. `lib.publish.recomputed` asks whether its numbers follow from them."""
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from math import isfinite, nan
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lib.analysis.tables import run_takeaway
+from lib.publish.raw_zip import raw_folder
+from lib.publish.recomputed import Run, named, place
+from lib.study.config import Study
+from lib.study.fields import digest
+from lib.study.measures import MEASURES
+from lib.study.provenance import history
+from lib.study.raw import measures_of, read_raw, read_raw_file
+from lib.study.record import RunResult, read_json
+
+_WITHOUT_SUMS = {"ece_null", "temperature", "nll_test_tempered", "suite_overflows"}
+"""Measures that no raw file holds the parts of."""
+_SINGLE = 1e-6
+"""Relative difference within which numbers of single precision agree."""
+_ROW = re.compile(r"<th>([^<]+)</th>\s*<td>([^<]*)</td>")
+_DEV = re.compile(r"^step (\d+): dev loss (\S+), embedding norm (\S+)$", re.MULTILINE)
+
+
+def wrong_raw_files(study: str, run: Run) -> Iterator[str]:
+    """Rows that raw files lack or hold against the run's parameters or each other, a run said to
+    have diverged or not against its losses, and measures that nothing supports."""
+    raw = read_raw(raw_folder(place(study, run) / "02_train.ipynb"))
+    yield from _wrong_course(run, raw["trace"], raw["curve"])
+    if run["status"] == "completed":
+        yield from _wrong_text(run, raw)
+    unsupported = set(run["measures"]) - set(measures_of(raw)) - _WITHOUT_SUMS
+    for name in sorted(unsupported if run["status"] == "completed" else run["measures"]):
+        if run["measures"][name] is not None:
+            yield f"{name} is {run['measures'][name]}, which its raw files do not support"
+
+
+def _wrong_course(run: Run, trace: pd.DataFrame, curve: pd.DataFrame) -> Iterator[str]:
+    tokens = run["config"]["training"]["batch_size"] * run["config"]["model"]["block_size"]
+    if (trace["tokens"] != trace["step"] * tokens).any():
+        yield f"tokens in trace.parquet are not {tokens:,} a step"
+    every, last = run["config"]["evaluation"]["interval"], len(trace)
+    if curve["step"].tolist() != sorted({*range(0, last + 1, every), last}):
+        yield f"curve.parquet does not hold step 0, every {every}th and the last"
+    end = [*trace[["loss", "grad_norm"]].iloc[-1], curve["dev_loss"].iloc[-1]]
+    skipped = "skipped" in trace and bool(trace["skipped"].iloc[-1])
+    lost = not np.isfinite(end[:1] if skipped else end).all() or not np.isfinite(end[2])
+    if lost != (run["status"] == "diverged"):
+        yield f"it is {run['status']}, and its last losses and gradient norm are {end}"
+
+
+def _wrong_text(run: Run, raw: dict[str, pd.DataFrame]) -> Iterator[str]:
+    windows, bins = raw["windows"], raw["bins"]
+    ends = windows["start"] + windows["n"]
+    if windows["start"].tolist() != [0, *ends[:-1]]:
+        yield "windows.parquet leaves out a part of the text, or holds one twice"
+    for name in bins["binning"].unique().tolist():
+        rows = bins[bins["binning"] == name]
+        counted = windows[windows["test"]] if str(name).startswith("test") else windows
+        if (rows[["n", "correct"]].sum() != counted[["n", "correct"]].sum()).any():
+            yield f"bins.parquet ({name}) counts other characters than windows.parquet"
+    for row in run["tables"].get("temperatures", []):
+        for name in ("nll", "ece") if row["temperature"] == 1 else ():
+            stated = run["measures"][{"nll": "loss_test", "ece": "ece_test"}[name]]
+            if not np.isclose(row[name], stated, rtol=_SINGLE, atol=0):
+                yield f"{name} at temperature 1 is {row[name]}, and the measure is {stated}"
+
+
+def unlike_texts(study: str, runs: list[Run]) -> Iterator[str]:
+    """Runs whose windows of held-out text are not those of the others that read the same."""
+    seen: dict[str, tuple[Run, str]] = {}
+    for run in runs:
+        if run["status"] != "completed":
+            continue
+        folder = raw_folder(place(study, run) / "02_train.ipynb")
+        cut = read_raw_file(folder, "windows")[["start", "n", "test"]].to_numpy(int).tolist()
+        same = digest([run["corpus_sha256"], run["config"]["model"]["block_size"]])
+        first, its_cut = seen.setdefault(same, (run, digest(cut)))
+        if digest(cut) != its_cut:
+            yield f"{named(run)} was scored on other windows of the same text than {named(first)}"
+
+
+def wrong_labels(study: Study, run: Run) -> Iterator[str]:
+    """What a run says otherwise of its arm than the study: its levels, variant, setting and
+    baseline decide what it is compared with."""
+    arm = study.arm(run["arm"])
+    for name in ("levels", "variant", "setting", "baseline"):
+        if run[name] != getattr(arm, name):
+            yield f"its {name} is {run[name]!r}, and of its arm {getattr(arm, name)!r}"
+
+
+def wrong_print(study: str, run: Run) -> Iterator[str]:
+    """What its notebook prints of the result and the dev curve otherwise than they are."""
+    path = place(study, run) / "02_train.ipynb"
+    cells = [c for c in read_json(path)["cells"] if c["cell_type"] == "code"]
+    result = RunResult.model_validate(run)
+    shown = [c for c in cells if any("application/json" in _data(o) for o in c["outputs"])]
+    if len(shown) != 1:
+        yield "its notebook does not show its result once"
+        return
+    told = [run_takeaway(result), history(result.provenance)]
+    lines = _printed(shown[0]).splitlines()
+    if lines[:2] != told or len(lines) > 3 or not lines[-1].endswith("result.json"):
+        yield "the sentence about its result in its notebook is not that of the result"
+    yield from _wrong_table([o for o in shown[0]["outputs"] if _data(o)], result)
+    curve = read_raw_file(raw_folder(path), "curve")
+    measured = zip(curve["dev_loss"], curve["embedding_norm"], strict=True)
+    points = dict(zip(curve["step"], measured, strict=True))
+    trained = next((c for c in cells if "train(this.config" in "".join(c["source"])), None)
+    printed: list[tuple[str, str, str]] = _DEV.findall(_printed(trained)) if trained else []
+    for step, *texts in printed:
+        if not all(map(_rounds, points.get(int(step), (nan, nan)), texts)):
+            yield f"the dev loss printed at step {step} is not that of curve.parquet"
+    if any(int(one[0]) >= int(other[0]) for one, other in pairwise(printed)):
+        yield "the steps whose dev loss its notebook prints are not in order"
+
+
+def _data(output: dict[str, Any]) -> dict[str, Any]:
+    return dict(output.get("data", {}))
+
+
+def _printed(cell: dict[str, Any]) -> str:
+    return "".join("".join(output.get("text", "")) for output in cell["outputs"])
+
+
+def _wrong_table(outputs: list[dict[str, Any]], result: RunResult) -> Iterator[str]:
+    """What the table of a result says otherwise. Measures may have had other names then."""
+    if len(outputs) != 1 or not {*_data(outputs[0])} <= {"application/json", "text/html"}:
+        yield "its notebook shows something beside the table of its result"
+        return
+    html = "".join(_data(outputs[0]).get("text/html", ""))
+    rows = _ROW.findall(html)
+    if _bare(html) != _bare("".join(label + text for label, text in rows)):
+        yield "the table of its result in its notebook holds more than rows"
+    values = result.measures | result.throughput
+    of = {measure.title: name for name, measure in MEASURES.items()}
+    texts = {
+        name: MEASURES[name].text(v)
+        for name, v in values.items()
+        if name in MEASURES and v is not None
+    }
+    true = {label: texts.get(name, "n/a") for label, name in of.items()}
+    true |= {"run": f"{result.study} / {result.arm} / seed {result.seed}"}
+    true |= {"parameters": f"{result.parameters:,}", "tokens": f"{result.tokens:,}"}
+    end = f" at step {result.diverged_at}" if result.diverged_at else ""
+    true["status"] = f"{result.status}{end}"
+    for label, text in rows:
+        if text not in ([true[label]] if label in true else [*texts.values(), "n/a"]):
+            yield f"the table of its result in its notebook says {label}: {text}"
+
+
+def _bare(html: str) -> str:
+    return re.sub(r"<[^>]*>|\s+", "", html)
+
+
+def _rounds(value: float, text: str) -> bool:
+    """Tell whether a printed number is a value rounded, but for what single precision took."""
+    if not isfinite(value):
+        return text == str(value)
+    half = 0.5 * 10.0 ** -len(text.partition(".")[2])
+    return bool(abs(value - float(text)) <= half + _SINGLE * abs(value))
