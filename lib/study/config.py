@@ -20,7 +20,7 @@ from pydantic import (
 
 from lib.study.errors import ConfigError, explain, read_yaml, unknown
 from lib.study.fields import FileName, Level, RunConfig, Section, digest, field_names
-from lib.study.paths import PAPER, PARAMS
+from lib.study.paths import BESIDE_ARMS, PAPER, PARAMS
 from lib.study.plan import read_plan
 
 MOST_RUNS = 10_000
@@ -111,7 +111,13 @@ class Study(RunConfig):
         arms = list(self.arms())
         if not arms:
             raise ValueError("exclude: leaves no arm; exclude less")
+        named = {arm.name: f"include.{i}.name" for i, arm in enumerate(self.include)}
         for arm in arms:
+            if arm.id in BESIDE_ARMS:  # a notebook may write or clear it
+                raise ValueError(
+                    f"{named.get(arm.id, 'factors')}: '{arm.id}' is what a study's folder holds "
+                    "beside its arms; include the arm under another name"
+                )
             if not _ARM_ID.fullmatch(arm.id):
                 raise ValueError(
                     f"factors: '{arm.id[:40]}' cannot name an arm and its folder: use at most "

@@ -39,6 +39,17 @@ PAPER = PAPERS / "embedding-norm"
 TEMPLATES = ROOT / "papers" / "embedding-norm" / "templates"
 
 
+_SHARED = ("01_data", "03_analysis", "04_figures")
+BESIDE_ARMS = frozenset(
+    {
+        *("suite", "figures", "by-hand", "verdict.json", "archive.json", "archive.log"),
+        *(name + end for name in _SHARED for end in (".ipynb", ".json", ".lock", ".partial")),
+        *("parameters.yaml", "plan.yaml", "raw.zip", "MANIFEST.sha256"),
+    }
+)
+"""What lies beside the folders of a study's arms, in `runs/` or in its record."""
+
+
 def study_folder(study: str) -> Path:
     """Work in progress of one study: `runs/<study>/`."""
     return RUNS / study

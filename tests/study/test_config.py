@@ -228,6 +228,23 @@ FIELD_ERRORS = {
         "include: [{name: x, levels: {model.n_layer: 4}, baseline: n_layer=3}]",
         ["arm x", "baseline 'n_layer=3' is unknown", "did you mean 'n_layer=4'?"],
     ),
+    "included arm called as the folder of figures": (
+        "include:\n- {name: x, levels: {model.n_layer: 4}}\n"
+        "- {name: figures, levels: {model.n_layer: 2}}",
+        ["include.1.name", "'figures' is what a study's folder holds", "under another name"],
+    ),
+    "included arm called as the suite": (
+        "include: [{name: suite, levels: {model.n_layer: 2}}]",
+        ["include.0.name", "'suite' is what a study's folder holds", "under another name"],
+    ),
+    "included arm called as what was run by hand": (
+        "include: [{name: by-hand, levels: {model.n_layer: 2}}]",
+        ["include.0.name", "'by-hand' is what a study's folder holds", "under another name"],
+    ),
+    "level that makes an arm called as the verdict": (
+        "factors: {corpus.tokenizer: [bytes, verdict.json]}",
+        ["factors", "'verdict.json' is what a study's folder holds", "under another name"],
+    ),
     "excluded level that is none": (
         "factors: {model.n_layer: [2, 4]}\nexclude: [{model.n_layer: 3}]",
         ["exclude.0.model.n_layer", "3 is not one of its levels", "[2, 4]"],
