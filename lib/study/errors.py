@@ -63,7 +63,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path.name} is not valid YAML: {error}; save it as UTF-8") from None
     except RecursionError:
         raise ConfigError(f"{path.name} is nested too deeply; a field takes two levels") from None
-    except ValueError as error:  # a number or date that Python refuses to make
+    except (ValueError, OverflowError) as error:  # an escape of no character
         raise ConfigError(f"{path.name} holds a value that cannot be read: {error}") from None
     except OSError as error:
         raise ConfigError(f"{path.name} cannot be read: {error.strerror}") from None
@@ -73,11 +73,20 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML's safe loader, except that a key is text and stands once; YAML would keep the last."""
+    """YAML's safe loader, except that a key is text and stands once; YAML would keep the last. What
+    cannot be read as its tag says is named with its line."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (AttributeError, LookupError, ValueError):  # what PyYAML or Python lets through
+            kind = node.tag.rpartition(":")[2]
+            problem = f"{_short(node.value)} cannot be read as {kind}; correct it, or quote a text"
+        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
-        for key_node, _ in node.value:
+        for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             if key_node.tag == "tag:yaml.org,2002:merge":  # <<: *shared
                 continue
             if key_node.tag != "tag:yaml.org,2002:str":
