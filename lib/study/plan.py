@@ -17,6 +17,7 @@ from lib.study.paths import PLANS
 ALPHA, POWER = 0.05, 0.8
 """Level of tests, and power, where a study names no plan."""
 Share = Annotated[float, Field(ge=0, le=1)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 Text = Annotated[str, StringConstraints(strip_whitespace=True)]  # how YAML folds it is no content
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Contrast = Annotated[list[str], Field(min_length=2, max_length=2)]
@@ -125,7 +126,7 @@ class Plan(Section):
     """The measure that tells whether an arm smooths training."""
     tests: str
     exclusions: str
-    imputation: dict[str, float]
+    imputation: dict[str, Finite]
     instability: Instability
     cost: Cost
     predictions: dict[str, Text] = Field(default_factory=dict)

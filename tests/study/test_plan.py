@@ -46,6 +46,14 @@ def test_a_faulty_plan_names_the_field(
     assert named in str(error.value)
 
 
+@pytest.mark.parametrize("number", [".inf", "-.inf", ".nan"])
+def test_a_number_that_no_hash_can_hold_is_refused(number: str, parameters: Parameters) -> None:
+    text = str(LISTED | {"imputation": {"perplexity": "…"}}).replace("'…'", number)
+    (parameters.plans / "p.yaml").write_text(text, "utf-8")
+    with pytest.raises(ConfigError, match=r"^p\.yaml: imputation\.perplexity: -?(inf|nan) is not"):
+        read_plan("p.yaml")
+
+
 def test_a_plan_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigError, match=r"there is no params/plans/p\.yaml"):
         read_plan("p.yaml")
