@@ -1,5 +1,6 @@
 """Numbers reported elsewhere, beside a study's own."""
 
+from pathlib import Path
 from typing import Annotated
 
 import pandas as pd
@@ -33,14 +34,19 @@ class Reported(Section):
     measures: Annotated[dict[str, ReportedMeasure], Field(min_length=1)]
 
 
+def reported_file(study: Study) -> Path | None:
+    """Where the numbers lie that a study names; None when it names none."""
+    return ROOT / "papers" / study.paper / study.reported if study.reported else None
+
+
 def load_reported(study: Study) -> Reported | None:
     """Load the reported numbers that a study names; None when it names none.
 
     Raises ConfigError for a missing or faulty file, or an unknown measure.
     """
-    if study.reported is None:
+    path = reported_file(study)
+    if path is None:
         return None
-    path = ROOT / "papers" / study.paper / study.reported
     if not path.is_file():
         raise ConfigError(
             f"reported: there is no papers/{study.paper}/{study.reported}; name an existing file, "

@@ -31,6 +31,13 @@ MEASURING = (
     *("lib/data/markov.py", "lib/study/raw.py", "lib/study/constants.py"),
 )
 """What decides the numbers of given weights."""
+ANALYSING = (
+    *("lib/analysis/*.py", "lib/figures/*.py", "lib/study/constants.py", "lib/study/history.py"),
+    *("lib/study/measures.py", "lib/study/plan.py", "lib/study/raw.py", "lib/study/standing.py"),
+    "lib/study/variants.py",
+)
+"""What decides what is said and drawn of given numbers; whole rooms, as a study says what of them
+it needs."""
 
 
 @cache
@@ -43,6 +50,13 @@ def training_digest() -> str:
 def measuring_digest() -> str:
     """SHA-256 of the code that decides the numbers of given weights."""
     return code_digest(MEASURING)
+
+
+@cache
+def analysing_digest() -> str:
+    """SHA-256 of the code that decides what is said and drawn of given numbers."""
+    found = sorted(path for pattern in ANALYSING for path in ROOT.glob(pattern))
+    return code_digest(tuple(path.relative_to(ROOT).as_posix() for path in found))
 
 
 def code_digest(files: tuple[str, ...]) -> str:

@@ -8,9 +8,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from lib.analysis.reported import reported_file
 from lib.data.corpus import load_corpus
 from lib.study.config import Arm, Study
-from lib.study.digests import measuring_digest, training_digest
+from lib.study.digests import analysing_digest, measuring_digest, training_digest
 from lib.study.fields import CorpusConfig, digest
 from lib.study.paths import (
     RESULT_FORMAT,
@@ -59,6 +60,16 @@ def data_key(study: Study, corpora: dict[str, str | None]) -> str:
     own = {name for config in configs for name in (_source(config), _tokenized(config))}
     hashes = {name: value for name, value in corpora.items() if name in own}
     return digest([study.hash, measuring_digest(), hashes])
+
+
+def analysis_key(study: Study) -> str:
+    """Digest of what decides 03_analysis and 04_figures beside the runs; when it changes, both are
+    executed again. Runs made under another plan are made anew; none is restamped."""
+    plan = load_plan(study)
+    deviations = [each.model_dump() for each in plan.deviations] if plan else []
+    reported = reported_file(study)
+    numbers = sha256(reported) if reported and reported.is_file() else None
+    return digest([plan and plan.hash, deviations, numbers, analysing_digest()])
 
 
 def plan_hash(study: Study) -> str | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lib.study import digests
-from lib.study.digests import MEASURING, TRAINING, bare, code_digest
+from lib.study.digests import MEASURING, TRAINING, analysing_digest, bare, code_digest
 from lib.study.paths import ROOT
 
 
@@ -126,6 +126,18 @@ def without_docstrings(source: str) -> str:
 def test_what_is_left_is_all_of_the_code(name: str) -> None:
     source = (ROOT / name).read_text("utf-8")
     assert without_docstrings(bare(source)) == without_docstrings(source)
+
+
+@pytest.mark.parametrize("room", ["analysis", "figures"])
+def test_the_analysing_digest_is_of_the_code_in_both_rooms(room: str, copy: Path) -> None:
+    def edited(text: str) -> str:
+        (copy / "lib" / room).mkdir(exist_ok=True)
+        (copy / "lib" / room / "any.py").write_text(text, "utf-8")
+        return analysing_digest.__wrapped__()
+
+    first = edited("x = 1\n")
+    assert edited('"""What it is."""\n\nx = 1  # one\n') == first
+    assert edited("x = 2\n") != first
 
 
 def test_a_digest_is_of_names_and_sources(copy: Path) -> None:

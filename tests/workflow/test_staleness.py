@@ -14,11 +14,20 @@ from lib.run import training
 from lib.run.measure import measure, write_result
 from lib.run.origin import begin
 from lib.study import paths
-from lib.study.config import Study
-from lib.study.paths import result_file, run_folder
+from lib.study.config import Study, load_study
+from lib.study.paths import PAPER, result_file, run_folder
 from lib.workflow import staleness
-from lib.workflow.staleness import asked, corpora_of, data_key, plan_hash, run_key, stale
+from lib.workflow.staleness import (
+    analysis_key,
+    asked,
+    corpora_of,
+    data_key,
+    plan_hash,
+    run_key,
+    stale,
+)
 from tests.conftest import TINY
+from tests.study.samples import Parameters
 
 pytestmark = pytest.mark.slow
 CONTENT = TINY | {
@@ -28,6 +37,11 @@ CONTENT = TINY | {
     "evaluation": {"interval": 4, "dev_windows": 4, "items_per_task": 0},
 }
 RETRAINED, MEASURED = "trained anew", "measured anew from its weights"
+
+
+@pytest.fixture
+def parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parameters:
+    return Parameters(tmp_path, monkeypatch)
 
 
 def study_with(**sections: Any) -> Study:
@@ -193,6 +207,27 @@ def test_a_plan_named_after_the_runs_makes_them_stale(runs: Path, corpora: dict[
     for reason in reasons:
         assert reason.startswith("plan is ")
         assert reason.endswith(f" and was None: {RETRAINED}")
+
+
+def test_what_an_analysis_is_made_by_decides_whether_it_is_made_again(
+    parameters: Parameters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lib.analysis.reported.ROOT", tmp_path)
+    file = tmp_path / "papers" / PAPER.name / "numbers.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("source: one", "utf-8")
+    parameters.study(seeds=[0], reported=file.name)
+    parameters.plan()
+    study = load_study("trial")
+    keys, plan = [analysis_key(study), analysis_key(study)], plan_hash(study)
+    parameters.plan(deviations=[{"date": "2026-11-30", "what": "a", "why": "b"}])
+    keys.append(analysis_key(study))
+    assert plan_hash(study) == plan  # so that nothing is trained
+    file.write_text("source: another", "utf-8")
+    keys.append(analysis_key(study))
+    monkeypatch.setattr(staleness, "analysing_digest", lambda: "f" * 64)
+    keys.append(analysis_key(study))
+    assert [keys.index(key) for key in keys] == [0, 0, 2, 3, 4]
 
 
 def cut(path: Path) -> None:
