@@ -3,6 +3,7 @@ corpus, under these parameters and this plan."""
 
 import json
 from collections.abc import Iterable, Iterator
+from os.path import normpath
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from pydantic import ValidationError
 
 from lib.analysis.reported import reported_file
 from lib.data.corpus import load_corpus
+from lib.publish.archive import MANIFEST, files_of, read_manifest, record_folder
 from lib.study.config import Arm, Study
 from lib.study.digests import analysing_digest, measuring_digest, training_digest
 from lib.study.fields import CorpusConfig, digest
@@ -18,6 +20,7 @@ from lib.study.paths import (
     executed_notebook,
     result_file,
     run_folder,
+    shown,
     study_folder,
 )
 from lib.study.record import RunResult, sha256, status_of
@@ -162,6 +165,16 @@ def stale(study: Study, corpora: dict[str, str | None]) -> Iterator[tuple[Path, 
             executed = _incomplete(executed_notebook(notebook, study.name))
             if reason := f"{broken[0]} cannot be read" if broken else executed:
                 yield path, f"{reason}: executed again"
+    archived = result_file("archive", study.name)
+    if archived.is_file() and (lost := _lost(study.name)):
+        yield archived, f"{shown(lost)} is missing: archived again"
+
+
+def _lost(study: str) -> Path | None:
+    """Find a file that a study's record has lost; None when all are there."""
+    folder, kept = record_folder(study), files_of(study)
+    listed = read_manifest(study) or {MANIFEST: ""}
+    return next((Path(normpath(folder / name)) for name in listed if name not in kept), None)
 
 
 def _stale_run(

@@ -10,6 +10,7 @@ import nbformat
 import pytest
 
 from lib.data.corpus import Corpus
+from lib.publish import archive
 from lib.run import training
 from lib.run.measure import measure, write_result
 from lib.run.origin import begin
@@ -310,6 +311,36 @@ def test_a_damaged_notebook_or_verdict_is_named(
 ) -> None:
     empty(runs / "tiny" / name)
     assert list(stale(study_with(), corpora)) == [(runs / "tiny" / result, reason)]
+
+
+@pytest.mark.parametrize(
+    ("deleted", "named"),
+    [
+        ("record/tiny", "MANIFEST.sha256"),
+        ("record/tiny/raw.zip", "raw.zip"),
+        ("results", "tiny.json"),
+        ("figures", "loss.pdf"),
+    ],
+)
+def test_a_record_that_lost_a_file_is_archived_again(
+    deleted: str,
+    named: str,
+    runs: Path,
+    corpora: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    paper = tmp_path / "paper"
+    monkeypatch.setattr("lib.publish.archive.paper_of", lambda study: paper)
+    for name in ("record/tiny/raw.zip", "results/tiny.json", "figures/tiny/loss.pdf"):
+        (paper / name).parent.mkdir(parents=True)
+        (paper / name).write_text(name, "utf-8")
+    archive.write_manifest("tiny")
+    (runs / "tiny" / "archive.json").touch()
+    assert list(stale(study_with(), corpora)) == []
+    shutil.rmtree(paper / deleted) if (paper / deleted).is_dir() else (paper / deleted).unlink()
+    reason = f"{named} is missing: archived again"
+    assert list(stale(study_with(), corpora)) == [(runs / "tiny" / "archive.json", reason)]
 
 
 def test_what_is_not_there_is_not_stale(runs: Path, corpora: dict[str, str]) -> None:
