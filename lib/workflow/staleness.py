@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from lib.analysis.reported import reported_file
 from lib.data.corpus import load_corpus
 from lib.publish.archive import MANIFEST, files_of, read_manifest, record_folder
+from lib.run.measure import has_harness
 from lib.study.config import Arm, Study
 from lib.study.digests import analysing_digest, measuring_digest, training_digest
 from lib.study.fields import CorpusConfig, digest
@@ -193,6 +194,9 @@ def _stale_run(
         if made_with.get(name) != value:
             done = again if name in _OF_MEASURES else "trained anew"
             return f"{name} is {_short(value)} and was {_short(made_with.get(name))}: {done}"
+    prepared = result.provenance["trained"].get("suite_hash")
+    if result.status == "completed" and result.suite_hash is None and prepared and has_harness():
+        return f"the suite {_short(prepared)} was not asked for want of lm_eval: {again}"
     for name, expected in result.files.items():
         if not (folder / name).is_file() or sha256(folder / name) != expected:
             return f"{name} is missing or not as it was written: {again}"

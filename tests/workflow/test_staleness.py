@@ -343,6 +343,19 @@ def test_a_record_that_lost_a_file_is_archived_again(
     assert list(stale(study_with(), corpora)) == [(runs / "tiny" / "archive.json", reason)]
 
 
+def test_a_run_measured_without_lm_eval_is_measured_anew_with_it(
+    runs: Path, corpora: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = runs / "tiny" / "none" / "seed-0" / "result.json"
+    content = json.loads(path.read_text())
+    content["provenance"]["trained"]["suite_hash"] = "c" * 64
+    path.write_text(json.dumps(content))
+    reason = f"the suite cccccccccccc was not asked for want of lm_eval: {MEASURED}"
+    assert list(stale(study_with(), corpora)) == [(path, reason)]
+    monkeypatch.setattr(staleness, "has_harness", lambda: False)
+    assert list(stale(study_with(), corpora)) == []
+
+
 def test_what_is_not_there_is_not_stale(runs: Path, corpora: dict[str, str]) -> None:
     (runs / "tiny" / "none" / "seed-0" / "result.json").unlink()
     assert list(stale(study_with(), corpora)) == []
