@@ -157,7 +157,7 @@ def _write(path: Path, group: list[Text], make: Making) -> dict[str, Any]:
     key = hashlib.sha256(f"{tokenizer.sha256} {tokenizer.symbols!r}".encode())
     for text in group:
         key.update(f"{text.ends} {len(text.text)} {text.text}".encode())
-    if (found := _read(described)) and found["key"] == key.hexdigest() and _is_whole(path, found):
+    if (found := _read(described)) and found["key"] == key.hexdigest() and is_whole(path, found):
         return found
     ends = tokenizer.end_of_document
     parts: list[Ids] = []
@@ -199,6 +199,6 @@ def _read(path: Path) -> dict[str, Any] | None:
     return content
 
 
-def _is_whole(path: Path, description: dict[str, Any]) -> bool:
+def is_whole(path: Path, description: dict[str, Any]) -> bool:
     """Tell whether a shard's file is as its description says."""
     return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == description["sha256"]

@@ -2,7 +2,8 @@
 
 The last tenth of the documents is held out; its first half is dev, its second test. The tokenizer
 is learned from the training part alone. Whoever asks again finds what was written, as long as the
-source's files have their sizes and times of change; a writing that was killed is taken up again.
+source's files have their sizes and times of change; a writing that was killed is taken up again,
+and a damaged shard is written again.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ from filelock import FileLock
 
 from lib.data.errors import CorpusError
 from lib.data.mixture import Mixture
-from lib.data.shards import MOST_TEXT, Shards, Text, write_shards, write_whole
+from lib.data.shards import MOST_TEXT, Shards, Text, is_whole, write_shards, write_whole
 from lib.data.sources import places
 from lib.data.subwords import ByteTokenizer, PairTokenizer, pieces, read_tokenizer, train_pairs
 from lib.data.tokenizer import Characters, Tokenizer
@@ -31,6 +32,8 @@ PARTS = ("train", "dev", "test")
 MOST_LEARNED = 2**30
 """Characters of the training part that a tokenizer is learned from, at the most."""
 _FORMAT = 1
+_WHOLE: set[tuple[Path, int, str]] = set()
+"""Shards that this process found whole: file, time of change and hash."""
 
 
 class Source(Protocol):
@@ -126,6 +129,9 @@ def tokenise(config: CorpusConfig, source: Source, documents: bool) -> Tokenised
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock"):
             account = _index(folder)
+            if account and (damaged := _damaged(folder, account)):
+                print(f"{damaged} of {folder.name} is damaged. It is made anew.")
+                account = None
             if account is None:
                 account = _write(config, source, documents, given, folder)
                 write_whole(folder / "index.json", json.dumps(account, indent=1).encode())
@@ -159,6 +165,19 @@ def _index(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return account
+
+
+def _damaged(folder: Path, account: dict[str, Any]) -> str | None:
+    """Name a shard that is not as it was written; None when all are. Of whole ones that is asked
+    once in a process, since it reads them."""
+    for shard in account["shards"]:
+        path = folder / str(shard["file"])
+        as_read = path, path.stat().st_mtime_ns, shard["sha256"]
+        if as_read not in _WHOLE:
+            if not is_whole(path, shard):
+                return path.name
+            _WHOLE.add(as_read)
+    return None
 
 
 def _write(

@@ -220,6 +220,29 @@ def test_what_is_written_is_found_again_until_something_changes(
     assert len(written) == 5
 
 
+def test_a_damaged_shard_is_named_and_made_anew(
+    load: Load,
+    kept: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = load(tokenizer="bytes").train[:]
+    (folder,) = (path for path in kept.iterdir() if path.is_dir())
+    path = folder / "000000.bin"
+    content = path.read_bytes()
+    path.write_bytes(bytes([content[0] ^ 1]) + content[1:])  # of the same size
+    assert load(tokenizer="bytes").train[:].equal(before)
+    assert path.read_bytes() == content
+    assert f"000000.bin of {folder.name} is damaged" in capsys.readouterr().out
+
+    read: list[Path] = []
+    whole = tokenised.is_whole
+    monkeypatch.setattr(tokenised, "is_whole", lambda p, d: read.append(p) or whole(p, d))
+    for _ in range(2):
+        load(tokenizer="bytes")
+    assert sorted(path.name for path in read) == [f"00000{i}.bin" for i in range(3)]
+
+
 PROGRAM = """
 import sys, os, signal, lib.data.shards, lib.data.tokenised as t
 from pathlib import Path
