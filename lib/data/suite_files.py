@@ -11,14 +11,15 @@ from filelock import FileLock
 
 from lib.data.corpus import Corpus
 from lib.data.suite import DELIMITER, FEW_SHOT, ZERO_SHOT, Suite, Task, build_suite
+from lib.study.digests import asking_digest
 from lib.study.fields import RunConfig, digest
 from lib.study.record import sha256
 
 
 def prepare_suite(corpus: Corpus, items: int | None, block_size: int, suites: Path) -> Path:
     """Return the folder below `suites` with the suite of this corpus, made if need be. Another text
-    has another folder, and a suite that is whole is never written again: runs may be reading it.
-    A damaged one is named and made anew; it is the same one, since the corpus decides it."""
+    has another folder, and a suite that is whole and of this code is never written again: runs may
+    be reading it. Another is named and made anew; corpus and code decide its questions."""
     size = "all" if items is None else str(items)
     size += "" if corpus.unit == "characters" else "-tokens"
     texts = corpus.training_text, corpus.decode(corpus.dev), corpus.decode(corpus.test)
@@ -27,25 +28,26 @@ def prepare_suite(corpus: Corpus, items: int | None, block_size: int, suites: Pa
     folder = suites / f"{corpus.name}-{corpus.sha256[:8]}-{block_size}-{size}"
     suites.mkdir(parents=True, exist_ok=True)
     with FileLock(suites / ".lock"):
-        damage = _damage(folder)
-        if damage and folder.exists():
-            print(f"The suite in {folder.name} is damaged ({damage}). It is made anew.")
+        fault = _fault(folder)
+        if fault and folder.exists():
+            print(f"The suite in {folder.name} is {fault}. It is made anew.")
             shutil.rmtree(folder)
-        if damage:
+        if fault:
             write_suite(build_suite(corpus, items, block_size), folder)
     return folder
 
 
-def _damage(folder: Path) -> str | None:
-    """Say what is wrong with the suite in a folder; None when it is as it was written."""
+def _fault(folder: Path) -> str | None:
+    """Say what is wrong with the suite in a folder; None when it is as this code writes it."""
     try:
-        files = read_suite(folder)["files"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return "suite.json is missing or cannot be read"
+        suite = read_suite(folder)
+        files, code = suite["files"], suite.get("code")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return "damaged (suite.json is missing or cannot be read)"
     for name, stated in files.items():
         if not (folder / name).is_file() or sha256(folder / name) != stated:
-            return f"{name} is not as it was written"
-    return None
+            return f"damaged ({name} is not as it was written)"
+    return None if code == asking_digest() else "of other code"
 
 
 def suite_hash(corpus: Corpus, config: RunConfig, suites: Path) -> str | None:
@@ -72,7 +74,8 @@ def write_suite(suite: Suite, folder: Path) -> Path:
     Per task: its items and exemplars as JSON lines and one YAML per number of shots. The groups
     average the tasks' accuracies, each task counting the same: `macro_zero_shot`, and
     `macro_few_shot` with each task at its largest number of shots. `suite.json`, written last,
-    names the suite's hash and what was left out; a folder without it holds no suite.
+    names the suite's hash, the digest of the code that made it and what was left out; a folder
+    without it holds no suite.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "suite.json").unlink(missing_ok=True)
@@ -98,6 +101,7 @@ def write_suite(suite: Suite, folder: Path) -> Path:
         "chance": {task.name: task.chance for task in suite.tasks},
         "tasks": suite.table().to_dict("records"),
         "left_out": suite.left_out,
+        "code": asking_digest(),
         "files": {path.name: sha256(path) for path in sorted(folder.glob("[!.]*.*"))},
     }
     (folder / "suite.json").write_text(json.dumps(described, indent=1) + "\n", "utf-8")

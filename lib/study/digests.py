@@ -31,6 +31,11 @@ MEASURING = (
     *("lib/data/markov.py", "lib/study/raw.py", "lib/study/constants.py"),
 )
 """What decides the numbers of given weights."""
+ASKING = (
+    *("lib/data/suite.py", "lib/data/suite_files.py", "lib/data/tasks.py", "lib/data/corpus.py"),
+    *("lib/data/tokenizer.py", "lib/data/subwords.py", "lib/study/constants.py"),
+)
+"""What decides the questions of the task suite."""
 ANALYSING = (
     *("lib/analysis/*.py", "lib/figures/*.py", "lib/study/constants.py", "lib/study/history.py"),
     *("lib/study/measures.py", "lib/study/plan.py", "lib/study/raw.py", "lib/study/standing.py"),
@@ -50,6 +55,12 @@ def training_digest() -> str:
 def measuring_digest() -> str:
     """SHA-256 of the code that decides the numbers of given weights."""
     return code_digest(MEASURING)
+
+
+@cache
+def asking_digest() -> str:
+    """SHA-256 of the code that decides the questions of the task suite."""
+    return code_digest(ASKING)
 
 
 @cache

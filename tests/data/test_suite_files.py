@@ -87,3 +87,29 @@ def test_a_damaged_suite_is_named_and_made_anew(
     assert prepare_suite(corpus, 50, 128, tmp_path) == folder
     assert {path.name: path.read_bytes() for path in folder.glob("*.*")} == before
     assert f"The suite in {folder.name} is damaged ({name} is" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("earlier", ["no account of code", "other code"])
+def test_a_suite_of_other_code_is_made_anew_with_the_hash_of_its_questions(
+    earlier: str,
+    corpus: Corpus,
+    suite: Suite,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = prepare_suite(corpus, 50, 128, tmp_path)
+    content = read_suite(folder)
+    before = content.pop("code")
+    (folder / "suite.json").write_text(
+        json.dumps(content | ({"code": "c" * 64} if earlier == "other code" else {}))
+    )
+    fewer = replace(suite, tasks=suite.tasks[1:])
+    for built in (suite, fewer):
+        monkeypatch.setattr(suite_files, "build_suite", lambda *size, built=built: built)
+        prepare_suite(corpus, 50, 128, tmp_path)
+        assert (read_suite(folder)["hash"], read_suite(folder)["code"]) == (suite.hash, before)
+    assert f"The suite in {folder.name} is of other code. It" in capsys.readouterr().out
+    monkeypatch.setattr(suite_files, "asking_digest", lambda: "d" * 64)
+    prepare_suite(corpus, 50, 128, tmp_path)
+    assert read_suite(folder)["hash"] == fewer.hash != suite.hash

@@ -149,6 +149,7 @@ def test_a_digest_is_of_names_and_sources(copy: Path) -> None:
 DECIDES_NO_NUMBER = {
     *("lib.data.errors", "lib.study.errors", "lib.study.paths"),
     *("lib.study.config", "lib.study.fields"),  # parameters are compared
+    "lib.study.digests",
     *("lib.study.provenance", "lib.study.record", "lib.run.origin", "lib.run.trained"),  # accounts
 }
 DECIDES_NO_WEIGHTS = DECIDES_NO_NUMBER | {
