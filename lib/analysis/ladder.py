@@ -71,4 +71,10 @@ def ladder_findings(design: Study, runs: pd.DataFrame, alpha: float) -> list[Fin
         f"{BEST.capitalize()}: the runs that chose a rate are those reported at it, on the same "
         "seeds, which flatters both sides: a comparison needs seeds that chose nothing."
     )
+    best = table.loc[table["rate"] == BEST, ["own_rate", "rate_of_first"]]
+    edges = min(design.factors[RATE]), max(design.factors[RATE])  # type: ignore[type-var]
+    words.append(
+        f"{best.isin(edges).to_numpy().sum()} of these {best.size} rates lie at the edge of the "
+        "grid: beyond it losses may be lower. Widths of unlike numbers of steps differ in both."
+    )
     return [Finding("ladder", "Effect by width", table, words)]
