@@ -86,13 +86,32 @@ def unlike_texts(study: str, runs: list[Run]) -> Iterator[str]:
             yield f"{named(run)} was scored on other windows of the same text than {named(first)}"
 
 
-def wrong_labels(study: Study, run: Run) -> Iterator[str]:
-    """What a run says otherwise of its arm than the study: its levels, variant, setting and
-    baseline decide what it is compared with."""
-    arm = study.arm(run["arm"])
-    for name in ("levels", "variant", "setting", "baseline"):
-        if run[name] != getattr(arm, name):
-            yield f"its {name} is {run[name]!r}, and of its arm {getattr(arm, name)!r}"
+def tell_uncommitted(study: str, runs: list[Run]) -> None:
+    """Print how many runs name no committed code, which nothing can compare theirs with."""
+    number = sum(not run["provenance"]["trained"].get("clean") for run in runs)
+    if number:
+        print(f"{study}: the code of {number} of {len(runs)} runs was not committed; their digests "
+              "are not compared with any", flush=True)  # fmt: skip
+
+
+def mixed_code(runs: list[Run]) -> Iterator[str]:
+    """Runs of one study that were trained, or measured, by different code."""
+    for name, account in (("training_digest", "trained"), ("measuring_digest", "executed")):
+        made_by: dict[str, Run] = {}
+        for run in runs:
+            made_by.setdefault(run["provenance"][account][name], run)
+        if len(made_by) > 1:
+            yield f"its runs have different {name}s: {', '.join(map(named, made_by.values()))}"
+
+
+def wrong_labels(study: Study, runs: list[Run]) -> Iterator[str]:
+    """What runs say otherwise of their arms than the study: levels, variant, setting and baseline
+    decide what a run is compared with."""
+    for run in runs:
+        arm = study.arm(run["arm"])
+        for name in ("levels", "variant", "setting", "baseline"):
+            if run[name] != (own := getattr(arm, name)):
+                yield f"{named(run)}: its {name} is {run[name]!r}, and of its arm {own!r}"
 
 
 def wrong_print(study: str, run: Run) -> Iterator[str]:

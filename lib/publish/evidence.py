@@ -143,16 +143,6 @@ def foreign_files(study: str, runs: list[Run]) -> Iterator[str]:
             yield f"{path.relative_to(folder).as_posix()} is no file of a record"
 
 
-def mixed_code(runs: list[Run]) -> Iterator[str]:
-    """Runs of one study that were trained, or measured, by different code."""
-    for name, account in (("training_digest", "trained"), ("measuring_digest", "executed")):
-        made_by: dict[str, Run] = {}
-        for run in runs:
-            made_by.setdefault(run["provenance"][account][name], run)
-        if len(made_by) > 1:
-            yield f"its runs have different {name}s: {', '.join(map(named, made_by.values()))}"
-
-
 def wrong_summary(results: dict[str, Any]) -> Iterator[str]:
     """Whether the summary in some results is that of their runs."""
     summary = results["summary"]

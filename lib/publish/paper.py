@@ -108,6 +108,16 @@ def _saved(pdf: bytes, **how: Any) -> bytes:
     return output.getvalue()
 
 
+def same(found: bytes, made: bytes) -> bool:
+    """Tell whether a file is as it was made; a PDF, but for how it was packed."""
+    if found == made or not made.startswith(b"%PDF"):
+        return found == made
+    try:
+        return uncompressed(found) == uncompressed(made)
+    except pikepdf.PdfError:
+        return False
+
+
 def uncompressed(pdf: bytes) -> bytes:
     """A PDF that is the same whatever zlib packed it: builds of zlib differ. pikepdf.PdfError for
     what is no PDF."""

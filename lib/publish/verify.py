@@ -17,10 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from pikepdf import PdfError
-
-from lib.publish import evidence, first_rules, replay
-from lib.publish.agreement import unlike_texts, wrong_labels, wrong_print, wrong_raw_files
+from lib.publish import agreement, evidence, first_rules, replay
 from lib.publish.archive import (
     MANIFEST,
     index_entry,
@@ -35,14 +32,7 @@ from lib.publish.archive import (
     verdict_file,
 )
 from lib.publish.beginnings import wrong_beginnings
-from lib.publish.paper import (
-    COMPUTED,
-    ROOT_LINE,
-    answers_readme,
-    made,
-    uncompressed,
-    with_answers,
-)
+from lib.publish.paper import COMPUTED, ROOT_LINE, answers_readme, made, same, with_answers
 from lib.publish.plans import FILE, has_history, plan_accounts
 from lib.publish.recomputed import named, place, wrong_measures
 from lib.publish.sources import Sources
@@ -137,17 +127,16 @@ def _by_present_rules(study: str) -> Iterator[Iterator[str]]:
     executed = {place(study, run): run["provenance"]["executed"] for run in runs}
     accounts |= {path / "02_train.ipynb": account for path, account in executed.items()}
     yield evidence.uncommitted_code(study, accounts)
-    checks = (wrong_measures, wrong_raw_files, wrong_print, evidence.wrong_provenance)
-    for check in checks:
+    checks = [wrong_measures, agreement.wrong_raw_files, agreement.wrong_print]
+    for check in [*checks, evidence.wrong_provenance]:
         yield (f"{named(run)}: {fault}" for run in runs for fault in check(study, run))
-    design = load_study(study)
-    yield (f"{named(run)}: {fault}" for run in runs for fault in wrong_labels(design, run))
-    yield unlike_texts(study, runs)
-    _tell_uncommitted(study, runs)
+    yield agreement.wrong_labels(load_study(study), runs)
+    yield agreement.unlike_texts(study, runs)
+    agreement.tell_uncommitted(study, runs)
     yield _changed_study(study)
     yield _changed_plan(study)
     yield evidence.wrong_code(study, runs)
-    yield evidence.mixed_code(runs)
+    yield agreement.mixed_code(runs)
 
 
 def _made_again(study: str, redraw: bool) -> Iterator[Iterator[str]]:
@@ -171,14 +160,6 @@ def _unlike_index(study: str) -> Iterator[str]:
     for key in sorted({*stated, *found} if stated else ()):
         if found.get(key) != stated.get(key):
             yield f"the index says otherwise of its {key}"
-
-
-def _tell_uncommitted(study: str, runs: list[dict[str, Any]]) -> None:
-    """Print how many runs name no committed code, which nothing can compare theirs with."""
-    open_ = sum(not run["provenance"]["trained"].get("clean") for run in runs)
-    if open_:
-        print(f"{study}: the code of {open_} of {len(runs)} runs was not committed; their digests "
-              "are not compared with any", flush=True)  # fmt: skip
 
 
 def _changed_study(study: str) -> Iterator[str]:
@@ -266,7 +247,7 @@ def unfounded_texts(paper: Path) -> Iterator[str]:
         sources = Sources(paper)
         for name, content in made(paper, sources).items():
             path = paper / name
-            if not path.is_file() or not _same(path.read_bytes(), content):
+            if not path.is_file() or not same(path.read_bytes(), content):
                 yield f"{name} is not what its sources and the results give; run ./run_all.sh paper"
         if not answers_readme(paper):
             return
@@ -278,15 +259,6 @@ def unfounded_texts(paper: Path) -> Iterator[str]:
             yield "README.md does not say what the results do; run ./run_all.sh paper"
     except Exception as error:  # a file can be broken in any way
         yield f"the paper cannot be built: {error}"
-
-
-def _same(found: bytes, made: bytes) -> bool:
-    if found == made or not made.startswith(b"%PDF"):
-        return found == made
-    try:
-        return uncompressed(found) == uncompressed(made)
-    except PdfError:
-        return False
 
 
 def _text(path: Path) -> str:

@@ -356,6 +356,8 @@ def comment_raw_files(f: Forger) -> None:
 
 def drop_run(f: Forger) -> None:
     shutil.rmtree(f.notebook("layernorm", 1).parent)
+    with f.unpacked() as folder:
+        shutil.rmtree(folder / "layernorm/seed-1")
 
     def change(content: dict[str, Any]) -> None:
         content["runs"] = [r for r in content["runs"] if (r["arm"], r["seed"]) != ("layernorm", 1)]
@@ -368,6 +370,9 @@ def drop_run(f: Forger) -> None:
 def drop_seed(f: Forger) -> None:
     for arm in ("none", "layernorm"):
         shutil.rmtree(f.notebook(arm, 1).parent)
+    with f.unpacked() as folder:
+        for arm in ("none", "layernorm"):
+            shutil.rmtree(folder / arm / "seed-1")
 
     def change(content: dict[str, Any]) -> None:
         content["study"]["seeds"] = [0]
@@ -382,6 +387,8 @@ def drop_seed(f: Forger) -> None:
 
 def add_run(f: Forger, provenance: bool) -> None:
     shutil.copytree(f.notebook("none", 1).parent, f.record / "none" / "seed-2")
+    with f.unpacked() as folder:
+        shutil.copytree(folder / "none/seed-1", folder / "none/seed-2")
 
     def relabel(run: dict[str, Any]) -> None:
         run["seed"] = 2
@@ -579,7 +586,7 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
     ),
     "points of the dev curve left out, and the measure with them": (
         lambda f: f.in_raw("curve", lambda t: t.drop(t.index[1:3], inplace=True)),
-        "curve.parquet does not hold step 0, every 5th and the last",
+        "snapshots is .* by its raw files",
     ),
     "tokens, wherever they stand": (
         more_tokens, "tokens in trace.parquet are not 384 a step"
@@ -618,7 +625,7 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
         "the table of its result in its notebook says status: excellent",
     ),
     "words above the table of a result": (
-        shown_by_02("text/html", "<table", "<p>It helps.</p><table"),
+        shown_by_02("text/html", "<tr><th>run<", "<caption>It helps.</caption><tr><th>run<"),
         "the table of its result in its notebook holds more than rows",
     ),
     "the sentence about a result": (
@@ -664,7 +671,7 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
         lambda f: f.in_raw("windows", times("nll"), follow=False), "perplexity is .* by its raw"
     ),
     "windows, with hash and measures": (
-        lambda f: f.in_raw("windows", times("nll")), "code cell|in sample.verdict.json"
+        lambda f: f.in_raw("windows", times("nll")), "nll at temperature 1 is"
     ),
     "items, with their hash": (
         lambda f: f.in_raw("items", right, follow=False), "macro_accuracy_zero_shot is"
@@ -679,10 +686,10 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
     ),
     "gradients, with hash and measures": (
         lambda f: f.in_raw("trace", times("grad_norm")),
-        "code cell|figure trend|in sample.verdict.json",
+        "the (sentence about|table of) its result",
     ),
     "losses of the curve, with their hash": (
-        lambda f: f.in_raw("curve", times("dev_loss")), "efficiency in sample.verdict.json"
+        lambda f: f.in_raw("curve", times("dev_loss")), "the dev loss printed at step"
     ),
     "norms of the curve, with their hash": (
         lambda f: f.in_raw("curve", times("residual_norm_1", 2)), "code cell .* of 03_analysis"
@@ -901,7 +908,7 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
     "the measuring digest": (in_account("measuring_digest", "0" * 64), "names a measuring_digest"),
     "the machine": (in_account("device_name", "Abacus"), "code cell .* of 03_analysis"),
     "versions": (in_account("packages", {"torch": "9.9"}), "code cell .* of 03_analysis"),
-    "the time of training": (in_account("started", "2020-01-01 00:00:00 UTC"), "at another time"),
+    "the time of training": (in_account("started", "2020-01-01 00:00:00 UTC"), "the sentence"),
     "weights said not to be measured again": (
         lambda f: f.in_run(put("2030-01-01 00:00:00 UTC", "provenance", "executed", "finished")),
         "at another time",
