@@ -62,24 +62,6 @@ def test_a_second_sweep_has_nothing_to_do_and_says_so_in_seconds(
     assert seconds_of_children() - start < 20
 
 
-def test_a_changed_analysis_is_executed_and_nothing_trained(
-    smoke_tree: tuple[Tree, str], tmp_path: Path
-) -> None:
-    tree = object.__new__(Tree)
-    tree.root, tree.environment = tmp_path / "tree", smoke_tree[0].environment
-    shutil.copytree(smoke_tree[0].root, tree.root, symlinks=True)
-    runs = {path: path.read_bytes() for path in tree.root.glob("runs/smoke/*/seed-*/result.json")}
-    status, text = tree.run_all("params/smoke.yaml")
-    assert (status, "Nothing to do" in text) == (0, True), text  # wherever the tree lies
-    with (tree.root / "lib/analysis/dose.py").open("a", encoding="utf-8") as file:
-        file.write("\nLAST = 0\n")
-    status, text = tree.run_all("params/smoke.yaml")
-    assert status == 0, text
-    # 03, 04, the archive, the record's pages, and the rule that asks for all
-    assert re.search(r"\b5/5 steps done", text), text
-    assert {path: path.read_bytes() for path in runs} == runs
-
-
 def test_every_executed_notebook_is_archived_clean_and_small(
     smoke_tree: tuple[Tree, str],
 ) -> None:
