@@ -3,9 +3,10 @@
 import importlib.util
 from typing import Any
 
+import pandas as pd
 import pytest
 
-from lib.publish import replay
+from lib.publish import beginnings, replay
 from lib.publish.beginnings import wrong_beginnings
 
 RUNS: list[dict[str, Any]] = [
@@ -25,8 +26,10 @@ def test_runs_without_torch_are_said_to_be_left_out(
 def test_runs_without_their_text_are_said_to_be_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = {"arm": "none", "seed": 0, "references": {}, "batches": "c"}
+    found = {"arm": "none", "seed": 0, "references": {}, "batches": "c", "rates": [0.1]}
     monkeypatch.setattr(replay, "asked", lambda *_: [found])
+    trace = pd.DataFrame({"learning_rate": [0.1]})
+    monkeypatch.setattr(beginnings, "read_raw_file", lambda *_: trace)
     assert list(wrong_beginnings("sample", RUNS)) == [
         "run none seed 0: batches are not those of its seed and parameters"
     ]
