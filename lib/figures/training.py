@@ -48,7 +48,7 @@ _MAGNITUDES = ("dev_loss", "grad_norm", "embedding_norm", "second_moment_mean")
 """Columns that may span orders of magnitude."""
 
 
-_MOST_POINTS = 400
+_MOST_POINTS = 200
 """As many as a line of a figure can show; more take only space."""
 
 

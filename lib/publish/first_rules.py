@@ -2,7 +2,8 @@
 
 They are verified under the rules of their time: the results follow from the notebooks, the summary
 from the runs, and the statistics of every contrast from the runs. No other record may claim them.
-They are kept in smaller files than they were written in; their history is in git.
+They are kept in smaller files than they were written in (pictures in four greys, probabilities of
+answers in single precision, tables by column); what they were is in git.
 Of superseded studies only the last two remain to be verified.
 """
 
@@ -15,14 +16,14 @@ import numpy as np
 from lib.analysis.paired import holm, paired_deltas, t_test
 
 MANIFESTS = {
-    "confirmatory": "917906cf0ed51b368d1a5251a6ba5285a50fd7772f98e9da79ba165cab9309dd",
+    "confirmatory": "f1769b474189e268ba23e12bd704f4edd5b3f5cc26ffd04688a7a7f865391d6e",
 }
 """Study → SHA-256 of its manifest."""
 SUPERSEDED = {
-    "horizon": "726d93119a5b14bd70c0fbdc6f85df77b0bcebe57bc4857019709f91106f02e0",
-    "initialisation": "8da9ddbc471d6873d5f465ab3e60b8b6a44b7004be3d8801d310119321379edd",
-    "stability": "d932ef019145675499923e11ef20be91317dea0d34fb1322928943a25f619b2f",
-    "stability-warmup": "70c6c529e078ea5f60021c57d969843006b3fc01fc022f7a4533ce4be04a71b6",
+    "horizon": "9845673480a641f5ee02576b342ac08df239f76f1848d9776c733fddbe45d899",
+    "initialisation": "93cf7098c93a2334fc7548824402c9b3bf7b67e7cf0ea04d2ec8ff4b09be6a6f",
+    "stability": "8671d8d88148bd6638ae7d08d95915e631d1580af977ee4fac402bf256311d3d",
+    "stability-warmup": "7411612b200fdc023f145f294935b011e38ea975b926b3fd8c96ebdfdd96518f",
 }
 """Studies whose claims later ones withdrew, of which only results and verdict are kept: study →
 digest of the two."""

@@ -616,26 +616,41 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
         lambda f: f.in_notebook(f.notebook(), add_tagged_text),
         "02_train.ipynb was executed with other parameters",
     ),
-    "a row in the table of a result": (
-        shown_by_02("text/html", "<th>status", "<th>best</th><td>1.00</td></tr><tr><th>status"),
-        "the table of its result in its notebook says best: 1.00",
-    ),
-    "a number in the table of a result": (
-        shown_by_02("text/html", "<td>completed", "<td>excellent"),
-        "the table of its result in its notebook says status: excellent",
-    ),
-    "words above the table of a result": (
-        shown_by_02("text/html", "<tr><th>run<", "<caption>It helps.</caption><tr><th>run<"),
-        "the table of its result in its notebook holds more than rows",
-    ),
-    "the sentence about a result": (
-        shown_by_02("text", "after 20 steps", "after 200 steps"),
-        "the sentence about its result in its notebook is not that of the result",
-    ),
-    "a dev loss printed": (
-        shown_by_02("text", "step 5: dev loss ", "step 5: dev loss 1"),
-        "the dev loss printed at step 5 is not that of curve.parquet",
-    ),
+    **{
+        name: (shown_by_02(kind, old, new), fault)
+        for name, (kind, old, new, fault) in {
+            "a row in the table of a result": (
+                "text/html",
+                "<th>status",
+                "<th>best</th><td>1.00</td></tr><tr><th>status",
+                "the table of its result in its notebook says best: 1.00",
+            ),
+            "a number in the table of a result": (
+                "text/html",
+                "<td>completed",
+                "<td>excellent",
+                "the table of its result in its notebook says status: excellent",
+            ),
+            "words above the table of a result": (
+                "text/html",
+                "<tr><th>run<",
+                "<caption>It helps.</caption><tr><th>run<",
+                "the table of its result in its notebook holds more than rows",
+            ),
+            "the sentence about a result": (
+                "text",
+                "after 20 steps",
+                "after 200 steps",
+                "the sentence about its result in its notebook is not that of the result",
+            ),
+            "a dev loss printed": (
+                "text",
+                "step 5: dev loss ",
+                "step 5: dev loss 1",
+                "the dev loss printed at step 5 is not that of curve.parquet",
+            ),
+        }.items()
+    },
     # What a record holds
     "an index that says less": (
         lambda f: f.in_json(f.record.parent / "index.json", lambda c: c[STUDY].pop("manifest")),

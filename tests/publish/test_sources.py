@@ -150,11 +150,12 @@ def test_unstable_runs_are_counted_over_the_arms_with_some_levels():
         ],
         "verdict": {
             "stability_map": [
-                {"arm": f"{name},{rate}", "unstable": n, "judged": 3}
+                {"arm": f"{name},{rate}", "unstable": n, "judged": 3, "untrained_runs": n // 2}
                 for (name, rate), n in cells.items()
             ]
         },
     }
-    assert unstable(study, "none") == {"unstable": 3, "judged": 6}
-    assert unstable(study, "none", learning_rate=0.2) == {"unstable": 1, "judged": 3}
-    assert unstable(study, "scale") == {"unstable": 0, "judged": 3}
+    assert unstable(study, "none") == {"unstable": 3, "judged": 6, "untrained_runs": 1}
+    after = {"unstable": 1, "judged": 3, "untrained_runs": 0}
+    assert unstable(study, "none", learning_rate=0.2) == after
+    assert unstable(study, "scale") == {"unstable": 0, "judged": 3, "untrained_runs": 0}
