@@ -32,6 +32,7 @@ from lib.study.config import Study
 from lib.study.fields import digest
 from lib.study.git import git, is_checkout
 from lib.study.paths import NOTEBOOKS
+from lib.study.provenance import deciding
 from lib.study.record import attested, read_json, sha256, status_of
 
 
@@ -156,9 +157,14 @@ def wrong_provenance(study: str, run: Run) -> Iterator[str]:
     for name in ("study", "arm", "seed", "corpus_sha256"):
         if trained[name] != run[name]:
             yield f"it was trained with {name} {trained[name]!r}, and is filed under {run[name]!r}"
-    if trained["parameters"] != run["config"]:
+    # Finished weights may be measured anew, with another suite or other settings of evaluation.
+    anew = executed["from_checkpoint"]
+    sides: list[Any] = [trained["parameters"], run["config"]]
+    if anew:
+        sides = list(map(deciding, sides))
+    if sides[0] != sides[1]:
         yield "it was trained with other parameters than its result says"
-    if run["status"] == "completed" and trained["suite_hash"] != run["suite_hash"]:
+    if run["status"] == "completed" and not anew and trained["suite_hash"] != run["suite_hash"]:
         yield "it was asked another suite than was prepared for it"
     notebook = place(study, run) / "02_train.ipynb"
     metadata = read_json(notebook)["metadata"]
@@ -170,7 +176,7 @@ def wrong_provenance(study: str, run: Run) -> Iterator[str]:
         datetime.fromisoformat(metadata["papermill"][f"{k}_time"]) for k in ("start", "end")
     )
     began, ended = (_time(trained["started"]), _time(executed["finished"]))
-    fresh = not (executed["from_checkpoint"] or run["resumed_at"])
+    fresh = not (anew or run["resumed_at"])
     if not (began <= ended <= end.timestamp() and (not fresh or start.timestamp() < began + 1)):
         yield "it was trained at another time than its notebook was executed"
     accounts = [trained, executed] if fresh else [trained]

@@ -79,22 +79,32 @@ class Provenance(Circumstances):
     def identity(self) -> str:
         """SHA-256 of all that decides the weights to the last bit, their dev curve, and the plan
         that they were made under."""
-        asked, machine = self.parameters, self.machine
+        machine = self.machine
+        corpus, model, training, curve = deciding(self.parameters)
         parts = [
             CHECKPOINT_FORMAT,
             self.training_digest,
             self.corpus_sha256,
             self.seed,
-            {name: value for name, value in asked["corpus"].items() if name != "source"},
+            corpus,
             self.tokenizer_sha256,
-            asked["model"],
-            asked["training"],
-            [asked["evaluation"]["interval"], asked["evaluation"]["dev_windows"]],
+            model,
+            training,
+            curve,
             self.plan,
             [machine.device, machine.threads, machine.micro_batch_size, machine.processes],
             [machine.activation_checkpointing, machine.compile],
         ]
         return digest(parts)
+
+
+def deciding(parameters: dict[str, dict[str, Any]]) -> tuple[Any, ...]:
+    """The parameters that decide a run's weights and dev curve: corpus (by its hash, not its path),
+    model, training, and when the curve is taken. Others may change, and finished weights are
+    measured anew."""
+    corpus = {name: value for name, value in parameters["corpus"].items() if name != "source"}
+    curve = [parameters["evaluation"][name] for name in ("interval", "dev_windows")]
+    return corpus, parameters["model"], parameters["training"], curve
 
 
 class Execution(Circumstances):

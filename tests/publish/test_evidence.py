@@ -7,7 +7,7 @@ import pytest
 
 from lib.publish import replay
 from lib.publish.archive import read_runs, record_folder
-from lib.publish.evidence import wrong_code
+from lib.publish.evidence import wrong_code, wrong_provenance
 from lib.study.config import Study
 from lib.study.errors import read_yaml
 
@@ -59,3 +59,21 @@ def test_runs_are_those_that_their_commits_ask_for(
     faults = list(wrong_code(STUDY, runs))
     assert len(faults) == len(words)
     assert all(fault.endswith(end) for fault, end in zip(faults, words, strict=True)), faults
+
+
+def test_finished_weights_may_be_measured_anew_with_another_suite_and_no_other_training() -> None:
+    run = read_runs(STUDY)[0]
+    executed = run["provenance"]["executed"]
+    assert list(wrong_provenance(STUDY, run)) == []
+    run["config"]["evaluation"]["items_per_task"] += 1
+    run["suite_hash"] = "0" * 64
+    assert list(wrong_provenance(STUDY, run)) == [
+        "it was trained with other parameters than its result says",
+        "it was asked another suite than was prepared for it",
+    ]
+    executed["from_checkpoint"] = True
+    assert list(wrong_provenance(STUDY, run)) == []
+    run["config"]["training"]["iterations"] += 1
+    assert list(wrong_provenance(STUDY, run)) == [
+        "it was trained with other parameters than its result says"
+    ]
