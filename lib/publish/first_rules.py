@@ -3,8 +3,8 @@
 They are verified under the rules of their time: the results follow from the notebooks, the summary
 from the runs, and the statistics of every contrast from the runs. No other record may claim them.
 They are kept in smaller files than they were written in (pictures in four greys, probabilities of
-answers in single precision, tables by column); what they were is in git.
-Of superseded studies only the last two remain to be verified.
+answers in single precision); of superseded studies the measures of every run and the verdict are
+kept, and the last two checks remain. What they were is in git.
 """
 
 import math
@@ -20,10 +20,10 @@ MANIFESTS = {
 }
 """Study → SHA-256 of its manifest."""
 SUPERSEDED = {
-    "horizon": "9845673480a641f5ee02576b342ac08df239f76f1848d9776c733fddbe45d899",
-    "initialisation": "93cf7098c93a2334fc7548824402c9b3bf7b67e7cf0ea04d2ec8ff4b09be6a6f",
-    "stability": "8671d8d88148bd6638ae7d08d95915e631d1580af977ee4fac402bf256311d3d",
-    "stability-warmup": "7411612b200fdc023f145f294935b011e38ea975b926b3fd8c96ebdfdd96518f",
+    "horizon": "2b54ebaaeda275e7e13ad371596f49f930be502ad9a7ddca0403c9b269f16227",
+    "initialisation": "5580ccf9d6013be172a592bb9295bd820a042056c24baea7a907b59c3f098e34",
+    "stability": "969b33cca50869dabb996e958e0c95490e89e309afb693822405096e9f64c330",
+    "stability-warmup": "bbfb6b36bcb182d23204cf08adc5365028d3ccbed1048c7a405b427a7bfb9abf",
 }
 """Studies whose claims later ones withdrew, of which only results and verdict are kept: study →
 digest of the two."""
