@@ -1,0 +1,191 @@
+"""Whether raw files and what a notebook prints agree with a run: each check on a recorded run that
+passes them all, after one change."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lib.publish import agreement
+from lib.publish.archive import read_runs
+from lib.publish.recomputed import Run
+from lib.study.config import load_study
+from lib.study.measures import MEASURES
+from lib.study.raw import read_raw
+
+STUDY = "example"
+Raw = dict[str, pd.DataFrame]
+
+
+@pytest.fixture
+def run() -> Run:
+    return read_runs(STUDY)[0]
+
+
+def test_recorded_runs_agree_with_their_raw_files_and_notebooks() -> None:
+    runs = read_runs(STUDY)
+    for run in runs:
+        assert [*agreement.wrong_raw_files(STUDY, run), *agreement.wrong_print(STUDY, run)] == []
+    assert list(agreement.unlike_texts(STUDY, runs)) == []
+    assert list(agreement.mixed_code(runs)) == []
+    assert list(agreement.wrong_labels(load_study(STUDY), runs)) == []
+
+
+def put(table: str, column: str, row: int, value: Any) -> Callable[[Raw], None]:
+    def change(raw: Raw) -> None:
+        raw[table].loc[raw[table].index[row], column] = value
+
+    return change
+
+
+def less(table: str, row: int) -> Callable[[Raw], None]:
+    def change(raw: Raw) -> None:
+        raw[table] = raw[table].drop(raw[table].index[row])
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    {
+        "a step counted twice": (put("trace", "tokens", 3, 1), "tokens in trace.parquet are not"),
+        "a point of the dev curve left out": (less("curve", 1), "curve.parquet does not hold step"),
+        "a training that ended without a loss": (
+            put("trace", "loss", -1, np.nan), "it is completed, and its last losses"
+        ),
+        "a dev loss lost at the end": (
+            put("curve", "dev_loss", -1, np.inf), "it is completed, and its last losses"
+        ),
+        "a window left out": (less("windows", 2), "windows.parquet leaves out a part of the text"),
+        "a window of another length": (
+            put("windows", "n", 0, 7), "windows.parquet leaves out a part of the text"
+        ),
+        "characters that no bin counts": (
+            put("bins", "n", 0, 0), r"bins.parquet \(\w+\) counts other characters"
+        ),
+    }.values(),
+)  # fmt: skip
+def test_raw_files_agree_with_parameters_and_with_each_other(
+    change: Callable[[Raw], None], fault: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changed(folder: Any) -> Raw:
+        raw = read_raw(folder)
+        change(raw)
+        return raw
+
+    monkeypatch.setattr(agreement, "read_raw", changed)
+    faults = list(agreement.wrong_raw_files(STUDY, run))
+    assert faults
+    assert re.match(fault, faults[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    {
+        "a status that the losses deny": (
+            lambda run: run.update(status="diverged"), "it is diverged, and its last losses"
+        ),
+        "a measure of nothing": (
+            lambda run: run["measures"].update(accuracy_dev=0.9),
+            "accuracy_dev is 0.9, which its raw files do not support",
+        ),
+        "a table that denies a measure": (
+            lambda run: next(
+                row for row in run["tables"]["temperatures"] if row["temperature"] == 1
+            ).update(nll=1.0),
+            "nll at temperature 1 is 1.0, and the measure is",
+        ),
+    }.values(),
+)  # fmt: skip
+def test_a_result_agrees_with_its_raw_files(
+    change: Callable[[Run], None], fault: str, run: Run
+) -> None:
+    change(run)
+    assert any(re.match(fault, found) for found in agreement.wrong_raw_files(STUDY, run))
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    {
+        "steps": (lambda run: run.update(steps=1), "the sentence about its result"),
+        "a measure": (
+            lambda run: run["measures"].update(perplexity=1.0),
+            f"the table of its result in its notebook says {MEASURES['perplexity'].title}: ",
+        ),
+        "parameters": (
+            lambda run: run.update(parameters=1),
+            "the table of its result in its notebook says parameters",
+        ),
+    }.values(),
+)
+def test_a_notebook_prints_its_result(change: Callable[[Run], None], fault: str, run: Run) -> None:
+    change(run)
+    assert any(found.startswith(fault) for found in agreement.wrong_print(STUDY, run))
+
+
+def test_a_notebook_prints_its_dev_curve(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = agreement.read_raw_file
+
+    def higher(folder: Any, name: str) -> pd.DataFrame:
+        return read(folder, name).assign(dev_loss=lambda table: table["dev_loss"] + 0.001)
+
+    monkeypatch.setattr(agreement, "read_raw_file", higher)
+    faults = list(agreement.wrong_print(STUDY, run))
+    assert faults
+    for fault in faults:
+        assert re.fullmatch(r"the dev loss printed at step \d+ is not that of curve.parquet", fault)
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "same"),
+    [
+        (2.7346, "2.735", True),
+        (2.7346, "2.734", False),
+        (2.7345, "2.734", True),  # halfway, either way
+        (2.7345, "2.735", True),
+        (float("nan"), "nan", True),
+        (float("inf"), "2.7", False),
+    ],
+)
+def test_a_printed_number_is_its_value_rounded(value: float, text: str, same: bool) -> None:
+    assert agreement._rounds(value, text) is same
+
+
+def test_runs_are_scored_on_the_same_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, read = read_runs(STUDY)[:2], agreement.read_raw_file
+    cuts = iter([0, 1])
+
+    def shifted(folder: Any, name: str) -> pd.DataFrame:
+        by = next(cuts)
+        return read(folder, name).assign(start=lambda table: table["start"] + by)
+
+    monkeypatch.setattr(agreement, "read_raw_file", shifted)
+    (fault,) = agreement.unlike_texts(STUDY, runs)
+    assert "was scored on other windows of the same text than" in fault
+
+
+def test_runs_of_a_study_are_made_by_the_same_code() -> None:
+    runs = read_runs(STUDY)
+    runs[0]["provenance"]["trained"]["training_digest"] = "0" * 64
+    (fault,) = agreement.mixed_code(runs)
+    assert fault.startswith("its runs have different training_digests: ")
+
+
+@pytest.mark.parametrize("name", ["variant", "baseline", "setting", "levels"])
+def test_a_run_has_the_labels_of_its_arm(name: str, run: Run) -> None:
+    run[name] = "better"
+    (fault,) = agreement.wrong_labels(load_study(STUDY), [run])
+    assert f": its {name} is 'better', and of its arm " in fault
+
+
+def test_runs_of_code_that_was_not_committed_are_told(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agreement.tell_uncommitted(STUDY, [run])
+    assert capsys.readouterr().out == ""
+    run["provenance"]["trained"]["clean"] = False
+    agreement.tell_uncommitted(STUDY, [run])
+    assert capsys.readouterr().out.startswith("example: the code of 1 of 1 runs was not committed")
