@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from lib.publish import agreement, evidence, first_rules, replay
+from lib.publish import agreement, evidence, first_rules, origins, replay
 from lib.publish.archive import (
     MANIFEST,
     index_entry,
@@ -128,14 +128,14 @@ def _by_present_rules(study: str) -> Iterator[Iterator[str]]:
     accounts |= {path / "02_train.ipynb": account for path, account in executed.items()}
     yield evidence.uncommitted_code(study, accounts)
     checks = [wrong_measures, agreement.wrong_raw_files, agreement.wrong_print]
-    for check in [*checks, evidence.wrong_provenance]:
+    for check in [*checks, origins.wrong_provenance]:
         yield (f"{named(run)}: {fault}" for run in runs for fault in check(study, run))
     yield agreement.wrong_labels(load_study(study), runs)
     yield agreement.unlike_texts(study, runs)
     agreement.tell_uncommitted(study, runs)
     yield _changed_study(study)
     yield _changed_plan(study)
-    yield evidence.wrong_code(study, runs)
+    yield origins.wrong_code(study, runs)
     yield agreement.mixed_code(runs)
 
 

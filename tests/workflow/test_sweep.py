@@ -387,6 +387,24 @@ def test_jobs_do_not_change_results_and_a_new_seed_redoes_nothing(tree: Tree) ->
 
 
 @pytest.mark.long
+def test_a_changed_analysis_is_executed_and_nothing_trained(tree: Tree) -> None:
+    tree.write_study("one", factors={"model.n_layer": [1, 2]})
+    status, text = tree.run_all("params/one.yaml")
+    assert status == 0, text
+    runs = {path: path.read_bytes() for path in tree.root.glob("runs/one/*/seed-*/result.json")}
+    assert len(runs) == 2
+    with (tree.root / "lib/analysis/dose.py").open("a", encoding="utf-8") as file:
+        file.write("\nLAST = 0\n")
+    status, text = tree.run_all("params/one.yaml")
+    assert status == 0, text
+    assert "lib/analysis" in text  # what has changed is said
+    # 03, 04, the archive, the record's pages, and the rule that asks for all
+    assert re.search(r"\b5/5 steps done", text), text
+    assert {path: path.read_bytes() for path in runs} == runs
+    assert "Nothing to do" in tree.run_all("params/one.yaml")[1]
+
+
+@pytest.mark.long
 def test_a_diverged_run_is_reported_and_left_out_of_means(tree: Tree) -> None:
     tree.write_study("wild", factors={"training.learning_rate": [1e-3, 1e30]})
     status, text = tree.run_all("params/wild.yaml")

@@ -1,4 +1,4 @@
-"""Which parameters the commits of a record's runs may have."""
+"""Whether runs come from what they name."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from lib.publish import replay
 from lib.publish.archive import read_runs, record_folder
-from lib.publish.evidence import wrong_code, wrong_provenance
+from lib.publish.origins import wrong_code, wrong_provenance
 from lib.study.config import Study
 from lib.study.errors import read_yaml
 
