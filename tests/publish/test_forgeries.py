@@ -396,7 +396,8 @@ def add_run(f: Forger, provenance: bool) -> None:
             run["provenance"]["trained"]["seed"] = 2
 
     path = f.notebook("none", 2)
-    path.write_text(path.read_text("utf-8").replace("seed = 1", "seed = 2"), "utf-8")
+    told = re.sub(r"(seed (?:= )?)1\b", r"\g<1>2", path.read_text("utf-8"))
+    path.write_text(told, "utf-8")
     f.in_notebook(path, lambda nb: nb.metadata.papermill.parameters.update(seed=2))
 
     def change(content: dict[str, Any]) -> None:
