@@ -13,6 +13,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 MOST_ERRORS = 5
+TIME_UP = 3
+"""The status of a sweep that ended with the time it was given."""
 _LEVELS = ("str", "bool", "int", "float")
 _Arguments = ParamSpec("_Arguments")
 

@@ -82,10 +82,12 @@ glibc ignore it; numbers stay the same."""
 
 
 def _environment(study: Study, devices: str | None) -> dict[str, str]:
-    """What the kernel inherits: nobody watching, threads pinned, GPUs of its own."""
+    """What the kernel inherits: this Python whatever kernels the machine names, nobody watching,
+    threads pinned, GPUs of its own."""
     threads = str(study.machine.threads or 1)
     variables = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     environment = dict.fromkeys(variables, threads) | {HEADLESS: "1", **HUGE_PAGES}
+    environment["JUPYTER_PATH"] = str(Path(sys.prefix, "share", "jupyter"))
     return environment if devices is None else environment | {"CUDA_VISIBLE_DEVICES": devices}
 
 

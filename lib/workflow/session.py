@@ -17,10 +17,9 @@ from pathlib import Path
 import nbformat
 from IPython.display import display
 
-from lib.study.errors import UserError
+from lib.study.errors import TIME_UP, UserError
 from lib.study.paths import ROOT, RUNS, executed_notebook, kaggle_folder, result_file, study_folder
 from lib.study.record import status_of
-from lib.workflow.sweep import TIME_UP
 
 ENVIRONMENT = Path(tempfile.gettempdir(), "embedding-norm")
 """Outside what a session keeps."""

@@ -21,7 +21,7 @@ from typing import IO
 
 from lib.run import lifeline
 from lib.study.config import Study, load_study
-from lib.study.errors import UserError, exit_status
+from lib.study.errors import TIME_UP, UserError, exit_status
 from lib.study.paths import NOTEBOOKS, PAPERS, ROOT, RUNS, shown
 from lib.study.record import RunResult, status_of
 from lib.study.standing import load_plan, standing
@@ -35,8 +35,6 @@ DEFAULT, EMBEDDED = "final", "final-embedded"
 """The study that is run when none is named, and the one in its place where its text is missing."""
 STOPPED = 130
 """The status of a sweep that was interrupted, as shells say it."""
-TIME_UP = 3
-"""The status of a sweep that ended with the time it was given."""
 PATIENCE = 5.0
 """Seconds to wait for an earlier sweep that is ending."""
 CANCELLING = 60.0

@@ -1,4 +1,5 @@
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,20 @@ def test_the_kernel_gets_pinned_threads_and_no_progress_bars(
         "open(result, 'w').write(json.dumps(values))",
     )
     assert execute("probe", tiny_study).read_text() == '["1", "1", "1"]'
+
+
+def test_the_kernel_is_of_this_python_whatever_the_machine_calls_python3(
+    write_notebook: Callable[..., Path],
+    tiny_study: Study,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    elsewhere = tmp_path / "jupyter" / "kernels" / "python3" / "kernel.json"
+    elsewhere.parent.mkdir(parents=True)
+    elsewhere.write_text('{"argv": ["/bin/false"], "display_name": "", "language": "python"}')
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
+    write_notebook("import sys; from pathlib import Path; Path(result).write_text(sys.prefix)")
+    assert execute("probe", tiny_study).read_text() == sys.prefix
 
 
 def test_a_notebook_still_running_is_unfinished(tmp_path: Path) -> None:
