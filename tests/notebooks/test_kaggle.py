@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,9 @@ from tests.conftest import TINY, Tree, copy_repository
 
 pytestmark = pytest.mark.slow
 
+IMAGE, WHEELS = os.environ.get("IMAGE_PYTHON", ""), os.environ.get("IMAGE_WHEELS", "")
+"""A Python with the packages of Kaggle's image, and the folder that `./run_all.sh wheels` made:
+with these, sessions run as there; otherwise with this Python, what the image lacks being hidden."""
 STUDY = TINY | {
     "name": "probe",
     "factors": {"model.embedding_norm": ["none", "layernorm"]},
@@ -43,6 +46,20 @@ def found(name, path=None, target=None):
 
 PathFinder.find_spec = staticmethod(found)
 """
+
+
+@pytest.fixture(autouse=True, scope="module")
+def of_the_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        if IMAGE:
+            top = tmp_path_factory.mktemp("jupyter")
+            argv = [IMAGE, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+            kernel = {"argv": argv, "display_name": "", "language": "python"}
+            (top / "kernels" / "python3").mkdir(parents=True)
+            (top / "kernels" / "python3" / "kernel.json").write_text(json.dumps(kernel), "utf-8")
+            patch.setenv("JUPYTER_PATH", str(top))
+            patch.setenv("PATH", f"{Path(IMAGE).parent}{os.pathsep}{os.environ['PATH']}")
+        yield
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -67,6 +84,8 @@ class Session:
         (self.repository / "params" / "probe.yaml").write_text(json.dumps(STUDY), "utf-8")
         for number, output in enumerate(outputs):
             shutil.copytree(output, self.inputs / "notebooks" / "owner" / f"output-{number}")
+        if WHEELS:
+            shutil.copytree(WHEELS, self.inputs / "wheels")
         self.working.mkdir()
 
     def run(self, notebook: str, **parameters: object) -> nbformat.NotebookNode:
@@ -92,7 +111,7 @@ def as_on_kaggle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lacking").mkdir()
     (tmp_path / "lacking" / "sitecustomize.py").write_text(HIDE, "utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "lacking"))
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    monkeypatch.setenv("PATH", str(Path(IMAGE or sys.executable).parent))
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.delenv("STUDY_HEADLESS", raising=False)
