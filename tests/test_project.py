@@ -97,6 +97,14 @@ def test_help_names_every_command():
         assert word in done.stdout
 
 
+def test_the_published_papers_stay_small():
+    """A checkout is attached to Kaggle sessions and copied to clusters."""
+    published = [ROOT / "papers" / name for name in ("embedding-norm", "example")]
+    files = [path for paper in published for path in paper.rglob("*") if path.is_file()]
+    kept = [path for path in files if "site" not in path.relative_to(ROOT / "papers").parts]
+    assert sum(path.stat().st_size for path in kept) < 55e6
+
+
 RECORDS = sorted(p.parent.name for p in (ROOT / "papers").glob("*/record/*/MANIFEST.sha256"))
 SMALL = {"example", "stability-check"}
 WHOLE = [
