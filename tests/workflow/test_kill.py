@@ -87,6 +87,13 @@ KINDS: dict[str, tuple[Victims, signal.Signals]] = {
 KILLS = 5
 
 
+def trained_since(folder: Path, moment: float) -> bool:
+    """Tell whether a checkpoint was written after a moment, in seconds since the epoch."""
+    with contextlib.suppress(FileNotFoundError):  # of one that is removed meanwhile
+        return any(path.stat().st_mtime > moment for path in (folder / "checkpoints").glob("*"))
+    return False
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_again_and_again_a_run_ends_at_the_same_weights(
@@ -99,13 +106,16 @@ def test_killed_again_and_again_a_run_ends_at_the_same_weights(
     folder = tree.run_folder("long", "baseline")
     kills = 0
     while kills < KILLS and not (folder / "result.json").exists():
+        started = time.time()
         sweep = tree.start("params/long.yaml")
-        wanted = moments.uniform(0, 3)  # seconds after the first victim is there: any must do
+        # Any moment must do: seconds after the first victim is there, or after it has trained.
+        wanted, trains = moments.uniform(0, 3), kills % 2 == 1
         seen = None
         while sweep.poll() is None:
             running = [psutil.Process(sweep.pid), *psutil.Process(sweep.pid).children(True)]
             chosen = victims(running)
-            seen = seen or (time.monotonic() if chosen and kernel(running) else None)
+            there = chosen and kernel(running) and (not trains or trained_since(folder, started))
+            seen = seen or (time.monotonic() if there else None)
             if seen and chosen and time.monotonic() > seen + wanted:
                 for process in chosen:
                     with contextlib.suppress(psutil.NoSuchProcess):
@@ -113,7 +123,7 @@ def test_killed_again_and_again_a_run_ends_at_the_same_weights(
                 kills += 1
                 break
             time.sleep(0.02)
-        text, _ = sweep.communicate(timeout=120)
+        text, _ = sweep.communicate(timeout=300)
         assert "Traceback" not in text, text
     record_property("kills", kills)
     assert kills
@@ -126,7 +136,10 @@ def test_killed_again_and_again_a_run_ends_at_the_same_weights(
         assert "Traceback" not in text, text
         time.sleep(1)
     assert status == 0, text
-    assert json.loads((folder / "result.json").read_text())["final_weights"] == undisturbed
+    result = json.loads((folder / "result.json").read_text())
+    assert result["final_weights"] == undisturbed
+    if (victims, number) == (kernel, signal.SIGKILL):
+        assert result["resumed_at"]
     assert (tree.root / "papers/embedding-norm/record/long").exists()
 
 
