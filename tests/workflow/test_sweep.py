@@ -397,7 +397,6 @@ def test_a_changed_analysis_is_executed_and_nothing_trained(tree: Tree) -> None:
         file.write("\nLAST = 0\n")
     status, text = tree.run_all("params/one.yaml")
     assert status == 0, text
-    assert "lib/analysis" in text  # what has changed is said
     # 03, 04, the archive, the record's pages, and the rule that asks for all
     assert re.search(r"\b5/5 steps done", text), text
     assert {path: path.read_bytes() for path in runs} == runs
