@@ -27,23 +27,22 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def works(device: str) -> bool:
-    """Tell whether a device can do arithmetic, also at float64, which diagnostics sum in: some
-    report themselves available and then cannot run a kernel (a P100 under a build without sm_60,
-    for one)."""
+    """Tell whether a device can do arithmetic: some report themselves available and then cannot run
+    a kernel (a P100 under a build without sm_60, for one)."""
     try:
-        ones = torch.ones(2, 2, dtype=torch.float64, device=device)
+        ones = torch.ones(2, 2, device=device)
         return bool((ones @ ones).sum() == 8)
-    except (RuntimeError, AssertionError, TypeError):  # no such device, no CUDA, no float64 (MPS)
+    except (RuntimeError, AssertionError):  # no such device, no CUDA
         return False
 
 
 def choose_device(requested: str) -> torch.device:
-    """Resolve `auto` to the first of CUDA, MPS and CPU that works.
+    """Resolve `auto` to CUDA where it works, and else to the CPU.
 
     Raises ConfigError when a device asked for by name does not work.
     """
     if requested == "auto":
-        return torch.device(next(name for name in ("cuda", "mps", "cpu") if works(name)))
+        return torch.device("cuda" if works("cuda") else "cpu")
     if not works(requested):
         raise ConfigError(
             f"machine.device: '{requested}' does not work on this machine; use auto or cpu"
@@ -97,7 +96,7 @@ def prepare(config: RunConfig) -> Machine:
     if device.type == "cpu":  # a few sequences stay in a core's cache: a step is a tenth faster
         micro, windows = next(size for size in (4, 3, 2, 1) if share % size == 0), 8
     else:
-        micro, windows = share, min(256, max(1, GPU_EVALUATION // config.model.block_size))
+        micro, windows = share, gpu_windows(config.model.block_size)
     return Machine(
         device,
         threads,
@@ -107,6 +106,11 @@ def prepare(config: RunConfig) -> Machine:
         asked.activation_checkpointing,
         asked.compile,
     )
+
+
+def gpu_windows(block_size: int) -> int:
+    """Windows per forward pass of an evaluation on a GPU."""
+    return min(256, max(1, GPU_EVALUATION // block_size))
 
 
 @lru_cache
@@ -121,9 +125,7 @@ def compiler_fault(device: str) -> str | None:
 
 def count_devices(kind: str) -> int:
     """How many processes find a device of their own: GPUs, or on a CPU cores."""
-    if kind == "cuda":
-        return torch.cuda.device_count()
-    return (os.cpu_count() or 1) if kind == "cpu" else 1
+    return torch.cuda.device_count() if kind == "cuda" else os.cpu_count() or 1
 
 
 def require_devices(machine: Machine) -> None:

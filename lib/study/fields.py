@@ -176,7 +176,8 @@ class EvaluationConfig(Section):
 class MachineConfig(Section):
     """Settings of the machine: not part of a study's hash, and equal for all its runs."""
 
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Without Apple's (MPS), which lacks the float64 that diagnostics sum in."""
     threads: OrAuto = None
     """CPU threads of one run. auto: 1, since more runs side by side beat more threads."""
     micro_batch_size: OrAuto = None

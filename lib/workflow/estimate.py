@@ -19,6 +19,7 @@ from lib.run.machine import (
     Machine,
     autocast,
     count_devices,
+    gpu_windows,
     prepare,
     random_stream,
     recompute_activations,
@@ -32,8 +33,10 @@ from lib.study.fields import ModelConfig, RunConfig
 UTILISATION = 0.35
 """Share of a GPU's peak that training is taken to reach. Large models reach 0.3 to 0.5 (Chowdhery
 et al. 2022, table 3, report 0.21 to 0.46); small ones, which do not fill a GPU, a tenth of that."""
+_CONTEXT = 1e9
+"""Bytes of CUDA's context and its libraries' working memory."""
 _STEPS = 3
-_AFFORDABLE = {"cpu": 2e11, "mps": 1e12, "cuda": 2e13}
+_AFFORDABLE = {"cpu": 2e11, "cuda": 2e13}
 """Operations of a measured step: about a second of them."""
 _UNITS = (("days", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
@@ -63,6 +66,25 @@ def runs(study: Study, vocabulary: int | None) -> list[Run]:
         flops = tokens * flops_per_token(config.model, vocab_size, parameters)
         result.append(Run(config, vocab_size, parameters, tokens, flops))
     return result
+
+
+def gpu_memory(studies: list[Study]) -> float:
+    """Bytes of a GPU that the largest run of some studies is taken to need: CUDA's context, and
+    half as much again as a training step or a pass of evaluation holds by formula.
+
+    A pass of evaluation holds, per token, the logits, their logarithms and a copy of these, and
+    what a block computes. Raises CorpusError as `runs` does.
+    """
+    needed = []
+    for run in (run for study in studies for run in runs(study, None)):
+        model, machine = run.config.model, run.config.machine
+        share = run.config.training.batch_size // (machine.processes or 1)
+        held = memory(run.config, run.vocab_size, run.parameters, machine.micro_batch_size or share)
+        windows = machine.evaluation_batch_size or gpu_windows(model.block_size)
+        per_token = 12 * run.vocab_size + 4 * (10 + 2 * model.mlp_ratio) * model.n_embd
+        peak = max(held.pop("activations"), windows * model.block_size * per_token)
+        needed.append(sum(held.values()) + peak)
+    return _CONTEXT + 1.5 * max(needed)
 
 
 def reduced(run: Run, sequences: int, affordable: float) -> tuple[ModelConfig, int]:

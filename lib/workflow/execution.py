@@ -51,7 +51,7 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
     result = result_file(notebook, study.name, arm, seed)
     output.parent.mkdir(parents=True, exist_ok=True)
 
-    with FileLock(output.with_suffix(".lock")), gpus(study.machine.processes) as devices:
+    with FileLock(output.with_suffix(".lock")), gpus(study.machine) as devices:
         result.unlink(missing_ok=True)  # an earlier result must not pass for this one's
         os.environ.update(_environment(study, devices))
         start = time.perf_counter()

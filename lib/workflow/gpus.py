@@ -10,12 +10,11 @@ from collections.abc import Iterator
 
 from filelock import FileLock, Timeout
 
+from lib.study.fields import MachineConfig
 from lib.study.paths import RUNS
 
 GPUS = "STUDY_GPUS"
 """Environment variable that lists the GPUs a sweep may use, each as often as it takes runs."""
-MEMORY = 4096
-"""MiB of a GPU that one run is given, with its CUDA context."""
 
 
 def gpu_names() -> list[str]:
@@ -27,12 +26,13 @@ def gpu_names() -> list[str]:
     return [str(i) for i in range(sum(line.startswith("GPU ") for line in _ask("-L")))]
 
 
-def runs_per_gpu(gpus: int) -> int:
-    """How many runs share each of some GPUs: as many as its part of the cores, and its memory,
-    suffice for."""
+def runs_per_gpu(gpus: int, needed: float) -> int:
+    """How many runs that need so many bytes share each of some GPUs: as many as its part of the
+    cores, and its memory, suffice for."""
     asked = _ask("--query-gpu=memory.total", "--format=csv,noheader,nounits")
     memory = [int(line) for line in asked if line.strip().isdigit()]
-    return max(1, min((os.cpu_count() or 1) // gpus, *(size // MEMORY for size in memory or [0])))
+    fit = int(min(memory, default=0) * 2**20 / needed)
+    return max(1, min((os.cpu_count() or 1) // gpus, fit))
 
 
 def _ask(*words: str) -> list[str]:
@@ -43,15 +43,16 @@ def _ask(*words: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def gpus(processes: int | None) -> Iterator[str | None]:
-    """Hold a place on as many of the GPUs listed in `STUDY_GPUS` as a run has processes (None: on
-    all), none of which another job holds; give their names, as `0,1`. Without a list, None."""
+def gpus(machine: MachineConfig) -> Iterator[str | None]:
+    """Hold a place on as many of the GPUs listed in `STUDY_GPUS` as a run has processes (`auto`: on
+    all), none of which another job holds; give their names, as `0,1`. Without a list, and for a run
+    on the CPU, None."""
     listed = [device for device in os.environ.get(GPUS, "").split(",") if device]
-    if not listed:
+    if not listed or machine.device == "cpu":
         yield None
         return
     RUNS.mkdir(parents=True, exist_ok=True)
-    wanted = min(processes or len(listed), len(set(listed)))
+    wanted = min(machine.processes or len(listed), len(set(listed)))
     while True:
         with contextlib.ExitStack() as locks:
             held: list[str] = []

@@ -125,12 +125,23 @@ def only_sweep() -> Iterator[IO[bytes]]:
         yield file
 
 
+def places(studies: list[Study], command: Command) -> list[str]:
+    """The GPUs that runs of some studies take turns on, each as often as it takes runs at once;
+    none for studies of the CPU, and on a cluster, which gives its jobs their own."""
+    studies = [study for study in studies if study.machine.device != "cpu"]
+    gpus = gpu_names() if studies and command.executor == "local" else []
+    if not gpus:
+        return []
+    from lib.workflow.estimate import gpu_memory
+
+    # Each once, then each once more.
+    return gpus * (command.runs_per_gpu or runs_per_gpu(len(gpus), gpu_memory(studies)))
+
+
 def run(studies: list[Study], command: Command, log: IO[bytes]) -> int:
     """Call Snakemake over all studies, then print what came of each."""
     progress_file, flags = RUNS / ".progress.json", command.flags
-    gpus = gpu_names() if command.executor == "local" else []  # a cluster gives its jobs their own
-    if gpus:  # each once, then each once more
-        gpus *= command.runs_per_gpu or runs_per_gpu(len(gpus))
+    gpus = places(studies, command)
     # How many at once: what the user or a cluster's profile says, else as many as the GPUs take.
     if not {"jobs", "cores", "profile"} & command.options:
         flags = ["--jobs", str(len(gpus) or os.cpu_count() or 1), *flags]

@@ -1,7 +1,8 @@
-"""How fast a training step is, beside Hugging Face GPT-2 at the same configuration.
+"""How fast a training step is, beside Hugging Face GPT-2 at the same configuration; and a study.
 
 Run alone on a quiet machine: `./run_all.sh test -m benchmark -s`. Steps of both sides alternate in
 one process, so that a machine whose speed drifts slows both; medians and ratios are what counts.
+On a machine with a GPU all this is measured there.
 """
 
 import multiprocessing
@@ -15,6 +16,9 @@ import pytest
 import torch
 
 from lib.data.corpus import load_corpus, sample_batch
+from lib.run.cost import peak_flops
+from lib.run.machine import choose_device, prepare
+from lib.run.origin import describe
 from lib.run.training import Run
 from lib.study.config import load_study
 from lib.workflow.execution import HUGE_PAGES
@@ -22,6 +26,7 @@ from tests.run.samples import begun, hugging_face
 
 pytestmark = pytest.mark.benchmark
 CORES = multiprocessing.cpu_count()
+DEVICE = choose_device("auto")
 
 
 def our_step(folder: Path) -> Callable[[], None]:
@@ -33,12 +38,12 @@ def our_step(folder: Path) -> Callable[[], None]:
 
 def hugging_face_step() -> Callable[[], None]:
     """The peer's step: batch, forward with its own loss, backward, norm, AdamW."""
-    model = hugging_face(n_layer=8, n_head=8, n_embd=128, block_size=128)
+    model = hugging_face(n_layer=8, n_head=8, n_embd=128, block_size=128).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
     corpus, stream = load_corpus(load_study("final").corpus), torch.Generator().manual_seed(0)
 
     def step() -> None:
-        x, _ = sample_batch(corpus.train, 16, 128, stream)
+        x = sample_batch(corpus.train, 16, 128, stream)[0].to(DEVICE)
         loss = model(x, labels=x).loss
         loss.backward()
         torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
@@ -56,21 +61,10 @@ def timed(steps: list[Callable[[], None]], rounds: int) -> list[list[float]]:
         for step, column in zip(steps, seconds, strict=True):
             start = time.perf_counter()
             step()
+            if DEVICE.type != "cpu":
+                torch.accelerator.synchronize()  # a step only hands its work over
             column.append(time.perf_counter() - start)
     return [column[2:] for column in seconds]
-
-
-def gemm_peak(threads: int) -> float:
-    """Best measured fp32 rate (FLOP/s) of a matrix product at the model's shapes."""
-    torch.set_num_threads(threads)
-    best = 0.0
-    for n, k, m in ((512, 128, 512), (512, 512, 128), (2048, 128, 512), (2048, 512, 128)):
-        a, b = torch.randn(n, k), torch.randn(k, m)
-        for _ in range(50):
-            start = time.perf_counter()
-            torch.mm(a, b)
-            best = max(best, 2 * n * k * m / (time.perf_counter() - start))
-    return best
 
 
 def flop_per_step() -> float:
@@ -93,18 +87,19 @@ def worker(folder: Path, barrier: Barrier, seconds: "multiprocessing.Queue[float
 
 
 def test_a_step_is_at_least_as_fast_as_hugging_faces(tmp_path: Path) -> None:
-    threads = load_study("final").training.threads
+    config = load_study("final").arm("none").config
+    name = describe(prepare(config)).device_name
     ours, theirs = our_step(tmp_path), hugging_face_step()
     torch.use_deterministic_algorithms(False)  # the peer need not pay for ours
-    torch.set_num_threads(threads)
     a, b = timed([ours, theirs], 20)
     ratio = statistics.median(y / x for x, y in zip(a, b, strict=True))
-    peak = flop_per_step() / statistics.median(a) / gemm_peak(threads)
-    print(f"\n{threads} thread: {ratio:.2f} × Hugging Face's speed, {peak:.0%} of the GEMM peak")
+    step, peak = statistics.median(a), peak_flops(name, "fp32", DEVICE)
+    print(f"\n{step * 1000:.0f} ms on {name}: {ratio:.2f} × Hugging Face's speed, "
+          f"{flop_per_step() / step / peak:.0%} of the peak")  # fmt: skip
     assert ratio >= 1
 
 
-@pytest.mark.skipif(CORES < 2, reason="needs two cores")
+@pytest.mark.skipif(CORES < 2 or DEVICE.type != "cpu", reason="needs two cores and no GPU")
 def test_two_workers_beat_one_process_with_all_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

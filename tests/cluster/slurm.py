@@ -1,7 +1,8 @@
 """A Slurm of one node in a folder, under the user who runs the tests, taken down with them.
 
 Debian's packages `slurm-wlm` and `munge` suffice. It keeps no accounts, needs no systemd, and has
-ports, key and socket of its own, so that it disturbs no Slurm that is there for good.
+ports, key and socket of its own, so that it disturbs no Slurm that is there for good. Of the node
+it says that it has two GPUs.
 """
 
 import getpass
@@ -42,8 +43,9 @@ JobAcctGatherType=jobacct_gather/none
 MpiDefault=none
 ReturnToService=2
 MinJobAge={age}
+GresTypes=gpu
 KillWait=5
-NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=16000 State=UNKNOWN
+NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=16000 Gres=gpu:2
 PartitionName=main Nodes={name} Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -80,6 +82,9 @@ class Cluster:
             age=age,
         )
         (folder / "slurm.conf").write_text(text, "utf-8")
+        for name in ("gpu0", "gpu1"):
+            (folder / name).touch()
+        (folder / "gres.conf").write_text(f"Name=gpu File={folder}/gpu[0-1]\n", "utf-8")
         self._write_srun()
         try:
             self.start_munge()

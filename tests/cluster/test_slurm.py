@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from lib.run.machine import works
 from tests.cluster.slurm import Cluster, missing
 from tests.conftest import Tree
 
@@ -95,6 +96,26 @@ def test_two_processes_train_one_run_in_one_job_that_has_their_cores(
     assert result["provenance"]["trained"]["machine"]["processes"] == 2
     assert result["status"] == "completed"
     assert [(job[1], job[2]) for job in jobs(cluster, tree)] == [("COMPLETED", "2")]
+
+
+@pytest.mark.skipif(works("cuda"), reason="this machine has CUDA")
+def test_a_run_that_asks_for_cuda_is_given_a_gpu_and_says_where_there_is_none(
+    cluster: Cluster, tree: Tree
+) -> None:
+    tree.write_study("on-gpu", machine={"device": "cuda"})
+    tree.write_study("on-cpu", machine={"device": "cpu"})
+    studies = ("params/on-gpu.yaml", "params/on-cpu.yaml")
+    status, text = tree.run_all(*studies, *ON_SLURM, "--until", "train", seconds=600)
+    assert status == 1
+    (line,) = [line for line in text.splitlines() if line.startswith("FAILED")]
+    assert re.match(r"FAILED on-gpu/baseline/seed-0/.*: machine.device: 'cuda' does not", line), (
+        text
+    )
+    fields = "--Format=comment:90,tres-per-job:30,state"
+    rows = [row.split() for row in cluster.ask("squeue", "-h", "--states=all", fields).splitlines()]
+    asked = {row[0]: row[1:] for row in rows}
+    assert asked["rule_train_wildcards_on-gpu_baseline_0"] == ["gres:gpu:1", "FAILED"]
+    assert asked["rule_train_wildcards_on-cpu_baseline_0"] == ["N/A", "COMPLETED"]
 
 
 def test_a_drained_node_is_said_at_once_and_ends_a_sweep_that_waits_for_it(

@@ -72,7 +72,7 @@ def test_a_stream_leaves_torchs_own_alone() -> None:
 
 @pytest.mark.parametrize(
     ("working", "chosen"),
-    [(("cuda", "mps", "cpu"), "cuda"), (("mps", "cpu"), "mps"), (("cpu",), "cpu")],
+    [(("cuda", "cpu"), "cuda"), (("cpu",), "cpu")],
 )
 def test_auto_is_the_first_device_that_works(
     monkeypatch: pytest.MonkeyPatch, working: tuple[str, ...], chosen: str
@@ -84,23 +84,6 @@ def test_auto_is_the_first_device_that_works(
 def test_the_cpu_works_and_can_be_asked_for() -> None:
     assert works("cpu")
     assert choose_device("cpu") == CPU
-
-
-def test_a_device_without_float64_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Apple's, which does the arithmetic of float32."""
-    ones = torch.ones
-
-    def on_mps(*shape: int, device: str, dtype: torch.dtype | None = None) -> torch.Tensor:
-        if device == "cuda":
-            raise RuntimeError("no CUDA")
-        if dtype == torch.float64 and device == "mps":
-            raise TypeError("Cannot convert a MPS Tensor to float64 dtype")
-        return ones(*shape, dtype=dtype)
-
-    monkeypatch.setattr(torch, "ones", on_mps)
-    assert choose_device("auto") == CPU
-    with pytest.raises(ConfigError, match=r"machine\.device: 'mps' does not work on this machine"):
-        choose_device("mps")
 
 
 @pytest.mark.skipif(works("cuda"), reason="this machine has CUDA")
@@ -178,9 +161,7 @@ def test_auto_takes_as_many_gpus_as_divide_the_batch(
     assert (prepared.processes, prepared.micro_batch_size) == (processes, micro_batch_size)
 
 
-@pytest.mark.parametrize(
-    ("device", "devices"), [("cpu", "the 3 cores"), ("cuda", "the 2 devices"), ("mps", "the 1 dev")]
-)
+@pytest.mark.parametrize(("device", "devices"), [("cpu", "the 3 cores"), ("cuda", "the 2 devices")])
 def test_more_processes_than_devices_are_refused(
     monkeypatch: pytest.MonkeyPatch, device: str, devices: str
 ) -> None:
@@ -212,7 +193,13 @@ def test_compiling_without_a_compiler_is_refused(
 
 @pytest.mark.parametrize(
     ("device", "block_size", "windows"),
-    [("cpu", 128, 8), ("cuda", 64, 256), ("cuda", 128, 256), ("mps", 1024, 32), ("cuda", 10**6, 1)],
+    [
+        ("cpu", 128, 8),
+        ("cuda", 64, 256),
+        ("cuda", 128, 256),
+        ("cuda", 1024, 32),
+        ("cuda", 10**6, 1),
+    ],
 )
 def test_auto_evaluates_in_batches_of_the_device(
     loose_torch: None,

@@ -42,6 +42,18 @@ def test_the_large_study_is_350_million_parameters_on_50_billion_tokens() -> Non
     assert len(list(SCALE.arms())) == 3
 
 
+def test_a_gpu_holds_a_run_by_its_largest_moment(tiny_study: Study) -> None:
+    C, context = 16, 1e9
+    (small, _) = estimate.runs(tiny_study, None)
+    V = small.vocab_size
+    weights = 16 * small.parameters  # with gradients and AdamW's moments
+    evaluation = 64 * 16 * (12 * V + 4 * 18 * C)  # a step's four sequences are few beside it
+    layernorm = 16 * 2 * C
+    assert estimate.gpu_memory([tiny_study]) == context + 1.5 * (weights + layernorm + evaluation)
+    large = estimate.gpu_memory([SCALE, tiny_study])
+    assert large == estimate.gpu_memory([SCALE]) > 16 * 350e6
+
+
 def test_a_study_meant_for_another_machine_is_estimated_without_a_time_here() -> None:
     study = load_study("final-gpu")
     text = estimate.table(study, vocabulary=65)

@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from lib.study.config import Study
+from lib.study.fields import MachineConfig, ModelConfig
 from lib.workflow import gpus
+from lib.workflow.command import Command
 from lib.workflow.gpus import gpu_names, runs_per_gpu
+from lib.workflow.sweep import places
 
 
 @pytest.fixture
@@ -31,11 +35,25 @@ def two_t4s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("two_t4s")
 def test_two_t4s_with_four_cores_take_two_runs_each(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gpu_names() == ["0", "1"]
-    assert runs_per_gpu(2) == 2
+    assert runs_per_gpu(2, 1e9) == 2
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
-    assert runs_per_gpu(2) == 3  # then memory decides
+    assert runs_per_gpu(2, 5e9) == 3  # then memory decides
+    assert runs_per_gpu(2, 1e12) == 1
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    assert runs_per_gpu(2) == 1
+    assert runs_per_gpu(2, 1e9) == 1
+
+
+@pytest.mark.usefixtures("two_t4s")
+def test_a_sweep_takes_gpus_only_for_studies_that_run_on_them(tiny_study: Study) -> None:
+    on_cpu = tiny_study.model_copy(update={"machine": MachineConfig(device="cpu")})
+    local, asked = Command([], [], set()), Command([], [], set(), runs_per_gpu=1)
+    assert places([on_cpu], local) == []
+    assert places([on_cpu, tiny_study], local) == ["0", "1", "0", "1"]
+    assert places([tiny_study], asked) == ["0", "1"]
+    assert places([tiny_study], Command([], [], set(), executor="slurm")) == []
+    model = ModelConfig(n_layer=24, n_head=16, n_embd=1024, block_size=1024)
+    large = tiny_study.model_copy(update={"model": model})
+    assert places([large], local) == ["0", "1"]
 
 
 def test_visible_gpus_are_those_that_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,13 +73,13 @@ def test_each_job_holds_a_place_of_its_own_and_the_next_waits(
     late: list[str | None] = []
 
     def take() -> None:
-        with gpus.gpus(1) as device:
+        with gpus.gpus(MachineConfig()) as device:
             late.append(device)
 
     waiting = threading.Thread(target=take)
     with ExitStack() as held:
-        assert [held.enter_context(gpus.gpus(1)) for _ in places[1:]] == places[:-1]
-        with gpus.gpus(1) as last:
+        assert [held.enter_context(gpus.gpus(MachineConfig())) for _ in places[1:]] == places[:-1]
+        with gpus.gpus(MachineConfig()) as last:
             assert last == places[-1]
             waiting.start()
             waiting.join(timeout=0.5)
@@ -72,7 +90,13 @@ def test_each_job_holds_a_place_of_its_own_and_the_next_waits(
 
 def test_without_a_list_of_gpus_none_is_assigned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(gpus.GPUS, raising=False)
-    with gpus.gpus(1) as device:
+    with gpus.gpus(MachineConfig()) as device:
+        assert device is None
+
+
+def test_a_run_on_the_cpu_holds_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(gpus.GPUS, "0")
+    with gpus.gpus(MachineConfig(device="cpu")) as device:
         assert device is None
 
 
@@ -95,5 +119,5 @@ def test_a_job_holds_a_gpu_for_each_of_its_processes(
 ) -> None:
     monkeypatch.setattr(gpus, "RUNS", tmp_path)
     monkeypatch.setenv(gpus.GPUS, listed)
-    with gpus.gpus(processes) as devices:
+    with gpus.gpus(MachineConfig(processes=processes)) as devices:
         assert devices == held

@@ -20,9 +20,10 @@ from tests.conftest import TINY
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of parameter files, and the working folder."""
+    """The folder of parameter files, and the working folder; on a machine without a GPU."""
     monkeypatch.setattr("lib.study.config.PARAMS", tmp_path)
     monkeypatch.setattr("lib.study.plan.PLANS", tmp_path)
+    monkeypatch.setattr("lib.run.machine.works", lambda device: device == "cpu")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -55,7 +56,7 @@ def test_sound_studies_are_returned_each_once(folder: Path) -> None:
         ),
         ({"plan": "broken.yaml"}, "broken.yaml must hold fields"),
         ({"reported": "absent.yaml"}, "reported: there is no papers/embedding-norm/absent.yaml"),
-        ({"machine": {"device": "mps"}}, "machine.device: 'mps' does not work on this machine"),
+        ({"machine": {"device": "cuda"}}, "machine.device: 'cuda' does not work on this machine"),
         (
             {"corpus": "absent.txt"},
             "corpus.source: 'absent.txt' is neither a text file nor a ",
@@ -131,7 +132,7 @@ def test_stock_tasks_without_the_harness_are_found(
 
 def test_all_that_is_wrong_with_a_study_is_said(folder: Path) -> None:
     write(
-        folder, "bad", plan="a.yaml", reported="b.yaml", corpus="c.txt", machine={"device": "mps"}
+        folder, "bad", plan="a.yaml", reported="b.yaml", corpus="c.txt", machine={"device": "cuda"}
     )
     assert [fault.split()[2] for fault in faults("bad")] == [
         "plan:",
@@ -142,7 +143,7 @@ def test_all_that_is_wrong_with_a_study_is_said(folder: Path) -> None:
 
 
 def test_a_clusters_device_is_not_sought_here(folder: Path) -> None:
-    write(folder, "far", machine={"device": "mps"})
+    write(folder, "far", machine={"device": "cuda"})
     assert [study.name for study in ready(["far"], here=False)] == ["far"]
 
 
