@@ -34,7 +34,7 @@ from lib.study.provenance import git_state
 from lib.study.record import read_json
 from lib.workflow import by_hand
 from lib.workflow.execution import execute
-from lib.workflow.staleness import corpora_of, stale
+from lib.workflow.staleness import corpus_hashes, stale
 
 STAGED = "--staged"
 """What tells this module that it runs in the temporary tree."""
@@ -87,7 +87,7 @@ def _file_by_hand(run: Path, folder: Path) -> None:
 def stage(study: Study) -> None:
     """Check the runs in this temporary tree, then analyse, archive and verify them. Raises
     UserError."""
-    for path, why in stale(study, corpora_of([study])):
+    for path, why in stale(study, corpus_hashes([study])):
         name = path.relative_to(study_folder(study.name)).as_posix()
         raise UserError(f"{name}: {why.rpartition(': ')[0]}")
     for notebook in SHARED:

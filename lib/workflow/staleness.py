@@ -35,7 +35,7 @@ _OF_MEASURES = (
 """What leaves weights as they are: a difference in anything else trains a run anew."""
 
 
-def corpora_of(studies: Iterable[Study]) -> dict[str, str | None]:
+def corpus_hashes(studies: Iterable[Study]) -> dict[str, str | None]:
     """Load every corpus of some studies; return their sources, of a mixture with its shares, with
     their SHA-256, and beside each tokenizer with its file's.
 

@@ -61,14 +61,14 @@ def main(words: list[str]) -> int:
 
 def _sweep(command: Command) -> int:
     from lib.workflow.preflight import ready
-    from lib.workflow.staleness import corpora_of, stale
+    from lib.workflow.staleness import corpus_hashes, stale
 
     studies = ready(command.studies or [default_study()], command.executor == "local")
     if command.cluster and not command.tells:
         command.cluster.require_ready()
     with only_sweep() as log:
         sockets.remove_dead()
-        corpora = corpora_of(studies)
+        corpora = corpus_hashes(studies)
         for study in studies:
             plan = load_plan(study)
             claim = standing(study, plan)

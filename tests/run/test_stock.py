@@ -30,7 +30,7 @@ from lib.study.errors import ConfigError
 from lib.study.fields import CorpusConfig
 from lib.study.paths import ROOT
 from lib.study.record import write_json
-from lib.workflow.staleness import corpora_of, stale
+from lib.workflow.staleness import corpus_hashes, stale
 from tests.run.samples import finished_study, make_model
 
 pytestmark = pytest.mark.slow
@@ -273,7 +273,7 @@ def test_a_study_keeps_what_it_was_asked_in_its_result(
     }
     with finished_study(tmp_path, **content) as study:
         result = read_finished(study.name, "baseline", 0).result
-        (why,) = (why for _, why in stale(study, corpora_of([study])))
+        (why,) = (why for _, why in stale(study, corpus_hashes([study])))
     assert why.startswith("02_train.ipynb is unfinished")  # and nothing else: tasks read back equal
     found = {(row["task"], row["shots"]) for row in result.tables["stock_tasks"]}
     names = ("piqa", "arc_easy", "all tasks")

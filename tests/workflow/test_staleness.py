@@ -21,7 +21,7 @@ from lib.workflow import staleness
 from lib.workflow.staleness import (
     analysis_key,
     asked,
-    corpora_of,
+    corpus_hashes,
     data_key,
     plan_hash,
     run_key,
@@ -196,9 +196,9 @@ def test_mixtures_of_one_name_are_told_apart(
         Path(path).write_text(f'{{"text": "{path}"}}\n' * 100, "utf-8")
     corpus = {"source": "mixed", "tokenizer": "bytes"}
     studies = [study_with(corpus=corpus | {"sources": {a: x, b: 1 - x}}) for x in (0.3, 0.7)]
-    corpora = corpora_of(studies)
+    corpora = corpus_hashes(studies)
     assert len({asked(s, s.arm("none"), 0, corpora, None)["corpus"] for s in studies}) == 2
-    assert data_key(studies[0], corpora) == data_key(studies[0], corpora_of(studies[:1]))
+    assert data_key(studies[0], corpora) == data_key(studies[0], corpus_hashes(studies[:1]))
 
 
 def test_a_plan_named_after_the_runs_makes_them_stale(runs: Path, corpora: dict[str, str]) -> None:
