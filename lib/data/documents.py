@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lib.data.errors import CorpusError
+from lib.study.constants import TRAIN_SHARE
 
 COLUMN = "text"
 """The field of a line, or column of a table, that holds a document."""
@@ -117,6 +118,18 @@ def kind_of(path: Path) -> str:
     packed = path.suffix in COMPRESSED
     kind = suffixes[-1] if suffixes else ""
     return kind if kind in KINDS and not (packed and kind == ".parquet") else ""
+
+
+def parted(number: int, name: str, remedy: str) -> list[int]:
+    """Say at which of so many documents dev begins, and at which test. Raises CorpusError, with a
+    remedy beside that of more documents, where they are too few."""
+    cut = int(TRAIN_SHARE * number)
+    if cut < 1 or number - cut < 2:
+        raise CorpusError(
+            f"{name}: too few documents: {number}, and a tenth of them is held out, for dev and "
+            f"test; give 11 or more, or {remedy}"
+        )
+    return [cut, (cut + number) // 2]
 
 
 def find_documents(path: Path, field: str = "corpus.source") -> Documents | None:

@@ -1,19 +1,25 @@
 """Documents of several sources, mixed by share: one corpus is, say, two thirds web pages and one
 third books, whatever the sizes of the two."""
 
+from bisect import bisect
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from lib.data.documents import Documents, find_documents
+from lib.data.documents import Documents, find_documents, parted
 from lib.data.errors import CorpusError
 from lib.data.sources import places
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """Documents of each source from its beginning on, in turns, until the first source that has too
-    little for its share is used up. A document is taken whole or not at all, and none twice."""
+    """Documents of each source from its beginning on, until the first source that has too little
+    for its share is used up. A document is taken whole or not at all, and none twice.
+
+    They come in turns, first those of the training part, then dev's, then test's; of what is taken
+    of each source, the last tenth is held out, so that all parts hold all sources.
+    """
 
     name: str
     documents: dict[str, Documents]
@@ -37,8 +43,26 @@ class Mixture:
             for name in self.documents
         }
 
+    @property
+    def bounds(self) -> list[int]:
+        """At which document dev begins, and at which test."""
+        return [sum(bound) for bound in zip(*self._bounds.values(), strict=True)]
+
     def __iter__(self) -> Iterator[str]:
-        yield from (text for _, text in self._in_turns())
+        for part in range(3):
+            taken: Counter[str] = Counter()
+            for name, text in self._in_turns():
+                if bisect(self._bounds[name], taken[name]) == part:
+                    yield text
+                taken[name] += 1
+
+    @cached_property
+    def _bounds(self) -> dict[str, list[int]]:
+        """The bounds of each source, counted in its own documents."""
+        return {
+            name: parted(int(taken["documents"]), f"corpus.sources: '{name}'", "cut long ones up")
+            for name, taken in self.account.items()
+        }
 
     @cached_property
     def _sizes(self) -> dict[str, tuple[int, int]]:

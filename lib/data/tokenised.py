@@ -1,9 +1,9 @@
 """A corpus as ids on the disk, written once: split, deduplicated, tokenized, indexed.
 
-The last tenth of the documents is held out; its first half is dev, its second test. The tokenizer
-is learned from the training part alone. Whoever asks again finds what was written, as long as the
-source's files have their sizes and times of change; a writing that was killed is taken up again,
-and a damaged shard is written again.
+The last tenth of the documents, of a mixture that of each source, is held out; its first half is
+dev, its second test. The tokenizer is learned from the training part alone. Whoever asks again
+finds what was written, as long as the source's files have their sizes and times of change; a
+writing that was killed is taken up again, and a damaged shard is written again.
 """
 
 import hashlib
@@ -18,20 +18,20 @@ from typing import Any, Protocol
 
 from filelock import FileLock
 
+from lib.data.documents import parted
 from lib.data.errors import CorpusError
 from lib.data.mixture import Mixture
 from lib.data.shards import MOST_TEXT, Shards, Text, is_whole, write_shards, write_whole
 from lib.data.sources import places
 from lib.data.subwords import ByteTokenizer, PairTokenizer, pieces, read_tokenizer, train_pairs
 from lib.data.tokenizer import Characters, Tokenizer
-from lib.study.constants import TRAIN_SHARE
 from lib.study.fields import CorpusConfig, digest
 from lib.study.paths import output_root
 
 PARTS = ("train", "dev", "test")
 MOST_LEARNED = 2**30
 """Characters of the training part that a tokenizer is learned from, at the most."""
-_FORMAT = 1
+_FORMAT = 2
 _WHOLE: set[tuple[Path, int, str]] = set()
 """Shards that this process found whole: file, time of change and hash."""
 
@@ -184,16 +184,21 @@ def _write(
     config: CorpusConfig, source: Source, documents: bool, given: str, folder: Path
 ) -> dict[str, Any]:
     number, characters, sha256 = _survey(source)
-    bounds = [1, 2] if isinstance(source, OneText) else _bounds(number, source.name)
+    if isinstance(source, OneText):
+        bounds = [1, 2]
+    elif isinstance(source, Mixture):
+        bounds = source.bounds
+    else:
+        bounds = parted(number, source.name, "join them into one text")
 
-    def parted() -> Iterator[tuple[str, str]]:
+    def texts_of_parts() -> Iterator[tuple[str, str]]:
         for i, text in enumerate(filter(None, source)):
             yield PARTS[(i >= bounds[0]) + (i >= bounds[1])], text
 
-    learned = (text for part, text in parted() if part == "train")
+    learned = (text for part, text in texts_of_parts() if part == "train")
     made = _learned(config.tokenizer, learned, given, source.name, documents)
     account: Counter[str] = Counter()
-    texts = _texts(parted(), account, config.deduplicate, documents)
+    texts = _texts(texts_of_parts(), account, config.deduplicate, documents)
     processes = (_cores() or 1) if characters > MOST_TEXT else 1
     shards = write_shards(texts, folder, partial(_tokenizer, *made), processes)
     found = {part: [shard for shard in shards if shard["part"] == part] for part in PARTS}
@@ -227,17 +232,6 @@ def _survey(source: Source) -> tuple[int, int, str]:
         number += 1
         characters += len(text)
     return number, characters, sha256.hexdigest()
-
-
-def _bounds(number: int, name: str) -> list[int]:
-    """Say at which document dev begins, and at which test."""
-    cut = int(TRAIN_SHARE * number)
-    if cut < 1 or number - cut < 2:
-        raise CorpusError(
-            f"{name}: too few documents: {number}, and a tenth of them is held out, for dev and "
-            "test; give 11 or more, or join them into one text"
-        )
-    return [cut, (cut + number) // 2]
 
 
 def _texts(

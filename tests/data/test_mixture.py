@@ -89,6 +89,34 @@ def test_shares_that_are_none_are_refused(content: dict[str, object], message: s
         CorpusConfig.model_validate(content)
 
 
+def test_all_parts_hold_all_sources_however_long_their_documents_are(tmp_path: Path) -> None:
+    long = write(tmp_path / "long.jsonl", "a", [4000] * 20)
+    short = write(tmp_path / "short.jsonl", "b", [40] * 3000)
+    shares = {long: 0.4, short: 0.6}
+    corpus = load_corpus(CorpusConfig(source="m", sources=shares, tokenizer="bytes"))
+    assert corpus.account["documents"] == {"train": 18 + 2700, "dev": 1 + 150, "test": 1 + 150}
+    for part in (corpus.train, corpus.dev, corpus.test):
+        letters = Counter(corpus.decode(part[:]))
+        assert letters["a"] / (letters["a"] + letters["b"]) == pytest.approx(0.4, abs=0.03)
+
+    few = write(tmp_path / "few.jsonl", "a", [4000] * 5)
+    asked = CorpusConfig(source="m", sources={few: 0.4, short: 0.6}, tokenizer="bytes")
+    with pytest.raises(CorpusError, match=r"sources: '.*few.jsonl': too few documents: 5, .* cut"):
+        load_corpus(asked)
+
+
+def test_a_document_held_out_of_one_source_counts_where_another_trains_on_it(
+    tmp_path: Path,
+) -> None:
+    one = write(tmp_path / "one.jsonl", "a", [40] * 20)
+    other = write(tmp_path / "other.jsonl", "a", [40] * 20 + [50] * 180)
+    corpus = load_corpus(
+        CorpusConfig(source="m", sources={one: 0.1, other: 0.9}, tokenizer="bytes")
+    )
+    assert corpus.account["duplicates"] == 18
+    assert corpus.account["heldout_in_train"] == 2  # the last two of one, among other's first
+
+
 def test_a_source_without_documents_is_named(tmp_path: Path, sources: tuple[str, str]) -> None:
     (tmp_path / "one.txt").write_text("to be or not to be")
     empty = write(tmp_path / "empty.jsonl", "c", [])
