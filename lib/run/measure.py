@@ -1,7 +1,6 @@
 """All that is measured of a trained model, in one call: what a training notebook shows and a
 result keeps."""
 
-import importlib.util
 import time
 import warnings
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from lib.run.evaluation import (
     score,
 )
 from lib.run.model import count_parameters
+from lib.run.optional import INSTALL, has_harness
 from lib.run.origin import execution
 from lib.run.trained import Trained, weights_digest
 from lib.study.config import Arm, Study
@@ -33,14 +33,6 @@ from lib.study.paths import run_folder
 from lib.study.provenance import Origin
 from lib.study.raw import RAW, measures_of, single, window_table, write_raw
 from lib.study.record import RunResult, finite, records, sha256, write_json
-
-INSTALL = "pip install lm_eval==0.4.13"
-"""What the suite and stock tasks need, and a Kaggle image lacks."""
-
-
-def has_harness() -> bool:
-    """Tell whether the LM-Eval harness is installed."""
-    return importlib.util.find_spec("lm_eval") is not None
 
 
 @dataclass

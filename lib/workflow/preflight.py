@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from lib.analysis.reported import load_reported
 from lib.data.corpus import CorpusError, load_corpus
 from lib.run.machine import prepare, require_devices
-from lib.run.measure import INSTALL, has_harness
+from lib.run.optional import INSTALL, has_harness
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, UserError
 from lib.study.paths import shown, study_folder

@@ -10,9 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from lib.analysis.reported import reported_file
-from lib.data.corpus import load_corpus
 from lib.publish.archive import MANIFEST, files_of, read_manifest, record_folder
-from lib.run.measure import has_harness
+from lib.run.optional import has_harness
 from lib.study.config import Arm, Study
 from lib.study.digests import analysing_digest, measuring_digest, training_digest
 from lib.study.fields import CorpusConfig, digest
@@ -41,6 +40,8 @@ def corpus_hashes(studies: Iterable[Study]) -> dict[str, str | None]:
 
     Raises CorpusError for the first that cannot be used.
     """
+    from lib.data.corpus import load_corpus  # not for those who only read what it found
+
     found: dict[str, str | None] = {}
     for config in {arm.config.corpus for study in studies for arm in study.arms()}:
         corpus = load_corpus(config)

@@ -23,7 +23,7 @@ from lib.run import lifeline
 from lib.study.config import Study, load_study
 from lib.study.errors import TIME_UP, UserError, exit_status
 from lib.study.paths import NOTEBOOKS, PAPERS, ROOT, RUNS, shown
-from lib.study.record import RunResult, status_of
+from lib.study.record import RunResult, status_of, write_json
 from lib.study.standing import load_plan, standing
 from lib.workflow import sockets
 from lib.workflow.command import Command, parse
@@ -39,6 +39,8 @@ PATIENCE = 5.0
 """Seconds to wait for an earlier sweep that is ending."""
 CANCELLING = 60.0
 """Seconds that an ended sweep is given to cancel its jobs on a cluster."""
+_CORPORA = ".corpora.json"
+"""The texts' hashes, so that Snakemake, and each of its jobs on a cluster, need not read them."""
 FULL = 10**6
 """Bytes: a disk with less is full."""
 
@@ -78,6 +80,7 @@ def _sweep(command: Command) -> int:
             print(f"Stale: {shown(result)}: {why}")
             if not command.tells:
                 result.unlink()
+        write_json(RUNS / _CORPORA, corpora)
         return run(studies, command, log)
 
 
@@ -150,6 +153,7 @@ def run(studies: list[Study], command: Command, log: IO[bytes]) -> int:
     # Snakemake reads values as YAML: a study called 2024 and a path with " #" stay text like this.
     call += ["studies=" + "".join(f"{study.name}," for study in studies)]
     call += [f"progress={json.dumps(str(progress_file))}"]
+    call += [f"corpora={json.dumps(str(RUNS / _CORPORA))}"]
     call += [f"patience={0 if command.executor == 'local' else CANCELLING}"]
     # Snakemake's own lock would outlive a kill; ours does not, and each run has one of its own.
     call += ["--nolock", "--rerun-incomplete", "--keep-going"]

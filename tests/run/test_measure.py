@@ -8,7 +8,8 @@ import pytest
 
 from lib.data.corpus import Corpus
 from lib.run.evaluation import score
-from lib.run.measure import INSTALL, Measurement, measure
+from lib.run.measure import Measurement, measure
+from lib.run.optional import INSTALL
 from lib.run.trained import Trained
 from lib.study.fields import RunConfig
 from lib.study.paths import ROOT

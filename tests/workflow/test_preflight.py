@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from lib.run.machine import prepare
-from lib.run.measure import INSTALL
+from lib.run.optional import INSTALL
 from lib.study.config import Study, load_study
 from lib.study.errors import UserError
 from lib.workflow import preflight
