@@ -5,7 +5,6 @@ The last three lay out what 01_data and 02_train show.
 """
 
 import math
-from typing import Literal
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -114,22 +113,26 @@ def trajectory(curves: pd.DataFrame, y: str, ax: Axes, x: str = "step") -> Axes:
     return ax
 
 
-_REFERENCES: dict[str, tuple[str, float, Literal["left", "right"]]] = {
-    "unigram_loss": ("unigram", 0.99, "right"),
-    "bigram_loss": ("bigram", 0.01, "left"),
-    "source_loss": ("the text's source", 0.99, "right"),
+_REFERENCES = {
+    "unigram_loss": "unigram",
+    "bigram_loss": "bigram",
+    "source_loss": "the text's source",
 }
-"""Losses of the text → label and where it stands above its line: where curves seldom are."""
+"""Losses of the text, and how their lines are labelled."""
 
 
 _HALO = [withStroke(linewidth=2, foreground="white")]
 
 
 def reference_lines(curves: pd.DataFrame, ax: Axes) -> None:
-    """Draw those losses of the text that a table has a column of as labelled lines."""
-    for name, (label, x, ha) in _REFERENCES.items():
+    """Draw those losses of the text that a table has a column of as labelled lines. A label stands
+    above its line, at the end where the curves are below it or at the start, where they are not
+    yet."""
+    end = curves[curves["step"] == curves["step"].max()]["dev_loss"].max()
+    for name, label in _REFERENCES.items():
         loss = curves[name].mean() if name in curves else np.nan
         if np.isfinite(loss):
+            x, ha = (0.99, "right") if end < loss else (0.01, "left")
             ax.axhline(loss, color="0.35", linewidth=0.7, linestyle=(0, (1, 2)), zorder=1)
             ax.text(x, loss, label, transform=ax.get_yaxis_transform(), fontsize=7, ha=ha,
                     va="bottom", color="0.25", clip_on=True, path_effects=_HALO)  # fmt: skip

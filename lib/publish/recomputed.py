@@ -98,7 +98,7 @@ def _wrong_tables(
 
 def _wrong_items(study: str, run: Run, items: pd.DataFrame) -> Iterator[str]:
     """Questions that the recorded suite does not hold, and answers that it judges otherwise."""
-    suites = {suite["hash"]: suite for suite in _suites(record_folder(study))}
+    suites = {suite["hash"]: suite for suite in recorded_suites(record_folder(study))}
     if run["suite_hash"] not in suites:
         yield f"the record holds no suite {str(run['suite_hash'])[:12]}, which it was asked"
         return
@@ -111,7 +111,7 @@ def _wrong_items(study: str, run: Run, items: pd.DataFrame) -> Iterator[str]:
             yield f"items.parquet counts as right in {task} ({shots} shots) what the suite does not"
 
 
-def _suites(record: Path) -> Iterator[dict[str, Any]]:
+def recorded_suites(record: Path) -> Iterator[dict[str, Any]]:
     """The hash of every recorded suite, from its questions, and the right answer of each."""
     for folder in zipfile.Path(record / FILE, "suite/").iterdir():
         groups = json.loads((folder / "suite.json").read_text("utf-8"))["groups"]

@@ -36,6 +36,7 @@ from lib.publish.paper import COMPUTED, ROOT_LINE, answers_readme, made, same, w
 from lib.publish.plans import FILE, has_history, plan_accounts
 from lib.publish.recomputed import named, place, wrong_measures
 from lib.publish.sources import Sources
+from lib.publish.suites import foreign_suites
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, exit_status, read_yaml
 from lib.study.fields import digest
@@ -141,6 +142,7 @@ def _by_present_rules(study: str) -> Iterator[Iterator[str]]:
 
 def _made_again(study: str, redraw: bool) -> Iterator[Iterator[str]]:
     yield wrong_beginnings(study, read_runs(study))
+    yield foreign_suites(study, read_runs(study))
     yield evidence.other_analysis(study)
     yield evidence.other_figures(study)
     if redraw:

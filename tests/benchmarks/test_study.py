@@ -1,7 +1,7 @@
 """What a whole study takes on this machine, installed, from `./run_all.sh` to its pages.
 
 Run alone on a quiet machine: `./run_all.sh test -m benchmark tests/benchmarks/test_study.py -s`. It
-prints the README's table: a quarter of an hour on two cores. With a GPU it runs `final-gpu`.
+prints the README's table: 15 to 30 minutes on two cores. With a GPU it runs `final-gpu`.
 """
 
 import json
@@ -30,7 +30,7 @@ def test_a_study_is_timed_from_its_first_command_to_its_pages(tmp_path: Path) ->
     assert status == 0, text
     paths = sorted((tree.root / "runs" / study.name).glob("*/seed-*/result.json"))
     runs = [json.loads(path.read_text("utf-8")) for path in paths]
-    assert len(runs) == len(study.arms()) * len(study.seeds)
+    assert len(runs) == len(list(study.arms())) * len(study.seeds)
     assert {run["status"] for run in runs} == {"completed"}
 
     parts = pd.DataFrame([run["seconds"] for run in runs]).sum()

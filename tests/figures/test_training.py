@@ -110,6 +110,15 @@ def test_losses_stand_beside_those_of_the_text_and_other_columns_do_not(
     assert len(other.texts) == 0
 
 
+def test_the_label_of_a_text_s_loss_stands_where_the_curves_are_not(
+    ax: Axes, training: pd.DataFrame
+) -> None:
+    trajectory(training.assign(unigram_loss=9.0, bigram_loss=0.5), "dev_loss", ax)
+    (reached, never) = ax.texts
+    assert (reached.get_ha(), reached.get_position()) == ("right", (0.99, 9.0))
+    assert (never.get_ha(), never.get_position()) == ("left", (0.01, 0.5))
+
+
 def test_a_difference_is_paired_by_seed_and_step_and_a_baseline_has_none(ax: Axes) -> None:
     losses = {"none": [[4.0, 3.0], [5.0, 3.5]], "layernorm": [[4.0, 3.5], [5.5, 3.5]]}
     curves = pd.DataFrame(

@@ -20,6 +20,7 @@ import yaml
 
 from lib.analysis.runs import summarise
 from lib.publish import raw_zip
+from lib.publish.recomputed import recorded_suites
 from lib.study.raw import measures_of, read_raw, write_raw
 from lib.study.record import attested, sha256, write_json
 from tests.conftest import Tree
@@ -503,6 +504,19 @@ def in_suite(f: Forger, old: str, new: str) -> None:
         path.write_text(path.read_text("utf-8").replace(old, new), "utf-8")
 
 
+def other_suite(f: Forger) -> None:
+    """Other questions, under their own hash wherever a suite's stands."""
+    in_suite(f, "e", "i")
+    (new,) = [str(suite["hash"]) for suite in recorded_suites(f.record)]
+    with f.unpacked() as folder:
+        (path,) = folder.glob("suite/*/suite.json")
+        suite = json.loads(path.read_text("utf-8"))
+        old, suite["hash"] = suite["hash"], new
+        suite["files"] = {name: sha256(path.parent / name) for name in suite["files"]}
+        write_json(path, suite)
+    f.everywhere(old, new)
+
+
 def replace_windows(f: Forger) -> None:
     with f.unpacked() as folder:
         write_raw(folder / "none/seed-0", "windows", pd.DataFrame({"n": [1]}))
@@ -720,6 +734,7 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
         lambda f: in_suite(f, '"gold": 0', '"gold": 1'), "the record holds no suite"
     ),
     "a question of the suite": (lambda f: in_suite(f, "e", "i"), "the record holds no suite"),
+    "another suite": (other_suite, "run none seed 0 was asked other questions than its text gives"),
     # The analysis
     **{
         f"{name} of the verdict": (
