@@ -23,7 +23,7 @@ TRAINING = (
 MEASURING = (
     *("lib/run/model.py", "lib/run/machine.py", "lib/run/evaluation.py", "lib/run/calibration.py"),
     *("lib/run/diagnostics.py", "lib/run/scoring.py", "lib/run/harness.py", "lib/run/stock.py"),
-    *("lib/run/measure.py", "lib/run/quantiles.py", "lib/run/cost.py"),
+    *("lib/run/measure.py", "lib/run/optional.py", "lib/run/quantiles.py", "lib/run/cost.py"),
     *("lib/data/suite.py", "lib/data/suite_files.py", "lib/data/tasks.py", "lib/data/corpus.py"),
     *("lib/data/sources.py", "lib/data/tokenizer.py", "lib/data/subwords.py", "lib/data/shards.py"),
     *("lib/data/tokenised.py", "lib/data/documents.py", "lib/data/mixture.py"),
