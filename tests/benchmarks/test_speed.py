@@ -1,9 +1,9 @@
 """How fast a training step is, beside Hugging Face GPT-2 at the same configuration; and a study.
 
 Run alone on a quiet machine: `./run_all.sh test -m benchmark -s`. Steps of both sides alternate in
-one process, so that a machine whose speed drifts slows both; ratios are what counts. Even these
-differ by a tenth from run to run on shared machines, so that only a fifth less is a failure. On a
-machine with a GPU the step is measured there.
+one process, so that a machine whose speed drifts slows both; medians and ratios are what counts.
+Even these differ by a tenth from run to run on shared machines. On a machine with a GPU the step is
+measured there.
 """
 
 import multiprocessing
@@ -87,7 +87,7 @@ def worker(folder: Path, barrier: Barrier, seconds: "multiprocessing.Queue[float
     seconds.put((time.perf_counter() - start) / 20)
 
 
-def test_a_step_is_about_as_fast_as_hugging_faces(tmp_path: Path) -> None:
+def test_a_step_is_at_least_as_fast_as_hugging_faces(tmp_path: Path) -> None:
     config = load_study("final").arm("none").config
     name = describe(prepare(config)).device_name
     ours, theirs = our_step(tmp_path), hugging_face_step()
@@ -97,11 +97,11 @@ def test_a_step_is_about_as_fast_as_hugging_faces(tmp_path: Path) -> None:
     step, peak = statistics.median(a), peak_flops(name, "fp32", DEVICE)
     print(f"\n{step * 1000:.0f} ms on {name}: {ratio:.2f} × Hugging Face's speed, "
           f"{flop_per_step() / step / peak:.0%} of the peak")  # fmt: skip
-    assert ratio >= 0.8
+    assert ratio >= 1
 
 
 @pytest.mark.skipif(CORES < 2 or DEVICE.type != "cpu", reason="needs two cores and no GPU")
-def test_two_workers_do_as_much_as_one_process_with_all_threads(
+def test_two_workers_beat_one_process_with_all_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers run as `lib.workflow.execution` runs a kernel, the peer as a user would start it."""
@@ -123,4 +123,4 @@ def test_two_workers_do_as_much_as_one_process_with_all_threads(
     print(
         f"\ntwo workers: {ratio:.2f} × the throughput of Hugging Face's step with {CORES} threads"
     )
-    assert ratio >= 0.8
+    assert ratio >= 1.25
