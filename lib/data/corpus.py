@@ -122,8 +122,9 @@ class Corpus:
                 )
 
 
-def load_corpus(config: CorpusConfig) -> Corpus:
-    """Find, verify, encode and split a corpus.
+def load_corpus(config: CorpusConfig, trust: bool = False) -> Corpus:
+    """Find, verify, encode and split a corpus. To `trust` what another process has verified spares
+    reading all of a tokenized one: see `lib.data.tokenised`.
 
     Raises MissingCorpusError when a known one cannot be had, and CorpusError when a file is no text
     file or too large, has a wrong hash, is empty or too short, is not UTF-8, or holds a symbol in
@@ -131,7 +132,7 @@ def load_corpus(config: CorpusConfig) -> Corpus:
     """
     try:
         if large := _large_source(config):
-            return _tokenised(config, *large)
+            return _tokenised(config, *large, trust)
         data, known = read_source(config.source)
     except OSError as error:
         given = f"s: '{error.filename}'" if config.sources else f": '{config.source}'"
@@ -162,7 +163,8 @@ def load_corpus(config: CorpusConfig) -> Corpus:
     if config.tokenizer != "characters" or config.deduplicate:
         from lib.data.tokenised import OneText
 
-        return _tokenised(config, OneText(name, sha256, text, cut, cut + dev_length), False)
+        one = OneText(name, sha256, text, cut, cut + dev_length)
+        return _tokenised(config, one, False, trust)
     tokenizer = Characters(name, "".join(sorted(set(text[:cut]))))
     train = torch.from_numpy(tokenizer.encode(text[: int(config.fraction * cut)]))
     ids = torch.from_numpy(tokenizer.encode(text[cut:]))
@@ -193,11 +195,11 @@ def _large_source(config: CorpusConfig) -> "tuple[Source, bool] | None":
     return None
 
 
-def _tokenised(config: CorpusConfig, source: "Source", documents: bool) -> Corpus:
+def _tokenised(config: CorpusConfig, source: "Source", documents: bool, trust: bool) -> Corpus:
     """Tokenize a source, or find it tokenized, and cut it to what a run reads."""
     from lib.data.tokenised import tokenise
 
-    found = tokenise(config, source, documents)
+    found = tokenise(config, source, documents, trust)
     train = found.parts["train"]
     dev, test = (_measured(found.parts[part], found.tokenizer) for part in ("dev", "test"))
     characters = found.account["characters"]
@@ -239,10 +241,15 @@ def _dev_length(heldout: str) -> int:
 
 
 def sample_batch(
-    ids: "Tensor | Shards", batch_size: int, block_size: int, generator: torch.Generator
+    ids: "Tensor | Shards",
+    batch_size: int,
+    block_size: int,
+    generator: torch.Generator,
+    rows: slice = slice(None),
 ) -> tuple[Tensor, Tensor]:
-    """Draw random windows; return inputs and next tokens, both (B, T)."""
-    starts = torch.randint(len(ids) - block_size, (batch_size,), generator=generator)
+    """Draw random windows; return inputs and next tokens, both (B, T). Of a batch that several
+    share, only the `rows` of one are read."""
+    starts = torch.randint(len(ids) - block_size, (batch_size,), generator=generator)[rows]
     windows = torch.stack([ids[start : start + block_size + 1] for start in starts.tolist()])
     return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
 

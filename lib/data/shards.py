@@ -44,7 +44,8 @@ class Text(NamedTuple):
 class Shards:
     """Ids in files, one behind the other: a sequence whose slices are tensors (n,) of int64.
 
-    Files are mapped anew for every slice, so that pages that were read do not add up.
+    A file is mapped when it is first read, and stays so; what was read of it is the system's to
+    keep or to drop.
     """
 
     def __init__(self, files: list[tuple[Path, int]], dtype: str, length: int | None = None):
@@ -52,6 +53,7 @@ class Shards:
         self._ends = [*accumulate(n for _, n in files)]
         total = self._ends[-1] if files else 0
         self._length = total if length is None else min(length, total)
+        self._maps: dict[int, NDArray[Any]] = {}
 
     def __len__(self) -> int:
         return self._length
@@ -75,8 +77,9 @@ class Shards:
             path, n = self._files[number]
             first = self._ends[number] - n
             upto = min(stop, first + n)
-            ids = np.memmap(path, self._dtype, "r", shape=(n,))
-            parts.append(ids[start - first : upto - first].astype(np.int64))
+            if number not in self._maps:
+                self._maps[number] = np.memmap(path, self._dtype, "r", shape=(n,))
+            parts.append(self._maps[number][start - first : upto - first].astype(np.int64))
             start, number = upto, number + 1
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
@@ -157,7 +160,8 @@ def _write(path: Path, group: list[Text], make: Making) -> dict[str, Any]:
     key = hashlib.sha256(f"{tokenizer.sha256} {tokenizer.symbols!r}".encode())
     for text in group:
         key.update(f"{text.ends} {len(text.text)} {text.text}".encode())
-    if (found := _read(described)) and found["key"] == key.hexdigest() and is_whole(path, found):
+    found = read_description(described)
+    if found and found["key"] == key.hexdigest() and is_whole(path, found):
         return found
     ends = tokenizer.end_of_document
     parts: list[Ids] = []
@@ -191,12 +195,13 @@ def write_whole(path: Path, content: bytes) -> None:
         partial_file.unlink(missing_ok=True)
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def read_description(path: Path) -> dict[str, Any] | None:
+    """Read a JSON file of this folder; None where there is none, or it was left half written."""
     try:
-        content: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        content = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
         return None
-    return content
+    return content if isinstance(content, dict) else None
 
 
 def is_whole(path: Path, description: dict[str, Any]) -> bool:

@@ -11,6 +11,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -21,7 +22,15 @@ from filelock import FileLock
 from lib.data.documents import parted
 from lib.data.errors import CorpusError
 from lib.data.mixture import Mixture
-from lib.data.shards import MOST_TEXT, Shards, Text, is_whole, write_shards, write_whole
+from lib.data.shards import (
+    MOST_TEXT,
+    Shards,
+    Text,
+    is_whole,
+    read_description,
+    write_shards,
+    write_whole,
+)
 from lib.data.sources import places
 from lib.data.subwords import ByteTokenizer, PairTokenizer, pieces, read_tokenizer, train_pairs
 from lib.data.tokenizer import Characters, Tokenizer
@@ -32,8 +41,10 @@ PARTS = ("train", "dev", "test")
 MOST_LEARNED = 2**30
 """Characters of the training part that a tokenizer is learned from, at the most."""
 _FORMAT = 2
+_CHECKED = "checked.json"
+"""Of each shard that was found whole, its time of change and its hash."""
 _WHOLE: set[tuple[Path, int, str]] = set()
-"""Shards that this process found whole: file, time of change and hash."""
+"""The same, of those that this process found whole itself."""
 
 
 class Source(Protocol):
@@ -109,9 +120,12 @@ class Tokenised:
     tokenizer_sha256 and shards."""
 
 
-def tokenise(config: CorpusConfig, source: Source, documents: bool) -> Tokenised:
+def tokenise(
+    config: CorpusConfig, source: Source, documents: bool, trust: bool = False
+) -> Tokenised:
     """Find or write the ids of a source in `data/tokens/`. `documents`: it is made of documents,
-    each of which ends with a token.
+    each of which ends with a token. Shards are hashed once in a process, or, to `trust` the last
+    process that did so, only where their size or time of change is another one since.
 
     Raises CorpusError for what cannot be read, has too few documents or a symbol that the tokenizer
     lacks, or does not go with the tokenizer or with deduplication.
@@ -127,14 +141,16 @@ def tokenise(config: CorpusConfig, source: Source, documents: bool) -> Tokenised
     folder = output_root() / "data" / "tokens" / f"{source.name}-{key}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / ".lock"):
-            account = _index(folder)
-            if account and (damaged := _damaged(folder, account)):
-                print(f"{damaged} of {folder.name} is damaged. It is made anew.")
-                account = None
-            if account is None:
-                account = _write(config, source, documents, given, folder)
-                write_whole(folder / "index.json", json.dumps(account, indent=1).encode())
+        account = _index(folder)
+        if account is None or _damaged(folder, account, trust):
+            with FileLock(folder / ".lock"):  # who waited for it finds what another one wrote
+                account = _index(folder)
+                if account and (damaged := _damaged(folder, account, trust)):
+                    print(f"{damaged} of {folder.name} is damaged. It is made anew.")
+                    account = None
+                if account is None:
+                    account = _write(config, source, documents, given, folder)
+                    write_whole(folder / "index.json", json.dumps(account, indent=1).encode())
     except OSError as error:
         raise CorpusError(f"{source.name}: its tokens cannot be kept: {error}") from None
     tokenizer = _tokenizer(*account["tokenizer"])
@@ -167,16 +183,21 @@ def _index(folder: Path) -> dict[str, Any] | None:
     return account
 
 
-def _damaged(folder: Path, account: dict[str, Any]) -> str | None:
+def _damaged(folder: Path, account: dict[str, Any], trust: bool) -> str | None:
     """Name a shard that is not as it was written; None when all are. Of whole ones that is asked
-    once in a process, since it reads them."""
+    once in a process, or of a process before this one, since it reads them."""
+    checked: dict[str, Any] = (read_description(folder / _CHECKED) or {}) if trust else {}
+    found = {}
     for shard in account["shards"]:
         path = folder / str(shard["file"])
-        as_read = path, path.stat().st_mtime_ns, shard["sha256"]
-        if as_read not in _WHOLE:
+        as_read = found[path.name] = [path.stat().st_mtime_ns, shard["sha256"]]
+        if (path, *as_read) not in _WHOLE and checked.get(path.name) != as_read:
             if not is_whole(path, shard):
                 return path.name
-            _WHOLE.add(as_read)
+            _WHOLE.add((path, *as_read))
+    if not trust or checked != found:
+        with suppress(OSError):  # tokens may lie where nothing can be written
+            write_whole(folder / _CHECKED, json.dumps(found).encode())
     return None
 
 

@@ -10,7 +10,8 @@ cell starts the processes itself where `machine.processes` asks for more than on
 import json
 import os
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from filelock import FileLock
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from lib.data.corpus import Corpus, CorpusError, load_corpus
@@ -37,7 +38,11 @@ from lib.study.provenance import Provenance
 from lib.study.record import write_json
 
 PATIENCE = timedelta(minutes=5)
-"""How long a process waits for the others: longer than one takes to write a checkpoint."""
+"""How long a process waits for the others while they train: longer than one takes to write a
+checkpoint."""
+LOADING = timedelta(days=1)
+"""How long it waits before that, while the first finds, checks or tokenizes the corpus. Whoever
+started them ends all when one is lost."""
 
 
 class SharedRun(Run):
@@ -45,9 +50,14 @@ class SharedRun(Run):
     and apply the same mean gradient. The first writes."""
 
     def __init__(
-        self, config: RunConfig, corpus: Corpus, provenance: Provenance, folder: Path
+        self,
+        config: RunConfig,
+        corpus: Corpus,
+        provenance: Provenance,
+        folder: Path,
+        group: dist.ProcessGroup | None = None,
     ) -> None:
-        self.rank, self.processes = dist.get_rank(), dist.get_world_size()
+        self.rank, self.processes, self.group = dist.get_rank(), dist.get_world_size(), group
         super().__init__(config, corpus, provenance, folder)
         if self.machine.processes != self.processes:
             raise ConfigError(
@@ -65,30 +75,42 @@ class SharedRun(Run):
         self.optimizer.zero_grad(set_to_none=True)
 
     def _parallel(self, model: GPT) -> nn.Module:
-        self.parallel = DistributedDataParallel(model)
+        self.parallel = DistributedDataParallel(model, process_group=self.group)
         return self.parallel
 
-    def _share(self, batch: Tensor) -> Tensor:
-        return batch.chunk(self.processes)[self.rank]
+    @property
+    def keeps(self) -> bool:  # type: ignore[override]
+        return self.rank == 0
+
+    def _rows(self, n: int) -> slice:
+        share = n // self.processes
+        return slice(self.rank * share, (self.rank + 1) * share)
 
     def _accumulating(self, last: bool) -> AbstractContextManager[None]:
         return nullcontext() if last else self.parallel.no_sync()
 
     def _mean(self, loss: float) -> float:
         total = torch.tensor(loss, dtype=torch.float64, device=self.device)
-        dist.all_reduce(total)
+        dist.all_reduce(total, group=self.group)
         return total.item() / self.processes
 
     def save(self) -> None:
-        if self.rank == 0:
+        if self.keeps:
             super().save()
 
     def load(self) -> None:
-        if self.rank:  # the first sets damaged checkpoints aside
-            dist.barrier()
-        super().load()
-        if not self.rank:
-            dist.barrier()
+        with first_alone(self.group):  # it sets damaged checkpoints aside
+            super().load()
+
+
+@contextmanager
+def first_alone(group: dist.ProcessGroup | None = None) -> Iterator[None]:
+    """Let the first process of a group pass, and the others when it is done."""
+    if dist.get_rank():
+        dist.barrier(group)
+    yield
+    if not dist.get_rank():
+        dist.barrier(group)
 
 
 def _device(words: list[str]) -> torch.device:
@@ -133,8 +155,10 @@ def _train(words: list[str]) -> None:
     job, folder = found[0]
     alone = dist.get_rank() == 0 and len(words) > 1  # else whoever launched this holds the lock
     with FileLock(folder / ".training.lock") if alone else nullcontext():
-        corpus = load_corpus(job.config.corpus)
-        SharedRun(job.config, corpus, job.provenance, folder).complete(_report)
+        with first_alone():  # what it has verified the others need not read
+            corpus = load_corpus(job.config.corpus, trust=dist.get_rank() > 0)
+        group = dist.new_group(timeout=PATIENCE)
+        SharedRun(job.config, corpus, job.provenance, folder, group).complete(_report)
 
 
 def main(words: list[str]) -> int:
@@ -142,7 +166,7 @@ def main(words: list[str]) -> int:
     lifeline.hold_on()
     try:
         backend = "nccl" if _device(words).type == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=PATIENCE)
+        dist.init_process_group(backend, timeout=LOADING)
         _train(words)
     except (ConfigError, CorpusError) as error:
         if os.environ.get("RANK", "0") == "0":

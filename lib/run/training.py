@@ -90,9 +90,12 @@ def train(
 class Run:
     """The moving parts of one run; all that a checkpoint must hold is an attribute here.
 
-    `lib.run.distributed` shares the work between processes by overriding `_parallel`, `_share`,
+    `lib.run.distributed` shares the work between processes by overriding `_parallel`, `_rows`,
     `_accumulating`, `_mean`, `save` and `load`.
     """
+
+    keeps = True
+    """Whether this process is the one that writes checkpoints and hashes batches."""
 
     def __init__(
         self, config: RunConfig, corpus: Corpus, provenance: Provenance, folder: Path
@@ -184,15 +187,16 @@ class Run:
         )
 
     def _next_batch(self) -> tuple[Tensor, Tensor]:
-        """Draw inputs and targets, both (B, T), and chain their hash."""
-        x, y = sample_batch(
-            self.corpus.train,
-            self.config.training.batch_size,
-            self.config.model.block_size,
-            self.batch_stream,
-        )
-        self.batches = hashlib.sha256(self.batches.encode() + x.numpy().tobytes()).hexdigest()
-        return self._share(x).to(self.device), self._share(y).to(self.device)
+        """Draw inputs and targets, both (B, T), and chain their hash; return the rows of them that
+        this process trains on, which are all that it reads unless it keeps the hash."""
+        size = self.config.training.batch_size
+        own, read = self._rows(size), slice(None) if self.keeps else self._rows(size)
+        block_size, stream = self.config.model.block_size, self.batch_stream
+        x, y = sample_batch(self.corpus.train, size, block_size, stream, read)
+        if self.keeps:
+            self.batches = hashlib.sha256(self.batches.encode() + x.numpy().tobytes()).hexdigest()
+            x, y = x[own], y[own]
+        return x.to(self.device), y.to(self.device)
 
     def _backward(self, x: Tensor, y: Tensor) -> float:
         """Add up the gradient of the mean loss over micro-batches; return that loss in nats."""
@@ -213,9 +217,9 @@ class Run:
         """Return the model as a training step calls it."""
         return model
 
-    def _share(self, batch: Tensor) -> Tensor:
-        """Return the rows of a batch (B, T) that this process trains on."""
-        return batch
+    def _rows(self, n: int) -> slice:
+        """Return which rows of a batch of `n` this process trains on."""
+        return slice(n)
 
     def _accumulating(self, last: bool) -> AbstractContextManager[None]:
         """Return the context of a micro-batch, and of the `last` one of a step."""

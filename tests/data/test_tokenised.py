@@ -243,6 +243,38 @@ def test_a_damaged_shard_is_named_and_made_anew(
     assert sorted(path.name for path in read) == [f"00000{i}.bin" for i in range(3)]
 
 
+def test_who_trusts_reads_only_what_has_changed_since_it_was_checked(
+    load: Load, kept: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before = load(tokenizer="bytes").train[:]
+    read: list[str] = []
+    whole = tokenised.is_whole
+    monkeypatch.setattr(tokenised, "is_whole", lambda p, d: read.append(p.name) or whole(p, d))
+    config = CorpusConfig(source=str(tmp_path / "own.jsonl"), tokenizer="bytes")
+
+    def trusting() -> Corpus:
+        monkeypatch.setattr(tokenised, "_WHOLE", set())  # another process
+        read.clear()
+        return load_corpus(config, trust=True)
+
+    trusting()
+    assert sorted(read) == [f"00000{i}.bin" for i in range(3)]  # nobody had checked
+    trusting()
+    assert read == []
+    (shard,) = kept.glob("*/000000.bin")
+    content, status = shard.read_bytes(), shard.stat()
+    os.utime(shard, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    trusting()
+    assert read == ["000000.bin"]
+    shard.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+    assert trusting().train[:].equal(before)
+    assert shard.read_bytes() == content
+    monkeypatch.setattr(tokenised, "_WHOLE", set())
+    read.clear()
+    load(tokenizer="bytes")  # who does not trust reads all
+    assert len(read) == 3
+
+
 PROGRAM = """
 import sys, os, signal, lib.data.shards, lib.data.tokenised as t
 from pathlib import Path

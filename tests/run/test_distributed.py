@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -10,8 +11,8 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from lib.data.corpus import Corpus, CorpusError
-from lib.run import distributed, processes
+from lib.data.corpus import Corpus, CorpusError, load_corpus
+from lib.run import distributed, processes, training
 from lib.run.distributed import SharedRun
 from lib.run.trained import Trained, weights_digest
 from lib.run.training import Run
@@ -19,6 +20,7 @@ from lib.study.config import load_study
 from lib.study.errors import ConfigError
 from lib.study.fields import RunConfig
 from tests.conftest import TINY, change
+from tests.run import slow_shards
 from tests.run.float64 import at_float64
 from tests.run.samples import begun, train
 
@@ -88,12 +90,54 @@ def test_a_killed_process_ends_the_others_and_a_rerun_ends_at_the_undisturbed_we
     assert train(TWO, corpus, 0, tmp_path).from_checkpoint  # and nothing is started for it
 
 
+@pytest.mark.slow
+def test_three_processes_that_resume_add_up_in_the_order_of_those_that_did_not_stop(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two numbers every order has the same sum; of three, in float32, it has not."""
+    three = change(change(TWO, "training", batch_size=6, iterations=24), "machine", processes=3)
+
+    monkeypatch.setattr(training, "require_devices", lambda _: None)  # whatever the cores here
+
+    class StopError(Exception):
+        pass
+
+    def stop(row: dict[str, float], _: str) -> None:
+        if row["step"] == KILLED_AFTER:
+            raise StopError
+
+    whole = train(three, corpus, 0, tmp_path / "whole")
+    with pytest.raises(StopError):
+        train(three, corpus, 0, tmp_path / "stopped", stop)
+    again = train(three, corpus, 0, tmp_path / "stopped")
+    assert again.resumed_at == [10]
+    assert weights_digest(again.model) == weights_digest(whole.model)
+
+
 def rank_of(process: psutil.Process) -> str | None:
     """The rank of a training process; None for any other."""
     try:
         return process.environ().get("RANK")
     except psutil.Error:
         return None
+
+
+@pytest.mark.slow
+def test_only_the_first_process_hashes_the_shards_and_the_others_wait_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With three shards of a second each, and processes that wait two seconds for each other."""
+    source = tmp_path / "own.txt"
+    source.write_text("to be or not to be\n" * 200, "utf-8")
+    monkeypatch.setenv("SLOW_SHARDS", str(tmp_path))
+    monkeypatch.setattr(processes, "WORKER", "tests.run.slow_shards")
+    slow_shards.prepare(monkeypatch.setattr)
+    config = change(change(TWO, "corpus", source=str(source), tokenizer="bytes"),
+                    "training", iterations=2)  # fmt: skip
+    trained = train(config, load_corpus(config.corpus), 0, tmp_path / "run")
+    assert len(trained.trace) == 2
+    hashed = {path.name: int(path.read_text()) for path in tmp_path.glob("hashed-*")}
+    assert hashed == {"hashed-0": 3}
 
 
 @pytest.fixture
@@ -115,15 +159,32 @@ def test_a_group_of_one_trains_to_the_bits_of_a_run_without_a_group(
     assert weights_digest(one.model) == weights_digest(other.model)
 
 
-def test_each_process_takes_rows_of_its_own(
-    only_process: None, tiny: RunConfig, corpus: Corpus, tmp_path: Path
-) -> None:
+def test_each_process_reads_rows_of_its_own_and_the_first_hashes_all(
+    only_process: None, tiny: RunConfig, corpus: Corpus, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     run = SharedRun(tiny, corpus, begun(tiny, corpus), tmp_path)
-    batch, shares = torch.arange(8).view(4, 2), []
-    run.processes = 2
+    start = run.batch_stream.get_state()
+    x, y = run._next_batch()
+    hashed, run.processes = run.batches, 2
+    read: list[int] = []
+    draw = training.sample_batch
+
+    def counted(*given: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        drawn = draw(*given)
+        read.append(len(drawn[0]))
+        return drawn
+
+    monkeypatch.setattr(training, "sample_batch", counted)
+    shares = []
     for run.rank in (0, 1):
-        shares.append(run._share(batch))
-    assert [share.tolist() for share in shares] == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
+        run.batches = ""
+        run.batch_stream.set_state(start)
+        shares.append(run._next_batch())
+        assert run.batches == ("" if run.rank else hashed)
+    assert read == [len(x), len(x) // 2]
+    for whole, *parts in zip((x, y), *shares, strict=True):
+        assert torch.cat(parts).equal(whole)
 
 
 def test_only_the_first_process_writes(
