@@ -4,6 +4,7 @@ The run of `ruin` was stopped after step 10 of 12 and has checkpoints of the ste
 """
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -329,6 +330,26 @@ def test_a_checkpoint_comes_back_as_it_was_saved(
     assert (loaded.provenance, loaded.trace, loaded.curve) == (provenance, rows, curve)
     assert torch.equal(loaded.weights["w"], weights["w"])
     np.testing.assert_equal(loaded.state["numbers"].tolist(), [0, 1, 2])
+
+
+def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    fsync, rename = os.fsync, Path.rename
+
+    def brought(descriptor: int) -> None:
+        done.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        fsync(descriptor)
+
+    def renamed(path: Path, target: Path) -> Path:
+        done.append(f"{path.name} -> {target.name}")
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", brought)
+    monkeypatch.setattr(Path, "rename", renamed)
+    save(Checkpoint(begun(tiny, corpus), {}, {"step": 5}, [], []), tmp_path / "folder")
+    assert done == [*FILES, "partial", "partial -> step-00000005", "folder"]
 
 
 def test_checkpoints_are_in_the_order_of_their_steps_however_many_digits_these_have(

@@ -7,14 +7,17 @@ import numpy as np
 import pytest
 
 from lib.data.corpus import Corpus
+from lib.run.cost import flops_per_token
 from lib.run.evaluation import score
 from lib.run.measure import Measurement, measure
+from lib.run.model import count_parameters
 from lib.run.optional import INSTALL
 from lib.run.trained import Trained
 from lib.study.fields import RunConfig
-from lib.study.paths import ROOT
+from lib.study.paths import ROOT, run_folder
+from lib.study.record import read_json
 from tests.conftest import TINY, change
-from tests.run.samples import train
+from tests.run.samples import finished_study, train
 
 pytestmark = pytest.mark.slow
 
@@ -77,6 +80,32 @@ def test_a_diverged_run_is_not_measured(config: RunConfig, corpus: Corpus, tmp_p
     measured = measure(train(wild, corpus, 0, tmp_path / "run"), corpus, wild, tmp_path, seed=0)
     assert (measured.measures, measured.tables, measured.suite_hash) == ({}, {}, None)
     assert measured.notes == ["diverged at step 2: nothing was measured"]
+
+
+def test_the_result_of_a_diverged_run_counts_the_steps_that_it_made(tmp_path: Path) -> None:
+    with finished_study(tmp_path, training=TINY["training"] | {"learning_rate": 1e30}) as study:
+        (arm,) = study.arms()
+        result = read_json(run_folder(study.name, arm.id, 0) / "result.json")
+    training, block_size = study.training, study.model.block_size
+    assert (result["status"], result["diverged_at"], result["steps"]) == ("diverged", 2, 2)
+    assert result["tokens"] == 2 * training.batch_size * block_size
+    assert training.iterations > 2
+
+
+def test_utilisation_is_a_share_of_all_devices_and_all_steps(
+    config: RunConfig, corpus: Corpus, trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lib.run.measure.peak_flops", lambda *_: 1e12)
+    monkeypatch.setattr("lib.run.measure.has_harness", lambda: False)
+    two = replace(trained, machine=replace(trained.machine, processes=2))
+    alone, shared = (
+        measure(each, corpus, config, Path(), seed=0).throughput for each in (trained, two)
+    )
+    assert alone["model_flop_utilisation"] == 2 * shared["model_flop_utilisation"]
+    seconds, parameters = trained.trace["seconds"].sum(), count_parameters(trained.model)
+    tokens = config.training.iterations * config.training.batch_size * config.model.block_size
+    needed = flops_per_token(config.model, corpus.vocab_size, parameters) * tokens
+    assert alone["model_flop_utilisation"] == pytest.approx(needed / seconds / 1e12)
 
 
 def test_a_study_may_leave_the_suite_out(
