@@ -20,7 +20,7 @@ from filelock import FileLock
 
 from lib.analysis.runs import collect
 from lib.publish import raw_zip
-from lib.study.attempts import KEPT, as_json, other_attempts
+from lib.study.attempts import keep
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, UserError, exit_status, read_yaml, unknown
 from lib.study.fields import digest
@@ -35,7 +35,6 @@ from lib.study.paths import (
     run_folder,
     study_folder,
 )
-from lib.study.plan import read_plan
 from lib.study.raw import RAW, raw_file
 from lib.study.record import read_json, sha256, status_of, write_json
 
@@ -136,8 +135,7 @@ def archive(study: Study) -> Path:
     (partial / "parameters.yaml").write_text(parameters, "utf-8")
     if study.plan:
         shutil.copyfile(PLANS / study.plan, partial / "plan.yaml")
-        if others := other_attempts(study.name, study.plan, read_plan(study.plan)):
-            write_json(partial / KEPT, as_json(others))
+    keep(study, partial)
     if final.exists():
         final.rename(former)
     partial.rename(final)

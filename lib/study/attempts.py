@@ -15,9 +15,9 @@ from lib.study.errors import UserError
 from lib.study.git import git
 from lib.study.history import Version, plan_history, precedes
 from lib.study.paths import PAPERS, RUNS, shown
-from lib.study.plan import Plan
+from lib.study.plan import Plan, read_plan
 from lib.study.provenance import trained_with
-from lib.study.record import read_json
+from lib.study.record import read_json, write_json
 
 KEPT = "other-versions.json"
 """In a study's folder of `runs/` and in its record: such runs as were known when it was recorded,
@@ -81,6 +81,14 @@ def other_versions(study: Study, plan: Plan, runs: Iterable[dict[str, Any]]) -> 
                 f"there were runs of '{made.study}' under another version of its plan, "
                 f"{made.plan[:12]} ({when or 'never committed in its history'})"
             )
+
+
+def keep(study: Study, folder: Path) -> None:
+    """Write into a study's record which other versions of its plan had runs, if any had."""
+    if study.plan:
+        others = other_attempts(study.name, study.plan, read_plan(study.plan))
+        if others:
+            write_json(folder / KEPT, [asdict(made) for made in others])
 
 
 def _in_runs(study: str) -> Iterator[Attempt]:
@@ -153,11 +161,6 @@ def _kept(content: Any) -> Iterator[Attempt]:
         yield from [Attempt(**each) for each in content or ()]
     except TypeError:
         return  # not what was written
-
-
-def as_json(attempts: list[Attempt]) -> list[dict[str, str]]:
-    """Write attempts as `KEPT` holds them."""
-    return [asdict(made) for made in attempts]
 
 
 def _content(path: Path) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lib.study.attempts import KEPT, as_json, other_attempts
+from lib.study.attempts import KEPT, keep
 from lib.study.config import load_study
 from lib.study.plan import Plan, read_plan
 from lib.study.standing import load_plan, standing
@@ -211,15 +211,26 @@ def test_a_commit_dated_back_precedes_nothing(lab: Lab) -> None:
 def test_what_a_record_keeps_of_other_versions_tells_of_runs_that_are_gone(lab: Lab) -> None:
     seen = lab.freeze()
     lab.train()
-    plan = lab.freeze(alpha=0.01)
+    lab.parameters.study(name="other", seeds=[0], plan=None)
+    lab.freeze(alpha=0.01)
     runs = lab.train()
     (told,) = lab.reasons(runs)
-    kept = as_json(other_attempts("trial", "p.yaml", plan))
-    assert [made["plan"] for made in kept] == [seen.hash]
+    record = lab.top / "papers" / "one" / "record" / "trial"
+    keep(load_study("trial"), record)
     lab.forget("runs")
-    assert lab.reasons(runs) == []
-    lab.write(f"runs/trial/{KEPT}", kept)
     assert lab.reasons(runs) == [told]
+    lab.commit_all()
+    (record / KEPT).rename(lab.top / KEPT)
+    assert lab.reasons(runs) == [told]  # as git has it
+    lab.forget(".git")
+    lab.git("init", "-q")
+    assert lab.reasons(runs) != [told]
+    (lab.top / "runs" / "trial").mkdir(parents=True)
+    (lab.top / KEPT).rename(lab.top / "runs" / "trial" / KEPT)  # as where its analysis is repeated
+    (reason,) = [each for each in lab.reasons(runs) if "another version" in each]
+    assert seen.hash[:12] in reason
+    keep(load_study("other"), lab.top)  # of no plan
+    assert not (lab.top / KEPT).exists()
 
 
 @pytest.mark.parametrize("content", ["{", "3", '{"runs": 3}', '{"provenance": []}', '[{"a": 1}]'])
