@@ -29,7 +29,7 @@ class Lab(Repository):
         self.commit_all()
         return read_plan("p.yaml")
 
-    def train(self, name: str = "trial", **changes: Any) -> list[Run]:
+    def train(self, name: str = "trial", *, commit: str | None = None, **changes: Any) -> list[Run]:
         """Leave a run in `runs/` as the plan in use draws it."""
         self.parameters.study(name=name, **changes)
         study = load_study(name)
@@ -39,7 +39,7 @@ class Lab(Repository):
             "study": name,
             "seed": study.seeds[0],
             "started": f"{self.now()} UTC",
-            "commit": self.git("rev-parse", "HEAD"),
+            "commit": commit or self.git("rev-parse", "HEAD"),
             "plan": plan.hash if plan else None,
             "parameters": {"training": {"precision": "fp32"}},
             "machine": {},
@@ -128,10 +128,11 @@ def test_runs_that_are_only_in_the_history_of_the_record_are_found(place: str, l
     assert reason.startswith(named(seen))
 
 
-def test_runs_recorded_on_another_branch_are_found(lab: Lab) -> None:
+@pytest.mark.parametrize("place", ["results", "record/trial", "record/index.json"])
+def test_runs_recorded_on_another_branch_are_found(place: str, lab: Lab) -> None:
     seen = lab.freeze()
     lab.git("switch", "-q", "-c", "aside")
-    lab.archive(lab.train())
+    lab.archive(lab.train(), "trial", place)
     lab.git("switch", "-q", "main")
     lab.forget("runs")
     assert not (lab.top / "papers").exists()
@@ -174,12 +175,15 @@ def test_a_version_without_runs_takes_nothing_and_a_deviation_is_no_version(lab:
     assert lab.reasons(runs) == []
 
 
-def test_a_version_tried_and_dropped_is_named_where_the_plan_was_restored(lab: Lab) -> None:
+@pytest.mark.parametrize("commit", [None, "a" * 40])  # a commit that this history does not hold
+def test_a_version_tried_and_dropped_is_named_where_the_plan_was_restored(
+    commit: str | None, lab: Lab
+) -> None:
     """Of two versions that both had runs, the one with the nicer results could be kept."""
     lab.freeze()
     runs = lab.train()
     dropped = lab.freeze(alpha=0.01)
-    lab.train()
+    lab.train(commit=commit)
     lab.freeze()
     (reason,) = lab.reasons(runs)
     assert reason.startswith(named(dropped))
