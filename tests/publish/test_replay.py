@@ -1,6 +1,7 @@
 """What a temporary tree is given to execute a record's notebooks again."""
 
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +125,9 @@ def test_a_tree_is_lent_the_texts_and_tokenizers_of_its_studies(
         *("data/own.txt", "data/own.json", "texts/a.txt", "texts/more")
     }
     assert (tree / "texts/more/b.txt").read_text("utf-8") == "texts/more/b.txt"
+
+
+def test_a_child_that_a_signal_ends_has_failed(tmp_path: Path) -> None:
+    script = "import os; print('{}', flush=True); os.kill(os.getpid(), 9)"
+    with pytest.raises(replay.ReplayError, match=r"was ended by SIGKILL$"):
+        replay.execute(tmp_path, sys.executable, "-c", script)
