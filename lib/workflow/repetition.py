@@ -95,16 +95,17 @@ def judge(recorded: Made, again: Made, otherwise: Callable[[], Made | None]) -> 
     if "batches differ" in bits and recorded.result["steps"] == again.result["steps"]:
         found.differing.append("batches differ")
     far = {name: d for name, d in distances(recorded, again).items() if d > 1}
-    reach = 0.0  # of rounding, where weights are equal to the bit
+    twin, reach = None, 0.0  # of rounding, where weights are equal to the bit
     if far and "final_weights differ" in bits:
         twin = otherwise()
         reach = max(distances(again, twin).values()) if twin else math.inf
     # Measures before columns, the furthest first.
     for name in sorted(far, key=lambda name: ("." in name, -far[name]))[:_MOST]:
-        line = f"{_told(name, recorded, again)}, {far[name]:,.0f} × its tolerance"
+        line = f"{_told(name, recorded, again, twin)}, {far[name]:,.0f} × its tolerance"
         (found.unjudged if reach > 1 else found.differing).append(line)
     if far and reach > 1:
-        found.unjudged.append(f"other rounding moves it here by up to {reach:,.0f} × a tolerance")
+        moves = f"moves it by up to {reach:,.0f} × a tolerance" if twin else "cannot be tried"
+        found.unjudged.append(f"here, other rounding {moves}")
     judged = recorded.weights is not None and again.weights is not None
     hashes = ["initial_weights"] if judged else ["initial_weights", "final_weights"]
     hashes = [name for name in hashes if f"{name} differ" in bits]
@@ -113,13 +114,16 @@ def judge(recorded: Made, again: Made, otherwise: Callable[[], Made | None]) -> 
     return found
 
 
-def _told(name: str, recorded: Made, again: Made) -> str:
+def _told(name: str, recorded: Made, again: Made, twin: Made | None) -> str:
     """Name a number that differs, with its values if it is one alone."""
     if name == _END:
         now, then = (f"{m.result['status']} at step {m.result['steps']}" for m in (again, recorded))
         return f"it {now}, and the record says {then}"
     now, then = (made.result["measures"].get(name) for made in (again, recorded))
-    return f"{name} is {now}, and was {then}" if now or then else f"{name} is another"
+    if now is None and then is None:
+        return f"{name} is another"
+    other = f", with other rounding {twin.result['measures'].get(name)}" if twin else ""
+    return f"{name} is {now}{other}, and was {then}"
 
 
 def other_machine(run: dict[str, Any], again: dict[str, Any]) -> list[str]:

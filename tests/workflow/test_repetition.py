@@ -147,20 +147,29 @@ def test_elsewhere_every_measure_is_held_to_its_own_tolerance() -> None:
 
 SHORTER = [{"length": 8, "loss": 2.5}, {"length": 16, "loss": None}]
 FORGERIES: dict[str, tuple[Made, str]] = {
-    "accuracies + 0.20": (recorded(measures=MEASURED | {"accuracy": 0.5}), "accuracy is 0.3, and"),
+    "accuracies + 0.20": (
+        recorded(measures=MEASURED | {"accuracy": 0.5}),
+        "accuracy is 0.3, with other rounding 0.3, and was 0.5",
+    ),
     "a suite's accuracy": (
         recorded(measures=MEASURED | {"macro_accuracy_few_shot": 0.45}),
-        "macro_accuracy_few_shot is 0.43, and was 0.45",
+        "macro_accuracy_few_shot is 0.43, with other rounding 0.43, and was 0.45",
     ),
     "perplexity × 0.981": (
         recorded(measures=MEASURED | {"perplexity": 13.3 * 0.981}),
-        "perplexity is 13.3, and was",
+        "perplexity is 13.3, with other rounding 13.3, and was 13.0",
     ),
-    "ece": (recorded(measures=MEASURED | {"ece": 0.0109}), "ece is 0.011, and was 0.0109"),
-    "brier": (recorded(measures=MEASURED | {"brier": 0.819}), "brier is 0.82, and was 0.819"),
+    "ece": (
+        recorded(measures=MEASURED | {"ece": 0.0109}),
+        "ece is 0.011, with other rounding 0.011, and was 0.0109",
+    ),
+    "brier": (
+        recorded(measures=MEASURED | {"brier": 0.819}),
+        "brier is 0.82, with other rounding 0.82, and was 0.819",
+    ),
     "a measure taken out": (
         recorded(measures={k: v for k, v in MEASURED.items() if k != "ece"}),
-        "ece is 0.011, and was None",
+        "ece is 0.011, with other rounding 0.011, and was None",
     ),
     "the losses": (recorded(("trace", "loss"), 1.001), "trace.loss is another"),
     "the dev losses": (recorded(("curve", "dev_loss"), 0.999), "curve.dev_loss is another"),
@@ -194,14 +203,22 @@ def test_the_step_of_a_divergence_is_compared() -> None:
     assert judge(recorded(**ends), made(**ends), never).outcome == WITHIN
 
 
-@pytest.mark.parametrize("otherwise", [chaotic, lambda: None, lambda: made(steps=3)])
-def test_what_rounding_moves_as_far_cannot_be_judged(otherwise: Callable[[], Made | None]) -> None:
-    forged, said = FORGERIES["perplexity × 0.981"]
-    found = judge(forged, AGAIN, otherwise)
+@pytest.mark.parametrize(
+    ("otherwise", "why"),
+    [
+        (chaotic, "moves it by up to 100 × a tolerance"),
+        (lambda: made(steps=3), "moves it by up to inf × a tolerance"),
+        (lambda: None, "cannot be tried"),
+    ],
+)
+def test_what_rounding_moves_as_far_cannot_be_judged(
+    otherwise: Callable[[], Made | None], why: str
+) -> None:
+    found = judge(FORGERIES["perplexity × 0.981"][0], AGAIN, otherwise)
     assert found.outcome == UNJUDGED
-    assert found.words.startswith(
-        f"cannot be judged (another CPU or versions: device_name): {said}"
-    )
+    about = "cannot be judged (another CPU or versions: device_name): perplexity is 13.3"
+    assert found.words.startswith(about)
+    assert found.unjudged[-1] == f"here, other rounding {why}"
 
 
 def test_weights_equal_to_the_bit_leave_rounding_nothing_to_amplify() -> None:
