@@ -59,9 +59,12 @@ def retrain(run: dict[str, Any]) -> Judgement:
 
     def otherwise() -> Made | None:
         machine = trained_with(again.result["provenance"])
-        size = run["config"]["training"]["batch_size"] // machine.get("processes", 1)
-        parts = other_parts(size, machine["micro_batch_size"])
-        return made_again(run, parts)[0] if parts else None
+        share = again.result["config"]["training"]["batch_size"] // machine.get("processes", 1)
+        parts = other_parts(share, machine["micro_batch_size"])
+        try:
+            return made_again(run, parts)[0] if parts else None
+        except replay.ReplayError:  # code before machines had a section
+            return None
 
     weights = kept_weights(run_folder(run["study"], run["arm"], run["seed"]), run["final_weights"])
     recorded = Made(run, _raw(raw_folder(record / "02_train.ipynb")), weights)

@@ -160,8 +160,8 @@ FORGERIES: dict[str, tuple[Made, str]] = {
         "perplexity is 13.3, with other rounding 13.3, and was 13.0",
     ),
     "ece": (
-        recorded(measures=MEASURED | {"ece": 0.0109}),
-        "ece is 0.011, with other rounding 0.011, and was 0.0109",
+        recorded(measures=MEASURED | {"ece": 0.0105}),
+        "ece is 0.011, with other rounding 0.011, and was 0.0105",
     ),
     "brier": (
         recorded(measures=MEASURED | {"brier": 0.819}),
@@ -179,6 +179,14 @@ FORGERIES: dict[str, tuple[Made, str]] = {
     ),
     "zeroed weights": (replace(recorded(), weights=WEIGHTS * 0), "final_weights is another"),
     "weights of another model": (replace(recorded(), weights=WEIGHTS[:9]), "final_weights is"),
+    "weights that are no numbers": (
+        replace(recorded(), weights=WEIGHTS * np.nan),
+        "final_weights is another",
+    ),
+    "a measure that is no number": (
+        recorded(measures=MEASURED | {"ece": "low"}),
+        "ece is 0.011, with other rounding 0.011, and was low",
+    ),
     "divergence": (
         recorded(status="diverged", steps=12, diverged_at=12, batches="x"),
         "it completed at step 20, and the record says diverged at step 12",
@@ -229,7 +237,8 @@ def test_weights_equal_to_the_bit_leave_rounding_nothing_to_amplify() -> None:
 
 def test_a_hash_alone_cannot_be_judged_elsewhere() -> None:
     found = judge(replace(recorded(), weights=None), AGAIN, never)
-    assert found.unjudged == ["final_weights, of which only a hash is at hand"]
+    alone = "final_weights, of which only a hash is at hand"
+    assert found.unjudged == [f"{alone} (all else is within tolerance)"]
     assert found.outcome == UNJUDGED
 
 
