@@ -121,11 +121,12 @@ def _told(name: str, recorded: Made, again: Made, twin: Made | None) -> str:
     if name == _END:
         now, then = (f"{m.result['status']} at step {m.result['steps']}" for m in (again, recorded))
         return f"it {now}, and the record says {then}"
-    now, then = (made.result["measures"].get(name) for made in (again, recorded))
-    if now is None and then is None:
+    made = [again, *([twin] if twin else []), recorded]
+    values = [each.result["measures"].get(name) for each in made]
+    if values[0] is None and values[-1] is None:
         return f"{name} is another"
-    other = f", with other rounding {twin.result['measures'].get(name)}" if twin else ""
-    return f"{name} is {now}{other}, and was {then}"
+    now, *other, then = (f"{v:.7g}" if isinstance(v, float) else v for v in values)
+    return f"{name} is {now}{f', with other rounding {other[0]}' if other else ''}, and was {then}"
 
 
 def other_machine(run: dict[str, Any], again: dict[str, Any]) -> list[str]:

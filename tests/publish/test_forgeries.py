@@ -1105,7 +1105,7 @@ def test_runs_forged_alike_everywhere_are_found_by_training_again(forger: Forger
             forger.in_run(forge, *run)
     forger.seal()
     names = [f"{STUDY}/{arm}/{seed}" for arm, seed in edits]
-    status, said = forger.tree.run_all("verify", STUDY, "--retrain", *names)
+    status, said = forger.tree.run_all("verify", STUDY, "--retrain", *names, seconds=1200)
     assert status == 1, said
     assert f"error: {names[0]}, trained again: final_weights differ" in said
     hash_alone = "final_weights, of which only a hash is at hand"
