@@ -27,8 +27,8 @@ def tracked() -> list[str]:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: p.relative_to(ROOT).as_posix())
-def test_no_file_is_longer_than_300_lines(path):
-    assert len(path.read_text("utf-8").splitlines()) <= 300
+def test_no_file_is_longer_than_600_lines(path):
+    assert len(path.read_text("utf-8").splitlines()) <= 600
 
 
 STUDIES = sorted(PARAMS.glob("*.yaml"))

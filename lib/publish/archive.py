@@ -22,7 +22,7 @@ from lib.analysis.runs import collect
 from lib.publish import raw_zip
 from lib.study.attempts import keep
 from lib.study.config import Study, load_study
-from lib.study.errors import ConfigError, UserError, exit_status, read_yaml, unknown
+from lib.study.errors import ConfigError, UsageError, UserError, exit_status, read_yaml, unknown
 from lib.study.fields import digest
 from lib.study.paths import (
     PAPER,
@@ -73,6 +73,23 @@ def papers_named(names: list[str]) -> list[Path]:
         if name not in there:
             raise ConfigError(f"paper: {unknown(name, list(there))} in papers/")
     return [there[name] for name in names or there]
+
+
+def recorded_studies() -> list[str]:
+    """Every study that an index names, or that left anything in a record."""
+    indexed = [study for paper in papers() for study in read_index(paper)]
+    folders = [path.name for path in PAPERS.glob("*/record/[!.]*") if path.is_dir()]
+    results = [path.name.partition(".")[0] for path in PAPERS.glob("*/results/*.json")]
+    return sorted({*indexed, *folders, *results})
+
+
+def require_recorded(names: list[str]) -> list[str]:
+    """Return the names of studies, given by name or path; UsageError for one without a record."""
+    studies, known = [Path(name).stem for name in names], recorded_studies()
+    for study in studies:
+        if study not in known:
+            raise UsageError(f"study: {unknown(study, known)} in papers/")
+    return studies
 
 
 def record_folder(study: str) -> Path:

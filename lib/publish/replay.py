@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -98,10 +99,12 @@ def _link(path: Path, to: Path) -> None:
 
 
 def execute(folder: Path, *command: str) -> str:
-    """Run a command in a folder; return what it prints. ReplayError with its last word when it
-    fails."""
+    """Run a command in a folder; return what it prints. ReplayError when it fails, with its last
+    word, or with the signal that ended it."""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    if done.returncode < 0:
+        raise ReplayError(f"{command[0]} was ended by {signal.Signals(-done.returncode).name}")
     if done.returncode:
         said = (done.stderr or done.stdout).strip().rpartition("\n")[2].partition("; see ")[0]
         raise ReplayError(said.removeprefix("error: ") or f"{command[0]} failed")

@@ -27,6 +27,8 @@ from lib.publish.archive import (
     read_manifest,
     read_runs,
     record_folder,
+    recorded_studies,
+    require_recorded,
     results_file,
     root_hash,
     verdict_file,
@@ -41,18 +43,10 @@ from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, exit_status, read_yaml
 from lib.study.fields import digest
 from lib.study.git import git, is_checkout
-from lib.study.paths import PAPERS, PLANS, ROOT, shown
+from lib.study.paths import PLANS, ROOT, shown
 from lib.study.plan import Plan
 from lib.study.record import read_json, sha256, status_of
 from lib.study.standing import load_plan
-
-
-def recorded_studies() -> list[str]:
-    """Every study that an index names, or that left anything in a record."""
-    indexed = [study for paper in papers() for study in read_index(paper)]
-    folders = [path.name for path in PAPERS.glob("*/record/[!.]*") if path.is_dir()]
-    results = [path.name.partition(".")[0] for path in PAPERS.glob("*/results/*.json")]
-    return sorted({*indexed, *folders, *results})
 
 
 def verify(study: str, *, again: bool = True, redraw: bool = False) -> tuple[str, list[str]]:
@@ -274,7 +268,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("studies", nargs="*", help="names of studies")
     parser.add_argument("--redraw", action="store_true", help="execute 01 and 04 again as well")
     options = parser.parse_args(arguments)
-    named = [Path(name).stem for name in options.studies]
+    named = require_recorded(options.studies)
     studies, faulty = named or recorded_studies(), False
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # most of it is other processes' work
         found = pool.map(partial(verify, redraw=options.redraw), studies)

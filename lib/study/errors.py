@@ -30,6 +30,12 @@ class ConfigError(UserError):
     """Parameters that cannot be run; the message names the field and the remedy."""
 
 
+class UsageError(UserError):
+    """A command line that cannot be followed; the message names the word and the remedy."""
+
+    status = 2  # as that of argparse
+
+
 def exit_status(command: Callable[_Arguments, int | None]) -> Callable[_Arguments, int]:
     """Have a command return its exit status, and say in one line on stderr what stopped it: a
     UserError, or what the machine refused. Anything else is a bug and keeps its traceback."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lib.study.errors import UserError, unknown
+from lib.study.errors import UsageError, unknown
 from lib.study.paths import PARAMS
 from lib.workflow.slurm import Cluster
 
@@ -30,12 +30,6 @@ _TELLING = {
     *("archive", "cleanup_metadata", "unlock", "delete_all_output", "delete_temp_output"),
 }
 """Options with which Snakemake tells or tidies something instead of running."""
-
-
-class UsageError(UserError):
-    """A command line that cannot be followed; the message names the word and the remedy."""
-
-    status = 2  # as that of argparse
 
 
 @dataclass(frozen=True)

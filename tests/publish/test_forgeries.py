@@ -1085,15 +1085,41 @@ def test_a_forgery_of_texts_is_named(name: str, forger: Forger, verifier: Verifi
     assert re.search(words, said), said
 
 
-def test_weights_forged_alike_everywhere_are_found_by_training_again(forger: Forger) -> None:
-    forger.in_run(put("0" * 64, "final_weights"))
+def test_runs_forged_alike_everywhere_are_found_by_training_again(forger: Forger) -> None:
+    def elsewhere(run: dict[str, Any]) -> None:
+        for account in run["provenance"].values():
+            account["machine"]["device_name"] = "Abacus"
+
+    def better(run: dict[str, Any]) -> None:
+        run["measures"]["accuracy"] += 0.2
+
+    hashed = put("0" * 64, "final_weights")
+    edits = {
+        ("none", 0): [hashed],
+        ("none", 1): [hashed, elsewhere],
+        ("layernorm", 0): [better, elsewhere],
+        ("layernorm", 1): [better, elsewhere, hashed],
+    }
+    for run, forgeries in edits.items():
+        for forge in forgeries:
+            forger.in_run(forge, *run)
     forger.seal()
-    words = ("verify", STUDY, "--retrain", f"{STUDY}/none/0", f"{STUDY}/none/1")
-    status, said = forger.tree.run_all(*words)
+    names = [f"{STUDY}/{arm}/{seed}" for arm, seed in edits]
+    status, said = forger.tree.run_all("verify", STUDY, "--retrain", *names, seconds=1200)
     assert status == 1, said
-    assert "files verified" in said  # no record can show it
-    assert f"{STUDY}/none/0, trained again and compared to the bit: final_weights differ" in said
-    assert f"{STUDY}/none/1: trained again, equal to the bit" in said
+    assert f"error: {names[0]}, trained again: final_weights differ" in said
+    hash_alone = "final_weights, of which only a hash is at hand"
+    elsewhere_said = "cannot be judged (another CPU or versions: device_name)"
+    assert f"{names[1]}: trained again, {elsewhere_said}: {hash_alone}" in said
+    assert f"error: {names[2]}, trained again: accuracy is " in said
+    assert re.search(rf"{names[3]}[,:] trained again.*: accuracy is .*with other rounding", said)
+    assert "equal to the bit" not in said
+
+
+def test_a_sound_run_is_equal_to_the_bit(forger: Forger) -> None:
+    status, said = forger.tree.run_all("verify", STUDY, "--retrain", f"{STUDY}/none/1")
+    assert status == 0, said
+    assert said.splitlines()[-1] == "Trained again: 1 equal to the bit"
 
 
 def test_a_picture_that_does_not_show_its_data_is_found_by_drawing_it(

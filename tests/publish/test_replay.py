@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -137,3 +138,9 @@ def test_what_a_record_keeps_of_other_versions_of_its_plan_is_laid_out_with_its_
     (record / KEPT).write_text("[]", "utf-8")
     monkeypatch.setattr(replay, "record_folder", lambda _: record)
     assert (replay.restore("example", tmp_path / "tree") / KEPT).read_text("utf-8") == "[]"
+
+
+def test_a_child_that_a_signal_ends_has_failed(tmp_path: Path) -> None:
+    script = "import os; print('{}', flush=True); os.kill(os.getpid(), 9)"
+    with pytest.raises(replay.ReplayError, match=r"was ended by SIGKILL$"):
+        replay.execute(tmp_path, sys.executable, "-c", script)

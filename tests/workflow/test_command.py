@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from lib.workflow.command import UsageError, parse
+from lib.study.errors import UsageError
+from lib.workflow.command import parse
 
 
 @pytest.mark.parametrize(

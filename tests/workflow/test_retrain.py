@@ -1,41 +1,22 @@
-"""How runs that are trained again are compared."""
+"""How runs are named, trained again, and what is said of each."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import nbformat
-import numpy as np
-import pandas as pd
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from lib.publish import replay, verify
-from lib.workflow.retrain import beyond_tolerance, main, other_bits, other_outputs, same_machine
-
-RUN: dict[str, Any] = {
-    "initial_weights": "a",
-    "batches": "b",
-    "final_weights": "c",
-    "measures": {"perplexity": 10.0},
-    "tables": {},
-}
-TRACE = pd.DataFrame({"step": range(1, 21), "loss": np.linspace(4, 2, 20), "seconds": 1.0})
-
-
-def changed(**fields: Any) -> dict[str, Any]:
-    return json.loads(json.dumps(RUN)) | fields
-
-
-def test_seconds_may_differ_and_nothing_else_to_the_bit() -> None:
-    curve = TRACE[::5].rename(columns={"loss": "dev_loss"})
-    raw = {"trace": TRACE, "curve": curve, "items": pd.DataFrame()}
-    slower = {name: table.assign(seconds=2.0) for name, table in raw.items() if len(table)}
-    assert list(other_bits(RUN, RUN, raw, slower)) == []
-    assert list(other_bits(RUN, changed(final_weights="d"), raw, raw)) == ["final_weights differ"]
-    for name, column in (("trace", "loss"), ("curve", "dev_loss")):
-        moved = raw[name].assign(**{column: np.nextafter(raw[name][column], 9)})
-        assert list(other_bits(RUN, RUN, raw, raw | {name: moved})) == [f"{name}.parquet differs"]
+from lib.run.machine import random_stream
+from lib.run.model import GPT, count_parameters
+from lib.run.trained import weights_digest
+from lib.study.fields import ModelConfig
+from lib.workflow import retrain
+from lib.workflow.repetition import Judgement
+from lib.workflow.retrain import kept_weights, main, other_outputs, other_parts
 
 
 def notebook(path: Path, *printed: str, picture: str = "AAAA") -> Path:
@@ -60,37 +41,89 @@ def test_all_that_a_notebook_shows_but_times_is_compared(tmp_path: Path) -> None
     assert list(other_outputs(stated, forged)) == [said.format(2), said.format(3)]
 
 
+def test_weights_are_those_of_the_hash_or_none(tmp_path: Path) -> None:
+    model = GPT(ModelConfig(n_layer=1, n_head=1, n_embd=8), 65, random_stream(0, "weights"))
+    digest = weights_digest(model, whole=True)
+    assert kept_weights(tmp_path, digest) is None
+    for step, weights in enumerate((model.state_dict(), {"other": torch.ones(3)})):
+        folder = tmp_path / "checkpoints" / "identity" / f"step-{step}"
+        folder.mkdir(parents=True)
+        save_file(weights, folder / "weights.safetensors")
+    kept = kept_weights(tmp_path, digest)
+    assert kept is not None
+    assert len(kept) == count_parameters(model)
+    assert kept_weights(tmp_path, "0" * 64) is None
+
+
 @pytest.mark.parametrize(
-    ("fields", "factor", "found"),
+    ("share", "now", "other"), [(16, 4, 2), (16, 1, 16), (6, 3, 1), (9, 9, 1), (1, 1, None)]
+)
+def test_batches_are_summed_in_parts_of_another_size(
+    share: int, now: int, other: int | None
+) -> None:
+    assert other_parts(share, now) == other
+
+
+NAMED = {
+    "final/nome/0": "run: 'final/nome/0' is unknown; did you mean 'final/none/0'?",
+    "finl/none/0": "study: 'finl' is unknown; did you mean 'final'? in papers/",
+    "horizon/none,fraction=1/0": "run: the record keeps no run of 'horizon'",
+    "final": "--retrain: 'final' is no number of runs, and no STUDY/ARM/SEED",
+    "0": "--retrain: '0' is no number of runs, and no STUDY/ARM/SEED",
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_what_cannot_be_trained_is_named_before_anything_is_verified(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(verify, "main", lambda _: pytest.fail("it verified first"))
+    assert main(["--retrain", name]) == 2
+    assert capsys.readouterr().err == f"error: {NAMED[name]}\n"
+
+
+def test_so_is_an_unknown_study(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (main, verify.main):
+        words = ["--retrain", "1", "pilott"] if command is main else ["pilott"]
+        assert command(words) == 2
+        out, err = capsys.readouterr()
+        assert err == "error: study: 'pilott' is unknown; did you mean 'pilot'? in papers/\n"
+        assert not out
+
+
+@pytest.mark.parametrize(
+    ("found", "status", "last"),
     [
-        ({"final_weights": "d"}, 1.0005, []),
-        ({"measures": {"perplexity": 10.1}}, 1.0, []),
-        ({"batches": "x"}, 1.0, ["batches differ"]),
-        ({}, 1.002, ["a loss of the first 10 steps differs by more than 0.1%"]),
-        (
-            {"measures": {"perplexity": 10.3}},
-            1.0,
-            ["perplexity is 10.3 and was 10.0: beyond 2%"],
-        ),
+        (Judgement([], bits=True), 0, "1 equal to the bit"),
+        (Judgement(["device_name"]), 0, "1 within tolerance"),
+        (Judgement(["device_name"], unjudged=["ece"]), 4, "1 cannot be judged"),
+        (Judgement(["device_name"], unjudged=["ece"], differing=["loss"]), 1, "1 differs"),
+        (Judgement([], bits=True, differing=["loss"]), 1, "1 differs"),
+        (None, 1, "1 not trained again"),
     ],
 )
-def test_elsewhere_rounding_is_tolerated(
-    fields: dict[str, Any], factor: float, found: list[str]
+def test_status_and_last_line_tell_how_it_was_compared(
+    found: Judgement | None,
+    status: int,
+    last: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    again = TRACE.assign(loss=TRACE["loss"] * factor)
-    assert list(beyond_tolerance(RUN, changed(**fields), TRACE, again)) == found
+    def train(run: dict[str, Any]) -> Judgement:
+        if found is None:
+            raise replay.ReplayError("too old")
+        return found
 
-
-@pytest.mark.parametrize("name", ["device_name", "vector_level", "threads", "packages"])
-def test_the_machine_is_the_same_when_all_that_changes_bits_is(name: str) -> None:
-    one = {"device_name": "CPU", "vector_level": "AVX512", "threads": 1, "packages": {"torch": "2"}}
-    assert same_machine(one, dict(one))
-    assert not same_machine(one, one | {name: "other"})
-
-
-def test_a_run_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["horizon", "--retrain", "horizon/none,fraction=1/0"]) == 1
-    assert "error: horizon/none,fraction=1/0 was not trained again: " in capsys.readouterr().err
+    monkeypatch.setattr(retrain, "retrain", train)
+    for verified in (0, 1):
+        monkeypatch.setattr(verify, "main", lambda _, status=verified: status)
+        assert main(["--retrain", "final/none/0"]) == (status if not verified else 1)
+        said = capsys.readouterr()
+        assert said.out.splitlines()[-1] == f"Trained again: {last}"
+        if found:
+            assert f"final/none/0: trained again, {found.words}\n" in said.out
+            for fault in found.differing:
+                assert f"error: final/none/0, trained again: {fault}\n" in said.err
 
 
 def test_a_study_may_stand_after_the_number_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from lib.study.errors import UsageError
 from lib.study.paths import ROOT, RUNS
 from lib.workflow import slurm, sweep
-from lib.workflow.command import UsageError, parse
+from lib.workflow.command import parse
 from lib.workflow.slurm import Cluster, ClusterError, Watch
 
 PROFILE = ROOT / "params" / "slurm"
