@@ -115,9 +115,9 @@ class _Table:
 def _keys(text: str) -> list[NDArray[np.uint64]]:
     """Number the n-grams that end at each character, for n = 1 … `ORDER`: alike ones alike (and,
     but for one chance in 2^64, no others)."""
-    codes = np.frombuffer(text.encode("utf-32-le"), np.uint32).astype(np.uint64)
+    codes = np.frombuffer(text.encode("utf-32-le"), np.uint32).astype(np.uint64) + np.uint64(1)
     keys = [codes]
     for _ in range(1, ORDER):
         before = np.append(np.uint64(0), keys[-1][:-1])
-        keys.append(before * np.uint64(0x9E3779B97F4A7C15) + codes + np.uint64(1))
+        keys.append(before * np.uint64(0x9E3779B97F4A7C15) + codes)
     return keys

@@ -25,7 +25,11 @@ _LAST_WORD = re.compile(rf" ({_LETTERS}+)([^\w\s]?)$")
 
 @dataclass(frozen=True)
 class Place:
-    """A place in a text: what stands before it, and what follows there."""
+    """A place in a text: what stands before it, and what follows there.
+
+    What all answers of a task begin with belongs to the context: after a line that ends a sentence
+    any line break is likely, and so would that be which ends no turn.
+    """
 
     context: str
     answer: str
@@ -69,7 +73,7 @@ def word_order(passages: list[Passage], lexicon: Lexicon) -> Iterator[Place]:
     for passage in passages:
         for line in passage.usable_lines():
             for start, end in pairwise(match.start() for match in re.finditer(" ", line)):
-                yield Place(_context(line[:start]), line[start : end + 1], kind=line)
+                yield Place(_context(line[:start]) + " ", line[start + 1 : end + 1], kind=line)
 
 
 def spelling(passages: list[Passage], lexicon: Lexicon) -> Iterator[Place]:
@@ -117,22 +121,22 @@ def agreement(passages: list[Passage], lexicon: Lexicon) -> Iterator[Place]:
                 one = match[1] if match[1] == "I" else match[1].lower()
                 inverted = one in _FORMS
                 before, after = (_FORMS, _PERSONS) if inverted else (_PERSONS, _FORMS)
-                fits = {f" {word}" for word in after if {*after[word]} & {*before.get(one, "")}}
-                if (answer := f" {match[2]}") in fits:
-                    context = _context(line[: match.end(1)])
-                    yield Place(context, answer, f"{inverted=}", frozenset(fits))
+                fits = {word for word in after if {*after[word]} & {*before.get(one, "")}}
+                if match[2] in fits:
+                    context = _context(line[: match.end(1)]) + " "
+                    yield Place(context, match[2], f"{inverted=}", frozenset(fits))
 
 
 def turn_end(passages: list[Passage], lexicon: Lexicon) -> Iterator[Place]:
     """Where a passage ends: a blank line follows one of two lines, and the other is followed by
     another line, of which the first character is asked."""
-    goes_on = frozenset(f"\n{symbol}" for symbol in lexicon.symbols - {"\n"})
+    goes_on = lexicon.symbols - {"\n"}
     for passage in passages:
-        following = [f"\n{line[0]}" for line in passage.lines[1:]] + ["\n\n"]
+        following = [*(line[0] for line in passage.lines[1:]), "\n"]
         for line, usable, after in zip(passage.lines, passage.usable, following, strict=True):
             if usable:
-                fits = frozenset[str]() if after == "\n\n" else goes_on
-                yield Place(_context(line), after, fits=fits)
+                fits = frozenset[str]() if after == "\n" else goes_on
+                yield Place(_context(line) + "\n", after, fits=fits)
 
 
 def line_break(passages: list[Passage], lexicon: Lexicon) -> Iterator[Place]:
@@ -152,7 +156,7 @@ def last_word(passages: list[Passage], lexicon: Lexicon) -> Iterator[Place]:
         for line in passage.usable_lines():
             match = _LAST_WORD.search(line)
             if match and match[1] in lexicon.words:
-                yield Place(_context(line[: match.start()]), f"{match[0]}\n")
+                yield Place(_context(line[: match.start()]) + " ", f"{match[0][1:]}\n")
 
 
 def next_line(passages: list[Passage], lexicon: Lexicon) -> Iterator[Place]:
