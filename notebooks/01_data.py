@@ -114,7 +114,8 @@ sampling_table(design, corpora).style.format("{:,}").format("{:.3f}", subset=["p
 #
 # Why 500 questions: two arms that answer a share *d* of each task's *N* questions differently
 # differ in macro accuracy over *T* tasks by at least √(Σ *d* / *N*) / *T* from seed to seed. At
-# *d* = 0.2 (0.14 in earlier studies) eight seeds then detect 0.01, with 250 questions 0.013.
+# *d* = 0.2 (measured for two arms of one seed after 300 steps) eight seeds detect 0.01; with 250
+# questions 0.013. 500 take as long as some 60 steps: shorter runs are better asked fewer.
 
 # %%
 suites = suites_of(design, corpora, study_folder(design.name) / "suite")
