@@ -20,7 +20,13 @@ from lib.analysis.mechanism import mechanism_finding, mechanism_table
 from lib.analysis.references import reference_findings
 from lib.analysis.reported import load_reported, reported_finding
 from lib.analysis.resampling import suite_contrasts
-from lib.analysis.robustness import leave_one_out, robustness_findings, threshold_table
+from lib.analysis.robustness import (
+    leave_one_out,
+    leave_one_task_out,
+    robustness_findings,
+    task_left_out_finding,
+    threshold_table,
+)
 from lib.analysis.runs import other_settings, taken
 from lib.analysis.stability import rule_of, stability_finding, stability_map
 from lib.analysis.tasks import task_contrasts, task_finding
@@ -114,6 +120,8 @@ def findings(
         yield from rate_findings(losses, verdict.stability)
     yield from ladder_findings(design, runs, alpha)
     yield task_finding(task_contrasts(runs, items, alpha), alpha)
+    pairs = pd.concat([verdict.contrasts, verdict.tests])[["arm", "baseline", "measure"]]
+    yield task_left_out_finding(leave_one_task_out(items, pairs.drop_duplicates(), alpha))
     left_out = leave_one_out(runs, first_family(verdict, plan))
     thresholds = threshold_table(trace, verdict.stability, rule)
     yield from robustness_findings(left_out, thresholds, rule)

@@ -134,13 +134,15 @@ def inside_tables(classes: pd.DataFrame, curve: pd.DataFrame) -> list[pd.DataFra
 
 
 def task_table(tasks: pd.DataFrame) -> pd.DataFrame:
-    """Accuracy per task and number of shots: n, chance, every arm's mean ± sd, and whether the
-    first arm is near chance: less than two standard errors (over items) above it."""
+    """Accuracy per task and number of shots: n, chance, what is reached without a network (older
+    results do not say), every arm's mean ± sd, and whether the first arm is near chance: less than
+    two standard errors (over items) above it."""
     if tasks.empty:
         return tasks
     keys = ["task", "shots"]
     baseline = tasks[tasks["arm"] == tasks["arm"].iloc[0]].groupby(keys, sort=False)
-    facts = baseline[["n", "chance"]].first().round(3)
+    known = [name for name in ("choice_alone", "bigram", "five_gram") if name in tasks]
+    facts = baseline[["n", "chance", *known]].first().round(3)
     above = baseline["accuracy"].mean() - facts["chance"]
     facts[""] = np.where(above < 2 * baseline["stderr"].mean(), "near chance", "")
     return pd.concat([facts, by_arm(tasks, keys, "accuracy", 3)], axis=1)

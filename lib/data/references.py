@@ -1,5 +1,6 @@
-"""What can be predicted of a text without a network: losses to read a model's loss against."""
+"""What can be predicted of a text without a network, to read a model against."""
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -8,6 +9,8 @@ from numpy.typing import NDArray
 from lib.data import synthetic
 from lib.data.corpus import Corpus
 
+ORDER = 5
+"""Characters of the longest n-grams that are counted."""
 MOST_PAIRS = 2**24
 """Pairs of tokens that are counted; those of a larger vocabulary would be too many."""
 
@@ -54,3 +57,67 @@ def _counts(corpus: Corpus) -> tuple[NDArray[np.int64], NDArray[np.int64] | None
         if pairs is not None:
             pairs += np.bincount(ids[:-1] * n + ids[1:], minlength=n * n)
     return counts, None if pairs is None else pairs.reshape(n, n)
+
+
+class NGrams:
+    """Likelihoods of characters by counts of a text's n-grams, up to `ORDER` characters, each order
+    smoothed by the next lower one (Witten & Bell 1991)."""
+
+    def __init__(self, text: str) -> None:
+        self._uniform = 1 / max(1, len(set(text)))
+        before, keys = np.zeros(len(text), np.uint64), _keys(text)
+        self._counts, self._after, self._kinds = list[_Table](), list[_Table](), list[_Table]()
+        for grams in keys:
+            # The first of its order has no character before it and lies outside.
+            found, places, n = np.unique(grams, return_index=True, return_counts=True)
+            histories, of, kinds = np.unique(
+                before[places], return_inverse=True, return_counts=True
+            )
+            self._counts.append(_Table(found, n))
+            self._after.append(_Table(histories, np.bincount(of, n)))
+            self._kinds.append(_Table(histories, kinds))
+            before = np.append(np.uint64(0), grams[:-1])
+
+    def scores(self, contexts: list[str], continuations: list[str]) -> NDArray[np.float64]:
+        """Score each continuation after its context: summed log-likelihoods (nats) by the n-grams
+        of 1 … `ORDER` characters; (N, ORDER)."""
+        none = "\0" * ORDER  # no n-gram reaches over it
+        texts = [none + c + after for c, after in zip(contexts, continuations, strict=True)]
+        ends = np.cumsum([*map(len, texts)])
+        lengths = np.array([*map(len, continuations)])
+        of = np.repeat(np.arange(len(texts)), lengths)
+        places = np.arange(len(of)) + np.repeat(ends - np.cumsum(lengths), lengths)
+        likely, keys = np.full(len(of), self._uniform), _keys("".join(texts))
+        before = np.zeros(ends[-1], np.uint64)
+        found = []
+        for grams, *tables in zip(keys, self._counts, self._after, self._kinds, strict=True):
+            n = tables[0][grams[places]]
+            after, kinds = tables[1][before[places]], tables[2][before[places]]
+            smoothed = (n + kinds * likely) / np.maximum(after + kinds, 1)
+            likely = np.where(after > 0, smoothed, likely)
+            found.append(np.bincount(of, np.log(likely), minlength=len(texts)))
+            before = np.append(np.uint64(0), grams[:-1])
+        return np.stack(found, axis=1)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Numbers by key; 0 for a key that is not there."""
+
+    keys: NDArray[np.uint64]
+    values: NDArray[np.float64 | np.int64]
+
+    def __getitem__(self, asked: NDArray[np.uint64]) -> NDArray[np.float64 | np.int64]:
+        places = np.searchsorted(self.keys, asked).clip(max=len(self.keys) - 1)
+        return np.where(self.keys[places] == asked, self.values[places], 0)
+
+
+def _keys(text: str) -> list[NDArray[np.uint64]]:
+    """Number the n-grams that end at each character, for n = 1 … `ORDER`: alike ones alike (and,
+    but for one chance in 2^64, no others)."""
+    codes = np.frombuffer(text.encode("utf-32-le"), np.uint32).astype(np.uint64) + np.uint64(1)
+    keys = [codes]
+    for _ in range(1, ORDER):
+        before = np.append(np.uint64(0), keys[-1][:-1])
+        keys.append(before * np.uint64(0x9E3779B97F4A7C15) + codes)
+    return keys

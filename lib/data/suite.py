@@ -1,44 +1,62 @@
-"""The character task suite: multiple-choice questions made of held-out text, and its files.
+"""The character task suite: multiple-choice questions made of held-out text.
+
+A question shows a continuation and some places in the text, and asks which place it follows.
+Questions come in sets: the places are the same, and each is right once. So no place is likelier to
+be right for what it says by itself; and as it is the same continuation that is scored at each
+place, a model gains and loses nothing by a bias for some continuations.
 
 Questions come from *test* and the solved examples of few-shot prompts from *dev*. The leakage
 filter drops every line that also stands in the training part or shares a 24-gram with it, and
-every question whose context and answer do. The suite depends only on the corpus, its tokenizer, the
-number of items, the block size and the names of the tasks: the same corpus gives the same suite
-anywhere, whatever share of it is trained on.
+every place that does together with what follows it. The suite depends only on the corpus, its
+tokenizer, the number of items, the block size and the names of the tasks: the same corpus gives
+the same suite anywhere, whatever share of it is trained on.
 """
 
 import hashlib
-from collections.abc import Callable
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from lib.data.corpus import Corpus
-from lib.data.tasks import N_CHOICES, RULES, Lexicon, Passage, Question
+from lib.data.references import NGrams
+from lib.data.tasks import N_CHOICES, RULES, Lexicon, Passage, Place
 from lib.study.constants import GRAM
 from lib.study.fields import digest
 
 FEWEST_ITEMS = 50
 """A task with fewer questions is too noisy and is left out."""
 MOST_SHOTS = 2
+MOST_LOOKS = 20
+"""Unfinished sets that are tried for a place before it begins another."""
 DELIMITER = "\n"
 """Stands after each solved example of a few-shot prompt."""
+REACHED = "choice_alone", "bigram", "five_gram"
+"""What is answered without a network, as `_reached` says."""
 ZERO_SHOT, FEW_SHOT = "macro_zero_shot", "macro_few_shot"
 
 
 @dataclass(frozen=True)
 class Item:
-    """One question: which of `choices` follows `context`? All choices are equally long."""
+    """One question: which of `contexts` does `continuation` follow?"""
 
-    context: str
-    choices: list[str]
+    continuation: str
+    contexts: list[str]
     gold: int
+
+    @property
+    def text(self) -> str:
+        """The right context and what follows it, as they stand in the corpus."""
+        return self.contexts[self.gold] + self.continuation
 
 
 @dataclass(frozen=True)
 class Task:
-    """The questions of one rule, in an order that was drawn once."""
+    """The questions of one rule, set by set, in an order that was drawn once."""
 
     name: str
     items: list[Item]
@@ -48,8 +66,8 @@ class Task:
 
     @property
     def chance(self) -> float:
-        """Accuracy of guessing, and of a model that finds all choices equally likely: it is taken
-        to choose the first, and the gold choice stands in each place equally often."""
+        """Accuracy of guessing, and of whatever looks at the contexts alone: each of a set is right
+        once."""
         return 1 / N_CHOICES[self.name]
 
 
@@ -60,6 +78,8 @@ class Suite:
     tasks: list[Task]
     left_out: dict[str, str]
     """Task, or task and number of shots, that is left out → why."""
+    known: dict[str, dict[str, float]]
+    """Task → the accuracy reached without a network, as `_reached` says."""
 
     @property
     def hash(self) -> str:
@@ -67,18 +87,22 @@ class Suite:
         return digest([asdict(task) for task in self.tasks])
 
     def table(self) -> pd.DataFrame:
-        """Describe the suite: a row per task with its rule, items, shots and chance level."""
+        """Describe the suite: a row per task with its rule, items, shots, chance level, what is
+        reached without a network, and the standard error of an accuracy at chance."""
         rows = [
             {
                 "task": task.name,
                 "items": len(task.items),
                 "shots": ", ".join(map(str, task.shots)),
                 "chance": task.chance,
+                **self.known[task.name],
+                "stderr": math.sqrt(task.chance * (1 - task.chance) / len(task.items)),
                 "rule": " ".join((RULES[task.name].__doc__ or "").split()),
             }
             for task in self.tasks
         ]
-        return pd.DataFrame(rows, columns=["task", "items", "shots", "chance", "rule"])
+        columns = ["task", "items", "shots", "chance", *REACHED, "stderr", "rule"]
+        return pd.DataFrame(rows, columns=columns)
 
 
 class LeakageFilter:
@@ -97,29 +121,33 @@ class LeakageFilter:
 def build_suite(corpus: Corpus, items_per_task: int | None, block_size: int) -> Suite:
     """Make the suite of a corpus for models that read `block_size` characters.
 
-    `items_per_task` is the most questions of one task; None takes all there are, 0 makes no suite.
-    A smaller suite is the beginning of a larger one. Tasks for which the corpus or `block_size` is
-    too small are left out by name, never shortened.
+    `items_per_task` is the most questions of one task, in whole sets; None takes all there are, 0
+    makes no suite. A smaller suite is the beginning of a larger one. Tasks for which the corpus or
+    `block_size` is too small are left out by name, never shortened.
     """
-    if items_per_task == 0:
-        return Suite(corpus.sha256, block_size, [], {"all tasks": "evaluation.items_per_task is 0"})
     train, length = corpus.training_text, corpus.most_tokens
-    if not train:
+    reason = ""
+    if items_per_task == 0:
+        reason = "evaluation.items_per_task is 0"
+    elif not train:
         reason = "the text is too long to be searched for what questions share with it"
-        return Suite(corpus.sha256, block_size, [], {"all tasks": reason})
-    leakage, lexicon = LeakageFilter(train), Lexicon(train)
+    if reason:
+        return Suite(corpus.sha256, block_size, [], {"all tasks": reason}, {})
+    leakage, lexicon, ngrams = LeakageFilter(train), Lexicon(train), NGrams(train)
     dev, test = (_passages(corpus.decode(ids), leakage) for ids in (corpus.dev, corpus.test))
     tasks, left_out = [], {}
-    for name in RULES:
-        items = _items(name, corpus, test, "test", lexicon, leakage)[:items_per_task]
+    for name, n_choices in N_CHOICES.items():
+        items = _items(name, corpus, test, "test", lexicon, leakage)
         examples = _items(name, corpus, dev, "dev", lexicon, leakage)
-        lengths = [_length(item, length) for item in examples]
+        lengths = [length(item.text) for item in examples]
         typical = np.median(lengths) if examples else 0
         short = [item for item, n in zip(examples, lengths, strict=True) if n <= typical]
         exemplars = short[:MOST_SHOTS]
         if len(items) < FEWEST_ITEMS:
             left_out[name] = f"{len(items)} questions, {FEWEST_ITEMS} needed: give a longer text"
             continue
+        if items_per_task is not None:
+            items = items[: items_per_task // n_choices * n_choices]
         needed = [_longest_prompt(items, exemplars[:k], length) for k in range(len(exemplars) + 1)]
         fitting = [shots for shots, length in enumerate(needed) if length <= block_size]
         if not fitting:
@@ -130,7 +158,8 @@ def build_suite(corpus: Corpus, items_per_task: int | None, block_size: int) -> 
             why = _too_long(needed[shots], block_size) if enough else "too few examples in dev"
             left_out[f"{name}, {shots}-shot"] = why
         tasks.append(Task(name, items, exemplars, sorted({0, max(fitting)})))
-    return Suite(corpus.sha256, block_size, tasks, left_out)
+    known = {task.name: _reached(task.items, ngrams) for task in tasks}
+    return Suite(corpus.sha256, block_size, tasks, left_out, known)
 
 
 def _passages(text: str, leakage: LeakageFilter) -> list[Passage]:
@@ -154,51 +183,80 @@ def _items(
     lexicon: Lexicon,
     leakage: LeakageFilter,
 ) -> list[Item]:
-    """Make all questions of a task, in random order, with the gold choice in each place equally
-    often: among the first n questions, up to one round of places."""
+    """Make all questions of a task, set by set: a question for each place of a set, about what
+    follows there, and all places to choose from. Sets, places and questions are in random order."""
     key = hashlib.sha256(f"{corpus.sha256}/{name}/{part}".encode()).digest()
     generator = np.random.default_rng(int.from_bytes(key[:8], "big"))
-    n_choices = N_CHOICES[name]
-    asked: dict[tuple[str, str], Question] = {}
-    for question in RULES[name](passages, lexicon, generator):
-        sound = _is_sound(question, n_choices, lexicon.symbols)
-        if sound and not leakage.leaks(question.context + question.answer):
-            asked.setdefault((question.context, question.answer), question)
-    questions = list(asked.values())
+    places: dict[str, Place] = {}
+    for place in RULES[name](passages, lexicon):
+        text = place.context + place.answer
+        if place.context and lexicon.symbols.issuperset(text) and not leakage.leaks(text):
+            places.setdefault(text, place)
+    found = list(places.values())
+    shuffled = [found[i] for i in generator.permutation(len(found))]
     items = []
-    places: list[int] = []
-    for i in generator.permutation(len(questions)):
-        places = places or generator.permutation(n_choices).tolist()
-        question, gold = questions[i], places.pop()
-        choices = [*question.distractors[:gold], question.answer, *question.distractors[gold:]]
-        items.append(Item(question.context, choices, gold))
+    for chosen in _sets(shuffled, N_CHOICES[name]):
+        contexts = [place.context for place in chosen]
+        for gold in generator.permutation(len(chosen)).tolist():
+            items.append(Item(chosen[gold].answer, contexts, gold))
     return items
 
 
-def _is_sound(question: Question, n_choices: int, symbols: set[str]) -> bool:
-    """Tell whether a question has a context, enough choices, all different and equally long, and
-    only symbols of the vocabulary (the training part may lack a capital, say)."""
-    choices = [question.answer, *question.distractors]
-    return (
-        bool(question.context)
-        and len(set(choices)) == len(choices) == n_choices
-        and len(set(map(len, choices))) == 1
-        and set(question.context).union(*choices) <= symbols
-    )
+def _sets(places: Iterable[Place], size: int) -> Iterator[list[Place]]:
+    """Put places of one kind together, `size` at a time, so that what follows at one is right at no
+    other. Those that find no company are left out."""
+    waiting: dict[str, list[list[Place]]] = defaultdict(list)
+    for place in places:
+        started = waiting[place.kind]
+        for members in started[:MOST_LOOKS]:
+            if all(_apart(place, other) for other in members):
+                members.append(place)
+                break
+        else:
+            members = [place]
+            started.append(members)
+        if len(members) == size:
+            started.remove(members)
+            yield members
+
+
+def _apart(one: Place, other: Place) -> bool:
+    """Tell whether what follows at one place is wrong at the other, and the other way round."""
+    same = one.context == other.context or one.answer == other.answer
+    return not (same or one.answer in other.fits or other.answer in one.fits)
+
+
+def _reached(items: list[Item], ngrams: NGrams) -> dict[str, float]:
+    """Return the accuracy reached without a network: by a look at each context alone (its length,
+    or how likely its characters are singly or in pairs; of these the one furthest from chance), and
+    by the likelihood of the continuation after each context, from pairs and from five characters
+    in the training part."""
+    contexts = [context for item in items for context in item.contexts]
+    continuations = [item.continuation for item in items for _ in item.contexts]
+    alone = ngrams.scores([""] * len(contexts), contexts)
+    after = ngrams.scores(contexts, continuations)
+    lengths = np.array([*map(len, contexts)])
+    gold = np.array([item.gold for item in items])
+
+    def accuracy(scores: NDArray[np.float64 | np.int64]) -> float:
+        return float((scores.reshape(len(items), -1).argmax(axis=1) == gold).mean())
+
+    chance = 1 / len(items[0].contexts)
+    by_itself = [accuracy(scores) for scores in (lengths, alone[:, 0], alone[:, 1])]
+    furthest = max(by_itself, key=lambda reached: abs(reached - chance))
+    reached = furthest, accuracy(after[:, 1]), accuracy(after[:, -1])
+    return dict(zip(REACHED, reached, strict=True))
 
 
 Length = Callable[[str], int]
 """How many tokens a text takes at the most."""
 
 
-def _length(item: Item, length: Length) -> int:
-    return length(item.context) + length(item.choices[item.gold])
-
-
 def _longest_prompt(items: list[Item], exemplars: list[Item], length: Length) -> int:
     """Positions that the longest question takes; its last token is predicted, never read."""
-    before = sum(_length(exemplar, length) + len(DELIMITER) for exemplar in exemplars)
-    return before + max(_length(item, length) for item in items) - 1
+    before = sum(length(exemplar.text) + len(DELIMITER) for exemplar in exemplars)
+    longest = max(length(c) + length(item.continuation) for item in items for c in item.contexts)
+    return before + longest - 1
 
 
 def _too_long(needed: int, block_size: int) -> str:

@@ -98,7 +98,6 @@ def write_suite(suite: Suite, folder: Path) -> Path:
         "corpus_sha256": suite.corpus_sha256,
         "block_size": suite.block_size,
         "groups": groups,
-        "chance": {task.name: task.chance for task in suite.tasks},
         "tasks": suite.table().to_dict("records"),
         "left_out": suite.left_out,
         "code": asking_digest(),
@@ -120,9 +119,10 @@ def _task_yaml(name: str, task: Task, shots: int) -> dict[str, object]:
         **({"fewshot_split": "dev", "fewshot_config": {"sampler": "first_n"}} if shots else {}),
         "num_fewshot": shots,
         "output_type": "multiple_choice",
-        "doc_to_text": "context",
-        "doc_to_choice": "choices",
-        "doc_to_target": "gold",
+        # A whole number from doc_to_text: the harness takes the choices for contexts.
+        "doc_to_text": "gold",
+        "doc_to_choice": "contexts",
+        "doc_to_target": "continuation",
         "target_delimiter": "",
         "fewshot_delimiter": DELIMITER,
         "metric_list": [

@@ -7,6 +7,7 @@ continuation, but here a line break is a character like any other.
 import contextlib
 import io
 import logging
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -25,6 +26,7 @@ from lm_eval.tasks import TaskManager
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from lib.data.corpus import Corpus
+from lib.data.suite import REACHED
 from lib.data.suite_files import read_suite
 from lib.run.model import GPT, Past
 from lib.run.scoring import Likelihood, Question, score_questions
@@ -49,13 +51,18 @@ class CharacterLM(LM):  # type: ignore[misc]
         An empty context becomes a line break. Raises ValueError for a continuation that is empty
         or longer than `block_size`.
         """
-        scores: list[list[Likelihood]] = []
-        groups = (list(group) for _, group in groupby(requests, key=_question_of))
+        asked: dict[_Asked, list[int]] = defaultdict(list)  # their places in `requests`
+        for place, request in enumerate(requests):
+            asked[_context_of(request)].append(place)
+        found: dict[int, Likelihood] = {}
         # Questions of one task share their solved examples.
-        for _, task in groupby(groups, key=lambda group: group[0].task_name):
-            questions = [self._question(group) for group in task]
-            scores += score_questions(self.model, questions, self.batch_size)
-        return [(each.log, each.greedy) for question in scores for each in question]
+        for _, task in groupby(asked, key=lambda context: context[0]):
+            groups = [asked[context] for context in task]
+            questions = [self._question([requests[place] for place in group]) for group in groups]
+            scores = score_questions(self.model, questions, self.batch_size)
+            for group, likelihoods in zip(groups, scores, strict=True):
+                found |= zip(group, likelihoods, strict=True)
+        return [(found[place].log, found[place].greedy) for place in range(len(requests))]
 
     def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
         """Score whole texts, each after a line break: summed log-probabilities in nats.
@@ -143,9 +150,15 @@ def generation(asked: dict[str, Any], block_size: int) -> tuple[list[str], int]:
     return [stop for stop in settings["until"] if stop], settings["max_gen_toks"]
 
 
-def _question_of(request: Instance) -> tuple[str | None, int | None, str]:
-    """Return the key that all choices of one question share."""
-    return request.task_name, request.doc_id, request.args[0]
+_Asked = tuple[str | None, int, str]
+_NEAR = 12
+"""Questions in succession, of which those about one context are scored together: whole sets of the
+suite, be they of 2, 3 or 4. The bound is for tasks in which all questions have the same context."""
+
+
+def _context_of(request: Instance) -> _Asked:
+    """Return the key that the continuations share which are scored after one context."""
+    return request.task_name, (request.doc_id or 0) // _NEAR, request.args[0]
 
 
 @dataclass(frozen=True)
@@ -155,8 +168,9 @@ class SuiteResult:
     suite_hash: str
     table: pd.DataFrame
     """A row per task and number of shots: task, shots, n, accuracy, stderr (of the accuracy, over
-    items), chance, normalised_accuracy (0 at chance, 1 when all is right) and brier (squared errors
-    of the choices' probabilities, summed over choices; 0 is best)."""
+    items), chance, what is reached without a network (the columns `REACHED`), normalised_accuracy
+    (0 at chance, 1 when all is right) and brier (squared errors of the choices' probabilities,
+    summed over choices; 0 is best)."""
     items: pd.DataFrame
     """A row per question: task, shots, item (its place in the task's file), choice (the likeliest;
     the first of equals) and correct."""
@@ -178,12 +192,14 @@ def evaluate_suite(model: GPT, corpus: Corpus, folder: Path, batch_size: int = 8
             f"{model.config.block_size}: write a suite for that"
         )
     adapter = CharacterLM(model, corpus, batch_size)
+    described = {task["task"]: task for task in suite["tasks"]}
     groups = [group for group, members in suite["groups"].items() if members]
     results = _run(adapter, folder, groups) if groups else {"results": {}, "samples": {}}
     rows, items = [], []
     for name, samples in results["samples"].items():
         task, shots = name.removesuffix("_shot").rsplit("_", 1)
-        measures, chance = results["results"][name], suite["chance"][task]
+        measures, known = results["results"][name], described[task]
+        chance = known["chance"]
         rows.append(
             {
                 "task": task,
@@ -192,6 +208,7 @@ def evaluate_suite(model: GPT, corpus: Corpus, folder: Path, batch_size: int = 8
                 "accuracy": measures["acc,none"],
                 "stderr": measures["acc_stderr,none"],
                 "chance": chance,
+                **{column: known[column] for column in REACHED},
                 "normalised_accuracy": (measures["acc,none"] - chance) / (1 - chance),
                 "brier": measures["brier_score,none"],
             }
@@ -235,6 +252,6 @@ def _item_table(task: str, shots: int, samples: list[dict[str, Any]]) -> pd.Data
             "shots": shots,
             "item": [sample["doc_id"] for sample in samples],
             "choice": choice,
-            "correct": choice == np.array([sample["target"] for sample in samples]),
+            "correct": choice == np.array([sample["doc"]["gold"] for sample in samples]),
         }
     )

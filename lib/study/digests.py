@@ -34,8 +34,9 @@ MEASURING = (
 ASKING = (
     *("lib/data/suite.py", "lib/data/suite_files.py", "lib/data/tasks.py", "lib/data/corpus.py"),
     *("lib/data/tokenizer.py", "lib/data/subwords.py", "lib/study/constants.py"),
+    "lib/data/references.py",
 )
-"""What decides the questions of the task suite."""
+"""What decides the questions of the task suite, and what is reached without a network."""
 ANALYSING = (
     *("lib/analysis/*.py", "lib/figures/*.py", "lib/study/constants.py", "lib/study/history.py"),
     *("lib/study/measures.py", "lib/study/plan.py", "lib/study/raw.py", "lib/study/standing.py"),

@@ -157,7 +157,8 @@ class EvaluationConfig(Section):
     dev_windows: Annotated[int, Field(gt=0, le=10_000)] = 32
     """Windows of `block_size` characters, evenly spaced over dev, behind each point."""
     items_per_task: Annotated[int, Field(ge=0)] | None = 500
-    """Questions asked of each task of the suite; None: all there are; 0: the suite is left out."""
+    """Most questions asked of each task of the suite; None: all there are; 0: the suite is left
+    out. `01_data` says what 500 are enough for."""
     tasks: list[Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=100)]] = Field(
         default_factory=list
     )

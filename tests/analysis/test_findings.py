@@ -125,7 +125,8 @@ def test_the_suite_is_shown_task_by_task(plan: Plan | None) -> None:
         ]
     )
     found = keys(analysed(study, plan, items, **accuracies()))
-    assert found == ["suite", *ALWAYS[:3], "task_contrasts", *ALWAYS[3:], "efficiency", "budgets"]
+    of_tasks = ["task_contrasts", "leave_one_task_out"]
+    assert found == ["suite", *ALWAYS[:3], *of_tasks, *ALWAYS[3:], "efficiency", "budgets"]
 
 
 def test_the_same_runs_give_the_same_numbers(plan: Plan | None) -> None:

@@ -3,7 +3,13 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from lib.analysis.robustness import leave_one_out, robustness_findings, threshold_table
+from lib.analysis.robustness import (
+    leave_one_out,
+    leave_one_task_out,
+    robustness_findings,
+    task_left_out_finding,
+    threshold_table,
+)
 from lib.analysis.stability import judge_runs
 from lib.study.plan import INSTABILITY
 from tests.analysis.samples import design, runs_of, trace_of
@@ -57,6 +63,52 @@ def test_fewer_than_three_pairs_have_nothing_to_leave_out() -> None:
     runs = with_deltas(0.1, 0.2, 0.3, 0.4)
     runs.loc[runs["seed"] > 1, "loss"] = np.nan
     assert leave_one_out(runs, CONTRAST).empty
+
+
+MACRO = CONTRAST.assign(measure="macro_accuracy_zero_shot")
+
+
+def answers(**gains: list[int]) -> pd.DataFrame:
+    """Ten questions of each task, of which `layernorm` has so many more right than `none`, by
+    seed."""
+    return pd.DataFrame(
+        [
+            {"arm": arm, "seed": seed, "task": task, "shots": 0, "item": item}
+            | {"correct": item < 3 + (arm == "layernorm") * gain}
+            for arm in ("none", "layernorm")
+            for task, by_seed in gains.items()
+            for seed, gain in enumerate(by_seed)
+            for item in range(10)
+        ]
+    )
+
+
+def test_a_difference_that_is_one_tasks_vanishes_without_it() -> None:
+    items = answers(bias=[6, 5, 6, 7], order=[0, 1, -1, 0], spelling=[-1, 0, 0, 0])
+    (row,) = leave_one_task_out(items, MACRO, 0.05).to_dict("records")
+    assert (row["n"], row["tasks"], row["task"]) == (4, 3, "bias")
+    assert row["mean_delta"] == pytest.approx((24 + 0 - 1) / 120)
+    found = row["lowest"], row["highest"]
+    assert found == pytest.approx((-1 / 80, 24 / 80))  # without bias, and without spelling
+    rest = [-0.05, 0.05, -0.05, 0.0]  # by seed, without bias
+    assert row["without"] == pytest.approx(np.mean(rest))
+    assert row["t_p"] == pytest.approx(stats.ttest_1samp(rest, 0).pvalue)
+    assert row["sign_changes"]
+    (words,) = task_left_out_finding(pd.DataFrame([row])).words
+    assert "+0.1917 over 3 tasks; without bias -0.0125 [" in words
+    assert words.endswith("between -0.0125 and +0.3000, its sign changes.")
+
+
+def test_only_macro_accuracies_of_arms_that_were_asked_have_tasks_to_leave_out() -> None:
+    items = answers(order=[1, 2], spelling=[2, 3])
+    assert leave_one_task_out(items, CONTRAST, 0.05).empty
+    assert leave_one_task_out(items.iloc[:0], MACRO, 0.05).empty
+    assert leave_one_task_out(items[items["arm"] == "none"], MACRO, 0.05).empty
+    assert leave_one_task_out(items, MACRO.assign(measure="macro_accuracy_few_shot"), 0.05).empty
+    one = items[(items["arm"] == "none") | (items["seed"] == 0)]  # the other diverged
+    (row,) = leave_one_task_out(one, MACRO, 0.05).to_dict("records")
+    assert (row["n"], row["sign_changes"]) == (1, False)
+    assert np.isnan(row["t_p"])
 
 
 def test_shares_by_other_rises_and_without_the_first_steps() -> None:

@@ -129,6 +129,16 @@ def test_tasks_near_chance_are_said_to_be(tiny_study: Study) -> None:
     assert task_table(tasks).loc[("spelling", 0), ""] == ""
 
 
+def test_what_is_reached_without_a_network_stands_beside_chance_where_results_say_it(
+    tiny_study: Study,
+) -> None:
+    tasks = read_table(sample_runs(tiny_study), "tasks")
+    assert "five_gram" not in task_table(tasks)
+    tasks = tasks.assign(choice_alone=0.5, bigram=0.51, five_gram=0.7)
+    row = task_table(tasks).loc[("spelling", 0)]
+    assert row[["chance", "choice_alone", "bigram", "five_gram"]].tolist() == [0.5, 0.5, 0.51, 0.7]
+
+
 def test_a_class_that_no_corpus_holds_is_not_available(tiny_study: Study) -> None:
     table = by_arm(read_table(sample_runs(tiny_study), "token_classes"), ["token_class"], "mean", 1)
     assert table.loc["alphabetic"].tolist() == ["1.5 ± 0.7", "1.5 ± 0.7"]

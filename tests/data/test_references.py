@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from lib.data.corpus import load_corpus
-from lib.data.references import references
+from lib.data.references import ORDER, NGrams, references
 from lib.data.synthetic import play
 from lib.study.fields import CorpusConfig
 
@@ -44,3 +44,36 @@ def test_the_embedded_text_has_the_loss_of_its_source() -> None:
 
 def test_the_real_text_has_the_published_unigram_entropy(shakespeare) -> None:
     assert references(shakespeare, 128)["unigram_entropy"] == pytest.approx(3.309, abs=5e-4)
+
+
+def by_hand(text: str, history: str, symbol: str) -> float:
+    """Witten and Bell's estimate after the whole of a history, and so on without its first."""
+    if not history:
+        counts, lower = Counter(text), 1 / len(set(text))
+    else:
+        n = len(history)
+        counts = Counter(text[i + n] for i in range(len(text) - n) if text[i : i + n] == history)
+        lower = by_hand(text, history[1:], symbol)
+    total, kinds = sum(counts.values()), len(counts)
+    return (counts[symbol] + kinds * lower) / (total + kinds) if total else lower
+
+
+def test_ngrams_are_smoothed_as_witten_and_bell_do() -> None:
+    text, context, continuation = "abracadabra, abrabra cadabra!", "a xbrac", "adra,"
+    (found,) = NGrams(text).scores([context], [continuation])
+    whole = context + continuation
+    for order in range(1, ORDER + 1):
+        logs = [
+            math.log(by_hand(text, whole[i - order + 1 : i], whole[i]))
+            for i in range(len(context), len(whole))
+        ]
+        assert found[order - 1] == pytest.approx(sum(logs))
+
+
+def test_ngrams_see_nothing_before_the_beginning_and_no_other_text() -> None:
+    text = "abab abba " * 9
+    alone = NGrams(text).scores([""], ["ba"])
+    assert NGrams(text).scores(["abab ab", ""], ["a", "ba"])[1] == pytest.approx(alone[0])
+    assert alone[0, 1] == pytest.approx(
+        math.log(by_hand(text, "", "b")) + math.log(by_hand(text, "b", "a"))
+    )

@@ -1,18 +1,22 @@
+import hashlib
 import json
 import os
 import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from lib.analysis.paired import minimum_detectable_effect
 from lib.data.corpus import Corpus, load_corpus
-from lib.data.suite import FEWEST_ITEMS, LeakageFilter, Suite, build_suite
+from lib.data.references import NGrams
+from lib.data.suite import FEWEST_ITEMS, Item, LeakageFilter, Suite, Task, build_suite
 from lib.data.suite_files import write_suite
-from lib.data.tasks import CONTEXT, N_CHOICES, RULES, Lexicon, Passage
+from lib.data.tasks import CONTEXT, N_CHOICES, RULES, Passage
 from lib.study.fields import CorpusConfig
 from lib.study.paths import ROOT
 
@@ -32,24 +36,78 @@ def train(corpus: Corpus) -> str:
     return corpus.text[: len(corpus.text) - len(corpus.heldout)]
 
 
-def choices_of(suite: Suite, name: str) -> list[tuple[str, list[str]]]:
-    """The answer and the distractors of every item of a task."""
-    task = next(task for task in suite.tasks if task.name == name)
-    return [
-        (item.choices[item.gold], [c for i, c in enumerate(item.choices) if i != item.gold])
-        for item in task.items
-    ]
+def task_of(suite: Suite, name: str) -> Task:
+    return next(task for task in suite.tasks if task.name == name)
+
+
+def sets_of(task: Task) -> list[list[Item]]:
+    """The questions of a task, set by set."""
+    n = N_CHOICES[task.name]
+    return [task.items[i : i + n] for i in range(0, len(task.items), n)]
 
 
 @pytest.mark.slow
 def test_shakespeare_carries_every_task_with_and_without_examples(shakespeare: Corpus) -> None:
     suite = build_suite(shakespeare, None, 128)
     assert [task.name for task in suite.tasks] == list(RULES)
-    assert [task.shots for task in suite.tasks] == [[0, 2]] * 8
+    assert [task.shots for task in suite.tasks] == [[0, 2]] * len(RULES)
     assert suite.left_out == {}
     counts = {task.name: len(task.items) for task in suite.tasks}
-    assert min(counts.values()) == counts["agreement"] == 166
-    assert sum(counts.values()) == 10_124
+    assert min(counts.values()) == counts["agreement"] == 200
+    assert sum(counts.values()) == 9_738
+
+    def detected(most: int) -> float:
+        """The effect on macro accuracy that eight seeds detect, as `01_data` says."""
+        noise = np.sqrt(sum(0.2 / min(n, most) for n in counts.values())) / len(counts)
+        return minimum_detectable_effect(noise, 8)
+
+    assert detected(500) < 0.01 < 0.0125 < detected(250) < 0.0135
+
+
+@pytest.mark.parametrize("name", ["shakespeare", "corpus"])
+def test_no_look_at_the_places_alone_is_right_more_often_than_chance(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    text: Corpus = request.getfixturevalue(name)
+    words, ngrams = Counter(text.training_text.split()), NGrams(text.training_text)
+    looks: dict[str, Callable[[str], float]] = {
+        "words": lambda c: np.mean([np.log1p(words[word]) for word in c.split()]),
+        "length": len,
+        "hash": lambda c: hashlib.sha256(c.encode()).digest()[0],
+        **{f"{n}": lambda c, n=n: ngrams.scores([""], [c])[0, n - 1] / len(c) for n in (1, 2, 5)},
+        "nothing": lambda _: 0.0,
+    }
+    for task in build_suite(text, 100, 128).tasks:
+        gold = [item.gold for item in task.items]
+        for look in looks.values():
+            scores = np.array([[look(c) for c in item.contexts] for item in task.items])
+            for answers in (scores.argmax(axis=1), scores.argmin(axis=1)):
+                assert (answers == gold).mean() == pytest.approx(task.chance)
+
+
+def test_each_place_of_a_set_is_right_once_and_one_continuation_is_compared(suite: Suite) -> None:
+    for task in suite.tasks:
+        assert task.chance == 1 / N_CHOICES[task.name]
+        assert len(task.items) % N_CHOICES[task.name] == 0
+        for questions in sets_of(task):
+            assert all(item.contexts == questions[0].contexts for item in questions)
+            assert sorted(item.gold for item in questions) == [*range(N_CHOICES[task.name])]
+            assert len({item.continuation for item in questions}) == len(questions)
+            assert len(set(questions[0].contexts)) == len(questions)
+        orders = {tuple(item.gold for item in questions) for questions in sets_of(task)}
+        assert len(orders) > 1
+
+
+def test_what_is_reached_without_a_network_stands_beside_chance(suite: Suite) -> None:
+    table = suite.table().set_index("task")
+    assert table["choice_alone"].tolist() == table["chance"].tolist()
+    # Every continuation follows a blank, or a line break: one character before it tells nothing.
+    for task in ("word_order", "agreement", "turn_end", "last_word", "next_line"):
+        assert table.loc[task, "bigram"] == table.loc[task, "chance"]
+    assert table.loc["spelling", "five_gram"] > 0.9
+    assert 0.5 < table.loc["agreement", "five_gram"] < 0.9
+    n = len(task_of(suite, "agreement").items)
+    assert table.loc["agreement", "stderr"] == pytest.approx(0.5 / np.sqrt(n))
 
 
 @pytest.mark.slow
@@ -67,10 +125,11 @@ def test_no_item_stands_in_train_by_brute_force(suite: Suite, corpus: Corpus, tr
 
     for task in suite.tasks:
         for item in task.items:
-            text = item.context + item.choices[item.gold]
+            text = item.text
             assert not shares(text)
             # Its lines: of a turn's end, the one it is about and not the one after it.
-            asked = item.context if task.name == "turn_end" else text.rstrip("\n")
+            asked = item.contexts[item.gold] if task.name == "turn_end" else text
+            asked = asked.rstrip("\n")
             places = [match.start() for match in re.finditer(re.escape(text), test)]
             touched = [lines_at(place, place + len(asked)) for place in places]
             assert any(
@@ -81,96 +140,71 @@ def test_no_item_stands_in_train_by_brute_force(suite: Suite, corpus: Corpus, tr
 def test_items_are_text_of_test_and_examples_of_dev(suite: Suite, corpus: Corpus) -> None:
     dev, test = corpus.decode(corpus.dev), corpus.decode(corpus.test)
     for task in suite.tasks:
-        assert all(item.context + item.choices[item.gold] in test for item in task.items)
+        assert all(item.text in test for item in task.items)
         assert len(task.exemplars) == 2
-        assert all(item.context + item.choices[item.gold] in dev for item in task.exemplars)
+        assert all(item.text in dev for item in task.exemplars)
 
 
-def test_choices_are_distinct_equally_long_and_contexts_short(suite: Suite) -> None:
+def test_what_all_continuations_begin_with_stands_in_the_context(suite: Suite) -> None:
+    """Else the place at which that is likeliest would look right for all of them."""
     for task in suite.tasks:
-        assert task.chance == 1 / N_CHOICES[task.name]
-        for item in task.items:
-            assert len(set(item.choices)) == len(item.choices) == N_CHOICES[task.name]
-            assert len(set(map(len, item.choices))) == 1
-            assert 0 < len(item.context) <= CONTEXT + 1
+        assert len({item.continuation[0] for item in task.items}) > 1
 
 
-def test_no_question_is_asked_twice(suite: Suite) -> None:
+def test_contexts_are_short_and_no_question_is_asked_twice(suite: Suite) -> None:
     for task in suite.tasks:
-        asked = Counter((item.context, item.choices[item.gold]) for item in task.items)
-        assert max(asked.values()) == 1
+        assert all(0 < len(c) <= CONTEXT + 1 for item in task.items for c in item.contexts)
+        assert len({item.text for item in task.items}) == len(task.items)
 
 
-@pytest.mark.parametrize("n", [50, 166])
-def test_gold_stands_in_every_place_equally_often(suite: Suite, n: int) -> None:
-    for task in suite.tasks:
-        counts = Counter(item.gold for item in task.items[:n])
-        assert len(counts) == N_CHOICES[task.name]
-        assert max(counts.values()) - min(counts.values()) <= 1
-        assert len({tuple(i.gold for i in task.items[k : k + 8]) for k in range(0, 40, 8)}) > 1
+def test_places_of_word_order_are_of_one_line(suite: Suite, corpus: Corpus) -> None:
+    lines = corpus.decode(corpus.test).split("\n")
+    for questions in sets_of(task_of(suite, "word_order"))[:50]:
+        assert any(all(item.text in line for item in questions) for line in lines)
+        assert all(re.fullmatch(r"\S+ ", item.continuation) for item in questions)
 
 
-def test_both_answers_of_turn_end_are_right_equally_often(suite: Suite) -> None:
-    answers = Counter(answer == "\n\n" for answer, _ in choices_of(suite, "turn_end"))
-    assert abs(answers[True] - answers[False]) < 30  # duplicates go after balancing
-
-
-def test_word_order_permutes_words_and_spelling_letters(suite: Suite) -> None:
-    for answer, wrong in choices_of(suite, "word_order"):
-        assert all(sorted(other.split()) == sorted(answer.split()) for other in wrong)
-    for answer, wrong in choices_of(suite, "spelling"):
-        assert all(sorted(other) == sorted(answer) for other in wrong)
-
-
-def test_distractors_of_spelling_and_lexical_decision_are_no_words(
+def test_halves_of_words_make_a_word_with_their_own_and_with_no_other(
     suite: Suite, train: str
 ) -> None:
     words = set(re.findall(r"(?<![\w'’-])[a-z]+(?![\w'’-])", train))
-    for name in ("spelling", "lexical_decision"):
-        for answer, wrong in choices_of(suite, name):
-            assert answer[1:] in words
-            assert not words.intersection(other[1:] for other in wrong)
-    for answer, wrong in choices_of(suite, "lexical_decision"):
-        assert all(sum(a != b for a, b in zip(answer, w, strict=True)) == 1 for w in wrong)
+    for item in task_of(suite, "spelling").items:
+        made = [f"{c.rsplit(' ')[-1]}{item.continuation[:-1]}" in words for c in item.contexts]
+        assert made == [place == item.gold for place in range(4)]
+        assert len({context[-1] for context in item.contexts}) == 1
 
 
-def test_distractors_of_last_word_are_about_as_frequent(suite: Suite, train: str) -> None:
-    frequency = Counter(re.findall(r"(?<![\w'’-])[a-z]+(?![\w'’-])", train))
-    ratios = [
-        abs(
-            np.log(
-                frequency[other[1:].rstrip("\n.,;:!?")] / frequency[answer[1:].rstrip("\n.,;:!?")]
-            )
-        )
-        for answer, wrong in choices_of(suite, "last_word")
-        for other in wrong
-        if frequency[other[1:].rstrip("\n.,;:!?")]
-    ]
-    assert np.median(ratios) < 0.2
-    assert np.mean(ratios) < 0.5
+WRONG = r"\b([Tt]hou (are|have|will|shall|is|am)|(I|[Ww]e|[Tt]hey) (art|hast|is|hath)|[Hh]e are)$"
 
 
 def test_agreement_tells_person_and_number(suite: Suite) -> None:
-    task = next(task for task in suite.tasks if task.name == "agreement")
-    for item in task.items:
-        text = item.context + item.choices[item.gold]
-        assert not re.search(r"\b(thou|Thou) (are|have|will|shall|is)$", text)
-        assert not re.search(r"\b(I|we|We|they) (art|hast|is|hath)$", text)
-    assert {" art", " are", " hast", " am"} <= {
-        answer for answer, _ in choices_of(suite, "agreement")
-    }
+    seen = Counter[bool]()
+    for item in task_of(suite, "agreement").items:
+        for place, context in enumerate(item.contexts):
+            wrong = re.search(WRONG, context + item.continuation)
+            assert not (wrong and place == item.gold)
+            seen[bool(wrong)] += 1
+    assert seen[True] > 20
+    asked = {item.continuation for item in task_of(suite, "agreement").items}
+    assert {"art", "are", "am", "thou", "he"} <= asked
 
 
-def test_line_break_differs_in_breaks_and_capitals_only(suite: Suite) -> None:
-    for answer, wrong in choices_of(suite, "line_break"):
-        assert all(other.lower().split() == answer.lower().split() for other in wrong)
-        assert all(other.count("\n") == 1 for other in (answer, *wrong))
+def test_one_place_of_two_ends_a_turn_or_a_line(suite: Suite) -> None:
+    for one, other in sets_of(task_of(suite, "turn_end")):
+        ended, going_on = sorted((one.continuation, other.continuation))
+        assert ended == "\n"
+        assert re.fullmatch(r"\S", going_on)
+    for one, other in sets_of(task_of(suite, "line_break")):
+        assert {one.continuation, other.continuation} == {"\n", " "}
+        marks = {"a" if c[-1].isalpha() else c[-1] for c in one.contexts}
+        assert len(marks) == 1
 
 
 @pytest.mark.slow
 def test_a_smaller_suite_is_the_beginning_of_a_larger_one(suite: Suite, small: Suite) -> None:
     for task, whole in zip(small.tasks, suite.tasks, strict=True):
-        assert task.items == whole.items[:60]
+        assert task.items == whole.items[: len(task.items)]
+        assert len(task.items) == 60
         assert task.exemplars == whole.exemplars
 
 
@@ -211,7 +245,7 @@ def made_up_suite(made_up: Corpus) -> Suite:
 
 def test_tasks_that_a_text_does_not_carry_are_left_out_by_name(made_up_suite: Suite) -> None:
     asked = {task.name for task in made_up_suite.tasks}
-    assert {"spelling", "lexical_decision", "last_word"} <= asked
+    assert {"spelling", "word_order", "last_word"} <= asked
     assert {"agreement", "line_break"} <= made_up_suite.left_out.keys()
     reason = made_up_suite.left_out["agreement"]
     assert reason == f"0 questions, {FEWEST_ITEMS} needed: give a longer text"
@@ -227,7 +261,7 @@ def test_a_text_too_short_for_any_task_leaves_all_out(tmp_path: Path) -> None:
     suite = build_suite(load_corpus(CorpusConfig(source=str(path))), 500, 128)
     assert suite.tasks == []
     assert set(suite.left_out) == set(RULES)
-    assert list(suite.table().columns) == ["task", "items", "shots", "chance", "rule"]
+    assert list(suite.table().columns)[:4] == ["task", "items", "shots", "chance"]
 
 
 @pytest.mark.slow
@@ -235,10 +269,10 @@ def test_a_text_too_short_for_any_task_leaves_all_out(tmp_path: Path) -> None:
 def test_prompts_that_do_not_fit_are_left_out_by_name(corpus: Corpus, block_size: int) -> None:
     suite = build_suite(corpus, 200, block_size)
     for task in suite.tasks:
-        longest = max(len(item.context + item.choices[0]) for item in task.items)
+        longest = max(len(c + i.continuation) for i in task.items for c in i.contexts)
         for shots in task.shots:
             examples = task.exemplars[:shots]
-            before = sum(len(e.context + e.choices[e.gold]) + 1 for e in examples)
+            before = sum(len(e.text) + 1 for e in examples)
             assert before + longest - 1 <= block_size
         if max(task.shots) < 2:
             assert f"{task.name}, {max(task.shots) + 1}-shot" in suite.left_out
@@ -262,13 +296,6 @@ def test_pairs_of_lines_need_both_lines() -> None:
     assert passage.usable_lines() == ["a", "b", "d"]
 
 
-def test_a_word_inside_a_line_keeps_the_capital_of_a_name() -> None:
-    lexicon = Lexicon("And thus and thus and Richard\nAnd I and I\n")
-    assert lexicon.inside_a_line("And") == "and"
-    assert lexicon.inside_a_line("Richard,") == "Richard,"
-    assert lexicon.inside_a_line("I") == "I"
-
-
 def test_the_suite_is_written_for_the_harness(made_up_suite: Suite, tmp_path: Path) -> None:
     folder = write_suite(made_up_suite, tmp_path / "suite")
     described = json.loads((folder / "suite.json").read_text("utf-8"))
@@ -276,7 +303,7 @@ def test_the_suite_is_written_for_the_harness(made_up_suite: Suite, tmp_path: Pa
     assert described["left_out"] == made_up_suite.left_out
     for task in made_up_suite.tasks:
         lines = (folder / f"{task.name}.test.jsonl").read_text("utf-8").splitlines()
-        assert [json.loads(line)["context"] for line in lines] == [i.context for i in task.items]
+        assert [Item(**json.loads(line)) for line in lines] == task.items
     written = " ".join(path.read_text("utf-8") for path in folder.iterdir())
     assert str(tmp_path) not in written
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lib.data.corpus import Corpus
-from lib.data.suite import Suite, build_suite
+from lib.data.suite import Suite, Task, build_suite
 from lib.run.model import GPT, MLP, Block, CausalSelfAttention, Transformer
 from lib.run.scoring import Question, score_questions
 from tests.run.samples import direct, make_model
@@ -21,13 +21,23 @@ def suite(corpus: Corpus) -> Suite:
 
 
 def asked(suite: Suite) -> list[tuple[str, tuple[str, ...]]]:
-    """Context and choices of a few questions of every task, without and with solved examples."""
+    """Four contexts of every task and what is scored after each, without and with solved
+    examples."""
     return [
-        (before + item.context, item.choices)
+        (before + context, continuations)
         for task in suite.tasks
-        for before in ("", "".join(e.context + e.choices[e.gold] + "\n" for e in task.exemplars))
-        for item in task.items[:4]
+        for before in ("", "".join(f"{e.text}\n" for e in task.exemplars))
+        for context, continuations in scored(task, 4)
     ]
+
+
+def scored(task: Task, n: int) -> list[tuple[str, tuple[str, ...]]]:
+    """The first contexts of a task, and the continuations of the questions that show them."""
+    found: dict[str, list[str]] = {}
+    for item in task.items:
+        for context in item.contexts:
+            found.setdefault(context, []).append(item.continuation)
+    return [(context, tuple(found[context])) for context in list(found)[:n]]
 
 
 def packed(model: GPT, corpus: Corpus, suite: Suite) -> list[float]:
@@ -129,8 +139,8 @@ def test_what_texts_begin_with_is_read_once(
     beginnings: of all contexts together, and of each question's texts on their own."""
     model = make_model(corpus)
     task = next(task for task in suite.tasks if task.name == "spelling")
-    before = "".join(e.context + e.choices[e.gold] + "\n" for e in task.exemplars)
-    texts = [(before + item.context, item.choices) for item in task.items[:5]]
+    before = "".join(f"{e.text}\n" for e in task.exemplars)
+    texts = [(before + context, choices) for context, choices in scored(task, 5)]
     questions = [
         Question(corpus.encode(text).tolist(), [corpus.encode(c).tolist() for c in choices])
         for text, choices in texts
