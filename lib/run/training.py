@@ -242,16 +242,14 @@ class Run:
         norm = get_total_norm([p.grad for p in gradients if p.grad is not None])
         if training.gradient_clip is not None:
             clip_grads_with_norm_(gradients, training.gradient_clip, norm)
-        overflow = ~norm.isfinite()
-        diverged = ~loss.isfinite()
+        skipped = diverged = ~(loss + norm < torch.inf)  # NaN is not below it either
         if self.scaler.is_enabled():  # fp16 may overflow, and then lowers its scale
-            self.overflows = (self.overflows + 1) * overflow
-            diverged |= self.overflows >= OVERFLOWS
-        else:
-            diverged |= overflow
-        self.stopped = self.stopped | diverged
-        self.optimizer.found_inf = (self.stopped | overflow).float()  # type: ignore[attr-defined]
-        self.optimizer.step()  # which skips the update where that is 1
+            self.overflows = (self.overflows + 1) * skipped
+            diverged = ~loss.isfinite() | (self.overflows >= OVERFLOWS)
+        self.stopped |= diverged
+        found_inf = (self.stopped | skipped).to(torch.float32)
+        self.optimizer.found_inf = found_inf  # type: ignore[attr-defined]
+        self.optimizer.step()  # which leaves everything as it is where that is 1
         if self.scaler.is_enabled():
             self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
@@ -260,7 +258,7 @@ class Run:
         moments = [state["exp_avg_sq"] for state in self.optimizer.state.values()]
         self.notes.append(
             {"step": self.step, "learning_rate": rate, "batches": self.batches}
-            | {"loss": loss, "grad_norm": norm, "overflow": overflow, "diverged": diverged}
+            | {"loss": loss, "grad_norm": norm, "skipped": skipped, "diverged": diverged}
             | {"second_moment_mean": torch.stack(torch._foreach_norm(moments, 1)).sum()}
             | {"second_moment_max": torch.stack(torch._foreach_max(moments)).max()}
             | {"seconds": time.perf_counter() - started}
@@ -301,7 +299,7 @@ class Run:
         fp16 = self.scaler.is_enabled()
         new: list[dict[Any, Any]] = []
         for row in rows:
-            skipped = fp16 and row["overflow"] and not row["diverged"]
+            skipped = fp16 and row["skipped"] and not row["diverged"]
             new.append(
                 {"step": row["step"], "loss": row["loss"], "learning_rate": row["learning_rate"]}
                 | {"grad_norm": math.nan if skipped else row["grad_norm"]}
