@@ -68,8 +68,8 @@ def config_json(config: ModelConfig, vocab_size: int, end: int | None) -> dict[s
 
     Raises InexpressibleError for a model that none of Hugging Face's expresses.
     """
-    shared = {"vocab_size": vocab_size, "bos_token_id": end, "eos_token_id": end}
-    shared |= {"torch_dtype": "float32"}
+    shared: dict[str, Any] = {"vocab_size": vocab_size, "torch_dtype": "float32"}
+    shared |= {"bos_token_id": end, "eos_token_id": end}
     if architecture(config) == "nanochat":
         return shared | {
             "architectures": ["NanoChatForCausalLM"],
