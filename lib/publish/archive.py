@@ -20,6 +20,7 @@ from filelock import FileLock
 
 from lib.analysis.runs import collect
 from lib.publish import raw_zip
+from lib.study.attempts import keep
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, UserError, exit_status, read_yaml, unknown
 from lib.study.fields import digest
@@ -134,6 +135,7 @@ def archive(study: Study) -> Path:
     (partial / "parameters.yaml").write_text(parameters, "utf-8")
     if study.plan:
         shutil.copyfile(PLANS / study.plan, partial / "plan.yaml")
+    keep(study, partial)
     if final.exists():
         final.rename(former)
     partial.rename(final)

@@ -18,6 +18,7 @@ from lib.publish.archive import (
     results_file,
     verdict_file,
 )
+from lib.publish.plans import standing_shown
 from lib.study.config import arm_id, load_study
 from lib.study.errors import ConfigError
 from lib.study.measures import MAIN
@@ -95,12 +96,13 @@ class StudyEntry:
 
     @property
     def standing(self) -> str:
-        """CONFIRMATORY or EXPLORATORY; empty until there is a verdict."""
-        return str(self.verdict["standing"]) if self.verdict else ""
+        """CONFIRMATORY or EXPLORATORY, and which studies of its plan are missing beside it; empty
+        until there is a verdict."""
+        return standing_shown(self.name, self.verdict) if self.verdict else ""
 
     @property
     def confirmatory(self) -> bool:
-        return self.standing == "CONFIRMATORY"
+        return bool(self.verdict and self.verdict["standing"] == "CONFIRMATORY")
 
     @property
     def started(self) -> str:

@@ -25,6 +25,7 @@ from lib.publish.archive import (
     verdict_file,
 )
 from lib.publish.recomputed import Run, close, named, place
+from lib.study.attempts import KEPT
 from lib.study.git import git, is_checkout
 from lib.study.paths import NOTEBOOKS
 from lib.study.record import attested, read_json, sha256, status_of
@@ -130,7 +131,7 @@ def unfounded_results(study: str, runs: list[Run]) -> Iterator[str]:
 def foreign_files(study: str, runs: list[Run]) -> Iterator[str]:
     """Files in a record that are none of a record's."""
     names = {f"{name}.ipynb" for name in SHARED} | {MANIFEST, raw_zip.FILE, "04_figures.json"}
-    names |= {"parameters.yaml", "plan.yaml"}
+    names |= {"parameters.yaml", "plan.yaml", KEPT}
     names |= {f"{run['arm']}/seed-{run['seed']}/02_train.ipynb" for run in runs}
     folder = record_folder(study)
     for path in sorted(path for path in folder.rglob("*") if not path.is_dir()):

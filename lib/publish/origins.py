@@ -8,12 +8,14 @@ from typing import Any
 import yaml
 
 from lib.publish import replay
-from lib.publish.archive import record_folder
+from lib.publish.archive import record_folder, verdict_file
 from lib.publish.recomputed import Run, named, place
-from lib.study.config import Study
+from lib.study.attempts import other_versions
+from lib.study.config import Study, load_study
 from lib.study.fields import digest
 from lib.study.provenance import deciding
 from lib.study.record import read_json, status_of
+from lib.study.standing import load_plan
 
 
 def wrong_provenance(study: str, run: Run) -> Iterator[str]:
@@ -51,6 +53,14 @@ def wrong_provenance(study: str, run: Run) -> Iterator[str]:
 
 def _time(text: str) -> float:
     return datetime.fromisoformat(text.replace(" UTC", "+00:00")).timestamp()
+
+
+def untold_versions(study: str, runs: list[Run]) -> Iterator[str]:
+    """Runs under another version of its plan, of which a confirmatory verdict does not tell."""
+    design = load_study(study)
+    if (plan := load_plan(design)) and read_json(verdict_file(study))["standing"] == "CONFIRMATORY":
+        for reason in other_versions(design, plan, runs):
+            yield f"its verdict stands as confirmatory, but {reason}"
 
 
 _STATED = """

@@ -7,11 +7,12 @@ a copy without git, or without all of its history, gives the same paper.
 from pathlib import Path
 from typing import Any
 
-from lib.publish.archive import read_runs, results_file
+from lib.publish.archive import read_runs, record_folder, results_file, verdict_file
+from lib.study.errors import read_yaml
 from lib.study.git import git, is_checkout
 from lib.study.history import account, plan_history
-from lib.study.paths import PLANS
-from lib.study.plan import read_plan
+from lib.study.paths import PARAMS, PLANS
+from lib.study.plan import Plan, read_plan
 from lib.study.provenance import trained_with
 from lib.study.record import read_json, write_json
 
@@ -30,6 +31,42 @@ def plan_accounts(paper: Path) -> list[dict[str, Any]]:
     return sorted(
         accounts, key=lambda plan: ([v["date"] for v in plan["versions"]][:1], plan["file"])
     )
+
+
+def standing_shown(study: str, verdict: dict[str, Any]) -> str:
+    """What a verdict stands as (empty where it does not say), and what is missing beside it. That
+    is looked up wherever a verdict is shown, for records come and go."""
+    missing = "; ".join(missing_beside(study))
+    return str(verdict.get("standing", "")) + (f" ({missing})" if missing else "")
+
+
+def missing_beside(study: str) -> list[str]:
+    """Say of which other studies that its plan names as confirmatory there is no record under that
+    plan: one verdict of several may have been chosen."""
+    file = PARAMS / f"{study}.yaml"
+    named = read_yaml(file).get("plan") if file.is_file() else None
+    places = [_kept_plan(study), *([PLANS / named] if named else [])]
+    plan = next((_read(path) for path in places if path.is_file()), None)
+    if plan is None or study not in plan.confirmatory:
+        return []
+    return [
+        f"its plan also names '{name}', of which there is no record under it"
+        for name in plan.confirmatory
+        if name != study and not _recorded(name, plan)
+    ]
+
+
+def _recorded(study: str, plan: Plan) -> bool:
+    kept = _kept_plan(study)
+    return verdict_file(study).is_file() and kept.is_file() and _read(kept).hash == plan.hash
+
+
+def _kept_plan(study: str) -> Path:
+    return record_folder(study) / "plan.yaml"
+
+
+def _read(path: Path) -> Plan:
+    return Plan.model_validate(read_yaml(path))
 
 
 def has_history() -> bool:

@@ -21,6 +21,7 @@ import nbformat
 
 from lib.publish import raw_zip
 from lib.publish.archive import read_runs, record_folder, verdict_file
+from lib.study.attempts import KEPT
 from lib.study.errors import UserError
 from lib.study.git import git, is_checkout
 from lib.study.paths import ROOT, corpus_places
@@ -116,6 +117,8 @@ def restore(study: str, tree: Path) -> Path:
         lend_corpora(tree, [run["config"]["corpus"]])
         write_json(folder / run["arm"] / f"seed-{run['seed']}" / "result.json", run)
     shutil.copyfile(verdict_file(study), folder / "verdict.json")
+    for known in record_folder(study).glob(KEPT):
+        shutil.copyfile(known, folder / KEPT)
     return folder
 
 

@@ -37,7 +37,7 @@ from markupsafe import Markup
 from lib.analysis.pooled import pooled_contrasts
 from lib.publish import wording
 from lib.publish.archive import root_hash
-from lib.publish.plans import plan_accounts
+from lib.publish.plans import plan_accounts, standing_shown
 from lib.study import constants
 from lib.study.config import arm_id, load_study
 from lib.study.errors import UserError, read_yaml, unknown
@@ -65,7 +65,8 @@ class Sources:
         for path in sorted(self._results.glob("[!.]*.verdict.json")):
             study = path.name.removesuffix(".verdict.json")
             content = read_json(self._results / f"{study}.json")
-            content["verdict"] = read_json(path)
+            content["verdict"] = verdict = read_json(path)
+            verdict["standing"] = standing_shown(study, verdict)
             recorded[study] = content
         self._recorded = recorded
         names = {study.replace("-", "_"): content for study, content in recorded.items()}

@@ -33,7 +33,7 @@ from lib.publish.archive import (
 )
 from lib.publish.beginnings import wrong_beginnings
 from lib.publish.paper import COMPUTED, ROOT_LINE, answers_readme, made, same, with_answers
-from lib.publish.plans import FILE, has_history, plan_accounts
+from lib.publish.plans import FILE, has_history, missing_beside, plan_accounts
 from lib.publish.recomputed import named, place, wrong_measures
 from lib.publish.sources import Sources
 from lib.publish.suites import foreign_suites
@@ -136,7 +136,7 @@ def _by_present_rules(study: str) -> Iterator[Iterator[str]]:
     agreement.tell_uncommitted(study, runs)
     yield _changed_study(study)
     yield _changed_plan(study)
-    yield origins.wrong_code(study, runs)
+    yield from (check(study, runs) for check in (origins.untold_versions, origins.wrong_code))
     yield agreement.mixed_code(runs)
 
 
@@ -283,7 +283,8 @@ def main(arguments: list[str] | None = None) -> int:
                 print(f"error: {study}: {fault}", file=sys.stderr)
             if not faults:
                 n = 2 if study in first_rules.SUPERSEDED else len(read_manifest(study))
-                print(f"{study}: {n} files verified under {rules}", flush=True)
+                beside = "".join(f"; {missing}" for missing in missing_beside(study))
+                print(f"{study}: {n} files verified under {rules}{beside}", flush=True)
             faulty |= bool(faults)
     if not named:
         texts = [fault for p in papers() for fault in (*strays(p), *unfounded_texts(p))]

@@ -36,6 +36,12 @@ class Version:
             return digest({k: value for k, value in self.plan.items() if k != "deviations"})
 
     @property
+    def confirmatory(self) -> list[str]:
+        """The studies that it names."""
+        named = self.plan.get("confirmatory")
+        return [str(study) for study in named] if isinstance(named, list) else []
+
+    @property
     def deviations(self) -> list[dict[str, str]]:
         """How YAML folds a text is no content of it."""
         listed = self.plan.get("deviations") or []
@@ -126,7 +132,7 @@ def dated_deviations(file: str, commits: Iterable[str | None]) -> list[dict[str,
         elif None in runs:
             when = "unknown: a run was made outside git"
         else:
-            before = all(_precedes(first.commit, run) for run in runs if run)
+            before = all(precedes(first.commit, run) for run in runs if run)
             when = f"{'before' if before else 'after'} the first run"
         rows.append(deviation | {"committed": first.date if first else "", "when": when})
     return rows
@@ -153,10 +159,11 @@ def plan_precedes(file: str, plan: Plan, commits: Iterable[str | None]) -> str:
             return "unknown: a run was made outside git"
         if git("cat-file", "-e", run) is None:
             return f"unknown: the history here does not hold commit {run[:12]} of a run"
-        if not _precedes(fixed, run):
+        if not precedes(fixed, run):
             return f"no: run at commit {run[:12]}, plan fixed at {fixed[:12]}"
     return f"yes: plan fixed at {fixed[:12]}"
 
 
-def _precedes(commit: str, later: str) -> bool:
+def precedes(commit: str, later: str) -> bool:
+    """Tell whether a commit is, or came before, another in its history."""
     return git("merge-base", "--is-ancestor", commit, later) is not None

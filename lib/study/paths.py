@@ -43,6 +43,7 @@ _SHARED = ("01_data", "03_analysis", "04_figures")
 BESIDE_ARMS = frozenset(
     {
         *("suite", "figures", "by-hand", "verdict.json", "archive.json", "archive.log"),
+        "other-versions.json",
         *(name + end for name in _SHARED for end in (".ipynb", ".json", ".lock", ".partial")),
         *("parameters.yaml", "plan.yaml", "raw.zip", "MANIFEST.sha256"),
     }

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal
 
+from lib.study.attempts import other_versions
 from lib.study.config import Study, load_study
 from lib.study.digests import measuring_digest, training_digest
 from lib.study.errors import ConfigError, UserError, unknown
@@ -29,6 +30,8 @@ class Standing:
     """Hash of the plan; None when the study names none."""
     reasons: list[str]
     """Why the study is exploratory; none for a confirmatory one."""
+    beside: tuple[str, ...] = ()
+    """The other studies that the plan names as confirmatory."""
 
     @property
     def name(self) -> Literal["CONFIRMATORY", "EXPLORATORY"]:
@@ -36,6 +39,8 @@ class Standing:
 
     def __str__(self) -> str:
         under = f" under plan {self.plan}" if self.plan else ""
+        if self.beside:
+            under += f", which also names {', '.join(map(repr, self.beside))}"
         return f"{self.name}: study '{self.study}'{under}" + "".join(f"; {r}" for r in self.reasons)
 
 
@@ -90,9 +95,9 @@ def standing(study: Study, plan: Plan | None, runs: Iterable[dict[str, Any]] = (
     code at hand stands for the code that they will be made by.
 
     Confirmatory is only a study that the plan names and is frozen for, made exactly as frozen with
-    the seeds drawn, unless git shows that the plan was not committed before the runs. Runs from
-    before plans were frozen are held against the rules of their time: named by the plan, with the
-    seeds that it lists.
+    the seeds drawn, unless git shows that the plan was not committed before the runs, or another
+    version of it had runs by then. Runs from before plans were frozen are held against the rules of
+    their time: named by the plan, with the seeds that it lists.
     """
     runs = list(runs)
     if plan is None:
@@ -111,7 +116,9 @@ def standing(study: Study, plan: Plan | None, runs: Iterable[dict[str, Any]] = (
         commits = [run["provenance"].get("trained", {}).get("commit") for run in runs]
         answer, _, why = plan_precedes(study.plan or "", plan, commits).partition(": ")
         reasons += [why] if answer == "no" else []
-    return Standing(study.name, plan.hash, reasons)
+        reasons += other_versions(study, plan, runs)
+    beside = tuple(name for name in plan.confirmatory if name != study.name)
+    return Standing(study.name, plan.hash, reasons, beside)
 
 
 def _departures(study: Study, frozen: Frozen, runs: list[dict[str, Any]]) -> Iterator[str]:

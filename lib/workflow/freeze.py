@@ -9,20 +9,18 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
 
 from lib.data.corpus import load_corpus
 from lib.data.suite_files import suite_hash
+from lib.study.attempts import attempts
 from lib.study.config import Study, load_study
 from lib.study.digests import measuring_digest, training_digest
 from lib.study.errors import ConfigError, exit_status, read_yaml
-from lib.study.history import plan_history
-from lib.study.paths import PAPERS, PARAMS, PLANS, shown, study_folder
+from lib.study.paths import PAPERS, PARAMS, PLANS, study_folder
 from lib.study.plan import Frozen, Plan, read_plan
-from lib.study.provenance import trained_with
 from lib.study.record import read_json
 from lib.study.standing import load_plan, parameters_digest
 
@@ -40,12 +38,11 @@ def freeze(file: str) -> Plan:
         raise ConfigError("confirmatory: names no study; there is nothing to freeze")
     studies = [_unfrozen(name, file) for name in plan.confirmatory]
     load_plan(studies[0])  # finds names in the plan that name nothing
-    hashes = {plan.hash, *(version.hash for version in plan_history(file))}
-    made = [run for name in plan.confirmatory for run in _runs(name, hashes)]
+    made = [run for name in plan.confirmatory for run in attempts(name, file)]
     if made:
         raise ConfigError(
-            f"runs under this plan exist ({shown(made[0])}); it can be frozen no more. For new "
-            "runs write a new plan, and new studies that name it"
+            f"runs of '{made[0].study}' under a plan exist ({made[0].place}); it can be frozen no "
+            "more. For new runs write a new plan, and new studies that name it"
         )
     used = _used_seeds()
     frozen = {study.name: _frozen(study, used).model_dump() for study in studies}
@@ -95,20 +92,6 @@ def _frozen(study: Study, used: list[int]) -> Frozen:
         training_digest=training_digest(),
         measuring_digest=measuring_digest(),
     )
-
-
-def _runs(study: str, hashes: set[str]) -> Iterator[Path]:
-    """Find what was made of a study under a plan with one of these hashes: checkpoints, results
-    and records."""
-    folder = study_folder(study)
-    for path in [*folder.rglob("provenance.json"), *folder.rglob("result.json")]:
-        content = read_json(path)
-        if trained_with(content.get("provenance", content)).get("plan") in hashes:
-            yield path
-    for path in PAPERS.glob(f"*/results/{study}.json"):
-        runs = read_json(path)["runs"]
-        if any(trained_with(run["provenance"]).get("plan") in hashes for run in runs):
-            yield path
 
 
 def _used_seeds() -> list[int]:

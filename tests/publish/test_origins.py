@@ -1,15 +1,18 @@
 """Whether runs come from what they name."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lib.publish import replay
+from lib.publish import archive, replay
 from lib.publish.archive import read_runs, record_folder
-from lib.publish.origins import wrong_code, wrong_provenance
+from lib.publish.origins import untold_versions, wrong_code, wrong_provenance
 from lib.study.config import Study
 from lib.study.errors import read_yaml
+from tests.study.samples import Parameters
+from tests.study.test_attempts import Lab, named
 
 Runs = list[dict[str, Any]]
 STUDY = "example"
@@ -77,3 +80,25 @@ def test_finished_weights_may_be_measured_anew_with_another_suite_and_no_other_t
     assert list(wrong_provenance(STUDY, run)) == [
         "it was trained with other parameters than its result says"
     ]
+
+
+def test_a_verdict_that_keeps_quiet_about_another_version_of_its_plan_is_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it was reached by code that did not look for one."""
+    parameters = Parameters(tmp_path, monkeypatch)
+    parameters.study(paper="one")
+    lab, papers = Lab(parameters), tmp_path / "papers"
+    monkeypatch.setattr(archive, "PAPERS", papers)
+    monkeypatch.setattr(archive, "PARAMS", parameters.folder)
+    seen = lab.freeze()
+    first = lab.train(paper="one")
+    lab.archive(first)
+    lab.write("papers/one/results/trial.verdict.json", {"standing": "CONFIRMATORY"})
+    assert list(untold_versions("trial", first)) == []
+    lab.freeze(alpha=0.01)
+    runs = lab.train(paper="one")
+    (fault,) = untold_versions("trial", runs)
+    assert fault.startswith(f"its verdict stands as confirmatory, but {named(seen)}")
+    lab.write("papers/one/results/trial.verdict.json", {"standing": "EXPLORATORY"})
+    assert list(untold_versions("trial", runs)) == []

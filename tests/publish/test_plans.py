@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from lib.publish import plans
-from lib.publish.plans import FILE, plan_accounts, write_accounts
+from lib.publish.plans import FILE, missing_beside, plan_accounts, standing_shown, write_accounts
 from lib.publish.sources import Sources
 from lib.study.paths import TEMPLATES
 from tests.study.samples import CONTENT, Parameters
@@ -54,6 +54,7 @@ class Repository:
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     repository = Repository(tmp_path, Parameters(tmp_path, monkeypatch))
     monkeypatch.setattr(plans, "PLANS", repository.plans)
+    monkeypatch.setattr(plans, "PARAMS", repository.plans.parent)
     monkeypatch.setattr("lib.study.git.ROOT", tmp_path)
     monkeypatch.setattr("lib.publish.archive.PAPERS", repository.paper.parent)
     monkeypatch.setattr("lib.publish.archive.PAPER", repository.paper)
@@ -116,3 +117,48 @@ def test_the_appendix_shows_all_of_it_or_says_that_it_is_not_here(
         assert shown in text
     monkeypatch.setattr(plans, "has_history", lambda: False)
     assert "The history of the plans is not here" in Sources(repository.paper).render("text.md")
+
+
+def test_a_verdict_is_shown_with_the_studies_of_its_plan_that_have_no_record(
+    repository: Repository,
+) -> None:
+    """Of two confirmatory studies, the one with the nicer result could be published alone."""
+    paper = repository.paper
+    two = {"confirmatory": ["trial", "second"]}
+
+    def record(study: str, **changes: Any) -> None:
+        kept = paper / "record" / study / "plan.yaml"
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(yaml.safe_dump(CONTENT | two | changes), "utf-8")
+        verdict = json.dumps({"standing": "CONFIRMATORY"})
+        (paper / "results" / f"{study}.verdict.json").write_text(verdict, "utf-8")
+        (paper / "results" / f"{study}.json").write_text("{}", "utf-8")
+
+    def quoted(study: str) -> str:
+        text = "{{ recorded[name].verdict.standing | lower }}"
+        (paper / "text.md").write_text(text.replace("name", f'"{study}"'), "utf-8")
+        return Sources(paper).render("text.md")
+
+    record("trial")
+    said = "its plan also names 'second', of which there is no record under it"
+    assert missing_beside("trial") == [said]
+    assert standing_shown("trial", {"standing": "CONFIRMATORY"}) == f"CONFIRMATORY ({said})"
+    assert quoted("trial") == f"confirmatory ({said})"
+    record("second", alpha=0.01)  # under another version of the plan
+    assert missing_beside("trial") == [said]
+    record("second")
+    assert (missing_beside("trial"), missing_beside("second")) == ([], [])
+    assert quoted("trial") == "confirmatory"
+    (paper / "results" / "second.verdict.json").unlink()  # vanished
+    assert missing_beside("trial") == [said]
+    assert missing_beside("third") == []  # exploratory under the plan, or of none
+
+
+def test_before_it_is_recorded_a_study_is_held_against_the_plan_that_it_names(
+    repository: Repository,
+) -> None:
+    repository.commit("p.yaml", confirmatory=["trial", "second"])
+    (repository.plans.parent / "trial.yaml").write_text("{name: trial, plan: p.yaml}", "utf-8")
+    assert len(missing_beside("trial")) == 1
+    (repository.plans.parent / "trial.yaml").write_text("{name: trial}", "utf-8")
+    assert missing_beside("trial") == []

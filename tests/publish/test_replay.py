@@ -1,5 +1,6 @@
 """What a temporary tree is given to execute a record's notebooks again."""
 
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import nbformat
 import pytest
 
 from lib.publish import replay
+from lib.study.attempts import KEPT
 from lib.study.provenance import git_state
 
 
@@ -124,3 +126,14 @@ def test_a_tree_is_lent_the_texts_and_tokenizers_of_its_studies(
         *("data/own.txt", "data/own.json", "texts/a.txt", "texts/more")
     }
     assert (tree / "texts/more/b.txt").read_text("utf-8") == "texts/more/b.txt"
+
+
+def test_what_a_record_keeps_of_other_versions_of_its_plan_is_laid_out_with_its_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the analysis, repeated, gives the reasons that it gave."""
+    record = tmp_path / "record"
+    shutil.copytree(replay.record_folder("example"), record)
+    (record / KEPT).write_text("[]", "utf-8")
+    monkeypatch.setattr(replay, "record_folder", lambda _: record)
+    assert (replay.restore("example", tmp_path / "tree") / KEPT).read_text("utf-8") == "[]"

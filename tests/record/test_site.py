@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+import yaml
 from filelock import FileLock
 
 from lib.publish import archive, paper
@@ -21,6 +22,7 @@ from tests.record.samples import (
     plain_notebook,
     write_notebook,
 )
+from tests.study.samples import CONTENT
 
 pytestmark = pytest.mark.slow
 
@@ -414,3 +416,15 @@ def test_an_empty_record_still_has_an_index(
     assert main([]) == 0
     assert (tmp_path / "paper/site/index.html").is_file()
     assert "python -m http.server --directory" in capsys.readouterr().out
+
+
+def test_a_verdict_names_the_study_of_its_plan_that_has_no_record(own: Path) -> None:
+    plan = own / "paper" / "record" / "alpha" / "plan.yaml"
+    plan.write_text(yaml.safe_dump(CONTENT | {"confirmatory": ["alpha", "hidden"]}), "utf-8")
+    build_site()
+    said = "its plan also names &#39;hidden&#39;, of which there is no record under it"
+    site = own / "paper" / "site"
+    for page in ("index.html", "alpha/index.html", "alpha/03_analysis.html"):
+        badge = '<span class="standing confirmatory">confirmatory</span> <span class="reason">'
+        assert f"{badge}({said})" in (site / page).read_text("utf-8")
+    assert said not in (site / "beta" / "index.html").read_text("utf-8")

@@ -1,5 +1,7 @@
 """A folder of parameters with a plan that is frozen for one study."""
 
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,8 @@ class Parameters:
             monkeypatch.setattr(f"lib.study.{module}.PARAMS", self.folder)
         for module in ("plan", "history"):
             monkeypatch.setattr(f"lib.study.{module}.PLANS", self.plans)
+        for name in ("PAPERS", "RUNS"):
+            monkeypatch.setattr(f"lib.study.attempts.{name}", folder / name.lower())
         monkeypatch.setattr("lib.study.git.ROOT", folder)
 
     def study(self, **changes: Any) -> None:
@@ -62,6 +66,35 @@ class Parameters:
             "training_digest": training_digest(),
             "measuring_digest": measuring_digest(),
         }
+
+
+class Repository:
+    """A git repository of such parameters, whose every commit is made a minute after the last."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        self.parameters, self.top = parameters, parameters.folder.parent
+        self.minutes = 0
+        self.git("init", "-q", "-b", "main")
+
+    def now(self) -> str:
+        self.minutes += 1
+        return f"2026-12-01 10:{self.minutes:02}:00"
+
+    def git(self, *words: str) -> str:
+        user = ("-c", "user.name=a", "-c", "user.email=a@b")
+        command = ["git", "-C", str(self.top), *user, *words]
+        dated = os.environ | {"GIT_COMMITTER_DATE": f"{self.now()} +0000"}
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=dated)
+        return done.stdout.strip()
+
+    def commit(self, **changes: Any) -> tuple[str, Plan]:
+        plan = self.parameters.plan(**changes)
+        return self.commit_all(), plan
+
+    def commit_all(self) -> str:
+        self.git("add", "--all")
+        self.git("commit", "--allow-empty", "-m", "work")
+        return self.git("rev-parse", "HEAD")
 
 
 def runs_as_frozen(**changes: Any) -> list[dict[str, Any]]:

@@ -1,8 +1,5 @@
 """The versions of a plan, as git holds them."""
 
-import subprocess
-from typing import Any
-
 import pytest
 import yaml
 
@@ -14,29 +11,9 @@ from lib.study.history import (
     plan_precedes,
 )
 from lib.study.plan import Plan
-from tests.study.samples import CONTENT, Parameters
+from tests.study.samples import CONTENT, Parameters, Repository
 
 ONE, TWO = ({"date": "2026-12-01", "what": what, "why": "time"} for what in ("a", "b"))
-
-
-class Repository:
-    def __init__(self, parameters: Parameters) -> None:
-        self.parameters, self.top = parameters, parameters.folder.parent
-        self.git("init", "-q")
-
-    def git(self, *words: str) -> str:
-        user = ("-c", "user.name=a", "-c", "user.email=a@b")
-        command = ["git", "-C", str(self.top), *user, *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    def commit(self, **changes: Any) -> tuple[str, Plan]:
-        plan = self.parameters.plan(**changes)
-        return self.commit_all(), plan
-
-    def commit_all(self) -> str:
-        self.git("add", "--all")
-        self.git("commit", "--allow-empty", "-m", "work")
-        return self.git("rev-parse", "HEAD")
 
 
 @pytest.fixture

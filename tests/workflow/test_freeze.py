@@ -14,7 +14,7 @@ from lib.study.standing import load_plan, standing
 from lib.workflow import freeze as module
 from lib.workflow.freeze import main
 from tests.conftest import Tree
-from tests.study.samples import CONTENT, TEXT, Parameters
+from tests.study.samples import CONTENT, TEXT, Parameters, Repository
 
 LITTLE = {
     "corpus": "synthetic",
@@ -30,6 +30,8 @@ def parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parameters:
     monkeypatch.setattr(module, "PARAMS", parameters.folder)
     monkeypatch.setattr(module, "PLANS", parameters.plans)
     monkeypatch.setattr(module, "PAPERS", tmp_path / "papers")
+    monkeypatch.setattr("lib.study.attempts.PAPERS", tmp_path / "papers")
+    monkeypatch.setattr("lib.study.attempts.RUNS", tmp_path / "runs")
     monkeypatch.setattr(module, "study_folder", lambda name: tmp_path / "runs" / name)
     parameters.study(**LITTLE)
     parameters.study(name="other", seeds=[5, 7], plan=None)
@@ -120,9 +122,31 @@ def test_a_plan_with_runs_is_frozen_no_more(
     write(path, of(plan.hash))
     before = (parameters.plans / "p.yaml").read_text("utf-8")
     capsys.readouterr()
-    assert "runs under this plan exist" in refusal(capsys, "p")
+    assert "runs of 'trial' under a plan exist" in refusal(capsys, "p")
     assert (parameters.plans / "p.yaml").read_text("utf-8") == before
-    write(path, of(TEXT))  # of another plan: they say nothing about this one
+    parameters.plan(alpha=0.01)  # edited by hand, and to be frozen again
+    assert "runs of 'trial' under a plan exist" in refusal(capsys, "p")
+    write(path, of(TEXT))  # of another plan: under this one the study would be exploratory
+    assert "runs of 'trial' under a plan exist" in refusal(capsys, "p")
+    write(path, of(None))  # of none: they say nothing about this one
+    assert main(["p"]) == 0
+
+
+@pytest.mark.slow
+def test_a_committed_plan_edited_after_runs_is_frozen_no_more(
+    parameters: Parameters, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where the study that has the runs was renamed in the edit."""
+    repository = Repository(parameters)
+    assert main(["p"]) == 0
+    hash_ = read_plan("p.yaml").hash
+    repository.commit_all()
+    run = repository.top / "runs" / "trial" / "none" / "seed-1" / "result.json"
+    write(run, {"provenance": origin(hash_)})
+    parameters.study(**LITTLE | {"name": "renamed"})
+    parameters.plan(alpha=0.01, confirmatory=["renamed"])
+    assert "runs of 'trial' under a plan exist (" in refusal(capsys, "p")
+    run.unlink()
     assert main(["p"]) == 0
 
 
@@ -196,6 +220,6 @@ def test_a_frozen_study_runs_as_confirmatory_and_an_edited_plan_has_no_runs(tmp_
 
     plan.write_text(plan.read_text("utf-8").replace("alpha: 0.05", "alpha: 0.06"), "utf-8")
     status, text = tree.run_all("freeze", "p.yaml")
-    assert (status, "runs under this plan exist" in text) == (1, True)
+    assert (status, "under a plan exist" in text) == (1, True)
     _, text = tree.run_all("params/trial.yaml", "-n")
     assert "train 4" in " ".join(text.split())  # every run anew, of other seeds

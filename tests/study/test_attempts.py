@@ -1,0 +1,255 @@
+"""A plan that was written when its study had runs under another version of it."""
+
+import json
+import shutil
+from typing import Any
+
+import pytest
+
+from lib.study.attempts import KEPT, keep
+from lib.study.config import load_study
+from lib.study.plan import Plan, read_plan
+from lib.study.standing import load_plan, standing
+from tests.study.samples import Parameters, Repository, runs_as_frozen
+
+Run = dict[str, Any]
+
+
+class Lab(Repository):
+    """Where a plan is frozen, runs are made and recorded, and another plan is written by hand."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        super().__init__(parameters)
+        (self.top / ".gitignore").write_text("runs/\n", "utf-8")
+
+    def freeze(self, name: str = "trial", **changes: Any) -> Plan:
+        """Write a plan that is frozen for a study, and commit it."""
+        changes = {"confirmatory": [name]} | changes
+        self.parameters.plan(frozen={name: self.parameters.frozen()}, **changes)
+        self.commit_all()
+        return read_plan("p.yaml")
+
+    def train(self, name: str = "trial", *, commit: str | None = None, **changes: Any) -> list[Run]:
+        """Leave a run in `runs/` as the plan in use draws it."""
+        self.parameters.study(name=name, **changes)
+        study = load_study(name)
+        plan = load_plan(study)
+        (run,) = runs_as_frozen()
+        made = {
+            "study": name,
+            "seed": study.seeds[0],
+            "started": f"{self.now()} UTC",
+            "commit": commit or self.git("rev-parse", "HEAD"),
+            "plan": plan.hash if plan else None,
+            "parameters": {"training": {"precision": "fp32"}},
+            "machine": {},
+        }
+        run["provenance"]["trained"] |= made
+        self.write(f"runs/{name}/none/seed-{study.seeds[0]}/result.json", run)
+        return [run]
+
+    def write(self, place: str, content: Any) -> None:
+        path = self.top / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content), "utf-8")
+
+    def archive(self, runs: list[Run], name: str = "trial", *places: str) -> str:
+        """Put runs into the record, all of it or some, and commit."""
+        trained = runs[0]["provenance"]["trained"]
+        stamp = {"preregistration": trained["plan"], "commit": trained["commit"]}
+        times = {"start_time": trained["started"].replace(" UTC", "+00:00")}
+        held = {
+            f"results/{name}.json": {"runs": runs},
+            f"record/{name}/none/seed-{trained['seed']}/02_train.ipynb": {
+                "metadata": {"study": stamp, "papermill": times}
+            },
+            "record/index.json": {name: {"seeds": {"none": [trained["seed"]]}}},
+        }
+        for place, content in held.items():
+            if not places or place.startswith(places):
+                self.write(f"papers/one/{place}", content)
+        return self.commit_all()
+
+    def forget(self, *folders: str) -> None:
+        for folder in folders:
+            shutil.rmtree(self.top / folder)
+
+    def reasons(self, runs: list[Run], name: str = "trial") -> list[str]:
+        study = load_study(name)
+        return standing(study, load_plan(study), runs).reasons
+
+
+@pytest.fixture
+def lab(parameters: Parameters) -> Lab:
+    return Lab(parameters)
+
+
+def named(plan: Plan, study: str = "trial") -> str:
+    return f"there were runs of '{study}' under another version of its plan, {plan.hash[:12]} ("
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"alpha": 0.01},
+        {"primary": ["perplexity"]},
+        {"deviations": [{"date": "2026-12-02", "what": "a", "why": "b"}], "title": "Another"},
+    ],
+)
+def test_a_plan_rewritten_after_a_look_at_runs_makes_a_study_exploratory(
+    change: dict[str, Any], lab: Lab
+) -> None:
+    """Three seeds, a look, other rules and as many seeds again: optional stopping."""
+    seen = lab.freeze()
+    first = lab.git("rev-parse", "HEAD")
+    assert lab.reasons(lab.train()) == []
+    lab.freeze(**change)
+    (reason,) = lab.reasons([])  # told before anything runs
+    assert reason == named(seen) + f"committed 2026-12-01 at {first[:12]})"
+    assert lab.reasons(lab.train()) == [reason]
+
+
+def test_a_version_that_was_never_committed_is_named_as_well(lab: Lab) -> None:
+    lab.commit_all()
+    seen = lab.parameters.plan(frozen={"trial": lab.parameters.frozen()}, alpha=0.01)
+    lab.train()
+    lab.freeze()
+    assert lab.reasons(lab.train()) == [named(seen) + "never committed in its history)"]
+
+
+@pytest.mark.parametrize("place", ["results", "record/trial", "record/index.json"])
+def test_runs_that_are_only_in_the_history_of_the_record_are_found(place: str, lab: Lab) -> None:
+    seen = lab.freeze()
+    lab.archive(lab.train(), "trial", place)
+    lab.forget("papers", "runs")
+    lab.commit_all()
+    lab.freeze(alpha=0.01)
+    (reason,) = lab.reasons(lab.train())
+    assert reason.startswith(named(seen))
+
+
+@pytest.mark.parametrize("place", ["results", "record/trial", "record/index.json"])
+def test_runs_recorded_on_another_branch_are_found(place: str, lab: Lab) -> None:
+    seen = lab.freeze()
+    lab.git("switch", "-q", "-c", "aside")
+    lab.archive(lab.train(), "trial", place)
+    lab.git("switch", "-q", "main")
+    lab.forget("runs")
+    assert not (lab.top / "papers").exists()
+    lab.freeze(alpha=0.01)
+    (reason,) = lab.reasons(lab.train())
+    assert reason.startswith(named(seen))
+
+
+def test_a_study_renamed_in_its_plan_is_the_study_that_it_was(lab: Lab) -> None:
+    seen = lab.freeze()
+    lab.train()
+    lab.parameters.study(name="renamed")
+    lab.freeze("renamed", alpha=0.01)
+    (reason,) = lab.reasons(lab.train("renamed"), "renamed")
+    assert reason.startswith(named(seen))
+
+
+def test_a_plan_under_another_name_is_another_version(lab: Lab) -> None:
+    seen = lab.freeze()
+    lab.train()
+    plans = lab.parameters.plans
+    lab.parameters.plan("q.yaml", frozen={"trial": lab.parameters.frozen()}, alpha=0.01)
+    (plans / "p.yaml").unlink()
+    lab.commit_all()
+    (reason,) = lab.reasons(lab.train(plan="q.yaml"))
+    assert reason.startswith(named(seen))
+
+
+def test_a_version_without_runs_takes_nothing_and_a_deviation_is_no_version(lab: Lab) -> None:
+    lab.freeze(alpha=0.01)
+    plan = lab.freeze()
+    runs = lab.train()
+    lab.freeze(alpha=0.01)  # and back
+    noted = {"date": "2026-12-02", "what": "a", "why": "b"}
+    assert lab.freeze(deviations=[noted]).hash == plan.hash
+    assert lab.reasons(runs) == []
+    lab.train("other", seeds=[0], plan="p.yaml")  # exploratory, and under no rule
+    lab.train(seeds=[0], plan=None)  # before there was a plan
+    lab.parameters.study()
+    assert lab.reasons(runs) == []
+
+
+@pytest.mark.parametrize("commit", [None, "a" * 40])  # a commit that this history does not hold
+def test_a_version_tried_and_dropped_is_named_where_the_plan_was_restored(
+    commit: str | None, lab: Lab
+) -> None:
+    """Of two versions that both had runs, the one with the nicer results could be kept."""
+    lab.freeze()
+    runs = lab.train()
+    dropped = lab.freeze(alpha=0.01)
+    lab.train(commit=commit)
+    lab.freeze()
+    (reason,) = lab.reasons(runs)
+    assert reason.startswith(named(dropped))
+
+
+def test_a_version_that_was_tried_later_elsewhere_takes_nothing_from_a_record(lab: Lab) -> None:
+    lab.freeze()
+    runs = lab.train()
+    lab.archive(runs)
+    lab.git("switch", "-q", "-c", "aside")
+    lab.freeze(alpha=0.01)
+    lab.archive(lab.train())
+    assert len(lab.reasons(lab.train())) == 1  # there
+    lab.git("switch", "-q", "main")
+    assert lab.reasons(runs) == []
+
+
+def test_a_commit_dated_back_precedes_nothing(lab: Lab) -> None:
+    seen = lab.freeze()
+    lab.archive(lab.train())
+    lab.minutes, now = 0, lab.minutes
+    lab.freeze(alpha=0.01)
+    runs = lab.train()
+    lab.minutes = now
+    (reason,) = lab.reasons(runs)
+    assert reason.startswith(named(seen))
+
+
+def test_what_a_record_keeps_of_other_versions_tells_of_runs_that_are_gone(lab: Lab) -> None:
+    seen = lab.freeze()
+    lab.train()
+    lab.parameters.study(name="other", seeds=[0], plan=None)
+    lab.freeze(alpha=0.01)
+    runs = lab.train()
+    (told,) = lab.reasons(runs)
+    record = lab.top / "papers" / "one" / "record" / "trial"
+    keep(load_study("trial"), record)
+    lab.forget("runs")
+    assert lab.reasons(runs) == [told]
+    lab.commit_all()
+    (record / KEPT).rename(lab.top / KEPT)
+    assert lab.reasons(runs) == [told]  # as git has it
+    lab.forget(".git")
+    lab.git("init", "-q")
+    assert lab.reasons(runs) != [told]
+    (lab.top / "runs" / "trial").mkdir(parents=True)
+    (lab.top / KEPT).rename(lab.top / "runs" / "trial" / KEPT)  # as where its analysis is repeated
+    (reason,) = [each for each in lab.reasons(runs) if "another version" in each]
+    assert seen.hash[:12] in reason
+    keep(load_study("other"), lab.top)  # of no plan
+    assert not (lab.top / KEPT).exists()
+
+
+@pytest.mark.parametrize("content", ["{", "3", '{"runs": 3}', '{"provenance": []}', '[{"a": 1}]'])
+def test_a_damaged_file_is_no_run(content: str, lab: Lab) -> None:
+    lab.freeze()
+    for name in ("none/seed-1/result.json", "none/seed-1/a/provenance.json", KEPT):
+        path = lab.top / "runs" / "trial" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, "utf-8")
+    assert lab.reasons([]) == []
+
+
+def test_the_other_confirmatory_studies_of_a_plan_are_named_beside_it(lab: Lab) -> None:
+    lab.parameters.study(name="second", seeds=[0], plan=None)
+    plan = lab.freeze(confirmatory=["trial", "second"])
+    study = load_study("trial")
+    said = f"CONFIRMATORY: study 'trial' under plan {plan.hash}, which also names 'second'"
+    assert str(standing(study, plan)) == said
