@@ -35,7 +35,8 @@ def flops_per_token(model: ModelConfig, vocab_size: int, parameters: int) -> flo
     """Operations that one token of training needs: 6 N + 12 L H Q T (Chowdhery et al. 2022, arXiv
     2204.02311, appendix B), with L layers, H heads of size Q and T tokens of context. N is without
     the embeddings that are only looked up, since no product is taken with them."""
-    looked_up = model.n_embd * (model.block_size + (0 if model.tied else vocab_size))
+    positions = model.block_size if model.positions == "learned" else 0
+    looked_up = model.n_embd * (positions + (0 if model.tied else vocab_size))
     return 6 * (parameters - looked_up) + 12 * model.n_layer * model.n_embd * model.block_size
 
 

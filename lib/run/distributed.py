@@ -10,8 +10,7 @@ cell starts the processes itself where `machine.processes` asks for more than on
 import json
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,22 +18,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from filelock import FileLock
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
-from lib.data.corpus import Corpus, CorpusError, load_corpus
+from lib.data.corpus import CorpusError, load_corpus
 from lib.data.suite_files import suite_hash
 from lib.run import lifeline
 from lib.run.machine import choose_device
-from lib.run.model import GPT
 from lib.run.origin import begin
 from lib.run.processes import JOB, STEP, Job
-from lib.run.training import Run
+from lib.run.training import Run, first_alone
 from lib.study.config import load_study
 from lib.study.errors import ConfigError
-from lib.study.fields import RunConfig
 from lib.study.paths import run_folder, study_folder
-from lib.study.provenance import Provenance
 from lib.study.record import write_json
 
 PATIENCE = timedelta(minutes=5)
@@ -43,74 +37,6 @@ checkpoint."""
 LOADING = timedelta(days=1)
 """How long it waits before that, while the first finds, checks or tokenizes the corpus. Whoever
 started them ends all when one is lost."""
-
-
-class SharedRun(Run):
-    """A run that several processes train. They stay equal to the bit: all draw the same batches,
-    and apply the same mean gradient. The first writes."""
-
-    def __init__(
-        self,
-        config: RunConfig,
-        corpus: Corpus,
-        provenance: Provenance,
-        folder: Path,
-        group: dist.ProcessGroup | None = None,
-    ) -> None:
-        self.rank, self.processes, self.group = dist.get_rank(), dist.get_world_size(), group
-        super().__init__(config, corpus, provenance, folder)
-        if self.machine.processes != self.processes:
-            raise ConfigError(
-                f"machine.processes: {self.machine.processes}, and {self.processes} processes were "
-                f"started; make them equal"
-            )
-        self._settle()
-
-    def _settle(self) -> None:
-        """Make one backward pass for nothing. After its first, DDP orders the gradients anew, and
-        with them the sums: a resumed run must have the order of one that never stopped."""
-        shape = self.machine.micro_batch_size, self.config.model.block_size
-        x = torch.zeros(shape, dtype=torch.long, device=self.device)
-        self._backward(x, x)
-        self.optimizer.zero_grad(set_to_none=True)
-
-    def _parallel(self, model: GPT) -> nn.Module:
-        self.parallel = DistributedDataParallel(model, process_group=self.group)
-        return self.parallel
-
-    @property
-    def keeps(self) -> bool:  # type: ignore[override]
-        return self.rank == 0
-
-    def _rows(self, n: int) -> slice:
-        share = n // self.processes
-        return slice(self.rank * share, (self.rank + 1) * share)
-
-    def _accumulating(self, last: bool) -> AbstractContextManager[None]:
-        return nullcontext() if last else self.parallel.no_sync()
-
-    def _mean(self, loss: float) -> float:
-        total = torch.tensor(loss, dtype=torch.float64, device=self.device)
-        dist.all_reduce(total, group=self.group)
-        return total.item() / self.processes
-
-    def save(self) -> None:
-        if self.keeps:
-            super().save()
-
-    def load(self) -> None:
-        with first_alone(self.group):  # it sets damaged checkpoints aside
-            super().load()
-
-
-@contextmanager
-def first_alone(group: dist.ProcessGroup | None = None) -> Iterator[None]:
-    """Let the first process of a group pass, and the others when it is done."""
-    if dist.get_rank():
-        dist.barrier(group)
-    yield
-    if not dist.get_rank():
-        dist.barrier(group)
 
 
 def _device(words: list[str]) -> torch.device:
@@ -155,10 +81,10 @@ def _train(words: list[str]) -> None:
     job, folder = found[0]
     alone = dist.get_rank() == 0 and len(words) > 1  # else whoever launched this holds the lock
     with FileLock(folder / ".training.lock") if alone else nullcontext():
-        with first_alone():  # what it has verified the others need not read
+        with first_alone(dist.group.WORLD):  # what it has verified the others need not read
             corpus = load_corpus(job.config.corpus, trust=dist.get_rank() > 0)
         group = dist.new_group(timeout=PATIENCE)
-        SharedRun(job.config, corpus, job.provenance, folder, group).complete(_report)
+        Run(job.config, corpus, job.provenance, folder, group).complete(_report)
 
 
 def main(words: list[str]) -> int:

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
 
 import torch
 from torch import nn
@@ -21,8 +20,6 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 GPU_EVALUATION = 32_768
 """Most characters per forward pass of an evaluation on a GPU, which bounds its logits' memory."""
-OVERFLOWS = 20
-"""Updates in a row that overflow, each at half the scale of the one before."""
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -78,7 +75,7 @@ def prepare(config: RunConfig) -> Machine:
         raise ConfigError("training.precision: this GPU has no bf16; use fp16 or fp32")
     threads = asked.threads or 1
     torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(True)
+    torch.set_deterministic_debug_mode("error")  # the usual call imports the compiler: a second
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # never read
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
@@ -139,13 +136,13 @@ def require_devices(machine: Machine) -> None:
         )
 
 
-def recompute_activations(blocks: Iterable[nn.Module]) -> None:
+def recompute_activations(blocks: Iterable[nn.Module], random: bool = False) -> None:
     """Keep only the inputs of these blocks in the forward pass; the backward pass computes the rest
-    again (Chen et al. 2016, arXiv 1604.06174)."""
+    again (Chen et al. 2016, arXiv 1604.06174), where they draw at `random` with the same draws."""
     from torch.utils.checkpoint import checkpoint
 
     for block in blocks:
-        again = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
+        again = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=random)
         block.forward = again
 
 
@@ -164,16 +161,13 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[obj
     return torch.autocast(device.type, dtype=_DTYPES[precision])
 
 
-def may_skip(scaler: torch.amp.GradScaler, trace: list[dict[Any, Any]]) -> bool:
-    """Tell whether the next update may be skipped for an overflow: fp16's scaler then lowers its
-    scale. After `OVERFLOWS` in a row, in the rows of a trace, it is a divergence."""
-    former = trace[1 - OVERFLOWS :]
-    persistent = len(former) == OVERFLOWS - 1 and all(row.get("skipped") for row in former)
-    return scaler.is_enabled() and not persistent
-
-
 def random_stream(seed: int, purpose: str) -> torch.Generator:
     """Return a CPU generator of its own for one seed and purpose, so that drawing from one
     (sampling text, say) never shifts another (the order of batches)."""
+    return torch.Generator().manual_seed(seed_of(seed, purpose))
+
+
+def seed_of(seed: int, purpose: str) -> int:
+    """Return 63 bits that follow from a seed and a purpose."""
     key = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(key[:8], "big") >> 1)
+    return int.from_bytes(key[:8], "big") >> 1

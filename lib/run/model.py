@@ -1,14 +1,16 @@
 """The GPT and its embedding normalizations. Reads top to bottom; shapes in comments.
 
 B = batch, T = time (characters), P = characters read before, C = n_embd, V = vocabulary size,
-H = heads.
+H = heads, D = C / H.
 
 Parameter names are those of GPT-2, nanoGPT and Hugging Face (`transformer.wte.weight`,
 `transformer.h.0.attn.c_attn.weight`, …). Only `transformer.emb_norm`, the layer under study, is
-ours. The output projection shares the weights of `transformer.wte`, so it has no name of its own.
+ours. A tied output projection shares the weights of `transformer.wte`, and has no name of its own.
+By default the model is GPT-2; with what `ModelConfig` offers it is nanochat's.
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +18,9 @@ from torch.nn import functional as F
 
 from lib.study.constants import GRADIENT_SHARE, WPE_STD
 from lib.study.fields import ModelConfig
+
+ROTARY_BASE = 10_000.0
+RMS_EPS = 1e-6
 
 
 class Center(nn.Module):
@@ -29,12 +34,14 @@ class Scale(nn.Module):
     """Multiply by a constant that brings the RMS at initialisation to `rms`, without normalizing.
 
     Token and position embeddings are independent, so the expected RMS of their sum is
-    `sqrt(embedding_std² + 0.02²)`.
+    `sqrt(embedding_std² + position_std²)`.
     """
 
-    def __init__(self, embedding_std: float, rms: float = 1.0) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.factor = rms / math.hypot(embedding_std, WPE_STD)
+        alone = config.positions == "rotary" or config.embedding_norm_on == "token"
+        initial = math.hypot(config.embedding_std, 0.0 if alone else config.position_std)
+        self.factor = config.embedding_rms / initial
 
     def forward(self, x: Tensor) -> Tensor:
         return x * self.factor
@@ -48,7 +55,7 @@ class GradShrink(nn.Module):
 
 
 def embedding_normalization(config: ModelConfig) -> nn.Module:
-    """Return the layer between the summed embeddings and block 1.
+    """Return the layer between the embeddings and block 1.
 
     A variant also needs a name in `EmbeddingNorm` and a look in `lib.study.variants`.
     """
@@ -56,13 +63,14 @@ def embedding_normalization(config: ModelConfig) -> nn.Module:
         case "none":
             return nn.Identity()
         case "layernorm":  # Ba et al. 2016, arXiv 1607.06450
-            return nn.LayerNorm(config.n_embd, eps=1e-5)
+            return nn.LayerNorm(config.n_embd, eps=1e-5, bias=config.bias)
         case "rmsnorm":  # Zhang & Sennrich 2019, arXiv 1910.07467; gain, no bias
-            return nn.RMSNorm(config.n_embd, eps=1e-6)
+            gain = config.norm != "rmsnorm"
+            return nn.RMSNorm(config.n_embd, eps=RMS_EPS, elementwise_affine=gain)
         case "center":
             return Center()
         case "scale":
-            return Scale(config.embedding_std, config.embedding_rms)
+            return Scale(config)
         case "grad_shrink":
             return GradShrink()
 
@@ -87,7 +95,7 @@ class Past:
         return result
 
     def extend(self, layer: nn.Module, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Append a layer's keys and values (B, H, T, C/H); return all, (B, H, P + T, C/H)."""
+        """Append a layer's keys and values (B, H, T, D); return all, (B, H, P + T, D)."""
         if layer in self._layers:
             before = [part.expand(len(keys), -1, -1, -1) for part in self._layers[layer]]
             keys, values = torch.cat((before[0], keys), 2), torch.cat((before[1], values), 2)
@@ -95,37 +103,79 @@ class Past:
         return keys, values
 
 
+Rotation = tuple[Tensor, Tensor]
+"""Cosine and sine of the angles by which each position turns each pair of features."""
+
+
+def rotation(positions: Tensor, head_size: int, dtype: torch.dtype) -> Rotation:
+    """Return the rotation of positions (T,) or (B, T): (T, D/2) or (B, 1, T, D/2), for all heads
+    (Su et al. 2021, arXiv 2104.09864)."""
+    exponents = torch.arange(0, head_size, 2, dtype=dtype, device=positions.device) / head_size
+    angles = positions[..., None].to(dtype) / ROTARY_BASE**exponents
+    if positions.ndim == 2:
+        angles = angles[:, None]
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, by: Rotation) -> Tensor:
+    """Turn queries or keys (B, H, T, D); a pair is a feature and the one half a head further."""
+    (cos, sin), (one, other) = by, x.chunk(2, dim=-1)
+    return torch.cat((one * cos + other * sin, other * cos - one * sin), dim=-1)
+
+
 class CausalSelfAttention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.n_head = config.n_head
-        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)  # query, key and value in one
-        self.c_proj = nn.Linear(config.n_embd, config.n_embd)
+        self.n_head, self.qk_norm, self.dropout = config.n_head, config.qk_norm, config.dropout
+        # query, key and value in one
+        self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
+        self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, past: Past | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        past: Past | None = None,
+        turned: Rotation | None = None,
+    ) -> Tensor:
         B, T, C = x.shape
         heads = (B, T, self.n_head, C // self.n_head)
         q, k, v = (part.view(heads).transpose(1, 2) for part in self.c_attn(x).split(C, dim=-1))
+        if turned is not None:
+            q, k = rotate(q, turned), rotate(k, turned)
+        if self.qk_norm:
+            q, k = (F.rms_norm(part, part.shape[-1:], eps=RMS_EPS) for part in (q, k))
         if past is not None:
             k, v = past.extend(self, k, v)
-        y = F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None)  # (B, H, T, C/H)
+        dropout = self.dropout if self.training else 0.0
+        y = F.scaled_dot_product_attention(q, k, v, mask, dropout_p=dropout, is_causal=mask is None)
         return self.c_proj(y.transpose(1, 2).reshape(B, T, C))  # type: ignore[no-any-return]
 
 
 class MLP(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.c_fc = nn.Linear(config.n_embd, config.mlp_ratio * config.n_embd)
-        self.c_proj = nn.Linear(config.mlp_ratio * config.n_embd, config.n_embd)
+        self.squared = config.activation == "relu2"
+        self.c_fc = nn.Linear(config.n_embd, config.mlp_ratio * config.n_embd, bias=config.bias)
+        self.c_proj = nn.Linear(config.mlp_ratio * config.n_embd, config.n_embd, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.c_proj(F.gelu(self.c_fc(x)))  # type: ignore[no-any-return]
+        x = self.c_fc(x)
+        return self.c_proj(F.relu(x).square() if self.squared else F.gelu(x))  # type: ignore[no-any-return]
 
 
-def reader_norm(config: ModelConfig) -> nn.LayerNorm:
-    """Return a LayerNorm that reads the residual stream. With a stream and branches s times as
+def pre_norm(config: ModelConfig) -> nn.Module:
+    """Return a normalization that reads the residual stream. With a stream and branches s times as
     large and eps s² times, it gives the same output, so the model is the same function."""
-    return nn.LayerNorm(config.n_embd, eps=1e-5 * config.branch_multiplier**2)
+    grown = config.branch_multiplier**2
+    if config.norm == "rmsnorm":
+        return nn.RMSNorm(config.n_embd, eps=RMS_EPS * grown, elementwise_affine=False)
+    return nn.LayerNorm(config.n_embd, eps=1e-5 * grown, bias=config.bias)
+
+
+def dropout(config: ModelConfig) -> nn.Module:
+    """Return the layer that drops out features; without dropout it is no operation at all."""
+    return nn.Dropout(config.dropout) if config.dropout else nn.Identity()
 
 
 class Block(nn.Module):
@@ -134,16 +184,24 @@ class Block(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.branch_multiplier = config.branch_multiplier
-        self.ln_1 = reader_norm(config)
+        self.ln_1 = pre_norm(config)
         self.attn = CausalSelfAttention(config)
-        self.ln_2 = reader_norm(config)
+        self.ln_2 = pre_norm(config)
         self.mlp = MLP(config)
+        self.dropout = dropout(config)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, past: Past | None = None) -> Tensor:
-        x = x + self._scaled(self.attn(self.ln_1(x), mask, past))
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        past: Past | None = None,
+        turned: Rotation | None = None,
+    ) -> Tensor:
+        x = x + self._scaled(self.attn(self.ln_1(x), mask, past, turned))
         return x + self._scaled(self.mlp(self.ln_2(x)))
 
     def _scaled(self, branch: Tensor) -> Tensor:
+        branch = self.dropout(branch)
         return branch if self.branch_multiplier == 1 else branch * self.branch_multiplier
 
 
@@ -153,28 +211,30 @@ class Transformer(nn.Module):
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
         self.wte = nn.Embedding(vocab_size, config.n_embd)
-        self.wpe = nn.Embedding(config.block_size, config.n_embd)
+        if config.positions == "learned":
+            self.wpe = nn.Embedding(config.block_size, config.n_embd)
         self.emb_norm = embedding_normalization(config)
-        normalized = config.embedding_norm in ("layernorm", "rmsnorm")
-        self.embedding_rms = config.embedding_rms if normalized else 1.0
+        self.config = config
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
-        self.ln_f = reader_norm(config)
+        self.ln_f = pre_norm(config)
+        self.dropout = dropout(config)
 
-    def embed(self, ids: Tensor, positions: Tensor | None = None, start: int = 0) -> Tensor:
-        """Map character ids (B, T) to the input of block 1 (B, T, C).
-
-        Positions count from `start` unless given.
-        """
-        end = start + ids.shape[1] if positions is None else int(positions.max()) + 1
-        if end > self.wpe.num_embeddings:
-            raise ValueError(
-                f"the text is {end} characters long and model.block_size is "
-                f"{self.wpe.num_embeddings}: shorten it, or train with a larger block_size"
-            )
+    def embed(self, ids: Tensor, positions: Tensor | None = None) -> Tensor:
+        """Map character ids (B, T) to the input of block 1 (B, T, C). Positions, (T,) or (B, T),
+        count from 0 unless given."""
         if positions is None:
-            positions = torch.arange(start, end, device=ids.device)  # (T,)
-        x: Tensor = self.emb_norm(self.wte(ids) + self.wpe(positions))
-        return x if self.embedding_rms == 1 else x * self.embedding_rms
+            positions = torch.arange(ids.shape[1], device=ids.device)
+        x = self.wte(ids)
+        if self.config.embedding_norm_on == "token":
+            x = self._normalized(x)
+        if self.config.positions == "learned":
+            x = x + self.wpe(positions)
+        return x if self.config.embedding_norm_on == "token" else self._normalized(x)
+
+    def _normalized(self, x: Tensor) -> Tensor:
+        x = self.emb_norm(x)
+        normalizes = self.config.embedding_norm in ("layernorm", "rmsnorm")  # `scale` has it inside
+        return x * self.config.embedding_rms if normalizes and self.config.embedding_rms != 1 else x
 
 
 class GPT(nn.Module):
@@ -182,7 +242,7 @@ class GPT(nn.Module):
 
     All weights are drawn from `generator` in one fixed order. The embedding normalization draws
     none, so all variants of a seed start from the same numbers. Without a generator the model has
-    shapes and no weights.
+    shapes and no weights. It is made to be read from (`eval`); training says `train`.
     """
 
     def __init__(
@@ -197,17 +257,22 @@ class GPT(nn.Module):
         if generator is not None:
             self.to_empty(device="cpu")
             self._initialise(generator)
+        self.eval()
 
     @torch.no_grad()
     def _initialise(self, generator: torch.Generator) -> None:
         """GPT-2: N(0, 0.02²), residual projections over sqrt(2 n_layer), biases 0, gains 1."""
-        residual_std = WPE_STD / math.sqrt(2 * self.config.n_layer)
+        config = self.config
+        residual_std = WPE_STD / math.sqrt(2 * config.n_layer) * config.projection_std_ratio
+        of_their_own = {
+            "transformer.wte.weight": config.embedding_std,
+            "transformer.wpe.weight": config.position_std,
+            "lm_head.weight": config.head_std,
+        }
         for name, parameter in self.named_parameters():
-            if name == "transformer.wte.weight":
-                parameter.normal_(0.0, self.config.embedding_std, generator=generator)
-            elif parameter.ndim == 2:
+            if parameter.ndim == 2:  # a spread of 0 draws its numbers too: the rest stays the same
                 std = residual_std if name.endswith("c_proj.weight") else WPE_STD
-                parameter.normal_(0.0, std, generator=generator)
+                parameter.normal_(0.0, of_their_own.get(name, std), generator=generator)
             else:
                 parameter.fill_(0.0 if name.endswith("bias") else 1.0)
 
@@ -228,17 +293,30 @@ class GPT(nn.Module):
 
         Raises ValueError when a position reaches `block_size`.
         """
-        net = self.transformer
+        net, config = self.transformer, self.config
         start = 0 if past is None else past.length
-        x = net.embed(ids, positions, start)  # (B, T, C)
+        end = start + ids.shape[1] if positions is None else int(positions.max()) + 1
+        if end > config.block_size:
+            raise ValueError(
+                f"the text is {end} characters long and model.block_size is "
+                f"{config.block_size}: shorten it, or train with a larger block_size"
+            )
+        if positions is None:
+            positions = torch.arange(start, end, device=ids.device)  # (T,)
+        x = net.dropout(net.embed(ids, positions))  # (B, T, C)
+        turned = None
+        if config.positions == "rotary":
+            turned = rotation(positions, config.n_embd // config.n_head, x.dtype)
         if start and mask is None:  # causal, and all of the past is seen
             mask = ids.new_ones(ids.shape[1], start + ids.shape[1], dtype=torch.bool).tril(start)
         if mask is not None:  # as numbers, which attention would else make of it in every block
             mask = torch.zeros_like(mask, dtype=x.dtype).masked_fill(~mask, -math.inf)
         for block in net.h:
-            x = block(x, mask, past)
+            x = block(x, mask, past, turned)
         x = net.ln_f(x if places is None else x[places])
-        return F.linear(x, (net.wte if self.config.tied else self.lm_head).weight)
+        logits = F.linear(x, (net.wte if config.tied else self.lm_head).weight)
+        cap = config.logit_softcap
+        return logits if cap is None else cap * torch.tanh(logits / cap)
 
     @torch.no_grad()
     def generate(self, ids: Tensor, n: int, generator: torch.Generator) -> Tensor:
@@ -260,15 +338,32 @@ def count_parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def weight_decay_groups(model: GPT, weight_decay: float) -> list[dict[str, object]]:
+def weight_decay_groups(
+    model: GPT, weight_decay: float, embedding_ratio: float = 1.0
+) -> list[dict[str, Any]]:
     """Split the parameters into AdamW groups: weight matrices inside blocks decay; embeddings,
-    norm gains and biases do not."""
+    norm gains and biases do not. `ratio` is what a group's learning rate is multiplied by; other
+    than 1, token and position embeddings are a group of their own."""
 
     def decays(name: str, parameter: nn.Parameter) -> bool:
         return parameter.ndim == 2 and name.startswith("transformer.h.")
 
+    def embeds(name: str) -> bool:
+        return embedding_ratio != 1 and name.startswith(("transformer.wte", "transformer.wpe"))
+
     named = list(model.named_parameters())
-    return [
-        {"params": [p for n, p in named if decays(n, p)], "weight_decay": weight_decay},
-        {"params": [p for n, p in named if not decays(n, p)], "weight_decay": 0.0},
+    rest = [(n, p) for n, p in named if not decays(n, p)]
+    groups = [
+        {
+            "params": [p for n, p in named if decays(n, p)],
+            "weight_decay": weight_decay,
+            "ratio": 1.0,
+        },
+        {"params": [p for n, p in rest if not embeds(n)], "weight_decay": 0.0, "ratio": 1.0},
+        {
+            "params": [p for n, p in rest if embeds(n)],
+            "weight_decay": 0.0,
+            "ratio": embedding_ratio,
+        },
     ]
+    return [group for group in groups if group["params"]]

@@ -107,6 +107,30 @@ class ModelConfig(Section):
     reads the stream grows with its square."""
     tied: bool = True
     """Whether the output projection shares its weights with the token embeddings."""
+    embedding_norm_on: Literal["sum", "token"] = "sum"
+    """What `embedding_norm` reads: token plus position embeddings, or token embeddings alone."""
+    positions: Literal["learned", "rotary"] = "learned"
+    """Position embeddings, or queries and keys turned by their position (arXiv 2104.09864)."""
+    norm: Literal["layernorm", "rmsnorm"] = "layernorm"
+    """What reads the stream: LayerNorm, or RMSNorm without parameters; with the latter
+    `embedding_norm: rmsnorm` has none either."""
+    qk_norm: bool = False
+    """Whether queries and keys are normalized, by RMSNorm without parameters."""
+    activation: Literal["gelu", "relu2"] = "gelu"
+    """Of the MLP; relu2 is the square of ReLU (arXiv 2109.08668)."""
+    bias: bool = True
+    """Whether linear layers and LayerNorms have biases."""
+    position_std: Annotated[float, Field(ge=0, le=1e3)] = 0.02
+    """Standard deviation of learned position embeddings at initialisation."""
+    projection_std_ratio: Annotated[float, Field(ge=0, le=1e3)] = 1.0
+    """What the initial residual projections (GPT-2: std 0.02 / sqrt(2 n_layer)) are multiplied by;
+    0 starts every block as the identity."""
+    head_std: Annotated[float, Field(ge=0, le=1e3)] = 0.02
+    """Standard deviation of an output projection of its own at initialisation."""
+    logit_softcap: PositiveFloat | None = None
+    """c in c · tanh(logits / c), which bounds the logits. None: off."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of embeddings, attention weights and branch outputs that training sets to 0."""
 
     @model_validator(mode="after")
     def _only_a_scaled_stream_has_an_rms(self) -> Self:
@@ -121,6 +145,22 @@ class ModelConfig(Section):
     def _heads_divide_width(self) -> Self:
         if self.n_embd % self.n_head:
             raise ValueError(f"n_embd {self.n_embd} must be a multiple of n_head {self.n_head}")
+        if self.positions == "rotary" and self.n_embd // self.n_head % 2:
+            raise ValueError(
+                f"positions: rotary turns pairs of features, and a head has {self.n_embd} / "
+                f"{self.n_head}, an odd number; take another n_embd or n_head"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _what_is_not_there_has_no_spread(self) -> Self:
+        for field, absent in (
+            ("position_std", self.positions == "rotary"),
+            ("head_std", self.tied),
+        ):
+            if absent and getattr(self, field) != 0.02:
+                other = "positions: learned" if field == "position_std" else "tied: false"
+                raise ValueError(f"{field} is for {other}; leave it at 0.02")
         return self
 
 
@@ -137,6 +177,8 @@ class TrainingConfig(Section):
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
     eps: Annotated[float, Field(ge=1e-30, le=1)] = 1e-8
     weight_decay: Annotated[float, Field(ge=0, le=1e6)] = 0.1
+    embedding_learning_rate_ratio: PositiveFloat = 1.0
+    """What the learning rate of token and position embeddings is multiplied by."""
     gradient_clip: PositiveFloat | None = None
     """Largest gradient norm that is applied; the norm is recorded before it. None: off."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"

@@ -126,10 +126,10 @@ def measured_seconds(run: Run, machine: Machine, processes: int) -> tuple[float,
         with autocast(run.config.training.precision, device):
             loss = F.cross_entropy(model(x).flatten(0, 1).float(), x.flatten())
         loss.backward()  # type: ignore[no-untyped-call]
-        model.transformer.wpe.weight.sum().item()  # a number on the CPU ends the clock
+        model.transformer.wte.weight.sum().item()  # a number on the CPU ends the clock
         passes.append(time.perf_counter() - start)
         optimizer.step()
-        model.transformer.wpe.weight.sum().item()
+        model.transformer.wte.weight.sum().item()
         updates.append(time.perf_counter() - start - passes[-1])
         optimizer.zero_grad(set_to_none=True)
     parameters = count_parameters(model)

@@ -2,7 +2,8 @@
 
     ./run_all.sh export STUDY/ARM/SEED --to DIR
 
-`transformers` loads it as a GPT-2, without code of ours. What GPT-2 cannot express is refused.
+`transformers` loads it as a GPT-2, or as a nanochat, without code of ours. What neither can express
+is refused.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from safetensors.torch import save_file
 
 from lib.data.tokenizer_json import end_name, tokenizer_json
 from lib.run.finished import Finished, UnfinishedError, read_finished
-from lib.run.gpt2 import gpt2_config, gpt2_weights
+from lib.run.hugging_face import config_json, named_weights
 from lib.study.errors import ConfigError, exit_status
 from lib.study.measures import MEASURES, measures_in
 from lib.study.provenance import history
@@ -28,13 +29,13 @@ from lib.workflow.texts import text_of
 def export(run: Finished, folder: Path) -> None:
     """Write a run's model to a folder that does not exist yet.
 
-    Raises InexpressibleError for a model that GPT-2 cannot express, UnfinishedError for a diverged
+    Raises InexpressibleError for a model that neither can express, UnfinishedError for a diverged
     run, and FileExistsError.
     """
     if run.result.diverged_at is not None:
         raise UnfinishedError(f"{run.name} diverged at step {run.result.diverged_at}: no model")
     tokenizer = run.corpus.tokenizer
-    config = gpt2_config(run.model.config, run.corpus.vocab_size, tokenizer.end_of_document)
+    config = config_json(run.model.config, run.corpus.vocab_size, tokenizer.end_of_document)
     if folder.exists():
         raise FileExistsError(folder)
     partial = folder.with_name(f".{folder.name}.{os.getpid()}")
@@ -49,7 +50,7 @@ def export(run: Finished, folder: Path) -> None:
 def _write(run: Finished, folder: Path, config: dict[str, Any]) -> None:
     corpus, end = run.corpus, end_name(run.corpus)
     write_json(folder / "config.json", config)
-    save_file(gpt2_weights(run.model), folder / "model.safetensors", {"format": "pt"})
+    save_file(named_weights(run.model), folder / "model.safetensors", {"format": "pt"})
     (folder / "tokenizer.json").write_text(tokenizer_json(corpus) + "\n", "utf-8")
     described = {
         "tokenizer_class": "PreTrainedTokenizerFast",

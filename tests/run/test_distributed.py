@@ -13,7 +13,6 @@ from torch import distributed as dist
 
 from lib.data.corpus import Corpus, CorpusError, load_corpus
 from lib.run import distributed, processes, training
-from lib.run.distributed import SharedRun
 from lib.run.trained import Trained, weights_digest
 from lib.run.training import Run
 from lib.study.config import load_study
@@ -141,18 +140,19 @@ def test_only_the_first_process_hashes_the_shards_and_the_others_wait_for_it(
 
 
 @pytest.fixture
-def only_process() -> Iterator[None]:
+def group() -> Iterator[dist.ProcessGroup]:
     """A group of one."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
+    assert dist.group.WORLD is not None
+    yield dist.group.WORLD
     dist.destroy_process_group()
 
 
 def test_a_group_of_one_trains_to_the_bits_of_a_run_without_a_group(
-    only_process: None, tiny: RunConfig, corpus: Corpus, tmp_path: Path
+    group: dist.ProcessGroup, tiny: RunConfig, corpus: Corpus, tmp_path: Path
 ) -> None:
-    for made, folder in ((SharedRun, tmp_path / "group"), (Run, tmp_path / "none")):
-        made(tiny, corpus, begun(tiny, corpus), folder).complete(lambda *_: None)
+    for of, folder in ((group, tmp_path / "group"), (None, tmp_path / "none")):
+        Run(tiny, corpus, begun(tiny, corpus), folder, of).complete(lambda *_: None)
     one, other = (train(tiny, corpus, 0, tmp_path / name) for name in ("group", "none"))
     assert one.from_checkpoint
     assert other.from_checkpoint
@@ -160,12 +160,11 @@ def test_a_group_of_one_trains_to_the_bits_of_a_run_without_a_group(
 
 
 def test_each_process_reads_rows_of_its_own_and_the_first_hashes_all(
-    only_process: None, tiny: RunConfig, corpus: Corpus, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    run = SharedRun(tiny, corpus, begun(tiny, corpus), tmp_path)
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tiny, corpus, begun(tiny, corpus), tmp_path)
     start = run.batch_stream.get_state()
-    x, y = run._next_batch()
+    x, y = run.next_batch()
     hashed, run.processes = run.batches, 2
     read: list[int] = []
     draw = training.sample_batch
@@ -180,18 +179,17 @@ def test_each_process_reads_rows_of_its_own_and_the_first_hashes_all(
     for run.rank in (0, 1):
         run.batches = ""
         run.batch_stream.set_state(start)
-        shares.append(run._next_batch())
+        shares.append(run.next_batch())
         assert run.batches == ("" if run.rank else hashed)
     assert read == [len(x), len(x) // 2]
     for whole, *parts in zip((x, y), *shares, strict=True):
         assert torch.cat(parts).equal(whole)
 
 
-def test_only_the_first_process_writes(
-    only_process: None, tiny: RunConfig, corpus: Corpus, tmp_path: Path
-) -> None:
-    run = SharedRun(tiny, corpus, begun(tiny, corpus), tmp_path)
-    run.advance()
+def test_only_the_first_process_writes(tiny: RunConfig, corpus: Corpus, tmp_path: Path) -> None:
+    run = Run(tiny, corpus, begun(tiny, corpus), tmp_path)
+    run.training_step()
+    run.read_notes()
     run.rank = 1
     run.save()
     assert not run.folder.exists()
@@ -201,19 +199,19 @@ def test_only_the_first_process_writes(
 
 
 def test_another_number_of_processes_than_asked_for_is_refused(
-    only_process: None, tiny: RunConfig, corpus: Corpus, tmp_path: Path
+    group: dist.ProcessGroup, tiny: RunConfig, corpus: Corpus, tmp_path: Path
 ) -> None:
     two = change(tiny, "machine", processes=2)
     with pytest.raises(ConfigError, match=r"machine\.processes: 2, and 1 processes were started"):
-        SharedRun(two, corpus, begun(two, corpus), tmp_path)
+        Run(two, corpus, begun(two, corpus), tmp_path, group)
 
 
 def test_a_corpus_shorter_than_the_context_is_refused(
-    only_process: None, tiny: RunConfig, corpus: Corpus, tmp_path: Path
+    group: dist.ProcessGroup, tiny: RunConfig, corpus: Corpus, tmp_path: Path
 ) -> None:
     long = change(tiny, "model", block_size=60_000)
     with pytest.raises(CorpusError, match="block_size 60000 needs 60001"):
-        SharedRun(long, corpus, begun(long, corpus), tmp_path)
+        Run(long, corpus, begun(long, corpus), tmp_path, group)
 
 
 @pytest.mark.parametrize("words", ["", "smoke", "smoke none", "smoke none x", "smoke none 1 2"])

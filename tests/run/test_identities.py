@@ -11,9 +11,15 @@ it to the whole stream and changes nothing that is read from it. So:
    is `none`, function and training trajectory alike; bit for bit where s is a power of two.
 3. `layernorm` with its initial gain and bias differs from `rmsnorm` only by a factor per token,
    sqrt((mean square + 1e-6) / (variance + 1e-5)), near 1 since an embedding's mean is small.
+4. Under AdamW, whose steps are as long whatever the length of the gradient, embeddings that are
+   multiplied by s are embeddings that begin s times as large and learn s times as fast: `scale` is
+   start and speed (untied, with a negligible eps).
+5. Where embeddings begin at RMS 1, projections at zero and the output is untied, as in nanochat, a
+   normalization of the embeddings is the identity at step 0, up to a factor per token.
 """
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -165,3 +171,51 @@ def test_a_shorter_budget_is_the_beginning_of_a_longer_one(
     assert short.trace[exact].equals(long.trace[exact][:8])
     same = [name for name in short.curve if name != "seconds"]
     assert short.curve[same].equals(long.curve.loc[long.curve["step"] <= 8, same])
+
+
+@pytest.fixture
+def float64(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def test_scale_is_where_embeddings_begin_and_how_fast_they_learn(
+    float64: None, tiny: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    s = 1 / math.hypot(0.02, 0.02)
+    untied = change(change(tiny, "model", tied=False), "training", eps=1e-30, iterations=20)
+    scaled = change(untied, "model", embedding_norm="scale")
+    both = change(
+        change(untied, "model", embedding_std=0.02 * s, position_std=0.02 * s),
+        "training", embedding_learning_rate_ratio=s,
+    )  # fmt: skip
+    start = change(both, "training", embedding_learning_rate_ratio=1.0)
+    losses = {
+        name: train(config, corpus, 0, tmp_path / name).trace["loss"].to_numpy()
+        for name, config in (("scale", scaled), ("both", both), ("start", start))
+    }
+    assert abs(losses["both"] - losses["scale"]).max() < 1e-9
+    assert abs(losses["start"] - losses["scale"]).max() > 1e-3
+
+
+def test_normalizing_embeddings_of_unit_rms_before_projections_of_zero_changes_nothing(
+    tokens: torch.Tensor,
+) -> None:
+    modern = {"positions": "rotary", "norm": "rmsnorm", "qk_norm": True, "activation": "relu2"}
+    modern |= {"bias": False, "tied": False, "embedding_std": 1.0, "projection_std_ratio": 0.0}
+
+    def begun(variant: str, **fields: object) -> tuple[torch.Tensor, torch.Tensor]:
+        config = ModelConfig.model_validate(SIZE | modern | fields | {"embedding_norm": variant})
+        model = GPT(config, 65, random_stream(0, "weights")).double()
+        read = tokens[:, :-1]
+        return model(read), model.transformer.embed(read)
+
+    (none, stream), (normed, other) = begun("none"), begun("rmsnorm")
+    torch.testing.assert_close(normed, none, rtol=0, atol=1e-6)  # of eps = 1e-6 beside 1
+    factor = other / stream
+    torch.testing.assert_close(factor, factor[..., :1].expand_as(factor), rtol=1e-12, atol=0)
+    assert (factor - 1).abs().max() > 0.01
+    moved = begun("none", projection_std_ratio=1.0), begun("rmsnorm", projection_std_ratio=1.0)
+    assert (moved[0][0] - moved[1][0]).abs().max() > 1e-4

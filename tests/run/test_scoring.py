@@ -79,7 +79,7 @@ def other_positions(_: GPT, monkeypatch: pytest.MonkeyPatch) -> None:
     ) -> Tensor:
         if positions is None:
             positions = torch.arange(start, start + ids.shape[1])
-        return original(self, ids, self.wpe.num_embeddings - 1 - positions)
+        return original(self, ids, self.config.block_size - 1 - positions)
 
     monkeypatch.setattr(Transformer, "embed", embed)
 

@@ -23,7 +23,7 @@ from lib.data.corpus import Corpus, load_corpus
 from lib.data.tokenizer_json import END, tokenizer_json
 from lib.run import stock
 from lib.run.finished import read_finished
-from lib.run.gpt2 import gpt2_config, gpt2_weights
+from lib.run.hugging_face import config_json, named_weights
 from lib.run.model import GPT
 from lib.run.stock import TokenLM, evaluate_tasks, require_tasks
 from lib.study.errors import ConfigError
@@ -101,8 +101,8 @@ def peer(model: GPT, corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -
     from lm_eval.models.huggingface import HFLM
 
     folder, end = tmp_path_factory.mktemp("peer"), corpus.tokenizer.end_of_document
-    write_json(folder / "config.json", gpt2_config(model.config, corpus.vocab_size, end))
-    save_file(gpt2_weights(model), folder / "model.safetensors", {"format": "pt"})
+    write_json(folder / "config.json", config_json(model.config, corpus.vocab_size, end))
+    save_file(named_weights(model), folder / "model.safetensors", {"format": "pt"})
     (folder / "tokenizer.json").write_text(tokenizer_json(corpus), "utf-8")
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_file=str(folder / "tokenizer.json"), bos_token=END, eos_token=END

@@ -1,4 +1,6 @@
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from lib.data.corpus import Corpus, CorpusError, sample_batch
 from lib.run.machine import random_stream
 from lib.run.model import GPT, weight_decay_groups
 from lib.run.trained import Trained, weights_digest
-from lib.run.training import learning_rate
+from lib.run.training import Run, learning_rate
 from lib.study.fields import RunConfig
 from tests.conftest import change
 from tests.run.samples import train
@@ -22,14 +24,20 @@ class KilledError(Exception):
     pass
 
 
-def killed_at(step: int):  # type: ignore[no-untyped-def]
-    """Return a report that ends training after `step` as a kill would."""
+@contextmanager
+def killed_at(step: int) -> Iterator[None]:
+    """End training after `step`, before anything of it is kept, as a kill would."""
+    training_step = Run.training_step
 
-    def report(row: dict[str, float], _: str) -> None:
-        if row["step"] == step:
+    def then_killed(run: Run) -> None:
+        training_step(run)
+        if run.step == step:
             raise KilledError
 
-    return report
+    with pytest.MonkeyPatch.context() as patch, suppress(KilledError):
+        patch.setattr(Run, "training_step", then_killed)
+        yield
+        pytest.fail(f"training ended before step {step}")
 
 
 @pytest.fixture
@@ -45,23 +53,22 @@ def without_seconds(trained: Trained) -> object:
 def test_a_killed_run_continues_to_bit_identical_weights_trace_and_curve(
     step: int, tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trained
 ) -> None:
-    with pytest.raises(KilledError):
-        train(tiny, corpus, 0, tmp_path / "run", killed_at(step))
+    with killed_at(step):
+        train(tiny, corpus, 0, tmp_path / "run")
     resumed = train(tiny, corpus, 0, tmp_path / "run")
     assert weights_digest(resumed.model) == weights_digest(undisturbed.model)
     np.testing.assert_equal(without_seconds(resumed), without_seconds(undisturbed))
     assert resumed.batches == undisturbed.batches
-    last_checkpoint = step // 5 * 5
-    taken_up = [last_checkpoint] if 0 < last_checkpoint < 12 and step < 12 else []
-    assert resumed.resumed_at == taken_up
+    last_checkpoint = (step - 1) // 5 * 5
+    assert resumed.resumed_at == ([last_checkpoint] if last_checkpoint else [])
 
 
 def test_a_run_killed_three_times_still_ends_at_the_same_weights(
     tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trained
 ) -> None:
     for step in (6, 8, 11):
-        with pytest.raises(KilledError):
-            train(tiny, corpus, 0, tmp_path / "run", killed_at(step))
+        with killed_at(step):
+            train(tiny, corpus, 0, tmp_path / "run")
     resumed = train(tiny, corpus, 0, tmp_path / "run")
     assert weights_digest(resumed.model) == weights_digest(undisturbed.model)
     assert resumed.resumed_at == [5, 10]  # 8 was lost before the checkpoint at 10
