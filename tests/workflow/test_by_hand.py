@@ -18,7 +18,7 @@ ACCOUNT = {
 }  # fmt: skip
 RESULT: dict[str, Any] = {
     "study": "s", "arm": "none", "seed": 1, "measures": {"loss": 2.5}, "resumed_at": [],
-    "provenance": {"trained": ACCOUNT, "executed": ACCOUNT},
+    "provenance": {"trained": ACCOUNT | {"commit": "0" * 40}, "executed": ACCOUNT},
 }  # fmt: skip
 
 
@@ -45,7 +45,8 @@ def test_a_notebook_is_held_against_the_commit_that_its_result_names(
     run_by_hand(earlier, tmp_path / "mine.ipynb")
     target = tmp_path / "record" / "02_train.ipynb"
     monkeypatch.setattr(by_hand, "committed", lambda account: account["commit"])
-    monkeypatch.setattr(by_hand, "git", lambda *words: committed)
+    at = f"{'1' * 40}:notebooks/02_train.ipynb"  # executed there, wherever its weights are from
+    monkeypatch.setattr(by_hand, "git", lambda *words: committed if words[1] == at else None)
     by_hand.file([tmp_path / "mine.ipynb"], RESULT, target)
     filed = nbformat.read(target, as_version=4)
     assert filed.cells[0].source.endswith("A sentence that has gone since.")
