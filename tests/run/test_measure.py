@@ -13,16 +13,19 @@ from lib.run.optional import INSTALL
 from lib.run.trained import Trained
 from lib.study.fields import RunConfig
 from lib.study.paths import ROOT
-from tests.conftest import TINY, change
+from tests.conftest import TINY, beginning, change
 from tests.run.samples import train
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def config() -> RunConfig:
     wider = change(RunConfig.model_validate(TINY), "model", block_size=48)  # some tasks fit in it
     return change(wider, "evaluation", items_per_task=50)
+
+
+@pytest.fixture(scope="module")
+def corpus(corpus: Corpus) -> Corpus:
+    return beginning(corpus)
 
 
 @pytest.fixture(scope="module")
