@@ -41,11 +41,12 @@ NOTES, PLAN = "MUTANTS_NOTES", "MUTANTS_PLAN"
 PATIENCE = 60
 """Seconds that a mutant has beside three times those of its tests: for imports."""
 TIMED_OUT = 124
+"""The status of tests that ran out of time. pytest's own: 0 passed, 5 there are none."""
 SWAPS: dict[type, type] = {
     **{ast.Eq: ast.NotEq, ast.Lt: ast.LtE, ast.Gt: ast.GtE, ast.In: ast.NotIn, ast.Is: ast.IsNot},
     **{ast.NotEq: ast.Eq, ast.LtE: ast.Lt, ast.GtE: ast.Gt, ast.NotIn: ast.In, ast.IsNot: ast.Is},
     **{ast.And: ast.Or, ast.Or: ast.And, ast.Add: ast.Sub, ast.Sub: ast.Add},
-    **{ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult},
+    **{ast.Mult: ast.Div, ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult},  # `/` joins paths, too
 }
 
 
@@ -182,12 +183,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def copied(to: Path) -> Path:
-    """Copy the checkout, with git's history, but neither what running it leaves nor its caches."""
+    """Copy the checkout, with git's history, but neither what running it leaves nor its caches. One
+    more blank line makes it differ from its commit, as it will with a mutant."""
     clone = ("git", "clone", "--quiet", "--shared", "--no-checkout", str(ROOT), str(to))
     subprocess.run(clone, check=True)
     left_out = shutil.ignore_patterns(".git", ".venv", "runs", "*cache*", ".snakemake")
     shutil.copytree(ROOT, to, ignore=left_out, symlinks=True, dirs_exist_ok=True)
     subprocess.run(["git", "reset", "--quiet"], cwd=to, check=True)
+    with (to / "lib" / "__init__.py").open("a", encoding="utf-8") as file:
+        file.write("\n")
     return to
 
 
@@ -218,8 +222,8 @@ def naming(file: str) -> set[str]:
 
 def main(words: list[str]) -> None:
     """Print the seed, then what became of every mutant, then how many were killed."""
-    parser = argparse.ArgumentParser(prog="./run_all.sh test --mutants", description=__doc__)
-    parser.add_argument("count", type=int)
+    parser = argparse.ArgumentParser(prog="./run_all.sh test", description=__doc__)
+    parser.add_argument("--mutants", type=int, metavar="N", required=True)
     parser.add_argument("paths", nargs="*")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     for tier in ("fast", "all"):
@@ -229,7 +233,7 @@ def main(words: list[str]) -> None:
     files = [path for path in options.paths if not path.startswith("tests")]
     files = files or sorted(str(p.relative_to(ROOT)) for p in (ROOT / "lib").rglob("*.py"))
     found = [mutant for file in files for mutant in mutants(file)]
-    drawn = random.Random(options.seed).sample(found, min(options.count, len(found)))
+    drawn = random.Random(options.seed).sample(found, min(options.mutants, len(found)))
     print(
         f"Seed {options.seed}: {len(drawn)} of {len(found)} mutants of {len(files)} files",
         flush=True,
@@ -279,7 +283,7 @@ def main(words: list[str]) -> None:
             trees.put(tree)
             if by := re.search(r"KILLED BY (.*)", said):
                 return f"{tests.get(by[1], {}).get('tier', '?')}: {by[1]}"
-            return None if status == 0 else "time" if status == TIMED_OUT else "imports"
+            return {0: None, 5: None, TIMED_OUT: "time"}.get(status, "imports")
 
         killed = 0
         with ThreadPoolExecutor(workers) as pool:
