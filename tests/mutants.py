@@ -70,7 +70,7 @@ def mutants(file: str) -> Iterator[Mutant]:
             except (SyntaxError, ValueError):
                 continue
             same = ast.dump(part) in (ast.dump(found), ast.dump(getattr(found, "value", found)))
-            if same and part.lineno == part.end_lineno:
+            if same and part.lineno == part.end_lineno and old != new:
                 yield Mutant(file, part.lineno, part.col_offset, part.end_col_offset or 0, old, new)
 
 

@@ -14,6 +14,10 @@ def f(a: int = 3, b: bool = True) -> int | None:
         print("é", a == 2)
     a += 1
     return g(a, b)[1:]
+
+
+def g():
+    return None
 '''
 CHANGED = {
     "def f(a: int = (4), b: bool = True) -> int | None:",
@@ -42,6 +46,7 @@ def test_a_mutant_is_one_line_that_still_parses(
     lines, found = SOURCE.encode().split(b"\n"), set()
     for mutant in mutants.mutants("file.py"):
         row = lines[mutant.line - 1]
+        assert mutant.old != mutant.new
         assert row[mutant.start : mutant.end].decode() == mutant.old
         changed = (row[: mutant.start] + mutant.new.encode() + row[mutant.end :]).decode()
         compile(SOURCE.replace(row.decode(), changed), "file.py", "exec")

@@ -67,6 +67,23 @@ def test_everything_is_measured_and_timed(
     assert measured.notes == []
 
 
+def test_utilisation_is_the_share_of_the_devices_peak_that_the_arithmetic_took(
+    config: RunConfig, corpus: Corpus, trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr("lib.run.measure.peak_flops", lambda *words: asked.append(words) or 1e9)
+    two = replace(trained, diverged_at=12, machine=replace(trained.machine, processes=2))
+    found = measure(two, corpus, config, Path(), seed=0).throughput
+    rate = trained.trace["tokens"].iloc[-1] / trained.trace["seconds"].sum()
+    parameters = sum(p.numel() for p in trained.model.parameters()) - 48 * 16  # wpe is looked up
+    operations = 6 * parameters + 12 * 2 * 16 * 48
+    assert found["training_tokens_per_second"] == pytest.approx(rate)
+    assert found["model_flop_utilisation"] == pytest.approx(rate * operations / 2e9)
+    assert found["peak_memory"] == trained.peak_memory / 1e9
+    name = trained.provenance.machine.device_name
+    assert asked == [(name, "fp32", trained.machine.device)]
+
+
 def test_measuring_twice_gives_the_same_numbers(
     config: RunConfig, corpus: Corpus, trained: Trained, measured: Measurement, suites: Path
 ) -> None:
