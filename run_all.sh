@@ -10,6 +10,8 @@ usage() {
     A rerun continues what was stopped and redoes nothing that is done.
 ./run_all.sh test [--fast | --all] [any pytest flag]
     Run the tests: those that take seconds, the usual ones, or every one.
+./run_all.sh test --mutants N [--seed S] [--fast | --all] [lib/FILE.py …] [tests/… …]
+    Change N lines of lib/ drawn at random, one at a time in a copy, and tell which test noticed.
 ./run_all.sh verify [NAME …] [--redraw] [--retrain N | STUDY/ARM/SEED …]
     Compute every published number again from the record; execute 01 and 04 again; train runs again.
 ./run_all.sh analyse NAME …            Analyse and draw recorded studies again.
@@ -93,6 +95,9 @@ done
 case "${1:-}" in
   test)
     shift
+    for word in "$@"; do
+      [[ "$word" != --mutants ]] || { set_up; exec python -m tests.mutants "$@"; }
+    done
     marks="not long and not benchmark" words=()
     for word in "$@"; do
       case "$word" in

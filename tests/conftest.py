@@ -12,6 +12,7 @@ import sysconfig
 import tempfile
 import venv
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,11 @@ TINY = {
 def corpus() -> Corpus:
     """The synthetic text, with a sliver of its training part."""
     return load_corpus(CorpusConfig(source="synthetic", fraction=0.02))
+
+
+def beginning(corpus: Corpus, characters: int = 4000) -> Corpus:
+    """Leave the beginning of a text's held-out part, half dev and half test: soon measured."""
+    return replace(corpus, heldout=corpus.heldout[:characters], dev_length=characters // 2)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ Training steps alone: the dev curve, the suite and the notebooks come on top.
 """
 
 import argparse
+import os
 import sys
 import time
 from dataclasses import dataclass
@@ -66,6 +67,44 @@ def runs(study: Study, vocabulary: int | None) -> list[Run]:
         flops = tokens * flops_per_token(config.model, vocab_size, parameters)
         result.append(Run(config, vocab_size, parameters, tokens, flops))
     return result
+
+
+def prepared(config: RunConfig) -> Machine:
+    """Prepare this machine for a run. Raises ConfigError for what it lacks, cores too."""
+    threads, cores = config.machine.threads or 1, count_devices("cpu")
+    if threads > cores:
+        raise ConfigError(
+            f"machine.threads: {threads} is more than the {cores} cores of this machine; use auto "
+            f"or at most {cores}"
+        )
+    return prepare(config)
+
+
+def require_memory(config: RunConfig, vocab_size: int, machine: Machine) -> None:
+    """Raise ConfigError for a run whose weights, optimizer and activations, by formula, do not fit
+    in this machine: on a GPU each process needs them on its own, on a CPU all share."""
+    model, sequences = config.model, machine.micro_batch_size
+    width, tables = model.n_embd, vocab_size if model.tied else 2 * vocab_size
+    blocks = model.n_layer * (4 + 2 * model.mlp_ratio) * width**2
+    parameters = blocks + (model.block_size + tables) * width  # biases and gains are few
+    held = memory(config, vocab_size, parameters, sequences)
+    if machine.device.type == "cuda":
+        processes, there = 1, torch.cuda.get_device_properties(machine.device).total_memory
+    else:
+        processes = machine.processes
+        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if processes * sum(held.values()) > there:
+        activations = held.pop("activations")
+        fewer = "model.n_embd, model.n_layer or the vocabulary"
+        if activations > sum(held.values()):
+            fewer = "model.block_size or machine.micro_batch_size"
+        raise ConfigError(
+            f"model: with n_embd {width}, n_layer {model.n_layer}, block_size {model.block_size} "
+            f"and {vocab_size} symbols a run needs {_bytes(processes * sum(held.values()))} of "
+            f"memory for {parameters:,} parameters and their optimizer and "
+            f"{_bytes(processes * activations)} for activations of {sequences} sequences, and this "
+            f"machine has {_bytes(there)}; reduce {fewer}"
+        )
 
 
 def gpu_memory(studies: list[Study]) -> float:
@@ -148,7 +187,8 @@ def table(study: Study, vocabulary: int | None = None, price: float | None = Non
     config, training = largest.config, largest.config.training
     uncompiled = config.machine.model_copy(update={"compile": False})
     try:
-        machine, lacking = prepare(config.model_copy(update={"machine": uncompiled})), ""
+        machine, lacking = prepared(config.model_copy(update={"machine": uncompiled})), ""
+        require_memory(config, largest.vocab_size, machine)
     except ConfigError as error:  # meant for another machine
         machine, lacking = None, str(error)
     processes = machine.processes if machine else config.machine.processes or 1

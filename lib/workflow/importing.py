@@ -7,10 +7,13 @@ a sweep asks of its own, the notebooks that read them all (01, 03, 04) are execu
 is archived and verified. Only then is the record here touched.
 """
 
+import json
 import shutil
 import sys
 import tempfile
 from pathlib import Path
+
+from pydantic import ValidationError
 
 from lib.publish import replay
 from lib.publish.archive import (
@@ -31,7 +34,7 @@ from lib.study.errors import UserError, exit_status
 from lib.study.inputs import unpack
 from lib.study.paths import output_root, shown, study_folder
 from lib.study.provenance import git_state
-from lib.study.record import read_json
+from lib.study.record import RunResult
 from lib.workflow import by_hand
 from lib.workflow.execution import execute
 from lib.workflow.staleness import corpus_hashes, stale
@@ -73,14 +76,22 @@ def _runs_in(folder: Path) -> Path:
 
 
 def _file_by_hand(run: Path, folder: Path) -> None:
-    """Put the notebook of a run that no sweep executed where a sweep would have put it."""
-    target, result = run / "02_train.ipynb", run / "result.json"
-    if target.is_file() or not result.is_file():
+    """Put the notebook of a run that no sweep executed where a sweep would have put it. Raises
+    UserError for a result that is none, whoever executed it."""
+    name, target = run.relative_to(run.parents[1]).as_posix(), run / "02_train.ipynb"
+    try:
+        result = (run / "result.json").read_bytes()
+        RunResult.model_validate_json(result)
+    except FileNotFoundError:
+        return  # which is missed where the study is analysed
+    except (OSError, ValidationError):
+        fault = "result.json cannot be read, or is of another version"
+        raise UserError(f"{name}: {fault}; pack the study again") from None
+    if target.is_file():
         return
     try:
-        by_hand.file(sorted(folder.rglob("*.ipynb")), read_json(result), target)
+        by_hand.file(sorted(folder.rglob("*.ipynb")), json.loads(result), target)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        name = run.relative_to(run.parents[1]).as_posix()
         raise UserError(f"{name}: {error}") from None
 
 

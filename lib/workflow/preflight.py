@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from lib.analysis.reported import load_reported
 from lib.data.corpus import CorpusError, load_corpus
-from lib.run.machine import prepare, require_devices
+from lib.run.machine import require_devices
 from lib.run.optional import INSTALL, has_harness
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, UserError
@@ -13,6 +13,7 @@ from lib.study.paths import shown, study_folder
 from lib.study.provenance import trained_with
 from lib.study.record import read_json
 from lib.study.standing import load_plan
+from lib.workflow.estimate import prepared, require_memory
 
 
 def ready(names: list[str], here: bool = True) -> list[Study]:
@@ -37,10 +38,11 @@ def _faults(study: Study, here: bool) -> Iterator[str]:
             load(study)
         except ConfigError as error:
             yield str(error)
-    configs = [arm.config for arm in study.arms()]
+    configs, symbols = [arm.config for arm in study.arms()], {}
     for corpus in {config.corpus for config in configs}:
         try:
             text = load_corpus(corpus)  # in sight, should it have to be downloaded
+            symbols[corpus] = text.vocab_size
             text.require_length(max(c.model.block_size for c in configs if c.corpus == corpus))
         except CorpusError as error:
             yield str(error)
@@ -57,8 +59,11 @@ def _faults(study: Study, here: bool) -> Iterator[str]:
     if here:
         for config in {(c.machine.device, c.training.precision): c for c in configs}.values():
             try:
-                machine = prepare(config)
+                machine = prepared(config)
                 require_devices(machine)
+                for one in configs:
+                    if one.corpus in symbols:
+                        require_memory(one, symbols[one.corpus], prepared(one))
             except ConfigError as error:
                 yield str(error)
                 continue

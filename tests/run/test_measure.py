@@ -7,25 +7,26 @@ import numpy as np
 import pytest
 
 from lib.data.corpus import Corpus
-from lib.run.cost import flops_per_token
 from lib.run.evaluation import score
 from lib.run.measure import Measurement, measure
-from lib.run.model import count_parameters
 from lib.run.optional import INSTALL
 from lib.run.trained import Trained
 from lib.study.fields import RunConfig
 from lib.study.paths import ROOT, run_folder
 from lib.study.record import read_json
-from tests.conftest import TINY, change
+from tests.conftest import TINY, beginning, change
 from tests.run.samples import finished_study, train
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def config() -> RunConfig:
     wider = change(RunConfig.model_validate(TINY), "model", block_size=48)  # some tasks fit in it
     return change(wider, "evaluation", items_per_task=50)
+
+
+@pytest.fixture(scope="module")
+def corpus(corpus: Corpus) -> Corpus:
+    return beginning(corpus)
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +68,23 @@ def test_everything_is_measured_and_timed(
     assert measured.notes == []
 
 
+def test_utilisation_is_the_share_of_the_devices_peak_that_the_arithmetic_took(
+    config: RunConfig, corpus: Corpus, trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr("lib.run.measure.peak_flops", lambda *words: asked.append(words) or 1e9)
+    two = replace(trained, diverged_at=12, machine=replace(trained.machine, processes=2))
+    found = measure(two, corpus, config, Path(), seed=0).throughput
+    rate = trained.trace["tokens"].iloc[-1] / trained.trace["seconds"].sum()
+    parameters = sum(p.numel() for p in trained.model.parameters()) - 48 * 16  # wpe is looked up
+    operations = 6 * parameters + 12 * 2 * 16 * 48
+    assert found["training_tokens_per_second"] == pytest.approx(rate)
+    assert found["model_flop_utilisation"] == pytest.approx(rate * operations / 2e9)
+    assert found["peak_memory"] == trained.peak_memory / 1e9
+    name = trained.provenance.machine.device_name
+    assert asked == [(name, "fp32", trained.machine.device)]
+
+
 def test_measuring_twice_gives_the_same_numbers(
     config: RunConfig, corpus: Corpus, trained: Trained, measured: Measurement, suites: Path
 ) -> None:
@@ -90,22 +108,6 @@ def test_the_result_of_a_diverged_run_counts_the_steps_that_it_made(tmp_path: Pa
     assert (result["status"], result["diverged_at"], result["steps"]) == ("diverged", 2, 2)
     assert result["tokens"] == 2 * training.batch_size * block_size
     assert training.iterations > 2
-
-
-def test_utilisation_is_a_share_of_all_devices_and_all_steps(
-    config: RunConfig, corpus: Corpus, trained: Trained, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lib.run.measure.peak_flops", lambda *_: 1e12)
-    monkeypatch.setattr("lib.run.measure.has_harness", lambda: False)
-    two = replace(trained, machine=replace(trained.machine, processes=2))
-    alone, shared = (
-        measure(each, corpus, config, Path(), seed=0).throughput for each in (trained, two)
-    )
-    assert alone["model_flop_utilisation"] == 2 * shared["model_flop_utilisation"]
-    seconds, parameters = trained.trace["seconds"].sum(), count_parameters(trained.model)
-    tokens = config.training.iterations * config.training.batch_size * config.model.block_size
-    needed = flops_per_token(config.model, corpus.vocab_size, parameters) * tokens
-    assert alone["model_flop_utilisation"] == pytest.approx(needed / seconds / 1e12)
 
 
 def test_a_study_may_leave_the_suite_out(

@@ -279,3 +279,30 @@ def test_a_corpus_shorter_than_the_context_is_refused_before_training(
     with pytest.raises(CorpusError, match="block_size 60000 needs 60001"):
         train(change(tiny, "model", block_size=60_000), corpus, 0, tmp_path)
     assert not (tmp_path / "provenance.json").exists()
+
+
+def test_the_dev_curve_is_of_the_dev_windows_and_its_cosine_of_two_quarters_of_them(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    """Every fourth window from the first, against every fourth from the third."""
+    trained = train(change(tiny, "evaluation", dev_windows=10), corpus, 0, tmp_path / "run")
+    starts = [k * (len(corpus.dev) - 17) // 9 for k in range(10)]
+    losses, gradients = [], []
+    for windows in (range(10), (0, 4, 8), (2, 6)):
+        batch = torch.stack([corpus.dev[starts[k] : starts[k] + 17] for k in windows])
+        logits = trained.model(batch[:, :-1])
+        losses.append(F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten()))
+        parts = torch.autograd.grad(losses[-1], list(trained.model.parameters()))
+        gradients.append(torch.cat([part.flatten().double() for part in parts]))
+    cosine = F.cosine_similarity(gradients[1], gradients[2], dim=0)
+    last = trained.curve.iloc[-1]
+    assert last["dev_loss"] == pytest.approx(losses[0].item(), rel=1e-5)
+    assert last["gradient_cosine"] == pytest.approx(cosine.item(), abs=1e-6)
+
+
+@pytest.mark.parametrize(("windows", "known"), [(2, False), (3, True)])
+def test_a_cosine_needs_a_window_for_each_of_its_parts(
+    windows: int, known: bool, tiny: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    few = change(tiny, "evaluation", dev_windows=windows)
+    assert ("gradient_cosine" in train(few, corpus, 0, tmp_path / "run").curve) is known

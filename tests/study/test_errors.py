@@ -1,10 +1,11 @@
 """How a command says what stopped it."""
 
 import errno
+from pathlib import Path
 
 import pytest
 
-from lib.study.errors import ConfigError, UserError, exit_status
+from lib.study.errors import ConfigError, UserError, exit_status, read_yaml
 
 
 class RefusedError(UserError):
@@ -47,3 +48,35 @@ def test_a_command_says_its_own_status_and_a_bug_stays_one() -> None:
     assert command.__doc__ == "Answer."
     with pytest.raises(ValueError, match="a bug"):
         command(9)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("seeds: {count: 010}", "seeds.count: YAML 1.1 reads 010 as 8; write 8 or 10"),
+        ("seeds: [0, -010]", "seeds.1: YAML 1.1 reads -010 as -8; write -10 or -8"),
+        ("a:\n- b: 1:30", "a.0.b: YAML 1.1 reads 1:30 as 90; write 90"),
+        ("a: 1:30.5", "a: YAML 1.1 reads 1:30.5 as 90.5; write 90.5"),
+        ("a: &anchor 1_0", "a: YAML 1.1 reads 1_0 as 10; write 10"),
+        ("a: {<<: {b: 1_0}}", "a.<<.b: YAML 1.1 reads 1_0 as 10; write 10"),
+        ("a: 1_0.0e-9", "a: YAML 1.1 reads 1_0.0e-9 as 1.0e-08; write 1.0e-08"),
+        ("a: 0x1F", "a: YAML 1.1 reads 0x1F as 31; write 31"),
+        ("a: 0b11", "a: YAML 1.1 reads 0b11 as 3; write 3"),
+        ("a: !!int '010'", "a: YAML 1.1 reads 010 as 8; write 8 or 10"),
+    ],
+)  # fmt: skip
+def test_a_number_that_yaml_reads_as_another_is_refused_with_what_to_write(
+    written: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.yaml").write_text(f"# first\n{written}", "utf-8")
+    with pytest.raises(ConfigError) as error:
+        read_yaml(tmp_path / "a.yaml")
+    line = 1 + f"# first\n{written}".count("\n")
+    assert str(error.value) == f"a.yaml, line {line}: {said}, or a text in quotes"
+
+
+def test_decimal_numbers_and_quoted_texts_are_read_as_they_stand(tmp_path: Path) -> None:
+    text = "a: [0, -3, +5, 10, 1.0, .5, 00.5, 1.0e-3, -2.5E+3, .inf, '010', \"1_0\", 08, 1-2]"
+    (tmp_path / "a.yaml").write_text(text, "utf-8")
+    numbers = [0, -3, 5, 10, 1.0, 0.5, 0.5, 1e-3, -2500.0, float("inf")]
+    assert read_yaml(tmp_path / "a.yaml") == {"a": [*numbers, "010", "1_0", "08", "1-2"]}

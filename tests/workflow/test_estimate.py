@@ -61,6 +61,22 @@ def test_a_study_meant_for_another_machine_is_estimated_without_a_time_here() ->
     assert "T4" in text
 
 
+@pytest.mark.parametrize(
+    ("section", "fields", "lacking"),
+    [
+        ("machine", {"threads": 65_536}, "machine.threads: 65536 is more than the"),
+        ("model", {"n_embd": 100_000}, "model: with n_embd 100000, n_layer 2, "),
+    ],
+)
+def test_what_this_machine_cannot_hold_is_estimated_without_a_time_here(
+    section: str, fields: dict[str, int], lacking: str
+) -> None:
+    content = TINY | {"name": "large", "seeds": [0], section: TINY[section] | fields}
+    text = estimate.table(Study.model_validate(content), vocabulary=65)
+    assert f"not on this machine: {lacking}" in text
+    assert "T4" in text
+
+
 def test_a_table_holds_the_sums_over_all_runs(tiny_study: Study) -> None:
     text = estimate.table(tiny_study, price=2.0)
     (none, layernorm) = estimate.runs(tiny_study, None)

@@ -2,6 +2,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import nbformat
@@ -14,7 +15,6 @@ from lib.study.record import status_of
 from lib.workflow import execution
 from lib.workflow.execution import ExecutionError, execute, main
 
-pytestmark = pytest.mark.slow
 WRITE = "from pathlib import Path; Path(result).write_text('{}')"
 
 
@@ -40,6 +40,7 @@ def write_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[
     return write
 
 
+@pytest.mark.slow
 def test_a_notebook_that_completes_is_stamped_and_leaves_its_result(
     write_notebook: Callable[..., Path], tiny_study: Study, tmp_path: Path
 ) -> None:
@@ -58,6 +59,7 @@ def test_a_notebook_that_completes_is_stamped_and_leaves_its_result(
         ("import sys; sys.exit(3)", "SystemExit: 3"),
     ],
 )
+@pytest.mark.slow
 def test_a_failed_notebook_is_kept_and_stamped_and_its_result_does_not_count(
     cell: str, reason: str, write_notebook: Callable[..., Path], tiny_study: Study
 ) -> None:
@@ -71,24 +73,7 @@ def test_a_failed_notebook_is_kept_and_stamped_and_its_result_does_not_count(
     assert not (output.parent / "result.json").exists()
 
 
-def test_a_notebook_without_its_result_has_failed(
-    write_notebook: Callable[..., Path], tiny_study: Study
-) -> None:
-    write_notebook("1 + 1")
-    with pytest.raises(ExecutionError, match=r"wrote no result\.json"):
-        execute("probe", tiny_study)
-
-
-def test_an_earlier_result_does_not_pass_for_a_later_failure(
-    write_notebook: Callable[..., Path], tiny_study: Study
-) -> None:
-    write_notebook(WRITE)
-    execute("probe", tiny_study)
-    write_notebook("1 + 1")
-    with pytest.raises(ExecutionError, match="wrote no"):
-        execute("probe", tiny_study)
-
-
+@pytest.mark.slow
 def test_a_timeout_is_a_failure_though_papermill_leaves_every_cell_completed(
     write_notebook: Callable[..., Path], tiny_study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,9 +127,10 @@ def test_a_kernel_that_does_not_start_is_tried_again(
     write_notebook: Callable[..., Path], tiny_study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempts: list[int] = []
+    result = write_notebook().parent / "result.json"
+    monkeypatch.setattr(papermill, "execute_notebook", played([("completed", 1)], result, {}))
     monkeypatch.setattr(papermill, "execute_notebook", refusing(attempts, 2))
-    write_notebook(WRITE)
-    execute("probe", tiny_study)
+    assert execute("probe", tiny_study) == result
     assert len(attempts) == 3
 
 
@@ -159,6 +145,7 @@ def test_a_kernel_that_never_starts_is_given_up(
     assert len(attempts) == 3
 
 
+@pytest.mark.slow
 def test_a_kernel_that_dies_at_work_is_not_tried_again(
     write_notebook: Callable[..., Path], tiny_study: Study, tmp_path: Path
 ) -> None:
@@ -171,6 +158,7 @@ def test_a_kernel_that_dies_at_work_is_not_tried_again(
     assert count.read_text() == "x"
 
 
+@pytest.mark.slow
 def test_the_kernel_gets_pinned_threads_and_no_progress_bars(
     write_notebook: Callable[..., Path], tiny_study: Study
 ) -> None:
@@ -182,6 +170,7 @@ def test_the_kernel_gets_pinned_threads_and_no_progress_bars(
     assert execute("probe", tiny_study).read_text() == '["1", "1", "1"]'
 
 
+@pytest.mark.slow
 def test_the_kernel_is_of_this_python_whatever_the_machine_calls_python3(
     write_notebook: Callable[..., Path],
     tiny_study: Study,
@@ -200,3 +189,119 @@ def test_a_notebook_still_running_is_unfinished(tmp_path: Path) -> None:
     nbformat.write(nbformat.v4.new_notebook(), tmp_path / "n.ipynb")
     assert status_of(tmp_path / "n.ipynb")["status"] == "unfinished"
     assert status_of(tmp_path / "absent.ipynb")["status"] == "unfinished"
+
+
+def played(cells: list[tuple[str, int | None]], write: Path | None, options: dict[str, Any]) -> Any:
+    """Stand for papermill: leave code cells of some status and count, and perhaps a result."""
+
+    def execute_notebook(source: str, output: str, parameters: Any, **words: Any) -> None:
+        options.update(words, parameters=parameters)
+        notebook = nbformat.v4.new_notebook()
+        notebook.metadata["papermill"] = {"input_path": source, "output_path": output}
+        for status, count in cells:
+            cell = nbformat.v4.new_code_cell("1", execution_count=count)
+            cell.metadata["papermill"] = {"status": status, "start_time": "2026-01-01"}
+            if status == "raised":
+                cell.metadata["papermill"]["status"] = "completed"
+                cell.outputs = [nbformat.v4.new_output("error", ename="E", evalue="", traceback=[])]
+            notebook.cells.append(cell)
+        nbformat.write(notebook, output)
+        if write:
+            write.write_text("{}")
+
+    return execute_notebook
+
+
+@pytest.mark.parametrize(
+    ("cells", "written", "reason"),
+    [
+        ([("completed", 1), ("completed", 2)], True, None),
+        ([("completed", 1), ("completed", 2)], False, r"the notebook wrote no .*result\.json"),
+        ([("completed", 1), ("running", 2)], True, "code cell 2 is running"),
+        ([("completed", 1), ("completed", None)], True, "code cell 2 is completed"),
+        ([("", None)], True, "code cell 1 is not executed"),
+        ([("completed", 1), ("raised", 2)], True, "code cell 2 raised an error"),
+    ],
+)
+def test_a_notebook_counts_only_where_every_cell_completed_and_its_result_is_there(
+    cells: list[tuple[str, int | None]],
+    written: bool,
+    reason: str | None,
+    write_notebook: Callable[..., Path],
+    tiny_study: Study,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    output, options = write_notebook(), {}
+    result = output.parent / "result.json"
+    output.parent.mkdir()
+    result.write_text("of an earlier execution")
+    stand_in = played(cells, result if written else None, options)
+    monkeypatch.setattr(papermill, "execute_notebook", stand_in)
+    (output.parent / "live.html").touch()
+    monkeypatch.setattr(execution, "live_file", lambda folder: folder / "live.html")
+    if reason is None:
+        assert execute("probe", tiny_study) == result
+        assert result.read_text() == "{}"
+    else:
+        with pytest.raises(ExecutionError, match=f"{reason}; see .*probe.ipynb"):
+            execute("probe", tiny_study)
+    assert (result.is_file(), (output.parent / "live.html").exists()) == (not reason, bool(reason))
+    notebook, stamp = nbformat.read(output, 4), status_of(output)
+    assert stamp["status"] == ("failed" if reason else "completed")
+    assert (stamp["preregistration"], stamp["seconds"] >= 0) == (None, True)
+    assert {"commit", "clean"} <= stamp.keys()
+    assert notebook.cells[0].source.startswith("# FAILED") == bool(reason)
+    assert not list(output.parent.glob("*.partial"))
+    assert options["parameters"] == {"study": "tiny"}
+    assert options["config"].KernelManager.transport == "ipc"  # ports clash
+
+
+def test_a_run_is_given_its_arm_and_seed_and_the_hash_of_its_plan(
+    write_notebook: Callable[..., Path], tiny_study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, options = write_notebook(parameters="study = ''\narm = ''\nseed = 0"), {}
+    plan = SimpleNamespace(hash="f" * 64)
+    monkeypatch.setattr(execution, "load_plan", lambda study: plan)
+    stand_in = played([("completed", 1)], output.parent / "result.json", options)
+    monkeypatch.setattr(papermill, "execute_notebook", stand_in)
+    execute("probe", tiny_study, "none", 1)
+    assert options["parameters"] == {"study": "tiny", "arm": "none", "seed": 1}
+    assert status_of(output)["preregistration"] == "f" * 64
+    for arm, seed in (("layer", 1), ("none", 7)):
+        with pytest.raises(ConfigError):
+            execute("probe", tiny_study, arm, seed)
+
+
+@pytest.mark.parametrize(("threads", "devices"), [(None, None), (2, "0,1")])
+def test_a_kernel_inherits_threads_and_devices(
+    threads: int | None, devices: str | None, tiny_study: Study
+) -> None:
+    machine = tiny_study.machine.model_copy(update={"threads": threads})
+    study = tiny_study.model_copy(update={"machine": machine})
+    given = execution._environment(study, devices)
+    assert {given[f"{name}_NUM_THREADS"] for name in ("OMP", "MKL", "OPENBLAS")} == {
+        str(threads or 1)
+    }
+    assert (given["STUDY_HEADLESS"], given.get("CUDA_VISIBLE_DEVICES")) == ("1", devices)
+    assert given["JUPYTER_PATH"].startswith(sys.prefix)
+
+
+def test_a_cell_that_raised_is_not_executed_again(
+    write_notebook: Callable[..., Path], tiny_study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def execute_notebook(source: str, output: str, *_: Any, **__: Any) -> None:
+        calls.append(source)
+        played([("running", 1)], None, {})(source, output, {})
+        if len(calls) > 1:
+            raise papermill.PapermillExecutionError(1, 1, "1", "ValueError", "no luck", [])
+        raise RuntimeError("the kernel died at work")
+
+    write_notebook()
+    monkeypatch.setattr(papermill, "execute_notebook", execute_notebook)
+    for said in ("RuntimeError: the kernel died at work", "ValueError: no luck"):
+        with pytest.raises(ExecutionError, match=said):
+            execute("probe", tiny_study)
+    assert len(calls) == 2

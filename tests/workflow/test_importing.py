@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from lib.publish import archive, replay
-from lib.study import config, git, provenance
+from lib.study import config, git, paths, provenance
 from lib.study.errors import UserError
 from lib.workflow import importing
 from tests.conftest import TINY
+from tests.samples import sample_runs
 
 
 def test_a_parameter_file_not_yet_committed_is_in_the_tree(
@@ -59,6 +60,17 @@ def test_a_parameter_file_not_yet_committed_is_in_the_tree(
     assert executed == [True]
 
 
+RUN = "runs/smoke/none/seed-0"
+RESULT = sample_runs(config.load_study("smoke"))[0].model_dump_json()
+
+
+def write_zip(folder: Path, files: dict[str, Any]) -> Path:
+    with zipfile.ZipFile(folder / "smoke.zip", "w") as content:
+        for name, text in files.items():
+            content.writestr(name, text)
+    return folder / "smoke.zip"
+
+
 @pytest.fixture
 def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A zip with runs of `smoke`, which whatever is executed in a tree archives there."""
@@ -82,11 +94,7 @@ def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setattr(replay, "tree_at", tree_at)
     monkeypatch.setattr(replay, "execute", execute)
-    file = tmp_path / "smoke.zip"
-    with zipfile.ZipFile(file, "w") as content:
-        for name in ("result.json", "02_train.ipynb"):
-            content.writestr(f"runs/smoke/none/seed-0/{name}", "{}")
-    return file
+    return write_zip(tmp_path, {f"{RUN}/result.json": RESULT, f"{RUN}/02_train.ipynb": "{}"})
 
 
 def test_an_import_that_was_interrupted_is_repeated_and_a_whole_one_is_not(
@@ -108,3 +116,107 @@ def test_an_import_that_was_interrupted_is_repeated_and_a_whole_one_is_not(
     assert [path.name for path in record.parent.iterdir() if path.is_dir()] == ["smoke"]
     with pytest.raises(UserError, match="already holds 'smoke', and nothing is replaced"):
         importing.take_in(packed)
+
+
+BROKEN = "none/seed-0: result.json cannot be read, or is of another version; pack the study again"
+BAD = ["[]", "[1]", "3", "null", "{}", "", "{", "[" * 10_000, "\udcff", RESULT[:-1] + ', "x": 1}']
+
+
+@pytest.mark.parametrize(
+    ("files", "fault"),
+    [
+        ({"notes.txt": "1"}, "it must hold the runs of one study, as runs/STUDY/, and holds none"),
+        (
+            {f"runs/{name}/none/seed-0/result.json": RESULT for name in ("smoke", "pilot")},
+            "it must hold the runs of one study, as runs/STUDY/, and holds pilot, smoke",
+        ),
+        (
+            {f"{place}/{RUN}/result.json": RESULT for place in ("old", "new")},
+            "it must hold the runs of one study, as runs/STUDY/, and holds smoke, smoke",
+        ),
+        (
+            {"runs/smok/none/seed-0/result.json": RESULT},
+            "study: 'smok' is unknown; did you mean 'smoke'? in params/",
+        ),
+        ({f"{RUN}/result.json": RESULT}, "none/seed-0: no notebook shows its result"),
+        *(({f"{RUN}/result.json": text, f"{RUN}/02_train.ipynb": "{}"}, BROKEN) for text in BAD),
+        ({f"{RUN}/result.json/x": RESULT, f"{RUN}/02_train.ipynb": "{}"}, BROKEN),
+    ],
+)
+def test_a_zip_that_is_no_studys_is_refused_at_once_in_one_line(
+    files: dict[str, Any],
+    fault: str,
+    tmp_path: Path,
+    packed: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def execute(*_: Any) -> None:
+        raise AssertionError("something was executed")
+
+    monkeypatch.setattr(replay, "execute", execute)
+    files = {name: text.encode("utf-8", "surrogateescape") for name, text in files.items()}
+    assert importing.main([str(write_zip(tmp_path, files))]) == 1
+    assert capsys.readouterr() == ("", f"error: smoke.zip: {fault}\n")
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What happens in the temporary tree, with nothing behind it."""
+    taken: list[str] = []
+    monkeypatch.setattr(importing, "corpus_hashes", lambda studies: {})
+    monkeypatch.setattr(importing, "stale", lambda *_: [])
+    monkeypatch.setattr(importing, "execute", lambda notebook, study: taken.append(notebook))
+    monkeypatch.setattr(importing, "archive", lambda study: taken.append("archive"))
+    monkeypatch.setattr(importing, "verify", lambda study: ("rules", []))
+    return taken
+
+
+def test_what_is_sound_is_analysed_archived_and_verified(steps: list[str]) -> None:
+    assert importing.main([importing.STAGED, "smoke"]) == 0
+    assert steps == ["01_data", "03_analysis", "04_figures", "archive"]
+
+
+def test_runs_that_a_sweep_would_make_anew_are_not_analysed(
+    steps: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = paths.study_folder("smoke") / "none" / "seed-1" / "result.json"
+    why = "model.n_layer is 1 and was 2: trained anew"
+    monkeypatch.setattr(importing, "stale", lambda *_: [(path, why), (path, "another: x")])
+    assert importing.main([importing.STAGED, "smoke"]) == 1
+    said = "error: none/seed-1/result.json: model.n_layer is 1 and was 2\n"
+    assert (capsys.readouterr().err, steps) == (said, [])
+
+
+def test_a_fault_of_its_own_verification_refuses_an_import(
+    steps: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(importing, "verify", lambda study: ("rules", [f"{study} is faulty", "x"]))
+    assert importing.main([importing.STAGED, "smoke"]) == 1
+    assert capsys.readouterr().err == "error: smoke is faulty\n"
+    assert steps[-1] == "archive"
+
+
+def test_a_fault_in_the_temporary_tree_leaves_the_record_untouched(
+    packed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[tuple[Any, ...]] = []
+
+    def execute(*words: Any) -> None:
+        calls.append(words)
+        runs = words[0] / "runs" / "smoke"
+        assert (runs / "none" / "seed-0" / "result.json").read_text("utf-8") == RESULT
+        raise replay.ReplayError("smoke is faulty")
+
+    monkeypatch.setattr(replay, "execute", execute)
+    assert importing.main([str(packed)]) == 1
+    assert capsys.readouterr() == ("", "error: smoke.zip: smoke is faulty\n")
+    module = (sys.executable, "-m", "lib.workflow.importing", importing.STAGED, "smoke")
+    assert [words[1:] for words in calls] == [module]
+    assert not archive.record_folder("smoke").exists()
+
+
+def test_an_import_says_what_it_took_in(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert importing.main([str(packed)]) == 0
+    assert capsys.readouterr().out.startswith("smoke: imported, and its ")

@@ -9,7 +9,9 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+from lib.run.cost import memory
 from lib.run.machine import prepare
+from lib.run.model import GPT, count_parameters
 from lib.run.optional import INSTALL
 from lib.study.config import Study, load_study
 from lib.study.errors import UserError
@@ -105,6 +107,73 @@ def test_trouble_is_found_early_and_never_hides_anothers(
     assert found[1].startswith("error: study: 'nosuch' is unknown")
     assert found[2].startswith(f"error: tried.yaml: {message}")
     assert len(found) == 3
+
+
+def having(monkeypatch: pytest.MonkeyPatch, cores: int, memory: int) -> None:
+    """Stand for a machine with so many cores, and so many bytes of memory."""
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    sizes = {"SC_PHYS_PAGES": memory // 4096, "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr("os.sysconf", sizes.__getitem__)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            {"machine": {"threads": 65_536}},
+            "machine.threads: 65536 is more than the 8 cores of this machine; use auto or at most "
+            "8",
+        ),
+        ({"machine": {"threads": 9}}, "machine.threads: 9 is more than the 8 cores of this"),
+        (
+            {"model": TINY["model"] | {"n_embd": 100_000}},
+            "model: with n_embd 100000, n_layer 2, block_size 16 and 60 symbols a run needs "
+            "3,840.12 GB of memory for 240,007,600,000 parameters and their optimizer and 870.5 MB "
+            "for activations of 4 sequences, and this machine has 32.00 GB; reduce model.n_embd, "
+            "model.n_layer or the vocabulary",
+        ),
+        (
+            {"factors": {"model.n_embd": [16, 64_000]}},
+            "model: with n_embd 64000, n_layer 2, block_size 16 and 60 symbols a run needs 1,572",
+        ),
+        (
+            {"factors": {"model.mlp_ratio": [4, 100]}, "model": TINY["model"] | {"n_embd": 2560}},
+            "model: with n_embd 2560, n_layer 2, block_size 16 and 60 symbols a run needs 42.79 GB",
+        ),
+        (
+            {
+                "model": TINY["model"] | {"block_size": 1024, "n_embd": 512},
+                "training": TINY["training"] | {"batch_size": 1024},
+                "machine": {"micro_batch_size": 1024},
+            },
+            "activations of 1024 sequences, and this machine has 32.00 GB; reduce model.block_size "
+            "or machine.micro_batch_size",
+        ),
+    ],
+)
+def test_what_needs_more_than_the_machine_has_is_refused_before_anything_runs(
+    content: dict[str, object], message: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    having(monkeypatch, cores=8, memory=32 * 10**9)
+    write(folder, "large", **content)
+    (fault,) = faults("large")
+    assert message in fault
+    assert fault.startswith("error: large.yaml: m")
+    assert [study.name for study in ready(["large"], here=False)] == ["large"]  # on a cluster
+
+
+def test_a_run_may_take_all_cores_and_all_memory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = TINY["model"] | {"n_embd": 64}
+    write(folder, "fits", model=model, machine={"threads": 8, "processes": 4})
+    config = next(iter(load_study("fits").arms())).config
+    parameters = count_parameters(GPT(config.model, 60, None))
+    needed = 4 * sum(memory(config, 60, parameters, 1).values())  # every process holds a model
+    having(monkeypatch, cores=8, memory=int(needed) + 4096)
+    assert [study.name for study in ready(["fits"])] == ["fits"]
+    having(monkeypatch, cores=8, memory=int(0.95 * needed))
+    assert "model: with n_embd 64, n_layer 2, block_size 16" in faults("fits")[0]
 
 
 @pytest.mark.slow  # imports the harness

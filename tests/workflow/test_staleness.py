@@ -27,10 +27,9 @@ from lib.workflow.staleness import (
     run_key,
     stale,
 )
-from tests.conftest import TINY
+from tests.conftest import TINY, beginning
 from tests.study.samples import Parameters
 
-pytestmark = pytest.mark.slow
 CONTENT = TINY | {
     "name": "tiny",
     "seeds": [0],
@@ -55,7 +54,8 @@ def study_with(**sections: Any) -> Study:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, corpus: Corpus) -> Path:
-    """The folder `runs/` with the finished study."""
+    """The folder `runs/` with the finished study, measured on the beginning of its text."""
+    corpus = beginning(corpus)
     runs = tmp_path_factory.mktemp("runs")
     study = study_with()
     with pytest.MonkeyPatch.context() as patch:
