@@ -1133,6 +1133,7 @@ ELSEWHERE = {
     "evidence.changed_files": "every forgery is sealed, which this check is not for",
     "evidence.redrawn": "drawn again below",
     "agreement.unlike_texts": "needs runs of two texts: tests/publish/test_agreement.py",
+    "origins.untold_versions": "needs a plan of two versions: tests/publish/test_origins.py",
     "agreement.mixed_code": "needs runs of two commits: tests/publish/test_agreement.py",
 }
 """Checks for which no forgery of this study stands, and where they are tried."""
