@@ -125,7 +125,11 @@ def archive(study: Study) -> Path:
     for leftover in (partial, former):
         shutil.rmtree(leftover, ignore_errors=True)
     for path in [*notebooks, result_file("04_figures", study.name)]:
-        write_json(partial / path.relative_to(source), read_json(path), indent=None)
+        content = read_json(path)
+        for cell in content.get("cells", []):
+            if "outputs" in cell:  # warnings and progress bars differ wherever it is executed
+                cell["outputs"] = [o for o in cell["outputs"] if o.get("name") != "stderr"]
+        write_json(partial / path.relative_to(source), content, indent=None)
     folders = [run_folder(study.name, run.arm, run.seed) for run in runs]
     raw = [raw_file(folder, name) for folder in folders for name in RAW]
     raw += [path for path in (source / "suite").glob("*/*.*") if path.is_file()]

@@ -136,6 +136,7 @@ def _by_present_rules(study: str) -> Iterator[Iterator[str]]:
     agreement.tell_uncommitted(study, runs)
     yield _changed_study(study)
     yield _changed_plan(study)
+    yield chain(origins.wrong_dates(study, runs), origins.copied(study, runs))
     yield origins.wrong_code(study, runs)
     yield agreement.mixed_code(runs)
 
