@@ -1,9 +1,9 @@
 """Whether a run's raw files are whole and agree with its parameters, with each other and with what
 its notebook prints. `lib.publish.recomputed` asks whether its numbers follow from them."""
 
+import itertools
 import re
 from collections.abc import Iterator
-from itertools import pairwise
 from math import isfinite, nan
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,11 @@ _WITHOUT_SUMS = {"ece_null", "temperature", "nll_test_tempered", "suite_overflow
 _SINGLE = 1e-6
 """Relative difference within which numbers of single precision agree."""
 _ROW = re.compile(r"<th>([^<]+)</th>\s*<td>([^<]*)</td>")
+_TABLE = re.compile(
+    r'<t[hd]( (col|row)span="\d+"| [hv]?align="\w+")*>[^<]*</t[hd]>|</?(div|thead|tbody|table|tr)'
+    r'( border="1"| class="dataframe"| style="text-align: right;")*>|\s+'
+)
+"""What pandas' HTML of a table consists of."""
 _MACHINE = re.compile(r"machine:( \w+=('\w+'|\d+|None|True|False))+")
 _NOTICE = re.compile(
     r"^(Checkpoint [\w-]+ is (damaged|foreign) \((it|its|unreadable:) [^()\n]+\)|"
@@ -135,6 +140,9 @@ def wrong_print(study: str, run: Run) -> Iterator[str]:
     lines = _printed(shown[0]).splitlines()
     if lines[:2] != told or len(lines) > 3 or not lines[-1].endswith("result.json"):
         yield "the sentence about its result in its notebook is not that of the result"
+    for output in itertools.chain(*(cell["outputs"] for cell in cells)):
+        if _TABLE.sub("", "".join(_data(output).get("text/html", ""))):
+            yield "its notebook shows more than tables in HTML"
     yield from _wrong_table([o for o in shown[0]["outputs"] if _data(o)], result)
     curve = read_raw_file(raw_folder(path), "curve")
     measured = zip(curve["dev_loss"], curve["embedding_norm"], strict=True)
@@ -151,7 +159,7 @@ def wrong_print(study: str, run: Run) -> Iterator[str]:
     for step, *texts in printed:
         if not all(map(_rounds, points.get(int(step), (nan, nan)), texts)):
             yield f"the dev loss printed at step {step} is not that of curve.parquet"
-    if any(int(one[0]) >= int(other[0]) for one, other in pairwise(printed)):
+    if any(int(one[0]) >= int(other[0]) for one, other in itertools.pairwise(printed)):
         yield "the steps whose dev loss its notebook prints are not in order"
 
 

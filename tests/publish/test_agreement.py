@@ -168,6 +168,36 @@ def test_a_notebook_prints_parameters_and_losses_and_nothing_else(
 
 
 @pytest.mark.parametrize(
+    "more",
+    [
+        "<p>It helps.</p>",
+        "It helps.",
+        '<img alt="It helps.">',
+        "<table title='It helps.'></table>",
+        "<table><caption>It helps.</caption></table>",
+        '<table><tr><td class="It helps.">1</td></tr></table>',
+        "<!-- It helps. -->",
+        "<details><table></table></details>",
+    ],
+)
+def test_the_html_of_a_training_notebook_is_tables(
+    more: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = agreement.read_json
+
+    def changed(path: Any) -> Any:
+        notebook = read(path)
+        outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
+        data = next(each["data"] for each in outputs if "text/html" in each.get("data", {}))
+        data["text/html"] = "".join(data["text/html"]) + more
+        return notebook
+
+    monkeypatch.setattr(agreement, "read_json", changed)
+    faults = list(agreement.wrong_print(STUDY, run))
+    assert faults == ["its notebook shows more than tables in HTML"]
+
+
+@pytest.mark.parametrize(
     "notice",
     [
         "Checkpoint step-00000100 is damaged (its state is that of step 5). It is not used, and "
