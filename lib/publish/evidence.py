@@ -12,6 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from lib.analysis.runs import summarise
 from lib.publish import raw_zip, replay
 from lib.publish.archive import (
@@ -44,10 +46,17 @@ def changed_files(study: str) -> Iterator[str]:
             yield f"{name} is not in the manifest"
         elif sha256(path) != listed[name]:
             yield f"{name} has changed"
-        elif path.suffix in (".ipynb", ".json"):
+        elif path.suffix in (".ipynb", ".json") or path.name == "parameters.yaml":
             text = path.read_text("utf-8")
-            if text != json.dumps(json.loads(text), separators=(",", ":")) + "\n":
-                yield f"{name} is not written as the archive writes JSON"  # a key twice, say
+            if text != _rewritten(text, path.suffix):  # it holds a key twice, or a comment
+                yield f"{name} is not written as the archive writes it"
+
+
+def _rewritten(text: str, suffix: str) -> str:
+    """What the archive would write for the content of a file."""
+    if suffix == ".yaml":
+        return str(yaml.safe_dump(yaml.safe_load(text), sort_keys=False, allow_unicode=True))
+    return json.dumps(json.loads(text), separators=(",", ":")) + "\n"
 
 
 def _notebooks(study: str) -> list[Path]:

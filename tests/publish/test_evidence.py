@@ -25,15 +25,19 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return archive.record_folder(STUDY)
 
 
-def test_a_key_that_stands_twice_is_named(record: Path) -> None:
+def test_a_key_that_stands_twice_and_a_comment_are_named(record: Path) -> None:
     assert list(evidence.changed_files(STUDY)) == []
-    twice = {"01_data.ipynb": "cells", "04_figures.json": "trend"}
-    for name, key in twice.items():
+    changed = {"01_data.ipynb": "cells", "04_figures.json": "trend"}
+    for name, key in changed.items():
         text = (record / name).read_text("utf-8")
         assert f'"{key}":' in text
         (record / name).write_text(text.replace("{", f'{{"{key}":"It helps.",', 1), "utf-8")
+    with (record / "parameters.yaml").open("a") as file:
+        file.write("# It helps.\n")
     archive.write_manifest(STUDY)
-    faults = [f"{name} is not written as the archive writes JSON" for name in twice]
+    faults = [
+        f"{name} is not written as the archive writes it" for name in [*changed, "parameters.yaml"]
+    ]
     assert sorted(evidence.changed_files(STUDY)) == faults
 
 

@@ -876,7 +876,13 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
         lambda f: f.notebook().write_text(
             f.notebook().read_text("utf-8").replace("{", '{"cells":"It helps.",', 1), "utf-8"
         ),
-        "none/seed-0/02_train.ipynb is not written as the archive writes JSON",
+        "none/seed-0/02_train.ipynb is not written as the archive writes it",
+    ),
+    "a comment on the parameters": (
+        lambda f: (f.record / "parameters.yaml").write_text(
+            "# It helps.\n" + (f.record / "parameters.yaml").read_text("utf-8"), "utf-8"
+        ),
+        "parameters.yaml is not written as the archive writes it",
     ),
     "a name of the kernel": (
         lambda f: f.in_notebook(
