@@ -1,10 +1,11 @@
 """Whether a run's raw files are whole and agree with its parameters, with each other and with what
 its notebook prints. `lib.publish.recomputed` asks whether its numbers follow from them."""
 
+import itertools
 import re
 from collections.abc import Iterator
-from itertools import pairwise
 from math import isfinite, nan
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,18 @@ _WITHOUT_SUMS = {"ece_null", "temperature", "nll_test_tempered", "suite_overflow
 _SINGLE = 1e-6
 """Relative difference within which numbers of single precision agree."""
 _ROW = re.compile(r"<th>([^<]+)</th>\s*<td>([^<]*)</td>")
+_TABLE = re.compile(
+    r'<t[hd]( (col|row)span="\d+"| [hv]?align="\w+")*>[^<]*</t[hd]>|</?(div|thead|tbody|table|tr)'
+    r'( border="1"| class="dataframe"| style="text-align: right;")*>|\s+'
+)
+"""What pandas' HTML of a table consists of."""
+_MACHINE = re.compile(r"machine:( \w+=('\w+'|\d+|None|True|False))+")
+_NOTICE = re.compile(
+    r"^(Checkpoint [\w-]+ is (damaged|foreign) \((it|its|unreadable:) [^()\n]+\)|"
+    r"[\w.-]+ of [\w.-]+ is damaged|The suite in [\w.-]+ is \w+)\. "
+    r"It is (made anew|not used, and kept as [\w-]+)\.\n",
+    re.MULTILINE,
+)
 _DEV = re.compile(r"^step (\d+): dev loss (\S+), embedding norm (\S+)$", re.MULTILINE)
 
 
@@ -127,17 +140,41 @@ def wrong_print(study: str, run: Run) -> Iterator[str]:
     lines = _printed(shown[0]).splitlines()
     if lines[:2] != told or len(lines) > 3 or not lines[-1].endswith("result.json"):
         yield "the sentence about its result in its notebook is not that of the result"
+    for output in itertools.chain(*(cell["outputs"] for cell in cells)):
+        if _TABLE.sub("", "".join(_data(output).get("text/html", ""))):
+            yield "its notebook shows more than tables in HTML"
     yield from _wrong_table([o for o in shown[0]["outputs"] if _data(o)], result)
     curve = read_raw_file(raw_folder(path), "curve")
     measured = zip(curve["dev_loss"], curve["embedding_norm"], strict=True)
     points = dict(zip(curve["step"], measured, strict=True))
-    trained = next((c for c in cells if "train(this.config" in "".join(c["source"])), None)
-    printed: list[tuple[str, str, str]] = _DEV.findall(_printed(trained)) if trained else []
+    trained = next((c for c in cells if "train(this.config" in _source(c)), None)
+    course = _printed(trained) if trained else ""
+    printed: list[tuple[str, str, str]] = _DEV.findall(course)
+    lost = f"DIVERGED at step {result.diverged_at}: its loss or gradient is not finite"
+    if _DEV.sub("", course).strip() != (lost if result.diverged_at else ""):
+        yield "its notebook prints something beside the dev losses of its training"
+    _, *given, machine = begun(path) or [""] * 2
+    if given != list(map(_fields, run["config"].items())) or not _MACHINE.fullmatch(machine):
+        yield "its notebook prints other parameters than its result says"
     for step, *texts in printed:
         if not all(map(_rounds, points.get(int(step), (nan, nan)), texts)):
             yield f"the dev loss printed at step {step} is not that of curve.parquet"
-    if any(int(one[0]) >= int(other[0]) for one, other in pairwise(printed)):
+    if any(int(one[0]) >= int(other[0]) for one, other in itertools.pairwise(printed)):
         yield "the steps whose dev loss its notebook prints are not in order"
+
+
+def begun(path: Path) -> list[str]:
+    """What a training notebook prints at its beginning: its standing, then its parameters."""
+    cells = [c for c in read_json(path)["cells"] if "in this.config:" in _source(c)]
+    return "".join(map(_printed, cells)).splitlines()
+
+
+def _fields(section: tuple[str, dict[str, Any]]) -> str:
+    return f"{section[0]}: {' '.join(f'{name}={value!r}' for name, value in section[1].items())}"
+
+
+def _source(cell: dict[str, Any]) -> str:
+    return "".join(cell["source"])
 
 
 def _data(output: dict[str, Any]) -> dict[str, Any]:
@@ -145,7 +182,9 @@ def _data(output: dict[str, Any]) -> dict[str, Any]:
 
 
 def _printed(cell: dict[str, Any]) -> str:
-    return "".join("".join(output.get("text", "")) for output in cell["outputs"])
+    """What a cell prints, without notices that a file was damaged."""
+    said = "".join("".join(output.get("text", "")) for output in cell["outputs"])
+    return _NOTICE.sub("", said)
 
 
 def _wrong_table(outputs: list[dict[str, Any]], result: RunResult) -> Iterator[str]:

@@ -143,7 +143,8 @@ def archive(study: Study) -> Path:
     for leftover in (partial, former):
         shutil.rmtree(leftover, ignore_errors=True)
     for path in [*notebooks, result_file("04_figures", study.name)]:
-        write_json(partial / path.relative_to(source), read_json(path), indent=None)
+        content = without_warnings(read_json(path))
+        write_json(partial / path.relative_to(source), content, indent=None)
     folders = [run_folder(study.name, run.arm, run.seed) for run in runs]
     raw = [raw_file(folder, name) for folder in folders for name in RAW]
     raw += [path for path in (source / "suite").glob("*/*.*") if path.is_file()]
@@ -170,6 +171,15 @@ def archive(study: Study) -> Path:
     write_manifest(study.name)
     write_index_entry(study.name)
     return final
+
+
+def without_warnings(notebook: dict[str, Any]) -> dict[str, Any]:
+    """Take out of an executed notebook its warnings and progress bars: they differ wherever it is
+    executed, so nothing could be held against them."""
+    for cell in notebook.get("cells", []):
+        if "outputs" in cell:
+            cell["outputs"] = [o for o in cell["outputs"] if o.get("name") != "stderr"]
+    return notebook
 
 
 def files_of(study: str) -> dict[str, Path]:

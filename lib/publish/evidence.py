@@ -4,11 +4,15 @@ Each check is a generator of faults, each a line that names a file or a run. The
 in which one rests on another.
 """
 
+import itertools
 import json
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from lib.analysis.runs import summarise
 from lib.publish import raw_zip, replay
@@ -24,6 +28,7 @@ from lib.publish.archive import (
     shown_result,
     verdict_file,
 )
+from lib.publish.executed import foreign_content
 from lib.publish.recomputed import Run, close, named, place
 from lib.study.attempts import KEPT
 from lib.study.git import git, is_checkout
@@ -42,6 +47,17 @@ def changed_files(study: str) -> Iterator[str]:
             yield f"{name} is not in the manifest"
         elif sha256(path) != listed[name]:
             yield f"{name} has changed"
+        elif path.suffix in (".ipynb", ".json") or path.name == "parameters.yaml":
+            text = path.read_text("utf-8")
+            if text != _rewritten(text, path.suffix):  # it holds a key twice, or a comment
+                yield f"{name} is not written as the archive writes it"
+
+
+def _rewritten(text: str, suffix: str) -> str:
+    """What the archive would write for the content of a file."""
+    if suffix == ".yaml":
+        return str(yaml.safe_dump(yaml.safe_load(text), sort_keys=False, allow_unicode=True))
+    return json.dumps(json.loads(text), separators=(",", ":")) + "\n"
 
 
 def _notebooks(study: str) -> list[Path]:
@@ -61,11 +77,17 @@ def foreign_notebooks(study: str, code: dict[str, list[str]] | None) -> Iterator
         if code is not None and code_hash(path) not in code.get(path.stem, []):
             yield f"{name} executed other code than the index says"
         content = read_json(path)
+        if code is not None:
+            yield from (f"{name} {fault}" for fault in foreign_content(path.read_text("utf-8")))
         given: dict[str, Any] = {"study": study}
         if path.stem == "02_train":
             given |= {"arm": path.parent.parent.name, "seed": int(path.parent.name[5:])}
-        if content["metadata"]["papermill"]["parameters"] != given or not _injected(content, given):
+        noted = content["metadata"]["papermill"]
+        if noted["parameters"] != given or not _injected(content, given):
             yield f"{name} was executed with other parameters than those of its place"
+        places = {"input_path": f"notebooks/{path.name}", "output_path": f"runs/{study}/{name}"}
+        if any(noted.get(key, place) != place for key, place in places.items()):
+            yield f"{name} names another place than its own"
 
 
 def _injected(notebook: dict[str, Any], given: dict[str, Any]) -> bool:
@@ -78,7 +100,8 @@ def _injected(notebook: dict[str, Any], given: dict[str, Any]) -> bool:
     cell = notebook["cells"][places[0]]
     lines = ["# Parameters", *(f"{name} = {json.dumps(value)}" for name, value in given.items())]
     said = "".join(cell["source"]).strip().split("\n")
-    return bool(cell["cell_type"] == "code" and not cell["outputs"] and said == lines)
+    silent = cell["cell_type"] == "code" and not cell["outputs"]
+    return bool(silent and said == lines and re.fullmatch("[0-9a-f]{8}", cell["id"]))
 
 
 def uncommitted_code(study: str, accounts: dict[Path, dict[str, Any]]) -> Iterator[str]:
@@ -87,32 +110,37 @@ def uncommitted_code(study: str, accounts: dict[Path, dict[str, Any]]) -> Iterat
     repository's history does not hold. `accounts`: notebook → who executed it."""
     if not is_checkout():
         return
-    source = cache(_source_cells)
+    source = cache(_source)
+    held = cache(lambda commit: git("merge-base", "--is-ancestor", commit, "HEAD") is not None)
     for path, account in accounts.items():
         name, commit = path.relative_to(record_folder(study)).as_posix(), account.get("commit")
-        if commit and git("merge-base", "--is-ancestor", commit, "HEAD") is None:
+        if commit and not held(commit):
             yield f"{name} names commit {commit[:12]}, which this history does not hold"
             continue
         clean = replay.committed(account)
         sources = [source(at, path.name) for at in ([clean] if clean else [commit, None])]
-        if _cells(read_json(path)) not in sources:
+        if _unexecuted(read_json(path)) not in sources:
             code = f"commit {clean[:12]}" if clean else "this checkout"
             yield f"{name} holds other code or text than that of {code}"
 
 
-def _source_cells(commit: str | None, notebook: str) -> list[tuple[str, str]]:
-    """The cells of a notebook of `notebooks/` at a commit (None: in this checkout)."""
+def _source(commit: str | None, notebook: str) -> list[Any]:
+    """A notebook of `notebooks/` at a commit (None: in this checkout)."""
     committed = git("show", f"{commit}:notebooks/{notebook}") if commit else None
-    return _cells(json.loads(committed or (NOTEBOOKS / notebook).read_text("utf-8")))
+    return _unexecuted(json.loads(committed or (NOTEBOOKS / notebook).read_text("utf-8")))
 
 
-def _cells(notebook: dict[str, Any]) -> list[tuple[str, str]]:
-    """Kind and source of every cell but the one in which Papermill writes parameters."""
-    return [
-        (cell["cell_type"], "".join(cell["source"]))
-        for cell in notebook["cells"]
-        if "injected-parameters" not in cell["metadata"].get("tags", [])
-    ]
+def _unexecuted(notebook: dict[str, Any]) -> list[Any]:
+    """All of a notebook but what its execution adds: the cell in which Papermill writes parameters,
+    outputs, counts and times."""
+    metadata, cells = notebook["metadata"], []
+    for cell in notebook["cells"]:
+        tags, source = cell["metadata"].get("tags") or [], "".join(cell["source"])
+        if "injected-parameters" not in tags:
+            added = {"execution_count": None, "outputs": None}
+            cells.append(cell | added | {"metadata": tags, "source": source})
+    head = [notebook["nbformat"], notebook["nbformat_minor"]]
+    return [*head, metadata["kernelspec"], metadata["jupytext"], *cells]
 
 
 def unfounded_results(study: str, runs: list[Run]) -> Iterator[str]:
@@ -196,13 +224,9 @@ def other_figures(study: str) -> Iterator[str]:
     there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     for file in sorted(there ^ {f"{name}.{kind}" for name in stated for kind in ("pdf", "png")}):
         yield f"figure {file} is {'not drawn by 04_figures' if file in there else 'missing'}"
-    shown = [
-        output["text/markdown"]
-        for cell in replay.outputs(notebook)
-        for output in cell
-        if "text/markdown" in output
-    ]
-    if shown != [figure["words"] for figure in again.values()]:
+    shown = [output for _, *outputs in replay.outputs(notebook) for output in outputs]
+    drawn = [({"text/markdown": each["words"]}, {"image/png": None}) for each in again.values()]
+    if shown != list(itertools.chain(*drawn)):
         yield "04_figures.ipynb says of its figures what the record does not"
 
 

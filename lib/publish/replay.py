@@ -31,10 +31,6 @@ from lib.study.record import status_of, write_json
 _CODE = ("lib", "notebooks", "params")
 _BESIDE = "papers/*/*.yaml"
 """Reported numbers, which an analysis may set beside its own."""
-_PASSING = re.compile(
-    r"^Matplotlib is building the font cache.*\n|^\S+:\d+: (?=\w*Warning: )", re.M
-)
-"""Of warnings, the one that only a new environment gives, and the place that others name."""
 
 
 class ReplayError(UserError):
@@ -149,18 +145,13 @@ def asked(study: str, account: dict[str, Any], script: str) -> Any:
 
 def outputs(notebook: Path, *, pictures: bool = False) -> list[list[Any]]:
     """What each code cell of an executed notebook shows, without what differs from one execution to
-    the next: what it printed to each stream, then what it displayed, by kind; what pictures show
-    only if asked for."""
+    the next: what it printed (warnings no record holds), then what it displayed, by kind; what
+    pictures show only if asked for."""
     shown = []
     for cell in nbformat.read(notebook, as_version=4).cells:
         if cell.cell_type != "code" or "injected-parameters" in cell.metadata.get("tags", []):
             continue
-        printed = {
-            stream: _PASSING.sub(
-                "", "".join(o.text for o in cell.outputs if o.get("name") == stream)
-            )
-            for stream in ("stdout", "stderr")
-        }
+        printed = "".join(o.text for o in cell.outputs if o.get("name") == "stdout")
         rich = [
             {
                 kind: _stable(content) if pictures or not kind.startswith("image/") else None

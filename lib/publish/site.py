@@ -63,6 +63,12 @@ def _environment(paper: Path) -> Environment:
     return environment
 
 
+def _marked(page: bytes, made_of: bytes) -> bytes:
+    """End a page with the hash of what it is made of and of its bytes."""
+    mark = hashlib.sha256(hashlib.sha256(made_of).digest() + page).hexdigest()
+    return page + f"<!-- {mark} -->\n".encode()
+
+
 def build_site(paper: Path | None = None) -> list[str]:
     """Bring the pages of a paper's studies (None: `papers/embedding-norm/`) up to date, in its
     `site/`; return which notebooks' pages had to be rendered."""
@@ -78,14 +84,16 @@ def build_site(paper: Path | None = None) -> list[str]:
         root = "../" * page.count("/")
         text = environment.get_template(template).render(content, root=root, page=page)
         if notebook := content.get("notebook"):
-            # What stands around a notebook holds its hash, so that this mark is the whole page's;
-            # at its end, as a page may have been cut short.
-            mark = hashlib.sha256("".join([*recipe, text]).encode("utf-8", "replace")).hexdigest()
-            end = f"<!-- {mark} -->\n"
-            if path.is_file() and path.read_bytes().endswith(end.encode()):
+            # What stands around a notebook holds its hash: with the recipe, it is all that the page
+            # is made of. The mark at its end is of that and of the page's own bytes.
+            made_of = "".join([*recipe, text]).encode("utf-8", "replace")
+            there = path.read_bytes() if path.is_file() else b""
+            if there == _marked(there[: -len(_marked(b"", b""))], made_of):
                 return
             rendered.append(page)
-            text = text.replace("<!-- notebook -->", pages.notebook_html(notebook.path)) + end
+            html = text.replace("<!-- notebook -->", pages.notebook_html(notebook.path))
+            path.write_bytes(_marked(html.encode("utf-8", "replace"), made_of))
+            return
         path.write_text(text, "utf-8", errors="replace")
 
     studies = catalogue(paper)

@@ -130,7 +130,9 @@ def _by_present_rules(study: str) -> Iterator[Iterator[str]]:
     agreement.tell_uncommitted(study, runs)
     yield _changed_study(study)
     yield _changed_plan(study)
-    yield from (check(study, runs) for check in (origins.untold_versions, origins.wrong_code))
+    yield origins.untold_versions(study, runs)
+    yield chain(origins.wrong_dates(study, runs), origins.copied(study, runs))
+    yield origins.wrong_code(study, runs)
     yield agreement.mixed_code(runs)
 
 

@@ -140,6 +140,79 @@ def test_a_notebook_prints_its_dev_curve(run: Run, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("step 50: ", "It helps.\nstep 50: ", "prints something beside the dev losses"),
+        ("step 50: ", "  step 50: ", "prints something beside the dev losses"),
+        ("step 50: ", "DIVERGED at step 9: its loss\nstep 50: ", "prints something beside"),
+        ("corpus: ", "It helps.\ncorpus: ", "prints other parameters than its result says"),
+        ("batch_size=", "batch_size=1", "prints other parameters than its result says"),
+        ("machine: ", "machine: It helps. ", "prints other parameters than its result says"),
+        ("compile=False", "compile=False\nIt helps.", "prints other parameters than its result"),
+    ],
+)
+def test_a_notebook_prints_parameters_and_losses_and_nothing_else(
+    old: str, new: str, fault: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = agreement.read_json
+
+    def changed(path: Any) -> Any:
+        notebook = read(path)
+        for cell in notebook["cells"]:
+            for output in cell.get("outputs", []):
+                output["text"] = "".join(output.get("text", "")).replace(old, new)
+        return notebook
+
+    monkeypatch.setattr(agreement, "read_json", changed)
+    assert any(fault in found for found in agreement.wrong_print(STUDY, run))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "<p>It helps.</p>",
+        "It helps.",
+        '<img alt="It helps.">',
+        "<table title='It helps.'></table>",
+        "<table><caption>It helps.</caption></table>",
+        '<table><tr><td class="It helps.">1</td></tr></table>',
+        "<!-- It helps. -->",
+        "<details><table></table></details>",
+    ],
+)
+def test_the_html_of_a_training_notebook_is_tables(
+    more: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = agreement.read_json
+
+    def changed(path: Any) -> Any:
+        notebook = read(path)
+        outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
+        data = next(each["data"] for each in outputs if "text/html" in each.get("data", {}))
+        data["text/html"] = "".join(data["text/html"]) + more
+        return notebook
+
+    monkeypatch.setattr(agreement, "read_json", changed)
+    faults = list(agreement.wrong_print(STUDY, run))
+    assert faults == ["its notebook shows more than tables in HTML"]
+
+
+@pytest.mark.parametrize(
+    "notice",
+    [
+        "Checkpoint step-00000100 is damaged (its state is that of step 5). It is not used, and "
+        "kept as step-00000100-damaged.",
+        "The suite in own-1 is damaged. It is made anew.",
+    ],
+)
+def test_a_notice_of_a_damaged_file_may_stand_there(notice: str) -> None:
+    stream = {"outputs": [{"text": [f"{notice}\n", "step 1"]}]}
+    assert agreement._printed(stream) == "step 1"
+    stream = {"outputs": [{"text": [f"{notice} It helps.\n", "step 1"]}]}
+    assert "It helps" in agreement._printed(stream)
+
+
+@pytest.mark.parametrize(
     ("value", "text", "same"),
     [
         (2.7346, "2.735", True),

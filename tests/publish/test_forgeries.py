@@ -11,6 +11,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -52,6 +53,11 @@ class Forger:
         self.verdict = self.paper / "results" / f"{STUDY}.verdict.json"
         self.figures = self.paper / "figures" / STUDY
 
+    def runs(self) -> dict[tuple[str, int], dict[str, Any]]:
+        """What the results say of every run."""
+        runs = json.loads(self.results.read_text("utf-8"))["runs"]
+        return {(run["arm"], run["seed"]): run for run in runs}
+
     def notebook(self, arm: str = "none", seed: int = 0) -> Path:
         return self.record / arm / f"seed-{seed}" / "02_train.ipynb"
 
@@ -61,12 +67,12 @@ class Forger:
     def in_json(self, path: Path, edit: Edit) -> None:
         content = json.loads(path.read_text("utf-8"))
         edit(content)
-        write_json(path, content)
+        write_json(path, content, indent=None)
 
     def in_notebook(self, path: Path, edit: Callable[[Any], object]) -> None:
         content = nbformat.read(path, as_version=4)
         edit(content)
-        nbformat.write(content, path)
+        write_json(path, content, indent=None)
 
     def in_shown_result(self, path: Path, edit: Edit) -> None:
         def change(content: Any) -> None:
@@ -322,6 +328,29 @@ def add_warning(notebook: Any) -> None:
     cell.outputs.append(nbformat.v4.new_output("stream", name="stderr", text="It helps.\n"))
 
 
+def first_output(key: str) -> Callable[[Any], Any]:
+    """Find the first output of a notebook that has something."""
+    return lambda notebook: next(
+        output
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+        if key in output or key in output.get("data", {})
+    )
+
+
+def add_output(cell: int, output: Any) -> Callable[[Any], None]:
+    """Let a code cell, counted from 0, show something else at its end."""
+
+    def change(notebook: Any) -> None:
+        [c for c in notebook.cells if c.cell_type == "code"][cell].outputs.append(output)
+
+    return change
+
+
+def html(text: str) -> Any:
+    return nbformat.v4.new_output("display_data", {"text/html": text})
+
+
 def add_kind(notebook: Any) -> None:
     outputs = (output for cell in notebook.cells for output in cell.get("outputs", []))
     next(out for out in outputs if "data" in out).data["image/svg+xml"] = "<svg/>"
@@ -443,7 +472,7 @@ def add_run(f: Forger, provenance: bool) -> None:
             run["provenance"]["trained"]["seed"] = 2
 
     path = f.notebook("none", 2)
-    told = re.sub(r"(seed (?:= )?)1\b", r"\g<1>2", path.read_text("utf-8"))
+    told = re.sub(r"(seed(?: = | |-))1\b", r"\g<1>2", path.read_text("utf-8"))
     path.write_text(told, "utf-8")
     f.in_notebook(path, lambda nb: nb.metadata.papermill.parameters.update(seed=2))
 
@@ -710,6 +739,30 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
                 "step 5: dev loss 1",
                 "the dev loss printed at step 5 is not that of curve.parquet",
             ),
+            "a line among the dev losses": (
+                "text",
+                "step 5: dev loss ",
+                "It helps.\nstep 5: dev loss ",
+                "its notebook prints something beside the dev losses",
+            ),
+            "a printed parameter": (
+                "text",
+                "batch_size=",
+                "batch_size=1",
+                "its notebook prints other parameters than its result says",
+            ),
+            "a printed setting of the machine": (
+                "text",
+                "machine: ",
+                "machine: It helps. ",
+                "its notebook prints other parameters than its result says",
+            ),
+            "a printed standing": (
+                "text",
+                "under plan ",
+                "and it helps, under plan ",
+                "its notebook says another standing than commit",
+            ),
         }.items()
     },
     # What a record holds
@@ -822,13 +875,88 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
         ),
         "code cell .* of 03_analysis.ipynb shows",
     ),
-    "a printed warning": (
-        lambda f: f.in_notebook(f.record / "03_analysis.ipynb", add_warning),
+    "a line behind what a new environment prints": (
+        lambda f: f.in_notebook(
+            f.record / "03_analysis.ipynb",
+            printed("text", "layernorm: ", "Matplotlib is building the font cache; it helps\n"
+                    "layernorm: "),
+        ),
         "code cell .* of 03_analysis.ipynb shows",
     ),
-    "a further kind of output": (
-        lambda f: f.in_notebook(f.record / "03_analysis.ipynb", add_kind),
-        "code cell .* of 03_analysis.ipynb shows",
+    **{
+        f"{name} in {notebook}": (
+            lambda f, edit=edit, notebook=notebook: f.in_notebook(
+                next(f.record.rglob(f"{notebook}.ipynb")), edit
+            ),
+            f"{notebook}.ipynb holds what no execution writes: ",
+        )
+        for name, notebook, edit in [
+            ("a printed warning", "03_analysis", add_warning),
+            ("a further kind of output", "03_analysis", add_kind),
+            ("a stream of another name", "02_train",
+             lambda nb: first_output("text")(nb).update(name="note")),
+            ("a text beside a picture", "02_train",
+             lambda nb: first_output("image/png")(nb).data.update({"text/plain": "It helps."})),
+            ("an alternative text", "04_figures",
+             lambda nb: first_output("image/png")(nb).metadata.update({"image/png": {
+                 "width": 640, "alt": "It helps."}})),
+            ("an output of imports", "02_train", add_output(0, html("It helps."))),
+            ("a hidden cell", "02_train",
+             lambda nb: nb.cells[2].metadata.update(jupyter={"source_hidden": True})),
+            ("an attachment", "01_data",
+             lambda nb: nb.cells[0].update(attachments={"a.txt": {"text/plain": "It helps."}})),
+            ("a raw cell", "01_data",
+             lambda nb: nb.cells.append(nbformat.v4.new_raw_cell("It helps."))),
+            ("an execution count", "02_train",
+             lambda nb: [c for c in nb.cells if c.cell_type == "code"][2].update(
+                 execution_count=40)),
+            ("a word in the metadata", "03_analysis",
+             lambda nb: nb.metadata.update(title="It helps.")),
+            ("a word among the times", "03_analysis",
+             lambda nb: nb.metadata.papermill.update(version="It helps.")),
+            ("a time of a cell", "01_data",
+             lambda nb: nb.cells[0].metadata.papermill.update(duration=1000.0)),
+        ]
+    },
+    "a key that stands there twice": (
+        lambda f: f.notebook().write_text(
+            f.notebook().read_text("utf-8").replace("{", '{"cells":"It helps.",', 1), "utf-8"
+        ),
+        "none/seed-0/02_train.ipynb is not written as the archive writes it",
+    ),
+    "a comment on the parameters": (
+        lambda f: (f.record / "parameters.yaml").write_text(
+            "# It helps.\n" + (f.record / "parameters.yaml").read_text("utf-8"), "utf-8"
+        ),
+        "parameters.yaml is not written as the archive writes it",
+    ),
+    "a name of the kernel": (
+        lambda f: f.in_notebook(
+            f.notebook(), lambda nb: nb.metadata.kernelspec.update(display_name="It helps.")
+        ),
+        "02_train.ipynb holds other code or text than that of commit",
+    ),
+    "the name of a cell": (
+        lambda f: f.in_notebook(f.notebook(), lambda nb: nb.cells[0].update(id="helps")),
+        "02_train.ipynb holds other code or text than that of commit",
+    ),
+    "the name of the cell of parameters": (
+        lambda f: f.in_notebook(
+            f.notebook(),
+            lambda nb: next(c for c in nb.cells if "injected-parameters" in c.metadata.get(
+                "tags", [])).update(id="it-helps"),
+        ),
+        "02_train.ipynb was executed with other parameters",
+    ),
+    "where a notebook was written to": (
+        lambda f: f.in_notebook(
+            f.notebook(), lambda nb: nb.metadata.papermill.update(output_path="It helps.")
+        ),
+        "02_train.ipynb names another place than its own",
+    ),
+    "a text at the end of 04": (
+        lambda f: f.in_notebook(f.record / "04_figures.ipynb", add_output(-2, html("It helps."))),
+        "04_figures.ipynb says of its figures",
     ),
     # Code and notebooks
     **{
@@ -950,7 +1078,7 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
         "plan_precedes in sample.verdict.json is not",
     ),
     "a plan written from the results, committed and stamped on everything": (
-        hark, "code cell|in sample.verdict.json|cannot be executed again"
+        hark, "01_data.ipynb is dated before commit .*, which it names"
     ),
     "parameters in the record": (
         rewrite(f"{PAPER}/record/{STUDY}/parameters.yaml", "iterations: 20", "iterations: 2000"),
@@ -977,7 +1105,7 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
             part["training"].update(learning_rate=0.5)
             for part in (run["config"], run["provenance"]["trained"]["parameters"])
         ] and None),
-        "cannot be executed again: .*run none seed 0 was made with other parameters",
+        "its notebook prints other parameters than its result says",
     ),
     "a commit that is not there": (in_account("commit", "0" * 40), "stamped with another commit|"
                                    "which this history does not hold"),
@@ -985,6 +1113,25 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
     "the measuring digest": (in_account("measuring_digest", "0" * 64), "names a measuring_digest"),
     "the machine": (in_account("device_name", "Abacus"), "code cell .* of 03_analysis"),
     "versions": (in_account("packages", {"torch": "9.9"}), "code cell .* of 03_analysis"),
+    "final weights of another seed": (
+        lambda f: f.in_run(lambda run: run.update(final_weights=f.runs()["none", 1][
+            "final_weights"])),
+        "run none seed 1 has the final weights of run none seed 0",
+    ),
+    "the day of everything": (
+        lambda f: f.everywhere(day := f.runs()["none", 0]["provenance"]["trained"]["started"][:10],
+                               f"2020{day[4:]}"),
+        "run none seed 0 is dated before commit .*, which it names",
+    ),
+    "an analysis before its runs": (
+        lambda f: f.in_notebook(f.record / "03_analysis.ipynb", lambda nb: [
+            nb.metadata.papermill.update(start_time="2020-01-01T00:00:00+00:00", duration=(
+                datetime.fromisoformat(nb.metadata.papermill.end_time)
+                - datetime(2020, 1, 1, tzinfo=UTC)).total_seconds()),
+            nb.metadata.study.update(seconds=1e9),
+        ]),
+        "03_analysis.ipynb is dated before what it was made from",
+    ),
     "the time of training": (in_account("started", "2020-01-01 00:00:00 UTC"), "the sentence"),
     "weights said not to be measured again": (
         lambda f: f.in_run(put("2030-01-01 00:00:00 UTC", "provenance", "executed", "finished")),
@@ -1027,7 +1174,7 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
     ),
     "a run added": (lambda f: add_run(f, provenance=False), "trained with seed 1"),
     "a run added, with an origin": (
-        lambda f: add_run(f, provenance=True), "none seed 2 names commit .* does not ask for it"
+        lambda f: add_run(f, provenance=True), "none seed 2 has the .* of run none seed 1"
     ),
     "an emptied manifest": (
         lambda f: (f.record / "MANIFEST.sha256").write_text(""),
@@ -1041,7 +1188,7 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
         "the index does not name it",
     ),
     "results without numbers": (
-        lambda f: f.results.write_text("{}"), "cannot be read as what it is"
+        lambda f: f.results.write_text("{}\n"), "cannot be read as what it is"
     ),
 }  # fmt: skip
 UNSEALED = {
@@ -1099,6 +1246,7 @@ TEXTS: dict[str, tuple[Callable[[Forger], object], str]] = {
 
 
 SAMPLES = {
+    "evidence.changed_files": "a key that stands there twice",
     "verify._unlike_index": "an index that says less",
     "evidence.foreign_notebooks": "notebooks of two seeds swapped",
     "evidence.foreign_files": "a text in the record",
@@ -1118,6 +1266,8 @@ SAMPLES = {
     "origins.wrong_provenance": "the plan stamped on a notebook",
     "verify._changed_study": "parameters in params",
     "verify._changed_plan": "deviations rewritten in plan and verdict",
+    "origins.wrong_dates": "an analysis before its runs",
+    "origins.copied": "final weights of another seed",
     "origins.wrong_code": "parameters in record and params",
     "beginnings.wrong_beginnings": "batches of a run",
     "suites.foreign_suites": "another suite",
@@ -1130,7 +1280,6 @@ SAMPLES = {
 }
 """The forgery that the usual tests try for each check."""
 ELSEWHERE = {
-    "evidence.changed_files": "every forgery is sealed, which this check is not for",
     "evidence.redrawn": "drawn again below",
     "agreement.unlike_texts": "needs runs of two texts: tests/publish/test_agreement.py",
     "origins.untold_versions": "needs a plan of two versions: tests/publish/test_origins.py",

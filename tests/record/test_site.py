@@ -322,6 +322,34 @@ def test_a_page_that_was_cut_short_is_rendered_again(own: Path) -> None:
     assert page.read_bytes() == whole
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("alpha", "alpha, as hoped"),  # around the notebook
+        ("03_analysis of alpha", "It helps."),  # within it
+        ("</article>", "<p>It helps.</p></article>"),
+        ("<!-- ", "<p>It helps.</p><!-- "),
+        (" -->\n", " -->\n<p>It helps.</p>"),
+    ],
+)
+def test_a_forged_page_is_rendered_again(old: str, new: str, own: Path) -> None:
+    page = own / "paper/site/alpha/03_analysis.html"
+    whole = page.read_text("utf-8")
+    before, found, after = whole.rpartition(old)
+    assert found
+    page.write_text(before + new + after, "utf-8")
+    assert build_site() == ["alpha/03_analysis.html"]
+    assert page.read_text("utf-8") == whole
+
+
+def test_a_page_of_another_notebook_is_rendered_again(own: Path) -> None:
+    page, other = (own / f"paper/site/alpha/{name}.html" for name in ("03_analysis", "01_data"))
+    whole = page.read_bytes()
+    shutil.copyfile(other, page)
+    assert build_site() == ["alpha/03_analysis.html"]
+    assert page.read_bytes() == whole
+
+
 @pytest.mark.parametrize("name", ["results", "verdict", "index", "result in progress"])
 def test_damaged_json_is_one_line_that_names_it(
     name: str, own: Path, capsys: pytest.CaptureFixture[str]

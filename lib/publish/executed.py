@@ -1,0 +1,207 @@
+"""Whether an executed notebook holds nothing but what an execution writes.
+
+Every key of its JSON is named here: what is not, no record holds. Counts are those of one execution
+from top to bottom, and its times fit into each other. Cells are compared with their source by
+`lib.publish.evidence`; what they show, by whoever makes it again.
+"""
+
+import ast
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+Text = str | list[str]
+Nothing = Annotated[dict[str, Any], Field(max_length=0)]
+Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+_ROUNDED = 1e-5
+"""Seconds within which a duration is that between its times."""
+
+
+class _Exact(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class _Times(_Exact):
+    start_time: AwareDatetime
+    end_time: AwareDatetime
+    duration: float | None = None
+    exception: Literal[False] | None = None
+
+    @model_validator(mode="after")
+    def _lasts_from_start_to_end(self) -> Self:
+        seconds = (self.end_time - self.start_time).total_seconds()
+        lasted = seconds if self.duration is None else self.duration
+        if seconds < 0 or abs(lasted - seconds) > _ROUNDED:
+            raise ValueError("its start, end and duration do not fit")
+        return self
+
+
+class _CellTimes(_Times):
+    status: Literal["completed"]
+
+
+class _Papermill(_Times):
+    """What Papermill notes; of a notebook run by hand, parameters and times."""
+
+    parameters: dict[str, str | int]
+    default_parameters: Nothing = {}
+    environment_variables: Nothing = {}
+    input_path: str = ""
+    output_path: str = ""
+    version: Annotated[str, Field(pattern=r"^\d+(\.\d+)*$")] = "0"
+
+
+class _Stamp(_Exact):
+    """What `lib.workflow` stamps on it."""
+
+    status: Literal["completed"]
+    seconds: Annotated[float, Field(ge=0)] | None = None
+    preregistration: Hash | None
+    commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None
+    clean: bool | None
+    by_hand: Literal[True] | None = None
+
+
+class _Mode(_Exact):
+    name: Literal["ipython"]
+    version: Literal[3]
+
+
+class _Language(_Exact):
+    codemirror_mode: _Mode
+    file_extension: Literal[".py"]
+    mimetype: Literal["text/x-python"]
+    name: Literal["python"]
+    nbconvert_exporter: Literal["python"]
+    pygments_lexer: Literal["ipython3"]
+    version: Annotated[str, Field(pattern=r"^3\.\d+\.\d+((a|b|rc)\d+)?\+?$")]
+
+
+class _Metadata(_Exact):
+    jupytext: dict[str, Any]
+    kernelspec: dict[str, Any]
+    language_info: _Language | None = None
+    papermill: _Papermill
+    study: _Stamp
+
+
+class _Printed(_Exact):
+    output_type: Literal["stream"]
+    name: Literal["stdout"]
+    text: Text
+
+
+class _Data(_Exact):
+    html: Text | None = Field(None, alias="text/html")
+    markdown: Text | None = Field(None, alias="text/markdown")
+    plain: Text | None = Field(None, alias="text/plain")
+    png: Annotated[str, Field(pattern=r"^[A-Za-z0-9+/\n]+=*\n?$")] | None = Field(
+        None, alias="image/png"
+    )
+    result: dict[str, Any] | None = Field(None, alias="application/json")
+
+    @model_validator(mode="after")
+    def _is_one_thing(self) -> Self:
+        if len(self.model_fields_set - {"result"}) != 1:
+            raise ValueError("it must be one kind of output, or that and a result")
+        return self
+
+
+class _Width(_Exact):
+    width: Annotated[int, Field(gt=0)] | None = None
+    height: Annotated[int, Field(gt=0)] | None = None
+
+
+class _Pictured(_Exact):
+    png: _Width | None = Field(None, alias="image/png")
+
+
+class _Displayed(_Exact):
+    output_type: Literal["display_data"]
+    data: _Data
+    metadata: _Pictured
+
+
+class _Returned(_Exact):
+    output_type: Literal["execute_result"]
+    data: _Data
+    metadata: _Pictured
+    execution_count: int
+
+
+class _TextMetadata(_Exact):
+    tags: Annotated[list[str], Field(max_length=0)] = []
+    papermill: _CellTimes | None = None
+
+
+class _CodeMetadata(_Exact):
+    tags: list[Literal["parameters", "injected-parameters"]] = []
+
+
+class _TextCell(_Exact):
+    cell_type: Literal["markdown"]
+    id: str
+    metadata: _TextMetadata
+    source: Text
+
+
+class _CodeCell(_Exact):
+    cell_type: Literal["code"]
+    id: str
+    metadata: _CodeMetadata
+    source: Text
+    execution_count: int
+    outputs: list[Annotated[_Printed | _Displayed | _Returned, Field(discriminator="output_type")]]
+
+    @model_validator(mode="after")
+    def _shows_what_its_code_can(self) -> Self:
+        code = ast.parse("".join(self.source)).body
+        returned = [output for output in self.outputs if isinstance(output, _Returned)]
+        if self.outputs and all(isinstance(each, _SILENT) for each in code):
+            raise ValueError("its code shows nothing, and it has outputs")
+        if len(returned) > (isinstance(code[-1], ast.Expr) if code else 0):
+            raise ValueError("it has more results than its last line gives")
+        if any(output.execution_count != self.execution_count for output in returned):
+            raise ValueError("its result has another count than the cell")
+        return self
+
+
+_SILENT = ast.Import | ast.ImportFrom | ast.Assign | ast.AugAssign | ast.AnnAssign
+
+
+class _Notebook(_Exact):
+    nbformat: Literal[4]
+    nbformat_minor: int
+    metadata: _Metadata
+    cells: list[Annotated[_TextCell | _CodeCell, Field(discriminator="cell_type")]]
+
+    @model_validator(mode="after")
+    def _ran_once_from_top_to_bottom(self) -> Self:
+        code = [cell for cell in self.cells if isinstance(cell, _CodeCell)]
+        if self.metadata.study.by_hand:  # what was written in afterwards has the count before it
+            code = [cell for cell in code if "injected-parameters" not in cell.metadata.tags]
+        if [cell.execution_count for cell in code] != list(range(1, len(code) + 1)):
+            raise ValueError("its cells were not executed once each, from top to bottom")
+        whole, stamped = self.metadata.papermill, self.metadata.study.seconds
+        if stamped is not None and stamped < (whole.duration or 0):
+            raise ValueError("it was stamped with less time than it took")
+        cells = [cell.metadata for cell in self.cells if isinstance(cell, _TextCell)]
+        times = [whole.start_time]
+        for each in cells:
+            times += [each.papermill.start_time, each.papermill.end_time] if each.papermill else []
+        if any(one > other for one, other in pairwise([*times, whole.end_time])):
+            raise ValueError("the times of its cells are not in order")
+        return self
+
+
+def foreign_content(text: str) -> Iterator[str]:
+    """What an executed notebook, given as its file's text, holds that no execution writes."""
+    try:
+        _Notebook.model_validate_json(text)
+    except ValidationError as error:
+        for fault in error.errors(include_input=False, include_url=False):
+            where = ".".join(map(str, fault["loc"]))
+            said = fault["msg"].removeprefix("Value error, ")
+            yield f"holds what no execution writes: {where or 'as a whole'}: {said}"
