@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from lib.data.corpus import Corpus, CorpusError, load_corpus
-from lib.data.suite_files import suite_hash
 from lib.run import lifeline
 from lib.run.machine import choose_device
 from lib.run.model import GPT
@@ -32,7 +31,7 @@ from lib.run.training import Run
 from lib.study.config import load_study
 from lib.study.errors import ConfigError
 from lib.study.fields import RunConfig
-from lib.study.paths import run_folder, study_folder
+from lib.study.paths import run_folder
 from lib.study.provenance import Provenance
 from lib.study.record import write_json
 
@@ -113,8 +112,7 @@ def _job(words: list[str]) -> tuple[Job, Path]:
     study = load_study(words[0])
     arm, seed = study.arm(words[1]), study.require_seed(int(words[2]))
     corpus = load_corpus(arm.config.corpus)
-    suite = suite_hash(corpus, arm.config, study_folder(study.name) / "suite")
-    provenance = begin(study, arm, seed, corpus, suite)
+    provenance = begin(study, arm, seed, corpus)
     folder = run_folder(study.name, arm.id, seed)
     write_json(folder / "provenance.json", provenance.model_dump(mode="json"))
     return Job(config=arm.config, provenance=provenance), folder

@@ -17,7 +17,7 @@ import yaml
 from lib.data.corpus import load_corpus
 from lib.data.suite_files import suite_hash
 from lib.study.config import Study, load_study
-from lib.study.digests import measuring_digest, training_digest
+from lib.study.digests import analysing_digest, measuring_digest, training_digest
 from lib.study.errors import ConfigError, exit_status, read_yaml
 from lib.study.history import plan_history
 from lib.study.paths import PAPERS, PARAMS, PLANS, shown, study_folder
@@ -94,6 +94,7 @@ def _frozen(study: Study, used: list[int]) -> Frozen:
         suite=sorted(filter(None, suites)),
         training_digest=training_digest(),
         measuring_digest=measuring_digest(),
+        analysing_digest=analysing_digest(),
     )
 
 
