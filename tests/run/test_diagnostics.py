@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lib.data.corpus import Corpus, load_corpus
+from lib.data.corpus import Corpus
 from lib.run.diagnostics import (
     PARAMETER_GROUPS,
     evenly_spaced_windows,
@@ -16,7 +16,7 @@ from lib.run.diagnostics import (
 from lib.run.evaluation import score
 from lib.run.machine import random_stream
 from lib.run.model import GPT, weight_decay_groups
-from lib.study.fields import CorpusConfig, ModelConfig
+from lib.study.fields import ModelConfig
 
 
 def gpt(corpus: Corpus, **fields: object) -> GPT:

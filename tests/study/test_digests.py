@@ -219,8 +219,8 @@ def test_packages_count_on_the_way_to_a_module_and_what_stands_before_others(
 ) -> None:
     append(copy / "lib" / "run" / "machine.py", line + "\n")
     for name, text in files.items():
-        assert WEIGHTS == [n for n in changed_by(lambda n=name, t=text: append(copy / n, t + "\n"))
-                           if n in WEIGHTS] or name.endswith("other.py")  # fmt: skip
+        assert [n for n in changed_by(lambda n=name, t=text: append(copy / n, t + "\n"))
+                           if n in WEIGHTS] == WEIGHTS or name.endswith("other.py")  # fmt: skip
     (extra,) = [name for name in files if name.endswith("extra.py")]
     assert [name for name in changed_by(lambda: append(copy / extra)) if name in WEIGHTS] == WEIGHTS
 
@@ -311,7 +311,7 @@ class A:
     f"{print()}"
     if x: \\
         'no docstring' + rb'\\'"'
-'''  # noqa: W291
+'''
 BARE = '''\
 x = 1
 class A :
