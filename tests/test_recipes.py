@@ -54,8 +54,7 @@ def follow(recipe: str, root: Path) -> int:
             if where == "a name more in":
                 lines[at] = lines[at][:-1] + code.strip().partition("…")[2]
             else:
-                blank = "\n" * (len(code) - len(code.rstrip("\n")) - 1)
-                lines.insert(at + (where == "below"), code.rstrip("\n") + blank)
+                lines.insert(at + (where == "below"), code.rstrip("\n"))
             (root / name).write_text("\n".join(lines), "utf-8")
             touched.add(root / name)
     return len(touched)
