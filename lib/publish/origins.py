@@ -29,7 +29,9 @@ def wrong_provenance(study: str, run: Run) -> Iterator[str]:
         sides = list(map(deciding, sides))
     if sides[0] != sides[1]:
         yield "it was trained with other parameters than its result says"
-    suite = trained.get("suite_hash") or run["suite_hash"]  # newer accounts name none
+    suite = trained["suite_hash"]
+    if trained["parameters"]["evaluation"]["items_per_task"] != 0:
+        suite = suite or run["suite_hash"]  # newer accounts name none: it decides no weights
     if run["status"] == "completed" and not anew and suite != run["suite_hash"]:
         yield "it was asked another suite than was prepared for it"
     notebook = place(study, run) / "02_train.ipynb"
