@@ -93,8 +93,11 @@ from lib.figures.training import show_measurement, show_training
 from lib.run.machine import random_stream
 from lib.study.standing import load_plan, standing
 
-print(run_takeaway(result), standing(design, load_plan(design)), sep="\n")
+print(run_takeaway(result))
 result_table(result)
+
+# %%
+print(standing(design, load_plan(design)))
 
 # %% [markdown]
 # ## How it trained

@@ -95,11 +95,12 @@ def run_takeaway(result: RunResult) -> str:
 
 
 def result_table(result: RunResult) -> pd.DataFrame:
-    """List a run's size and measures, a row each."""
-    rows = {"parameters": f"{result.parameters:,}", "tokens": f"{result.tokens:,}"}
-    for name in measures_in("summary"):
-        if (value := (result.measures | result.throughput).get(name)) is not None:
-            rows[MEASURES[name].title] = MEASURES[name].text(value)
+    """List a run's measures, a row each."""
+    rows = {
+        MEASURES[name].title: MEASURES[name].text(value)
+        for name in measures_in("summary")
+        if (value := (result.measures | result.throughput).get(name)) is not None
+    }
     return pd.Series(rows, name="").to_frame()
 
 

@@ -61,10 +61,15 @@ class RunResult(BaseModel):
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         """Show in a notebook which run it is, and keep as JSON the measures and the hash of all."""
-        status = self.status + (f" at step {self.diverged_at}" if self.diverged_at else "")
-        said = f"{self.study} / {self.arm} / seed {self.seed}: {status}"
-        kept = attested(self.model_dump(mode="json"))
-        return {"application/json": kept, "text/html": said, "text/plain": said}
+        rows = {"run": f"{self.study} / {self.arm} / seed {self.seed}"}
+        rows["status"] = self.status + (f" at step {self.diverged_at}" if self.diverged_at else "")
+        rows["parameters"], rows["tokens"] = f"{self.parameters:,}", f"{self.tokens:,}"
+        table = pd.Series(rows, name="").to_frame()
+        return {
+            "application/json": attested(self.model_dump(mode="json")),
+            "text/html": table.to_html(),
+            "text/plain": table.to_string(),
+        }
 
 
 def attested(result: dict[str, Any]) -> dict[str, Any]:
