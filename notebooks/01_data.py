@@ -25,22 +25,10 @@ import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle am
 sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/study/../..", recursive=True)]
 
 # %%
-import pandas as pd
-from IPython.display import display
-
-from lib.data.description import (
-    corpora_of,
-    corpus_summary,
-    data_summary,
-    sampling_table,
-    suites_of,
-    token_class_table,
-)
-from lib.figures.training import show_symbols
+from lib.data.description import corpora_of, corpus_summary, data_summary, suites_of
 from lib.study.config import load_study
 from lib.study.paths import result_file, shown, study_folder
 from lib.study.record import write_json
-from lib.study.standing import load_plan, standing
 
 # %% tags=["parameters"]
 study: str = "final"  # a name in params/
@@ -54,10 +42,23 @@ study: str = "final"  # a name in params/
 
 # %%
 design = load_study(study)
-print(standing(design, load_plan(design)))
 corpora = corpora_of(design)
-texts = {corpus.sha256: corpus for corpus in corpora.values()}  # whatever fraction of them
 summaries = {name: corpus_summary(corpus) for name, corpus in corpora.items()}
+suites = suites_of(design, corpora, study_folder(design.name) / "suite")
+result = result_file("01_data", design.name)
+write_json(result, data_summary(summaries, suites))
+print(shown(result))
+
+# %%
+import pandas as pd
+from IPython.display import display
+
+from lib.data.description import sampling_table, token_class_table
+from lib.figures.training import show_symbols
+from lib.study.standing import load_plan, standing
+
+print(standing(design, load_plan(design)))
+texts = {corpus.sha256: corpus for corpus in corpora.values()}  # whatever fraction of them
 for sha256, text in texts.items():
     print(f"{text.name}, SHA-256 {sha256}")
 parts = ["characters", "train", "heldout", "dev", "test"]
@@ -118,14 +119,8 @@ sampling_table(design, corpora).style.format("{:,}").format("{:.3f}", subset=["p
 # questions 0.013. 500 take as long as some 60 steps: shorter runs are better asked fewer.
 
 # %%
-suites = suites_of(design, corpora, study_folder(design.name) / "suite")
 for name, suite in suites.items():
     print(f"{name}, suite {suite['hash']}")
     for task, reason in suite["left_out"].items():
         print(f"left out: {task}: {reason}")
     display(pd.DataFrame(suite["tasks"]).style.hide(axis="index").format(precision=3))
-
-# %%
-result = result_file("01_data", design.name)
-write_json(result, data_summary(summaries, suites))
-print(shown(result))

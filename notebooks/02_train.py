@@ -25,23 +25,13 @@ import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle am
 sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/study/../..", recursive=True)]
 
 # %%
-import pandas as pd
-from IPython.display import display
-
-from lib.analysis.tables import readable, run_takeaway
 from lib.data.corpus import load_corpus
-from lib.data.suite_files import suite_hash
-from lib.figures.training import show_measurement, show_training
-from lib.run.machine import random_stream
-from lib.run.measure import measure, write_result
 from lib.run.origin import begin
 from lib.run.progress import training_progress
 from lib.run.training import train
 from lib.study.config import load_study
 from lib.study.inputs import take_up
-from lib.study.paths import run_folder, shown, study_folder
-from lib.study.provenance import history
-from lib.study.standing import load_plan, standing
+from lib.study.paths import run_folder
 
 # %% tags=["parameters"]
 study: str = "final"  # a name in params/
@@ -51,7 +41,6 @@ seed: int = 0  # a seed of that study
 # %%
 design = load_study(study)
 take_up(design.name)  # on Kaggle: what the notebooks before this one left
-print(standing(design, load_plan(design)))
 this = design.arm(arm)
 design.require_seed(seed)
 corpus = load_corpus(this.config.corpus)
@@ -64,13 +53,54 @@ for section, fields in this.config:
 # any moment, this cell continues from its last checkpoint to the same weights.
 
 # %%
-suites = study_folder(design.name) / "suite"
-provenance = begin(design, this, seed, corpus, suite_hash(corpus, this.config, suites))
+provenance = begin(design, this, seed, corpus)
 folder = run_folder(design.name, this.id, seed)
 with training_progress(this.config.training.iterations, folder) as progress:
     trained = train(this.config, corpus, provenance, folder, progress)
 if trained.diverged_at:
     print(f"DIVERGED at step {trained.diverged_at}: its loss or gradient is not finite")
+
+# %% [markdown]
+# ## Evaluation
+# Every held-out character, in adjacent windows of the context length: likelihood, calibration, loss
+# by length of context, norms; then the task suite through the LM-Eval harness.
+
+# %%
+from lib.run.measure import measure, write_result
+from lib.study.paths import shown, study_folder
+from lib.study.provenance import history
+
+suites = study_folder(design.name) / "suite"
+measured = measure(trained, corpus, this.config, suites, seed)
+print("\n".join(measured.notes) or "everything was measured")
+
+# %% [markdown]
+# ## Result
+# Numbers are made and written up to here; all that follows only shows them. So it is imported now:
+# a change to it makes no run stale.
+
+# %%
+result = write_result(design, this, seed, corpus, trained, measured)
+print(history(result.provenance), shown(folder / "result.json"), sep="\n")
+result
+
+# %%
+import pandas as pd
+from IPython.display import display
+
+from lib.analysis.tables import readable, result_table, run_takeaway
+from lib.figures.training import show_measurement, show_training
+from lib.run.machine import random_stream
+from lib.study.standing import load_plan, standing
+
+print(run_takeaway(result))
+result_table(result)
+
+# %%
+print(standing(design, load_plan(design)))
+
+# %% [markdown]
+# ## How it trained
 
 # %%
 show_training(trained.trace, trained.curve, this)
@@ -84,13 +114,9 @@ own = ("step", "dev_loss", "embedding_norm", "norm_gain", "norm_bias")
 readable(trained.curve[[name for name in own if name in trained.curve]].iloc[[0, -1]], digits=4)
 
 # %% [markdown]
-# ## Evaluation
-# Every held-out character, in adjacent windows of the context length: likelihood, calibration, loss
-# by length of context, norms; then the task suite through the LM-Eval harness.
+# ## What was measured
 
 # %%
-measured = measure(trained, corpus, this.config, suites, seed)
-print("\n".join(measured.notes) or "everything was measured")
 asked = [name for name in ("tasks", "stock_tasks") if name in measured.tables]
 display(*[readable(measured.tables[name]) for name in asked])
 
@@ -115,14 +141,6 @@ if trained.diverged_at is None:
     print(corpus.decode(text[0]))
 else:
     print("nothing: the weights of a diverged model give no probabilities")
-
-# %% [markdown]
-# ## Result
-
-# %%
-result = write_result(design, this, seed, corpus, trained, measured)
-print(run_takeaway(result), history(result.provenance), shown(folder / "result.json"), sep="\n")
-result
 
 # %% [markdown]
 # Where the time went, in seconds:

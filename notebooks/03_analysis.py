@@ -26,12 +26,10 @@ import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle am
 sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/study/../..", recursive=True)]
 
 # %%
-from IPython.display import Markdown, display
-
-from lib.analysis import tables as report
 from lib.analysis.findings import analyse
 from lib.analysis.runs import collect, read_parquet, read_table, study_results, tidy
 from lib.study.config import load_study
+from lib.study.digests import analysing_digest
 from lib.study.history import account
 from lib.study.inputs import take_up
 from lib.study.paths import result_file, shown, study_folder
@@ -51,7 +49,11 @@ trace, curve, items = (read_parquet(design, name) for name in ("trace", "curve",
 claim = standing(design, plan, [run.model_dump() for run in results])
 analysis = analyse(design, plan, claim, runs, trace, curve, items)
 history = account(design.plan, plan, [run.origin["commit"] for run in results])
-verdict, contrasts = analysis.verdict, analysis.verdict.contrasts
+made_by = {"analysing_digest": analysing_digest()}
+write_json(study_folder(design.name) / "verdict.json", analysis.as_json() | history | made_by)
+path = result_file("03_analysis", design.name)
+write_json(path, study_results(design, results))
+print(shown(path))
 
 # %% [markdown]
 # ## Verdict
@@ -63,6 +65,11 @@ verdict, contrasts = analysis.verdict, analysis.verdict.contrasts
 # after the first run.
 
 # %%
+from IPython.display import Markdown, display
+
+from lib.analysis import tables as report
+
+verdict, contrasts = analysis.verdict, analysis.verdict.contrasts
 display(Markdown(f"**{claim}**"), analysis)
 print("Did the plan stand before the runs?", history["plan_precedes"])
 display(*report.plan_tables(history))
@@ -169,9 +176,3 @@ display(*report.inside_tables(read_table(results, "token_classes"), curve))
 
 # %%
 display(report.provenance_table(results), report.time_table(results))
-
-# %%
-write_json(study_folder(design.name) / "verdict.json", analysis.as_json() | history)
-path = result_file("03_analysis", design.name)
-write_json(path, study_results(design, results))
-print(shown(path))

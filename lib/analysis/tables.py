@@ -94,6 +94,16 @@ def run_takeaway(result: RunResult) -> str:
     return f"{run}, after {result.steps} steps ({result.tokens:,} tokens): {', '.join(measured)}."
 
 
+def result_table(result: RunResult) -> pd.DataFrame:
+    """List a run's measures, a row each."""
+    rows = {
+        MEASURES[name].title: MEASURES[name].text(value)
+        for name in measures_in("summary")
+        if (value := (result.measures | result.throughput).get(name)) is not None
+    }
+    return pd.Series(rows, name="").to_frame()
+
+
 def readable(table: pd.DataFrame | None, digits: int = 3) -> pd.DataFrame:
     """Write a table's numbers with `digits` decimals, and missing values as n/a."""
     if table is None or table.empty:

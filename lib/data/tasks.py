@@ -168,7 +168,15 @@ def next_line(passages: list[Passage], lexicon: Lexicon) -> Iterator[Place]:
 
 RULES: dict[str, Rule] = {
     rule.__name__: rule
-    for rule in (word_order, spelling, agreement, turn_end, line_break, last_word, next_line)
+    for rule in (
+        word_order,
+        spelling,
+        agreement,
+        turn_end,
+        line_break,
+        last_word,
+        next_line,
+    )
 }
 N_CHOICES = {name: 4 for name in RULES} | {"agreement": 2, "turn_end": 2, "line_break": 2}
 """Places to choose from; chance is one over it."""

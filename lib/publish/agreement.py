@@ -138,12 +138,16 @@ def wrong_print(study: str, run: Run) -> Iterator[str]:
         return
     told = [run_takeaway(result), history(result.provenance)]
     lines = _printed(shown[0]).splitlines()
+    if len(lines) == 2:  # the sentence and the measures stand in the next cell
+        shown += cells[cells.index(shown[0]) + 1 :][:1]
+        lines = _printed(shown[-1]).splitlines() + lines
     if lines[:2] != told or len(lines) > 3 or not lines[-1].endswith("result.json"):
         yield "the sentence about its result in its notebook is not that of the result"
     for output in itertools.chain(*(cell["outputs"] for cell in cells)):
         if _TABLE.sub("", "".join(_data(output).get("text/html", ""))):
             yield "its notebook shows more than tables in HTML"
-    yield from _wrong_table([o for o in shown[0]["outputs"] if _data(o)], result)
+    for cell in shown:
+        yield from _wrong_table([o for o in cell["outputs"] if _data(o)], result)
     curve = read_raw_file(raw_folder(path), "curve")
     measured = zip(curve["dev_loss"], curve["embedding_norm"], strict=True)
     points = dict(zip(curve["step"], measured, strict=True))

@@ -6,16 +6,11 @@ cheap enough to take while training.
 from contextlib import ExitStack
 
 import numpy as np
-import pandas as pd
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from lib.data.corpus import TOKEN_CLASSES, Corpus, token_class
-from lib.run.calibration import Batches
 from lib.run.model import GPT
-from lib.run.quantiles import quantiles
 
 PARAMETER_GROUPS = ("wte", "wpe", "emb_norm", "attn", "mlp", "ln", "lm_head")
 """Parts of the model over which AdamW's second moments are averaged."""
@@ -113,31 +108,3 @@ def second_moments(model: GPT, optimizer: torch.optim.Optimizer) -> dict[str, fl
             total[0] += float(moment.sum())
             total[1] += moment.numel()
     return {f"second_moment_{group}": total / n for group, (total, n) in sums.items()}
-
-
-def norm_by_token_class(
-    corpus: Corpus, ids: Tensor, embedding_norm: NDArray[np.float64]
-) -> pd.DataFrame:
-    """Summarise embedding norms (N,) of the characters `ids` (N,) per token class: n, mean, sd and
-    quartiles. A class that does not occur has n = 0 and no numbers."""
-    classes = np.array([token_class(symbol) for symbol in corpus.symbols])[ids.numpy()]
-    table = pd.DataFrame({"token_class": classes, "norm": embedding_norm})
-    groups = table.groupby("token_class")["norm"]
-    summary = groups.describe()[["count", "mean", "std", "25%", "50%", "75%"]]
-    summary.columns = pd.Index(["n", "mean", "sd", "q25", "median", "q75"])
-    summary = summary.reindex(list(TOKEN_CLASSES)).rename_axis("token_class").reset_index()
-    return summary.assign(n=summary["n"].fillna(0).astype(int))
-
-
-def logit_quantiles(batches: Batches) -> pd.DataFrame:
-    """Distribution of the logits of held-out characters: quantiles over all of them, and of the
-    largest one per character."""
-    probabilities = [0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0]
-    largest = np.concatenate([logits.max(axis=-1) for logits, _ in batches()])
-    return pd.DataFrame(
-        {
-            "quantile": probabilities,
-            "logit": quantiles(lambda: (logits for logits, _ in batches()), probabilities),
-            "largest_logit": np.quantile(largest, probabilities),
-        }
-    )

@@ -20,7 +20,6 @@ import torch.distributed as dist
 from filelock import FileLock
 
 from lib.data.corpus import CorpusError, load_corpus
-from lib.data.suite_files import suite_hash
 from lib.run import lifeline
 from lib.run.machine import choose_device
 from lib.run.origin import begin
@@ -28,7 +27,7 @@ from lib.run.processes import JOB, STEP, Job
 from lib.run.training import Run, first_alone
 from lib.study.config import load_study
 from lib.study.errors import ConfigError
-from lib.study.paths import run_folder, study_folder
+from lib.study.paths import run_folder
 from lib.study.record import write_json
 
 PATIENCE = timedelta(minutes=5)
@@ -61,8 +60,7 @@ def _job(words: list[str]) -> tuple[Job, Path]:
     study = load_study(words[0])
     arm, seed = study.arm(words[1]), study.require_seed(int(words[2]))
     corpus = load_corpus(arm.config.corpus)
-    suite = suite_hash(corpus, arm.config, study_folder(study.name) / "suite")
-    provenance = begin(study, arm, seed, corpus, suite)
+    provenance = begin(study, arm, seed, corpus)
     folder = run_folder(study.name, arm.id, seed)
     write_json(folder / "provenance.json", provenance.model_dump(mode="json"))
     return Job(config=arm.config, provenance=provenance), folder

@@ -12,9 +12,11 @@ from scipy.special import log_softmax
 from torch import Tensor
 from torch.nn import functional as F
 
-from lib.run.calibration import brier
+from lib.data.corpus import TOKEN_CLASSES, Corpus, token_class
+from lib.run.calibration import Batches, brier
 from lib.run.diagnostics import evenly_spaced_windows
 from lib.run.model import GPT
+from lib.run.quantiles import quantiles
 
 
 @dataclass(frozen=True)
@@ -136,3 +138,31 @@ def inference_throughput(model: GPT, ids: Tensor, batch_size: int, repetitions: 
         model(windows).sum().item()  # a number on the CPU ends the clock on every device
         seconds.append(time.perf_counter() - start)
     return windows.numel() / float(np.median(seconds[1:]))  # the first pass warms up
+
+
+def norm_by_token_class(
+    corpus: Corpus, ids: Tensor, embedding_norm: NDArray[np.float64]
+) -> pd.DataFrame:
+    """Summarise embedding norms (N,) of the characters `ids` (N,) per token class: n, mean, sd and
+    quartiles. A class that does not occur has n = 0 and no numbers."""
+    classes = np.array([token_class(symbol) for symbol in corpus.symbols])[ids.numpy()]
+    table = pd.DataFrame({"token_class": classes, "norm": embedding_norm})
+    groups = table.groupby("token_class")["norm"]
+    summary = groups.describe()[["count", "mean", "std", "25%", "50%", "75%"]]
+    summary.columns = pd.Index(["n", "mean", "sd", "q25", "median", "q75"])
+    summary = summary.reindex(list(TOKEN_CLASSES)).rename_axis("token_class").reset_index()
+    return summary.assign(n=summary["n"].fillna(0).astype(int))
+
+
+def logit_quantiles(batches: Batches) -> pd.DataFrame:
+    """Distribution of the logits of held-out characters: quantiles over all of them, and of the
+    largest one per character."""
+    probabilities = [0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0]
+    largest = np.concatenate([logits.max(axis=-1) for logits, _ in batches()])
+    return pd.DataFrame(
+        {
+            "quantile": probabilities,
+            "logit": quantiles(lambda: (logits for logits, _ in batches()), probabilities),
+            "largest_logit": np.quantile(largest, probabilities),
+        }
+    )

@@ -16,11 +16,12 @@ from lib.data.references import references
 from lib.data.suite_files import prepare_suite
 from lib.run.calibration import calibrate
 from lib.run.cost import flops_per_token, peak_flops
-from lib.run.diagnostics import logit_quantiles, norm_by_token_class
 from lib.run.evaluation import (
     inference_throughput,
     length_table,
+    logit_quantiles,
     loss_by_position,
+    norm_by_token_class,
     score,
 )
 from lib.run.model import count_parameters

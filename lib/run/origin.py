@@ -13,18 +13,18 @@ from lib.data.corpus import Corpus
 from lib.run.machine import Machine, prepare
 from lib.study.config import Arm, Study
 from lib.study.digests import training_digest
+from lib.study.plan import read_plan
 from lib.study.provenance import Execution, MachineAccount, Provenance, code_state
-from lib.study.standing import load_plan
 
 _PACKAGES = ("torch", "numpy", "scipy", "pandas", "papermill", "lm_eval")
 
 
-def begin(study: Study, arm: Arm, seed: int, corpus: Corpus, suite_hash: str | None) -> Provenance:
+def begin(study: Study, arm: Arm, seed: int, corpus: Corpus) -> Provenance:
     """Write down what a run is about to be trained with.
 
     Raises ConfigError for a device or precision that this machine lacks, or a plan that is missing.
     """
-    plan = load_plan(study)
+    plan = read_plan(study.plan) if study.plan else None
     return Provenance(
         study=study.name,
         arm=arm.id,
@@ -33,7 +33,6 @@ def begin(study: Study, arm: Arm, seed: int, corpus: Corpus, suite_hash: str | N
         training_digest=training_digest(),
         corpus_sha256=corpus.sha256,
         tokenizer_sha256=corpus.tokenizer.sha256,
-        suite_hash=suite_hash,
         parameters=arm.config.model_dump(exclude={"machine"}),
         **_circumstances(prepare(arm.config)),
     )

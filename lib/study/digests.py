@@ -1,117 +1,171 @@
-"""Digests of the code that decides a run: what weights and numbers are made by.
+"""Digests of the code that decides numbers, computed from what the notebooks' cells import.
 
-They cover code alone. Comments, docstrings and blank lines are taken out by their place in the
-source: a syntax tree written out again would differ between versions of Python.
+A digest covers a notebook's code cells up to the one that makes what it is about, and every module
+of this repository that they import, in turn: in a function as well, by a name that stands in a
+string, and with the `__init__` of each package on the way, which importing a module runs. Later
+cells and what they alone import, figures and prose, come too late to decide anything.
+
+Comments, docstrings and white space are no code. The values of a notebook's parameters are none
+either: a run is asked for by them. Not covered is what runs before a cell does: `sitecustomize`,
+the kernel, and packages, whose versions a run's provenance names.
 """
 
 import ast
-import io
-import tokenize
+import json
+import re
+from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 from lib.study.fields import digest
 from lib.study.paths import ROOT
-
-TRAINING = (
-    *("lib/run/model.py", "lib/run/machine.py", "lib/run/training.py"),
-    *("lib/run/distributed.py", "lib/run/diagnostics.py"),
-    *("lib/data/corpus.py", "lib/data/sources.py", "lib/data/tokenizer.py", "lib/data/subwords.py"),
-    *("lib/data/shards.py", "lib/data/tokenised.py", "lib/data/documents.py"),
-    *("lib/data/mixture.py", "lib/study/constants.py"),
-)
-"""What decides weights and their dev curve."""
-MEASURING = (
-    *("lib/run/model.py", "lib/run/machine.py", "lib/run/evaluation.py", "lib/run/calibration.py"),
-    *("lib/run/diagnostics.py", "lib/run/scoring.py", "lib/run/harness.py", "lib/run/stock.py"),
-    *("lib/run/measure.py", "lib/run/optional.py", "lib/run/quantiles.py", "lib/run/cost.py"),
-    *("lib/data/suite.py", "lib/data/suite_files.py", "lib/data/tasks.py", "lib/data/corpus.py"),
-    *("lib/data/sources.py", "lib/data/tokenizer.py", "lib/data/subwords.py", "lib/data/shards.py"),
-    *("lib/data/tokenised.py", "lib/data/documents.py", "lib/data/mixture.py"),
-    *("lib/data/references.py", "lib/data/synthetic.py", "lib/data/grammar.py"),
-    *("lib/data/markov.py", "lib/study/raw.py", "lib/study/constants.py"),
-)
-"""What decides the numbers of given weights."""
-ASKING = (
-    *("lib/data/suite.py", "lib/data/suite_files.py", "lib/data/tasks.py", "lib/data/corpus.py"),
-    *("lib/data/tokenizer.py", "lib/data/subwords.py", "lib/study/constants.py"),
-    "lib/data/references.py",
-)
-"""What decides the questions of the task suite, and what is reached without a network."""
-ANALYSING = (
-    *("lib/analysis/*.py", "lib/figures/*.py", "lib/study/constants.py", "lib/study/history.py"),
-    *("lib/study/measures.py", "lib/study/plan.py", "lib/study/raw.py", "lib/study/standing.py"),
-    "lib/study/variants.py",
-)
-"""What decides what is said and drawn of given numbers; whole rooms, as a study says what of them
-it needs."""
 
 
 @cache
 def training_digest() -> str:
     """SHA-256 of the code that decides weights and their dev curve."""
-    return code_digest(TRAINING)
+    return code_digest(("02_train", "train"))
 
 
 @cache
 def measuring_digest() -> str:
-    """SHA-256 of the code that decides the numbers of given weights."""
-    return code_digest(MEASURING)
+    """SHA-256 of the code that decides the numbers of given weights; it holds the training code,
+    which runs before."""
+    return code_digest(("02_train", "write_result"))
 
 
 @cache
 def asking_digest() -> str:
-    """SHA-256 of the code that decides the questions of the task suite."""
-    return code_digest(ASKING)
+    """SHA-256 of the code that decides the questions of the task suite: of all that may make it."""
+    return code_digest(("01_data", "suites_of"), ("02_train", "write_result"))
 
 
 @cache
 def analysing_digest() -> str:
-    """SHA-256 of the code that decides what is said and drawn of given numbers."""
-    found = sorted(path for pattern in ANALYSING for path in ROOT.glob(pattern))
-    return code_digest(tuple(path.relative_to(ROOT).as_posix() for path in found))
+    """SHA-256 of the code that decides what is concluded from given numbers."""
+    return code_digest(("03_analysis", "analyse"))
 
 
-def code_digest(files: tuple[str, ...]) -> str:
-    """SHA-256 of the code in some files of the repository, each under its name."""
-    return digest({name: bare(ROOT.joinpath(name).read_text("utf-8")) for name in files})
+@cache
+def showing_digest() -> str:
+    """SHA-256 of the code that decides all that is said and drawn of given numbers."""
+    return code_digest(("03_analysis", None), ("04_figures", None))
 
 
-@cache  # both digests hold many of the same files
+def code_digest(*parts: tuple[str, str | None]) -> str:
+    """SHA-256 of the code of some notebooks, each up to the last cell that calls a function of a
+    given name (None: all of it), and of the modules that it imports."""
+    return digest(code_of(*parts))
+
+
+def code_of(*parts: tuple[str, str | None]) -> dict[str, str]:
+    """Collect the code that `code_digest` covers, by the place of its file."""
+    code = {f"notebooks/{name}.ipynb": "\n".join(_cells(name, last)) for name, last in parts}
+    waiting = [name for cells in code.values() for name in imported(cells)]
+    known = set(waiting)
+    while waiting:
+        for path in _files(waiting.pop()):
+            place = path.relative_to(ROOT)
+            if place.as_posix() not in code:
+                source = code[place.as_posix()] = bare(path.read_text("utf-8"))
+                new = imported(source, ".".join(place.parent.parts)) - known
+                known |= new
+                waiting += new
+    return code
+
+
+def _cells(notebook: str, last: str | None) -> list[str]:
+    """The code of a notebook's cells up to the last one that calls `last`; of all, where none does.
+    A parameter is there by its name."""
+    content = json.loads((ROOT / "notebooks" / f"{notebook}.ipynb").read_text("utf-8"))
+    code = []
+    for cell in content["cells"]:
+        if cell["cell_type"] == "code":
+            lines = bare("".join(cell["source"]))
+            given = "parameters" in cell["metadata"].get("tags", [])
+            code.append(re.sub(_PARAMETER, _without_value, lines) if given else lines)
+    calls = [number for number, cell in enumerate(code) if re.search(rf"\b{last} \(", cell)]
+    return code[: calls[-1] + 1] if calls else code
+
+
+_PARAMETER = re.compile(r"^(\w+)(?: : \w+)? = (.+)$", re.MULTILINE)
+
+
+def _without_value(line: re.Match[str]) -> str:
+    try:
+        ast.literal_eval(line[2])
+    except (SyntaxError, ValueError):
+        return line[0]
+    return line[1]
+
+
+def _files(module: str) -> Iterator[Path]:
+    """Find what Python runs of this repository when it imports a module (`x.*`: and all below `x`).
+    A file here may stand before a package of the same name."""
+    for place in (ROOT, ROOT / "notebooks"):
+        for part in module.split("."):
+            if part == "*":
+                yield from (*place.glob("*.py"), *place.glob("*/__init__.py"))
+            place = place / part
+            package, file = place / "__init__.py", place.with_name(f"{part}.py")
+            if package.is_file() or file.is_file():
+                yield package if package.is_file() else file
+            elif not place.is_dir():
+                break
+
+
+_IMPORT = re.compile(r"(?:\bfrom ([\w. ]+) )?\bimport \(? ?([\w.,* ]*)")
+_IN_STRING = re.compile(r"\blib(?:\.\w+)+")  # `bare` sets the dots of code apart
+
+
+@cache
+def imported(code: str, package: str = "") -> frozenset[str]:
+    """Name the modules that bare code in a package may import: what follows `import`, whether it is
+    a module or a name in one, and every module of the library that a string names."""
+    found = set(_IN_STRING.findall(code))
+    for source, names in _IMPORT.findall(code):
+        module = source.replace(" ", "")
+        if up := len(module) - len(module.lstrip(".")):
+            parents = package.split(".")
+            module = ".".join([*parents[: len(parents) - up + 1], module.lstrip(".")]).strip(".")
+        found |= {module} - {""}
+        for name in names.split(","):
+            word = name.partition(" as ")[0].replace(" ", "")
+            found |= {f"{module}.{word}".strip(".")} if word else set()
+    return frozenset(found)
+
+
+_TOKEN = re.compile(
+    r"""[bBfFrRtTuU]{0,2}(?: "{3}(?:\\.|[^\\])*?"{3} | '{3}(?:\\.|[^\\])*?'{3}
+                           | "(?:\\.|[^\\"\n])*" | '(?:\\.|[^\\'\n])*' )
+    | \#[^\n]* | \\\n | \n[ \t\f]* | [ \t\f]+ | \d(?:[eE][+-]\d|[\w.])* | \w+ | .""",
+    re.VERBOSE | re.DOTALL,
+)
+_PLAIN = re.compile(r"[bru]*[\"']", re.IGNORECASE)
+
+
+@cache  # digests hold many of the same files
 def bare(source: str) -> str:
-    """Take comments, docstrings, trailing blanks and blank lines out of Python source. What stands
-    inside any other string stays as it is."""
-    lines = source.split("\n")
-    comments: set[int] = set()
-    texts: set[int] = set()
-    docstrings: dict[int, ast.Expr] = {}
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            row, column = token.start
-            lines[row - 1] = lines[row - 1][:column].rstrip()
-            comments.add(row)
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Expr) and _is_text(node.value):
-            docstrings[node.lineno] = node
-        elif isinstance(node, ast.expr) and _is_text(node):
-            texts |= set(range(node.lineno, node.end_lineno or 0))
+    """Take comments and docstrings out of Python source, and write every statement as one line, its
+    tokens apart by one space, below one tab for each block around it.
 
-    kept, number = [], 0
-    while number < len(lines):
-        number += 1
-        line = lines[number - 1]
-        if docstring := docstrings.get(number):
-            number = docstring.end_lineno or number
-            start, end = line.encode(), lines[number - 1].encode()  # places count UTF-8 bytes
-            line = (start[: docstring.col_offset] + end[docstring.end_col_offset :]).decode()
-        elif number in texts - comments:
-            kept.append(line)
-            continue
-        if line.strip():
-            kept.append(line.rstrip())
-    return "\n".join(kept)
-
-
-def _is_text(node: ast.AST) -> bool:
-    """Tell whether a node is a string, formatted or not."""
-    text = isinstance(node, ast.Constant) and isinstance(node.value, str)
-    return text or isinstance(node, ast.JoinedStr)
+    Every statement that is nothing but a plain string is taken for a docstring. Python's own
+    tokenizer takes ten times as long, and cuts f-strings otherwise from version to version.
+    """
+    lines: list[str] = []
+    line: list[str] = []
+    indent, blocks, depth = 0, [0], 0
+    for token in _TOKEN.findall(source + "\n"):
+        first = token[0]
+        if first == "\n" and depth == 0:
+            if not all(map(_PLAIN.match, line)):
+                while indent < blocks[-1]:
+                    blocks.pop()
+                if indent > blocks[-1]:
+                    blocks.append(indent)
+                lines.append("\t" * (len(blocks) - 1) + " ".join(line))
+            line, indent = [], len(token.expandtabs()) - 1
+        elif first not in "\n \t\f#" and token != "\\\n":
+            depth += (first in "([{") - (first in ")]}" and depth > 0)
+            line.append(token)
+    return "\n".join(lines)

@@ -100,6 +100,8 @@ class Frozen(Section):
     """Hashes of the task suites; more than one where corpus or block size is a factor."""
     training_digest: Sha256
     measuring_digest: Sha256
+    analysing_digest: Sha256 | None = None
+    """None: the plan was frozen before this was fixed."""
 
 
 class Plan(Section):

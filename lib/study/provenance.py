@@ -71,7 +71,8 @@ class Provenance(Circumstances):
     corpus_sha256: str
     tokenizer_sha256: str | None = None
     """Of the tokenizer's file; None for characters and bytes."""
-    suite_hash: str | None
+    suite_hash: str | None = None
+    """Of older runs, the suite that was made before them. It decides no weights."""
     parameters: dict[str, dict[str, Any]]
     """All fields of all sections but the machine's."""
 

@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict
 
 from lib.study.errors import UserError
 from lib.study.fields import digest
-from lib.study.measures import MEASURES, measures_in
 from lib.study.paths import shown
 from lib.study.provenance import trained_with
 
@@ -61,13 +60,10 @@ class RunResult(BaseModel):
         return trained_with(self.provenance)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        """Show as a table in a notebook, and as JSON the measures and the hash of it all."""
-        rows: dict[str, str] = {"run": f"{self.study} / {self.arm} / seed {self.seed}"}
+        """Show in a notebook which run it is, and keep as JSON the measures and the hash of all."""
+        rows = {"run": f"{self.study} / {self.arm} / seed {self.seed}"}
         rows["status"] = self.status + (f" at step {self.diverged_at}" if self.diverged_at else "")
         rows["parameters"], rows["tokens"] = f"{self.parameters:,}", f"{self.tokens:,}"
-        for name in measures_in("summary"):
-            if (value := (self.measures | self.throughput).get(name)) is not None:
-                rows[MEASURES[name].title] = MEASURES[name].text(value)
         table = pd.Series(rows, name="").to_frame()
         return {
             "application/json": attested(self.model_dump(mode="json")),

@@ -3,18 +3,17 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from lib.study.attempts import other_versions
 from lib.study.config import Study, load_study
-from lib.study.digests import measuring_digest, training_digest
+from lib.study.digests import analysing_digest, measuring_digest, training_digest
 from lib.study.errors import ConfigError, UserError, unknown
-from lib.study.fields import digest
+from lib.study.fields import EmbeddingNorm, digest
 from lib.study.history import plan_precedes
 from lib.study.measures import MEASURES
 from lib.study.paths import PARAMS
 from lib.study.plan import Frozen, Plan, read_plan
-from lib.study.variants import VARIANTS
 
 
 class PreregistrationError(UserError):
@@ -63,7 +62,7 @@ def _faults(plan: Plan, study: Study) -> Iterator[str]:
     studies = sorted(path.stem for path in PARAMS.glob("*.yaml"))
     planned = [load_study(name, undrawn=True) for name in plan.confirmatory if name in studies]
     arms = [arm.variant for design in [study, *planned] for arm in design.arms()]
-    variants = list(dict.fromkeys([*VARIANTS, *arms]))
+    variants = list(dict.fromkeys([*get_args(EmbeddingNorm), *arms]))
     measures = list(MEASURES)
     used: list[tuple[str, Iterable[str], list[str]]] = [
         ("confirmatory", plan.confirmatory, studies),
@@ -125,6 +124,8 @@ def _departures(study: Study, frozen: Frozen, runs: list[dict[str, Any]]) -> Ite
     """Name what was not made as the plan froze it, with both values."""
     fixed = frozen.model_dump()
     made: list[tuple[str, Any]] = [("parameters", parameters_digest(study))]
+    if frozen.analysing_digest:  # plans frozen before do not fix it
+        made.append(("analysing_digest", analysing_digest()))
     for run in runs:
         by, source = run["provenance"], run["config"]["corpus"]["source"]
         made.append((f"corpus.{source}", run["corpus_sha256"]))

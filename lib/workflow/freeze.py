@@ -17,7 +17,7 @@ from lib.data.corpus import load_corpus
 from lib.data.suite_files import suite_hash
 from lib.study.attempts import attempts
 from lib.study.config import Study, load_study
-from lib.study.digests import measuring_digest, training_digest
+from lib.study.digests import analysing_digest, measuring_digest, training_digest
 from lib.study.errors import ConfigError, exit_status, read_yaml
 from lib.study.paths import PAPERS, PARAMS, PLANS, study_folder
 from lib.study.plan import Frozen, Plan, read_plan
@@ -91,6 +91,7 @@ def _frozen(study: Study, used: list[int]) -> Frozen:
         suite=sorted(filter(None, suites)),
         training_digest=training_digest(),
         measuring_digest=measuring_digest(),
+        analysing_digest=analysing_digest(),
     )
 
 

@@ -13,7 +13,7 @@ from lib.analysis.reported import reported_file
 from lib.publish.archive import MANIFEST, files_of, read_manifest, record_folder
 from lib.run.optional import has_harness
 from lib.study.config import Arm, Study
-from lib.study.digests import analysing_digest, measuring_digest, training_digest
+from lib.study.digests import asking_digest, measuring_digest, showing_digest, training_digest
 from lib.study.fields import CorpusConfig, digest
 from lib.study.paths import (
     RESULT_FORMAT,
@@ -64,7 +64,7 @@ def data_key(study: Study, corpora: dict[str, str | None]) -> str:
     configs = {arm.config.corpus for arm in study.arms()}
     own = {name for config in configs for name in (_source(config), _tokenized(config))}
     hashes = {name: value for name, value in corpora.items() if name in own}
-    return digest([study.hash, measuring_digest(), hashes])
+    return digest([study.hash, asking_digest(), hashes])
 
 
 def analysis_key(study: Study) -> str:
@@ -74,7 +74,7 @@ def analysis_key(study: Study) -> str:
     deviations = [each.model_dump() for each in plan.deviations] if plan else []
     reported = reported_file(study)
     numbers = sha256(reported) if reported and reported.is_file() else None
-    return digest([plan and plan.hash, deviations, numbers, analysing_digest()])
+    return digest([plan and plan.hash, deviations, numbers, showing_digest()])
 
 
 def plan_hash(study: Study) -> str | None:
@@ -195,9 +195,9 @@ def _stale_run(
         if made_with.get(name) != value:
             done = again if name in _OF_MEASURES else "trained anew"
             return f"{name} is {_short(value)} and was {_short(made_with.get(name))}: {done}"
-    prepared = result.provenance["trained"].get("suite_hash")
-    if result.status == "completed" and result.suite_hash is None and prepared and has_harness():
-        return f"the suite {_short(prepared)} was not asked for want of lm_eval: {again}"
+    wanted = result.status == "completed" and arm.config.evaluation.items_per_task != 0
+    if wanted and result.suite_hash is None and has_harness():
+        return f"the suite was not asked for want of lm_eval: {again}"
     for name, expected in result.files.items():
         if not (folder / name).is_file() or sha256(folder / name) != expected:
             return f"{name} is missing or not as it was written: {again}"

@@ -11,6 +11,7 @@ from lib.analysis.tables import (
     delta_table,
     mean_and_sd,
     provenance_table,
+    result_table,
     run_takeaway,
     summary_table,
     takeaway,
@@ -167,3 +168,10 @@ def test_a_study_of_one_arm_has_no_contrasts_to_write(runs: pd.DataFrame) -> Non
     assert one.empty
     assert contrast_overview(one).empty
     assert contrast_summary(one, runs) == []
+
+
+def test_a_run_is_listed_with_the_measures_that_it_has(tiny_study: Study) -> None:
+    result = sample_runs(tiny_study)[0]
+    rows = result_table(result).squeeze()
+    assert rows["validation perplexity"] == f"{result.measures['perplexity']:.3f}"
+    assert not [name for name in rows.index if "macro" in name]  # the sample was asked no task

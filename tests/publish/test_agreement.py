@@ -15,6 +15,7 @@ from lib.publish.recomputed import Run
 from lib.study.config import load_study
 from lib.study.measures import MEASURES
 from lib.study.raw import read_raw
+from lib.study.record import read_json
 
 STUDY = "example"
 Raw = dict[str, pd.DataFrame]
@@ -121,9 +122,34 @@ def test_a_result_agrees_with_its_raw_files(
         ),
     }.values(),
 )
-def test_a_notebook_prints_its_result(change: Callable[[Run], None], fault: str, run: Run) -> None:
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_notebook_prints_its_result(
+    change: Callable[[Run], None],
+    fault: str,
+    apart: bool,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if apart:
+        monkeypatch.setattr(agreement, "read_json", lambda path: set_apart(read_json(path)))
+    assert list(agreement.wrong_print(STUDY, run)) == []
     change(run)
     assert any(found.startswith(fault) for found in agreement.wrong_print(STUDY, run))
+
+
+def set_apart(notebook: dict[str, Any]) -> dict[str, Any]:
+    """Move the sentence and the measures of a result to a cell after the one that wrote it."""
+    cells = [c for c in notebook["cells"] if c["cell_type"] == "code"]
+    kept = lambda o: "application/json" in o.get("data", {})  # noqa: E731
+    (number,) = [n for n, c in enumerate(cells) if any(map(kept, c["outputs"]))]
+    told, shown = sorted(cells[number]["outputs"], key=kept)
+    first, _, rest = "".join(told["text"]).partition("\n")
+    data = shown["data"]
+    row = re.sub(r"(?s)(<tbody>.*?</tr>).*(</tbody>)", r"\1\2", "".join(data["text/html"]))
+    cells[number]["outputs"] = [told | {"text": rest}, shown | {"data": data | {"text/html": row}}]
+    table = shown | {"data": {"text/html": data["text/html"]}}
+    after = cells[number] | {"outputs": [told | {"text": first + "\n"}, table]}
+    return notebook | {"cells": [*cells[: number + 1], after, *cells[number + 1 :]]}
 
 
 def test_a_notebook_prints_its_dev_curve(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

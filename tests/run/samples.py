@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def begun(config: RunConfig, corpus: Corpus, seed: int = 0) -> Provenance:
     """The provenance of a run that stands alone, asks no suite and is under no plan."""
     study = Study.model_validate(config.model_dump() | {"name": "alone", "seeds": [seed]})
-    return begin(study, study.arm("baseline"), seed, corpus, suite_hash=None)
+    return begin(study, study.arm("baseline"), seed, corpus)
 
 
 def train(
@@ -61,7 +61,7 @@ def finished_study(folder: Path, **content: object) -> Iterator[Study]:
             corpus = load_corpus(arm.config.corpus)
             for seed in study.seeds:
                 run = run_folder(study.name, arm.id, seed)
-                provenance = begin(study, arm, seed, corpus, None)
+                provenance = begin(study, arm, seed, corpus)
                 trained = training.train(arm.config, corpus, provenance, run)
                 measured = measure(trained, corpus, arm.config, folder / "suites", seed)
                 write_result(study, arm, seed, corpus, trained, measured)

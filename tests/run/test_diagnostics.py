@@ -3,14 +3,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lib.data.corpus import Corpus, load_corpus
+from lib.data.corpus import Corpus
 from lib.run.diagnostics import (
     PARAMETER_GROUPS,
     evenly_spaced_windows,
     gradient_cosine,
-    logit_quantiles,
     mean_cosine,
-    norm_by_token_class,
     parameter_group,
     second_moments,
     snapshot,
@@ -18,7 +16,7 @@ from lib.run.diagnostics import (
 from lib.run.evaluation import score
 from lib.run.machine import random_stream
 from lib.run.model import GPT, weight_decay_groups
-from lib.study.fields import CorpusConfig, ModelConfig
+from lib.study.fields import ModelConfig
 
 
 def gpt(corpus: Corpus, **fields: object) -> GPT:
@@ -116,32 +114,3 @@ def test_second_moments_are_means_over_groups(corpus: Corpus) -> None:
     absent = ("emb_norm", "lm_head")
     assert set(moments) == {f"second_moment_{g}" for g in PARAMETER_GROUPS if g not in absent}
     assert set(moments.values()) == {2.0}  # (1 - 0.5) × 2²
-
-
-def test_norms_by_token_class_show_absent_classes_without_numbers(corpus: Corpus) -> None:
-    ids = corpus.encode("ab c!")
-    table = norm_by_token_class(corpus, ids, np.array([1.0, 3.0, 10.0, 5.0, 7.0]))
-    rows = table.set_index("token_class")
-    assert rows["n"].to_dict() == {
-        "alphabetic": 3, "numeric": 0, "punctuation": 1, "whitespace": 1, "end of document": 0,
-    }  # fmt: skip
-    assert rows.loc["alphabetic", "mean"] == 3.0
-    assert rows.loc["whitespace", "mean"] == 10.0
-    assert rows.loc["numeric"].drop("n").isna().all()
-
-
-def test_logit_quantiles_reach_from_the_smallest_to_the_largest() -> None:
-    logits = np.arange(12.0).reshape(4, 3)
-    batches = list(zip(np.split(logits, 2), np.zeros((2, 2), int), strict=True))
-    table = logit_quantiles(lambda: batches).set_index("quantile")
-    assert table["logit"][[0.0, 0.5, 1.0]].tolist() == [0.0, 5.5, 11.0]
-    assert table["largest_logit"][[0.0, 1.0]].tolist() == [2.0, 11.0]
-
-
-def test_token_classes_of_a_corpus_with_digits(tmp_path: object) -> None:
-    path = f"{tmp_path}/text.txt"
-    with open(path, "w") as file:  # noqa: PTH123
-        file.write("ab 12\x04\n" * 40)
-    corpus = load_corpus(CorpusConfig(source=path))
-    table = norm_by_token_class(corpus, corpus.heldout, np.ones(len(corpus.heldout)))
-    assert (table.set_index("token_class")["n"][["numeric", "end of document"]] > 0).all()

@@ -237,7 +237,6 @@ def test_a_process_takes_its_own_gpu_and_none_for_a_study_of_the_cpu(
 
 def test_torchrun_takes_a_study_an_arm_and_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[Path] = []
-    monkeypatch.setattr(distributed, "suite_hash", lambda *_: None)
     monkeypatch.setattr(distributed, "write_json", lambda path, _: written.append(path))
     job, folder = distributed._job(["smoke", "layernorm", "1"])
     assert written == [folder / "provenance.json"]

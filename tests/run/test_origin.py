@@ -24,9 +24,9 @@ CPU = torch.device("cpu")
 def test_a_provenance_names_plan_code_text_parameters_machine_and_versions(corpus: Corpus) -> None:
     study = Study.model_validate(TINY | {"name": "tiny", "seeds": [3]})
     arm = study.arm("baseline")
-    made = begin(study, arm, 3, corpus, "f" * 64)
+    made = begin(study, arm, 3, corpus)
     assert (made.study, made.arm, made.seed, made.plan) == ("tiny", "baseline", 3, None)
-    assert (made.corpus_sha256, made.suite_hash) == (corpus.sha256, "f" * 64)
+    assert made.corpus_sha256 == corpus.sha256
     assert made.training_digest == training_digest() != made.measuring_digest == measuring_digest()
     assert made.parameters["training"]["learning_rate"] == 1e-3
     assert made.parameters["training"]["beta2"] == 0.95  # a default, written out all the same

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from lib.study.config import load_study
-from lib.study.digests import measuring_digest, training_digest
+from lib.study.digests import analysing_digest, measuring_digest, training_digest
 from lib.study.paths import PLANS
 from lib.study.plan import Plan
 from lib.study.standing import parameters_digest
@@ -65,6 +65,7 @@ class Parameters:
             "suite": [SUITE],
             "training_digest": training_digest(),
             "measuring_digest": measuring_digest(),
+            "analysing_digest": analysing_digest(),
         }
 
 

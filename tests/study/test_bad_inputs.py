@@ -1,6 +1,5 @@
-"""Parameter files that cannot be run: each is refused at once, in one line without a traceback."""
+"""Parameter files that cannot be run: each is refused in one line without a traceback."""
 
-import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -122,11 +121,9 @@ def test_a_bad_file_is_refused_in_one_line(
 ) -> None:
     monkeypatch.setattr("lib.study.config.PARAMS", tmp_path)
     (tmp_path / "little.yaml").write_text(text, "utf-8")
-    start = time.monotonic()
     with pytest.raises(ConfigError) as error:
         load_study("little")
     message = str(error.value)
     assert message.startswith("little.yaml")
     assert "\n" not in message
     assert len(message) < 700
-    assert time.monotonic() - start < 5

@@ -4,7 +4,6 @@ import hashlib
 import os
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -452,13 +451,14 @@ def test_a_variant_and_a_setting_are_the_first_factor_and_the_others(load: Load)
     assert (arm.variant, arm.setting) == ("layernorm", "embedding_std=1")
 
 
-def test_a_grid_of_a_million_arms_is_refused_at_once(load: Load) -> None:
+def test_a_grid_of_a_million_arms_is_refused_before_one_is_made(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Study, "arms", None)
     levels = "[" + ", ".join(map(str, range(1, 1001))) + "]"
     factors = f"factors: {{model.n_layer: {levels}, training.iterations: {levels}}}"
-    start = time.monotonic()
     with pytest.raises(ConfigError, match=r"1,000,000 runs; a study holds 10,000 at the most"):
         load(MINIMAL + factors)
-    assert time.monotonic() - start < 5
 
 
 def test_a_seed_added_keeps_the_hash(load: Load) -> None:

@@ -24,7 +24,9 @@ def scores(n: int, seed: int = 0) -> dict[str, np.ndarray]:
     """Made-up scores of n characters, losses as single precision gives them."""
     rng = np.random.default_rng(seed)
     single = {name: rng.random(n, np.float32).astype(float) for name in ("nll", "embedding_norm")}
-    return single | {"correct": rng.random(n) < 0.3, "brier": rng.random(n)}
+    named = [str(m.raw).removeprefix("windows.") for m in MEASURES.values()]
+    others = {name: rng.random(n) < 0.3 for name in named if "." not in name and name != "None"}
+    return others | single | {"correct": rng.random(n) < 0.3, "brier": rng.random(n)}
 
 
 def raw_of(columns: dict[str, np.ndarray], dev: int) -> dict[str, pd.DataFrame]:

@@ -69,6 +69,19 @@ def test_code_edited_after_freezing_is_named_before_anything_runs(
     assert not judged(runs_as_frozen()).reasons  # made before the edit
 
 
+def test_runs_analysed_by_other_code_than_frozen_confirm_nothing(
+    parameters: Parameters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lib.study.standing.analysing_digest", lambda: "e" * 64)
+    for runs in ([], runs_as_frozen()):
+        (reason,) = judged(runs).reasons
+        assert reason.startswith("analysing_digest is eeeeeeeeeeee, frozen was ")
+    frozen = parameters.frozen()
+    del frozen["analysing_digest"]  # as plans were frozen before
+    parameters.plan(frozen={"trial": frozen})
+    assert not judged(runs_as_frozen()).reasons
+
+
 def test_a_plan_not_committed_before_the_runs_makes_a_study_exploratory(
     parameters: Parameters,
 ) -> None:

@@ -45,7 +45,7 @@ def test_the_variant_of_the_recipe_looks_like_no_other() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     (line,) = re.findall(r"^    \"half\": Variant\((.*)\),$", text, re.MULTILINE)
     half = Variant(*ast.literal_eval(f"({line})"))
-    for other in VARIANTS.values():
+    for other in [look for name, look in VARIANTS.items() if name != "half"]:
         assert half.colour != other.colour
         assert half.dashes != other.dashes
         assert half.marker != other.marker

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from lib.study.config import load_study
+from lib.study.digests import analysing_digest
 from lib.study.plan import read_plan
 from lib.study.standing import load_plan, standing
 from lib.workflow import freeze as module
@@ -72,6 +73,7 @@ def test_a_plan_is_frozen_and_its_study_is_confirmatory(
     assert (frozen.seeds, frozen.used_seeds) == (3, [5, 7, 9])
     assert list(frozen.corpus) == ["synthetic"]
     (suite,) = frozen.suite
+    assert frozen.analysing_digest == analysing_digest()
     (written,) = (tmp_path / "runs" / "trial" / "suite").glob("*/suite.json")
     assert json.loads(written.read_text("utf-8"))["hash"] == suite
     study = load_study("trial")

@@ -9,7 +9,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from lib.data.corpus import Corpus
+from lib.data.corpus import Corpus, load_corpus
 from lib.publish import archive
 from lib.run import training
 from lib.run.measure import measure, write_result
@@ -61,7 +61,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, corpus: Corpus) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(paths, "RUNS", runs)
         for arm in study.arms():
-            provenance = begin(study, arm, 0, corpus, None)
+            provenance = begin(study, arm, 0, corpus)
             folder = run_folder(study.name, arm.id, 0)
             trained = training.train(arm.config, corpus, provenance, folder)
             measured = measure(trained, corpus, arm.config, runs, 0)
@@ -187,6 +187,32 @@ def test_another_text_is_named(runs: Path, corpora: dict[str, str]) -> None:
     assert data_key(study, edited) != data_key(study, corpora)
 
 
+def test_another_tokenizer_file_is_named(
+    runs: Path, corpora: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the same text and the same parameters, with what was learned from it gone or edited."""
+    monkeypatch.setattr("lib.data.tokenised.output_root", lambda: tmp_path)
+    study = study_with(corpus={"tokenizer": "bpe-300"})
+    learned = load_corpus(study.arm("none").config.corpus)
+    found = corpus_hashes([study])
+    assert sorted(found.values()) == sorted([*corpora.values(), learned.tokenizer.sha256])
+    (key,) = set(found) - set(corpora)
+    assert data_key(study, found | {key: "e" * 64}) != data_key(study, found)
+
+    asked_now = asked(study, study.arm("none"), 0, found, None)["tokenizer"]
+    assert asked_now == learned.tokenizer.sha256
+    for path in runs.glob("tiny/*/seed-0/result.json"):
+        content = json.loads(path.read_text())
+        content["study_hash"] = study.hash
+        for account in (content["config"], content["provenance"]["trained"]["parameters"]):
+            account["corpus"]["tokenizer"] = "bpe-300"
+        content["provenance"]["trained"]["tokenizer_sha256"] = asked_now
+        path.write_text(json.dumps(content))
+    assert list(stale(study, found)) == []
+    reason = f"tokenizer is eeeeeeeeeeee and was {asked_now[:12]}: {RETRAINED}"
+    assert [said for _, said in stale(study, found | {key: "e" * 64})] == [reason, reason]
+
+
 def test_mixtures_of_one_name_are_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,7 +252,7 @@ def test_what_an_analysis_is_made_by_decides_whether_it_is_made_again(
     assert plan_hash(study) == plan  # so that nothing is trained
     file.write_text("source: another", "utf-8")
     keys.append(analysis_key(study))
-    monkeypatch.setattr(staleness, "analysing_digest", lambda: "f" * 64)
+    monkeypatch.setattr(staleness, "showing_digest", lambda: "f" * 64)
     keys.append(analysis_key(study))
     assert [keys.index(key) for key in keys] == [0, 0, 2, 3, 4]
 
@@ -346,14 +372,17 @@ def test_a_record_that_lost_a_file_is_archived_again(
 def test_a_run_measured_without_lm_eval_is_measured_anew_with_it(
     runs: Path, corpora: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = runs / "tiny" / "none" / "seed-0" / "result.json"
-    content = json.loads(path.read_text())
-    content["provenance"]["trained"]["suite_hash"] = "c" * 64
-    path.write_text(json.dumps(content))
-    reason = f"the suite cccccccccccc was not asked for want of lm_eval: {MEASURED}"
-    assert list(stale(study_with(), corpora)) == [(path, reason)]
+    study = study_with(evaluation={"items_per_task": 50})
+    paths = [result_file("02_train", "tiny", arm.id, 0) for arm in study.arms()]
+    for path in paths:
+        content = json.loads(path.read_text())
+        content["study_hash"] = study.hash
+        content["config"]["evaluation"]["items_per_task"] = 50
+        path.write_text(json.dumps(content))
+    reason = f"the suite was not asked for want of lm_eval: {MEASURED}"
+    assert list(stale(study, corpora)) == [(path, reason) for path in paths]
     monkeypatch.setattr(staleness, "has_harness", lambda: False)
-    assert list(stale(study_with(), corpora)) == []
+    assert list(stale(study, corpora)) == []
 
 
 def test_what_is_not_there_is_not_stale(runs: Path, corpora: dict[str, str]) -> None:
