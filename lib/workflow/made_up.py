@@ -34,8 +34,8 @@ REFERENCES = {
 """Losses of the text that the runs are said to be of, in nats."""
 STEPS, QUESTIONS, PLACES = 100, 20, 1000
 """Most rows of a trace; questions of a task; predictions in a window of text, or a bin."""
-_ASKED = 64
-"""Tokens of context with which the suite is asked."""
+_SHORTEST, _FEWEST = 32, 50
+"""Tokens of context, and questions of a task, below which the suite has no task."""
 _PARTS = ("wte", "wpe", "emb_norm", "attn", "mlp", "ln", "lm_head")
 _CLASSES = ("alphabetic", "numeric", "punctuation", "whitespace", "end of document")
 """As `lib.run.diagnostics` and `lib.data.corpus` list them, which take seconds to import."""
@@ -107,7 +107,8 @@ def _raw(config: RunConfig, loss: float, rng: Generator, diverged: bool) -> Raw:
     raw["windows"] = pd.DataFrame(sums)
     context = np.arange(1, size + 1)
     raw["positions"] = pd.DataFrame({"context": context, "position_loss": loss + 1 / context})
-    if config.evaluation.items_per_task != 0 and size >= _ASKED:
+    most = config.evaluation.items_per_task
+    if size >= _SHORTEST and (most is None or most >= _FEWEST):
         asked = [(task, shots) for task in N_CHOICES for shots in (0, 2)]
         raw["items"] = pd.concat([_items(*each, rng) for each in asked], ignore_index=True)
     return raw

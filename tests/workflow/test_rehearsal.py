@@ -100,7 +100,7 @@ def test_made_up_results_have_the_form_of_trained_ones(tmp_path: Path) -> None:
     factors = {"model.embedding_norm": ["none", "rmsnorm", "layernorm"]}
     factors |= {"model.tied": [True, False]}
     model = TINY["model"] | {"block_size": 128}
-    evaluation = {"interval": 4, "dev_windows": 4, "items_per_task": 20}
+    evaluation = {"interval": 4, "dev_windows": 4, "items_per_task": 50}
     with finished_study(tmp_path, factors=factors, model=model, evaluation=evaluation) as study:
         trained = [(r, read_raw(run_folder(study.name, r.arm, r.seed))) for r in collect(study)]
         made = list(made_up(study))
