@@ -4,7 +4,7 @@ Numbers are plausible, differ between arms and seeds, and are the same every tim
 are thinned out, and a task of the suite has few questions.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,6 @@ from lib.study.raw import BINNINGS, RAW, measures_of, write_raw
 from lib.study.record import RunResult, finite, records, sha256, write_json
 
 Raw = dict[str, pd.DataFrame]
-Loss = Callable[[Arm, int], float]
-"""The final loss (nats) of an arm's run with a seed."""
 REFERENCES = {
     "unigram_entropy": 3.3,
     "unigram_loss": 3.35,
@@ -41,7 +39,7 @@ _CLASSES = ("alphabetic", "numeric", "punctuation", "whitespace", "end of docume
 """As `lib.run.diagnostics` and `lib.data.corpus` list them, which take seconds to import."""
 
 
-def usual_loss(arm: Arm, seed: int) -> float:
+def _loss(arm: Arm, seed: int) -> float:
     """A loss that arms and seeds shift, the latter for all arms alike but for a little."""
     own, of_arm = default_rng([*arm.id.encode(), seed]), default_rng([*arm.id.encode()])
     shared = default_rng(seed).normal()
@@ -60,7 +58,7 @@ def lay_out(study: Study, plan: Plan | None, trouble: bool) -> None:
 
 
 def made_up(
-    study: Study, plan: Plan | None = None, trouble: bool = False, loss: Loss = usual_loss
+    study: Study, plan: Plan | None = None, trouble: bool = False
 ) -> Iterator[tuple[RunResult, Raw]]:
     """Make up result and raw files of every run of a study, of a frozen one as the plan fixes them.
     With `trouble`, the loss of the first run rises for a step, and the last run diverges."""
@@ -68,7 +66,7 @@ def made_up(
     origin = _origin(study, plan)
     for number, (arm, seed) in enumerate(runs):
         rng, diverged = default_rng(number), trouble and number == len(runs) - 1
-        raw = _raw(arm.config, loss(arm, seed), rng, diverged)
+        raw = _raw(arm.config, _loss(arm, seed), rng, diverged)
         if trouble and number == 0:
             rise = np.arange(len(raw["trace"])) == len(raw["trace"]) // 4
             raw["trace"]["loss"] += 2.0 * rise
