@@ -43,11 +43,9 @@ def outcome(measure: str, low: float, high: float, margin: float | None = None) 
 
 
 def listed(items: Iterable[Any]) -> str:
-    """Write a list in prose: 0.02, 0.1 and 1. Where an item has a comma itself, semicolons part
-    them."""
+    """Write a list in prose: 0.02, 0.1 and 1."""
     *first, last = [f"{x:.12g}" if isinstance(x, float) else str(x) for x in items]
-    mark = ";" if any(", " in item for item in (*first, last)) else ""
-    return f"{mark} and ".join(filter(None, (f"{mark or ','} ".join(first), last)))
+    return " and ".join(filter(None, (", ".join(first), last)))
 
 
 def where(place: object) -> str:

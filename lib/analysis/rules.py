@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lib.analysis.finding import listed
 from lib.study.measures import ACCURACIES, MEASURES
 from lib.study.plan import Plan
 
@@ -67,8 +66,8 @@ def decide(evidence: Evidence, plan: Plan) -> Decision:
     e = evidence
 
     def measures(what: Direction) -> str:
-        labels = [MEASURES[name].label for name, d in e.accuracy.items() if d == what]
-        return listed(labels) if labels else ""
+        """Their names, some of which have a comma of their own."""
+        return "; ".join(MEASURES[name].label for name, d in e.accuracy.items() if d == what)
 
     def decision(rule: str, what: str, reason: str) -> Decision:
         return Decision(e.arm, rule, what, reason)  # type: ignore[arg-type]

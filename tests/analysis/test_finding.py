@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from lib.analysis.finding import Finding, listed, numbers, outcome, where
+from lib.analysis.finding import Finding, numbers, outcome, where
 
 
 @pytest.mark.parametrize(
@@ -37,10 +37,3 @@ def test_numbers_without_an_interval_say_so() -> None:
 def test_a_finding_shows_its_title_and_sentences() -> None:
     assert Finding("k", "Title", None, ["a.", "b."])._repr_markdown_() == "### Title\n\n- a.\n- b."
     assert (where("x=1"), where("")) == (" at x=1", "")
-
-
-def test_a_list_whose_items_have_commas_is_parted_by_semicolons() -> None:
-    assert listed([0.02, 1, "b"]) == "0.02, 1 and b"
-    assert (listed(["a", "b"]), listed(["a, c"])) == ("a and b", "a, c")
-    assert listed(["a, x", "b"]) == "a, x; and b"
-    assert listed(["a", "b, x", "b, y"]) == "a; b, x; and b, y"

@@ -112,7 +112,7 @@ def test_several_measures_are_listed_so_that_each_can_be_told(
 ) -> None:
     """The names of two measures have a comma themselves."""
     decision = decide(evidence(accuracy=dict.fromkeys(("perplexity", ZERO, FEW), found)), plan)
-    said = "in validation perplexity; macro accuracy, zero-shot; and macro accuracy, few-shot"
+    said = "in validation perplexity; macro accuracy, zero-shot; macro accuracy, few-shot"
     assert (decision.rule, decision.reason.endswith(said)) == (rule, True)
 
 
