@@ -28,9 +28,9 @@ def answer_all(evidence: Sequence[Evidence]) -> dict[str, Answer]:
         found = {e.accuracy[name] for name in accuracies(e)} - {"untested"}
         if e.baseline_stable is not True:
             known = "unstable" if e.baseline_stable is False else "not judged"
-            h0[e.arm] = h1a[e.arm] = _Case(f"not tested: the baseline is {known}")
+            h0[e.arm] = h1a[e.arm] = _Case(f"not tested, as the baseline is {known}")
         elif not found - {"undefined"}:
-            h0[e.arm] = h1a[e.arm] = _Case("not tested: no accuracy has an adjusted p")
+            h0[e.arm] = h1a[e.arm] = _Case("not tested, as no accuracy has an adjusted p")
         else:
             numbers = "; ".join(e.in_words[name] for name in accuracies(e) if name in e.in_words)
             changed = found & {"improvement", "regression"}
@@ -66,13 +66,13 @@ def _risk(e: Evidence, fell: bool, numbers: str) -> _Case:
 def _conditional_benefit(e: Evidence) -> _Case:
     if e.baseline_stable is not False:
         known = "stable" if e.baseline_stable else "not judged"
-        return _Case(f"not tested: the baseline is {known}")
+        return _Case(f"not tested, as the baseline is {known}")
     if e.arm_stable is None:
-        return _Case("not tested: the arm is not judged")
+        return _Case("not tested, as the arm is not judged")
     if e.instability is None:
         return _Case("supported" if e.arm_stable else "not supported", e.unstable_in_words)
     if e.instability == "undefined":
-        return _Case("not tested: its unstable runs have no adjusted p", e.unstable_in_words)
+        return _Case("not tested, as its unstable runs have no adjusted p", e.unstable_in_words)
     better = e.instability == "improvement"
     return _Case("supported" if better else "not supported", e.unstable_in_words)
 
@@ -81,12 +81,17 @@ def _one_answer(cases: Mapping[str, _Case], yes: str, some: str = "") -> Answer:
     """Make one answer of several (arm → answer); the reason lists each, with its numbers."""
     grouped: dict[str, list[str]] = {}
     for arm, case in cases.items():
-        said = f"{arm}: {case.numbers}" if case.numbers else arm
+        said = f"{arm} ({case.numbers})" if case.numbers else arm
         grouped.setdefault(case.answer, []).append(said)
-    reason = "; ".join(f"{answer} ({', '.join(arms)})" for answer, arms in grouped.items())
     tested = [answer for answer in grouped if not answer.startswith("not tested")]
+    if not grouped:
+        return Answer("not tested", "no arm of the plan's first family")
     if not tested:
-        return Answer("not tested", reason or "no arm of the plan's first family")
-    if len(tested) == 1:
-        return Answer(tested[0], reason)
-    return Answer(some or f"{yes} in part", reason)
+        answer = "not tested"
+    else:
+        answer = tested[0] if len(tested) == 1 else some or f"{yes} in part"
+    parts = []
+    for found, arms in grouped.items():  # what the answer says is not said again
+        beyond = found.removeprefix(answer).removeprefix(", as ")
+        parts.append(": ".join(filter(None, (", ".join(arms), beyond))))
+    return Answer(answer, "; ".join(parts))

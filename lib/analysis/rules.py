@@ -28,11 +28,8 @@ class Evidence:
     calibration: Direction
     """Of the calibration error; improvement: it fell."""
     throughput_change: float
-    """Relative change of training speed; -0.02: two percent slower."""
-    throughput_noise: float | None = None
-    """Largest relative difference between repeated measurements of one arm, made with the machine
-    idle and alternating with the baseline's. None: speed was not measured that way and decides
-    nothing."""
+    """Relative change of training speed; -0.02: two percent slower. Runs share a machine, so that
+    it decides nothing."""
     smoothness: Direction | None = None
     """Of the plan's measure of smooth training; None: the plan names none."""
     instability: Direction | None = None
@@ -60,16 +57,17 @@ def decide(evidence: Evidence, plan: Plan) -> Decision:
 
     R0: the stability of one of the two is not judged. With a stable baseline: R1 worse in a primary
     measure, R8 unstable, R0 a primary measure without a test, R2 better in one, and where the
-    primary measures show nothing, R6 better calibration, R7 faster (beyond the noise and the plan's
-    margin), R8 a tie, which keeps the baseline. With an unstable one: R5 the arm does not remove
-    the instability, R4 it costs more than planned, R3 its cost is below that with its whole
-    interval, R0 neither. Where the plan has an exact test of unstable runs, that must show the
-    removal too.
+    primary measures show nothing, R6 better calibration, R8 a tie, which keeps the baseline. With
+    an unstable one: R5 the arm does not remove the instability, R4 it costs more accuracy than
+    planned, R3 its cost is below that with its whole interval, R0 neither. Where the plan has an
+    exact test of unstable runs, that must show the removal too. R7, in records of the first rules,
+    was speed.
     """
     e = evidence
 
     def measures(what: Direction) -> str:
-        return ", ".join(MEASURES[name].label for name, d in e.accuracy.items() if d == what)
+        """Their names, some of which have a comma of their own."""
+        return "; ".join(MEASURES[name].label for name, d in e.accuracy.items() if d == what)
 
     def decision(rule: str, what: str, reason: str) -> Decision:
         return Decision(e.arm, rule, what, reason)  # type: ignore[arg-type]
@@ -81,7 +79,9 @@ def decide(evidence: Evidence, plan: Plan) -> Decision:
     undefined = f"{untested} of {measures('undefined')}"
     if e.baseline_stable:
         if lost := measures("regression"):
-            return decision("R1", keep, f"it is worse in {lost} and the baseline trains stably")
+            return decision(
+                "R1", keep, f"the baseline trains stably, and the arm is worse in {lost}"
+            )
         if e.arm_stable is False:
             return decision("R8", keep, "the baseline trains stably and the arm does not")
         if measures("undefined"):
@@ -90,13 +90,11 @@ def decide(evidence: Evidence, plan: Plan) -> Decision:
             return decision(
                 "R2",
                 "replicate before adopting",
-                f"it is better in {gained}, but the baseline trains stably: the plan adopts an arm "
-                "only for the instability it removes",
+                "the baseline trains stably, and the plan adopts an arm only for the instability "
+                f"it removes; it is better in {gained}",
             )
         if e.calibration == "improvement":
             return decision("R6", adopt, "only its calibration tells them apart, and it is better")
-        if e.calibration == "none" and _beyond_noise(e.throughput_change, e, plan):
-            return decision("R7", adopt, "only its speed tells them apart, and it is faster")
         return decision("R8", keep, "a tie: nothing speaks for the extra layer")
     if not e.arm_stable:
         return decision("R5", keep, "the baseline is unstable and the arm does not cure it")
@@ -104,8 +102,7 @@ def decide(evidence: Evidence, plan: Plan) -> Decision:
         return decision("R5", keep, "that the arm cures the instability is not significant")
     removes = "it removes instability"
     costs = [-MEASURES[name].gain(e.accuracy_change[name]) for name in accuracies(e)]
-    slower = _beyond_noise(-e.throughput_change, e, plan)
-    if slower or max(costs, default=0.0) > plan.cost.accuracy:
+    if max(costs, default=0.0) > plan.cost.accuracy:
         return decision("R4", keep, f"{removes}, at more than the planned cost")
     largest = [e.largest_loss.get(name) for name in accuracies(e)]
     if not largest or None in largest:
@@ -115,13 +112,6 @@ def decide(evidence: Evidence, plan: Plan) -> Decision:
     return decision(
         "R0", "undecided", f"{removes}, and its cost cannot be told from the planned one"
     )
-
-
-def _beyond_noise(faster: float, evidence: Evidence, plan: Plan) -> bool:
-    """Tell whether a difference in speed counts: the plan has a margin for it, and it is larger
-    than that and than the noise of a measurement made for the purpose."""
-    noise, margin = evidence.throughput_noise, plan.cost.throughput
-    return noise is not None and margin is not None and faster > max(margin, noise)
 
 
 def accuracies(evidence: Evidence) -> list[str]:

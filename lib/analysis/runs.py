@@ -184,8 +184,8 @@ def own_baselines(runs: pd.DataFrame) -> dict[str, str]:
 
 
 def taken(measures: Iterable[str], runs: pd.DataFrame) -> list[str]:
-    """Keep the measures that at least one run has."""
-    return [name for name in measures if name in runs and runs[name].notna().any()]
+    """Keep the measures that at least one run has, each once."""
+    return [name for name in dict.fromkeys(measures) if name in runs and runs[name].notna().any()]
 
 
 def read_table(results: Iterable[RunResult], name: str) -> pd.DataFrame:

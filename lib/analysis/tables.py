@@ -247,8 +247,9 @@ def power_summary(contrasts: pd.DataFrame, plan: Plan | None) -> pd.DataFrame:
 
 def plan_tables(history: dict[str, Any]) -> list[pd.DataFrame]:
     """List the deviations from the plan, each with when it was committed, and what changed between
-    the plan's versions. From `lib.study.history.account`."""
-    return [readable(pd.DataFrame(history[name])) for name in ("deviations", "plan_changes")]
+    the plan's versions, values as the plan has them. From `lib.study.history.account`."""
+    tables = [pd.DataFrame(history[name], dtype=object) for name in ("deviations", "plan_changes")]
+    return [readable(table.map(lambda v: v if v is None else str(v))) for table in tables]
 
 
 def provenance_table(results: list[RunResult]) -> pd.DataFrame:

@@ -121,7 +121,7 @@ def weigh(arm: str, rows: Rows, baseline: Row, own: Row, plan: Plan, faster: flo
             for name, row in rows.items()
             if name in primary or name == plan.smoothness
         },
-        unstable_in_words=f"{in_share(own)}, {in_share(baseline)} of its baseline",
+        unstable_in_words=f"{in_share(own)}; of its baseline {in_share(baseline)}",
     )
 
 
@@ -197,10 +197,9 @@ def in_words(verdict: Verdict, answers: dict[str, Answer], runs: pd.DataFrame, k
         named = dict.fromkeys(name for name in (*primary, MAIN) if name in measures)
         said += ["; ".join(_in_numbers(measures[name], kind) for name in named)]
         if weighed:
-            alone = "" if weighed.throughput_noise is not None else ", not measured alone"
             said += [
                 f"Runs: {weighed.unstable_in_words}; calibration: {weighed.calibration}; training "
-                f"speed {weighed.throughput_change:+.1%}{alone}"
+                f"speed {weighed.throughput_change:+.1%}, not measured alone"
             ]
         paragraphs.append(f"**{arm}** ({kind.lower()}): " + ". ".join(filter(None, said)) + ".")
     if not paragraphs:

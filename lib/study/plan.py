@@ -60,7 +60,7 @@ INSTABILITY = Instability(rise=0.5, last=10, start=0.5, tolerated_share=0.0)
 class Cost(Section):
     accuracy: Share
     throughput: Share | None = None
-    """None: no decision rests on speed."""
+    """Of the first plan. No decision rests on speed."""
 
 
 class Family(Section):

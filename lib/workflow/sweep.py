@@ -22,7 +22,7 @@ from typing import IO
 from lib.run import lifeline
 from lib.study.config import Study, load_study
 from lib.study.errors import TIME_UP, UserError, exit_status
-from lib.study.paths import NOTEBOOKS, PAPERS, ROOT, RUNS, shown
+from lib.study.paths import NOTEBOOKS, PAPERS, ROOT, RUNS, result_file, shown
 from lib.study.record import RunResult, status_of, write_json
 from lib.study.standing import load_plan, standing
 from lib.workflow import sockets
@@ -81,7 +81,27 @@ def _sweep(command: Command) -> int:
             if not command.tells:
                 result.unlink()
         write_json(RUNS / _CORPORA, corpora)
+        if not command.tells:
+            rehearse([study for study in studies if not complete(study)])
         return run(studies, command, log)
+
+
+def complete(study: Study) -> bool:
+    """Tell whether all runs of a study are done, so that nothing of it will be trained."""
+    places = [(arm.id, seed) for arm in study.arms() for seed in study.seeds]
+    return all(result_file("02_train", study.name, *place).is_file() for place in places)
+
+
+def rehearse(studies: list[Study]) -> None:
+    """Analyse made-up results of some studies, in a process of its own. Raises UserError where the
+    analysis of one would fail."""
+    if studies:
+        call = [sys.executable, "-m", "lib.workflow.rehearsal", *(study.name for study in studies)]
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        done = subprocess.run(call, env=environment, cwd=ROOT, capture_output=True, text=True)
+        if done.returncode:
+            said = done.stderr.strip().rpartition("\n")[2].removeprefix("error: ")
+            raise UserError(said or f"the rehearsal of the analysis ended with {done.returncode}")
 
 
 def default_study() -> str:

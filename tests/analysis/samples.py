@@ -9,15 +9,8 @@ import pandas as pd
 from lib.analysis.runs import tidy
 from lib.study.config import Arm, Study
 from lib.study.record import RunResult
+from lib.workflow.made_up import REFERENCES, made_up
 from tests.conftest import TINY
-from tests.samples import sample_runs
-
-REFERENCES = {
-    "unigram_entropy": 3.3,
-    "unigram_loss": 3.35,
-    "bigram_loss": 2.5,
-    "uniform_loss": 4.2,
-}
 
 
 def design(**content: Any) -> Study:
@@ -44,24 +37,14 @@ def results_of(
     **measures: Callable[[Arm, int], float],
 ) -> list[RunResult]:
     """Runs with these validation losses (nats) and further measures."""
-    (like,) = sample_runs(
-        Study.model_validate(TINY | {"name": "x", "seeds": [0]}), {"baseline": [1]}
-    )
+    arms = {arm.id: arm for arm in study.arms()}
     runs = []
-    for arm in study.arms():
-        for seed in study.seeds:
-            value = loss(arm, seed)
-            own = {"loss": value, "perplexity": float(np.exp(value))}
-            own |= {"perplexity_test": own["perplexity"] + 1}
-            own |= {name: of(arm, seed) for name, of in measures.items()}
-            runs.append(
-                like.model_copy(
-                    update={"arm": arm.id, "baseline": arm.baseline, "levels": arm.levels}
-                    | {"variant": arm.variant, "setting": arm.setting, "seed": seed}
-                    | {"measures": own, "references": references, "study": study.name}
-                    | {"config": arm.config.model_dump(exclude={"machine"})}
-                )
-            )
+    for run, _ in made_up(study):
+        arm, value = arms[run.arm], loss(arms[run.arm], run.seed)
+        own = {"loss": value, "perplexity": float(np.exp(value))}
+        own |= {"perplexity_test": own["perplexity"] + 1}
+        own |= {name: of(arm, run.seed) for name, of in measures.items()}
+        runs.append(run.model_copy(update={"measures": own, "references": references}))
     return runs
 
 

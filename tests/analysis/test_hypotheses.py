@@ -1,3 +1,4 @@
+import itertools
 from typing import Any
 
 import pytest
@@ -51,7 +52,7 @@ def test_a_hypothesis_has_one_answer_however_many_arms_there_are() -> None:
         ("H0", "rejected"), ("H1a", "supported in part"), ("H1b", "supported in part"),
     ]  # fmt: skip
     assert found["H1b"].reason == (
-        "not tested: the baseline is stable (a, b); supported (c: 0 of 8); not supported (d)"
+        "a, b: not tested, as the baseline is stable; c (0 of 8): supported; d: not supported"
     )
 
 
@@ -59,17 +60,39 @@ def test_a_reason_holds_the_numbers_of_every_accuracy() -> None:
     words = {ZERO: "harms: -0.02", FEW: "undecided: 0.00", "perplexity": "harms: +1"}
     accuracy = {ZERO: "regression", FEW: "none", "perplexity": "regression"}
     found = answer_all([evidence(accuracy=accuracy, in_words=words)])
-    assert found["H0"].reason == "rejected (layernorm: harms: -0.02; undecided: 0.00)"
-    assert found["H1a"].reason == "supported (layernorm: harms: -0.02; undecided: 0.00)"
+    assert found["H0"].reason == "layernorm (harms: -0.02; undecided: 0.00)"
+    assert found["H1a"].reason == "layernorm (harms: -0.02; undecided: 0.00)"
 
 
 def test_less_accuracy_without_smoother_training_says_so() -> None:
     found = answer_all([evidence(smoothness="none", **LOST)])["H1a"]
     assert found.reason == (
-        "supported in part (layernorm: it lowers accuracy, and that it smooths training is not "
-        "shown; harms; smooth)"
+        "layernorm (it lowers accuracy, and that it smooths training is not shown; harms; smooth)"
     )
 
 
 def test_without_an_arm_of_the_layer_nothing_is_tested() -> None:
     assert {answer.answer for answer in answer_all([]).values()} == {"not tested"}
+
+
+def test_a_reason_does_not_say_the_answer_again() -> None:
+    cases: list[tuple[dict[str, Any], dict[str, str]]] = [
+        ({}, {"H0": "layernorm", "H1b": "layernorm: the baseline is stable"}),
+        ({"baseline_stable": None}, {"H0": "layernorm: the baseline is not judged"}),
+        (UNSTABLE | {"instability": "undefined", "unstable_in_words": "0 of 8"},
+         {"H1b": "layernorm (0 of 8): its unstable runs have no adjusted p"}),
+    ]  # fmt: skip
+    for fields, reasons in cases:
+        found = answer_all([evidence(**fields)])
+        assert {name: found[name].reason for name in reasons} == reasons
+    for baseline, arm, zero, smooth in itertools.product(
+        (True, False, None),
+        (True, False, None),
+        ("none", "regression", "undefined"),
+        (None, "none"),
+    ):
+        fields = {"baseline_stable": baseline, "arm_stable": arm, "smoothness": smooth}
+        one = evidence(arm="a", accuracy={ZERO: zero}, **fields)
+        for answer in answer_all([one, evidence(arm="b")]).values():
+            assert not answer.reason.startswith(answer.answer)
+            assert f"{answer.answer}: {answer.answer}" not in f"{answer.answer}: {answer.reason}"

@@ -182,3 +182,21 @@ def test_pairs_stay_within_their_setting(plan: Plan) -> None:
             (f"new,{s}", f"none,{s}"): [],
         }.items()
     }
+
+
+def test_a_p_of_exactly_the_level_decides_nothing(plan: Plan) -> None:
+    runs = made_up_runs({"macro_accuracy_zero_shot": -0.02})
+    tests = planned_contrasts(runs, plan, np.random.default_rng(0))[1]
+    p = tests["p_holm"].min()
+    for alpha, answer in ((p, "undecided"), (np.nextafter(p, 1), "harms")):
+        other = plan.model_copy(update={"alpha": float(alpha)})
+        again = planned_contrasts(runs, other, np.random.default_rng(0))[1]
+        assert set(again.loc[again["p_holm"] == p, "answer"]) == {answer}
+
+
+def test_a_measure_that_a_plan_lists_twice_is_tested_once(plan: Plan) -> None:
+    runs = made_up_runs({})
+    twice = plan.model_copy(update={"secondary": [*plan.primary, *plan.secondary]})
+    one, two = (planned_contrasts(runs, p, np.random.default_rng(0)) for p in (plan, twice))
+    for table, other in zip(one, two, strict=True):
+        pd.testing.assert_frame_equal(table, other)

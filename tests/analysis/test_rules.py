@@ -43,16 +43,14 @@ UNSTABLE = {"baseline_stable": False}
         ("R2", "replicate before adopting", {"accuracy": {ZERO: "none", FEW: "improvement"}}),
         ("R3", "adopt the arm", UNSTABLE),
         ("R4", "keep the baseline", UNSTABLE | {"accuracy_change": {ZERO: -0.006, FEW: 0.0}}),
-        ("R4", "keep the baseline", UNSTABLE | {"throughput_change": -0.06, "throughput_noise": 0}),
+        # Exactly the planned cost is not more than it, and an interval that reaches it not below.
+        ("R3", "adopt the arm", UNSTABLE | {"accuracy_change": {ZERO: -0.005, FEW: 0.0}}),
+        ("R3", "adopt the arm", UNSTABLE | {"throughput_change": -0.9}),
         ("R5", "keep the baseline", UNSTABLE | {"arm_stable": False}),
         ("R6", "adopt the arm", {"calibration": "improvement", "throughput_change": -0.5}),
-        ("R7", "adopt the arm", {"throughput_change": 0.06, "throughput_noise": 0.02}),
         ("R8", "keep the baseline", {}),
-        (
-            "R8",
-            "keep the baseline",
-            {"calibration": "regression", "throughput_change": 0.06, "throughput_noise": 0.02},
-        ),
+        ("R8", "keep the baseline", {"throughput_change": 0.9}),
+        ("R8", "keep the baseline", {"calibration": "regression"}),
         ("R8", "keep the baseline", {"calibration": "undefined"}),
         ("R0", "undecided", {"accuracy": {ZERO: "none", FEW: "undefined"}}),
         ("R0", "undecided", {"accuracy": {ZERO: "improvement", FEW: "undefined"}}),
@@ -91,28 +89,6 @@ def test_each_rule_decides_its_case(
     assert (found.rule, found.decision) == (rule, decision)
 
 
-@pytest.mark.parametrize("noise", [None, 0.4])
-def test_speed_decides_nothing_unless_measured_alone_and_beyond_its_noise(
-    noise: float | None, plan: Plan
-) -> None:
-    faster = evidence(throughput_change=0.3, throughput_noise=noise)
-    assert decide(faster, plan).rule == "R8"
-    slower = evidence(baseline_stable=False, throughput_change=-0.3, throughput_noise=noise)
-    assert decide(slower, plan).rule == "R3"
-
-
-def test_without_a_planned_cost_in_speed_no_speed_decides(plan: Plan) -> None:
-    other = plan.model_copy(update={"cost": plan.cost.model_copy(update={"throughput": None})})
-    fast = {"throughput_change": 0.3, "throughput_noise": 0.0}
-    slow = {"throughput_change": -0.3, "throughput_noise": 0.0}
-    assert (decide(evidence(**fast), plan).rule, decide(evidence(**fast), other).rule) == (
-        "R7",
-        "R8",
-    )
-    unstable = evidence(**UNSTABLE | slow)
-    assert (decide(unstable, plan).rule, decide(unstable, other).rule) == ("R4", "R3")
-
-
 def test_a_cost_is_read_in_its_measures_direction_and_only_of_accuracies(plan: Plan) -> None:
     """A perplexity that falls costs nothing, and the plan's cost is not in its units."""
     for change in (-1.0, +1.0):
@@ -130,16 +106,25 @@ def test_what_is_not_tested_is_named(plan: Plan) -> None:
     assert "few-shot" not in reason
 
 
+@pytest.mark.parametrize(("found", "rule"), [("regression", "R1"), ("improvement", "R2")])
+def test_several_measures_are_listed_so_that_each_can_be_told(
+    found: str, rule: str, plan: Plan
+) -> None:
+    """The names of two measures have a comma themselves."""
+    decision = decide(evidence(accuracy=dict.fromkeys(("perplexity", ZERO, FEW), found)), plan)
+    said = "in validation perplexity; macro accuracy, zero-shot; macro accuracy, few-shot"
+    assert (decision.rule, decision.reason.endswith(said)) == (rule, True)
+
+
 def test_the_rules_cover_every_case(plan: Plan) -> None:
     directions = ("improvement", "regression", "none", "undefined")
     fired = set()
-    for stable, arm_stable, zero, few, calibration, change, speed, noise in itertools.product(
+    for stable, arm_stable, zero, few, calibration, change, speed in itertools.product(
         (True, False),
         (True, False),
         *(directions,) * 3,
         (-0.01, 0.0, 0.01),
         (-0.1, 0.0, 0.1),
-        (None, 0.02),
     ):
         case = evidence(
             baseline_stable=stable,
@@ -148,7 +133,6 @@ def test_the_rules_cover_every_case(plan: Plan) -> None:
             accuracy_change={ZERO: change, FEW: 0.0},
             calibration=calibration,
             throughput_change=speed,
-            throughput_noise=noise,
         )
         fired.add(decide(case, plan).rule)
-    assert fired == {f"R{k}" for k in range(9)}
+    assert fired == {f"R{k}" for k in range(9)} - {"R7"}

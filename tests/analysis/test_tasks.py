@@ -41,6 +41,8 @@ def test_p_is_adjusted_over_the_tasks_and_shots_of_a_contrast() -> None:
         "layernorm - none: lower in 1, higher in 1 of 4 tasks × shots; 2 undecided, "
         "0 without a test."
     )
+    second = float(table["p_holm"].nsmallest(2).iloc[1])  # exactly the level: not below it
+    assert "3 undecided" in task_finding(table, second).words[1]
 
 
 def test_a_seed_that_diverged_in_one_arm_is_left_out() -> None:

@@ -1,0 +1,265 @@
+"""Made-up results of a study: what its runs would leave, in the same form, without training.
+
+Numbers are plausible, differ between arms and seeds, and are the same every time. Traces and curves
+are thinned out, and a task of the suite has few questions.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.random import Generator, default_rng
+from numpy.typing import NDArray
+
+from lib.data.tasks import N_CHOICES
+from lib.study.config import Arm, Study
+from lib.study.digests import training_digest
+from lib.study.fields import RunConfig, digest
+from lib.study.paths import run_folder
+from lib.study.plan import Plan
+from lib.study.provenance import Execution, MachineAccount, Origin, Provenance, code_state
+from lib.study.raw import BINNINGS, RAW, measures_of, write_raw
+from lib.study.record import RunResult, finite, records, sha256, write_json
+
+Raw = dict[str, pd.DataFrame]
+REFERENCES = {
+    "unigram_entropy": 3.3,
+    "unigram_loss": 3.35,
+    "bigram_loss": 2.5,
+    "uniform_loss": 4.2,
+}
+"""Losses of the text that the runs are said to be of, in nats."""
+STEPS, QUESTIONS, PLACES = 100, 20, 1000
+"""Most rows of a trace; questions of a task; predictions in a window of text, or a bin."""
+_SHORTEST, _FEWEST = 32, 50
+"""Tokens of context, and questions of a task, below which the suite has no task."""
+_PARTS = ("wte", "wpe", "emb_norm", "attn", "mlp", "ln", "lm_head")
+_CLASSES = ("alphabetic", "numeric", "punctuation", "whitespace", "end of document")
+"""As `lib.run.diagnostics` and `lib.data.corpus` list them, which take seconds to import."""
+
+
+def _loss(arm: Arm, seed: int) -> float:
+    """A loss that arms and seeds shift, the latter for all arms alike but for a little."""
+    own, of_arm = default_rng([*arm.id.encode(), seed]), default_rng([*arm.id.encode()])
+    shared = default_rng(seed).normal()
+    return float(2.4 + 0.03 * of_arm.normal() + 0.02 * shared + 0.005 * own.normal())
+
+
+def lay_out(study: Study, plan: Plan | None, trouble: bool) -> None:
+    """Write a result of every run of a study, with its raw files, where a sweep would."""
+    for result, raw in made_up(study, plan, trouble):
+        folder = run_folder(study.name, result.arm, result.seed)
+        folder.mkdir(parents=True)
+        paths = [write_raw(folder, name, table) for name, table in raw.items()]
+        files = {path.name: sha256(path) for path in paths}
+        content = result.model_copy(update={"files": files}).model_dump(mode="json")
+        write_json(folder / "result.json", content)
+
+
+def made_up(
+    study: Study, plan: Plan | None = None, trouble: bool = False
+) -> Iterator[tuple[RunResult, Raw]]:
+    """Make up result and raw files of every run of a study, of a frozen one as the plan fixes them.
+    With `trouble`, the loss of the first run rises for a step, and the last run diverges."""
+    runs = [(arm, seed) for arm in study.arms() for seed in study.seeds]
+    origin = _origin(study, plan)
+    for number, (arm, seed) in enumerate(runs):
+        rng, diverged = default_rng(number), trouble and number == len(runs) - 1
+        raw = _raw(arm.config, _loss(arm, seed), rng, diverged)
+        if trouble and number == 0:
+            rise = np.arange(len(raw["trace"])) == len(raw["trace"]) // 4
+            raw["trace"]["loss"] += 2.0 * rise
+        yield _result(study, arm, seed, plan, origin, raw), raw
+
+
+def _raw(config: RunConfig, loss: float, rng: Generator, diverged: bool) -> Raw:
+    """The raw files of a run, as `lib.study.raw` lists them."""
+    training, size = config.training, config.model.block_size
+    steps = np.unique(np.linspace(1, training.iterations, STEPS).astype(int))
+    steps = steps[: len(steps) // 2 + 1] if diverged else steps
+    n = len(steps)
+    trace = pd.DataFrame({"step": steps, "loss": _falling(steps, training.iterations, loss)})
+    trace["learning_rate"], trace["grad_norm"] = training.learning_rate, 0.5 + rng.random(n)
+    trace["tokens"] = steps * training.batch_size * size
+    trace["second_moment_mean"], trace["second_moment_max"] = 1e-7, 1e-5
+    trace["seconds"] = 0.1 + 0.01 * rng.random(n)
+    if training.precision == "fp16":
+        trace["skipped"] = False
+    curve = _curve(config, np.unique([0, *steps[:-1:8], steps[-1]]), loss, rng)
+    raw = dict.fromkeys(RAW, pd.DataFrame()) | {"trace": trace, "curve": curve}
+    if diverged:
+        trace.loc[n - 1, ["loss", "grad_norm"]] = np.nan
+        return raw
+
+    right = rng.integers(400, 500, 15)
+    bins = pd.DataFrame(
+        {"bin": range(15), "n": PLACES, "confidence": right + 9.0, "correct": right}
+    )
+    raw["bins"] = pd.concat([bins.assign(binning=name) for name in BINNINGS], ignore_index=True)
+    sums: dict[str, Any] = {"start": PLACES * np.arange(15), "n": PLACES, "nll": PLACES * loss}
+    sums |= {"correct": right, "embedding_norm": PLACES * curve["embedding_norm"].iloc[-1]}
+    if config.corpus.tokenizer != "characters":
+        sums["characters"] = 4 * PLACES
+    sums |= {"brier": 0.7 * PLACES, "test": np.arange(15) >= 7}
+    raw["windows"] = pd.DataFrame(sums)
+    context = np.arange(1, size + 1)
+    raw["positions"] = pd.DataFrame({"context": context, "position_loss": loss + 1 / context})
+    most = config.evaluation.items_per_task
+    if size >= _SHORTEST and (most is None or most >= _FEWEST):
+        asked = [(task, shots) for task in N_CHOICES for shots in (0, 2)]
+        raw["items"] = pd.concat([_items(*each, rng) for each in asked], ignore_index=True)
+    return raw
+
+
+def _falling(steps: NDArray[np.int64], n: int, loss: float) -> NDArray[np.float64]:
+    start = REFERENCES["uniform_loss"]
+    return loss + (start - loss) * np.exp(-6 * steps / n)
+
+
+def _curve(
+    config: RunConfig, steps: NDArray[np.int64], loss: float, rng: Generator
+) -> pd.DataFrame:
+    """The dev curve. Before the first step there are no second moments."""
+    norm = config.model.embedding_norm
+    own = {"layernorm": ["gain", "bias"], "rmsnorm": ["gain"]}.get(norm, [])
+    lacking = [] if own else ["emb_norm"]
+    lacking += ["lm_head"] if config.model.tied else []
+    length = 0.3 if norm in ("none", "center", "grad_shrink") else config.model.n_embd**0.5
+    inside = {"embedding_norm": length, "embedding_cosine": 0.1, "input_cosine": 0.5}
+    inside |= {f"residual_norm_{k}": length + 0.1 * k for k in range(config.model.n_layer + 1)}
+    inside |= {"logit_max": 4.0, "logit_sd": 1.0} | {f"norm_{name}": 0.9 for name in own}
+    inside |= {"gradient_cosine": 0.3, "seconds": 0.1}
+    inside |= {f"second_moment_{name}": 1e-7 for name in _PARTS if name not in lacking}
+    varied = {name: value * (1 + 0.1 * rng.random(len(steps))) for name, value in inside.items()}
+    falling = _falling(steps, config.training.iterations, loss)
+    table = pd.DataFrame({"step": steps, "dev_loss": falling} | varied)
+    moments = [name for name in table if str(name).startswith("second_moment_")]
+    table.loc[table["step"] == 0, moments] = np.nan
+    return table
+
+
+def _items(task: str, shots: int, rng: Generator) -> pd.DataFrame:
+    """Answers to the questions of a task."""
+    choice = rng.integers(0, N_CHOICES[task], QUESTIONS)
+    asked = {"task": task, "shots": shots, "item": np.arange(QUESTIONS), "choice": choice}
+    return pd.DataFrame(asked | {"correct": rng.random(QUESTIONS) < 0.6})
+
+
+def _tables(config: RunConfig, raw: Raw, rng: Generator) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The tables of a completed run's result, as `lib.run.measure` lists them."""
+    loss = float(raw["positions"]["position_loss"].iloc[-1])
+    lengths = np.array([16, config.model.block_size])
+    yield "lengths", pd.DataFrame({"length": lengths, "loss": loss, "perplexity": np.exp(loss)})
+    heat = np.array([0.5, 0.8, 0.9, 1.0, 1.1, 2.0])
+    ece = np.abs(heat - 0.9) / 9
+    yield "temperatures", pd.DataFrame({"temperature": heat, "nll": loss + ece, "ece": ece})
+    norms = dict.fromkeys(("mean", "sd", "q25", "median", "q75"), 1.0 + rng.random())
+    classes = [{"token_class": name, "n": PLACES} | norms for name in _CLASSES]
+    classes[1] |= {"n": 0} | dict.fromkeys(norms, np.nan)  # a text without digits
+    yield "token_classes", pd.DataFrame(classes)
+    share = np.linspace(0, 1, 9)
+    logits = {"quantile": share, "logit": 8 * share - 4, "largest_logit": 4 * share}
+    yield "logits", pd.DataFrame(logits)
+    if config.evaluation.items_per_task != 0:
+        yield "tasks", _task_table(raw["items"])
+    if config.evaluation.tasks:
+        asked = [
+            (name, n) for name in config.evaluation.tasks for n in config.evaluation.shots or [0]
+        ]
+        table = pd.DataFrame(asked, columns=["task", "shots"])
+        table["metric"], table["filter"], table["value"] = "acc", "none", rng.random(len(asked))
+        table["stderr"], table["n"], table["task_version"], table["overflows"] = 0.1, 100, "1", 0
+        yield "stock_tasks", table.assign(harness="", harness_commit=None)
+
+
+def _task_table(items: pd.DataFrame) -> pd.DataFrame:
+    if items.empty:
+        return items
+    table = items.groupby(["task", "shots"])["correct"].agg(n="size", accuracy="mean").reset_index()
+    chance = 1 / table["task"].map(N_CHOICES)
+    score = (table["accuracy"] - chance) / (1 - chance)
+    return table.assign(stderr=0.1, chance=chance, normalised_accuracy=score, brier=0.5)
+
+
+def _speeds(completed: bool) -> dict[str, float]:
+    """What is measured of speed, of a diverged run only that of training."""
+    speeds = {"training_tokens_per_second": 1e4, "model_flop_utilisation": 0.1, "peak_memory": 1.0}
+    rates = {"inference_tokens_per_second_batch_1": 1e4, "inference_tokens_per_second": 1e5}
+    return speeds | (rates if completed else {})
+
+
+def _origin(study: Study, plan: Plan | None) -> Origin:
+    """What all runs are said to be made with: the code at hand, on a machine of no kind."""
+    machine = MachineAccount(
+        device="cpu",
+        device_name="made up",
+        vector_level="",
+        threads=1,
+        micro_batch_size=1,
+        evaluation_batch_size=1,
+        cores=1,
+        platform="",
+    )
+    made = {**code_state(), "machine": machine, "packages": {"torch": "made up"}}
+    trained = Provenance(
+        **made,
+        study=study.name,
+        arm="",
+        seed=0,
+        plan=plan.hash if plan else None,
+        training_digest=training_digest(),
+        corpus_sha256="",
+        suite_hash=None,
+        parameters={},
+    )
+    return Origin(trained=trained, executed=Execution(**made, from_checkpoint=False))
+
+
+def _result(
+    study: Study, arm: Arm, seed: int, plan: Plan | None, origin: Origin, raw: Raw
+) -> RunResult:
+    """The result of a run with these raw files."""
+    config, trace, completed = arm.config, raw["trace"], len(raw["windows"]) > 0
+    frozen = plan.frozen.get(study.name) if plan else None
+    source, asked = config.corpus.source, config.evaluation.items_per_task != 0
+    texts, suites = (frozen.corpus, frozen.suite) if frozen else ({}, [])
+    corpus, suite = texts.get(source, digest(source)), (suites or [digest("suite")])[0]
+    parameters = config.model_dump(exclude={"machine"})
+    changed = {"arm": arm.id, "seed": seed, "corpus_sha256": corpus, "parameters": parameters}
+    trained = origin.trained.model_copy(update=changed)
+    measures: dict[str, float | None] = dict(measures_of(raw))
+    if completed:
+        measures |= {"ece_null": 0.002, "temperature": 0.9, "nll_test_tempered": measures["loss"]}
+    if completed and asked:
+        none = dict.fromkeys(("macro_accuracy_zero_shot", "macro_accuracy_few_shot"))
+        measures = {**none, "suite_overflows": 0.0, **measures}
+    tables = _tables(config, raw, default_rng(seed)) if completed else ()
+    return RunResult(
+        study=study.name,
+        study_hash=study.hash,
+        arm=arm.id,
+        baseline=arm.baseline,
+        levels=arm.levels,
+        variant=arm.variant,
+        setting=arm.setting,
+        seed=seed,
+        config=parameters,
+        corpus_sha256=corpus,
+        suite_hash=suite if completed and asked else None,
+        status="completed" if completed else "diverged",
+        diverged_at=None if completed else int(trace["step"].iloc[-1]),
+        resumed_at=[],
+        steps=int(trace["step"].iloc[-1]),
+        tokens=int(trace["tokens"].iloc[-1]),
+        parameters=1_000_000,
+        initial_weights=digest(["weights", seed]),
+        batches=digest(["batches", seed]),
+        final_weights=digest([arm.id, seed]),
+        measures=finite(measures),
+        tables={name: records(table) for name, table in tables},
+        references=REFERENCES | ({"source_loss": 1.5} if source == "synthetic" else {}),
+        throughput=_speeds(completed),
+        seconds={"training": 10.0, "perplexity": 1.0},
+        provenance=origin.model_copy(update={"trained": trained}).model_dump(mode="json"),
+    )

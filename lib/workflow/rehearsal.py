@@ -1,0 +1,121 @@
+"""A study's analysis, rehearsed before anything trains: 03 and 04 are executed on made-up results
+of its own design, so that no error of theirs waits until all training is over.
+
+    python -m lib.workflow.rehearsal STUDY …
+
+It has a process and a folder of its own, and touches neither runs/ nor the record.
+"""
+
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import matplotlib.pyplot as plt
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from traitlets.config import Config
+
+from lib.analysis import resampling
+from lib.figures import style
+from lib.study import paths
+from lib.study.config import Study, load_study
+from lib.study.errors import UserError, exit_status
+from lib.study.live import HEADLESS
+from lib.study.paths import NOTEBOOKS, ROOT
+from lib.study.record import read_json
+from lib.study.standing import load_plan
+from lib.workflow.made_up import lay_out
+
+
+class _Shell(InteractiveShell):
+    """Executes cells as a kernel does, and keeps the first error, also of what a cell shows."""
+
+    error: BaseException | None = None
+
+    def showtraceback(self, exc_tuple: Any = None, *_: Any, **__: Any) -> None:
+        self.error = self.error or (exc_tuple or sys.exc_info())[1]
+
+
+def rehearse(study: Study) -> None:
+    """Execute 03 as if every run had completed, then with an unstable run and a diverged one; and
+    04, which takes longer, after the one of the two that has more to show."""
+    for trouble in (False, True):
+        perform(study, trouble, figures=trouble == (len(study.seeds) > 2))
+
+
+def perform(study: Study, trouble: bool, figures: bool) -> None:
+    """Execute 03, and perhaps 04, on made-up results. Raises UserError, which says in one line
+    where an analysis fails and why."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="rehearsal-"))
+        stack.enter_context(_changed(paths, RUNS=Path(folder)))
+        # What takes the time, and depends on no design: many resamples, and files of figures.
+        stack.enter_context(_changed(resampling, RESAMPLES=99))
+        stack.enter_context(_changed(style, save=_lay_out, show=plt.close))
+        lay_out(study, load_plan(study), trouble)
+        for notebook in ["03_analysis"] + ["04_figures"] * figures:
+            if error := _execute(notebook, study.name):
+                how = "one of them diverged" if trouble else "all completed"
+                raise UserError(
+                    f"{study.name}: {notebook} fails on made-up runs of this study, {how}: "
+                    f"{_told(error)}; nothing was trained"
+                )
+
+
+@contextmanager
+def _changed(module: ModuleType, **values: Any) -> Iterator[None]:
+    """Give some names of a module other values for a while."""
+    former = {name: getattr(module, name) for name in values}
+    vars(module).update(values)
+    try:
+        yield
+    finally:
+        vars(module).update(former)
+
+
+def _lay_out(figure: Any, folder: Path, name: str) -> None:
+    """Do all that drawing a figure does, but write none."""
+    figure.draw_without_rendering()
+
+
+def _execute(notebook: str, study: str) -> BaseException | None:
+    """Execute a notebook's cells; return the first error."""
+    quiet = Config({"HistoryManager": {"enabled": False}})
+    shell: Any = _Shell.instance(config=quiet, user_module=ModuleType("rehearsed"))
+    try:
+        with capture_output():
+            for cell in read_json(NOTEBOOKS / f"{notebook}.ipynb")["cells"]:
+                if cell["cell_type"] == "code" and not shell.error:
+                    shell.run_cell("".join(cell["source"]))
+                    if "parameters" in cell["metadata"].get("tags", []):
+                        shell.push({"study": study})
+    finally:
+        _Shell.clear_instance()
+    error: BaseException | None = shell.error
+    return error
+
+
+def _told(error: BaseException) -> str:
+    """Write an error in one line, with the place in this repository that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if Path(f.filename).is_relative_to(ROOT / "lib")]
+    place = f" ({paths.shown(Path(own[-1].filename))}:{own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{place}"
+
+
+@exit_status
+def main(names: list[str]) -> None:
+    """Rehearse the analysis of the studies named."""
+    os.environ[HEADLESS] = "1"
+    for name in names:
+        rehearse(load_study(name))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,198 @@
+"""A study's analysis is rehearsed on made-up results before anything trains, under whatever history
+its plan has in git."""
+
+import re
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from lib.analysis import planned, resampling, tables
+from lib.analysis.findings import Analysis
+from lib.analysis.runs import collect
+from lib.figures import study as study_figures
+from lib.figures import style
+from lib.study import paths
+from lib.study.config import Study, load_study
+from lib.study.errors import UserError
+from lib.study.history import account
+from lib.study.paths import PARAMS, run_folder
+from lib.study.plan import read_plan
+from lib.study.raw import read_raw
+from lib.study.record import RunResult, write_json
+from lib.workflow import sweep
+from lib.workflow.made_up import made_up
+from lib.workflow.rehearsal import perform, rehearse
+from tests.conftest import TINY, Tree
+from tests.run.samples import finished_study
+from tests.study.samples import Parameters
+from tests.study.test_history import ONE, TWO, Repository
+
+SMALL = {"model": TINY["model"], "training": TINY["training"], "machine": TINY["machine"]}
+SMALL |= {"evaluation": {"interval": 4, "dev_windows": 4, "items_per_task": 0}}
+FAMILY = {"contrasts": [["layernorm", "none"]], "measures": ["perplexity"]}
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
+    """A study that is held against a plan, in git."""
+    parameters = Parameters(tmp_path, monkeypatch)
+    parameters.study(seeds=[0, 1, 2], **SMALL)
+    return Repository(parameters)
+
+
+def frozen(repository: Repository, *used: int) -> dict[str, Any]:
+    """Have the study's seeds drawn; return what freezing it writes into the plan."""
+    repository.parameters.study(**SMALL)
+    return {"frozen": {"trial": repository.parameters.frozen() | {"used_seeds": list(used)}}}
+
+
+@pytest.mark.parametrize(
+    "history",
+    ["uncommitted", "draft", "lists", "nested", "frozen", "twice", "deviations", "unreadable"],
+)
+def test_03_is_executed_under_every_history_of_a_plan(history: str, repository: Repository) -> None:
+    plans = repository.parameters.plans
+    repository.parameters.plan(confirmatory=[])
+    if history == "unreadable":
+        (plans / "p.yaml").write_text("a: [", "utf-8")
+    if history != "uncommitted":
+        repository.commit_all()
+    if history == "lists":
+        repository.commit(secondary=["ece", "perplexity"], primary=["perplexity", "loss"])
+    elif history == "nested":
+        repository.commit(families={"one": FAMILY | {"test": "exact"}}, margins={"perplexity": 0.1})
+        repository.commit(families={"one": FAMILY, "two": FAMILY}, margins={"loss": 0.1})
+    elif history == "frozen":
+        repository.commit(**frozen(repository))
+    elif history == "twice":
+        repository.commit(**frozen(repository, 0))
+        repository.commit(**frozen(repository, 0, 1, 2))
+    elif history == "deviations":
+        repository.commit(**frozen(repository), deviations=[ONE])
+        repository.parameters.plan(**frozen(repository), deviations=[ONE, TWO])
+    elif history == "unreadable":
+        repository.commit()
+    perform(load_study("trial"), trouble=False, figures=False)
+
+
+def test_changes_of_a_plan_are_shown_as_the_plan_has_them(repository: Repository) -> None:
+    repository.commit(confirmatory=[])
+    repository.commit(alpha=0.0001, secondary=["ece"], margins={"perplexity": 0.1})
+    held = frozen(repository, 7, 8)
+    repository.commit(alpha=0.0001, secondary=["ece"], margins={"perplexity": 0.1}, **held)
+    history = account("p.yaml", read_plan("p.yaml"), [])
+    deviations, changes = tables.plan_tables(history)
+    assert deviations.empty
+    shown = changes.set_index("field")
+    assert shown.loc["alpha", "after"] == "0.0001"
+    assert shown.loc["confirmatory", ["before", "after"]].tolist() == ["n/a", "['trial']"]
+    assert shown.loc["secondary", "after"] == "['ece']"
+    assert shown.loc["margins.perplexity", ["before", "after"]].tolist() == ["n/a", "0.1"]
+    assert shown.loc["frozen.trial.used_seeds", "after"] == "[7, 8]"
+    assert shown.loc["frozen.trial.seeds", "after"] == "3"
+
+
+@pytest.mark.slow
+def test_made_up_results_have_the_form_of_trained_ones(tmp_path: Path) -> None:
+    factors = {"model.embedding_norm": ["none", "rmsnorm", "layernorm"]}
+    factors |= {"model.tied": [True, False]}
+    model = TINY["model"] | {"block_size": 128}
+    evaluation = {"interval": 4, "dev_windows": 4, "items_per_task": 50}
+    with finished_study(tmp_path, factors=factors, model=model, evaluation=evaluation) as study:
+        trained = [(r, read_raw(run_folder(study.name, r.arm, r.seed))) for r in collect(study)]
+        made = list(made_up(study))
+    assert [form(*one) for one in made] == [form(*one) for one in trained]
+
+
+def form(result: RunResult, raw: dict[str, pd.DataFrame]) -> dict[str, Any]:
+    """All of a run but its numbers."""
+    tables = {name: rows and {*rows[0]} for name, rows in result.tables.items()}
+    same = ("arm", "baseline", "levels", "variant", "setting", "seed", "config", "study_hash")
+    return {name: getattr(result, name) for name in same} | {
+        "tables": tables,
+        "measures": {*result.measures},
+        "references": {*result.references},
+        "throughput": {*result.throughput},
+        "provenance": {name: {*account} for name, account in result.provenance.items()},
+        "raw": {name: {c: t.dtype.kind for c, t in table.items()} for name, table in raw.items()},
+    }
+
+
+@pytest.mark.parametrize(
+    ("of", "name", "trouble", "notebook"),
+    [
+        (tables, "power_summary", False, "03_analysis"),
+        (Analysis, "_repr_markdown_", False, "03_analysis"),  # while a cell shows its value
+        (planned, "contrast_table", True, "03_analysis"),  # which only a diverged run needs
+        (study_figures, "trajectory", True, "04_figures"),
+        (style, "_common_legend", True, "04_figures"),
+    ],
+)
+def test_an_analysis_that_would_fail_is_told_in_one_line(
+    of: Any, name: str, trouble: bool, notebook: str,
+    repository: Repository, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    repository.commit(**frozen(repository))
+    real = getattr(of, name)
+
+    def fails(*given: Any, **named: Any) -> Any:
+        if of is planned and "imputed" not in str(traceback.extract_stack()):
+            return real(*given, **named)
+        raise ValueError("no such\nthing")
+
+    monkeypatch.setattr(of, name, fails)
+    with pytest.raises(UserError) as error:
+        rehearse(load_study("trial"))
+    how = "one of them diverged" if trouble else "all completed"
+    begin = f"trial: {notebook} fails on made-up runs of this study, {how}: "
+    pattern = r"ValueError: no such thing( \(lib/\S+\.py:\d+\))?; nothing was trained"
+    assert re.fullmatch(re.escape(begin) + pattern, str(error.value))
+
+
+def test_a_rehearsal_touches_nothing(repository: Repository) -> None:
+    repository.commit(**frozen(repository))
+    before = (paths.RUNS, resampling.RESAMPLES, style.save, sorted(paths.RUNS.glob("*")))
+    rehearse(load_study("trial"))
+    assert (paths.RUNS, resampling.RESAMPLES, style.save, sorted(paths.RUNS.glob("*"))) == before
+
+
+def test_only_a_study_that_will_be_trained_is_rehearsed(
+    tiny_study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paths, "RUNS", tmp_path)
+    runs = [(arm.id, seed) for arm in tiny_study.arms() for seed in tiny_study.seeds]
+    for arm, seed in runs:
+        assert not sweep.complete(tiny_study)
+        write_json(run_folder(tiny_study.name, arm, seed) / "result.json", {})
+    assert sweep.complete(tiny_study)
+
+
+@pytest.mark.slow
+def test_a_sweep_whose_analysis_would_fail_trains_nothing_and_one_with_nothing_to_do_is_spared(
+    tmp_path: Path,
+) -> None:
+    tree = Tree(tmp_path / "embedding-norm")
+    tree.write_study("one", evaluation=SMALL["evaluation"])
+    broken = tree.root / "lib" / "analysis" / "course.py"
+    sound = broken.read_text("utf-8")
+    broken.write_text(sound + "\n\ndef cosine_finding(*_):\n    raise KeyError('lost')\n", "utf-8")
+    status, text = tree.run_all("params/one.yaml")
+    assert (status, text.count("\n")) == (1, 1), text
+    assert text.startswith("error: one: 03_analysis fails on made-up runs of this study, all comp")
+    assert "KeyError: 'lost' (lib/analysis/course.py:" in text
+    assert not list((tree.root / "runs").glob("one/*"))
+    assert tree.run_all("params/one.yaml", "-n")[0] == 0  # which only tells
+
+    broken.write_text(sound, "utf-8")
+    assert tree.run_all("params/one.yaml")[0] == 0
+    (tree.root / "lib" / "workflow" / "rehearsal.py").write_text("raise SystemExit(1)", "utf-8")
+    assert tree.run_all("params/one.yaml")[0] == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", sorted(path.stem for path in PARAMS.glob("*.yaml")))
+def test_every_study_of_the_repository_passes_its_rehearsal(name: str) -> None:
+    rehearse(load_study(name))
