@@ -168,9 +168,12 @@ def wrong_print(study: str, run: Run) -> Iterator[str]:
 
 
 def begun(path: Path) -> list[str]:
-    """What a training notebook prints at its beginning: its standing, then its parameters."""
-    cells = [c for c in read_json(path)["cells"] if "in this.config:" in _source(c)]
-    return "".join(map(_printed, cells)).splitlines()
+    """What a training notebook prints of its standing and, in that cell or one before it, of its
+    parameters: the standing, then the parameters."""
+    cells = [c for c in read_json(path)["cells"] if c["cell_type"] == "code"]
+    told = [c for c in cells if "print(standing(" in _source(c)]
+    told += [c for c in cells if "in this.config:" in _source(c) and c not in told]
+    return "".join(map(_printed, told)).splitlines()
 
 
 def _fields(section: tuple[str, dict[str, Any]]) -> str:
