@@ -179,7 +179,8 @@ def _task_table(items: pd.DataFrame) -> pd.DataFrame:
     table = items.groupby(["task", "shots"])["correct"].agg(n="size", accuracy="mean").reset_index()
     chance = 1 / table["task"].map(N_CHOICES)
     score = (table["accuracy"] - chance) / (1 - chance)
-    return table.assign(stderr=0.1, chance=chance, normalised_accuracy=score, brier=0.5)
+    table = table.assign(stderr=0.1, chance=chance, normalised_accuracy=score, brier=0.5)
+    return table.assign(choice_alone=chance, bigram=chance, five_gram=chance)
 
 
 def _speeds(completed: bool) -> dict[str, float]:
