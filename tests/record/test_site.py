@@ -14,7 +14,7 @@ from filelock import FileLock
 
 from lib.publish import archive, paper
 from lib.publish.catalogue import catalogue, lines_of, neighbours
-from lib.publish.site import build_site, main
+from lib.publish.site import DamagedError, build_site, main
 from lib.study.live import live_file
 from tests.record.samples import (
     move_to,
@@ -155,6 +155,7 @@ def test_a_contrast_that_several_studies_hold_is_tested_over_all_their_seeds(own
         for run in content["runs"]:
             run["status"] = "completed" if run["seed"] == seed else "diverged"
         path.write_text(json.dumps(content), "utf-8")
+        archive.write_manifest(study)
     assert 'id="pooled"' not in (own / "paper" / "site" / "compare.html").read_text("utf-8")
     build_site()
     row = row_of(own / "paper" / "site" / "compare.html", "alpha,", "beta", "perplexity")
@@ -222,7 +223,8 @@ def test_runs_are_shown_only_of_studies_without_a_complete_record(own: Path) -> 
     write_notebook(copied, plain_notebook("a copy"), status="failed", reason="a copy")
     assert build_site() == []
     (archive.record_folder("alpha") / "none/seed-2/02_train.ipynb").unlink()
-    build_site()
+    with pytest.raises(DamagedError, match=r"^alpha: none/seed-2/02_train\.ipynb is missing; "):
+        build_site()
     assert "failed" in row_of(own / "paper/site/index.html", "none seed 0", "alpha")
 
 
@@ -349,6 +351,7 @@ def test_a_zero_has_no_sign(own: Path) -> None:
     content = json.loads(results.read_text("utf-8"))
     content["runs"][0]["measures"]["perplexity"] = -0.0001
     results.write_text(json.dumps(content), "utf-8")
+    archive.write_manifest("beta")
     build_site()
     row = row_of(own / "paper/site/index.html", "none,source=a b (1).txt seed 0", "beta")
     assert " 0.000 " in row
@@ -360,6 +363,7 @@ def test_a_changed_number_changes_the_pages_that_show_it(own: Path) -> None:
     assert content["runs"][0]["measures"]["perplexity"] == 20.0
     content["runs"][0]["measures"]["perplexity"] = 19.5
     results.write_text(json.dumps(content), "utf-8")
+    archive.write_manifest("beta")
     assert build_site() == ["beta/none,source=a b (1).txt/seed-0.html"]
     assert "19.500" in row_of(
         own / "paper/site/index.html", "none,source=a b (1).txt seed 0", "beta"
@@ -372,6 +376,7 @@ def test_a_record_made_before_a_measure_was_added_is_shown_without_it(own: Path)
     for measures in [*content["summary"].values(), *(run["measures"] for run in content["runs"])]:
         measures.pop("ece", None)
     results.write_text(json.dumps(content), "utf-8")
+    archive.write_manifest("beta")
     build_site()
     page = (own / "paper/site/beta/index.html").read_text("utf-8")
     assert '<td class="number">n/a</td>' in page.partition("<h2>Arms</h2>")[2]
@@ -380,6 +385,7 @@ def test_a_record_made_before_a_measure_was_added_is_shown_without_it(own: Path)
 def test_a_changed_notebook_changes_its_page(own: Path) -> None:
     place = archive.record_folder("alpha") / "none/seed-0/02_train.ipynb"
     write_notebook(place, plain_notebook("another line"))
+    archive.write_manifest("alpha")
     assert build_site() == ["alpha/none/seed-0.html"]
     assert "another line" in (own / "paper/site/alpha/none/seed-0.html").read_text("utf-8")
 
