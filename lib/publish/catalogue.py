@@ -1,7 +1,7 @@
 """What the site shows: every study's executed notebooks, recorded or in progress."""
 
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -85,13 +85,13 @@ class StudyEntry:
     """A study, from its record or, while it has none, from `runs/`."""
 
     name: str
-    recorded: bool
-    shared: list[NotebookEntry]
-    runs: list[NotebookEntry]
-    summary: dict[str, Any]
+    recorded: bool = False
+    shared: list[NotebookEntry] = field(default_factory=list)
+    runs: list[NotebookEntry] = field(default_factory=list)
+    summary: dict[str, Any] = field(default_factory=dict)
     """Number, mean and sd per arm and measure; empty until recorded."""
-    verdict: dict[str, Any] | None
-    parameters: str
+    verdict: dict[str, Any] | None = None
+    parameters: str = ""
     """The parameter file, every default filled in; empty until recorded."""
     trouble: str = ""
     """What is wrong with its files, in a line."""
@@ -170,15 +170,15 @@ class StudyEntry:
         return rows
 
 
-def catalogue(paper: Path, only: Collection[str] = ()) -> list[StudyEntry]:
-    """List a paper's studies (or only some) that have a record or executed notebooks in `runs/`:
-    confirmatory ones first, and of these the newest. One whose files are damaged says so."""
+def catalogue(paper: Path) -> list[StudyEntry]:
+    """List a paper's studies that have a record or executed notebooks in `runs/`: confirmatory ones
+    first, and of these the newest. One whose files are damaged says so."""
     names = {path.parent.name for path in RUNS.glob("[!.]*/*.ipynb")}
     names |= {path.parents[2].name for path in RUNS.glob("[!.]*/*/seed-*/02_train.ipynb")}
     names = {name for name in names if paper_of(name) == paper}
     kept = {path.parent.name for path in paper.glob(f"record/[!.]*/{MANIFEST}")}
     kept |= {name for name, entry in index_of(paper)[0].items() if "superseded" not in entry}
-    found = [_read(n, n in kept) for n in sorted(names | kept) if not only or n in only]
+    found = [_read(name, name in kept) for name in sorted(names | kept)]
     found.sort(key=lambda pair: pair[0], reverse=True)
     return [study for _, study in found if study.runs or study.shared or study.trouble]
 
@@ -189,15 +189,12 @@ def _read(name: str, kept: bool) -> tuple[tuple[bool, str], StudyEntry]:
     try:
         if (file := PARAMS / f"{name}.yaml").is_file():
             read_yaml(file)
-        study = replace(recorded(name) or in_progress(name), trouble=said)
+        study = recorded(name) or in_progress(name)
+        lacks = "its record lacks a file; restore it, or record the study again"
+        study = replace(study, trouble=said or (lacks if kept and not study.recorded else ""))
         return (study.confirmatory, study.started if study.confirmatory else ""), study
     except Exception as error:  # a file can be broken in any way
-        return (False, ""), damaged(name, said or why(error))
-
-
-def damaged(name: str, trouble: str) -> StudyEntry:
-    """A study of which nothing can be shown but what is wrong."""
-    return StudyEntry(name, False, [], [], {}, None, "", trouble)
+        return (False, ""), StudyEntry(name, trouble=said or why(error))
 
 
 def recorded(name: str) -> StudyEntry | None:

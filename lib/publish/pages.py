@@ -97,7 +97,8 @@ def _read(path: Path) -> nbformat.NotebookNode:
     """Read a notebook. Half a pair of surrogates, which JSON may hold and UTF-8 may not, becomes a
     question mark wherever it stands."""
     text = json.dumps(nbformat.read(path, as_version=4), ensure_ascii=False)
-    return nbformat.from_dict(json.loads(text.encode("utf-8", "replace")))
+    read: nbformat.NotebookNode = nbformat.from_dict(json.loads(text.encode("utf-8", "replace")))
+    return read
 
 
 def notebook_html(path: Path) -> str:

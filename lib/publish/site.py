@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from lib.publish import overlay, pages, wording
 from lib.publish.archive import SHARED, papers_named, root_hash
-from lib.publish.catalogue import StudyEntry, catalogue, damaged, neighbours
+from lib.publish.catalogue import StudyEntry, catalogue, neighbours
 from lib.publish.damage import index_of, why
 from lib.publish.plans import plan_accounts
 from lib.study.errors import UserError, exit_status
@@ -78,10 +78,10 @@ def _environment(paper: Path) -> Environment:
     return environment
 
 
-def build_site(paper: Path | None = None, failed: Collection[str] = ()) -> list[str]:
+def build_site(paper: Path | None = None, failed: Collection[Path] = ()) -> list[str]:
     """Bring the pages of a paper's studies (None: `papers/embedding-norm/`) up to date, in its
-    `site/`; return which notebooks' pages had to be rendered. Of studies that have `failed`, and
-    are named, only the pages of these, and on them only the notebooks that failed.
+    `site/`; return which notebooks' pages had to be rendered. Of notebooks that have `failed` only
+    these are, and the pages of their studies.
 
     Raises DamagedError, when all is built, for files that cannot be shown; the pages say so too.
     """
@@ -96,7 +96,7 @@ def build_site(paper: Path | None = None, failed: Collection[str] = ()) -> list[
         root = "../" * page.count("/")
         text = environment.get_template(template).render(content, root=root, page=page)
         if notebook := content.get("notebook"):
-            if failed and notebook.status != "failed":
+            if failed and notebook.path not in failed:
                 if not path.is_file():
                     path.write_text(text.replace("<!-- notebook -->", _LATER), "utf-8", "replace")
                 return path
@@ -119,7 +119,7 @@ def build_site(paper: Path | None = None, failed: Collection[str] = ()) -> list[
             for each in [*study.shared, *study.runs]:
                 written.append(write(each.page, "notebook.html.j2", **own, notebook=each))
         except Exception as error:  # a file can be broken in any way
-            study = damaged(study.name, study.trouble or why(error))
+            study = StudyEntry(study.name, trouble=study.trouble or why(error))
             written = [write(page, "study.html.j2", study=study)]
         current[study.name] = written
         return study
@@ -130,7 +130,10 @@ def build_site(paper: Path | None = None, failed: Collection[str] = ()) -> list[
 
     beside = [TEMPLATES / "record" / name for name in ("record.css", "record.js", "curves.js")]
     pdf = paper / "paper.pdf"
-    studies = [write_study(study) for study in catalogue(paper, failed)]
+    studies = catalogue(paper)
+    if failed:
+        studies = [s for s in studies if {n.path for n in [*s.shared, *s.runs]} & set(failed)]
+    studies = [write_study(study) for study in studies]
     if not failed or not (site / "index.html").is_file():
         try:
             write_shared(studies)
@@ -165,7 +168,7 @@ def _without_damage(
         try:
             write_shared([*found, study])
         except Exception as error:
-            study = write_study(damaged(study.name, study.trouble or why(error)))
+            study = write_study(StudyEntry(study.name, trouble=study.trouble or why(error)))
         found.append(study)
     write_shared(found)
     return found
