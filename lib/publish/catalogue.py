@@ -142,7 +142,7 @@ class StudyEntry:
     def description(self) -> str:
         """The comment at the top of the study's parameter file."""
         file = PARAMS / f"{self.name}.yaml"
-        lines = file.read_text("utf-8").splitlines() if file.is_file() else []
+        lines = file.read_text("utf-8", "replace").splitlines() if file.is_file() else []
         comment = itertools.takewhile(lambda line: line.startswith("#"), lines)
         return " ".join(line.lstrip("# ") for line in comment).replace("`", "")
 
