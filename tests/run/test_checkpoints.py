@@ -4,6 +4,7 @@ The run of `ruin` was stopped after step 10 of 12 and has checkpoints of the ste
 """
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -329,6 +330,31 @@ def test_a_checkpoint_comes_back_as_it_was_saved(
     assert (loaded.provenance, loaded.trace, loaded.curve) == (provenance, rows, curve)
     assert torch.equal(loaded.weights["w"], weights["w"])
     np.testing.assert_equal(loaded.state["numbers"].tolist(), [0, 1, 2])
+
+
+def test_what_a_checkpoint_holds_is_on_the_disk_before_it_has_its_name(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    sync, rename = os.fsync, Path.rename
+
+    def noted(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        assert path.is_dir() or os.fstat(descriptor).st_size > 0
+        done.append(path.name)
+        sync(descriptor)
+
+    def named(self: Path, target: Path) -> Path:
+        done.append(f"named {target.name}")
+        return rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(Path, "rename", named)
+    state = {"step": 5, "diverged_at": None}
+    folder = tmp_path / "checkpoints"
+    save(Checkpoint(begun(tiny, corpus), {"w": torch.ones(2)}, state, [], []), folder)
+    assert sorted(done[: len(FILES)]) == sorted(FILES)
+    assert done[len(FILES) :] == ["partial", f"named {FORMER}", "checkpoints"]
 
 
 def test_checkpoints_are_in_the_order_of_their_steps_however_many_digits_these_have(

@@ -8,9 +8,11 @@ import pytest
 
 from lib.data.corpus import Corpus
 from lib.run.evaluation import score
-from lib.run.measure import Measurement, measure
+from lib.run.measure import Measurement, measure, write_result
 from lib.run.optional import INSTALL
 from lib.run.trained import Trained
+from lib.study import paths
+from lib.study.config import Study
 from lib.study.fields import RunConfig
 from lib.study.paths import ROOT
 from tests.conftest import TINY, change
@@ -77,6 +79,36 @@ def test_a_diverged_run_is_not_measured(config: RunConfig, corpus: Corpus, tmp_p
     measured = measure(train(wild, corpus, 0, tmp_path / "run"), corpus, wild, tmp_path, seed=0)
     assert (measured.measures, measured.tables, measured.suite_hash) == ({}, {}, None)
     assert measured.notes == ["diverged at step 2: nothing was measured"]
+
+
+def test_a_diverged_run_holds_the_steps_that_it_made(
+    corpus: Corpus, tiny_study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paths, "RUNS", tmp_path)
+    wild = change(tiny_study.arm("none").config, "training", learning_rate=1e30)
+    trained = train(wild, corpus, 0, tmp_path / "run")
+    measured = measure(trained, corpus, wild, tmp_path, seed=0)
+    paths.run_folder("tiny", "none", 0).mkdir(parents=True)
+    result = write_result(tiny_study, tiny_study.arm("none"), 0, corpus, trained, measured)
+    assert (result.status, result.diverged_at, result.steps) == ("diverged", 2, 2)
+    assert result.tokens == 2 * wild.training.batch_size * wild.model.block_size
+    assert trained.trace["step"].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_utilisation_is_of_the_peak_of_all_processes_together(
+    processes: int, config: RunConfig, corpus: Corpus, trained: Trained, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("lib.run.measure.peak_flops", lambda *_: 1e12)
+    diverged = replace(trained, diverged_at=12)  # so that nothing else is measured
+    together = replace(diverged, machine=replace(trained.machine, processes=processes))
+    alone, shared = (
+        measure(each, corpus, config, tmp_path, seed=0).throughput["model_flop_utilisation"]
+        for each in (diverged, together)
+    )
+    assert alone > 0
+    assert shared == pytest.approx(alone / processes, rel=1e-12)
 
 
 def test_a_study_may_leave_the_suite_out(
