@@ -322,22 +322,16 @@ def test_a_page_that_was_cut_short_is_rendered_again(own: Path) -> None:
     assert page.read_bytes() == whole
 
 
-@pytest.mark.parametrize("name", ["results", "verdict", "index", "result in progress"])
-def test_damaged_json_is_one_line_that_names_it(
+@pytest.mark.parametrize("name", ["results", "verdict"])
+def test_damaged_results_end_the_build_of_the_paper_in_one_line(
     name: str, own: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = {
-        "results": archive.results_file("alpha"),
-        "verdict": archive.verdict_file("alpha"),
-        "index": archive.index_file(own / "paper"),
-        "result in progress": own / "runs/gamma/none/seed-1/result.json",
-    }[name]
+    path = {"results": archive.results_file, "verdict": archive.verdict_file}[name]("alpha")
     path.write_text('{"runs": [', "utf-8")
     (own / "paper/paper.md").touch()
-    for command in (main, paper.main) if name in ("results", "verdict") else (main,):
-        assert command([]) == 1
-        said = f"error: {path.name} cannot be read; restore it, or delete it\n"
-        assert capsys.readouterr() == ("", said)
+    assert paper.main([]) == 1
+    said = f"error: {path.name} cannot be read; restore it, or delete it\n"
+    assert capsys.readouterr() == ("", said)
 
 
 def test_a_run_that_was_set_aside_is_not_shown(own: Path) -> None:
