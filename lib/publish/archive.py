@@ -48,7 +48,8 @@ SHARED = {
 
 
 def paper_of(study: str) -> Path:
-    """The folder of a study's paper: the one that its parameter file names."""
+    """The folder of a study's paper: the one that its parameter file names; where that cannot be
+    read, the one that holds its record."""
     file = PARAMS / f"{study}.yaml"
     named = _paper(file, file.stat().st_mtime_ns) if file.is_file() else None
     return PAPERS / (named or PAPER.name)
@@ -57,7 +58,13 @@ def paper_of(study: str) -> Path:
 @lru_cache(maxsize=256)
 def _paper(file: Path, _: int) -> str | None:
     """What a parameter file, as it was last written, names, if anything."""
-    return read_yaml(file).get("paper")
+    try:
+        named = read_yaml(file).get("paper")
+    except ConfigError:
+        named = False
+    if named is None or isinstance(named, str):
+        return named
+    return next((path.parents[1].name for path in PAPERS.glob(f"*/record/{file.stem}")), None)
 
 
 def papers() -> list[Path]:

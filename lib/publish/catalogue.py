@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,17 @@ from lib.publish.archive import (
     results_file,
     verdict_file,
 )
+from lib.publish.damage import changed, index_of, why
 from lib.publish.plans import standing_shown
 from lib.study.config import arm_id, load_study
-from lib.study.errors import ConfigError
+from lib.study.errors import ConfigError, read_yaml
 from lib.study.measures import MAIN
 from lib.study.paths import PARAMS, RUNS, study_folder
 from lib.study.provenance import trained_with
 from lib.study.record import read_json, status_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class NotebookEntry:
     """An executed notebook. That of a run has an arm, a seed, levels and, if the run left one, a
     result; that of a whole study has none of these."""
@@ -85,14 +86,16 @@ class StudyEntry:
     """A study, from its record or, while it has none, from `runs/`."""
 
     name: str
-    recorded: bool
-    shared: list[NotebookEntry]
-    runs: list[NotebookEntry]
-    summary: dict[str, Any]
+    recorded: bool = False
+    shared: list[NotebookEntry] = field(default_factory=list)
+    runs: list[NotebookEntry] = field(default_factory=list)
+    summary: dict[str, Any] = field(default_factory=dict)
     """Number, mean and sd per arm and measure; empty until recorded."""
-    verdict: dict[str, Any] | None
-    parameters: str
+    verdict: dict[str, Any] | None = None
+    parameters: str = ""
     """The parameter file, every default filled in; empty until recorded."""
+    trouble: str = ""
+    """What is wrong with its files, in a line."""
 
     @property
     def standing(self) -> str:
@@ -119,7 +122,9 @@ class StudyEntry:
 
     @property
     def status(self) -> str:
-        """recorded, failed (one of its notebooks did) or in progress."""
+        """recorded, damaged (a file of it is), failed (one of its notebooks did) or in progress."""
+        if self.trouble:
+            return "damaged"
         failed = any(notebook.status == "failed" for notebook in [*self.shared, *self.runs])
         return "failed" if failed else "recorded" if self.recorded else "in progress"
 
@@ -139,7 +144,7 @@ class StudyEntry:
     def description(self) -> str:
         """The comment at the top of the study's parameter file."""
         file = PARAMS / f"{self.name}.yaml"
-        lines = file.read_text("utf-8").splitlines() if file.is_file() else []
+        lines = file.read_text("utf-8", "replace").splitlines() if file.is_file() else []
         comment = itertools.takewhile(lambda line: line.startswith("#"), lines)
         return " ".join(line.lstrip("# ") for line in comment).replace("`", "")
 
@@ -168,16 +173,30 @@ class StudyEntry:
 
 
 def catalogue(paper: Path) -> list[StudyEntry]:
-    """List every study of a paper that has a complete record or executed notebooks in `runs/`:
-    confirmatory ones first, and of these the newest."""
-    names = {path.parent.name for path in RUNS.glob("*/*.ipynb")}
-    names |= {path.parents[2].name for path in RUNS.glob("*/*/seed-*/02_train.ipynb")}
+    """List a paper's studies that have a record or executed notebooks in `runs/`: confirmatory ones
+    first, and of these the newest. One whose files are damaged says so."""
+    names = {path.parent.name for path in RUNS.glob("[!.]*/*.ipynb")}
+    names |= {path.parents[2].name for path in RUNS.glob("[!.]*/*/seed-*/02_train.ipynb")}
     names = {name for name in names if paper_of(name) == paper}
-    names |= {path.parent.name for path in paper.glob(f"record/*/{MANIFEST}")}
-    studies = [recorded(name) or in_progress(name) for name in sorted(names)]
-    studies.sort(key=lambda study: study.started if study.confirmatory else "", reverse=True)
-    studies.sort(key=lambda study: not study.confirmatory)
-    return [study for study in studies if study.runs or study.shared]
+    kept = {path.parent.name for path in paper.glob(f"record/[!.]*/{MANIFEST}")}
+    kept |= {name for name, entry in index_of(paper)[0].items() if "superseded" not in entry}
+    found = [_read(name, name in kept) for name in sorted(names | kept)]
+    found.sort(key=lambda pair: pair[0], reverse=True)
+    return [study for _, study in found if study.runs or study.shared or study.trouble]
+
+
+def _read(name: str, kept: bool) -> tuple[tuple[bool, str], StudyEntry]:
+    """Read a study, of which a record is kept or not; return by what it is sorted, and it."""
+    said = changed(name) if kept else ""
+    try:
+        if (file := PARAMS / f"{name}.yaml").is_file():
+            read_yaml(file)
+        study = recorded(name) or in_progress(name)
+        lacks = "its record lacks a file; restore it, or record the study again"
+        study = replace(study, trouble=said or (lacks if kept and not study.recorded else ""))
+        return (study.confirmatory, study.started if study.confirmatory else ""), study
+    except Exception as error:  # a file can be broken in any way
+        return (False, ""), StudyEntry(name, trouble=said or why(error))
 
 
 def recorded(name: str) -> StudyEntry | None:
@@ -279,4 +298,4 @@ def _is_held(lock: Path) -> bool:
 
 def _stamp(path: Path) -> tuple[str, str, float | None]:
     stamp = status_of(path)
-    return stamp["status"], stamp.get("reason", ""), stamp.get("seconds")
+    return str(stamp["status"]), str(stamp.get("reason", "")), stamp.get("seconds")

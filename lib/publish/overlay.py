@@ -5,6 +5,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -128,6 +129,7 @@ def place(value: float, reach: float) -> float:
     return round(50 + 48 * max(-1.0, min(1.0, value / reach)), 2)
 
 
+@cache
 def curves(run: NotebookEntry) -> dict[str, Any]:
     """A run's curves, thinned: name → steps and values, beside the look of its line;
     empty where it has left none. While it trains, as far as it is."""

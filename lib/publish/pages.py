@@ -5,6 +5,7 @@ and whatever would load something are removed, even where nbconvert's own templa
 (it writes an image's width without quotes, so a width may carry a handler).
 """
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -79,8 +80,7 @@ _FRAGMENT, _PAGE = _cleaner(page=False), _cleaner(page=True)
 
 def sanitise(html: str, cleaner: nh3.Cleaner = _FRAGMENT) -> str:
     """Remove from a fragment of HTML whatever could execute or load something."""
-    encodable = html.encode("utf-8", "replace").decode()  # a notebook's JSON may hold half a pair
-    return cleaner.clean(encodable)
+    return cleaner.clean(html)
 
 
 @lru_cache(maxsize=1)
@@ -93,10 +93,18 @@ def _exporter() -> HTMLExporter:
     return exporter
 
 
+def _read(path: Path) -> nbformat.NotebookNode:
+    """Read a notebook. Half a pair of surrogates, which JSON may hold and UTF-8 may not, becomes a
+    question mark wherever it stands."""
+    text = json.dumps(nbformat.read(path, as_version=4), ensure_ascii=False)
+    read: nbformat.NotebookNode = nbformat.from_dict(json.loads(text.encode("utf-8", "replace")))
+    return read
+
+
 def notebook_html(path: Path) -> str:
     """Render an executed notebook, its images within; where that fails, a note that says why."""
     try:
-        notebook = nbformat.read(path, as_version=4)
+        notebook = _read(path)
         _describe_figures(notebook)
         _name_cells(notebook)
         html, _ = _exporter().from_notebook_node(notebook)
@@ -162,7 +170,7 @@ def pictures(path: Path) -> list[Picture]:
     no notebook."""
     found, title, words = [], path.stem, ""
     try:
-        notebook = nbformat.read(path, as_version=4)
+        notebook = _read(path)
         _name_cells(notebook)
         for cell, text, output in _texts_and_images(notebook):
             if heading := _HEADING.match(text):

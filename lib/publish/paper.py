@@ -30,6 +30,8 @@ _CITED = re.compile(r"(?<![\w@\\])@([A-Za-z][\w-]*(?::[\w-]+)?)")
 _LABEL = re.compile(r"\{[^}]*#((?:fig|tbl|sec):[\w-]+)")
 _FIGURE = re.compile(r"^:::.*\.figure.* file=([^\s}]+)", re.MULTILINE)
 ROOT_LINE = re.compile(r"(?<=^Root of records, results and plans: `)[^`]*", re.MULTILINE)
+MANUSCRIPT = TEMPLATES / "manuscript.md"
+"""Of which a paper is begun."""
 COMPUTED = re.compile(r"(<!-- (\w+): .*? -->\n\n).*?(\n\n<!-- end of \2 -->)", re.DOTALL)
 
 
@@ -166,7 +168,7 @@ def answers_readme(paper: Path) -> bool:
 
 def begin(paper: Path) -> None:
     """Write a first manuscript: table, contrasts and a figure of each of a paper's studies."""
-    head, section = (TEMPLATES / "manuscript.md").read_text("utf-8").split("<!-- study -->\n")
+    head, section = MANUSCRIPT.read_text("utf-8").split("<!-- study -->\n")
     studies = sorted(path.name.partition(".")[0] for path in paper.glob("results/*.verdict.json"))
     sections = "".join(section.replace("STUDY", name) for name in studies)
     text = head.replace("PAPER", paper.name) + sections
@@ -191,6 +193,10 @@ def main(names: list[str]) -> None:
             write_answers(sources)
         if sources.left_out:
             print(f"Left out            what needs {', '.join(sources.left_out)}: no results")
+        if sources.unused:
+            print(f"Not in the paper    {', '.join(sources.unused)}: recorded, but paper.md quotes")
+            print(f"                    nothing of it; write a section, as {shown(MANUSCRIPT)}")
+            print("                    begins one for each STUDY, or delete paper.md to begin anew")
         print(f"Paper               {shown(paper / 'paper.pdf')}, {shown(paper / 'paper.tex')}")
 
 

@@ -7,6 +7,7 @@ Rendering a notebook takes a tenth of a second, so a page that would not change 
 import hashlib
 import shutil
 import sys
+from collections.abc import Callable, Collection
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,21 +15,29 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from lib.publish import overlay, pages, wording
-from lib.publish.archive import SHARED, papers_named, read_index, root_hash
-from lib.publish.catalogue import catalogue, neighbours
+from lib.publish.archive import SHARED, papers_named, root_hash
+from lib.publish.catalogue import StudyEntry, catalogue, neighbours
+from lib.publish.damage import index_of, why
 from lib.publish.plans import plan_accounts
-from lib.study.errors import exit_status
+from lib.study.errors import UserError, exit_status
 from lib.study.measures import MAIN, MEASURES, measures_in
 from lib.study.paths import PAPER, TEMPLATES, shown
 from lib.study.provenance import history, trained_with
 from lib.study.record import sha256
 
+_LATER = "<p>Not rendered yet: <code>./run_all.sh record</code> renders it.</p>"
+
+
+class DamagedError(UserError):
+    """Files that could not be shown: a line for each study that has some. All else was built."""
+
 
 def _title(paper: Path) -> str:
     """The title of a paper's manuscript; before there is one, its folder's name."""
     manuscript = paper / "paper.md"
-    lines = manuscript.read_text("utf-8").splitlines() if manuscript.is_file() else []
-    titles = [line.partition(":")[2].strip(' "') for line in lines[:9] if line.startswith("title:")]
+    text = manuscript.read_text("utf-8", "replace") if manuscript.is_file() else ""
+    lines = text.splitlines()[:9]
+    titles = [line.partition(":")[2].strip(' "') for line in lines if line.startswith("title:")]
     return titles[0] if titles else paper.name
 
 
@@ -46,6 +55,7 @@ def _environment(paper: Path) -> Environment:
     environment.filters |= {
         name: getattr(wording, name) for name in ("number", "literal", "estimate", "direction")
     }
+    index, fault = index_of(paper)
     environment.globals |= {
         "MEASURES": MEASURES,
         "HEADLINE": measures_in("headline"),
@@ -55,11 +65,16 @@ def _environment(paper: Path) -> Environment:
         "neighbours": neighbours,
         "pictures": pages.pictures,
         "overlay": overlay,
-        "PLANS": plan_accounts(paper),
         "TITLE": _title(paper),
-        "ROOT_HASH": root_hash(paper),
-        "SUPERSEDED": [name for name, entry in read_index(paper).items() if "superseded" in entry],
+        "TROUBLE": fault,
+        "ROOT_HASH": "" if fault else root_hash(paper),
+        "SUPERSEDED": [name for name, entry in index.items() if "superseded" in entry],
     }
+    try:
+        environment.globals["PLANS"] = plan_accounts(paper)
+        environment.get_template("index.html.j2").render(studies=[], paper=False, root="")
+    except Exception as error:  # a file can be broken in any way
+        environment.globals |= {"PLANS": [], "TROUBLE": fault or f"plans: {why(error)}"}
     return environment
 
 
@@ -69,60 +84,119 @@ def _marked(page: bytes, made_of: bytes) -> bytes:
     return page + f"<!-- {mark} -->\n".encode()
 
 
-def build_site(paper: Path | None = None) -> list[str]:
+def build_site(paper: Path | None = None, failed: Collection[Path] = ()) -> list[str]:
     """Bring the pages of a paper's studies (None: `papers/embedding-norm/`) up to date, in its
-    `site/`; return which notebooks' pages had to be rendered."""
+    `site/`; return which notebooks' pages had to be rendered. Of notebooks that have `failed` only
+    these are, and the pages of their studies.
+
+    Raises DamagedError, when all is built, for files that cannot be shown; the pages say so too.
+    """
     paper = paper or PAPER
     site, environment, rendered = paper / "site", _environment(paper), []
     recipe = [sha256(Path(pages.__file__)), version("nbconvert"), version("nh3")]
-    current: set[Path] = set()
+    current: dict[str, list[Path]] = {}
 
-    def write(page: str, template: str, **content: Any) -> None:
+    def write(page: str, template: str, **content: Any) -> Path:
         path = site / page
-        current.add(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         root = "../" * page.count("/")
         text = environment.get_template(template).render(content, root=root, page=page)
         if notebook := content.get("notebook"):
+            if failed and notebook.path not in failed:
+                if not path.is_file():
+                    path.write_text(text.replace("<!-- notebook -->", _LATER), "utf-8", "replace")
+                return path
             # What stands around a notebook holds its hash: with the recipe, it is all that the page
             # is made of. The mark at its end is of that and of the page's own bytes.
             made_of = "".join([*recipe, text]).encode("utf-8", "replace")
             there = path.read_bytes() if path.is_file() else b""
             if there == _marked(there[: -len(_marked(b"", b""))], made_of):
-                return
+                return path
             rendered.append(page)
             html = text.replace("<!-- notebook -->", pages.notebook_html(notebook.path))
             path.write_bytes(_marked(html.encode("utf-8", "replace"), made_of))
-            return
+            return path
         path.write_text(text, "utf-8", errors="replace")
+        return path
 
-    studies = catalogue(paper)
-    for study in studies:
-        write(f"{study.name}/index.html", "study.html.j2", study=study)
-        for notebook in [*study.shared, *study.runs]:
-            write(notebook.page, "notebook.html.j2", study=study, notebook=notebook)
+    def write_study(study: StudyEntry) -> StudyEntry:
+        """Write a study's pages; return it, or what is left of it where its files are damaged."""
+        page, own = f"{study.name}/index.html", {"study": study}
+        try:
+            written = [write(page, "study.html.j2", **own)]
+            for each in [*study.shared, *study.runs]:
+                written.append(write(each.page, "notebook.html.j2", **own, notebook=each))
+        except Exception as error:  # a file can be broken in any way
+            study = StudyEntry(study.name, trouble=study.trouble or why(error))
+            written = [write(page, "study.html.j2", study=study)]
+        current[study.name] = written
+        return study
+
+    def write_shared(studies: list[StudyEntry]) -> None:
+        first = write("index.html", "index.html.j2", studies=studies, paper=pdf.is_file())
+        current[""] = [first, write("compare.html", "compare.html.j2", studies=studies)]
+
     beside = [TEMPLATES / "record" / name for name in ("record.css", "record.js", "curves.js")]
     pdf = paper / "paper.pdf"
-    write("index.html", "index.html.j2", studies=studies, paper=pdf.is_file())
-    write("compare.html", "compare.html.j2", studies=studies)
+    studies = catalogue(paper)
+    if failed:
+        studies = [s for s in studies if {n.path for n in [*s.shared, *s.runs]} & set(failed)]
+    studies = [write_study(study) for study in studies]
+    if not failed or not (site / "index.html").is_file():
+        try:
+            write_shared(studies)
+        except Exception:
+            studies = _without_damage(studies, write_study, write_shared)
     for source in [*beside, pdf] if pdf.is_file() else beside:
-        current.add(Path(shutil.copyfile(source, site / source.name)))
+        current[source.name] = [Path(shutil.copyfile(source, site / source.name))]
+    kept = {path for of in current.values() for path in of}
     for path in sorted(site.rglob("*"), reverse=True):  # left by deleted studies and runs
+        if failed:
+            break
         if path.is_dir() and not any(path.iterdir()):
             path.rmdir()
-        elif path.is_file() and path not in current:
+        elif path.is_file() and path not in kept:
             path.unlink()
+    trouble = environment.globals["TROUBLE"]
+    faults = [f"{study.name}: {study.trouble}" for study in studies if study.trouble]
+    if faults or trouble:
+        raise DamagedError("\nerror: ".join(faults or [f"{paper.name}: {trouble}"]))
     return rendered
+
+
+def _without_damage(
+    studies: list[StudyEntry],
+    write_study: Callable[[StudyEntry], StudyEntry],
+    write_shared: Callable[[list[StudyEntry]], None],
+) -> list[StudyEntry]:
+    """Find which studies the pages of all cannot show: write these with one study more each time.
+    Return all, the damaged ones as what is left of them."""
+    found: list[StudyEntry] = []
+    for study in studies:
+        try:
+            write_shared([*found, study])
+        except Exception as error:
+            study = write_study(StudyEntry(study.name, trouble=study.trouble or why(error)))
+        found.append(study)
+    write_shared(found)
+    return found
 
 
 @exit_status
 def main(names: list[str]) -> None:
     """Command line: build the lab records of some papers (none named: of all) and say where they
     are."""
+    damage = []
     for paper in papers_named(names):
-        rendered, site = build_site(paper), shown(paper / "site")
-        print(f"Lab record          {site}/index.html ({len(rendered)} pages rendered anew)")
+        site, count = shown(paper / "site"), "all but what is damaged"
+        try:
+            count = f"{len(build_site(paper))} pages rendered anew"
+        except DamagedError as error:
+            damage.append(str(error))
+        print(f"Lab record          {site}/index.html ({count})")
         print(f"To look at it       python -m http.server --directory {site}")
+    if damage:
+        raise DamagedError("\nerror: ".join(damage))
 
 
 if __name__ == "__main__":

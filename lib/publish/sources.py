@@ -53,6 +53,16 @@ class TextError(UserError):
     """A text that cannot be built; the message names file, line and fault."""
 
 
+class _Study(dict[str, Any]):
+    """The results of a study, which notes that something of them was asked for."""
+
+    asked_for = False
+
+    def __getitem__(self, key: str) -> Any:
+        self.asked_for = True
+        return super().__getitem__(key)
+
+
 class Sources:
     """What the templates in a paper's folder may quote."""
 
@@ -61,15 +71,15 @@ class Sources:
         self.left_out: dict[str, None] = {}
         """Studies without results that a template has asked for."""
         self._results = paper / "results"
-        recorded: dict[str, Any] = {}
+        recorded: dict[str, _Study] = {}
         for path in sorted(self._results.glob("[!.]*.verdict.json")):
             study = path.name.removesuffix(".verdict.json")
             content = read_json(self._results / f"{study}.json")
-            content["verdict"] = verdict = read_json(path)
+            verdict = read_json(path)
             verdict["standing"] = standing_shown(study, verdict)
-            recorded[study] = content
+            recorded[study] = _Study(content, verdict=verdict)
         self._recorded = recorded
-        names = {study.replace("-", "_"): content for study, content in recorded.items()}
+        names: dict[str, Any] = {study.replace("-", "_"): of for study, of in recorded.items()}
         # After the studies, so that one called `count` hides no function.
         functions = (where, one, count, contrast, contrasts, unstable, arm, verbatim)
         names |= {function.__name__: function for function in functions}
@@ -111,6 +121,11 @@ class Sources:
             frames = reversed(traceback.extract_tb(error.__traceback__))
             line = next((f.lineno for f in frames if f.filename.endswith(name)), "?")
             raise TextError(f"{name}, line {line}: {error}") from None
+
+    @property
+    def unused(self) -> list[str]:
+        """Studies with results of which no template has asked for anything."""
+        return [name for name, study in self._recorded.items() if not study.asked_for]
 
     def _has(self, study: str) -> bool:
         """Tell whether a study has results; note it where it has none. ConfigError for one that

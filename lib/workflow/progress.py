@@ -9,6 +9,7 @@ import json
 import logging
 import math
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -88,7 +89,8 @@ def follow(
     """
     start, told, progress, board = time.monotonic(), "", START, Board(studies)
     limit, closing, looked, logged = (hours or math.inf) * 3600, False, -math.inf, -math.inf
-    console = Console(highlight=False)
+    # Asked of the output itself: with FORCE_COLOR, as kernels set it, rich would redraw in a pipe.
+    console = Console(highlight=False, force_terminal=sys.stdout.isatty())
     live = Live(console=console, auto_refresh=False, transient=True)
     with live if console.is_terminal else contextlib.nullcontext():
         while True:

@@ -23,6 +23,9 @@ from lib.study.record import status_of
 
 ENVIRONMENT = Path(tempfile.gettempdir(), "embedding-norm")
 """Outside what a session keeps."""
+_OF_THE_KERNEL = {"MPLBACKEND", "FORCE_COLOR", "CLICOLOR_FORCE"}
+"""What a kernel sets for itself (the colours: since ipykernel 6.29). A sweep writes to a pipe,
+which these would have it take for a terminal."""
 
 
 def environment(folder: Path = ENVIRONMENT) -> dict[str, str]:
@@ -37,7 +40,7 @@ def environment(folder: Path = ENVIRONMENT) -> dict[str, str]:
         # The image's own entry would start its own Python.
         install = ("-m", "ipykernel", "install", "--sys-prefix", "--name", "python3")
         subprocess.run([folder / "bin" / "python", *install], capture_output=True, check=True)
-    variables = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}
+    variables = {name: os.environ[name] for name in os.environ.keys() - _OF_THE_KERNEL}
     variables |= {"VIRTUAL_ENV": str(folder)}
     variables["PATH"] = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
     kaggle = kaggle_folder()

@@ -6,6 +6,7 @@ Without a study, `final` is run. A plain rerun continues whatever was stopped, h
 What takes seconds to import is imported where it is used, after the command line was read.
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -15,7 +16,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -83,7 +83,9 @@ def _sweep(command: Command) -> int:
         write_json(RUNS / _CORPORA, corpora)
         if not command.tells:
             rehearse([study for study in studies if not complete(study)])
-        return run(studies, command, log)
+        status, failed = run(studies, command, log)
+    _show(failed)  # another sweep may begin meanwhile
+    return status
 
 
 def complete(study: Study) -> bool:
@@ -120,7 +122,7 @@ def default_study() -> str:
     return DEFAULT
 
 
-@contextmanager
+@contextlib.contextmanager
 def only_sweep() -> Iterator[IO[bytes]]:
     """Open the log of this sweep, and be the only one that has. All its processes inherit it, so
     that the lock holds until the last of them has ended, also when the sweep itself was killed.
@@ -161,8 +163,9 @@ def places(studies: list[Study], command: Command) -> list[str]:
     return gpus * (command.runs_per_gpu or runs_per_gpu(len(gpus), gpu_memory(studies)))
 
 
-def run(studies: list[Study], command: Command, log: IO[bytes]) -> int:
-    """Call Snakemake over all studies, then print what came of each."""
+def run(studies: list[Study], command: Command, log: IO[bytes]) -> tuple[int, list[Path]]:
+    """Call Snakemake over all studies, then print what came of each; return the status, and the
+    notebooks and logs of what failed."""
     progress_file, flags = RUNS / ".progress.json", command.flags
     gpus = places(studies, command)
     # How many at once: what the user or a cluster's profile says, else as many as the GPUs take.
@@ -180,9 +183,12 @@ def run(studies: list[Study], command: Command, log: IO[bytes]) -> int:
     call += ["--rerun-triggers", "mtime", "params", "input", *flags]
     environment = os.environ | {GPUS: ",".join(gpus), "PYTHONPATH": str(ROOT)}
     if command.tells:  # in its own words, to the terminal
-        return subprocess.run(call, env=environment).returncode
+        return subprocess.run(call, env=environment).returncode, []
 
     progress_file.unlink(missing_ok=True)
+    for paper in {study.paper for study in studies}:
+        if not (PAPERS / paper / "site" / "index.html").is_file():
+            (RUNS / f"record-{paper}.txt").unlink(missing_ok=True)  # what has Snakemake build it
     with lifeline.start(call, environment, log) as snakemake:
         watch = [Watch(command.cluster)] if command.cluster else []
         failed, stopped = follow(snakemake, progress_file, command.stop_after, studies, *watch)
@@ -193,12 +199,11 @@ def run(studies: list[Study], command: Command, log: IO[bytes]) -> int:
             summarise(study)
         for paper in sorted({study.paper for study in studies}):
             _tell_published(paper)
-        return 0
-    if not stopped or failed:
-        _report(failed, Path(log.name))
+        return 0, []
+    kept = _report(failed, Path(log.name)) if not stopped or failed else []
     if stopped:
         print(f"stopped after {command.stop_after:g} hours, as asked; a plain rerun continues")
-    return TIME_UP if stopped else snakemake.returncode
+    return (TIME_UP if stopped else snakemake.returncode), kept
 
 
 def _tell_published(paper: str) -> None:
@@ -209,9 +214,8 @@ def _tell_published(paper: str) -> None:
         print(f"To begin a paper    ./run_all.sh paper {paper}")
 
 
-def _report(failed: dict[str, str], log: Path) -> None:
-    from lib.publish.site import main as build_record
-
+def _report(failed: dict[str, str], log: Path) -> list[Path]:
+    """Say what failed; return the notebooks and logs of it."""
     if shutil.disk_usage(RUNS).free < FULL:
         raise UserError(f"the disk that holds {shown(RUNS)}/ is full; free some space and rerun")
     kept = {Path(name): said for name, said in failed.items() if Path(name).is_file()}
@@ -219,8 +223,25 @@ def _report(failed: dict[str, str], log: Path) -> None:
         print(f"FAILED {place.relative_to(RUNS)}: {reason(place, said)}", file=sys.stderr)
     if not kept:
         print(f"error: Snakemake stopped with {reason(log)}", file=sys.stderr)
-    print(f"Not everything ran; a rerun tries again. Log: {shown(log)}", file=sys.stderr)
-    build_record([])  # it shows what failed
+    print(
+        f"Not everything ran; a rerun tries again. Log: {shown(log)}", file=sys.stderr, flush=True
+    )
+    return list(kept)
+
+
+def _show(failed: list[Path]) -> None:
+    """Bring the lab record's pages of the notebooks that failed up to date."""
+    from lib.publish.archive import paper_of
+    from lib.publish.site import DamagedError, build_site
+
+    notebooks = [path for path in failed if path.suffix == ".ipynb"]
+    studies = {path.relative_to(RUNS).parts[0] for path in notebooks}
+    for paper in sorted(set(map(paper_of, studies))):
+        with contextlib.suppress(DamagedError):  # the pages say it, and the sweep has failed
+            build_site(paper, notebooks)
+        for page in sorted(paper / "site" / study / "index.html" for study in studies):
+            if page.is_file():
+                print(f"Lab record          {shown(page)}")
 
 
 def summarise(study: Study) -> None:
@@ -250,7 +271,9 @@ def reason(log: Path, of_cluster: str = "") -> str:
         return f"{status['reason']} (kept: {shown(log)})"
     if status:
         return "it ended before its notebook began"
-    return log.read_text("utf-8").strip().rpartition("\n")[2].removeprefix("error: ")
+    lines = log.read_text("utf-8", "replace").strip().splitlines() or ["an empty log"]
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return "; ".join(errors) or lines[-1]
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import pytest
 from nbclient import NotebookClient
 
 from lib.study.paths import ROOT
+from lib.workflow.session import environment
 from tests.conftest import TINY, Tree, copy_repository
 
 pytestmark = pytest.mark.slow
@@ -117,6 +118,75 @@ def as_on_kaggle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STUDY_HEADLESS", raising=False)
 
 
+KERNELS: dict[str, dict[str, str]] = {
+    "6.17": {"TERM": "xterm-color", "CLICOLOR": "1"},
+    "6.29": {"TERM": "xterm-color", "CLICOLOR": "1", "FORCE_COLOR": "1", "CLICOLOR_FORCE": "1"},
+}
+"""What a kernel of Kaggle's ipykernel, and one of Colab's and the lock's (6.29, 6.30, 7), sets."""
+LONG_JOBS = """
+rule all:
+    input: "one", "two"
+
+rule job:
+    output: "{name,one|two}"
+    log: "probe/{name}.ipynb"
+    shell: "touch {log}; sleep 3; touch {output}"
+"""
+FOLLOWED = """
+import logging, subprocess, sys
+from pathlib import Path
+from lib.workflow.progress import follow
+
+head = "import logging; from pathlib import Path; from lib.workflow.progress import Recorder\\n"
+head += "logging.getLogger('snakemake.logging').addHandler(Recorder(Path('progress.json')))\\n"
+Path("Snakefile").write_text(head + Path("jobs").read_text())
+call = [sys.executable, "-m", "snakemake", "--cores", "1", "--quiet", "all"]
+with open("log", "wb") as log:
+    follow(subprocess.Popen(call, stdout=log, stderr=log), Path("progress.json"))
+"""
+
+
+@pytest.mark.parametrize("series", KERNELS)
+@pytest.mark.parametrize("dropped", [True, False])
+def test_a_sweep_in_a_cell_writes_few_lines_and_no_escapes(
+    series: str, dropped: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "jobs").write_text(LONG_JOBS, "utf-8")
+    (tmp_path / "follow.py").write_text(FOLLOWED, "utf-8")
+    script = f"cd {tmp_path}\nPYTHONPATH={ROOT} exec {sys.executable} follow.py\n"
+    (tmp_path / "run_all.sh").write_text(script, "utf-8")
+    variables = f"environment(Path({str(tmp_path / 'environment')!r}))"
+    cell = f"""
+import os, sys; from pathlib import Path; sys.path.insert(0, {str(ROOT)!r})
+for name in ("FORCE_COLOR", "CLICOLOR_FORCE"): os.environ.pop(name, None)
+os.environ |= {KERNELS[series]!r}
+from lib.workflow import session; from lib.workflow.session import environment
+session.ROOT = Path({str(tmp_path)!r})
+status = session.sweep("probe", 1.0, {variables if dropped else "dict(os.environ)"})
+assert status == 0"""
+    content = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell)])
+    NotebookClient(content, kernel_name="python3", timeout=300).execute(cwd=str(tmp_path))
+    (run,) = content.cells
+    text = "".join(output.get("text", "") for output in run.outputs)
+    assert "\n3/3 steps done in 0:" in text
+    assert "probe · " in text  # what flooded is there
+    assert "\x1b" not in text
+    assert text.count("probe · ") <= 4
+    assert len(run.outputs) <= 12
+
+
+@pytest.mark.parametrize("series", KERNELS)
+def test_what_a_kernel_sets_for_itself_reaches_no_sweep(
+    series: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = KERNELS[series] | {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
+    kept = environment(tmp_path / "environment")
+    assert not {"MPLBACKEND", "FORCE_COLOR", "CLICOLOR_FORCE"} & set(kept)
+    assert kept["TERM"] == "xterm-color"
+
+
 def write_zip(folder: Path, file: Path) -> Path:
     with zipfile.ZipFile(file, "w") as packed:
         for path in sorted(folder.rglob("*")):
@@ -187,6 +257,8 @@ def run_study(started: Session, patch: pytest.MonkeyPatch) -> str:
     content = started.run("00_kaggle", study="probe", hours=1.0)
     outputs = [output for cell in content.cells for output in cell.get("outputs", [])]
     shown = [output.get("text", "") or str(output.get("data", "")) for output in outputs]
+    assert "\x1b" not in "".join(shown)
+    assert len(outputs) < 100
     assert not [output for output in outputs if output.output_type == "error"], shown
     return "".join(shown)
 

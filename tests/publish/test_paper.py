@@ -10,11 +10,14 @@ import sys
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 import pikepdf
 import pypdf
 import pytest
+import typst
+from PIL import Image
 
-from lib.publish.paper import begin, build, filled_in, made, uncompressed
+from lib.publish.paper import begin, build, convert, filled_in, made, main, uncompressed
 from lib.publish.sources import Sources, TextError
 from lib.study.paths import PAPER, ROOT
 from lib.study.record import write_json
@@ -148,6 +151,52 @@ def test_a_first_manuscript_of_any_study_is_built_and_to_the_same_bytes(tmp_path
     first = made(tmp_path, Sources(tmp_path))
     assert first["paper.pdf"].startswith(b"%PDF")
     assert made(tmp_path, Sources(tmp_path)) == first
+
+
+def copy_of_example(folder: Path) -> Path:
+    example = PAPER.with_name("example")
+    shutil.copytree(example, folder, ignore=shutil.ignore_patterns("record", "site", "paper.*"))
+    return folder
+
+
+def test_a_first_manuscript_fills_the_width_of_its_page(tmp_path):
+    paper = copy_of_example(tmp_path / "example")
+    begin(paper)
+    source = convert(filled_in(paper, Sources(paper)), "typst", paper).encode()
+    page = typst.compile(source, root=paper, ignore_system_fonts=True, format="png", ppi=40)
+    ink = np.asarray(Image.open(io.BytesIO(page)).convert("L")) < 200
+    left, right = np.hsplit(ink[:, : ink.shape[1] // 2 * 2], 2)
+    written = ink.any(axis=1)
+    assert written.sum() > 100
+    assert right[written].any(axis=1).mean() > 0.8
+    assert left[written].any(axis=1).mean() > 0.8
+
+
+def test_a_study_of_which_the_paper_says_nothing_is_named_with_the_remedy(
+    tmp_path, monkeypatch, capsys
+):
+    paper = copy_of_example(tmp_path / "example")
+    begin(paper)
+    monkeypatch.setattr("lib.publish.paper.papers_named", lambda names: [paper])
+    for end in ("json", "verdict.json"):
+        shutil.copyfile(paper / f"results/example.{end}", paper / f"results/the-second.{end}")
+    assert main(["example"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Not in the paper the-second: recorded, but paper.md quotes nothing of it" in said
+    assert "write a section, as papers/embedding-norm/templates/manuscript.md begins one" in said
+    text = (paper / "paper.md").read_text("utf-8")
+    for quoted in (
+        "{{ the_second.study.seeds | words }}",
+        '{{ recorded["the-second"].runs | words }}',
+        "{% for name in recorded %}{{ recorded[name].runs | words }}{% endfor %}",
+        '{{ contrast(the_second, "warmup_cosine", "ece") | estimate("+.3f") }}',
+    ):
+        (paper / "paper.md").write_text(f"{text}\n{quoted}\n", "utf-8")
+        assert main(["example"]) == 0
+        assert "Not in the paper" not in capsys.readouterr().out, quoted
+    (paper / "paper.md").write_text(text + '\n{{ has("the-second") }} second\n', "utf-8")
+    assert main(["example"]) == 0
+    assert "Not in the paper" in capsys.readouterr().out
 
 
 def test_a_paper_is_the_same_however_it_was_compressed(tmp_path):

@@ -155,11 +155,11 @@ def write_record(study: Study, standing: str) -> None:
         curve = trace[trace["step"] % 50 == 0].rename(columns={"loss": "dev_loss"})
         curve.to_parquet(raw_file(place.parent, "curve"))
     (folder / "parameters.yaml").write_text(f"name: {study.name}\n", "utf-8")
-    (folder / archive.MANIFEST).write_text("", "utf-8")
     write_json(archive.results_file(study.name), study_results(study, runs))
     head: dict[str, Any] = {"standing": standing, "deviations": []}
     head["answers"] = {"H1a": {"answer": "supported", "reason": "supported (layernorm)"}}
     write_json(archive.verdict_file(study.name), head | verdict(runs).as_json())
+    archive.write_manifest(study.name)
 
 
 def verdict(runs: list[RunResult]) -> Verdict:

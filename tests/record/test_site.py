@@ -15,7 +15,7 @@ from filelock import FileLock
 
 from lib.publish import archive, paper
 from lib.publish.catalogue import catalogue, lines_of, neighbours
-from lib.publish.site import build_site, main
+from lib.publish.site import DamagedError, build_site, main
 from lib.study.live import live_file
 from tests.record.samples import (
     move_to,
@@ -157,6 +157,7 @@ def test_a_contrast_that_several_studies_hold_is_tested_over_all_their_seeds(own
         for run in content["runs"]:
             run["status"] = "completed" if run["seed"] == seed else "diverged"
         path.write_text(json.dumps(content), "utf-8")
+        archive.write_manifest(study)
     assert 'id="pooled"' not in (own / "paper" / "site" / "compare.html").read_text("utf-8")
     build_site()
     row = row_of(own / "paper" / "site" / "compare.html", "alpha,", "beta", "perplexity")
@@ -224,7 +225,8 @@ def test_runs_are_shown_only_of_studies_without_a_complete_record(own: Path) -> 
     write_notebook(copied, plain_notebook("a copy"), status="failed", reason="a copy")
     assert build_site() == []
     (archive.record_folder("alpha") / "none/seed-2/02_train.ipynb").unlink()
-    build_site()
+    with pytest.raises(DamagedError, match=r"^alpha: none/seed-2/02_train\.ipynb is missing; "):
+        build_site()
     assert "failed" in row_of(own / "paper/site/index.html", "none seed 0", "alpha")
 
 
@@ -350,22 +352,16 @@ def test_a_page_of_another_notebook_is_rendered_again(own: Path) -> None:
     assert page.read_bytes() == whole
 
 
-@pytest.mark.parametrize("name", ["results", "verdict", "index", "result in progress"])
-def test_damaged_json_is_one_line_that_names_it(
+@pytest.mark.parametrize("name", ["results", "verdict"])
+def test_damaged_results_end_the_build_of_the_paper_in_one_line(
     name: str, own: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = {
-        "results": archive.results_file("alpha"),
-        "verdict": archive.verdict_file("alpha"),
-        "index": archive.index_file(own / "paper"),
-        "result in progress": own / "runs/gamma/none/seed-1/result.json",
-    }[name]
+    path = {"results": archive.results_file, "verdict": archive.verdict_file}[name]("alpha")
     path.write_text('{"runs": [', "utf-8")
     (own / "paper/paper.md").touch()
-    for command in (main, paper.main) if name in ("results", "verdict") else (main,):
-        assert command([]) == 1
-        said = f"error: {path.name} cannot be read; restore it, or delete it\n"
-        assert capsys.readouterr() == ("", said)
+    assert paper.main([]) == 1
+    said = f"error: {path.name} cannot be read; restore it, or delete it\n"
+    assert capsys.readouterr() == ("", said)
 
 
 def test_a_run_that_was_set_aside_is_not_shown(own: Path) -> None:
@@ -379,6 +375,7 @@ def test_a_zero_has_no_sign(own: Path) -> None:
     content = json.loads(results.read_text("utf-8"))
     content["runs"][0]["measures"]["perplexity"] = -0.0001
     results.write_text(json.dumps(content), "utf-8")
+    archive.write_manifest("beta")
     build_site()
     row = row_of(own / "paper/site/index.html", "none,source=a b (1).txt seed 0", "beta")
     assert " 0.000 " in row
@@ -390,6 +387,7 @@ def test_a_changed_number_changes_the_pages_that_show_it(own: Path) -> None:
     assert content["runs"][0]["measures"]["perplexity"] == 20.0
     content["runs"][0]["measures"]["perplexity"] = 19.5
     results.write_text(json.dumps(content), "utf-8")
+    archive.write_manifest("beta")
     assert build_site() == ["beta/none,source=a b (1).txt/seed-0.html"]
     assert "19.500" in row_of(
         own / "paper/site/index.html", "none,source=a b (1).txt seed 0", "beta"
@@ -402,6 +400,7 @@ def test_a_record_made_before_a_measure_was_added_is_shown_without_it(own: Path)
     for measures in [*content["summary"].values(), *(run["measures"] for run in content["runs"])]:
         measures.pop("ece", None)
     results.write_text(json.dumps(content), "utf-8")
+    archive.write_manifest("beta")
     build_site()
     page = (own / "paper/site/beta/index.html").read_text("utf-8")
     assert '<td class="number">n/a</td>' in page.partition("<h2>Arms</h2>")[2]
@@ -410,6 +409,7 @@ def test_a_record_made_before_a_measure_was_added_is_shown_without_it(own: Path)
 def test_a_changed_notebook_changes_its_page(own: Path) -> None:
     place = archive.record_folder("alpha") / "none/seed-0/02_train.ipynb"
     write_notebook(place, plain_notebook("another line"))
+    archive.write_manifest("alpha")
     assert build_site() == ["alpha/none/seed-0.html"]
     assert "another line" in (own / "paper/site/alpha/none/seed-0.html").read_text("utf-8")
 

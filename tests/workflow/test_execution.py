@@ -86,6 +86,49 @@ def test_a_timeout_is_a_failure_though_papermill_leaves_every_cell_completed(
     assert status_of(output)["status"] == "failed"
 
 
+@pytest.mark.parametrize(
+    ("cell", "reason"),
+    [
+        ({}, None),
+        ({"status": "running"}, "code cell 2 is running"),
+        ({"status": "pending"}, "code cell 2 is pending"),
+        ({"status": "failed"}, "code cell 2 is failed"),
+        ({"status": None}, "code cell 2 is not executed"),
+        ({"execution_count": None}, "code cell 2 is completed"),
+        ({"outputs": [nbformat.v4.new_output("error", ename="E", evalue="e", traceback=[])]},
+         "code cell 2 raised an error"),
+    ],
+)  # fmt: skip
+def test_a_notebook_counts_only_with_every_cell_completed_though_papermill_saw_no_error(
+    cell: dict[str, Any],
+    reason: str | None,
+    write_notebook: Callable[..., Path],
+    tiny_study: Study,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    output = write_notebook(WRITE)
+    result = output.with_name("result.json")
+
+    def leave(*_: object) -> None:
+        """Leave what papermill may: no exception, and a result."""
+        cells = [nbformat.v4.new_markdown_cell("text")]
+        for fault in ({}, cell):
+            fields = {"status": "completed", "execution_count": 1, "outputs": []} | fault
+            status = fields.pop("status")
+            metadata = {"papermill": {"status": status}} if status else {}
+            cells.append(nbformat.v4.new_code_cell("1", metadata=metadata, **fields))
+        nbformat.write(nbformat.v4.new_notebook(cells=cells), output)
+        result.write_text("{}", "utf-8")
+
+    monkeypatch.setattr(execution, "_run_papermill", leave)
+    if reason is None:
+        assert execute("probe", tiny_study) == result
+        return
+    with pytest.raises(ExecutionError, match=f"^{reason}"):
+        execute("probe", tiny_study)
+    assert (status_of(output)["status"], result.exists()) == ("failed", False)
+
+
 def test_a_parameter_that_the_notebook_does_not_declare_is_refused(
     write_notebook: Callable[..., Path], tiny_study: Study
 ) -> None:

@@ -11,17 +11,20 @@ import signal
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import nbformat
 import pytest
 import yaml
 from filelock import FileLock
 
+from lib.publish import pages
 from lib.study.errors import UserError
 from lib.study.paths import ROOT
 from lib.study.record import status_of
 from lib.workflow import sweep
 from tests.conftest import Tree
+from tests.record.samples import move_to, write_samples
 
 pytestmark = pytest.mark.slow
 
@@ -279,8 +282,82 @@ def test_a_failed_run_keeps_its_notebook_and_the_others_finish(tree: Tree) -> No
     assert any(o.output_type == "error" for c in kept.cells for o in c.get("outputs", []))
     assert result(tree, "mixed", "block_size=16")["status"] == "completed"
     assert not (tree.root / "papers/embedding-norm/record/mixed").exists()
-    page = tree.root / "papers/embedding-norm/site/mixed/block_size=24/seed-0.html"
+    site = tree.root / "papers/embedding-norm/site"
+    page = site / "mixed/block_size=24/seed-0.html"
     assert '<span class="stamp failed">failed</span>' in page.read_text("utf-8")
+    assert "NameError" in page.read_text("utf-8").partition("<article")[2]
+    assert "Lab record          papers/embedding-norm/site/mixed/index.html" in text
+    other = (site / "mixed/block_size=16/seed-0.html").read_text("utf-8")
+    assert "Not rendered yet: <code>./run_all.sh record</code> renders it." in other
+    assert tree.run_all("record")[0] == 0
+    assert "Not rendered yet" not in (site / "mixed/block_size=16/seed-0.html").read_text("utf-8")
+
+
+def test_a_failed_sweep_lets_go_before_it_shows_what_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(sweep, "PATIENCE", 0.0)
+    monkeypatch.setattr("lib.workflow.staleness.corpus_hashes", lambda studies: {})
+    monkeypatch.setattr("lib.workflow.staleness.stale", lambda study, corpora: [])
+    failed = [tmp_path / "runs/smoke/none/seed-0/02_train.ipynb"]
+    shown: list[list[Path]] = []
+
+    def run(*_: object) -> tuple[int, list[Path]]:
+        with pytest.raises(UserError, match="another sweep"), sweep.only_sweep():
+            pass
+        return 1, failed
+
+    def show(notebooks: list[Path]) -> None:
+        with sweep.only_sweep():  # as a rerun
+            shown.append(notebooks)
+
+    monkeypatch.setattr(sweep, "run", run)
+    monkeypatch.setattr(sweep, "_show", show)
+    assert sweep.main(["smoke"]) == 1
+    assert shown == [failed]
+
+
+def test_of_a_failed_sweep_only_what_failed_is_rendered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    move_to(tmp_path, monkeypatch)
+    write_samples(tmp_path)
+    monkeypatch.setattr(sweep, "RUNS", tmp_path / "runs")
+    real, rendered = pages.notebook_html, []
+    note = lambda path: rendered.append(path) or real(path)  # noqa: E731
+    monkeypatch.setattr(pages, "notebook_html", note)
+    failed = tmp_path / "runs/gamma/none/seed-0/02_train.ipynb"
+    sweep._show([failed, tmp_path / "runs/record-paper.log"])
+    assert rendered == [failed]
+    site = tmp_path / "paper/site"
+    assert {path.name for path in site.iterdir() if path.is_dir()} == {"gamma"}
+    for page in site.rglob("*.html"):  # no link of theirs leads nowhere
+        for href in re.findall(r'<a [^>]*href="([^"#]+)"', page.read_text("utf-8")):
+            assert (page.parent / unquote(href)).is_file(), f"{page}: {href}"
+    assert capsys.readouterr().out == "Lab record          index.html\n"
+
+
+@pytest.mark.slow
+def test_a_damaged_record_fails_the_last_step_and_the_pages_stay(
+    smoke_tree: tuple[Tree, str], tmp_path: Path
+) -> None:
+    root = tmp_path / "copy"
+    shutil.copytree(smoke_tree[0].root, root)
+    tree = object.__new__(Tree)
+    tree.root, tree.environment = root, smoke_tree[0].environment
+    tree.write_study("second", paper="smoke", factors={"training.weight_decay": [0.1, 0.0]})
+    packed = root / "papers/smoke/record/smoke/raw.zip"
+    packed.write_bytes(packed.read_bytes()[:1000])
+    status, text = tree.run_all("second")
+    assert status == 1
+    said = "raw.zip has changed; restore it, or record the study again"
+    assert f"FAILED record-smoke.log: smoke: {said}\n" in text
+    assert "Traceback" not in text
+    site = root / "papers/smoke/site"
+    assert f"Damaged: {said}" in (site / "smoke/index.html").read_text("utf-8")
+    assert "second/index.html" in (site / "index.html").read_text("utf-8")
+    assert (site / "second/weight_decay=0/seed-0.html").is_file()
 
 
 def test_an_interrupted_sweep_says_how_to_continue(tree: Tree) -> None:
