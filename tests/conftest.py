@@ -136,8 +136,9 @@ class Tree:
             start_new_session=True,
         )
 
-    def run_all(self, *words: str, seconds: float = 300) -> tuple[int, str]:
-        """Run `./run_all.sh` to its end; return its status and all it printed."""
+    def run_all(self, *words: str, seconds: float = 1800) -> tuple[int, str]:
+        """Run `./run_all.sh` to its end; return its status and all it printed. The limit only ends
+        what hangs."""
         process = self.start(*words)
         text, _ = process.communicate(timeout=seconds)
         return process.returncode, text
