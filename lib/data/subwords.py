@@ -9,16 +9,14 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from tokenizers import Tokenizer as HuggingFace
+from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from lib.data.errors import CorpusError
-from lib.data.tokenizer import END_OF_DOCUMENT, Ids
+from lib.data.tokenizer import END_OF_DOCUMENT, Characters, Ids
 from lib.study.fields import digest
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer as HuggingFace
 
 _ENDS = ("<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "</s>", "<eos>", "<|im_end|>")
 """Names of the end of a document in known tokenizers."""
@@ -81,10 +79,8 @@ class PairTokenizer(ByteTokenizer):
     """
 
     def __init__(self, content: str, where: str) -> None:
-        from tokenizers import Tokenizer  # only here: few studies need it
-
         try:
-            self._peer: HuggingFace = Tokenizer.from_str(content)
+            self._peer = HuggingFace.from_str(content)
         except Exception as error:  # the library raises nothing narrower
             raise CorpusError(
                 f"corpus.tokenizer: {where} is no tokenizer.json of Hugging Face ({error})"
@@ -133,14 +129,15 @@ class PairTokenizer(ByteTokenizer):
             yield np.array(text.ids, np.int64)
 
 
+Tokenizer = Characters | ByteTokenizer
+
+
 def train_pairs(texts: Iterable[str], size: int) -> str:
     """Learn a byte-pair encoding of `size` tokens; return its `tokenizer.json`.
 
     Words are split as GPT-2 splits them. Raises CorpusError when the texts have too few pairs.
     """
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    peer = Tokenizer(models.BPE())
+    peer = HuggingFace(models.BPE())
     peer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     peer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -160,23 +157,12 @@ def train_pairs(texts: Iterable[str], size: int) -> str:
 
 def read_tokenizer(places: list[Path], given: str) -> str:
     """Read a `tokenizer.json` from the first place that has one; `given` is what the field says."""
+    why = "is no file; give characters, bytes, bpe-<size> or the path of a tokenizer.json"
     try:
-        path = next((path for path in places if path.is_file()), None)
-        if path is None:
-            raise CorpusError(
-                f"corpus.tokenizer: '{given}' is no file; give characters, bytes, bpe-<size> or "
-                "the path of a tokenizer.json"
-            )
-        content = path.read_text("utf-8")
-        json.loads(content)
+        if path := next(filter(Path.is_file, places), None):
+            return path.read_text("utf-8")
     except OSError as error:
-        raise CorpusError(
-            f"corpus.tokenizer: '{given}' cannot be read: {error.strerror}; give another path"
-        ) from None
-    except ValueError as error:
-        if isinstance(error, CorpusError):
-            raise
-        raise CorpusError(
-            f"corpus.tokenizer: {given} is no tokenizer.json of Hugging Face ({error})"
-        ) from None
-    return content
+        why = f"cannot be read: {error.strerror}; give another path"
+    except UnicodeError as error:
+        why = f"is no tokenizer.json of Hugging Face ({error})"
+    raise CorpusError(f"corpus.tokenizer: '{given}' {why}")
