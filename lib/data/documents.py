@@ -172,17 +172,17 @@ def find_documents(path: Path, field: str = "corpus.source") -> Documents | None
             what = "one packed text" if kind else f"neither {_ALLOWED}"
             raise CorpusError(f"{field}: {path.name} is {what}; unpack it")
         return None
-    shown = {file.relative_to(path): file for file in path.rglob("*") if not file.is_dir()}
-    shown = {n: shown[n] for n in sorted(shown) if not any(p.startswith(".") for p in n.parts)}
-    if not shown:
+    names = sorted(file.relative_to(path) for file in path.rglob("*") if not file.is_dir())
+    names = [name for name in names if not any(part.startswith(".") for part in name.parts)]
+    if not names:
         raise CorpusError(f"{field}: folder '{path.name}' is empty; put {_ALLOWED} files there")
-    kinds = {kind_of(name) for name in shown}
-    for name, file in shown.items():
-        if not file.is_file():
+    for name in names:
+        if not (path / name).is_file():
             raise CorpusError(f"{field}: {name} is no plain file; take it out of the folder")
-        if not kind_of(file):
+        if not kind_of(name):
             raise CorpusError(f"{field}: {name} is neither {_ALLOWED}; take it out of {path.name}")
+    kinds = list(dict.fromkeys(map(kind_of, names)))
     if len(kinds) > 1:
-        found = " and ".join(sorted(kinds, reverse=True))
+        found = " and ".join(kinds)
         raise CorpusError(f"{field}: folder {path.name} holds {found} files; keep one kind")
-    return Documents(path.name, path, tuple(shown.values()), kinds.pop())
+    return Documents(path.name, path, tuple(path / name for name in names), kinds[0])

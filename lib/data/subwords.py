@@ -37,15 +37,11 @@ class ByteTokenizer:
     """A token per byte of UTF-8, and one that ends documents."""
 
     sha256: str | None = None
+    end_of_document = 256
 
-    @cached_property
-    def tokens(self) -> list[bytes]:
+    def __init__(self) -> None:
+        self.tokens = [*(bytes([b]) for b in range(256)), b""]
         """The bytes of each id; those of the end of a document are none."""
-        return [bytes([b]) for b in range(256)] + [b""]
-
-    @property
-    def end_of_document(self) -> int:
-        return 256
 
     @cached_property
     def symbols(self) -> list[str]:
@@ -96,29 +92,20 @@ class PairTokenizer(ByteTokenizer):
         self._peer.no_truncation()
         self._peer.no_padding()
         known = self._peer.get_vocab(with_added_tokens=True)
-        self._end = next((known[name] for name in _ENDS if name in known), None)
-        if self._end is None:
+        ends = [known[name] for name in _ENDS if name in known]
+        if not ends:
             raise CorpusError(
                 f"corpus.tokenizer: {where} has no token for the end of a document; "
                 f"add one of {', '.join(_ENDS)}"
             )
-        self._vocabulary = {i: token for token, i in known.items()}
-        self.sha256 = digest(json.loads(content))
-
-    @cached_property
-    def tokens(self) -> list[bytes]:
-        tokens = []
-        for i in range(max(self._vocabulary) + 1):
-            token = self._vocabulary.get(i, "")
-            in_bytes = all(symbol in BYTE_SYMBOLS for symbol in token)
-            tokens.append(bytes(BYTE_SYMBOLS[s] for s in token) if in_bytes else token.encode())
-        tokens[self.end_of_document] = b""
-        return tokens
-
-    @property
-    def end_of_document(self) -> int:
-        assert self._end is not None
-        return self._end
+        self.sha256, self.end_of_document = digest(json.loads(content)), ends[0]
+        self.tokens = [b""] * (max(known.values()) + 1)
+        for token, i in known.items():
+            if i != self.end_of_document:
+                in_bytes = all(symbol in BYTE_SYMBOLS for symbol in token)
+                self.tokens[i] = (
+                    bytes(BYTE_SYMBOLS[c] for c in token) if in_bytes else token.encode()
+                )
 
     def encode(self, text: str) -> Ids:
         return np.array(self._peer.encode(text, add_special_tokens=False).ids, np.int64)
