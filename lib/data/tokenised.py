@@ -89,8 +89,8 @@ def tokenise(
 def _found(folder: Path, trust: bool) -> dict[str, Any] | None:
     """Read the account of a finished writing; None where there is none. Where a shard is not as it
     was written, say so, and forget the account."""
-    account = read_description(folder / "index.json")
-    if account is None:
+    account = read_description(folder / "index.json") or {}
+    if "shards" not in account:
         return None
     checked = (read_description(folder / _CHECKED) or {}) if trust else {}
     states = {p.name: [p.stat().st_size, p.stat().st_mtime_ns] for p in folder.glob("*.bin")}

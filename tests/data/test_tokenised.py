@@ -244,6 +244,16 @@ def test_a_damaged_shard_is_named_and_made_anew(
     assert sorted(path.name for path in read) == [f"00000{i}.bin" for i in range(3)]
 
 
+@pytest.mark.parametrize("content", ["", "{", "{}", "[1]"])
+def test_an_account_that_is_none_is_written_anew(load: Load, kept: Path, content: str) -> None:
+    before = load(tokenizer="bytes").train[:]
+    (index,) = kept.glob("*/index.json")
+    account = index.read_text()
+    index.write_text(content)
+    assert load(tokenizer="bytes").train[:].equal(before)
+    assert index.read_text() == account
+
+
 def test_who_trusts_reads_only_what_has_changed_since_it_was_checked(
     load: Load, kept: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
