@@ -1,5 +1,5 @@
-"""The documents of a corpus that is more than one text: files of a folder, lines of JSON, rows of
-Parquet. They are read in the order of the files' names, one after the other.
+"""What is tokenized: one text, or the documents of a corpus that is more than one, which are files
+of a folder, lines of JSON or rows of Parquet. They are read in the order of the files' names.
 """
 
 import io
