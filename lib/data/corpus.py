@@ -7,24 +7,25 @@ Other tokenizers than characters, and texts too large to be held, are read by `l
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from lib.data.documents import Documents, OneText, find_documents
 from lib.data.errors import CorpusError as CorpusError
 from lib.data.errors import MissingCorpusError as MissingCorpusError
+from lib.data.mixture import find_mixture
+from lib.data.shards import Shards
 from lib.data.sources import KNOWN, places, read_source
-from lib.data.tokenizer import Characters, Tokenizer
+from lib.data.subwords import Tokenizer
+from lib.data.tokenised import Source, tokenise
+from lib.data.tokenizer import Characters
 from lib.study.constants import TRAIN_SHARE
 from lib.study.fields import CorpusConfig
-from lib.study.paths import corpus_places
-
-if TYPE_CHECKING:
-    from lib.data.shards import Shards
-    from lib.data.tokenised import Source
 
 TOKEN_CLASSES = ("alphabetic", "numeric", "punctuation", "whitespace", "end of document")
 _END_OF_DOCUMENT = ("\x03", "\x04")  # ASCII end of text, end of transmission
@@ -41,34 +42,23 @@ MOST_MEASURED = 2**16
 
 
 @dataclass(frozen=True)
-class Corpus:
+class _Split:
     """A verified text, encoded and split. Ids are int64 on the CPU."""
 
     name: str
     sha256: str
-    text: str
-    """The whole; "" where it is too long to be held."""
     tokenizer: Tokenizer
-    train: "Tensor | Shards"
+    train: Tensor | Shards
     """The leading 90 %, cut to the configured fraction; (n,)."""
     heldout: Tensor
     """The last 10 %, dev and test of it each cut to `MOST_MEASURED` characters; (n,)."""
     dev_length: int
     """Tokens of `heldout` before the dev/test cut."""
-    training_text: str
-    """The leading 90 % of the text, whatever fraction is trained on."""
-    account: dict[str, Any] = field(default_factory=dict)
-    """Of a tokenized corpus, how it was made: see `lib.data.tokenised`."""
 
     @property
     def symbols(self) -> Sequence[str]:
         """What each id stands for; for characters the vocabulary in one string, sorted."""
         return self.tokenizer.symbols
-
-    @property
-    def n_characters(self) -> int:
-        """Of the whole text."""
-        return sum(self.account["characters"].values()) if self.account else len(self.text)
 
     @property
     def unit(self) -> str:
@@ -78,14 +68,6 @@ class Corpus:
     @property
     def vocab_size(self) -> int:
         return len(self.symbols)
-
-    @property
-    def beginning(self) -> Tensor:
-        """The id that stands before a text without context, (1,): the end of the document before,
-        or where there are none a line break, or the symbol that the training part begins with."""
-        if self.account.get("documents"):
-            return torch.tensor([self.tokenizer.end_of_document])
-        return self.encode("\n" if "\n" in self.symbols else self.text[0])[:1]
 
     @property
     def dev(self) -> Tensor:
@@ -122,6 +104,75 @@ class Corpus:
                 )
 
 
+@dataclass(frozen=True)
+class TextCorpus(_Split):
+    """One text, held in memory, of which each character is a token."""
+
+    text: str
+    """The whole."""
+    account: ClassVar[dict[str, Any]] = {}
+
+    @property
+    def training_text(self) -> str:
+        """The leading 90 % of the text, whatever fraction is trained on."""
+        return self.text[: int(TRAIN_SHARE * len(self.text))]
+
+    @property
+    def n_characters(self) -> int:
+        """Of the whole text."""
+        return len(self.text)
+
+    @property
+    def beginning(self) -> Tensor:
+        """The id that stands before a text without context, (1,): a line break, or where there is
+        none the symbol that the training part begins with."""
+        return self.encode("\n" if "\n" in self.symbols else self.text[0])[:1]
+
+
+@dataclass(frozen=True)
+class TokenCorpus(_Split):
+    """Documents, or one text in other tokens than characters: ids on the disk."""
+
+    parts: dict[str, Shards]
+    """The whole of train, dev and test."""
+    account: dict[str, Any]
+    """sha256 (of the documents), documents and characters per part, duplicates (training documents
+    that stand there before), removed (whether those were left out), heldout_in_train (held-out
+    documents that stand in the training part), sources (what a mixture took of each), and
+    tokenizer_sha256 and shards."""
+
+    @property
+    def text(self) -> str:
+        """The whole; "" where it is too long to be held."""
+        return "".join(self._texts)
+
+    @property
+    def training_text(self) -> str:
+        """The training part, whatever fraction is trained on; "" where `text` is."""
+        return next(iter(self._texts), "")
+
+    @cached_property
+    def _texts(self) -> list[str]:
+        held = self.n_characters <= MOST_TEXT
+        return [self.tokenizer.decode(ids) for ids in self.parts.values()] if held else []
+
+    @property
+    def n_characters(self) -> int:
+        """Of all parts."""
+        return sum(self.account["characters"].values())
+
+    @property
+    def beginning(self) -> Tensor:
+        """The id that stands before a text without context, (1,): the end of the document before,
+        or where there are none a line break."""
+        if self.account["documents"]:
+            return torch.tensor([self.tokenizer.end_of_document])
+        return self.encode("\n")[:1]
+
+
+Corpus = TextCorpus | TokenCorpus
+
+
 def load_corpus(config: CorpusConfig, trust: bool = False) -> Corpus:
     """Find, verify, encode and split a corpus. To `trust` what another process has verified spares
     reading all of a tokenized one: see `lib.data.tokenised`.
@@ -131,22 +182,16 @@ def load_corpus(config: CorpusConfig, trust: bool = False) -> Corpus:
     its held-out part that training never sees.
     """
     try:
-        if large := _large_source(config):
-            return _tokenised(config, *large, trust)
-        data, known = read_source(config.source)
+        if source := _large_source(config):
+            return _tokenised(config, source, trust)
+        data = read_source(config.source)
     except OSError as error:
         given = f"s: '{error.filename}'" if config.sources else f": '{config.source}'"
         raise CorpusError(
             f"corpus.source{given} cannot be read: {error.strerror}; give another path"
         ) from None
     sha256 = hashlib.sha256(data).hexdigest()
-    name = config.source if known else Path(config.source).name
-    if known and (len(data), sha256) != (known.length, known.sha256):
-        at = next(filter(Path.is_file, corpus_places(known.file_name)), known.file_name)
-        raise CorpusError(
-            f"{name}: wrong hash: {len(data):,} bytes with SHA-256 {sha256}, expected "
-            f"{known.length:,} bytes with {known.sha256}; delete {at} and rerun"
-        )
+    name = config.source if config.source in KNOWN else Path(config.source).name
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -161,71 +206,43 @@ def load_corpus(config: CorpusConfig, trust: bool = False) -> Corpus:
     cut = int(TRAIN_SHARE * len(text))
     dev_length = _dev_length(text[cut:])
     if config.tokenizer != "characters" or config.deduplicate:
-        from lib.data.tokenised import OneText
-
-        one = OneText(name, sha256, text, cut, cut + dev_length)
-        return _tokenised(config, one, False, trust)
+        return _tokenised(config, OneText(name, sha256, text, (cut, cut + dev_length)), trust)
     tokenizer = Characters(name, "".join(sorted(set(text[:cut]))))
     train = torch.from_numpy(tokenizer.encode(text[: int(config.fraction * cut)]))
     ids = torch.from_numpy(tokenizer.encode(text[cut:]))
     dev, test = _measured(ids[:dev_length], tokenizer), _measured(ids[dev_length:], tokenizer)
-    heldout = torch.cat([dev, test])
-    return Corpus(name, sha256, text, tokenizer, train, heldout, len(dev), text[:cut])
+    return TextCorpus(name, sha256, tokenizer, train, torch.cat([dev, test]), len(dev), text)
 
 
-def _large_source(config: CorpusConfig) -> "tuple[Source, bool] | None":
-    """Find documents, or a text too large to be held, and say which; None for any other source."""
+def _large_source(config: CorpusConfig) -> Source | None:
+    """Find documents, or a text too large to be held; None for any other source."""
     if config.sources:
-        from lib.data.mixture import find_mixture
-
-        return find_mixture(config.source, config.sources), True
+        return find_mixture(config.source, config.sources)
     path = next((path for path in places(config.source) if path.exists()), None)
     if config.source in KNOWN or path is None:
         return None
-    if path.is_dir() or path.suffix in (".jsonl", ".gz", ".zst", ".parquet"):
-        from lib.data.documents import find_documents
-
-        if documents := find_documents(path):
-            return documents, True
+    if documents := find_documents(path):
+        return documents
     largest = LARGEST if config.tokenizer == "characters" else LARGEST_ENCODED
     if path.is_file() and path.stat().st_size > largest:
-        from lib.data.tokenised import LongText
-
-        return LongText(path), False
+        return Documents(path.name, path.parent, (path,), ".txt", ends=False)
     return None
 
 
-def _tokenised(config: CorpusConfig, source: "Source", documents: bool, trust: bool) -> Corpus:
+def _tokenised(config: CorpusConfig, source: Source, trust: bool) -> TokenCorpus:
     """Tokenize a source, or find it tokenized, and cut it to what a run reads."""
-    from lib.data.tokenised import tokenise
-
-    found = tokenise(config, source, documents, trust)
-    train = found.parts["train"]
-    dev, test = (_measured(found.parts[part], found.tokenizer) for part in ("dev", "test"))
-    characters = found.account["characters"]
-    training_text = text = ""
-    if sum(characters.values()) <= MOST_TEXT:
-        texts = [found.tokenizer.decode(part.all()) for part in found.parts.values()]
-        training_text, text = texts[0], "".join(texts)
-    return Corpus(
-        source.name,
-        found.account["sha256"],
-        text,
-        found.tokenizer,
-        train.cut(int(config.fraction * len(train))),
-        torch.cat([dev, test]),
-        len(dev),
-        training_text,
-        found.account,
-    )
+    tokenizer, parts, account = tokenise(config, source, trust)
+    train = parts["train"].cut(int(config.fraction * len(parts["train"])))
+    dev, test = (_measured(parts[part], tokenizer) for part in ("dev", "test"))
+    heldout = torch.cat([dev, test])
+    of = (source.name, account["sha256"], tokenizer, train, heldout, len(dev))
+    return TokenCorpus(*of, parts, account)
 
 
-def _measured(ids: "Tensor | Shards", tokenizer: Tokenizer) -> Tensor:
+def _measured(ids: Tensor | Shards, tokenizer: Tokenizer) -> Tensor:
     """Cut ids (n,) to the tokens that end within the first `MOST_MEASURED` characters."""
     # A character is written in four bytes at the most, and the end of a document adds a token.
     beginning = ids[: 5 * MOST_MEASURED]
-    if tokenizer.characters is None:
-        return beginning[:MOST_MEASURED]
     ends = torch.from_numpy(tokenizer.characters)[beginning].cumsum(0)
     return beginning[: int(torch.searchsorted(ends, MOST_MEASURED, right=True))]
 
@@ -241,7 +258,7 @@ def _dev_length(heldout: str) -> int:
 
 
 def sample_batch(
-    ids: "Tensor | Shards",
+    ids: Tensor | Shards,
     batch_size: int,
     block_size: int,
     generator: torch.Generator,

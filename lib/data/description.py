@@ -1,7 +1,5 @@
 """What a study reads, in numbers and tables: its corpora, what is drawn of them, its suites."""
 
-from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,34 +24,25 @@ def corpora_of(study: Study) -> dict[str, Corpus]:
 def _label(config: CorpusConfig) -> str:
     """Its source, and whatever else is not the default."""
     changed = config.model_dump(exclude_defaults=True, exclude={"source", "sources"}).items()
-    return ", ".join([config.source, *(f"{name}={_shown(value)}" for name, value in changed)])
-
-
-def _shown(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    values = {name: f"{v:g}" if isinstance(v, float) else str(v) for name, v in changed}
+    return ", ".join([config.source, *(f"{name}={value}" for name, value in values.items())])
 
 
 def token_class_table(corpus: Corpus) -> pd.DataFrame:
     """Count characters, or tokens, per token class (rows) and part (columns); classes not there
     are n/a."""
     classes = [token_class(symbol) for symbol in corpus.symbols]
-    counts: dict[str, Counter[str]] = {}
+    counts = {}
     for part in ("train", "dev", "test"):
-        counts[part] = Counter()
-        for name, n in zip(classes, _occurrences(getattr(corpus, part), len(classes)), strict=True):
-            if n:
-                counts[part][name] += n
-    table = pd.DataFrame(counts, index=pd.Index(TOKEN_CLASSES, name="token class"))
+        occurrences = np.zeros(corpus.vocab_size, np.int64)
+        ids = getattr(corpus, part)
+        for start in range(0, len(ids), 2**20):
+            occurrences += np.bincount(ids[start : start + 2**20], minlength=corpus.vocab_size)
+        counts[part] = pd.Series(occurrences).groupby(classes).sum()
+    table = pd.DataFrame(counts, pd.Index(TOKEN_CLASSES, name="token class"))
+    table = table.where(table > 0)
     shares = (table / table.sum()).add_suffix(" share")
     return pd.concat([table.astype("Int64"), shares], axis=1)
-
-
-def _occurrences(ids: Any, n: int) -> list[int]:
-    """Count each of `n` ids, block by block."""
-    counts = np.zeros(n, np.int64)
-    for start in range(0, len(ids), 2**20):
-        counts += np.bincount(ids[start : start + 2**20].numpy(), minlength=n)
-    return [int(count) for count in counts]
 
 
 def duplication_report(corpus: Corpus, gram: int = GRAM) -> pd.Series:
@@ -62,27 +51,20 @@ def duplication_report(corpus: Corpus, gram: int = GRAM) -> pd.Series:
     is too long to be held nothing is measured."""
     train = corpus.decode(corpus.train[:]) if corpus.text else ""
     heldout = corpus.decode(corpus.heldout) if corpus.text else ""
-    known_lines = set(train.splitlines())
-    lines = [line for line in heldout.splitlines() if line.strip()]
-    known_grams = {train[i : i + gram] for i in range(len(train) - gram + 1)}
-    grams = [heldout[i : i + gram] for i in range(len(heldout) - gram + 1)]
-    long = [line for line in lines if len(line) >= gram]
+    lines = pd.Series([line for line in heldout.splitlines() if line.strip()], dtype=object)
+    grams = pd.Series([heldout[i : i + gram] for i in range(len(heldout) - gram + 1)], dtype=object)
+    in_train = {train[i : i + gram] for i in range(len(train) - gram + 1)}
+    known = lines.isin(train.splitlines())
     return pd.Series(
-        {
-            "lines found in train": _share(line in known_lines for line in lines),
-            f"lines of at least {gram} characters found in train": _share(
-                line in known_lines for line in long
-            ),
-            f"{gram}-character windows found in train": _share(g in known_grams for g in grams),
+        {  # NaN where there is nothing to look for
+            "lines found in train": known.mean(),
+            f"lines of at least {gram} characters found in train": known[
+                lines.str.len() >= gram
+            ].mean(),
+            f"{gram}-character windows found in train": grams.isin(in_train).mean(),
         },
         name="share of held-out",
     )
-
-
-def _share(found: Iterable[bool]) -> float:
-    """Share of what was found; NaN when there was nothing to look for."""
-    values = list(found)
-    return sum(values) / len(values) if values else float("nan")
 
 
 def corpus_summary(corpus: Corpus) -> dict[str, object]:
@@ -119,10 +101,8 @@ def sampling_table(study: Study, corpora: dict[str, Corpus]) -> pd.DataFrame:
         (_label(c.corpus), c.training.iterations * c.training.batch_size * c.model.block_size)
         for c in (arm.config for arm in study.arms())
     ]
-    rows = []
-    for name, tokens in dict.fromkeys(budgets):
-        train = len(corpora[name].train)
-        rows.append((name, train, tokens, tokens / train))
+    trains = {name: len(corpus.train) for name, corpus in corpora.items()}
+    rows = [(name, trains[name], n, n / trains[name]) for name, n in dict.fromkeys(budgets)]
     columns = ["corpus", "characters in the training part", "characters drawn per run", "passes"]
     return pd.DataFrame(rows, columns=columns).set_index("corpus")
 

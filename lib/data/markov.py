@@ -8,11 +8,13 @@ Whoever reads from the middle does not know the state; the forward algorithm say
 
 import hashlib
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 Rule = tuple[int, str, str]
 """Weight, string, next slot. A weight is a positive integer, a share of its slot's sum."""
@@ -41,66 +43,53 @@ def generate(rules: Rules, start: str, length: int, seed: bytes) -> str:
 
 
 class Source:
-    """The source as a matrix of probabilities: S states × V characters.
-
-    A state is a slot and the beginning of its strings that has been written. Raises ValueError for
-    a slot without strings, with a string that begins another, or a next slot that is not there.
-    """
+    """The source as a graph: E edges, each from a state by a character to a state, of S. A state is
+    a slot and the beginning of its strings that has been written. Raises ValueError for a slot
+    without strings, with a string that begins another, or a next slot that is not there."""
 
     def __init__(self, rules: Rules) -> None:
-        self.symbols = "".join(
-            sorted({c for slot in rules.values() for _, s, _ in slot for c in s})
-        )
-        ids = {symbol: i for i, symbol in enumerate(self.symbols)}
-        slots = {slot: state for state, slot in enumerate(rules)}
-        edges: dict[tuple[int, int], int] = {}  # state, character → next state
-        masses: dict[tuple[int, int], float] = {}  # state, character → probability since the slot
-        reached = [1.0] * len(slots)  # probability, since its slot, of being in a state
-        between = np.zeros((len(slots), len(slots)))
-        home = [*range(len(slots))]  # state → its slot
+        reached: Counter[tuple[str, str]] = Counter()  # slot, text → weight of what begins so
+        following: dict[tuple[str, str], str] = {}  # slot, whole string → next slot
+        numbers = {slot: number for number, slot in enumerate(rules)}
         for slot, strings in rules.items():
-            total = sum(weight for weight, _, _ in strings)
-            if not strings:
-                raise ValueError(f"slot {slot!r}: no strings")
-            for weight, string, following in strings:
-                if not string or weight <= 0 or following not in slots:
-                    raise ValueError(f"slot {slot!r}: bad rule {(weight, string, following)}")
-                share, state = weight / total, slots[slot]
-                for place, symbol in enumerate(string):
-                    edge = state, ids[symbol]
-                    last = place == len(string) - 1
-                    known = edges.get(edge)
-                    if known is None:
-                        known = slots[following] if last else len(reached)
-                        if not last:
-                            reached.append(0.0)
-                            home.append(slots[slot])
-                        edges[edge] = known
-                    elif last or known < len(slots):
-                        raise ValueError(f"slot {slot!r}: {string!r} and another begin alike")
-                    masses[edge] = masses.get(edge, 0.0) + share
-                    if not last:
-                        reached[known] += share
-                    state = known
-                between[slots[slot], slots[following]] += share
-        self.n_states = len(reached)
-        states, symbols = np.array([*edges]).T
-        self._next = np.zeros((self.n_states, len(self.symbols)), dtype=np.int64)
-        self._next[states, symbols] = [*edges.values()]
-        mass = np.array(reached)
-        self.probabilities = np.zeros((self.n_states, len(self.symbols)))
-        """Of the next character in each state; (S, V)."""
-        self.probabilities[states, symbols] = np.array([*masses.values()]) / mass[states]
-        occupied = _stationary(between)[home] * mass
+            for weight, string, after in strings:
+                if not string or weight <= 0 or after not in rules:
+                    raise ValueError(f"slot {slot!r}: bad rule {(weight, string, after)}")
+                following[slot, string] = after
+                for place in range(len(string) + 1):
+                    reached[slot, string[:place]] += weight
+        between = np.zeros((len(rules), len(rules)))
+        for slot, strings in rules.items():
+            if not strings or any(reached[slot, string] > weight for weight, string, _ in strings):
+                raise ValueError(f"slot {slot!r}: no strings, or one begins another")
+            for weight, _, after in strings:
+                between[numbers[slot], numbers[after]] += weight / reached[slot, ""]
+        states = {state: i for i, state in enumerate(s for s in reached if s not in following)}
+        self.symbols = "".join(sorted({text[-1] for _, text in reached if text}))
+        edges = []
+        for (slot, text), weight in reached.items():
+            if text:
+                before, symbol = (slot, text[:-1]), self.symbols.index(text[-1])
+                whole = following.get((slot, text))
+                state = states[(slot, text) if whole is None else (whole, "")]
+                edges.append((states[before], symbol, weight / reached[before], state))
+        self.state, self.symbol, self.probability, self.after = map(
+            np.array, zip(*edges, strict=True)
+        )
+        """Of each edge: where it begins, its character, its probability there, where it ends."""
+        per_weight = {
+            slot: share / reached[slot, ""]
+            for slot, share in zip(rules, _stationary(between), strict=True)
+        }
+        occupied = np.array([per_weight[state[0]] * reached[state] for state in states])
         self.stationary: NDArray[np.float64] = occupied / occupied.sum()
         """Of the state before a character at a random place of an endless text; (S,)."""
 
     @property
     def entropy_rate(self) -> float:
         """Nats per character of an endless text: the least loss with all of the past in sight."""
-        p = self.probabilities
-        surprise = -np.log(p, where=p > 0, out=np.zeros_like(p))
-        return float(self.stationary @ (p * surprise).sum(axis=1))
+        shares = self.stationary[self.state] * self.probability
+        return -float(shares @ np.log(self.probability))
 
     def nll(self, text: str, block_size: int) -> NDArray[np.float64]:
         """Negative log-likelihood (nats) of characters 1 … N-1 of a text cut at a random place.
@@ -108,60 +97,34 @@ class Source:
         A model cannot do better on average: this is the source itself, and it reads the same
         adjacent windows of `block_size`, so that the first of a window is predicted from one
         character and an unknown state. Infinite from where a window leaves the source's language.
-        (N - 1,), by the forward algorithm (Rabiner 1989), which here needs only those states that
-        what was read leaves possible.
+        (N - 1,), by the forward algorithm (Rabiner 1989).
         """
-        known = {symbol: i for i, symbol in enumerate(self.symbols)}
-        ids = np.array([known.get(symbol, -1) for symbol in text])
-        if len(ids) < 2 or block_size < 1:
-            return np.zeros(0)
-        n_windows = -(-(len(ids) - 1) // block_size)
-        padded = np.full(n_windows * block_size + 1, -1)
-        padded[: len(ids)] = ids
-        windows = np.lib.stride_tricks.sliding_window_view(padded, block_size + 1)[::block_size]
-        parts = [self._window_nll(windows[i : i + _WINDOWS]) for i in range(0, n_windows, _WINDOWS)]
-        return np.concatenate(parts).ravel()[: len(ids) - 1]
+        predicted = max(0, len(text) - 1)
+        padded = np.full(predicted + block_size + 1, -1)
+        padded[: len(text)] = [self.symbols.find(symbol) for symbol in text]
+        begins = np.arange(0, predicted, block_size)
+        windows = padded[begins[:, None] + np.arange(block_size + 1)]
+        parts = [self._follow(windows[i : i + _WINDOWS]) for i in range(0, len(begins), _WINDOWS)]
+        return np.concatenate([*parts, np.zeros(0)])[:predicted]
 
-    def _window_nll(self, windows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Follow windows (W, T + 1), -1 for no known character, to their losses (W, T). Those that
-        begin alike are one group for as long as they do."""
-        n, length = windows.shape
-        symbols, group = np.unique(windows[:, 0], return_inverse=True)
-        starts = [self._after(symbol) for symbol in symbols]
-        of = np.repeat(np.arange(len(starts)), [start.shape[1] for start in starts])
-        state, belief = np.concatenate(starts, axis=1)
-        state = state.astype(np.int64)
-        losses = np.empty((n, length - 1))
-        for place in range(1, length):
-            key = group * (len(self.symbols) + 1) + windows[:, place] + 1
-            key, group = np.unique(key, return_inverse=True)
-            parent, symbol = np.divmod(key, len(self.symbols) + 1)
-            # A group has the states and beliefs of the one that it comes from.
-            first, last = np.searchsorted(of, parent, "left"), np.searchsorted(of, parent, "right")
-            sizes = last - first
-            of = np.repeat(np.arange(len(parent)), sizes)
-            taken = np.arange(len(of)) + np.repeat(first - np.cumsum(sizes) + sizes, sizes)
-            state, read = state[taken], symbol[of] - 1
-            joint = belief[taken] * np.where(read >= 0, self.probabilities[state, read], 0)
-            likely = np.bincount(of, joint, minlength=len(parent))
+    def _follow(self, windows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Follow windows (W, T + 1), -1 for no known character, to their losses (W · T,)."""
+        shares = self.stationary[self.state] * self.probability
+        shares /= np.bincount(self.symbol, shares)[self.symbol]
+        shape = len(self.symbols) + 1, len(self.stationary)  # the last row for no known character
+        belief = csr_array((shares, (self.symbol, self.after)), shape=shape)[windows[:, 0]]
+        edges = csr_array((self.probability, (self.state, np.arange(len(self.state)))))
+        losses = np.empty((len(windows), windows.shape[1] - 1))
+        for place in range(losses.shape[1]):
+            joint = (belief @ edges).tocoo()
+            read = self.symbol[joint.col] == windows[joint.row, place + 1]
+            row, edge, chance = joint.row[read], joint.col[read], joint.data[read]
+            likely = np.bincount(row, chance, minlength=len(windows))
             with np.errstate(divide="ignore"):
-                losses[:, place - 1] = -np.log(likely.clip(max=1))[group]
-            left = joint > 0
-            after = self._next[state[left], read[left]] + of[left] * self.n_states
-            key, where = np.unique(after, return_inverse=True)
-            of, state = np.divmod(key, self.n_states)
-            belief = np.bincount(where, joint[left], minlength=len(key)) / likely[of]
-        return losses
-
-    def _after(self, symbol: int) -> NDArray[np.float64]:
-        """States possible after one character at a random place, and their chances; (2, n), and
-        none after an unknown one, -1."""
-        if symbol < 0:
-            return np.zeros((2, 0))
-        joint = self.stationary * self.probabilities[:, symbol]
-        belief = np.bincount(self._next[:, symbol], joint, minlength=self.n_states)
-        states = np.flatnonzero(belief)
-        return np.stack([states, belief[states] / joint.sum()])
+                losses[:, place] = -np.log(likely.clip(max=1))
+            chance /= likely[row]
+            belief = csr_array((chance, (row, self.after[edge])), shape=belief.shape)
+        return losses.ravel()
 
 
 def _stationary(transitions: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,11 +1,14 @@
 """Documents of several sources, mixed by share: one corpus is, say, two thirds web pages and one
 third books, whatever the sizes of the two."""
 
-from bisect import bisect
-from collections import Counter
+import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
 
 from lib.data.documents import Documents, find_documents, parted
 from lib.data.errors import CorpusError
@@ -25,6 +28,7 @@ class Mixture:
     documents: dict[str, Documents]
     shares: dict[str, float]
     """Of the mixture's characters, by source; they sum to 1."""
+    ends = True
 
     @property
     def fingerprint(self) -> list[object]:
@@ -32,61 +36,50 @@ class Mixture:
         return [[name, self.shares[name], d.fingerprint] for name, d in self.documents.items()]
 
     @cached_property
-    def account(self) -> dict[str, dict[str, float]]:
-        """By source: the share asked, characters and documents taken, and documents there are."""
-        taken = {name: {"characters": 0, "documents": 0} for name in self.documents}
-        for name, text in self._in_turns():
-            taken[name]["characters"] += len(text)
-            taken[name]["documents"] += 1
-        return {
-            name: {"share": self.shares[name], **taken[name], "of_documents": self._sizes[name][1]}
-            for name in self.documents
-        }
+    def lengths(self) -> dict[str, NDArray[np.int64]]:
+        """Characters of each document that is not empty, by source."""
+        sources = self.documents.items()
+        return {name: np.fromiter(map(len, filter(None, d)), np.int64) for name, d in sources}
+
+    @cached_property
+    def _filled(self) -> dict[str, NDArray[np.float64]]:
+        """Of how much of a mixture each document taken makes its source's share full."""
+        total = min(self.lengths[name].sum() / share for name, share in self.shares.items())
+        ends = {name: np.cumsum(self.lengths[name] / share) for name, share in self.shares.items()}
+        return {name: end[end <= total * (1 + 1e-9)] for name, end in ends.items()}
 
     @property
-    def bounds(self) -> list[int]:
-        """At which document dev begins, and at which test."""
-        return [sum(bound) for bound in zip(*self._bounds.values(), strict=True)]
-
-    def __iter__(self) -> Iterator[str]:
-        for part in range(3):
-            taken: Counter[str] = Counter()
-            for name, text in self._in_turns():
-                if bisect(self._bounds[name], taken[name]) == part:
-                    yield text
-                taken[name] += 1
-
-    @cached_property
-    def _bounds(self) -> dict[str, list[int]]:
-        """The bounds of each source, counted in its own documents."""
+    def account(self) -> dict[str, dict[str, float]]:
+        """By source: the share asked, characters and documents taken, and documents there are."""
         return {
-            name: parted(int(taken["documents"]), f"corpus.sources: '{name}'", "cut long ones up")
-            for name, taken in self.account.items()
+            name: {
+                "share": self.shares[name],
+                "characters": int(self.lengths[name][: len(filled)].sum()),
+                "documents": len(filled),
+                "of_documents": len(self.lengths[name]),
+            }
+            for name, filled in self._filled.items()
         }
 
-    @cached_property
-    def _sizes(self) -> dict[str, tuple[int, int]]:
-        """Characters and documents of each source."""
-        sizes = {}
-        for name, documents in self.documents.items():
-            lengths = [len(text) for text in documents if text]
-            sizes[name] = (sum(lengths), len(lengths))
-        return sizes
+    def _bounds(self, name: str) -> list[int]:
+        """At which document of a source each part ends."""
+        number = len(self._filled[name])
+        return [0, *parted(number, f"corpus.sources: '{name}'", "cut long ones up"), number]
 
-    def _in_turns(self) -> Iterator[tuple[str, str]]:
-        """Read documents, each with its source: always of the one furthest behind its share."""
-        total = min(self._sizes[name][0] / share for name, share in self.shares.items())
-        texts = {name: filter(None, documents) for name, documents in self.documents.items()}
-        filled = dict.fromkeys(texts, 0.0)  # how much of the whole a source's share is worth so far
-        while texts:
-            name = min(texts, key=filled.__getitem__)
-            text = next(texts[name], None)
-            after = filled[name] + len(text or "") / self.shares[name]
-            if text is None or after > total * (1 + 1e-9):
-                del texts[name]
-                continue
-            filled[name] = after
-            yield name, text
+    def bounds(self, _: int) -> list[int]:
+        """At which document dev begins, and at which test."""
+        return [sum(ends) for ends in zip(*map(self._bounds, self.shares), strict=True)][1:3]
+
+    def __iter__(self) -> Iterator[str]:
+        """Read the documents, part by part: always of the source furthest behind its share."""
+        for part in range(3):
+            queues = []
+            for place, (name, documents) in enumerate(self.documents.items()):
+                begin, end = self._bounds(name)[part : part + 2]
+                before = np.append(0, self._filled[name])[begin:end]
+                texts = islice(filter(None, documents), begin, end)
+                queues.append(zip(before, [place] * len(before), texts, strict=True))
+            yield from (text for _, _, text in heapq.merge(*queues))
 
 
 def find_mixture(name: str, shares: dict[str, float]) -> Mixture:
@@ -103,6 +96,6 @@ def find_mixture(name: str, shares: dict[str, float]) -> Mixture:
             )
         found[source] = documents
     mixture = Mixture(name, found, shares)
-    if empty := [source for source, (characters, _) in mixture._sizes.items() if not characters]:
+    if empty := [source for source, lengths in mixture.lengths.items() if not lengths.size]:
         raise CorpusError(f"corpus.sources: '{empty[0]}' is empty; take it out, or fill it")
     return mixture

@@ -1,4 +1,4 @@
-"""Ids on the disk: written in parallel by processes that may be killed, read without loading.
+"""Ids on the disk: a writing that is killed is taken up again, and reading loads nothing else.
 
 A shard is a file of ids and a description beside it, written last. A shard that is whole is not
 written again.
@@ -6,29 +6,21 @@ written again.
 
 import hashlib
 import json
-import multiprocessing
 import os
-import threading
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
-from functools import partial
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
+from torch import Tensor
 
-from lib.data.tokenizer import Ids, Tokenizer
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from lib.data.subwords import Tokenizer
 
 MOST_TEXT = 2**23
-"""Characters of one shard, roughly: a process holds one."""
+"""Characters of one shard, roughly."""
 
 
 class Text(NamedTuple):
@@ -42,82 +34,47 @@ class Text(NamedTuple):
 
 
 class Shards:
-    """Ids in files, one behind the other: a sequence whose slices are tensors (n,) of int64.
-
-    A file is mapped when it is first read, and stays so; what was read of it is the system's to
-    keep or to drop.
-    """
+    """Ids in files, one behind the other: a sequence whose slices are tensors (n,) of int64. No
+    file stays open, as there may be more of them than a process may open."""
 
     def __init__(self, files: list[tuple[Path, int]], dtype: str, length: int | None = None):
         self._files, self._dtype = files, np.dtype(dtype)
         self._ends = [*accumulate(n for _, n in files)]
-        total = self._ends[-1] if files else 0
-        self._length = total if length is None else min(length, total)
-        self._maps: dict[int, NDArray[Any]] = {}
+        self._length = self._ends[-1] if length is None else length
 
     def __len__(self) -> int:
         return self._length
 
-    def __getitem__(self, place: slice) -> "Tensor":
-        import torch  # only here: processes that write shards do without
+    def __iter__(self) -> Iterator[int]:
+        for start in range(0, len(self), 2**20):
+            yield from self[start : start + 2**20].tolist()
 
-        start, stop, _ = place.indices(self._length)
-        return torch.from_numpy(self.read(start, stop))
+    def __getitem__(self, place: slice) -> Tensor:
+        start, stop, _ = place.indices(len(self))
+        number, parts = bisect_right(self._ends, start), [np.zeros(0, self._dtype)]
+        while start < stop:
+            path, n = self._files[number]
+            within, end = start - self._ends[number] + n, min(stop, self._ends[number])
+            offset = within * self._dtype.itemsize
+            parts.append(np.fromfile(path, self._dtype, end - start, offset=offset))
+            start, number = end, number + 1
+        return torch.from_numpy(np.concatenate(parts).astype(np.int64))
 
     def cut(self, length: int) -> "Shards":
         """The first `length` ids."""
         return Shards(self._files, self._dtype.str, length)
 
-    def read(self, start: int, stop: int) -> Ids:
-        """Read ids number `start` … `stop` - 1."""
-        stop = min(stop, self._length)
-        parts: list[NDArray[Any]] = []
-        number = bisect_right(self._ends, start)
-        while start < stop:
-            path, n = self._files[number]
-            first = self._ends[number] - n
-            upto = min(stop, first + n)
-            if number not in self._maps:
-                self._maps[number] = np.memmap(path, self._dtype, "r", shape=(n,))
-            parts.append(self._maps[number][start - first : upto - first].astype(np.int64))
-            start, number = upto, number + 1
-        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
-    def all(self) -> Iterator[int]:
-        """Read all ids, one after the other."""
-        for block in self.blocks():
-            yield from block.tolist()
-
-    def blocks(self, size: int = 2**20) -> Iterator[Ids]:
-        """Read all, in blocks of `size` ids."""
-        for start in range(0, self._length, size):
-            yield self.read(start, start + size)
-
-
-Making = Callable[[], Tokenizer]
-"""Makes the tokenizer; called once per shard, in the process that writes it."""
-
-
-def write_shards(
-    texts: Iterable[Text], folder: Path, make: Making, processes: int
-) -> list[dict[str, Any]]:
-    """Write texts as ids to `folder`, in several processes; return the descriptions of the shards
-    in order: file, key, part, dtype, tokens, characters and sha256.
+def write_shards(texts: Iterable[Text], folder: Path, tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    """Write texts as ids to `folder`; return the descriptions of the shards in order: file, key,
+    part, dtype, tokens, characters and sha256.
 
     The key is the hash of texts and tokenizer: a shard of the same key is taken as it is.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    waiting: deque[Callable[[], dict[str, Any]]] = deque()
-    written = []
-    with ExitStack() as stack:
-        pool = stack.enter_context(_pool(processes)) if processes > 1 else None
-        for number, group in enumerate(_grouped(texts)):
-            write = partial(_write, folder / f"{number:06d}.bin", group, make)
-            waiting.append(pool.submit(write).result if pool else write)
-            if len(waiting) > 2 * processes:
-                written.append(waiting.popleft()())
-        written += [result() for result in waiting]
-    return written
+    return [
+        _write(folder / f"{number:06d}.bin", group, tokenizer)
+        for number, group in enumerate(_grouped(texts))
+    ]
 
 
 def _grouped(texts: Iterable[Text]) -> Iterator[list[Text]]:
@@ -134,28 +91,8 @@ def _grouped(texts: Iterable[Text]) -> Iterator[list[Text]]:
         yield group
 
 
-def _pool(processes: int) -> ProcessPoolExecutor:
-    # Spawned: a fork of a process with threads may hang.
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(processes, context, _end_with_parent)
-
-
-def _end_with_parent() -> None:
-    """End this process when the one that started it is gone, also after `kill -9`."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a core has a process of its own
-    parent = multiprocessing.parent_process()
-
-    def wait() -> None:
-        if parent:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
-def _write(path: Path, group: list[Text], make: Making) -> dict[str, Any]:
+def _write(path: Path, group: list[Text], tokenizer: Tokenizer) -> dict[str, Any]:
     """Write one shard, unless it is there, and return its description."""
-    tokenizer = make()
     described = path.with_suffix(".json")
     key = hashlib.sha256(f"{tokenizer.sha256} {tokenizer.symbols!r}".encode())
     for text in group:
@@ -163,14 +100,12 @@ def _write(path: Path, group: list[Text], make: Making) -> dict[str, Any]:
     found = read_description(described)
     if found and found["key"] == key.hexdigest() and is_whole(path, found):
         return found
-    ends = tokenizer.end_of_document
-    parts: list[Ids] = []
-    for text, ids in zip(group, tokenizer.encode_all([t.text for t in group]), strict=True):
-        parts.append(ids)
-        if text.ends and ends is not None:
-            parts.append(np.array([ends]))
     dtype = "<u2" if len(tokenizer.symbols) <= 2**16 else "<u4"
-    content = np.concatenate(parts).astype(dtype).tobytes()
+    parts = []
+    for text, ids in zip(group, tokenizer.encode_all([t.text for t in group]), strict=True):
+        end = [tokenizer.end_of_document] if text.ends else []
+        parts += [ids.astype(dtype), np.array(end, dtype)]
+    content = np.concatenate(parts).tobytes()
     description = {
         "file": path.name,
         "key": key.hexdigest(),

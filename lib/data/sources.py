@@ -38,20 +38,23 @@ KNOWN = {
 }
 
 
-def read_source(source: str) -> tuple[bytes, KnownCorpus | None]:
-    """Read a corpus; say which known one it is. Raises CorpusError for what is not there or no
-    plain file, and OSError for what cannot be read."""
+def read_source(source: str) -> bytes:
+    """Read a corpus, a known one with its right hash. Raises CorpusError for what is not there, is
+    no plain file or has a wrong hash, and OSError for what cannot be read."""
     known = KNOWN.get(source)
     if known is None:
-        return _own_text(source), None
-    for path in corpus_places(known.file_name):
-        if path.is_file():
-            data = path.read_bytes()
-            if known.write is None or hashlib.sha256(data).hexdigest() == known.sha256:
-                return data, known
-    if known.write:
-        return _written(known.write(), known), known
-    return _download(source, known).read_bytes(), known
+        return _own_text(source)
+    for path in filter(Path.is_file, corpus_places(known.file_name)):
+        data = path.read_bytes()
+        sha256 = hashlib.sha256(data).hexdigest()
+        if sha256 == known.sha256:
+            return data
+        if not known.write:
+            raise CorpusError(
+                f"{source}: wrong hash: {len(data):,} bytes with SHA-256 {sha256}, expected "
+                f"{known.length:,} bytes with {known.sha256}; delete {path} and rerun"
+            )
+    return _written(known.write(), known) if known.write else _download(source, known)
 
 
 def places(path: str, field: str = "corpus.source") -> list[Path]:
@@ -88,18 +91,16 @@ def _written(text: str, known: KnownCorpus) -> bytes:
     return data
 
 
-def _download(name: str, known: KnownCorpus) -> Path:
+def _download(name: str, known: KnownCorpus) -> bytes:
     """Fetch into `data/`; pooch shows a progress bar, checks the hash and then moves into place."""
     folder = output_root() / "data"
     try:
         import pooch  # only here: a Kaggle kernel without internet never needs it
 
         pooch.get_logger().setLevel("WARNING")
-        return Path(
-            pooch.retrieve(
-                known.url, f"sha256:{known.sha256}", known.file_name, folder, progressbar=True
-            )
-        )
+        known_hash = f"sha256:{known.sha256}"
+        path = pooch.retrieve(known.url, known_hash, known.file_name, folder, progressbar=True)
+        return Path(path).read_bytes()
     except Exception as error:
         reason = "wrong hash" if isinstance(error, ValueError) else type(error).__name__
         raise MissingCorpusError(

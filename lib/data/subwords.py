@@ -9,16 +9,14 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from tokenizers import Tokenizer as HuggingFace
+from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from lib.data.errors import CorpusError
-from lib.data.tokenizer import END_OF_DOCUMENT, Ids
+from lib.data.tokenizer import END_OF_DOCUMENT, Characters, Ids
 from lib.study.fields import digest
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer as HuggingFace
 
 _ENDS = ("<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "</s>", "<eos>", "<|im_end|>")
 """Names of the end of a document in known tokenizers."""
@@ -39,15 +37,11 @@ class ByteTokenizer:
     """A token per byte of UTF-8, and one that ends documents."""
 
     sha256: str | None = None
+    end_of_document = 256
 
-    @cached_property
-    def tokens(self) -> list[bytes]:
+    def __init__(self) -> None:
+        self.tokens = [*(bytes([b]) for b in range(256)), b""]
         """The bytes of each id; those of the end of a document are none."""
-        return [bytes([b]) for b in range(256)] + [b""]
-
-    @property
-    def end_of_document(self) -> int:
-        return 256
 
     @cached_property
     def symbols(self) -> list[str]:
@@ -81,10 +75,8 @@ class PairTokenizer(ByteTokenizer):
     """
 
     def __init__(self, content: str, where: str) -> None:
-        from tokenizers import Tokenizer  # only here: few studies need it
-
         try:
-            self._peer: HuggingFace = Tokenizer.from_str(content)
+            self._peer = HuggingFace.from_str(content)
         except Exception as error:  # the library raises nothing narrower
             raise CorpusError(
                 f"corpus.tokenizer: {where} is no tokenizer.json of Hugging Face ({error})"
@@ -100,29 +92,20 @@ class PairTokenizer(ByteTokenizer):
         self._peer.no_truncation()
         self._peer.no_padding()
         known = self._peer.get_vocab(with_added_tokens=True)
-        self._end = next((known[name] for name in _ENDS if name in known), None)
-        if self._end is None:
+        ends = [known[name] for name in _ENDS if name in known]
+        if not ends:
             raise CorpusError(
                 f"corpus.tokenizer: {where} has no token for the end of a document; "
                 f"add one of {', '.join(_ENDS)}"
             )
-        self._vocabulary = {i: token for token, i in known.items()}
-        self.sha256 = digest(json.loads(content))
-
-    @cached_property
-    def tokens(self) -> list[bytes]:
-        tokens = []
-        for i in range(max(self._vocabulary) + 1):
-            token = self._vocabulary.get(i, "")
-            in_bytes = all(symbol in BYTE_SYMBOLS for symbol in token)
-            tokens.append(bytes(BYTE_SYMBOLS[s] for s in token) if in_bytes else token.encode())
-        tokens[self.end_of_document] = b""
-        return tokens
-
-    @property
-    def end_of_document(self) -> int:
-        assert self._end is not None
-        return self._end
+        self.sha256, self.end_of_document = digest(json.loads(content)), ends[0]
+        self.tokens = [b""] * (max(known.values()) + 1)
+        for token, i in known.items():
+            if i != self.end_of_document:
+                in_bytes = all(symbol in BYTE_SYMBOLS for symbol in token)
+                self.tokens[i] = (
+                    bytes(BYTE_SYMBOLS[c] for c in token) if in_bytes else token.encode()
+                )
 
     def encode(self, text: str) -> Ids:
         return np.array(self._peer.encode(text, add_special_tokens=False).ids, np.int64)
@@ -133,14 +116,15 @@ class PairTokenizer(ByteTokenizer):
             yield np.array(text.ids, np.int64)
 
 
+Tokenizer = Characters | ByteTokenizer
+
+
 def train_pairs(texts: Iterable[str], size: int) -> str:
     """Learn a byte-pair encoding of `size` tokens; return its `tokenizer.json`.
 
     Words are split as GPT-2 splits them. Raises CorpusError when the texts have too few pairs.
     """
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    peer = Tokenizer(models.BPE())
+    peer = HuggingFace(models.BPE())
     peer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     peer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -160,23 +144,12 @@ def train_pairs(texts: Iterable[str], size: int) -> str:
 
 def read_tokenizer(places: list[Path], given: str) -> str:
     """Read a `tokenizer.json` from the first place that has one; `given` is what the field says."""
+    why = "is no file; give characters, bytes, bpe-<size> or the path of a tokenizer.json"
     try:
-        path = next((path for path in places if path.is_file()), None)
-        if path is None:
-            raise CorpusError(
-                f"corpus.tokenizer: '{given}' is no file; give characters, bytes, bpe-<size> or "
-                "the path of a tokenizer.json"
-            )
-        content = path.read_text("utf-8")
-        json.loads(content)
+        if path := next(filter(Path.is_file, places), None):
+            return path.read_text("utf-8")
     except OSError as error:
-        raise CorpusError(
-            f"corpus.tokenizer: '{given}' cannot be read: {error.strerror}; give another path"
-        ) from None
-    except ValueError as error:
-        if isinstance(error, CorpusError):
-            raise
-        raise CorpusError(
-            f"corpus.tokenizer: {given} is no tokenizer.json of Hugging Face ({error})"
-        ) from None
-    return content
+        why = f"cannot be read: {error.strerror}; give another path"
+    except UnicodeError as error:
+        why = f"is no tokenizer.json of Hugging Face ({error})"
+    raise CorpusError(f"corpus.tokenizer: '{given}' {why}")

@@ -57,6 +57,15 @@ def test_texts_of_a_folder_are_documents_in_order_of_their_names(tmp_path: Path)
     assert list(find_documents(tmp_path) or []) == ["first", "second", "third"]
 
 
+@pytest.mark.parametrize(("end", "packed"), [("gz", gzip.compress), ("zst", zst)])
+def test_a_file_packed_in_several_goes_is_read_to_its_end(
+    end: str, packed: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    path = tmp_path / f"d.jsonl.{end}"
+    path.write_bytes(packed(LINES) + packed(b'{"text": "to be\\r\\n"}'))
+    assert list(find_documents(path) or []) == [*TEXTS, "to be\r\n"]
+
+
 def test_one_text_is_no_collection(tmp_path: Path) -> None:
     for name in ("own.txt", "own", "own.md"):
         (tmp_path / name).write_text("to be")

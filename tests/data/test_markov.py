@@ -120,8 +120,8 @@ def test_the_entropy_rate_is_what_a_character_adds_when_the_state_is_known(sourc
 def test_the_stationary_distribution_is_a_fixed_point_and_that_of_the_paths(source: Source) -> None:
     shares = sorted(share for share, _, _ in places())
     np.testing.assert_allclose(sorted(source.stationary), shares, atol=1e-12)
-    joint = source.stationary[:, None] * source.probabilities
-    after = np.bincount(source._next.ravel(), joint.ravel(), minlength=source.n_states)
+    joint = source.stationary[source.state] * source.probability
+    after = np.bincount(source.after, joint, minlength=len(source.stationary))
     np.testing.assert_allclose(after, source.stationary, atol=1e-12)
 
 

@@ -31,9 +31,8 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "data"
     for module in ("lib.data.sources", "lib.study.paths"):
         monkeypatch.setattr(f"{module}.output_root", lambda: tmp_path)
-    for module in ("sources", "corpus"):
-        place = f"lib.data.{module}.corpus_places"
-        monkeypatch.setattr(place, lambda file_name: [tmp_path / "nowhere", folder / file_name])
+    places = "lib.data.sources.corpus_places"
+    monkeypatch.setattr(places, lambda file_name: [tmp_path / "nowhere", folder / file_name])
     monkeypatch.setitem(KNOWN, "little", LITTLE)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     return folder

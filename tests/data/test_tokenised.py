@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -121,7 +122,7 @@ def test_a_window_is_read_from_wherever_it_lies(tmp_path: Path) -> None:
     shards, memory = Shards(files, "<u2"), torch.arange(1000)
     for start, stop in [(0, 1000), (0, 1), (399, 402), (5, 5), (990, 2000), (-10, 1000)]:
         assert shards[start:stop].equal(memory[start:stop])
-    assert torch.cat([torch.from_numpy(block) for block in shards.blocks(7)]).equal(memory)
+    assert [*shards] == memory.tolist()
     assert shards.cut(450)[440:460].equal(memory[440:450])
     streams = [torch.Generator().manual_seed(3) for _ in range(2)]
     for _ in range(5):
@@ -243,6 +244,16 @@ def test_a_damaged_shard_is_named_and_made_anew(
     assert sorted(path.name for path in read) == [f"00000{i}.bin" for i in range(3)]
 
 
+@pytest.mark.parametrize("content", ["", "{", "{}", "[1]"])
+def test_an_account_that_is_none_is_written_anew(load: Load, kept: Path, content: str) -> None:
+    before = load(tokenizer="bytes").train[:]
+    (index,) = kept.glob("*/index.json")
+    account = index.read_text()
+    index.write_text(content)
+    assert load(tokenizer="bytes").train[:].equal(before)
+    assert index.read_text() == account
+
+
 def test_who_trusts_reads_only_what_has_changed_since_it_was_checked(
     load: Load, kept: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -253,7 +264,7 @@ def test_who_trusts_reads_only_what_has_changed_since_it_was_checked(
     config = CorpusConfig(source=str(tmp_path / "own.jsonl"), tokenizer="bytes")
 
     def trusting() -> Corpus:
-        monkeypatch.setattr(tokenised, "_WHOLE", set())  # another process
+        monkeypatch.setattr(tokenised, "_WHOLE", {})  # another process
         read.clear()
         return load_corpus(config, trust=True)
 
@@ -269,7 +280,7 @@ def test_who_trusts_reads_only_what_has_changed_since_it_was_checked(
     shard.write_bytes(bytes([content[0] ^ 1]) + content[1:])
     assert trusting().train[:].equal(before)
     assert shard.read_bytes() == content
-    monkeypatch.setattr(tokenised, "_WHOLE", set())
+    monkeypatch.setattr(tokenised, "_WHOLE", {})
     read.clear()
     load(tokenizer="bytes")  # who does not trust reads all
     assert len(read) == 3
@@ -313,15 +324,19 @@ def test_a_writing_that_is_killed_is_taken_up_again(tmp_path: Path) -> None:
     assert int(count) == int(total) - 14
 
 
-def test_processes_write_what_one_writes(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lib.data.shards.MOST_TEXT", 500)
-    alone = load(tokenizer="bpe-300")
-    monkeypatch.setattr("lib.data.tokenised.MOST_TEXT", 500)
-    monkeypatch.setattr("lib.data.tokenised._cores", lambda: 2)
-    monkeypatch.setattr("lib.data.tokenised._FORMAT", 2)  # so that it is written again
-    for path in (Path(alone.train._files[0][0]).parent).glob("*.*"):
-        path.unlink()
-    assert load(tokenizer="bpe-300").account["shards"] == alone.account["shards"]
+def test_more_shards_are_read_than_a_process_may_open_files(tmp_path: Path) -> None:
+    files = []
+    for number in range(50):
+        np.array([number], "<u2").tofile(tmp_path / f"{number}.bin")
+        files.append((tmp_path / f"{number}.bin", 1))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.open(tmp_path, os.O_RDONLY)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 20, hard))
+    try:
+        assert Shards(files, "<u2")[:].equal(torch.arange(50))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 # ---- however large
