@@ -208,3 +208,17 @@ def test_half_a_pair_of_surrogates_anywhere_loses_no_page(tmp_path: Path) -> Non
             continue  # of another kind, it is no notebook
         path.write_text(whole[: text.end()] + "\\ud800" + whole[text.end() :], "utf-8")
         assert "cannot be shown" not in pages.notebook_html(path), text
+
+
+@pytest.mark.parametrize("content", [b"{", b"[1]", b'[{"file": "a.yaml"}]', b"3"])
+def test_plans_that_cannot_be_accounted_for_are_said_on_the_first_page(
+    content: bytes, own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("lib.publish.plans.has_history", lambda: False)
+    (own / "paper" / "plans.json").write_bytes(content)
+    assert main(["paper"]) == 1
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("error: paper: plans: ")
+    first = (own / "paper/site/index.html").read_text("utf-8")
+    assert first.count("Damaged: plans: ") == 1
+    assert 'href="alpha/index.html"' in first
