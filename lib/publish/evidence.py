@@ -47,7 +47,12 @@ def changed_files(study: str) -> Iterator[str]:
             yield f"{name} is not in the manifest"
         elif sha256(path) != listed[name]:
             yield f"{name} has changed"
-        elif path.suffix in (".ipynb", ".json") or path.name == "parameters.yaml":
+
+
+def rewritten_files(study: str) -> Iterator[str]:
+    """Files whose text is not what the archive writes for their content."""
+    for name, path in files_of(study).items():
+        if path.suffix in (".ipynb", ".json") or path.name == "parameters.yaml":
             text = path.read_text("utf-8")
             if text != _rewritten(text, path.suffix):  # it holds a key twice, or a comment
                 yield f"{name} is not written as the archive writes it"

@@ -112,6 +112,7 @@ def _superseded(study: str) -> Iterator[Iterator[str]]:
 
 def _by_present_rules(study: str) -> Iterator[Iterator[str]]:
     yield evidence.changed_files(study)
+    yield evidence.rewritten_files(study)
     yield _unlike_index(study)
     code = _stated(study).get("code")
     yield evidence.foreign_notebooks(study, code)

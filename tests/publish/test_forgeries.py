@@ -1246,7 +1246,7 @@ TEXTS: dict[str, tuple[Callable[[Forger], object], str]] = {
 
 
 SAMPLES = {
-    "evidence.changed_files": "a key that stands there twice",
+    "evidence.rewritten_files": "a key that stands there twice",
     "verify._unlike_index": "an index that says less",
     "evidence.foreign_notebooks": "notebooks of two seeds swapped",
     "evidence.foreign_files": "a text in the record",
@@ -1280,6 +1280,7 @@ SAMPLES = {
 }
 """The forgery that the usual tests try for each check."""
 ELSEWHERE = {
+    "evidence.changed_files": "every forgery is sealed, which this check is not for",
     "evidence.redrawn": "drawn again below",
     "agreement.unlike_texts": "needs runs of two texts: tests/publish/test_agreement.py",
     "origins.untold_versions": "needs a plan of two versions: tests/publish/test_origins.py",

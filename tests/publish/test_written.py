@@ -26,7 +26,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_key_that_stands_twice_and_a_comment_are_named(record: Path) -> None:
-    assert list(evidence.changed_files(STUDY)) == []
+    assert list(evidence.rewritten_files(STUDY)) == []
     changed = {"01_data.ipynb": "cells", "04_figures.json": "trend"}
     for name, key in changed.items():
         text = (record / name).read_text("utf-8")
@@ -38,7 +38,7 @@ def test_a_key_that_stands_twice_and_a_comment_are_named(record: Path) -> None:
     faults = [
         f"{name} is not written as the archive writes it" for name in [*changed, "parameters.yaml"]
     ]
-    assert sorted(evidence.changed_files(STUDY)) == faults
+    assert sorted(evidence.rewritten_files(STUDY)) == faults
 
 
 def change(record: Path, edit: Callable[[Any], object]) -> None:
