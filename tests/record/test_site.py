@@ -449,6 +449,7 @@ def test_an_empty_record_still_has_an_index(
 def test_a_verdict_names_the_study_of_its_plan_that_has_no_record(own: Path) -> None:
     plan = own / "paper" / "record" / "alpha" / "plan.yaml"
     plan.write_text(yaml.safe_dump(CONTENT | {"confirmatory": ["alpha", "hidden"]}), "utf-8")
+    archive.write_manifest("alpha")
     build_site()
     said = "its plan also names &#39;hidden&#39;, of which there is no record under it"
     site = own / "paper" / "site"
