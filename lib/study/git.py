@@ -54,7 +54,7 @@ def ask_git(*words: str, stdin: str = "") -> bytes:
             return b""
         said = error.strerror or "it is not there"
     line = next(iter(said.strip().splitlines()), "it does not say why")
-    raise GitError(f"{line.replace(str(ROOT), '.')} (`git fsck` names what is damaged)")
+    raise GitError(f"{line.replace(str(ROOT), '.')} (`git status` and `git fsck` say more)")
 
 
 def changes(*words: str) -> Iterator[Change]:
@@ -75,11 +75,11 @@ def contents(blobs: tuple[str, ...]) -> list[str]:
     rest, texts = ask_git("cat-file", "--batch", stdin="\n".join(blobs)), []
     for blob in blobs:
         head, _, rest = rest.partition(b"\n")
-        if not head.split()[-1:][0].isdigit():
-            raise GitError(f"object {blob[:12]} is missing (`git fsck` names what is damaged)")
-        size = int(head.split()[-1])
-        texts.append(_text(rest[:size]))
-        rest = rest[size + 1 :]
+        size = head.rpartition(b" ")[2]
+        if not size.isdigit():
+            raise GitError(f"object {blob[:12]} is missing (`git fsck` says more)")
+        texts.append(_text(rest[: int(size)]))
+        rest = rest[int(size) + 1 :]
     return texts
 
 

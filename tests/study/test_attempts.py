@@ -315,7 +315,6 @@ def test_a_damaged_run_hides_none_beside_it(damaged: Any, lab: Lab) -> None:
     seen = lab.freeze()
     (run,) = lab.train()
     run["provenance"]["trained"].pop("parameters")
-    lab.archive([run], "trial", "record/index.json")
     lab.write("papers/one/results/trial.json", {"runs": [damaged, run]})
     lab.forget("runs")
     lab.freeze(alpha=0.01)
