@@ -7,9 +7,9 @@ a copy without git, or without all of its history, gives the same paper.
 from pathlib import Path
 from typing import Any
 
-from lib.publish.archive import read_runs, record_folder, results_file, verdict_file
+from lib.publish.archive import MANIFEST, read_runs, record_folder, results_file, verdict_file
 from lib.study.errors import read_yaml
-from lib.study.git import git, is_checkout
+from lib.study.git import is_checkout, is_shallow
 from lib.study.history import account, plan_history
 from lib.study.paths import PARAMS, PLANS
 from lib.study.plan import Plan, read_plan
@@ -58,7 +58,8 @@ def missing_beside(study: str) -> list[str]:
 
 def _recorded(study: str, plan: Plan) -> bool:
     kept = _kept_plan(study)
-    return verdict_file(study).is_file() and kept.is_file() and _read(kept).hash == plan.hash
+    needed = [kept, kept.with_name(MANIFEST), results_file(study), verdict_file(study)]
+    return all(path.is_file() for path in needed) and _read(kept).hash == plan.hash
 
 
 def _kept_plan(study: str) -> Path:
@@ -71,7 +72,7 @@ def _read(path: Path) -> Plan:
 
 def has_history() -> bool:
     """Tell whether this folder is a git repository that holds the whole history."""
-    return is_checkout() and (git("rev-parse", "--is-shallow-repository") or "").strip() == "false"
+    return is_checkout() and not is_shallow()
 
 
 def write_accounts(paper: Path) -> None:

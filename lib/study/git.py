@@ -1,21 +1,107 @@
 """What git knows of this repository."""
 
+import os
 import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
+from lib.study.errors import UserError
 from lib.study.paths import ROOT
+
+
+class GitError(UserError):
+    """A question that git cannot answer here: what it would have told is not known."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A file as a commit left it, where that is none of what the commit's parents hold."""
+
+    commit: str
+    date: str
+    """When it was committed: ISO 8601, with the time zone."""
+    copied: bool
+    """From another file."""
+    blob: str
+    """What git calls the content; zeros where the file was deleted."""
+    name: str
 
 
 def git(*words: str) -> str | None:
     """What a command of git prints in this checkout; None where it fails or git is not there."""
-    command = ["git", "-C", str(ROOT), "-c", "core.quotepath=off", *words]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError, UnicodeDecodeError):
+        return _text(_run(words).stdout)
+    except (OSError, subprocess.CalledProcessError):
         return None
+
+
+def ask_git(*words: str, stdin: str = "") -> bytes:
+    """What a command of git prints, nothing outside a repository; GitError where it fails: what it
+    does not tell must not read as what is not there."""
+    try:
+        done = _run(words, stdin)
+        said = _text(done.stderr)
+        if "ignoring broken ref" not in said:
+            return done.stdout
+    except subprocess.CalledProcessError as error:
+        said = _text(error.stderr)
+        if not (ROOT / ".git").exists() and git("rev-parse", "--git-dir") is None:
+            return b""
+    except OSError as error:
+        if not (ROOT / ".git").exists():
+            return b""
+        said = error.strerror or "it is not there"
+    line = next(iter(said.strip().splitlines()), "it does not say why")
+    raise GitError(f"{line.replace(str(ROOT), '.')} (`git status` and `git fsck` say more)")
+
+
+def changes(*words: str) -> Iterator[Change]:
+    """List what a log tells of files, merges included, newest first."""
+    log = ask_git("log", "-c", "--raw", "--no-abbrev", "--format=%x00%H %cI", *words)
+    for entry in _text(log).split("\0")[1:]:
+        head, *lines = filter(None, entry.split("\n"))
+        commit, _, date = head.partition(" ")
+        for line in lines:
+            modes, *names = line.split("\t")
+            *_, blob, status = modes.split()
+            yield Change(commit, date, status.startswith("C"), blob, names[-1])
+
+
+@lru_cache(maxsize=64)
+def contents(blobs: tuple[str, ...]) -> list[str]:
+    """The text of each blob, which never changes; GitError for one that is not there."""
+    rest, texts = ask_git("cat-file", "--batch", stdin="\n".join(blobs)), []
+    for blob in blobs:
+        head, _, rest = rest.partition(b"\n")
+        size = head.rpartition(b" ")[2]
+        if not size.isdigit():
+            raise GitError(f"object {blob[:12]} is missing (`git fsck` says more)")
+        texts.append(_text(rest[: int(size)]))
+        rest = rest[int(size) + 1 :]
+    return texts
 
 
 def is_checkout() -> bool:
     """Tell whether this folder has a git repository of its own."""
     top = git("rev-parse", "--show-toplevel")
     return top is not None and Path(top.strip()) == ROOT
+
+
+def is_shallow() -> bool:
+    """Tell whether this repository lacks a part of its history."""
+    return (git("rev-parse", "--is-shallow-repository") or "").strip() == "true"
+
+
+def _run(words: tuple[str, ...], stdin: str = "") -> subprocess.CompletedProcess[bytes]:
+    command = ["git", "-C", str(ROOT), "-c", "core.quotepath=off", *words]
+    language = os.environ | {"LC_ALL": "C"}
+    return subprocess.run(
+        command, capture_output=True, check=True, env=language, input=stdin.encode()
+    )
+
+
+def _text(output: bytes) -> str:
+    """Decode what may be no text, such as a file's name."""
+    return output.decode("utf-8", "surrogateescape").replace("\r\n", "\n")

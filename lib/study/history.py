@@ -4,7 +4,6 @@ was written down."""
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from lib.study.fields import digest
-from lib.study.git import git
+from lib.study.git import Change, GitError, changes, contents, git, is_shallow
 from lib.study.paths import PLANS
 from lib.study.plan import Plan
 
@@ -63,23 +62,35 @@ def account(file: str | None, plan: Plan | None, commits: Iterable[str | None]) 
 
 def plan_history(file: str) -> list[Version]:
     """List the committed versions of a plan of `params/plans/`, newest first, wherever the file
-    was before; empty without git."""
-    log = git("log", "--follow", "--format=%x00%H %cI", "--name-status", "--", str(PLANS / file))
-    versions = []
-    for entry in (log or "").split("\0")[1:]:
-        head, *changes = entry.split("\n")
-        commit, _, date = head.partition(" ")
-        status, *names = next(filter(None, changes)).split("\t")
-        versions.append(Version(commit, date, _committed(commit, names[-1])))
-        if status.startswith("C"):  # of another plan, whose history is not this one's
-            break
-    return versions
+    was before, also those that only a merge holds; empty without git."""
+    return [_version(change) for change in _followed(file)]
 
 
-@lru_cache(maxsize=256)
-def _committed(commit: str, name: str) -> dict[str, Any]:
-    """A file as it was committed, which never changes."""
-    return _read(git("show", f"{commit}:{name}") or "")
+def every_version(file: str) -> list[Version]:
+    """List the versions of a plan on every branch, newest first, under any name it ever had."""
+    names = dict.fromkeys(f":(top,literal){each.name}" for each in _followed(file, "--all"))
+    found = changes("--all", "--full-history", "--", *names) if names else ()
+    return [_version(change) for change in found]
+
+
+def _followed(file: str, *words: str) -> list[Change]:
+    try:
+        found = list(changes("--follow", *words, "--", str(PLANS / file)))
+    except GitError:
+        if git("rev-parse", "--verify", "--quiet", "HEAD"):
+            raise
+        return []  # nothing is committed yet
+    # Before it was copied from another plan, the history is not this one's.
+    end = next((i for i, each in enumerate(found, 1) if each.copied), None)
+    return found[:end]
+
+
+def _version(change: Change) -> Version:
+    return Version(change.commit, change.date, _committed(change.blob))
+
+
+def _committed(blob: str) -> dict[str, Any]:
+    return _read(contents((blob,))[0]) if blob.strip("0") else {}
 
 
 def _read(text: str) -> dict[str, Any]:
@@ -140,28 +151,35 @@ def dated_deviations(file: str, commits: Iterable[str | None]) -> list[dict[str,
 
 def plan_precedes(file: str, plan: Plan, commits: Iterable[str | None]) -> str:
     """Say whether a plan was committed, as it stands, before every one of the runs' `commits`:
-    "yes: …", "no: …" naming the first run's commit that it does not precede, or "unknown: …".
+    "yes: …", "no: …" naming the first run's commit that it does not precede, or "unknown: …" where
+    no run says no and not all is known.
     Appending a deviation is no change of the plan; rewriting one is, and says "no: …". A plan
     that was changed and restored stands since it was first committed."""
-    versions = plan_history(file)
-    same = [version for version in versions if version.hash == plan.hash]
-    if not same or same[0] is not versions[0]:
+    try:
+        same = [version for version in plan_history(file) if version.hash == plan.hash]
+        blob = git("rev-parse", f"HEAD:./params/plans/{file}") or ""
+        stands = Version("HEAD", "", _committed(blob.strip())).hash == plan.hash
+    except GitError as error:
+        return f"no: git cannot tell whether the plan was committed before the runs: {error}"
+    if not same or not stands:
         if git("rev-parse", "--git-dir") is None:
             return "unknown: there is no git"
         return "no: the plan is not committed as it stands"
-    now = Version("now", "", plan.model_dump())
-    for new, old in pairwise([now, *same]):
-        if new.deviations[: len(old.deviations)] != old.deviations:
+    now = Version("now", "", plan.model_dump()).deviations
+    for old in same:
+        if any(deviation not in now for deviation in old.deviations):
             return f"no: deviations were rewritten, not appended, after commit {old.commit[:12]}"
-    fixed = same[-1].commit
+    fixed, unknown = same[-1].commit, []
     for run in dict.fromkeys(commits):
         if run is None:
-            return "unknown: a run was made outside git"
-        if git("cat-file", "-e", run) is None:
-            return f"unknown: the history here does not hold commit {run[:12]} of a run"
-        if not precedes(fixed, run):
+            unknown.append("a run was made outside git")
+        elif git("cat-file", "-e", run) is None:
+            unknown.append(f"the history here does not hold commit {run[:12]} of a run")
+        elif not any(precedes(version.commit, run) for version in reversed(same)):
             return f"no: run at commit {run[:12]}, plan fixed at {fixed[:12]}"
-    return f"yes: plan fixed at {fixed[:12]}"
+    if is_shallow():
+        unknown.append("this clone is shallow: `git fetch --unshallow` brings the whole history")
+    return f"unknown: {unknown[0]}" if unknown else f"yes: plan fixed at {fixed[:12]}"
 
 
 def precedes(commit: str, later: str) -> bool:

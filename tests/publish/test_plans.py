@@ -133,6 +133,7 @@ def test_a_verdict_is_shown_with_the_studies_of_its_plan_that_have_no_record(
         verdict = json.dumps({"standing": "CONFIRMATORY"})
         (paper / "results" / f"{study}.verdict.json").write_text(verdict, "utf-8")
         (paper / "results" / f"{study}.json").write_text("{}", "utf-8")
+        kept.with_name("MANIFEST.sha256").write_text("", "utf-8")
 
     def quoted(study: str) -> str:
         text = "{{ recorded[name].verdict.standing | lower }}"
@@ -149,8 +150,18 @@ def test_a_verdict_is_shown_with_the_studies_of_its_plan_that_have_no_record(
     record("second")
     assert (missing_beside("trial"), missing_beside("second")) == ([], [])
     assert quoted("trial") == "confirmatory"
-    (paper / "results" / "second.verdict.json").unlink()  # vanished
-    assert missing_beside("trial") == [said]
+    results, second = paper / "results", paper / "record" / "second"
+    for part in (
+        results / "second.json",
+        results / "second.verdict.json",
+        second / "plan.yaml",
+        second / "MANIFEST.sha256",
+    ):
+        part.unlink()  # vanished
+        assert missing_beside("trial") == [said], part.name
+        record("second")
+        assert missing_beside("trial") == []
+    (results / "second.verdict.json").unlink()
     assert missing_beside("third") == []  # exploratory under the plan, or of none
 
 

@@ -1,6 +1,7 @@
 """A plan that was written when its study had runs under another version of it."""
 
 import json
+import os
 import shutil
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from lib.study.attempts import KEPT, keep
 from lib.study.config import load_study
+from lib.study.git import contents
 from lib.study.plan import Plan, read_plan
 from lib.study.standing import load_plan, standing
 from tests.study.samples import Parameters, Repository, runs_as_frozen
@@ -235,6 +237,137 @@ def test_what_a_record_keeps_of_other_versions_tells_of_runs_that_are_gone(lab: 
     assert seen.hash[:12] in reason
     keep(load_study("other"), lab.top)  # of no plan
     assert not (lab.top / KEPT).exists()
+
+
+@pytest.mark.parametrize("damage", ["lost", "garbled", "no git"])
+def test_what_git_cannot_tell_makes_a_study_exploratory(
+    damage: str, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.freeze()
+    runs = lab.train()
+    assert lab.reasons(runs) == []
+    if damage == "no git":  # of a checkout
+        monkeypatch.setenv("PATH", "")
+    else:
+        text = "1" * 40 if damage == "lost" else "nothing"
+        (lab.top / ".git" / "refs" / "heads" / "broken").write_text(f"{text}\n", "utf-8")
+    reason = lab.reasons(runs)[-1]
+    assert reason.startswith("git cannot tell whether another version of its plan had runs: ")
+    assert str(lab.top) not in reason
+
+
+def test_a_lost_object_of_the_record_or_of_a_plan_is_told(lab: Lab) -> None:
+    lab.freeze()
+    lab.archive(lab.train(), "trial", "results")
+    for name in ("papers/one/results/trial.json", "params/plans/p.yaml"):
+        blob = lab.git("rev-parse", f"HEAD:{name}")
+        lab.freeze(alpha=0.01)
+        assert len(runs := lab.train()) == 1
+        (lab.top / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+        contents.cache_clear()
+        assert any("git cannot tell whether" in each for each in lab.reasons(runs)), name
+
+
+def test_a_name_that_is_no_text_hides_no_runs(lab: Lab) -> None:
+    seen = lab.freeze()
+    lab.write(os.fsdecode(b"papers/one/record/trial/\xff/02_train.ipynb"), {})
+    lab.archive(lab.train(), "trial", "results")
+    lab.forget("papers", "runs")
+    lab.commit_all()
+    lab.freeze(alpha=0.01)
+    (reason,) = lab.reasons(lab.train())
+    assert reason.startswith(named(seen))
+
+
+def test_a_plan_renamed_on_another_branch_has_the_names_that_it_had_there(lab: Lab) -> None:
+    lab.commit_all()
+    lab.git("switch", "-q", "-c", "side")
+    seen = lab.freeze(alpha=0.03)
+    lab.archive(lab.train())
+    lab.git("switch", "-q", "main")
+    lab.forget("runs")
+    lab.parameters.study(name="renamed")
+    lab.freeze("renamed", alpha=0.01, confirmatory=["renamed"])
+    (reason,) = lab.reasons(lab.train("renamed"), "renamed")
+    assert reason.startswith(named(seen))
+
+
+@pytest.mark.parametrize("place", ["trial.old", "link", "arm"])
+def test_runs_are_found_wherever_they_lie_in_the_folder_of_runs(place: str, lab: Lab) -> None:
+    seen = lab.freeze()
+    lab.train()
+    runs, aside = lab.top / "runs", lab.top / "aside"
+    if place == "trial.old":
+        (runs / "trial").rename(runs / place)
+    else:
+        moved = runs / "trial" if place == "link" else runs / "trial" / "none"
+        moved.rename(aside)
+        moved.symlink_to(aside)
+    (runs / "again").symlink_to(runs)  # without end
+    (lab.top / ".gitignore").write_text("runs/\naside\n", "utf-8")
+    lab.freeze(alpha=0.01)
+    (reason,) = lab.reasons(lab.train())
+    assert reason.startswith(named(seen))
+
+
+@pytest.mark.parametrize("damaged", [None, {"provenance": None}, {"provenance": {"trained": 3}}])
+def test_a_damaged_run_hides_none_beside_it(damaged: Any, lab: Lab) -> None:
+    seen = lab.freeze()
+    (run,) = lab.train()
+    run["provenance"]["trained"].pop("parameters")
+    lab.write("papers/one/results/trial.json", {"runs": [damaged, run]})
+    lab.forget("runs")
+    lab.freeze(alpha=0.01)
+    assert lab.reasons(lab.train())[0].startswith(named(seen))
+
+
+@pytest.mark.parametrize("arms", [("none", "other"), ("none", "none")])
+def test_every_notebook_of_a_commit_is_read(arms: tuple[str, str], lab: Lab) -> None:
+    lab.commit_all()
+    seen = lab.parameters.plan(frozen={"trial": lab.parameters.frozen()}, alpha=0.03)
+    first = lab.train()
+    lab.forget("runs")
+    lab.freeze(alpha=0.01)
+    runs = lab.train()
+    for arm, (run,) in zip(arms, (first, runs), strict=True):
+        made = run["provenance"]["trained"]
+        stamp = {"preregistration": made["plan"], "commit": made["commit"]}
+        times = {"start_time": made["started"].replace(" UTC", "+00:00")}
+        place = f"papers/one/record/trial/{arm}/seed-{made['seed']}/02_train.ipynb"
+        lab.write(place, {"metadata": {"study": stamp, "papermill": times}})
+    lab.commit_all()
+    (reason,) = lab.reasons(runs)
+    assert reason.startswith(named(seen))
+
+
+@pytest.mark.parametrize("place", ["results", "record/trial", "record/index.json"])
+def test_runs_recorded_on_a_branch_that_a_merge_dropped_are_found(place: str, lab: Lab) -> None:
+    seen = lab.freeze()
+    lab.git("switch", "-q", "-c", "side")
+    lab.archive(lab.train(), "trial", place)
+    lab.git("switch", "-q", "main")
+    lab.commit_all()
+    lab.git("merge", "-q", "-s", "ours", "side")
+    lab.git("branch", "-D", "side")
+    lab.forget("runs")
+    lab.freeze(alpha=0.01)
+    (reason,) = lab.reasons(lab.train())
+    assert reason.startswith(named(seen))
+
+
+def test_a_version_that_a_merge_dropped_is_named_if_it_had_runs(lab: Lab) -> None:
+    lab.freeze()
+    runs = lab.train()
+    lab.git("switch", "-q", "-c", "side")
+    dropped = lab.freeze(alpha=0.01)
+    lab.git("switch", "-q", "main")
+    lab.git("merge", "-q", "-s", "ours", "side")
+    assert lab.reasons(runs) == []
+    lab.git("switch", "-q", "side")
+    lab.train()
+    lab.git("switch", "-q", "main")
+    (reason,) = lab.reasons(runs)
+    assert reason.startswith(named(dropped))
 
 
 @pytest.mark.parametrize("content", ["{", "3", '{"runs": 3}', '{"provenance": []}', '[{"a": 1}]'])

@@ -33,6 +33,9 @@ def test_the_plan_must_be_committed_before_the_runs(repository: Repository) -> N
     assert answer(plan, None).startswith("unknown: a run was made outside git")
 
     assert answer(plan, "a" * 40).startswith("unknown: the history here does not hold commit aaaa")
+    (repository.top / ".git" / "shallow").write_text(f"{first}\n", "utf-8")
+    assert answer(plan, run).startswith("unknown: this clone is shallow")
+    (repository.top / ".git" / "shallow").unlink()
     _, deviating = repository.commit(deviations=[ONE])
     assert answer(deviating, run) == f"yes: plan fixed at {first[:12]}"  # appended: as fixed before
     _, folded = repository.commit(deviations=[ONE | {"why": "time\n"}])
@@ -44,6 +47,7 @@ def test_the_plan_must_be_committed_before_the_runs(repository: Repository) -> N
     assert answer(changed, changed_at, run) == (
         f"no: run at commit {run[:12]}, plan fixed at {changed_at[:12]}"
     )
+    assert answer(changed, None, "a" * 40, run).startswith(f"no: run at commit {run[:12]}")
     assert answer(plan, run).startswith("no: the plan is not committed as it stands")
     _, restored = repository.commit(deviations=[TWO])
     _, restored = repository.commit(alpha=0.01)
@@ -73,6 +77,39 @@ def test_a_plan_copied_from_another_has_a_history_of_its_own(repository: Reposit
     copied = repository.git("rev-parse", "HEAD")
     assert [version.commit for version in plan_history("q.yaml")] == [copied]
     assert plan_changes("q.yaml") == []
+
+
+def test_versions_that_are_merged_stand_as_they_were_merged(repository: Repository) -> None:
+    git, path = repository.git, repository.parameters.plans / "p.yaml"
+    first, plan = repository.commit()
+    git("switch", "-q", "-c", "dropped")
+    repository.commit(alpha=0.01)
+    git("switch", "-q", "main")
+    git("merge", "-q", "-s", "ours", "dropped")
+    assert plan_precedes("p.yaml", plan, [first]) == f"yes: plan fixed at {first[:12]}"
+    git("switch", "-q", "-c", "side")
+    repository.commit(alpha=0.01)
+    git("switch", "-q", "main")
+    before, _ = repository.commit(title="Another")
+    git("merge", "-q", "side")  # each changed a line of its own
+    merged, both = git("rev-parse", "HEAD"), Plan.model_validate(yaml.safe_load(path.read_text()))
+    assert (both.alpha, both.title) == (0.01, "Another")
+    assert plan_precedes("p.yaml", both, [merged]) == f"yes: plan fixed at {merged[:12]}"
+    assert plan_precedes("p.yaml", both, [before]).startswith("no: run at commit")
+    assert plan_history("p.yaml")[0].hash == both.hash
+
+
+def test_deviations_of_two_branches_are_kept_by_a_merge(repository: Repository) -> None:
+    first, _ = repository.commit()
+    repository.git("switch", "-q", "-c", "side")
+    repository.commit(deviations=[ONE])
+    repository.git("switch", "-q", "main")
+    repository.commit(deviations=[TWO])
+    repository.git("merge", "-q", "-s", "ours", "--no-commit", "side")
+    _, merged = repository.commit(deviations=[TWO, ONE])
+    assert plan_precedes("p.yaml", merged, [first]) == f"yes: plan fixed at {first[:12]}"
+    _, dropped = repository.commit(deviations=[TWO])
+    assert plan_precedes("p.yaml", dropped, [first]).startswith("no: deviations were rewritten")
 
 
 def test_every_field_that_changed_is_listed_with_both_values(repository: Repository) -> None:
