@@ -249,7 +249,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Forger:
     own = {"name": STUDY, "plan": "plan.yaml", "paper": "embedding-norm"}
     own["corpus"] = smoke["corpus"] | {"source": "data/own.txt"}
     write = "import lib.data.sources as s, pathlib as p; data = p.Path('data'); data.mkdir()\n"
-    forger.python(write + "(data / 'own.txt').write_bytes(s.read_source('synthetic')[0])")
+    forger.python(write + "(data / 'own.txt').write_bytes(s.read_source('synthetic'))")
     text = yaml.safe_dump(smoke | own)
     (tree.root / f"params/{STUDY}.yaml").write_text(text, "utf-8")
     quote = "{{ sample.summary.none.perplexity | mean_sd('.2f') }}"
