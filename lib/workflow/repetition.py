@@ -38,10 +38,10 @@ measures it again. Of answers, which change one by one or not at all, and then n
 room for a few."""
 COLUMN = 5e-5
 """As `MOVED`, for any column of the raw files and tables, as a share of its largest number."""
-AMPLIFIED = 10
+AMPLIFIED = 20
 """How many times further than other rounding moves a number, or what leads it, that number may lie
 from the record. Between three vector levels, in bf16, fp16 or at a learning rate of 0.01, no honest
-one lay 4 times further; than its own movement alone, which may be little by chance, 100 times."""
+one lay 11 times further; than its own movement alone, which may be little by chance, 100 times."""
 CHAOTIC = 100
 """Tolerances by which what rounding amplifies without a bound has moved, and may move anywhere."""
 _LEADING = ("final_weights", "trace.loss", "curve.dev_loss")
@@ -117,7 +117,7 @@ def judge(recorded: Made, again: Made, otherwise: Callable[[], Made | None]) -> 
         if twin and "final_weights differ" not in other_bits(again, twin):
             twin = None  # it says nothing of rounding
         moved = distances(again, twin) if twin else {_END: math.inf}
-    unjudged = []
+    unjudged = list[str]()
     # Measures before columns, the furthest first.
     for name in sorted(far, key=lambda name: ("." in name, -far[name])):
         line = f"{_told(name, recorded, again, twin)}, {far[name]:,.0f} × its tolerance"
