@@ -1,9 +1,10 @@
 """Whether a run that was trained again is the run that was recorded.
 
 On the machine and with the versions that it names, a run repeats to the bit. On others rounding
-moves it: `MOVED` says how far, for runs that do not amplify it. A run that does, at a high learning
-rate, moves thousands of times further; training it once more, with batches summed in other parts,
-tells. Of such a run, what lies beyond a tolerance cannot be judged.
+moves its numbers, never its labels: `MOVED` says how far, for runs that do not amplify it. A run
+that does moves further, in bf16 ten times, at a high learning rate thousands. A twin, the run
+trained once more with other rounding, tells how far each number moves here: what is much further
+from the record differs, and what is not, or moves anywhere, cannot be judged.
 """
 
 import math
@@ -37,6 +38,16 @@ measures it again. Of answers, which change one by one or not at all, and then n
 room for a few."""
 COLUMN = 5e-5
 """As `MOVED`, for any column of the raw files and tables, as a share of its largest number."""
+AMPLIFIED = 20
+"""How many times further than other rounding moves a number, or what leads it, that number may lie
+from the record. Between three vector levels, in bf16, fp16 or at a learning rate of 0.01, no honest
+one lay 11 times further; than its own movement alone, which may be little by chance, 100 times."""
+CHAOTIC = 100
+"""Tolerances by which what rounding amplifies without a bound has moved, and may move anywhere."""
+_LEADING = ("final_weights", "trace.loss", "curve.dev_loss")
+"""What leads all other numbers."""
+ANSWERS = 1e-3
+"""The share of answers that a near tie may turn, and three at least."""
 _REPEATING = (
     *("status", "steps", "diverged_at", "parameters", "initial_weights", "batches"),
     *("final_weights", "measures", "tables"),
@@ -45,8 +56,8 @@ _REPEATING = (
 _END = "the end"
 _MOST = 10
 """Lines about one run."""
-_COUNTED = ("items", "bins")
-"""Raw files whose rows change at once or not at all; measures say what follows from them."""
+_COUNTED = ("items.choice", "items.correct", "trace.skipped")
+"""Columns whose rows change at once or not at all."""
 
 
 @dataclass(frozen=True)
@@ -93,20 +104,29 @@ def judge(recorded: Made, again: Made, otherwise: Callable[[], Made | None]) -> 
     if not (bits and machine):
         return Judgement(machine, True, bits)
     found = Judgement(machine)
-    if "batches differ" in bits and recorded.result["steps"] == again.result["steps"]:
-        found.differing.append("batches differ")
+    alike = _end(recorded) == _end(again)
+    exact = ["parameters", *(["batches"] if alike else [])]
+    found.differing += [f"{name} differ" for name in exact if f"{name} differ" in bits]
+    if alike:
+        labels = sorted(other_labels(recorded, again))
+        found.differing += [_told(name, recorded, again, None) for name in labels]
     far = {name: d for name, d in distances(recorded, again).items() if d > 1}
-    twin, reach = None, 0.0  # of rounding, where weights are equal to the bit
+    twin, moved = None, dict[str, float]()  # by rounding, where weights are equal to the bit
     if far and "final_weights differ" in bits:
         twin = otherwise()
-        reach = max(distances(again, twin).values()) if twin else math.inf
+        if twin and "final_weights differ" not in other_bits(again, twin):
+            twin = None  # it says nothing of rounding
+        moved = distances(again, twin) if twin else {_END: math.inf}
+    unjudged = list[str]()
     # Measures before columns, the furthest first.
-    for name in sorted(far, key=lambda name: ("." in name, -far[name]))[:_MOST]:
+    for name in sorted(far, key=lambda name: ("." in name, -far[name])):
         line = f"{_told(name, recorded, again, twin)}, {far[name]:,.0f} × its tolerance"
-        (found.unjudged if reach > 1 else found.differing).append(line)
-    if far and reach > 1:
-        moves = f"moves it by up to {reach:,.0f} × a tolerance" if twin else "cannot be tried"
-        found.unjudged.append(f"here, other rounding {moves}")
+        (found.differing if far[name] > _limit(name, moved) else unjudged).append(line)
+    if unjudged:
+        moves = f"moves it by up to {max(moved.values()):,.0f} × a tolerance"
+        here = f"here, other rounding {moves if twin else 'cannot be tried'}"
+        found.unjudged += [*unjudged[:_MOST], here]
+    del found.differing[_MOST:]
     judged = recorded.weights is not None and again.weights is not None
     hashes = ["initial_weights"] if judged else ["initial_weights", "final_weights"]
     hashes = [name for name in hashes if f"{name} differ" in bits]
@@ -116,10 +136,23 @@ def judge(recorded: Made, again: Made, otherwise: Callable[[], Made | None]) -> 
     return found
 
 
+def _limit(name: str, moved: dict[str, float]) -> float:
+    """How many tolerances rounding may move a number, by how many it moved the twin's."""
+    furthest = max(moved.get(each, 0.0) for each in (_END, *_LEADING, name))
+    return math.inf if furthest > CHAOTIC else max(1.0, AMPLIFIED * furthest)
+
+
+def _end(made: Made) -> list[Any]:
+    return [made.result[name] for name in ("status", "steps", "diverged_at")]
+
+
 def _told(name: str, recorded: Made, again: Made, twin: Made | None) -> str:
     """Name a number that differs, with its values if it is one alone."""
     if name == _END:
-        now, then = (f"{m.result['status']} at step {m.result['steps']}" for m in (again, recorded))
+        now, then = (
+            f"{status} at step {steps}" + ("" if at in (None, steps) else f" (diverged_at {at})")
+            for status, steps, at in (_end(again), _end(recorded))
+        )
         return f"it {now}, and the record says {then}"
     made = [again, *([twin] if twin else []), recorded]
     values = [each.result["measures"].get(name) for each in made]
@@ -153,36 +186,53 @@ def _timeless(table: pd.DataFrame) -> pd.DataFrame:
 
 def distances(one: Made, other: Made) -> dict[str, float]:
     """How far apart two trainings of a run are in every number, in tolerances: infinitely, where
-    one has what the other has not."""
-    ends = [(made.result["status"], made.result["steps"]) for made in (one, other)]
-    if ends[0] != ends[1]:
+    one ended otherwise. Numbers that `other_labels` names are left out."""
+    if _end(one) != _end(other):
         return {_END: math.inf}
-    numbers, others = _numbers(one), _numbers(other)
-    nothing = np.array([math.nan])
-    found = {
-        name: _distance(name, numbers.get(name, nothing), others.get(name, nothing), _largest)
-        for name in numbers | others
-    }
+    columns, others = _columns(one), _columns(other)
+    found = {}
+    for name in columns.keys() - other_labels(one, other):
+        now, then = columns[name], others[name]
+        if name in _COUNTED:
+            others_of = (now.to_numpy() != then.to_numpy()).sum()
+            found[name] = float(others_of / max(3, ANSWERS * len(now)))
+        elif _moves(name, now):
+            found[name] = _distance(name, now.to_numpy(float), then.to_numpy(float), _largest)
     if one.weights is not None and other.weights is not None:
         name = "final_weights"
         found[name] = _distance(name, one.weights, other.weights, _length)
     return found
 
 
-def _numbers(made: Made) -> dict[str, NDArray[np.float64]]:
-    """Every measure, and every column of raw files and tables."""
+def other_labels(one: Made, other: Made) -> set[str]:
+    """Name what only one of two trainings has, measure or column, columns of other rows or types,
+    and those of names and whole numbers that are not the same: rounding changes none of it."""
+    columns, others = _columns(one), _columns(other)
+    return (columns.keys() ^ others.keys()) | {
+        name
+        for name in columns.keys() & others.keys()
+        if len(columns[name]) != len(others[name])
+        or _moves(name, columns[name]) != _moves(name, others[name])
+        or not (_moves(name, columns[name]) or columns[name].equals(others[name]))
+    }
+
+
+def _moves(name: str, column: pd.Series) -> bool:
+    """Tell whether a column is one of numbers that rounding moves."""
+    return name in _COUNTED or column.dtype.kind in ("fiu" if name in MOVED else "f")
+
+
+def _columns(made: Made) -> dict[str, pd.Series]:
+    """Every measure, and every column of raw files and tables; of `bins`, whose edges move,
+    measures say what follows."""
     tables = {name: pd.DataFrame(rows) for name, rows in made.result["tables"].items()}
-    raw = {name: _timeless(table) for name, table in made.raw.items() if name not in _COUNTED}
+    raw = {name: _timeless(table) for name, table in made.raw.items() if name != "bins"}
     columns = {
         f"{name}.{column}": table[column]
         for name, table in (raw | tables).items()
         for column in table
     }
-    measures = {name: [value] for name, value in made.result["measures"].items()}
-    return {
-        name: pd.to_numeric(pd.Series(values), errors="coerce").to_numpy(float)
-        for name, values in (measures | columns).items()
-    }
+    return {name: pd.Series([value]) for name, value in made.result["measures"].items()} | columns
 
 
 def _distance(
@@ -192,9 +242,12 @@ def _distance(
     size: Callable[[NDArray[np.float64]], float],
 ) -> float:
     """The size of what they differ by, as a share of theirs or of 1, in tolerances."""
-    if one.shape != other.shape or (np.isfinite(one) != np.isfinite(other)).any():
+    finite = np.isfinite(one)
+    if one.shape != other.shape or not np.array_equal(one[~finite], other[~finite], equal_nan=True):
         return math.inf
-    one, other = one[np.isfinite(one)], other[np.isfinite(other)]
+    one, other = one[finite], other[finite]
+    if not np.isfinite(other).all():
+        return math.inf
     scale = max(1.0, min(size(one), size(other)))
     return size(one - other) / scale / (SAFETY * MOVED.get(name, COLUMN))
 

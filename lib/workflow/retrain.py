@@ -60,9 +60,9 @@ def retrain(run: dict[str, Any]) -> Judgement:
     def otherwise() -> Made | None:
         machine = trained_with(again.result["provenance"])
         share = again.result["config"]["training"]["batch_size"] // machine.get("processes", 1)
-        parts = other_parts(share, machine["micro_batch_size"])
+        other = other_rounding(share, machine)
         try:
-            return made_again(run, parts)[0] if parts else None
+            return made_again(run, *other)[0] if other else None
         except replay.ReplayError:  # code before machines had a section
             return None
 
@@ -74,9 +74,11 @@ def retrain(run: dict[str, Any]) -> Judgement:
     return found
 
 
-def made_again(run: dict[str, Any], micro_batch_size: int | None = None) -> tuple[Made, list[str]]:
+def made_again(
+    run: dict[str, Any], settings: dict[str, int] | None = None, level: str = ""
+) -> tuple[Made, list[str]]:
     """Train a recorded run again; return what it left, and the code cells that show something else.
-    Batches may be summed in parts of another size."""
+    `settings` of the machine and the vector `level` of the CPU may be other ones."""
     origin = trained_with(run["provenance"])
     commit = replay.committed(origin)
     if commit is None:
@@ -87,20 +89,29 @@ def made_again(run: dict[str, Any], micro_batch_size: int | None = None) -> tupl
         ]
         if not modules:
             raise replay.ReplayError(f"commit {commit[:12]} is too old to be executed from here")
-        if micro_batch_size:
+        if settings:
             path = tree / "params" / f"{run['study']}.yaml"
             fields = read_yaml(path)
-            machine = (fields.get("machine") or {}) | {"micro_batch_size": micro_batch_size}
+            machine = (fields.get("machine") or {}) | settings
             path.write_text(yaml.safe_dump(fields | {"machine": machine}), "utf-8")
         replay.lend_corpora(tree, [run["config"]["corpus"]])
         words = ("--study", run["study"], "--arm", run["arm"], "--seed", str(run["seed"]))
-        replay.execute(tree, sys.executable, "-m", modules[0], "02_train", *words)
+        python = ([f"ATEN_CPU_CAPABILITY={level}"] if level else []) + [sys.executable]
+        replay.execute(tree, "env", *python, "-m", modules[0], "02_train", *words)
         folder = tree / "runs" / run["study"] / run["arm"] / f"seed-{run['seed']}"
         result = read_json(folder / "result.json")
         recorded = place(run["study"], run) / "02_train.ipynb"
         shown = list(other_outputs(recorded, folder / "02_train.ipynb"))
         made = Made(result, _raw(folder), kept_weights(folder, result["final_weights"]))
     return made, shown
+
+
+def other_rounding(share: int, machine: dict[str, Any]) -> tuple[dict[str, int], str] | None:
+    """Settings of the machine, and a vector level, by which a process' share of a batch is summed
+    otherwise; None where one sequence is trained on a GPU."""
+    if size := other_parts(share, machine["micro_batch_size"]):
+        return {"micro_batch_size": size}, ""
+    return ({"threads": machine["threads"] + 1}, "default") if machine["device"] == "cpu" else None
 
 
 def other_parts(share: int, micro_batch_size: int) -> int | None:

@@ -16,7 +16,13 @@ from lib.run.trained import weights_digest
 from lib.study.fields import ModelConfig
 from lib.workflow import retrain
 from lib.workflow.repetition import Judgement
-from lib.workflow.retrain import kept_weights, main, other_outputs, other_parts
+from lib.workflow.retrain import (
+    kept_weights,
+    main,
+    other_outputs,
+    other_parts,
+    other_rounding,
+)
 
 
 def notebook(path: Path, *printed: str, picture: str = "AAAA") -> Path:
@@ -62,6 +68,13 @@ def test_batches_are_summed_in_parts_of_another_size(
     share: int, now: int, other: int | None
 ) -> None:
     assert other_parts(share, now) == other
+
+
+def test_one_sequence_is_summed_by_other_instructions() -> None:
+    machine = {"device": "cpu", "threads": 1, "micro_batch_size": 1}
+    assert other_rounding(2, machine) == ({"micro_batch_size": 2}, "")
+    assert other_rounding(1, machine) == ({"threads": 2}, "default")
+    assert other_rounding(1, machine | {"device": "cuda"}) is None
 
 
 NAMED = {
