@@ -205,6 +205,26 @@ FIELD_ERRORS = {
         "factors: {machine.threads: [1, 2]}",
         ["factors", "machine.threads is one for all runs", "set it under machine"],
     ),
+    "factor of how runs are measured": (
+        "factors: {evaluation.items_per_task: [40, 80]}",
+        ["factors", "evaluation.items_per_task is one for all runs", "set it under evaluation"],
+    ),
+    "included arm that is measured otherwise": (
+        "include: [{levels: {evaluation.dev_windows: 1}}]",
+        ["include.0.levels", "evaluation.dev_windows is one for all", "set it under evaluation"],
+    ),
+    "a number that is none": (
+        "training: {learning_rate: nan}",
+        ["training.learning_rate", "'nan' is not allowed", "write a finite one"],
+    ),
+    "a number too large to be one": (
+        "training: {iterations: 1e400}",
+        ["training.iterations", "'1e400' is not allowed", "write a finite one"],
+    ),
+    "a number too large to be one, written otherwise": (
+        "training: {learning_rate: 1_0.0e+400}",
+        ["training.learning_rate: inf is not allowed"],
+    ),
     "neither a number nor auto": (
         "machine: {threads: many}",
         ["machine.threads", "'many' is not allowed", "valid integer"],
