@@ -97,6 +97,7 @@ def test_changes_of_a_plan_are_shown_as_the_plan_has_them(repository: Repository
 
 
 def test_a_study_of_which_every_run_diverges_has_an_analysis(repository: Repository) -> None:
+    repository.commit(**frozen(repository))
     study = load_study("trial")
     perform(study, diverged=len(study.seeds) * len(list(study.arms())), figures=True)
 
