@@ -162,11 +162,11 @@ steps; a mark stands where it is first more than {rise:g} nats above its running
 
     def _trade_off(self) -> Iterator[StudyFigure]:
         table = self.found("trade_off")
-        if len(table) < 2 or self._many:
+        shown = taken([MAIN, *ACCURACIES[1:]], table)
+        if len(table) < 2 or self._many or not shown:
             return
         shares = self.runs["setting"].nunique() <= 2 and table["unstable"].sum()
         y = "share" if shares else "median_severity"
-        shown = taken([MAIN, *ACCURACIES[1:]], table)
         rows: dict[str, Row] = {
             name: (table.assign(all=""), partial(trade_off, measure=name, y=y)) for name in shown
         }

@@ -26,6 +26,7 @@ from lib.study.plan import read_plan
 MOST_RUNS = 10_000
 """Of one study."""
 LONGEST_ID = 120
+_SHARED = ("machine.", "evaluation.")
 _ARM_ID = re.compile(rf"\w[\w .=,+()-]{{0,{LONGEST_ID - 1}}}")
 
 
@@ -89,14 +90,16 @@ class Study(RunConfig):
 
     @model_validator(mode="after")
     def _grid_is_sound(self) -> Self:
-        known = [name for name in field_names(RunConfig) if not name.startswith("machine.")]
+        # How runs are executed and measured is one for all: else they could not be compared.
+        known = [name for name in field_names(RunConfig) if not name.startswith(_SHARED)]
         for place, names in [
             ("factors", list(self.factors)),
             *((f"include.{i}.levels", list(arm.levels)) for i, arm in enumerate(self.include)),
         ]:
             for name in names:
-                if name.startswith("machine."):
-                    raise ValueError(f"{place}: {name} is one for all runs; set it under machine")
+                if name.startswith(_SHARED):
+                    section = name.partition(".")[0]
+                    raise ValueError(f"{place}: {name} is one for all runs; set it under {section}")
                 if name not in known:
                     raise ValueError(f"{place}: {unknown(name, known)}")
         runs = math.prod(map(len, self.factors.values())) * len(self.seeds)

@@ -2,6 +2,7 @@
 
 import errno
 import functools
+import math
 import re
 import reprlib
 import sys
@@ -114,6 +115,8 @@ class _StrictLoader(yaml.SafeLoader):
             value = read[kind](node)
         except (LookupError, ValueError):  # no number at all, which is said where it is constructed
             return
+        if value in (math.inf, -math.inf):  # which its field refuses
+            return
         meant = {value}
         with suppress(ValueError):
             meant.add(type(value)(node.value))
@@ -132,20 +135,19 @@ class _StrictLoader(yaml.SafeLoader):
             problem = f"{_short(node.value)} cannot be read as {kind}; correct it, or quote a text"
         raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
-            if key_node.tag == "tag:yaml.org,2002:merge":  # <<: *shared
-                continue
-            if key_node.tag != "tag:yaml.org,2002:str":
+    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen, text = set(), ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge")  # <<: *shared
+        for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag not in text:
                 problem = "a field's name must be text (put it in quotes)"
             elif key_node.value in seen:
                 problem = f"field '{key_node.value}' stands twice"
             else:
                 seen.add(key_node.value)
                 continue
-            raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
-        return super().construct_mapping(node, deep)
+            raise yaml.composer.ComposerError(None, None, problem, key_node.start_mark)
+        return node
 
 
 def unknown(name: str, known: list[str]) -> str:
@@ -208,6 +210,8 @@ def _remedy(kind: str, value: Any, options: list[str]) -> str:
             number = float(value)
         except ValueError:
             return ""
+        if not math.isfinite(number):
+            return "; write a finite one"
         written = f"{number:.0f}" if kind == "int_type" else yaml_number(number)
         return f" (YAML reads '{value}' as text; write {written})"
     return ""

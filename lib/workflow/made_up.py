@@ -46,9 +46,9 @@ def _loss(arm: Arm, seed: int) -> float:
     return float(2.4 + 0.03 * of_arm.normal() + 0.02 * shared + 0.005 * own.normal())
 
 
-def lay_out(study: Study, plan: Plan | None, trouble: bool) -> None:
+def lay_out(study: Study, plan: Plan | None, diverged: int) -> None:
     """Write a result of every run of a study, with its raw files, where a sweep would."""
-    for result, raw in made_up(study, plan, trouble):
+    for result, raw in made_up(study, plan, diverged):
         folder = run_folder(study.name, result.arm, result.seed)
         folder.mkdir(parents=True)
         paths = [write_raw(folder, name, table) for name, table in raw.items()]
@@ -58,16 +58,16 @@ def lay_out(study: Study, plan: Plan | None, trouble: bool) -> None:
 
 
 def made_up(
-    study: Study, plan: Plan | None = None, trouble: bool = False
+    study: Study, plan: Plan | None = None, diverged: int = 0
 ) -> Iterator[tuple[RunResult, Raw]]:
     """Make up result and raw files of every run of a study, of a frozen one as the plan fixes them.
-    With `trouble`, the loss of the first run rises for a step, and the last run diverges."""
+    The last `diverged` runs diverge; then, too, the loss of the first run rises for a step."""
     runs = [(arm, seed) for arm in study.arms() for seed in study.seeds]
     origin = _origin(study, plan)
     for number, (arm, seed) in enumerate(runs):
-        rng, diverged = default_rng(number), trouble and number == len(runs) - 1
-        raw = _raw(arm.config, _loss(arm, seed), rng, diverged)
-        if trouble and number == 0:
+        rng, diverges = default_rng(number), number >= len(runs) - diverged
+        raw = _raw(arm.config, _loss(arm, seed), rng, diverges)
+        if diverged and number == 0:
             rise = np.arange(len(raw["trace"])) == len(raw["trace"]) // 4
             raw["trace"]["loss"] += 2.0 * rise
         yield _result(study, arm, seed, plan, origin, raw), raw
@@ -129,7 +129,8 @@ def _curve(
     inside = {"embedding_norm": length, "embedding_cosine": 0.1, "input_cosine": 0.5}
     inside |= {f"residual_norm_{k}": length + 0.1 * k for k in range(config.model.n_layer + 1)}
     inside |= {"logit_max": 4.0, "logit_sd": 1.0} | {f"norm_{name}": 0.9 for name in own}
-    inside |= {"gradient_cosine": 0.3, "seconds": 0.1}
+    inside |= {"gradient_cosine": 0.3} if config.evaluation.dev_windows > 2 else {}
+    inside |= {"seconds": 0.1}
     inside |= {f"second_moment_{name}": 1e-7 for name in _PARTS if name not in lacking}
     varied = {name: value * (1 + 0.1 * rng.random(len(steps))) for name, value in inside.items()}
     falling = _falling(steps, config.training.iterations, loss)
@@ -217,6 +218,14 @@ def _origin(study: Study, plan: Plan | None) -> Origin:
     return Origin(trained=trained, executed=Execution(**made, from_checkpoint=False))
 
 
+def _suite(config: RunConfig, frozen: list[str]) -> str:
+    """The hash of the suite that a run is asked, of a frozen study one of those that it lists."""
+    text, items = config.corpus, config.evaluation.items_per_task
+    of = [text.source, text.tokenizer, text.deduplicate, config.model.block_size, items]
+    own = digest(of)
+    return frozen[int(own, 16) % len(frozen)] if frozen else own
+
+
 def _result(
     study: Study, arm: Arm, seed: int, plan: Plan | None, origin: Origin, raw: Raw
 ) -> RunResult:
@@ -225,7 +234,7 @@ def _result(
     frozen = plan.frozen.get(study.name) if plan else None
     source, asked = config.corpus.source, config.evaluation.items_per_task != 0
     texts, suites = (frozen.corpus, frozen.suite) if frozen else ({}, [])
-    corpus, suite = texts.get(source, digest(source)), (suites or [digest("suite")])[0]
+    corpus, suite = texts.get(source, digest(source)), _suite(config, suites)
     parameters = config.model_dump(exclude={"machine"})
     changed = {"arm": arm.id, "seed": seed, "corpus_sha256": corpus, "parameters": parameters}
     trained = origin.trained.model_copy(update=changed)

@@ -43,25 +43,27 @@ class _Shell(InteractiveShell):
 
 
 def rehearse(study: Study) -> None:
-    """Execute 03 as if every run had completed, then with an unstable run and a diverged one; and
-    04, which takes longer, after the one of the two that has more to show."""
-    for trouble in (False, True):
-        perform(study, trouble, figures=trouble == (len(study.seeds) > 2))
+    """Execute 03 as if every run had completed, then with an unstable run and a diverged one, then
+    with none that completed; and 04 after the last, which has few figures, and after the one of
+    the others that has more to show."""
+    runs = len(list(study.arms())) * len(study.seeds)
+    for diverged in sorted({0, 1, runs}):
+        perform(study, diverged, figures=diverged in (runs, int(len(study.seeds) > 2)))
 
 
-def perform(study: Study, trouble: bool, figures: bool) -> None:
-    """Execute 03, and perhaps 04, on made-up results. Raises UserError, which says in one line
-    where an analysis fails and why."""
+def perform(study: Study, diverged: int, figures: bool) -> None:
+    """Execute 03, and perhaps 04, on made-up results, of which some diverged. Raises UserError,
+    which says in one line where an analysis fails and why."""
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="rehearsal-"))
         stack.enter_context(_changed(paths, RUNS=Path(folder)))
         # What takes the time, and depends on no design: many resamples, and files of figures.
         stack.enter_context(_changed(resampling, RESAMPLES=99))
         stack.enter_context(_changed(style, save=_lay_out, show=plt.close))
-        lay_out(study, load_plan(study), trouble)
+        lay_out(study, load_plan(study), diverged)
         for notebook in ["03_analysis"] + ["04_figures"] * figures:
             if error := _execute(notebook, study.name):
-                how = "one of them diverged" if trouble else "all completed"
+                how = {0: "all completed", 1: "one of them diverged"}.get(diverged, "all diverged")
                 raise UserError(
                     f"{study.name}: {notebook} fails on made-up runs of this study, {how}: "
                     f"{_told(error)}; nothing was trained"

@@ -18,6 +18,7 @@ BAD = [
     MINIMAL + "? [a, b]\n: 3",
     MINIMAL + "? {a: b}\n: 3",
     MINIMAL + "factors: {corpus.source: ['a{b}.txt', 'c.txt']}",
+    MINIMAL + "factors: {evaluation.dev_windows: [1, 4]}",
     "name:\tlittle\nseeds:\n\t- 0",
     MINIMAL + "a: &a [*a]",
     MINIMAL + "---\nname: x",

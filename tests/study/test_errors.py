@@ -80,3 +80,26 @@ def test_decimal_numbers_and_quoted_texts_are_read_as_they_stand(tmp_path: Path)
     (tmp_path / "a.yaml").write_text(text, "utf-8")
     numbers = [0, -3, 5, 10, 1.0, 0.5, 0.5, 1e-3, -2500.0, float("inf")]
     assert read_yaml(tmp_path / "a.yaml") == {"a": [*numbers, "010", "1_0", "08", "1-2"]}
+
+
+def test_a_mapping_merged_with_an_override_may_be_merged_anywhere(tmp_path: Path) -> None:
+    text = "i: [{l: &a {n: 2, m: 1}}, {l: &b {<<: *a, n: 4}}]\ne: [{<<: *b}, {<<: [*b, *a], m: 3}]"
+    (tmp_path / "a.yaml").write_text(text, "utf-8")
+    content = read_yaml(tmp_path / "a.yaml")
+    assert content["i"] == [{"l": {"n": 2, "m": 1}}, {"l": {"n": 4, "m": 1}}]
+    assert content["e"] == [{"n": 4, "m": 1}, {"n": 4, "m": 3}]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: &a {n: 1}\nb: &b {n: 2}\nc: {<<: *a, <<: *b}", "line 3 is not valid YAML: field '<<'"),
+        ("a: &a {n: 1}\nc: {<<: *a, m: 1, m: 2}", "line 2 is not valid YAML: field 'm'"),
+        ("a: 1\nb: 2\na: 3", "line 3 is not valid YAML: field 'a'"),
+    ],
+)
+def test_a_field_that_stands_twice_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(text, "utf-8")
+    with pytest.raises(ConfigError) as error:
+        read_yaml(tmp_path / "a.yaml")
+    assert str(error.value) == f"a.yaml, {said} stands twice"

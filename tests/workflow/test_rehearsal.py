@@ -11,7 +11,7 @@ import pytest
 
 from lib.analysis import planned, resampling, tables
 from lib.analysis.findings import Analysis
-from lib.analysis.runs import collect
+from lib.analysis.runs import check, collect
 from lib.figures import study as study_figures
 from lib.figures import style
 from lib.study import paths
@@ -22,9 +22,10 @@ from lib.study.paths import PARAMS, run_folder
 from lib.study.plan import read_plan
 from lib.study.raw import read_raw
 from lib.study.record import RunResult, write_json
-from lib.workflow import sweep
+from lib.workflow import rehearsal, sweep
 from lib.workflow.made_up import made_up
 from lib.workflow.rehearsal import perform, rehearse
+from tests.analysis.samples import design
 from tests.conftest import TINY, Tree
 from tests.run.samples import finished_study
 from tests.study.samples import Parameters
@@ -75,7 +76,7 @@ def test_03_is_executed_under_every_history_of_a_plan(history: str, repository: 
         repository.parameters.plan(**frozen(repository), deviations=[ONE, TWO])
     elif history == "unreadable":
         repository.commit()
-    perform(load_study("trial"), trouble=False, figures=False)
+    perform(load_study("trial"), diverged=0, figures=False)
 
 
 def test_changes_of_a_plan_are_shown_as_the_plan_has_them(repository: Repository) -> None:
@@ -93,6 +94,38 @@ def test_changes_of_a_plan_are_shown_as_the_plan_has_them(repository: Repository
     assert shown.loc["margins.perplexity", ["before", "after"]].tolist() == ["n/a", "0.1"]
     assert shown.loc["frozen.trial.used_seeds", "after"] == "[7, 8]"
     assert shown.loc["frozen.trial.seeds", "after"] == "3"
+
+
+def test_a_study_of_which_every_run_diverges_has_an_analysis(repository: Repository) -> None:
+    repository.commit(**frozen(repository))
+    study = load_study("trial")
+    perform(study, diverged=len(study.seeds) * len(list(study.arms())), figures=True)
+
+
+def test_a_rehearsal_asks_what_happens_when_none_one_or_all_of_the_runs_diverge(
+    tiny_study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, bool]] = []
+    monkeypatch.setattr(
+        rehearsal, "perform", lambda _, diverged, figures: asked.append((diverged, figures))
+    )
+    for seeds in ([0, 1], [0, 1, 2]):
+        rehearse(tiny_study.model_copy(update={"seeds": seeds}))
+    arms = len(list(tiny_study.arms()))
+    few, many = 2 * arms, 3 * arms
+    assert asked == [(0, True), (1, False), (few, True), (0, False), (1, True), (many, True)]
+
+
+def test_made_up_runs_differ_in_what_decides_questions_and_measures() -> None:
+    factors = {"model.embedding_norm": ["none", "scale"], "model.block_size": [32, 64]}
+    evaluation = {"items_per_task": 50, "dev_windows": 2}
+    study = design(factors=factors, seeds=[0], evaluation=evaluation)
+    runs = [run for run, _ in made_up(study)]
+    check(study, runs)
+    assert runs[0].suite_hash == runs[2].suite_hash != runs[1].suite_hash == runs[3].suite_hash
+    assert "gradient_cosine" not in runs[0].measures
+    more = design(factors=factors, seeds=[0], evaluation=evaluation | {"dev_windows": 3})
+    assert "gradient_cosine" in next(made_up(more))[0].measures
 
 
 @pytest.mark.slow
