@@ -181,7 +181,8 @@ def other_analysis(study: str) -> Iterator[str]:
             again = read_json(folder / f"{name}.json")
             stated = read_json(file)
             for key in sorted({*again, *stated}):
-                if not _same(again.get(key), stated.get(key)):
+                both = key in again and key in stated
+                if not both or not _same(again[key], stated[key]):
                     yield f"{key} in {file.name} is not what the analysis says of the record"
         yield from _other_outputs(study, "03_analysis", folder)
 
@@ -224,7 +225,7 @@ def other_figures(study: str) -> Iterator[str]:
     there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     for file in sorted(there ^ {f"{name}.{kind}" for name in stated for kind in ("pdf", "png")}):
         yield f"figure {file} is {'not drawn by 04_figures' if file in there else 'missing'}"
-    shown = [output for _, *outputs in replay.outputs(notebook) for output in outputs]
+    shown = [out for outs in replay.outputs(notebook) for out in outs if not isinstance(out, str)]
     drawn = [({"text/markdown": each["words"]}, {"image/png": None}) for each in again.values()]
     if shown != list(itertools.chain(*drawn)):
         yield "04_figures.ipynb says of its figures what the record does not"
