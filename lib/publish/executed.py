@@ -129,7 +129,8 @@ class _Rich(_Exact):
     @model_validator(mode="after")
     def _is_shown_in_its_own_size(self) -> Self:
         if given := self.metadata.png:
-            width, height = struct.unpack(">16x2I", b64decode((self.data.png or "")[:32]))
+            begin = b64decode((self.data.png or "").replace("\n", "")[:32])
+            width, height = struct.unpack(">16x2I", begin) if len(begin) == 24 else (0, 0)
             if given.width not in (None, width) or given.height not in (None, height):
                 raise ValueError("its picture is to be shown in another size than its own")
         return self
