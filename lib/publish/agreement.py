@@ -3,6 +3,7 @@ its notebook prints. `lib.publish.recomputed` asks whether its numbers follow fr
 
 import itertools
 import re
+from ast import literal_eval
 from collections.abc import Iterator
 from math import isfinite, nan
 from pathlib import Path
@@ -10,13 +11,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from pydantic import ValidationError
 
 from lib.analysis.tables import run_takeaway
 from lib.publish.raw_zip import raw_folder
 from lib.publish.recomputed import Run, named, place
 from lib.study.config import Study
-from lib.study.fields import digest
-from lib.study.measures import MEASURES
+from lib.study.fields import MachineConfig, digest
+from lib.study.measures import MEASURES, measures_in
 from lib.study.provenance import history
 from lib.study.raw import measures_of, read_raw, read_raw_file
 from lib.study.record import RunResult, read_json
@@ -31,14 +33,43 @@ _TABLE = re.compile(
     r'( border="1"| class="dataframe"| style="text-align: right;")*>|\s+'
 )
 """What pandas' HTML of a table consists of."""
-_MACHINE = re.compile(r"machine:( \w+=('\w+'|\d+|None|True|False))+")
-_NOTICE = re.compile(
-    r"^(Checkpoint [\w-]+ is (damaged|foreign) \((it|its|unreadable:) [^()\n]+\)|"
-    r"[\w.-]+ of [\w.-]+ is damaged|The suite in [\w.-]+ is \w+)\. "
-    r"It is (made anew|not used, and kept as [\w-]+)\.\n",
+_MACHINE = re.compile(r" (\w+)=('\w+'|\d+|None|True|False)")
+_FILE = r"(weights\.safetensors|state\.pt|(trace|curve)\.parquet|(provenance|manifest)\.json)"
+_FAULTS = (
+    rf"{_FILE} is (missing|not as it was written)",
+    r"its state is that of step \d+",
+    r"its trace does not hold the steps 1 to \d+, each once",
+    r"its curve does not hold every evaluation up to step \d+, each once",
+    "its weights are not of this model's shapes",
+    r"unreadable: ([A-Z]\w*Error|BadZipFile|ArrowInvalid)",
+    "it is no folder",
+)
+"""What `lib.run.checkpoints` says of a damaged one."""
+_CHECKPOINT = (
+    r"Checkpoint (?P<name>step-\d{8,}|checkpoints) is ((?P<damaged>damaged) "
+    rf"\(({'|'.join(_FAULTS)})\)|foreign \(it belongs to [\w-]+, \S+, seed \d+\))\. "
+    r"It is not used, and kept as (?P=name)-(?(damaged)damaged|foreign)(-\d+)?"
+)
+_SUITE = (
+    r"The suite in [\w.-]+-\d+-[\w-]+ is (of other code|damaged( \((suite\.json is missing or "
+    r"cannot be read|[\w.-]+ is not as it was written)\))?)\. It is made anew"
+)
+_TOKENS = r"\d{6}\.bin of [\w.-]+ is damaged\. It is made anew"
+_NOTICE = re.compile(rf"^({_CHECKPOINT}|{_SUITE}|{_TOKENS})\.\n", re.MULTILINE)
+_DEV = re.compile(
+    r"^step (\d+): dev loss (\d+\.\d{4}|nan|inf), embedding norm (\d+\.\d{2}|nan|inf)$",
     re.MULTILINE,
 )
-_DEV = re.compile(r"^step (\d+): dev loss (\S+), embedding norm (\S+)$", re.MULTILINE)
+_FORMER = {
+    "training tokens/s": "training_tokens_per_second",
+    "inference tokens/s, batched": "inference_tokens_per_second",
+    "inference tokens/s, batch 1": "inference_tokens_per_second_batch_1",
+    "cosine between gradients of two parts of dev": "gradient_cosine",
+}
+"""Titles that measures once had in a printed table."""
+_NAMES = {measure.title: name for name, measure in MEASURES.items()} | _FORMER
+_OLDEST = 5
+"""Fields of section machine that every record prints."""
 
 
 def wrong_raw_files(study: str, run: Run) -> Iterator[str]:
@@ -141,13 +172,16 @@ def wrong_print(study: str, run: Run) -> Iterator[str]:
     if len(lines) == 2:  # the sentence and the measures stand in the next cell
         shown += cells[cells.index(shown[0]) + 1 :][:1]
         lines = _printed(shown[-1]).splitlines() + lines
-    if lines[:2] != told or len(lines) > 3 or not lines[-1].endswith("result.json"):
+    if lines != [*told, f"runs/{study}/{run['arm']}/seed-{run['seed']}/result.json"]:
         yield "the sentence about its result in its notebook is not that of the result"
     for output in itertools.chain(*(cell["outputs"] for cell in cells)):
         if _TABLE.sub("", "".join(_data(output).get("text/html", ""))):
             yield "its notebook shows more than tables in HTML"
     for cell in shown:
         yield from _wrong_table([o for o in cell["outputs"] if _data(o)], result)
+    there = {label for cell in shown for label, _ in _ROW.findall(_html(cell["outputs"]))}
+    for name in sorted(_wanted(result) - {_NAMES.get(label, label) for label in there}):
+        yield f"the table of its result in its notebook leaves out {name}"
     curve = read_raw_file(raw_folder(path), "curve")
     measured = zip(curve["dev_loss"], curve["embedding_norm"], strict=True)
     points = dict(zip(curve["step"], measured, strict=True))
@@ -158,13 +192,15 @@ def wrong_print(study: str, run: Run) -> Iterator[str]:
     if _DEV.sub("", course).strip() != (lost if result.diverged_at else ""):
         yield "its notebook prints something beside the dev losses of its training"
     _, *given, machine = begun(path) or [""] * 2
-    if given != list(map(_fields, run["config"].items())) or not _MACHINE.fullmatch(machine):
+    if given != list(map(_fields, run["config"].items())) or not _is_machine(machine, run):
         yield "its notebook prints other parameters than its result says"
     for step, *texts in printed:
         if not all(map(_rounds, points.get(int(step), (nan, nan)), texts)):
             yield f"the dev loss printed at step {step} is not that of curve.parquet"
-    if any(int(one[0]) >= int(other[0]) for one, other in itertools.pairwise(printed)):
-        yield "the steps whose dev loss its notebook prints are not in order"
+    first = max(result.resumed_at, default=0)
+    anew = run["provenance"]["executed"]["from_checkpoint"]
+    if [int(step) for step, *_ in printed] != [s for s in points if s > first and not anew]:
+        yield "its notebook does not print the dev loss of each step of curve.parquet, in order"
 
 
 def begun(path: Path) -> list[str]:
@@ -174,6 +210,24 @@ def begun(path: Path) -> list[str]:
     told = [c for c in cells if "print(standing(" in _source(c)]
     told += [c for c in cells if "in this.config:" in _source(c) and c not in told]
     return "".join(map(_printed, told)).splitlines()
+
+
+def _is_machine(line: str, run: Run) -> bool:
+    """Whether a line gives settings of the machine that came to what the run's account says. The
+    first fields of the section are the oldest; records of before have no more."""
+    given = dict(_MACHINE.findall(line))
+    names = list(MachineConfig.model_fields)
+    if line != "machine:" + "".join(f" {name}={text}" for name, text in given.items()):
+        return False
+    if len(given) < _OLDEST or list(given) != names[: len(given)]:
+        return False
+    try:
+        asked = MachineConfig(**{name: literal_eval(text) for name, text in given.items()})
+    except ValidationError:
+        return False
+    used = run["provenance"]["executed"]["machine"]
+    stated = asked.model_dump().items()
+    return all(v in (None, "auto", used[name]) for name, v in stated if name in used)
 
 
 def _fields(section: tuple[str, dict[str, Any]]) -> str:
@@ -195,29 +249,39 @@ def _printed(cell: dict[str, Any]) -> str:
 
 
 def _wrong_table(outputs: list[dict[str, Any]], result: RunResult) -> Iterator[str]:
-    """What the table of a result says otherwise. Measures may have had other names then."""
+    """What the table of a result says otherwise."""
     if len(outputs) != 1 or not {*_data(outputs[0])} <= {"application/json", "text/html"}:
         yield "its notebook shows something beside the table of its result"
         return
-    html = "".join(_data(outputs[0]).get("text/html", ""))
+    html = _html(outputs)
     rows = _ROW.findall(html)
     if _bare(html) != _bare("".join(label + text for label, text in rows)):
         yield "the table of its result in its notebook holds more than rows"
     values = result.measures | result.throughput
-    of = {measure.title: name for name, measure in MEASURES.items()}
     texts = {
         name: MEASURES[name].text(v)
         for name, v in values.items()
         if name in MEASURES and v is not None
     }
-    true = {label: texts.get(name, "n/a") for label, name in of.items()}
+    true = {label: texts.get(name, "n/a") for label, name in _NAMES.items()}
     true |= {"run": f"{result.study} / {result.arm} / seed {result.seed}"}
     true |= {"parameters": f"{result.parameters:,}", "tokens": f"{result.tokens:,}"}
     end = f" at step {result.diverged_at}" if result.diverged_at else ""
     true["status"] = f"{result.status}{end}"
     for label, text in rows:
-        if text not in ([true[label]] if label in true else [*texts.values(), "n/a"]):
+        if text != true.get(label):
             yield f"the table of its result in its notebook says {label}: {text}"
+
+
+def _wanted(result: RunResult) -> set[str]:
+    """What the table of a result has a row for: what it is of, and each measure of the summary."""
+    values = result.measures | result.throughput
+    measured = {name for name in measures_in("summary") if values.get(name) is not None}
+    return measured | {"run", "status", "parameters", "tokens"}
+
+
+def _html(outputs: list[dict[str, Any]]) -> str:
+    return "".join("".join(_data(output).get("text/html", "")) for output in outputs)
 
 
 def _bare(html: str) -> str:

@@ -31,6 +31,8 @@ from lib.publish.archive import (
 from lib.publish.executed import foreign_content
 from lib.publish.recomputed import Run, close, named, place
 from lib.study.attempts import KEPT
+from lib.study.config import Study
+from lib.study.errors import read_yaml
 from lib.study.git import git, is_checkout
 from lib.study.paths import NOTEBOOKS
 from lib.study.record import attested, read_json, sha256, status_of
@@ -164,11 +166,12 @@ def unfounded_results(study: str, runs: list[Run]) -> Iterator[str]:
 def foreign_files(study: str, runs: list[Run]) -> Iterator[str]:
     """Files in a record that are none of a record's."""
     names = {f"{name}.ipynb" for name in SHARED} | {MANIFEST, raw_zip.FILE, "04_figures.json"}
-    names |= {"parameters.yaml", "plan.yaml", KEPT}
+    design = Study.model_validate(read_yaml(record_folder(study) / "parameters.yaml"))
+    names |= {"parameters.yaml"} | ({"plan.yaml", KEPT} if design.plan else set())
     names |= {f"{run['arm']}/seed-{run['seed']}/02_train.ipynb" for run in runs}
     folder = record_folder(study)
-    for path in sorted(path for path in folder.rglob("*") if not path.is_dir()):
-        if path.relative_to(folder).as_posix() not in names:
+    for path in sorted(p for p in folder.rglob("*") if p.is_symlink() or not p.is_dir()):
+        if path.is_symlink() or path.relative_to(folder).as_posix() not in names:
             yield f"{path.relative_to(folder).as_posix()} is no file of a record"
 
 
@@ -186,7 +189,8 @@ def other_analysis(study: str) -> Iterator[str]:
             again = read_json(folder / f"{name}.json")
             stated = read_json(file)
             for key in sorted({*again, *stated}):
-                if not _same(again.get(key), stated.get(key)):
+                both = key in again and key in stated
+                if not both or not _same(again[key], stated[key]):
                     yield f"{key} in {file.name} is not what the analysis says of the record"
         yield from _other_outputs(study, "03_analysis", folder)
 
@@ -229,7 +233,7 @@ def other_figures(study: str) -> Iterator[str]:
     there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     for file in sorted(there ^ {f"{name}.{kind}" for name in stated for kind in ("pdf", "png")}):
         yield f"figure {file} is {'not drawn by 04_figures' if file in there else 'missing'}"
-    shown = [output for _, *outputs in replay.outputs(notebook) for output in outputs]
+    shown = [out for outs in replay.outputs(notebook) for out in outs if not isinstance(out, str)]
     drawn = [({"text/markdown": each["words"]}, {"image/png": None}) for each in again.values()]
     if shown != list(itertools.chain(*drawn)):
         yield "04_figures.ipynb says of its figures what the record does not"

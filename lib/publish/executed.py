@@ -6,6 +6,8 @@ from top to bottom, and its times fit into each other. Cells are compared with t
 """
 
 import ast
+import struct
+from base64 import b64decode
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
@@ -17,6 +19,8 @@ Nothing = Annotated[dict[str, Any], Field(max_length=0)]
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 _ROUNDED = 1e-5
 """Seconds within which a duration is that between its times."""
+_AROUND = 600
+"""Seconds that starting its kernel and writing it may take beside its execution."""
 
 
 class _Exact(BaseModel):
@@ -118,16 +122,26 @@ class _Pictured(_Exact):
     png: _Width | None = Field(None, alias="image/png")
 
 
-class _Displayed(_Exact):
+class _Rich(_Exact):
+    data: _Data
+    metadata: _Pictured
+
+    @model_validator(mode="after")
+    def _is_shown_in_its_own_size(self) -> Self:
+        if given := self.metadata.png:
+            begin = b64decode((self.data.png or "").replace("\n", "")[:32])
+            width, height = struct.unpack(">16x2I", begin) if len(begin) == 24 else (0, 0)
+            if given.width not in (None, width) or given.height not in (None, height):
+                raise ValueError("its picture is to be shown in another size than its own")
+        return self
+
+
+class _Displayed(_Rich):
     output_type: Literal["display_data"]
-    data: _Data
-    metadata: _Pictured
 
 
-class _Returned(_Exact):
+class _Returned(_Rich):
     output_type: Literal["execute_result"]
-    data: _Data
-    metadata: _Pictured
     execution_count: int
 
 
@@ -185,8 +199,8 @@ class _Notebook(_Exact):
         if [cell.execution_count for cell in code] != list(range(1, len(code) + 1)):
             raise ValueError("its cells were not executed once each, from top to bottom")
         whole, stamped = self.metadata.papermill, self.metadata.study.seconds
-        if stamped is not None and stamped < (whole.duration or 0):
-            raise ValueError("it was stamped with less time than it took")
+        if stamped is not None and not 0 <= stamped - (whole.duration or 0) <= _AROUND:
+            raise ValueError("it was stamped with another time than it took")
         cells = [cell.metadata for cell in self.cells if isinstance(cell, _TextCell)]
         times = [whole.start_time]
         for each in cells:

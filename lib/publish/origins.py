@@ -1,10 +1,11 @@
 """Whether runs come from what they name: their accounts, and the code and parameters of the commits
 in these."""
 
+import re
 from collections.abc import Iterator
 from datetime import datetime
 from functools import cache
-from math import hypot, inf
+from math import hypot, inf, isclose
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,7 @@ from lib.publish.raw_zip import raw_folder
 from lib.publish.recomputed import Run, named, place
 from lib.study.attempts import other_versions
 from lib.study.config import Study, load_study
-from lib.study.constants import WPE_STD
-from lib.study.fields import digest
+from lib.study.fields import ModelConfig, digest
 from lib.study.git import git, is_checkout
 from lib.study.provenance import deciding
 from lib.study.raw import read_raw_file
@@ -29,6 +29,10 @@ from lib.study.standing import load_plan
 def wrong_provenance(study: str, run: Run) -> Iterator[str]:
     """What a run's account of its origin says otherwise than its result and its notebook."""
     trained, executed = run["provenance"]["trained"], run["provenance"]["executed"]
+    for account, name in ((trained, "started"), (executed, "finished")):
+        if not _WHEN.fullmatch(str(account[name])):
+            yield f"{name} is {account[name]!r}, and no time like 2026-01-31 23:59:59 UTC"
+            return
     for name in ("study", "arm", "seed", "corpus_sha256"):
         if trained[name] != run[name]:
             yield f"it was trained with {name} {trained[name]!r}, and is filed under {run[name]!r}"
@@ -163,7 +167,8 @@ _OWN = {"trace": ("loss", "grad_norm"), "curve": ("dev_loss",), "bins": ("confid
 _OWN |= {"windows": ("nll",), "positions": ("position_loss",)}
 """Columns of raw files in which no two runs are alike."""
 _RATE = ("learning_rate", "schedule", "warmup_iterations", "final_learning_rate_ratio")
-_MULTIPLIED = ("embedding_norm", "embedding_rms", "branch_multiplier")
+_MULTIPLIED = ("embedding_norm", "embedding_rms", "branch_multiplier", "embedding_norm_on")
+_WHEN = re.compile(r"[0-9]{4}(-[0-9]{2}){2} [0-9]{2}(:[0-9]{2}){2} UTC")
 
 
 def copied(study: str, runs: list[Run]) -> Iterator[str]:
@@ -185,19 +190,33 @@ def copied(study: str, runs: list[Run]) -> Iterator[str]:
             seen[what, value].append(run)
 
 
+def _multiplied(config: ModelConfig) -> tuple[dict[str, Any], list[str]]:
+    """A model's other fields, and its norm with what it reads and the multipliers that tell it from
+    another: of the whole stream only by that of the branches, of token embeddings as they are."""
+    model = config.model_dump()
+    norm, rms, branches, on = (model.pop(name) for name in _MULTIPLIED)
+    whole = on == "sum" or config.positions == "rotary"
+    if norm == "scale":  # as `lib.run.model.Scale`
+        learned = whole and config.positions == "learned"
+        factor = rms / hypot(config.embedding_std, config.position_std if learned else 0)
+        if whole or isclose(factor, 1, rel_tol=1e-6):
+            norm, rms = "none", factor
+    if whole or norm == "none":
+        return model, [norm, f"{rms / branches:.6g}"]
+    return model, [norm, on, f"{rms:.6g}", f"{branches:.6g}"]
+
+
 def _one_training(study: str, one: Run, other: Run) -> bool:
     """Whether what two arms of a seed differ in may come to the same: how a run is evaluated, what
     gives equal rates, a clip that nothing reached, stream and branches multiplied alike."""
     sides, traces = [], []
     for run in (one, other):
-        model, training = dict(run["config"]["model"]), dict(run["config"]["training"])
-        norm, rms, branches = (model.pop(name) for name in _MULTIPLIED)
-        if norm == "scale":
-            norm, rms = "none", rms / hypot(model["embedding_std"], WPE_STD)
+        model, multiplied = _multiplied(ModelConfig.model_validate(run["config"]["model"]))
+        training = dict(run["config"]["training"])
         clip = training.pop("gradient_clip") or inf
         trace = read_raw_file(raw_folder(place(study, run) / "02_train.ipynb"), "trace")
         clip = None if trace["grad_norm"].max() <= clip else clip
         training = {name: value for name, value in training.items() if name not in _RATE}
-        sides.append((model, training, norm, clip, run["batches"], f"{rms / branches:.6g}"))
+        sides.append((model, training, multiplied, clip, run["batches"]))
         traces.append(trace["learning_rate"])
     return bool(sides[0] == sides[1] and traces[0].equals(traces[1]))

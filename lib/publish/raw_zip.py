@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from lib.study.errors import UserError
+from lib.study.fields import digest
 from lib.study.inputs import ZipError, unpack
 from lib.study.paths import shown
 from lib.study.raw import RAW, Folder, raw_file
 
 FILE = "raw.zip"
+_HEADER, _ENTRY, _END = 30, 46, 22
+"""Bytes of the parts of a zip beside names and contents: before a file, in the list, at the end."""
 
 
 def pack(files: Iterable[Path], source: Path, record: Path) -> None:
@@ -52,14 +55,24 @@ def _opened(archive: Path, _: int) -> zipfile.Path:
     return zipfile.Path(archive)
 
 
-def foreign_files(record: Path, runs: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """Files in the archive that are neither of a run nor of a suite, or there twice."""
+def foreign_files(record: Path, runs: list[dict[str, Any]]) -> Iterator[str]:
+    """Files in the archive that are neither of a run nor of a suite that one was asked, or there
+    twice, and bytes of it that `pack` does not write."""
     with zipfile.ZipFile(record / FILE) as packed:
-        names, comment = packed.namelist(), packed.comment
+        names = packed.namelist()
         suites = [name for name in names if re.fullmatch(r"suite/[^/]+/suite\.json", name)]
-        listed = {name: json.loads(packed.read(name)).get("files") for name in suites}
-    if comment:
-        yield f"{FILE} has a comment"
+        contents = {name: json.loads(packed.read(name)) for name in suites}
+        if not _is_packed(packed, (record / FILE).stat().st_size):
+            yield f"{FILE} holds bytes beside its files"
+    # Where no suite is asked, one of no question may be left.
+    asked = {run["suite_hash"] for run in runs if run["suite_hash"]}
+    suites = [
+        name
+        for name in suites
+        if (its := contents[name].get("hash")) in asked
+        or (its == digest([]) and contents[name].get("files") == {})
+    ]
+    listed = {name: contents[name].get("files") for name in suites}
     folders = (Path(run["arm"], f"seed-{run['seed']}") for run in runs)
     known = {raw_file(folder, name).as_posix() for folder in folders for name in RAW}
     places = {suite: suite.removesuffix("suite.json") for suite in suites}
@@ -71,3 +84,20 @@ def foreign_files(record: Path, runs: Iterable[dict[str, Any]]) -> Iterator[str]
             yield f"{FILE} holds {name}, which is of no run in the results"
         if times > 1:
             yield f"{FILE} holds {name} twice"
+
+
+def _is_packed(packed: zipfile.ZipFile, size: int) -> bool:
+    """Whether files stand one behind the other from the first byte, each with a name, its content
+    and nothing else, and their list behind them: whatever else is there, no reader would see."""
+    end = listed = 0
+    for member in packed.infolist():
+        name = len(member.filename.encode())
+        if member.header_offset != end or _fields(member) != _fields(zipfile.ZipInfo()):
+            return False
+        end += _HEADER + name + member.compress_size
+        listed += _ENTRY + name
+    return packed.start_dir == end and size == end + listed + _END
+
+
+def _fields(member: zipfile.ZipInfo) -> list[Any]:
+    return [member.date_time, member.comment, member.extra, member.internal_attr]

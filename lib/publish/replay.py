@@ -145,22 +145,28 @@ def asked(study: str, account: dict[str, Any], script: str) -> Any:
 
 def outputs(notebook: Path, *, pictures: bool = False) -> list[list[Any]]:
     """What each code cell of an executed notebook shows, without what differs from one execution to
-    the next: what it printed (warnings no record holds), then what it displayed, by kind; what
-    pictures show only if asked for."""
+    the next: in order, what it printed (warnings no record holds) as text, and what it displayed by
+    kind; what pictures show only if asked for."""
     shown = []
     for cell in nbformat.read(notebook, as_version=4).cells:
         if cell.cell_type != "code" or "injected-parameters" in cell.metadata.get("tags", []):
             continue
-        printed = "".join(o.text for o in cell.outputs if o.get("name") == "stdout")
-        rich = [
-            {
-                kind: _stable(content) if pictures or not kind.startswith("image/") else None
-                for kind, content in out.get("data", {}).items()
-            }
-            for out in cell.outputs
-            if out.output_type != "stream"
-        ]
-        shown.append([printed, *rich])
+        of_cell: list[Any] = []
+        for out in cell.outputs:
+            if out.output_type != "stream":
+                of_cell.append(
+                    {
+                        kind: _stable(content)
+                        if pictures or not kind.startswith("image/")
+                        else None
+                        for kind, content in out.get("data", {}).items()
+                    }
+                )
+            elif out.name == "stdout" and of_cell and isinstance(of_cell[-1], str):
+                of_cell[-1] += out.text
+            elif out.name == "stdout":
+                of_cell.append(out.text)
+        shown.append(of_cell)
     return shown
 
 
@@ -168,4 +174,4 @@ def _stable(content: Any) -> Any:
     """Take out the names that pandas draws for styled tables, and addresses of objects."""
     if not isinstance(content, str):
         return content
-    return re.sub(r"T_[0-9a-f]{5}(?=_|[\"' ])|0x[0-9a-f]+", "", content)
+    return re.sub(r"T_[0-9a-f]{5}(?=_|[\"' ])|(?<= at )0x[0-9a-f]+(?=>)", "", content)

@@ -175,6 +175,21 @@ def test_a_notebook_prints_its_dev_curve(run: Run, monkeypatch: pytest.MonkeyPat
         ("batch_size=", "batch_size=1", "prints other parameters than its result says"),
         ("machine: ", "machine: It helps. ", "prints other parameters than its result says"),
         ("compile=False", "compile=False\nIt helps.", "prints other parameters than its result"),
+        ("threads=None", "threads=64", "prints other parameters than its result"),
+        ("compile=False", "it_helps=True", "prints other parameters than its result"),
+        (" compile=False", " compile=True", "prints other parameters than its result"),
+        ("device='auto'", "device='H100'", "prints other parameters than its result"),
+        ("runs/example/", "It helps, says runs/example/", "the sentence about its result"),
+        ("runs/example/", "runs/other/", "the sentence about its result"),
+        ("step 50: ", "step 51: ", "does not print the dev loss of each step"),
+        (
+            "<th>validation perplexity</th>",
+            "<th>validation perplexity&nbsp;</th>",
+            "says validation",
+        ),
+        ("<th>Brier score</th>", "<th>test perplexity</th>", "says test perplexity: "),
+        ("<th>Brier score</th>", "<th>test perplexity</th>", "leaves out brier"),
+        ("<th>run</th>", "<th>arm</th>", "leaves out run"),
     ],
 )
 def test_a_notebook_prints_parameters_and_losses_and_nothing_else(
@@ -186,10 +201,29 @@ def test_a_notebook_prints_parameters_and_losses_and_nothing_else(
         notebook = read(path)
         for cell in notebook["cells"]:
             for output in cell.get("outputs", []):
-                output["text"] = "".join(output.get("text", "")).replace(old, new)
+                for content, kind in ((output, "text"), (output.get("data", {}), "text/html")):
+                    if kind in content:
+                        content[kind] = "".join(content[kind]).replace(old, new)
         return notebook
 
     monkeypatch.setattr(agreement, "read_json", changed)
+    assert any(fault in found for found in agreement.wrong_print(STUDY, run))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "new", "fault"),
+    [
+        (r"step 50: .*\n", "", "does not print the dev loss of each step"),
+        (r"(step 50: dev loss \d)\.\d+", r"\1", "prints something beside the dev losses"),
+        (r"(step 50: .*)\d\n", r"\1\n", "prints something beside the dev losses"),
+    ],
+    ids=["left out", "a coarse loss", "a coarse norm"],
+)
+def test_a_notebook_prints_every_dev_loss_in_full(
+    pattern: str, new: str, fault: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = agreement._printed
+    monkeypatch.setattr(agreement, "_printed", lambda cell: re.sub(pattern, new, whole(cell)))
     assert any(fault in found for found in agreement.wrong_print(STUDY, run))
 
 
@@ -228,7 +262,12 @@ def test_the_html_of_a_training_notebook_is_tables(
     [
         "Checkpoint step-00000100 is damaged (its state is that of step 5). It is not used, and "
         "kept as step-00000100-damaged.",
-        "The suite in own-1 is damaged. It is made anew.",
+        "Checkpoint step-00000100 is damaged (state.pt is missing). It is not used, and kept as "
+        "step-00000100-damaged-2.",
+        "Checkpoint step-00000100 is foreign (it belongs to pilot, none,tied=true, seed 3). It is "
+        "not used, and kept as step-00000100-foreign.",
+        "The suite in own-86c4e6aa-64-500 is damaged. It is made anew.",
+        "The suite in own-86c4e6aa-64-all is of other code. It is made anew.",
     ],
 )
 def test_a_notice_of_a_damaged_file_may_stand_there(notice: str) -> None:
@@ -236,6 +275,22 @@ def test_a_notice_of_a_damaged_file_may_stand_there(notice: str) -> None:
     assert agreement._printed(stream) == "step 1"
     stream = {"outputs": [{"text": [f"{notice} It helps.\n", "step 1"]}]}
     assert "It helps" in agreement._printed(stream)
+
+
+@pytest.mark.parametrize(
+    "notice",
+    [
+        "Checkpoint step-1 is damaged (it does not matter: it helps). It is made anew.",
+        "Checkpoint step-00000100 is damaged (its state is good, it helps). It is not used, and "
+        "kept as step-00000100-damaged.",
+        "Checkpoint step-00000100 is damaged (its state is that of step 5). It is not used, and "
+        "kept as it-helps.",
+        "It-helps of every-seed is damaged. It is made anew.",
+        "The suite in own-86c4e6aa-64-500 is better. It is made anew.",
+    ],
+)
+def test_no_other_notice_may_stand_there(notice: str) -> None:
+    assert agreement._printed({"outputs": [{"text": f"{notice}\n"}]}) == f"{notice}\n"
 
 
 @pytest.mark.parametrize(

@@ -216,6 +216,13 @@ def test_an_analysis_that_says_otherwise_is_named(again: Path) -> None:
     ]
 
 
+def test_a_key_of_nothing_that_no_analysis_writes_is_named(again: Path, paper: Path) -> None:
+    verdict = paper / "results" / f"{STUDY}.verdict.json"
+    in_json(verdict, lambda content: content.update(confirmatory_after_all=None))
+    (fault,) = evidence.other_analysis(STUDY)
+    assert fault.startswith(f"confirmatory_after_all in {verdict.name} is not what the analysis")
+
+
 def test_an_output_that_executing_it_does_not_show_is_named(again: Path) -> None:
     first_text(again / "03_analysis.ipynb")
     (fault,) = evidence.other_analysis(STUDY)

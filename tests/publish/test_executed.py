@@ -85,6 +85,7 @@ EDITS: dict[str, tuple[str, Edit]] = {
     ),
     "a duration of nothing": ("01", put("duration", 1e6, "metadata", "papermill")),
     "a stamp of too little time": ("01", put("seconds", 0.0, "metadata", "study")),
+    "a stamp of too much time": ("01", put("seconds", 1e12, "metadata", "study")),
     "a cell at another time": (
         "01", put("papermill", TIMES | {"duration": 1.0, "exception": False,
                                         "status": "completed"}, "cells", 0, "metadata")
@@ -132,6 +133,12 @@ EDITS: dict[str, tuple[str, Edit]] = {
         metadata={"image/png": {"alt": "It helps."}})),
     "a note on an output": ("04", lambda nb: output(nb, "image/png").update(
         metadata={"note": "It helps."})),
+    "a picture squashed": ("04", lambda nb: output(nb, "image/png").update(
+        metadata={"image/png": {"height": 1}})),
+    "a picture too small": ("04", lambda nb: output(nb, "image/png").update(
+        metadata={"image/png": {"width": 1}})),
+    "a size of no picture": ("02", lambda nb: output(nb, "text/html").update(
+        metadata={"image/png": {"width": 1}})),
     "a width in words": ("04", lambda nb: output(nb, "image/png").update(
         metadata={"image/png": {"width": "1 onload=It-helps"}})),
 }  # fmt: skip

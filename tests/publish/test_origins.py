@@ -23,6 +23,7 @@ from lib.publish.origins import (
 from lib.publish.recomputed import named, place
 from lib.study.config import Study
 from lib.study.errors import read_yaml
+from lib.study.fields import ModelConfig
 from lib.study.raw import Folder
 from tests.study.samples import Parameters
 from tests.study.test_attempts import Lab
@@ -203,6 +204,35 @@ def weights_of(runs: Runs, change: Callable[[dict[str, Any]], object]) -> list[s
     return list(copied(STUDY, [one, other]))
 
 
+def test_multipliers_and_norms_that_come_to_the_same_are_one_training() -> None:
+    def alike(one: dict[str, Any], other: dict[str, Any], **both: Any) -> bool:
+        made = (origins._multiplied(ModelConfig(**both, **own)) for own in (one, other))
+        return next(made) == next(made)
+
+    layernorm: dict[str, Any] = {"embedding_norm": "layernorm"}
+    token = {"embedding_norm_on": "token"}
+    assert alike(layernorm, layernorm | token, positions="rotary")
+    assert not alike(layernorm, layernorm | token)
+    for rms, both in (
+        (hypot(0.02, 0.5), {"position_std": 0.5}),
+        (0.02, {"positions": "rotary"}),
+        (hypot(0.02, 0.02), {}),
+    ):
+        scale = {"embedding_norm": "scale", "embedding_rms": rms}
+        assert alike({}, scale, **both)
+        assert not alike({}, scale | {"embedding_rms": 2 * rms}, **both)
+
+
+@pytest.mark.parametrize(
+    "started", ["2026-11-21T00:00:00+14:00", "2026-11-21 00:00:00", "20261121 00:00:00 UTC", None]
+)
+def test_a_time_has_the_form_in_which_it_is_written(started: str | None) -> None:
+    run = read_runs(STUDY)[0]
+    run["provenance"]["trained"]["started"] = started
+    (fault,) = wrong_provenance(STUDY, run)
+    assert fault == f"started is {started!r}, and no time like 2026-01-31 23:59:59 UTC"
+
+
 @pytest.mark.parametrize(
     ("change", "alike"),
     {
@@ -219,6 +249,20 @@ def weights_of(runs: Runs, change: Callable[[dict[str, Any]], object]) -> list[s
                 embedding_norm="scale", embedding_rms=32 * hypot(0.02, 0.02), branch_multiplier=32.0
             ),
             True,
+        ),
+        "what no norm reads": (lambda c: c["model"].update(embedding_norm_on="token"), True),
+        "a scale of 1 of the tokens": (
+            lambda c: c["model"].update(
+                embedding_norm="scale", embedding_rms=0.02, embedding_norm_on="token"
+            ),
+            True,
+        ),
+        "a scale of tokens alone": (
+            lambda c: c["model"].update(
+                embedding_norm="scale", embedding_rms=0.64, embedding_norm_on="token",
+                branch_multiplier=32.0,
+            ),
+            False,
         ),
         "branches multiplied alone": (
             lambda c: c["model"].update(branch_multiplier=32.0), False

@@ -1,18 +1,22 @@
 """The archive of raw files in a record."""
 
 import hashlib
+import json
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
 from lib.publish import raw_zip
 from lib.study.errors import UserError
+from lib.study.fields import digest
 from lib.study.raw import raw_file, read_raw_file, write_raw
 from lib.study.record import sha256
 
-RUN = {"arm": "none", "seed": 3}
+RUN = {"arm": "none", "seed": 3, "suite_hash": "1a"}
 TABLE = pd.DataFrame({"step": [1, 2], "loss": [4.0, 0.1 + 0.2]})
 
 
@@ -21,7 +25,7 @@ def runs(tmp_path: Path) -> Path:
     """The folder of a study with one run and a suite."""
     (tmp_path / "runs/none/seed-3").mkdir(parents=True)
     (tmp_path / "runs/suite/1").mkdir(parents=True)
-    (tmp_path / "runs/suite/1/suite.json").write_text("{}", "utf-8")
+    (tmp_path / "runs/suite/1/suite.json").write_text('{"hash": "1a"}', "utf-8")
     write_raw(tmp_path / "runs/none/seed-3", "trace", TABLE)
     return tmp_path / "runs"
 
@@ -72,11 +76,57 @@ def test_the_same_files_give_the_same_bytes(record: Path, runs: Path) -> None:
 def test_files_of_no_run_and_files_of_one_name_are_named(record: Path) -> None:
     assert list(raw_zip.foreign_files(record, [RUN])) == []
     assert list(raw_zip.foreign_files(record, [])) == [
-        "raw.zip holds none/seed-3/trace.parquet, which is of no run in the results"
+        f"raw.zip holds {name}, which is of no run in the results"
+        for name in ("none/seed-3/trace.parquet", "suite/1/suite.json")
     ]
     with zipfile.ZipFile(record / raw_zip.FILE, "a") as packed:
-        packed.writestr("suite/1/suite.json", "{}")
+        packed.writestr(zipfile.ZipInfo("suite/1/suite.json"), '{"hash": "1a"}')
     assert list(raw_zip.foreign_files(record, [RUN])) == ["raw.zip holds suite/1/suite.json twice"]
+
+
+@pytest.mark.parametrize(
+    "suite",
+    [{}, {"hash": "2b", "files": {"RESULTS.md": ""}}, {"hash": digest([]), "files": {"a": ""}}],
+)
+def test_a_suite_that_no_run_was_asked_is_named(suite: dict[str, Any], record: Path) -> None:
+    with zipfile.ZipFile(record / raw_zip.FILE, "a") as packed:
+        member = zipfile.ZipInfo("suite/better/suite.json")
+        packed.writestr(member, json.dumps(suite))
+    for run in (RUN, RUN | {"suite_hash": None}):
+        faults = list(raw_zip.foreign_files(record, [run]))
+        assert "raw.zip holds suite/better/suite.json, which is of no run in the results" in faults
+
+
+def rewrite(path: Path, change: Callable[[zipfile.ZipInfo], object]) -> None:
+    with zipfile.ZipFile(path) as packed:
+        members = [(member, packed.read(member)) for member in packed.infolist()]
+    with zipfile.ZipFile(path, "w") as packed:
+        for member, content in members:
+            change(member)
+            packed.writestr(member, content)
+
+
+@pytest.mark.parametrize(
+    "change",
+    {
+        "bytes before it": lambda path: path.write_bytes(b"It helps." + path.read_bytes()),
+        "bytes behind it": lambda path: path.write_bytes(path.read_bytes() + b"It helps."),
+        "a comment on a file": lambda path: rewrite(
+            path, lambda member: setattr(member, "comment", b"It helps.")
+        ),
+        "a field on a file": lambda path: rewrite(
+            path, lambda member: setattr(member, "extra", b"\xff\xff\x04\x00help")
+        ),
+        "a date": lambda path: rewrite(
+            path, lambda member: setattr(member, "date_time", (2020, 1, 1, 0, 0, 0))
+        ),
+    }.values(),
+)
+def test_an_archive_holds_nothing_beside_its_files(
+    change: Callable[[Path], None], record: Path
+) -> None:
+    change(record / raw_zip.FILE)
+    assert list(raw_zip.foreign_files(record, [RUN])) == ["raw.zip holds bytes beside its files"]
 
 
 def test_a_damaged_archive_is_named(record: Path) -> None:

@@ -108,6 +108,28 @@ def test_every_printed_line_counts_and_warnings_do_not(tmp_path: Path) -> None:
         assert told != shown(stdout=line)
 
 
+def test_what_is_printed_stands_where_it_was_printed(tmp_path: Path) -> None:
+    def shown(*outputs: nbformat.NotebookNode) -> list[list[Any]]:
+        cell = nbformat.v4.new_code_cell("1", outputs=list(outputs))
+        nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "one.ipynb")
+        return replay.outputs(tmp_path / "one.ipynb")
+
+    def printed(text: str) -> nbformat.NotebookNode:
+        return nbformat.v4.new_output("stream", name="stdout", text=text)
+
+    table = nbformat.v4.new_output("display_data", data={"text/plain": "a table"})
+    told = shown(printed("a\n"), printed("b\n"), table)
+    assert told == shown(printed("a\nb\n"), table)
+    assert told != shown(printed("a\n"), table, printed("b\n"))
+    assert told != shown(table, printed("a\nb\n"))
+
+
+def test_only_the_address_of_an_object_is_left_out(tmp_path: Path) -> None:
+    assert replay._stable("<Styler at 0x7f00ab>") == replay._stable("<Styler at 0x7f00cd>")
+    for text in ("**0xbad**", "1 at 0x5", "0x5>"):
+        assert replay._stable(text) == text
+
+
 def test_a_tree_is_lent_the_texts_and_tokenizers_of_its_studies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,6 +105,21 @@ def test_whatever_is_not_executed_is_that_of_the_commit(
     assert fault.startswith("01_data.ipynb holds other code or text than that of commit")
 
 
+@pytest.mark.parametrize("name", ["plan.yaml", "other-versions.json", "summary", "01_data.ipynb"])
+def test_a_plan_of_a_study_without_one_and_a_link_are_no_files_of_a_record(
+    name: str, record: Path
+) -> None:
+    runs = archive.read_runs(STUDY)
+    assert list(evidence.foreign_files(STUDY, runs)) == []
+    path = record / name
+    path.unlink(missing_ok=True)
+    if path.suffix in (".yaml", ".json"):
+        path.write_text("It helps.", "utf-8")
+    else:
+        path.symlink_to(record)
+    assert list(evidence.foreign_files(STUDY, runs)) == [f"{name} is no file of a record"]
+
+
 def test_warnings_and_bars_go_into_no_record() -> None:
     def cell(*names: str) -> dict[str, Any]:
         return {"outputs": [{"output_type": "stream", "name": name} for name in names]}
