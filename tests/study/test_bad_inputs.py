@@ -141,7 +141,7 @@ def test_what_switches_a_field_off_is_said(
     monkeypatch.setattr("lib.study.config.PARAMS", tmp_path)
     path = tmp_path / "little.yaml"
     path.write_text(f"{MINIMAL}{field}: {value}}}", "utf-8")
-    with pytest.raises(ConfigError, match="for none, write null$"):
+    with pytest.raises(ConfigError, match=r"for none, write null$"):
         load_study("little")
     path.write_text(f"{MINIMAL}{field}: null}}", "utf-8")
     load_study("little")
