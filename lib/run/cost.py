@@ -55,26 +55,49 @@ def peak_flops(device_name: str, precision: str, device: torch.device) -> float:
     return 2 * size**3 / min(seconds)
 
 
-def memory(config: RunConfig, vocab_size: int, parameters: int, sequences: int) -> dict[str, float]:
+def memory(
+    config: RunConfig, vocab_size: int, parameters: int, sequences: int, device: str
+) -> dict[str, float]:
     """Bytes on each device at the peak of a step, with so many sequences per backward pass: weights
     (those in use also in half precision), gradients, AdamW's two moments, and activations. Every
     process holds all parameters.
 
     Activations per token, with C features, H heads, an MLP m times as wide, V symbols and b bytes
     per number (4, or 2 where products are taken in half precision): a block keeps 8 C of inputs of
-    its two LayerNorms, b (6 + 2 m) C of what its products and its GELU read, and 4 (H + 4) of sums.
+    its two LayerNorms, b (6 + 2 m) C of what its products and its MLP read, and 4 (H + 4) of sums.
     After the blocks come 4 C + b C + 16, the log-probabilities, 4 V, and when the backward pass
     begins the logits and two gradients of theirs, (b + 8) V. Recomputed, blocks keep 4 C each, and
-    while one is computed again, its activations and the gradients of its MLP, 2 b m C, take the
-    place of what comes after the blocks. A normalization of the embeddings adds at most 8 C + 8.
+    while one is computed again, its activations, the gradients of its MLP, 2 b m C (of relu2 half
+    as many more), and the logits take the place of what comes after the blocks. A normalization of
+    the embeddings adds at most 8 C + 8, and a softcap its tanh, b V.
+
+    Queries and keys that are turned or normalized are copies, as is what attention returns of them:
+    3 b C; normalized, they are also kept before it in fp32, with 8 H of sums. Dropout keeps masks,
+    2 b C of branches and 4 C of embeddings, and on a CPU, which then attends without a fused
+    kernel, 12 H T of weights over T tokens of context, whose gradient in half
+    precision takes 4 H T, and queries, keys and values in fp32.
     """
     model, b = config.model, _BYTES[config.training.precision]
-    C, L, m = model.n_embd, model.n_layer, model.mlp_ratio
-    block = 8 * C + b * (6 + 2 * m) * C + 4 * (model.n_head + 4)
+    C, L, H, m = model.n_embd, model.n_layer, model.n_head, model.mlp_ratio
+    rotary = model.positions == "rotary"
+    gradients = (3 if model.activation == "relu2" else 2) * b * m * C
+    block = 8 * C + b * (6 + 2 * m) * C + 4 * (H + 4)
     after = 4 * C + b * C + 16 + 4 * vocab_size + (b + 8) * vocab_size
+    if model.logit_softcap is not None:
+        after += b * vocab_size
+    if model.qk_norm:
+        block += 8 * H + (8 * C if rotary or b == 2 else 0)
+    if model.dropout:
+        block, after = block + 2 * b * C, after + 4 * C
+    if model.dropout and device == "cpu":
+        block += 12 * H * model.block_size + (12 - 3 * b) * C
+        gradients = max(gradients, 4 * H * model.block_size if b == 2 else 0)
+    elif rotary or model.qk_norm:
+        block += 3 * b * C
     per_token, copied = L * block + after, parameters
     if config.machine.activation_checkpointing:
-        per_token, copied = L * 4 * C + max(after, block + 2 * b * m * C), vocab_size * C
+        again = block + gradients + b * vocab_size
+        per_token, copied = L * 4 * C + max(after, again), vocab_size * C
     return {
         "weights": 4.0 * parameters + (2.0 * copied if b == 2 else 0.0),
         "gradients": parameters * 4.0,

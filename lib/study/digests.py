@@ -78,17 +78,18 @@ def _cells(notebook: str, last: str | None) -> list[str]:
     """The code of a notebook's cells up to the last one that calls `last`; of all, where none does.
     A parameter is there by its name."""
     content = json.loads((ROOT / "notebooks" / f"{notebook}.ipynb").read_text("utf-8"))
-    code = []
+    code, waiting = [], True
     for cell in content["cells"]:
         if cell["cell_type"] == "code":
             lines = bare("".join(cell["source"]))
-            given = "parameters" in cell["metadata"].get("tags", [])
+            given = waiting and "parameters" in cell["metadata"].get("tags", [])
+            waiting = waiting and not given  # for the first, which is the one that is filled in
             code.append(re.sub(_PARAMETER, _without_value, lines) if given else lines)
     calls = [number for number, cell in enumerate(code) if re.search(rf"\b{last} \(", cell)]
     return code[: calls[-1] + 1] if calls else code
 
 
-_PARAMETER = re.compile(r"^(\w+)(?: : \w+)? = (.+)$", re.MULTILINE)
+_PARAMETER = re.compile(r"^(study|arm|seed)(?: : \w+)? = (.+)$", re.MULTILINE)
 
 
 def _without_value(line: re.Match[str]) -> str:
@@ -115,14 +116,15 @@ def _files(module: str) -> Iterator[Path]:
 
 
 _IMPORT = re.compile(r"(?:\bfrom ([\w. ]+) )?\bimport \(? ?([\w.,* ]*)")
-_IN_STRING = re.compile(r"\blib(?:\.\w+)+")  # `bare` sets the dots of code apart
+_IN_STRING = re.compile(r"\blib(?:[./]\w+)+")  # `bare` sets the dots of code apart
 
 
 @cache
 def imported(code: str, package: str = "") -> frozenset[str]:
     """Name the modules that bare code in a package may import: what follows `import`, whether it is
-    a module or a name in one, and every module of the library that a string names."""
-    found = set(_IN_STRING.findall(code))
+    a module or a name in one, and every module of the library that a string names or gives the
+    path of."""
+    found = {name.replace("/", ".").removesuffix(".py") for name in _IN_STRING.findall(code)}
     for source, names in _IMPORT.findall(code):
         module = source.replace(" ", "")
         if up := len(module) - len(module.lstrip(".")):

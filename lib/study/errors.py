@@ -185,6 +185,8 @@ def _explained(item: dict[str, Any], schema: type[BaseModel]) -> str:
     if item["type"] == "missing":
         return f"{name}: is missing; add it"
     remedy = _remedy(item["type"], item["input"], _options(owner, last))
+    if item["input"] in _OFF and _may_be_null(owner, last):
+        remedy = "; for none, write null"
     return f"{name}: {value} is not allowed. {message}{remedy}"
 
 
@@ -198,6 +200,16 @@ def _options(owner: Any, field: Any) -> list[str]:
     """List the words that a field allows; none for a field of another kind."""
     found = getattr(owner, "model_fields", {}).get(field)
     return [o for o in get_args(found.annotation) if isinstance(o, str)] if found else []
+
+
+_OFF = (0, False, "none", "None", "off", "no")
+
+
+def _may_be_null(owner: Any, field: Any) -> bool:
+    """Whether null is a field's default; a field with a validator of its own has a word for it."""
+    found = getattr(owner, "model_fields", {}).get(field)
+    optional = found is not None and type(None) in get_args(found.annotation)
+    return optional and found.default is None and not found.metadata
 
 
 def _remedy(kind: str, value: Any, options: list[str]) -> str:

@@ -127,7 +127,7 @@ class ModelConfig(Section):
     0 starts every block as the identity."""
     head_std: Annotated[float, Field(ge=0, le=1e3)] = 0.02
     """Standard deviation of an output projection of its own at initialisation."""
-    logit_softcap: PositiveFloat | None = None
+    logit_softcap: Annotated[float, Field(ge=1e-2, le=1e6)] | None = None
     """c in c · tanh(logits / c), which bounds the logits. None: off."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of embeddings, attention weights and branch outputs that training sets to 0."""
@@ -177,7 +177,7 @@ class TrainingConfig(Section):
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
     eps: Annotated[float, Field(ge=1e-30, le=1)] = 1e-8
     weight_decay: Annotated[float, Field(ge=0, le=1e6)] = 0.1
-    embedding_learning_rate_ratio: PositiveFloat = 1.0
+    embedding_learning_rate_ratio: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
     """What the learning rate of token and position embeddings is multiplied by."""
     gradient_clip: PositiveFloat | None = None
     """Largest gradient norm that is applied; the norm is recorded before it. None: off."""

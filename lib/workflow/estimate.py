@@ -86,8 +86,9 @@ def require_memory(config: RunConfig, vocab_size: int, machine: Machine) -> None
     model, sequences = config.model, machine.micro_batch_size
     width, tables = model.n_embd, vocab_size if model.tied else 2 * vocab_size
     blocks = model.n_layer * (4 + 2 * model.mlp_ratio) * width**2
-    parameters = blocks + (model.block_size + tables) * width  # biases and gains are few
-    held = memory(config, vocab_size, parameters, sequences)
+    positions = model.block_size if model.positions == "learned" else 0
+    parameters = blocks + (positions + tables) * width  # biases and gains are few
+    held = memory(config, vocab_size, parameters, sequences, machine.device.type)
     if machine.device.type == "cuda":
         processes, there = 1, torch.cuda.get_device_properties(machine.device).total_memory
     else:
@@ -118,7 +119,8 @@ def gpu_memory(studies: list[Study]) -> float:
     for run in (run for study in studies for run in runs(study, None)):
         model, machine = run.config.model, run.config.machine
         share = run.config.training.batch_size // (machine.processes or 1)
-        held = memory(run.config, run.vocab_size, run.parameters, machine.micro_batch_size or share)
+        sequences = machine.micro_batch_size or share
+        held = memory(run.config, run.vocab_size, run.parameters, sequences, "cuda")
         windows = machine.evaluation_batch_size or gpu_windows(model.block_size)
         per_token = 12 * run.vocab_size + 4 * (10 + 2 * model.mlp_ratio) * model.n_embd
         peak = max(held.pop("activations"), windows * model.block_size * per_token)
@@ -193,7 +195,8 @@ def table(study: Study, vocabulary: int | None = None, price: float | None = Non
         machine, lacking = None, str(error)
     processes = machine.processes if machine else config.machine.processes or 1
     sequences = config.machine.micro_batch_size or training.batch_size // processes
-    held = memory(config, largest.vocab_size, largest.parameters, sequences)
+    device = machine.device.type if machine else config.machine.device
+    held = memory(config, largest.vocab_size, largest.parameters, sequences, device)
     flops = sum(run.flops for run in arms) * seeds
     space = [disk(run.parameters, run.config.training.iterations) for run in arms]
     per_run = disk(largest.parameters, training.iterations)

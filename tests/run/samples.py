@@ -26,6 +26,18 @@ from tests.conftest import TINY
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel
 
+NANOCHAT = {
+    "embedding_norm": "rmsnorm",
+    "embedding_norm_on": "token",
+    "positions": "rotary",
+    "norm": "rmsnorm",
+    "qk_norm": True,
+    "activation": "relu2",
+    "bias": False,
+    "tied": False,
+    "logit_softcap": 15.0,
+}
+
 
 def begun(config: RunConfig, corpus: Corpus, seed: int = 0) -> Provenance:
     """The provenance of a run that stands alone, asks no suite and is under no plan."""

@@ -11,19 +11,7 @@ from lib.data.corpus import Corpus
 from lib.run.hugging_face import InexpressibleError, config_json, named_weights
 from lib.run.model import GPT, Past
 from lib.study.record import write_json
-from tests.run.samples import make_model
-
-NANOCHAT = {
-    "embedding_norm": "rmsnorm",
-    "embedding_norm_on": "token",
-    "positions": "rotary",
-    "norm": "rmsnorm",
-    "qk_norm": True,
-    "activation": "relu2",
-    "bias": False,
-    "tied": False,
-    "logit_softcap": 15.0,
-}
+from tests.run.samples import NANOCHAT, make_model
 
 
 def as_loaded(model: GPT, vocab_size: int, folder: Path) -> torch.nn.Module:

@@ -76,6 +76,10 @@ BAD = [
     MINIMAL + "training: {beta1: 1.0}",
     MINIMAL + "training: {gradient_clip: 0}",
     MINIMAL + "training: {gradient_clip: off}",
+    MINIMAL + "training: {embedding_learning_rate_ratio: 1.0e+9}",
+    MINIMAL + "training: {embedding_learning_rate_ratio: 1.0e-9}",
+    MINIMAL + "model: {logit_softcap: 1.0e-9}",
+    MINIMAL + "model: {logit_softcap: 1.0e+9}",
     MINIMAL + "training: {precision: fp64}",
     MINIMAL + "model: {n_läyer: 3}",
     MINIMAL + "evaluation: {tasks: [piqa]}",
@@ -128,3 +132,28 @@ def test_a_bad_file_is_refused_in_one_line(
     assert message.startswith("little.yaml")
     assert "\n" not in message
     assert len(message) < 700
+
+
+@pytest.mark.parametrize("value", ["0", "0.0", "false", "off", "none"])
+@pytest.mark.parametrize("field", ["model: {logit_softcap", "training: {gradient_clip"])
+def test_what_switches_a_field_off_is_said(
+    field: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lib.study.config.PARAMS", tmp_path)
+    path = tmp_path / "little.yaml"
+    path.write_text(f"{MINIMAL}{field}: {value}}}", "utf-8")
+    with pytest.raises(ConfigError, match=r"for none, write null$"):
+        load_study("little")
+    path.write_text(f"{MINIMAL}{field}: null}}", "utf-8")
+    load_study("little")
+
+
+def test_null_is_named_for_no_field_that_has_another_word_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lib.study.config.PARAMS", tmp_path)
+    for field in ("machine: {threads: 0}", "evaluation: {items_per_task: none}"):
+        (tmp_path / "little.yaml").write_text(MINIMAL + field, "utf-8")
+        with pytest.raises(ConfigError) as error:
+            load_study("little")
+        assert "write null" not in str(error.value)

@@ -148,6 +148,21 @@ def test_the_value_of_a_parameter_is_no_code(code: str, same: bool, copy: Path) 
     assert (changed_by(lambda: edit_cell(path, '"final"', code, before=False)) == []) == same
 
 
+@pytest.mark.parametrize("given", [False, True], ids=["another name", "a second cell"])
+def test_only_what_a_run_is_asked_for_by_has_no_value_in_a_digest(given: bool, copy: Path) -> None:
+    path = copy / "notebooks" / "02_train.ipynb"
+    own = 'study: str = "final"'
+    edit_cell(path, own, "scale = 1.0")
+    if given:
+        content = json.loads(path.read_text("utf-8"))
+        cell = {"cell_type": "code", "metadata": {"tags": ["parameters"]}, "source": ["seed = 3"]}
+        (place,) = [n for n, c in enumerate(content["cells"]) if own in "".join(c["source"])]
+        content["cells"].insert(place + 1, cell)
+        path.write_text(json.dumps(content), "utf-8")
+    old, new = ("seed = 3", "seed = 4") if given else ("scale = 1.0", "scale = 2.0")
+    assert changed_by(lambda: edit_cell(path, old, new, before=False)) == WEIGHTS
+
+
 def test_what_only_shows_is_imported_after_what_is_made() -> None:
     """A later import reaches nothing that was made before it."""
     shows = {"lib/figures/__init__.py", "lib/study/variants.py", "lib/study/measures.py"}
@@ -184,6 +199,7 @@ IMPORTS = [
     "import importlib\nimportlib.import_module('lib.run.extra')",
     '__import__("lib.run.extra")',
     "WORKER = 'lib.run.extra'",
+    "subprocess.run([sys.executable, 'lib/run/extra.py'])",
     "command = 'python -m lib.run.extra STUDY'",
     "script = '''\nfrom lib.run.extra import (\n    x)\n'''",
     "f'{__import__(\"lib.run.extra\")}'",
@@ -230,43 +246,122 @@ def test_nothing_imported_by_words_that_are_no_import() -> None:
     assert imported(code) == frozenset()
 
 
-DYNAMIC = re.compile(
-    r"""(?<![.]\ )\b(?:__import__|exec|eval|compile)\ \(
-      | \bimport_module\ \((?!\ ["']\w+(?:\.\w+)*["']\ \))
-      | \b(?:runpy|imp|zipimport|pkgutil|marshal|pickle|spec_from_\w+|module_from_spec)\b
-      | \w*(?:File|Source)Loader\b | \bextend_path\b | \bmeta_path\b | \bpath_hooks\b
-      | \bsys\ \.\ (?:path|modules)\b | \b__path__\b
-      | (?<!description\ =\ )(?<!description\ =\ main\ \.\ )__doc__\b""",
-    re.VERBOSE,
-)
-"""What loads code that its source does not name, or makes code of a docstring."""
-
-
+ANYWHERE = {*re.findall(r"\w+", """
+    __import__ exec import_module importlib builtins __builtins__ locate entry_points CDLL cdll
+    PyDLL ctypes load_library cpp_extension UnsafeLoader FullLoader unsafe_load runpy imp
+    zipimport pkgutil pydoc marshal pickle dill joblib cloudpickle CodeType FunctionType
+    InteractiveInterpreter timeit get_ipython spec_from_file_location module_from_spec
+    spec_from_loader SourceFileLoader SourcelessFileLoader ExtensionFileLoader extend_path
+    meta_path path_hooks __path__ weights_only allow_pickle
+""")}  # fmt: skip
+"""Names of what loads code that its source does not name: called, passed on, or imported."""
+BUILTIN = {"eval", "compile", "__doc__"}
+"""Names that stand for something else behind a dot or as a field."""
+ATTRIBUTES = {"os.system", "os.popen", "sys.path", "sys.modules"}
+DESCRIPTION = {"description=__doc__", "description=main.__doc__"}
 ALLOWED = {
     "lib/data/suite.py": {"__doc__"},  # what 01_data says of a task
-    "lib/workflow/session.py": {"sys . path"},  # read
+    "lib/workflow/session.py": {"sys.path"},  # read
+    "lib/publish/beginnings.py": {"importlib"},  # find_spec: whether a package is installed
+    "lib/publish/suites.py": {"importlib"},  # find_spec
+    "lib/run/optional.py": {"importlib"},  # find_spec
+    "lib/run/checkpoints.py": {"weights_only"},  # True: tensors alone, no code
 }
+
+
+def dynamic(source: str) -> set[str]:
+    """Find what loads code that the source does not name, or makes code of a docstring."""
+    found, tree = set(), ast.parse(source)
+    fields = {  # `compile: bool` of a class is no use of the builtin
+        each.target
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for each in node.body
+        if isinstance(each, ast.AnnAssign)
+    }
+    described = {
+        part
+        for node in ast.walk(tree)
+        if isinstance(node, ast.keyword) and ast.unparse(node) in DESCRIPTION
+        for part in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        words: list[str] = []
+        if isinstance(node, ast.Name) and node not in fields | described:
+            words = [node.id] if node.id in ANYWHERE | BUILTIN else []
+        elif isinstance(node, ast.Attribute) and node not in described:
+            words = [node.attr] if node.attr in ANYWHERE | {"__doc__"} else []
+            words += {ast.unparse(node)} & ATTRIBUTES
+        elif isinstance(node, ast.keyword):
+            words = [node.arg] if node.arg in ANYWHERE else []
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            module = getattr(node, "module", None) or ""
+            names = [f"{module}.{each.name}" for each in node.names]
+            plain = module == "importlib.metadata"  # versions, except for its entry points
+            words = [w for name in names for w in name.split(".")[2 * plain :] if w in ANYWHERE]
+            words += {*names} & ATTRIBUTES
+        elif isinstance(node, ast.List | ast.Tuple) and "'-m'" in map(ast.unparse, node.elts):
+            words = [ast.unparse(e) for e in node.elts if isinstance(e, ast.JoinedStr | ast.BinOp)]
+            words = [word for word in words if re.match("f?['\"]lib\\b", word)]
+        found |= {*words}
+    return found
+
+
+def cells() -> dict[str, str]:
+    """The code cells of every notebook, by the notebook's name and the cell's number."""
+    return {
+        f"{path.stem}:{number}": "".join(cell["source"])
+        for path in sorted(NOTEBOOKS.glob("*.ipynb"))
+        for number, cell in enumerate(json.loads(path.read_text("utf-8"))["cells"])
+        if cell["cell_type"] == "code"
+    }
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_the_library_loads_nothing_that_its_source_does_not_name(name: str) -> None:
-    code = bare((ROOT / name).read_text("utf-8"))
-    found = {match.group() for match in DYNAMIC.finditer(code)}
-    assert found <= ALLOWED.get(name, set())
+    assert dynamic((ROOT / name).read_text("utf-8")) <= ALLOWED.get(name, set())
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_library_is_in_the_encoding_in_which_it_is_read(name: str) -> None:
+    with (ROOT / name).open("rb") as file:
+        assert tokenize.detect_encoding(file.readline)[0] == "utf-8"
+    head = (ROOT / name).read_text("utf-8").splitlines()[:2]
+    assert not [line for line in head if re.match(r"[ \t\f]*#.*?coding[:=]", line)]
+
+
+@pytest.mark.parametrize("name", cells())
+def test_a_notebook_loads_nothing_that_its_cells_do_not_name(name: str) -> None:
+    """A cell that is no Python, such as a magic, does not even parse."""
+    begins = "import glob" in cells()[name]  # finds the repository, and puts it on the path
+    assert dynamic(cells()[name]) <= ({"sys.path"} if begins else set())
 
 
 @pytest.mark.parametrize(
     "code", ["__import__(name)", "import_module(name)", "importlib.import_module('.a', 'lib')",
-             "exec(text)", "import runpy", "sys.path.insert(0, x)"]
+             "from importlib import import_module as im", "load = importlib.import_module",
+             "import importlib as i", "import pydoc as p", "pydoc.locate(name)", "map(exec, [s])",
+             "from importlib.metadata import entry_points as e", "getattr(builtins, 'ex' + 'ec')",
+             "torch.load(p, weights_only=False)", "yaml.load(s, Loader=yaml.UnsafeLoader)",
+             "np.load(p, allow_pickle=True)", "os.system(s)", "from os import system as s",
+             "ctypes.CDLL('x')", "partial(eval, s)()", "run = compile", "import runpy",
+             "subprocess.run([sys.executable, '-m', f'lib.run.{K}'])",
+             "command = ('-m', 'lib.run.' + K)", "sys.path.insert(0, x)", "exec(text)"]
 )  # fmt: skip
 def test_a_dynamic_import_is_found(code: str) -> None:
-    assert DYNAMIC.search(bare(code))
-    assert not DYNAMIC.search(bare("import_module('lib.a'); re.compile(x); model.eval()"))
+    assert dynamic(code)
+
+
+def test_what_only_sounds_like_a_dynamic_import_is_let_pass() -> None:
+    code = "re.compile(x); model.eval(); torch.compile(f); run(['-m', 'lib.run.model', f'{x}'])"
+    assert not dynamic(f"{code}\nparser(description=__doc__)\nclass A:\n    compile: bool = False")
 
 
 def test_the_library_holds_nothing_that_python_would_load_but_its_sources() -> None:
-    found = {path.suffix for path in (ROOT / "lib").rglob("*") if path.is_file()}
-    assert found <= {".py", ".pyc", ""}
+    """Data in the library would be in no digest either."""
+    found = [path for path in (ROOT / "lib").rglob("*") if path.is_file()]
+    others = [path for path in found if path.suffix not in (".py", ".pyc")]
+    assert others == [ROOT / "lib" / "VERSION"]
 
 
 @pytest.mark.parametrize("name", CODE)

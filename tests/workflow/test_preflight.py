@@ -162,14 +162,17 @@ def test_what_needs_more_than_the_machine_has_is_refused_before_anything_runs(
     assert [study.name for study in ready(["large"], here=False)] == ["large"]  # on a cluster
 
 
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
 def test_a_run_may_take_all_cores_and_all_memory(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    positions: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = TINY["model"] | {"n_embd": 64}
+    model = TINY["model"] | {"n_embd": 64, "positions": positions}
     write(folder, "fits", model=model, machine={"threads": 8, "processes": 4})
     config = next(iter(load_study("fits").arms())).config
     parameters = count_parameters(GPT(config.model, 60, None))
-    needed = 4 * sum(memory(config, 60, parameters, 1).values())  # every process holds a model
+    needed = 4 * sum(
+        memory(config, 60, parameters, 1, "cpu").values()
+    )  # every process holds a model
     having(monkeypatch, cores=8, memory=int(needed) + 4096)
     assert [study.name for study in ready(["fits"])] == ["fits"]
     having(monkeypatch, cores=8, memory=int(0.95 * needed))
