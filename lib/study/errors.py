@@ -135,7 +135,7 @@ class _StrictLoader(yaml.SafeLoader):
             problem = f"{_short(node.value)} cannot be read as {kind}; correct it, or quote a text"
         raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
-    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
         seen, text = set(), ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge")  # <<: *shared
         for key_node, _ in node.value:
@@ -208,8 +208,9 @@ _OFF = (0, False, "none", "None", "off", "no")
 def _may_be_null(owner: Any, field: Any) -> bool:
     """Whether null is a field's default; a field with a validator of its own has a word for it."""
     found = getattr(owner, "model_fields", {}).get(field)
-    optional = found is not None and type(None) in get_args(found.annotation)
-    return optional and found.default is None and not found.metadata
+    if found is None or type(None) not in get_args(found.annotation):
+        return False
+    return found.default is None and not found.metadata
 
 
 def _remedy(kind: str, value: Any, options: list[str]) -> str:
