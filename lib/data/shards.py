@@ -134,7 +134,7 @@ def read_description(path: Path) -> dict[str, Any] | None:
     """Read a JSON file of this folder; None where there is none, or it was left half written."""
     try:
         content = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
 

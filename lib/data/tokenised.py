@@ -74,7 +74,8 @@ def tokenise(
                 account = _found(folder, trust)
                 if account is None:
                     account = _write(config, source, given, folder)
-                    write_whole(folder / "index.json", json.dumps(account, indent=1).encode())
+                    sealed = account | {"digest": digest(account)}
+                    write_whole(folder / "index.json", json.dumps(sealed, indent=1).encode())
     except OSError as error:
         raise CorpusError(f"{source.name}: its tokens cannot be kept: {error}") from None
     tokenizer = _tokenizer(*account["tokenizer"])
@@ -90,7 +91,7 @@ def _found(folder: Path, trust: bool) -> dict[str, Any] | None:
     """Read the account of a finished writing; None where there is none. Where a shard is not as it
     was written, say so, and forget the account."""
     account = read_description(folder / "index.json") or {}
-    if "shards" not in account:
+    if account.pop("digest", None) != digest(account):
         return None
     checked = (read_description(folder / _CHECKED) or {}) if trust else {}
     states = {p.name: [p.stat().st_size, p.stat().st_mtime_ns] for p in folder.glob("*.bin")}

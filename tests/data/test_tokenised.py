@@ -244,12 +244,26 @@ def test_a_damaged_shard_is_named_and_made_anew(
     assert sorted(path.name for path in read) == [f"00000{i}.bin" for i in range(3)]
 
 
-@pytest.mark.parametrize("content", ["", "{", "{}", "[1]"])
-def test_an_account_that_is_none_is_written_anew(load: Load, kept: Path, content: str) -> None:
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda text: "",
+        lambda text: "{",
+        lambda text: "{}",
+        lambda text: "[1]",
+        lambda text: "[" * 200_000,
+        lambda text: '{"shards": []}',
+        lambda text: text.replace('"part": "dev"', '"part": "train"', 1),
+        lambda text: text.replace('"documents"', '"documenta"', 1),
+    ],
+)
+def test_an_account_that_is_not_as_it_was_written_is_written_anew(
+    load: Load, kept: Path, edit: Callable[[str], str]
+) -> None:
     before = load(tokenizer="bytes").train[:]
     (index,) = kept.glob("*/index.json")
     account = index.read_text()
-    index.write_text(content)
+    index.write_text(edit(account))
     assert load(tokenizer="bytes").train[:].equal(before)
     assert index.read_text() == account
 
