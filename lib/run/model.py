@@ -126,7 +126,8 @@ def rotate(x: Tensor, by: Rotation) -> Tensor:
 class CausalSelfAttention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.n_head, self.qk_norm, self.dropout = config.n_head, config.qk_norm, config.dropout
+        self.n_head = config.n_head
+        self.qk_norm, self.dropout = config.qk_norm, config.dropout
         # query, key and value in one
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)

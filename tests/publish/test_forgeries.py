@@ -1128,7 +1128,7 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
             nb.metadata.papermill.update(start_time="2020-01-01T00:00:00+00:00", duration=(
                 datetime.fromisoformat(nb.metadata.papermill.end_time)
                 - datetime(2020, 1, 1, tzinfo=UTC)).total_seconds()),
-            nb.metadata.study.update(seconds=1e9),
+            nb.metadata.study.update(seconds=nb.metadata.papermill.duration),
         ]),
         "03_analysis.ipynb is dated before what it was made from",
     ),
