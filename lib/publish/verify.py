@@ -39,6 +39,7 @@ from lib.publish.plans import FILE, has_history, missing_beside, plan_accounts
 from lib.publish.recomputed import named, place, wrong_measures
 from lib.publish.sources import Sources
 from lib.publish.suites import foreign_suites
+from lib.study import paths
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, exit_status, read_yaml
 from lib.study.fields import digest
@@ -57,6 +58,8 @@ def verify(study: str, *, again: bool = True, redraw: bool = False) -> tuple[str
     """
     rules = "no rules"
     try:
+        if (paths.PARAMS / f"{study}.yaml").is_file():
+            load_study(study)  # without which nobody knows where its record is
         if study in first_rules.SUPERSEDED:
             rules, checks = "the first rules, superseded", _superseded(study)
         elif sha256(record_folder(study) / MANIFEST) == first_rules.MANIFESTS.get(study):

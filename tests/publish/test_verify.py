@@ -81,7 +81,8 @@ def test_parameters_that_are_no_yaml_are_a_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "bad.yaml").write_text("name: [bad", "utf-8")
-    monkeypatch.setattr(archive, "PARAMS", tmp_path)
+    for module in ("publish.archive", "study.config", "study.paths"):
+        monkeypatch.setattr(f"lib.{module}.PARAMS", tmp_path)
     _, (fault,) = verify.verify("bad")
     assert fault.startswith("its parameters or its plan cannot be read: ")
 
