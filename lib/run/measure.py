@@ -95,8 +95,8 @@ def measure(
         result.tables["temperatures"] = calibration.temperatures
         columns = {"nll": scores.nll, "correct": scores.correct}
         columns |= {"embedding_norm": scores.embedding_norm}
-        if (characters := corpus.tokenizer.characters) is not None:
-            columns |= {"characters": characters[scores.target]}
+        if corpus.unit == "tokens":
+            columns |= {"characters": corpus.tokenizer.characters[scores.target]}
         columns |= {"brier": scores.brier}
         result.raw["windows"] = window_table(columns, n_dev, config.model.block_size)
     with result.timed("diagnostics"):
