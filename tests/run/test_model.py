@@ -117,13 +117,13 @@ def test_a_plain_call_leaves_the_mask_to_the_attention_kernel(
     attention = torch.nn.functional.scaled_dot_product_attention
     calls = []
 
-    def recorded(q: object, k: object, v: object, mask: object, is_causal: bool) -> object:
-        calls.append((mask, is_causal))
-        return attention(q, k, v, mask, is_causal=is_causal)
+    def recorded(*given: object, dropout_p: float, is_causal: bool) -> object:
+        calls.append((given[3], dropout_p, is_causal))
+        return attention(*given, dropout_p=dropout_p, is_causal=is_causal)
 
     monkeypatch.setattr("torch.nn.functional.scaled_dot_product_attention", recorded)
     gpt(**SMALL)(ids(12))
-    assert calls == [(None, True)] * SMALL["n_layer"]
+    assert calls == [(None, 0.0, True)] * SMALL["n_layer"]
 
 
 @pytest.mark.parametrize("kind", VARIANTS)
