@@ -32,7 +32,7 @@ sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/study/../.
 
 # %%
 from lib.study.inputs import take_up
-from lib.workflow.session import environment, pack, show, sweep
+from lib.workflow.kaggle import environment, pack, show, sweep
 
 # %% tags=["parameters"]
 study: str = "final-gpu"  # a name in params/

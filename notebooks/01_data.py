@@ -28,7 +28,7 @@ sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/study/../.
 from lib.data.description import corpora_of, corpus_summary, data_summary, suites_of
 from lib.study.config import load_study
 from lib.study.paths import result_file, shown, study_folder
-from lib.study.record import write_json
+from lib.study.files import write_json
 
 # %% tags=["parameters"]
 study: str = "final"  # a name in params/
@@ -55,9 +55,9 @@ from IPython.display import display
 
 from lib.data.description import sampling_table, token_class_table
 from lib.figures.training import show_symbols
-from lib.study.standing import load_plan, standing
+from lib.study.claim import load_plan, claim_status
 
-print(standing(design, load_plan(design)))
+print(claim_status(design, load_plan(design)))
 texts = {corpus.sha256: corpus for corpus in corpora.values()}  # whatever fraction of them
 for sha256, text in texts.items():
     print(f"{text.name}, SHA-256 {sha256}")

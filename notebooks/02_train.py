@@ -91,13 +91,13 @@ from IPython.display import display
 from lib.analysis.tables import readable, result_table, run_takeaway
 from lib.figures.training import show_measurement, show_training
 from lib.run.machine import random_stream
-from lib.study.standing import load_plan, standing
+from lib.study.claim import load_plan, claim_status
 
 print(run_takeaway(result))
 result_table(result)
 
 # %%
-print(standing(design, load_plan(design)))
+print(claim_status(design, load_plan(design)))
 
 # %% [markdown]
 # ## How it trained

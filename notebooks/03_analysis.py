@@ -33,8 +33,8 @@ from lib.study.digests import analysing_digest
 from lib.study.history import account
 from lib.study.inputs import take_up
 from lib.study.paths import result_file, shown, study_folder
-from lib.study.record import write_json
-from lib.study.standing import load_plan, standing
+from lib.study.files import write_json
+from lib.study.claim import load_plan, claim_status
 
 # %% tags=["parameters"]
 study: str = "final"  # a name in params/
@@ -45,9 +45,9 @@ take_up(design.name)  # on Kaggle: what the notebooks before this one left
 plan = load_plan(design)
 results = collect(design)
 runs, tasks = tidy(results), read_table(results, "tasks")
-trace, curve, items = (read_parquet(design, name) for name in ("trace", "curve", "items"))
-claim = standing(design, plan, [run.model_dump() for run in results])
-analysis = analyse(design, plan, claim, runs, trace, curve, items)
+trace, items = (read_parquet(design, name) for name in ("trace", "items"))
+claim = claim_status(design, plan, [run.model_dump() for run in results])
+analysis = analyse(design, plan, claim, runs, trace, items)
 history = account(design.plan, plan, [run.origin["commit"] for run in results])
 made_by = {"analysing_digest": analysing_digest()}
 write_json(study_folder(design.name) / "verdict.json", analysis.as_json() | history | made_by)
@@ -57,9 +57,9 @@ print(shown(path))
 
 # %% [markdown]
 # ## Verdict
-# Of a confirmatory study: one answer to each hypothesis with its reason; then for each arm the
-# decision, the rule of the plan that made it, and the numbers that the rule looked at. An
-# exploratory study tests and decides nothing: it shows each arm's differences from its baseline.
+# Of a confirmatory study: one answer to each hypothesis of its plan, in one word, with what was
+# found; then for each arm its difference from its baseline, and the decision where the plan follows
+# rules. An exploratory study tests and decides nothing: it shows each arm's differences.
 # Below: whether the plan stood before the runs, what was done otherwise than planned, and every
 # field that changed between two versions of the plan. Look for a deviation or a change that came
 # after the first run.
@@ -101,12 +101,14 @@ display(*report.seed_tables(runs))
 report.contrast_overview(contrasts)
 
 # %% [markdown]
-# Every test of the plan's families, its p adjusted within the family; none in an exploratory
-# study. A contrast may be in two families: one tests whether the arms differ, the other whether
-# they are equivalent, that is, differ by less than the margin.
+# Every hypothesis that has a test, and every test of the plan's families, p adjusted within the
+# family; none in an exploratory study. `refuted_p` is that of the test that the hypothesis is
+# false; `seeds` would decide an undecided one. A contrast may be in two families: one tests whether
+# the arms differ, the other whether they are equivalent, that is, differ by less than the margin.
 
 # %%
-report.readable(verdict.tests, 4)
+asked = verdict.hypotheses.drop(columns=["says", "sentence"], errors="ignore")
+display(report.readable(asked, 4), report.readable(verdict.tests, 4))
 
 # %% [markdown]
 # Every statistic of each contrast, if the study has one setting. Look at the Holm p (n/a outside a
@@ -126,9 +128,9 @@ report.contrast_overview(verdict.imputed)
 
 # %% [markdown]
 # ## What else the runs show
-# Beyond the plan, and exploratory: the sentences say what to read from each table. What the text
-# itself allows comes first; then stability, and what it costs; then what the study's factors show,
-# and attempts to explain its results away.
+# Beyond the plan, and exploratory: the sentences say what to read from each table. First the suite
+# with its questions resampled, and what the text itself allows; then stability, the suite task by
+# task, and attempts to explain the results away. Questions of one paper stand in its own notebook.
 
 # %%
 for finding in analysis.findings:
@@ -168,7 +170,7 @@ display(report.by_arm(read_table(results, "lengths"), ["length"], "loss", 4).T)
 # the arms' residual streams differ in length.
 
 # %%
-display(*report.inside_tables(read_table(results, "token_classes"), curve))
+display(*report.inside_tables(read_table(results, "token_classes"), read_parquet(design, "curve")))
 
 # %% [markdown]
 # ## What the runs were made with

@@ -35,7 +35,7 @@ from lib.figures.study import StudyFigures
 from lib.study.config import load_study
 from lib.study.inputs import take_up
 from lib.study.paths import result_file, shown
-from lib.study.record import write_json
+from lib.study.files import write_json
 
 # %% tags=["parameters"]
 study: str = "final"  # a name in params/
@@ -48,9 +48,8 @@ print(figures.verdict["standing"], *figures.verdict["exploratory_because"], sep=
 shutil.rmtree(figures.folder, ignore_errors=True)  # those of an earlier execution
 
 # %% [markdown]
-# The functions that the texts name are in `lib/figures`: in `training.py`, `effects.py`,
-# `factors.py` and `stability.py`. Which figures a study has is decided in `study.py`, and in
-# `found.py` for those that only some studies have.
+# The functions that the texts name are in `lib/figures`, in `training.py` and `effects.py`. Which
+# figures a study has is decided in `study.py`.
 
 # %%
 drawn = {}

@@ -1,7 +1,7 @@
 """Made-up runs of a study, consistent with one another."""
 
 from lib.study.config import Study
-from lib.study.record import RunResult
+from lib.study.result import RunResult
 
 PERPLEXITY = {"none": [20.0, 22.0], "layernorm": [19.0, 20.0]}
 

@@ -9,12 +9,11 @@ import pytest
 import yaml
 from rattler import MatchSpec
 
-from lib.publish import archive
-from lib.publish.first_rules import MANIFESTS
-from lib.publish.verify import verify
+from lib.record.record import Record
+from lib.record.verify import SEALED, verify
 from lib.study.config import load_study
 from lib.study.paths import PARAMS, ROOT
-from lib.workflow.command import COMMANDS
+from lib.workflow.cli import COMMANDS
 
 MODULES = sorted((ROOT / "lib").rglob("*.py"))
 
@@ -110,21 +109,21 @@ SMALL = {"example", "stability-check"}
 WHOLE = [
     pytest.param(name, marks=pytest.mark.slow if name in SMALL else pytest.mark.long)
     for name in RECORDS
-    if name not in MANIFESTS
+    if name not in SEALED
 ]
 
 
 @pytest.mark.parametrize("study", RECORDS)
 @pytest.mark.slow
 def test_every_record_holds_together_and_its_training_notebooks_are_small(study):
-    assert verify(study, again=False)[1] == []
-    for notebook in archive.record_folder(study).rglob("02_train.ipynb"):
+    assert verify(study, again=False) == []
+    for notebook in Record(study).folder.rglob("02_train.ipynb"):
         assert notebook.stat().st_size <= 150_000
 
 
 @pytest.mark.parametrize("study", WHOLE)
 def test_a_record_is_what_its_study_gives_again(study):
-    assert verify(study)[1] == []
+    assert verify(study) == []
 
 
 def test_imports_keep_to_the_rooms() -> None:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from lib.study.paths import PARAMS, ROOT
-from lib.workflow.command import COMMANDS
+from lib.workflow.cli import COMMANDS
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))

@@ -1,4 +1,5 @@
-"""The course of a difference: how far arms are from their baseline at each evaluation."""
+"""The course of training: how far arms are from their baseline at each evaluation, and how many
+tokens they need for the same loss."""
 
 from itertools import groupby
 from typing import Any
@@ -6,12 +7,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lib.analysis.finding import Finding, listed
+from lib.analysis.finding import listed
 from lib.analysis.paired import t_test
 from lib.analysis.runs import own_baselines
-from lib.study.measures import MEASURES
 
-COSINE = "gradient_cosine"
+PER_STEP = ["training.batch_size", "model.block_size"]
+"""Whose product is the tokens of a step."""
 
 
 def course_table(
@@ -71,13 +72,49 @@ def in_words(rows: list[dict[Any, Any]], than: str) -> str:
     return listed(spans)
 
 
-def cosine_finding(runs: pd.DataFrame, curve: pd.DataFrame, alpha: float) -> Finding:
-    """The course of the cosine between gradients; empty where it was not measured."""
-    table = course_table(own_baselines(runs), curve, COSINE, alpha)
-    words = [
-        f"{arm}: its {MEASURES[COSINE].label} is "
-        + in_words(part.to_dict("records"), f"that of {part['baseline'].iloc[0]}")
-        + "."
-        for arm, part in (table.groupby("arm", sort=False) if len(table) else [])
-    ]
-    return Finding("cosine_course", "The cosine between gradients in the course", table, words)
+def first_reached(loss: pd.Series, target: float) -> float:
+    """Where a loss (nats, indexed by steps or tokens, in order) first is `target`, interpolated
+    linearly between evaluations; NaN when it never is."""
+    place, values = loss.index.to_numpy(float), loss.to_numpy(float)
+    reached = np.flatnonzero(values <= target)
+    if len(reached) == 0:
+        return np.nan
+    i = int(reached[0])
+    if i == 0:
+        return float(place[0])
+    return float(np.interp(target, [values[i], values[i - 1]], [place[i], place[i - 1]]))
+
+
+def token_ratios(runs: pd.DataFrame, curve: pd.DataFrame, alpha: float) -> pd.DataFrame:
+    """One row per arm beside its baseline: tokens needed relative to the baseline's, for the loss
+    that both reach in a seed: the worse of their two final ones. Below 1: the arm saves
+    tokens. Geometric mean over seeds with its t interval (on logarithms) and p; and in how many
+    seeds the arm reached the baseline's final loss at all. Pairs with a diverged run drop out, and
+    those in which the untrained model has that loss already."""
+    losses = {
+        key: part.set_index("step")["dev_loss"].sort_index()
+        for key, part in curve.groupby(["arm", "seed"])
+    }
+    per_step = runs.drop_duplicates("arm").set_index("arm")[PER_STEP].prod(axis=1)
+    done = runs[runs["status"] == "completed"]
+    completed = set(zip(done["arm"], done["seed"], strict=True))
+    rows = []
+    for arm, baseline in own_baselines(runs).items():
+        logs, reached = [], 0
+        for seed in runs.loc[runs["arm"] == arm, "seed"]:
+            if not {(arm, seed), (baseline, seed)} <= completed:
+                continue
+            own, other = losses[arm, seed], losses[baseline, seed]
+            common = max(own.iloc[-1], other.iloc[-1])
+            needed = first_reached(own, common), first_reached(other, common)
+            if min(needed) == 0:  # training that only made it worse has no ratio
+                continue
+            logs.append(np.log(needed[0] * per_step[arm] / (needed[1] * per_step[baseline])))
+            reached += int(own.min() <= other.iloc[-1])
+        test = t_test(logs, alpha)
+        rows.append(
+            {"arm": arm, "baseline": baseline, "n": test.n}
+            | {"token_ratio": np.exp(test.mean_delta), "t_low": np.exp(test.t_low)}
+            | {"t_high": np.exp(test.t_high), "t_p": test.t_p, "reached": reached}
+        )
+    return pd.DataFrame(rows)

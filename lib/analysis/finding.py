@@ -46,8 +46,3 @@ def listed(items: Iterable[Any]) -> str:
     """Write a list in prose: 0.02, 0.1 and 1."""
     *first, last = [f"{x:.12g}" if isinstance(x, float) else str(x) for x in items]
     return " and ".join(filter(None, (", ".join(first), last)))
-
-
-def where(place: object) -> str:
-    """Name the setting of a row, for the end of a phrase; "" where it has none."""
-    return f" at {place}" if place else ""

@@ -1,97 +1,225 @@
-"""What the evidence says about the plan's hypotheses."""
+"""A plan's hypotheses: the test of each, its answer in one word, and the power of the test.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+A hypothesis claims where the mean difference of two arms lies. It is supported where a test shows
+that it lies there, refuted where one shows that it does not, else undecided. Directions are tested
+two-sided, so that the answer agrees with the interval beside it; equivalence by two one-sided tests
+(Schuirmann 1987). In a family, supports share alpha by Holm's method, and so do refutations.
+"""
 
-from lib.analysis.rules import Evidence, accuracies
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.random import Generator
+from numpy.typing import ArrayLike
+from scipy import stats
+
+from lib.analysis.finding import numbers
+from lib.analysis.paired import holm, paired_deltas, sd_of, t_test
+from lib.analysis.resampling import Floats, sign_flip_test
+from lib.analysis.rules import Answer
+from lib.study.measures import MEASURES
+from lib.study.plan import Hypothesis, Plan, arms_called
+
+MOST_SEEDS = 1024
+"""Beyond which no number of seeds is sought."""
+DRAWS = 4000
+"""Simulated studies; the standard error of a power is below 0.008."""
+
+Row = dict[Any, Any]
+OneSided = Callable[[float], Any]
+"""p of the test that the mean lies above (or below) a bound."""
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What a study says to one hypothesis."""
+def p_values(h: Hypothesis, smallest: float, above: OneSided, below: OneSided) -> tuple[Any, Any]:
+    """Test that a hypothesis is true, and that it is false: two p. `smallest` is the smallest
+    effect of interest in its measure (0: none): a direction is false, too, where the effect is
+    shown to be smaller. Whether they differ at all cannot be refuted without one."""
+    if margin := h.equivalent_within:
+        two_sided = 2 * np.minimum(above(margin), below(-margin))
+        return np.maximum(above(-margin), below(margin)), np.minimum(1, two_sided)
+    bound, limit = h.beyond, h.beyond or smallest
+    if h.direction == "greater":
+        return np.minimum(1, 2 * above(bound)), np.minimum(1, 2 * below(limit))
+    if h.direction == "less":
+        return np.minimum(1, 2 * below(-bound)), np.minimum(1, 2 * above(-limit))
+    equal = np.maximum(above(-limit), below(limit)) if limit else np.ones_like(above(0.0))
+    return np.minimum(1, 2 * np.minimum(above(bound), below(-bound))), equal
 
-    answer: str
-    """rejected, not rejected, supported, supported in part, not supported, not tested."""
-    reason: str
+
+def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataFrame:
+    """Test every hypothesis whose arms a study has, a row each: `hypothesis`, what it `says`,
+    `claim`, arm, baseline, measure, family, test, n, mean_delta and its t interval, sd_delta; p and
+    p_holm that it is true, `refuted_p` that it is false, adjusted too; the answer, the `sentence`
+    that the plan has for it, and of an undecided one the `seeds` that would decide it."""
+    arms = dict(zip(runs["arm"], runs["variant"], strict=True))
+    rows = []
+    for name, (h, *pair, measure) in plan.bound.items():
+        called = [arms_called(asked, arms) for asked in pair]
+        if measure not in runs or any(len(found) != 1 for found in called):
+            continue
+        (arm,), (baseline,) = called
+        values = runs.pivot(index="seed", columns="arm", values=measure).astype(float)
+        both = values[[baseline, arm]].dropna().to_numpy()
+        deltas = paired_deltas(both[:, 0], both[:, 1])
+        test, exact = t_test(deltas, plan.alpha), h.exact or measure == "unstable"
+        sd = sd_of(deltas)
+        sides = _by_sign_flips(deltas, rng) if exact else _t_sides(test.mean_delta, sd, test.n)
+        p, refuted = p_values(h, plan.smallest_effect_of_interest.get(measure, 0.0), *sides)
+        row: Row = {"hypothesis": name, "says": h.says.strip(), "claim": claim(h)}
+        row |= {"arm": arm, "baseline": baseline, "measure": measure, "family": h.family}
+        row |= {"test": "exact" if exact else "t", **test._asdict(), "sd_delta": sd}
+        rows.append(row | {"p": float(p), "refuted_p": float(refuted)})
+    if not rows:
+        return pd.DataFrame()
+    table = pd.DataFrame(rows)
+    families = table.groupby("family", sort=False)
+    table["p_holm"] = families["p"].transform(holm)
+    table["refuted_p"] = families["refuted_p"].transform(holm)
+    table["alpha"] = plan.alpha / families["p"].transform("size")
+    return pd.DataFrame([row | _answer(row, plan) for row in table.to_dict("records")])
 
 
-def answer_all(evidence: Sequence[Evidence]) -> dict[str, Answer]:
-    """Answer each hypothesis once, from all arms that hold the layer.
+def _answer(row: Row, plan: Plan) -> Row:
+    h = plan.hypotheses[row["hypothesis"]]
+    if row["p_holm"] < plan.alpha:
+        return {"answer": "supported", "sentence": h.if_supported, "seeds": np.nan}
+    if row["refuted_p"] < plan.alpha:
+        return {"answer": "refuted", "sentence": h.if_refuted, "seeds": np.nan}
+    smallest = plan.smallest_effect_of_interest.get(row["measure"], 0.0)
+    measured = row["mean_delta"], row["sd_delta"]
+    seeds = seeds_to_decide(h, *measured, row["alpha"], plan.power, smallest)
+    return {"answer": "undecided", "sentence": h.if_undecided, "seeds": seeds}
 
-    H0 is rejected when an arm's accuracy changed significantly beside a stable baseline. H1a is
-    supported when it fell and training became smoother, in part when it fell alone; a plan that
-    names no measure of smoothness asks for none. H1b is about arms beside an unstable baseline.
+
+def claim(h: Hypothesis) -> str:
+    """Write what a hypothesis claims of the difference, in short: > 0.02."""
+    if h.equivalent_within:
+        return f"within ± {h.equivalent_within:g}"
+    if h.direction == "differs":
+        return f"beyond ± {h.beyond:g}" if h.beyond else "≠ 0"
+    return f"> {h.beyond:g}" if h.direction == "greater" else f"< {-h.beyond or 0:g}"
+
+
+def answer_tests(tests: pd.DataFrame, power: float) -> dict[str, Answer]:
+    """Write the answer to each hypothesis, and as its reason what it says, what was found, and what
+    follows: the plan's sentence, and of an undecided one the seeds that would decide it."""
+    answers = {}
+    for row in tests.to_dict("records"):
+        measure, shown = MEASURES[row["measure"]], [row["says"]]
+        form = f"+.{measure.digits}f"
+        difference = numbers(row["mean_delta"], row["t_low"], row["t_high"], form)
+        p = "; ".join(
+            f"{what} {row[key]:.2g}"
+            for what, key in (("p", "p_holm"), ("p that it is false", "refuted_p"))
+            if row[key] < 1
+        )
+        shown += [
+            f"{row['arm']} - {row['baseline']} in {measure.title}: {difference}, claimed is "
+            f"{row['claim']} (n = {row['n']}, {p or 'no p'}).",
+            row["sentence"],
+        ]
+        if row["answer"] == "undecided":
+            shown += [_what_would_decide(row["seeds"], power)]
+        answers[row["hypothesis"]] = Answer(row["answer"], " ".join(filter(None, shown)))
+    return answers
+
+
+def _what_would_decide(seeds: float, power: float) -> str:
+    if np.isnan(seeds):
+        return "There are too few pairs, or they have no spread."
+    many = f"Some {seeds:.0f} seeds" if seeds <= MOST_SEEDS else f"Not even {MOST_SEEDS:,} seeds"
+    return f"{many} would decide it with a power of {power:.0%}, were this difference the true one."
+
+
+def power_of(
+    h: Hypothesis, mean: float, sd: float, n: int, alpha: float, smallest: float = 0.0
+) -> tuple[float, float]:
+    """Simulate the power of `n` seeds: the probability that a hypothesis is supported, and that it
+    is refuted, where the true mean difference is `mean` and the differences have this `sd`.
+
+    Means and variances of normal samples are drawn as a Latin hypercube, always the same. For an
+    exact test it is the power of t, and nothing where no p of that many sign flips is below alpha.
     """
-    h0, h1a, h1b = {}, {}, {}
-    for e in evidence:
-        h1b[e.arm] = _conditional_benefit(e)
-        found = {e.accuracy[name] for name in accuracies(e)} - {"untested"}
-        if e.baseline_stable is not True:
-            known = "unstable" if e.baseline_stable is False else "not judged"
-            h0[e.arm] = h1a[e.arm] = _Case(f"not tested, as the baseline is {known}")
-        elif not found - {"undefined"}:
-            h0[e.arm] = h1a[e.arm] = _Case("not tested, as no accuracy has an adjusted p")
-        else:
-            numbers = "; ".join(e.in_words[name] for name in accuracies(e) if name in e.in_words)
-            changed = found & {"improvement", "regression"}
-            h0[e.arm] = _Case("rejected" if changed else "not rejected", numbers)
-            h1a[e.arm] = _risk(e, "regression" in found, numbers)
-    return {
-        "H0": _one_answer(h0, "rejected", some="rejected"),
-        "H1a": _one_answer(h1a, "supported"),
-        "H1b": _one_answer(h1b, "supported"),
-    }
+    if h.exact and 2 / 2**n >= alpha:
+        return 0.0, 0.0
+    share = (np.arange(DRAWS) + 0.5) / DRAWS
+    z = stats.norm.ppf(np.random.default_rng(0).permutation(share))
+    spread = sd * np.sqrt(stats.chi2.ppf(share, n - 1) / (n - 1))
+    p, refuted = p_values(h, smallest, *_t_sides(mean + sd * z / n**0.5, spread, n))
+    return float(np.mean(p < alpha)), float(np.mean((refuted < alpha) & (p >= alpha)))
 
 
-@dataclass(frozen=True)
-class _Case:
-    """The answer for one arm, and its numbers."""
-
-    answer: str
-    numbers: str = ""
-
-
-def _risk(e: Evidence, fell: bool, numbers: str) -> _Case:
-    smoother = [text for name, text in e.in_words.items() if name not in e.accuracy]
-    if e.smoothness is not None:
-        numbers = "; ".join([numbers, *smoother])
-    if not fell:
-        return _Case("not supported", numbers)
-    if e.smoothness in (None, "improvement"):
-        return _Case("supported", numbers)
-    why = "it lowers accuracy, and that it smooths training is not shown"
-    return _Case("supported in part", f"{why}; {numbers}")
+def seeds_to_decide(
+    h: Hypothesis, mean: float, sd: float, alpha: float, power: float, smallest: float = 0.0
+) -> float:
+    """Return the smallest number of seeds that supports or refutes a hypothesis with probability
+    `power`; infinite beyond `MOST_SEEDS`, NaN without spread."""
+    if not sd > 0:
+        return np.nan
+    seeds = range(2, MOST_SEEDS + 1)
+    i = bisect_left(seeds, power, key=lambda n: sum(power_of(h, mean, sd, n, alpha, smallest)))
+    return seeds[i] if i < len(seeds) else np.inf
 
 
-def _conditional_benefit(e: Evidence) -> _Case:
-    if e.baseline_stable is not False:
-        known = "stable" if e.baseline_stable else "not judged"
-        return _Case(f"not tested, as the baseline is {known}")
-    if e.arm_stable is None:
-        return _Case("not tested, as the arm is not judged")
-    if e.instability is None:
-        return _Case("supported" if e.arm_stable else "not supported", e.unstable_in_words)
-    if e.instability == "undefined":
-        return _Case("not tested, as its unstable runs have no adjusted p", e.unstable_in_words)
-    better = e.instability == "improvement"
-    return _Case("supported" if better else "not supported", e.unstable_in_words)
+def expected_power(
+    plan: Plan, spread: Mapping[str, float], n: int, effect: float | None = None
+) -> pd.DataFrame:
+    """What `n` seeds can show, a row per hypothesis: the true difference assumed (`effect`; else
+    none for an equivalence, and the smallest effect of interest beyond the bound for a direction),
+    the sd of the differences (`spread`, by hypothesis), the power, and the seeds that the plan's
+    power takes. Tests share alpha as in a family where all others fail."""
+    rows = []
+    size = Counter(h.family for h, *_ in plan.bound.values())
+    for name, (h, arm, baseline, measure) in plan.bound.items():
+        smallest = plan.smallest_effect_of_interest.get(measure, 0.0)
+        true = (0.0 if h.equivalent_within else h.beyond + smallest) if effect is None else effect
+        true = -true if h.direction == "less" else true
+        case = true, spread[name]
+        alpha = plan.alpha / size[h.family]
+        supported, _ = power_of(h, *case, n, alpha, smallest)
+        seeds = seeds_to_decide(h, *case, alpha, plan.power, smallest)
+        row: Row = {"hypothesis": name, "arm": arm, "baseline": baseline, "measure": measure}
+        row |= {"difference": true, "sd": spread[name], "n": n, "power": supported, "seeds": seeds}
+        rows.append(row)
+    return pd.DataFrame(rows)
 
 
-def _one_answer(cases: Mapping[str, _Case], yes: str, some: str = "") -> Answer:
-    """Make one answer of several (arm → answer); the reason lists each, with its numbers."""
-    grouped: dict[str, list[str]] = {}
-    for arm, case in cases.items():
-        said = f"{arm} ({case.numbers})" if case.numbers else arm
-        grouped.setdefault(case.answer, []).append(said)
-    tested = [answer for answer in grouped if not answer.startswith("not tested")]
-    if not grouped:
-        return Answer("not tested", "no arm of the plan's first family")
-    if not tested:
-        answer = "not tested"
-    else:
-        answer = tested[0] if len(tested) == 1 else some or f"{yes} in part"
-    parts = []
-    for found, arms in grouped.items():  # what the answer says is not said again
-        beyond = found.removeprefix(answer).removeprefix(", as ")
-        parts.append(": ".join(filter(None, (", ".join(arms), beyond))))
-    return Answer(answer, "; ".join(parts))
+def spread_of(plan: Plan, contrasts: pd.DataFrame) -> dict[str, float]:
+    """Take the sd of the differences that each hypothesis is about from the contrasts of a study
+    that has run, a pilot or a tuning study: of the same two arms, else the largest of its measure.
+    A measure that it lacks is missing."""
+    found = {}
+    for name, (_, arm, baseline, measure) in plan.bound.items():
+        rows = contrasts[contrasts["measure"] == measure]
+        own = rows[(rows["arm"] == arm) & (rows["baseline"] == baseline)]
+        sds = (own if len(own) else rows)["sd_delta"].dropna()
+        if len(sds):
+            found[name] = float(sds.max())
+    return found
+
+
+def _t_sides(mean: ArrayLike, sd: ArrayLike, n: int) -> tuple[OneSided, OneSided]:
+    """One-sided t tests of samples with these means and standard deviations; NaN without spread."""
+    error = np.where(np.asarray(sd) > 0, sd, np.nan) / max(n, 1) ** 0.5
+
+    def t(bound: float) -> Any:
+        return (np.asarray(mean) - bound) / error
+
+    return lambda bound: stats.t.sf(t(bound), n - 1), lambda bound: stats.t.cdf(t(bound), n - 1)
+
+
+def _by_sign_flips(deltas: Floats, rng: Generator) -> tuple[OneSided, OneSided]:
+    """One-sided halves of the exact test, whose distribution is symmetric."""
+
+    def side(sign: int) -> OneSided:
+        def p(bound: float) -> float:
+            two_sided = sign_flip_test(deltas - bound, rng).sign_flip_p
+            return two_sided / 2 if sign * (deltas - bound).sum() > 0 else 1 - two_sided / 2
+
+        return p
+
+    return side(1), side(-1)

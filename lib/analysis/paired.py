@@ -61,13 +61,13 @@ def paired_contrast(
     completed = np.isfinite(before) & np.isfinite(after)
     before, after = before[completed], after[completed]
     deltas, margin = paired_deltas(before, after), equivalence_margin
-    n, sd = len(deltas), _sd(deltas)
+    n, sd = len(deltas), sd_of(deltas)
     return {
         "n_dropped": len(completed) - n,
         "mean_baseline": _mean(before),
-        "sd_baseline": _sd(before),
+        "sd_baseline": sd_of(before),
         "mean_arm": _mean(after),
-        "sd_arm": _sd(after),
+        "sd_arm": sd_of(after),
         "sd_delta": sd,
         **t_test(deltas, alpha)._asdict(),
         **bootstrap(deltas, rng, alpha)._asdict(),
@@ -141,7 +141,7 @@ def t_test(deltas: ArrayLike, alpha: float = ALPHA) -> TTest:
     """Two-sided paired t test on deltas (n,), and the 1 - alpha interval for their mean: mean ±
     t · sd / √n (Student 1908). NaN but for the mean when n < 2 or all deltas are equal."""
     values = finite_deltas(deltas)
-    if not _sd(values) > 0:
+    if not sd_of(values) > 0:
         return TTest(len(values), _mean(values), np.nan, np.nan, np.nan)
     test = scipy.stats.ttest_1samp(values, 0)
     low, high = test.confidence_interval(1 - alpha)
@@ -151,7 +151,7 @@ def t_test(deltas: ArrayLike, alpha: float = ALPHA) -> TTest:
 def cohens_dz(deltas: ArrayLike) -> float:
     """Mean over standard deviation of the deltas (n,) (Lakens 2013); NaN without spread."""
     values = finite_deltas(deltas)
-    sd = _sd(values)
+    sd = sd_of(values)
     return _mean(values) / sd if sd > 0 else np.nan
 
 
@@ -176,7 +176,7 @@ def tost(deltas: ArrayLike, margin: float) -> float:
     if not margin > 0:
         raise ValueError(f"margin is {margin}; give the largest difference that does not matter")
     values = finite_deltas(deltas)
-    if not _sd(values) > 0:
+    if not sd_of(values) > 0:
         return np.nan
     above = scipy.stats.ttest_1samp(values, -margin, alternative="greater").pvalue
     below = scipy.stats.ttest_1samp(values, margin, alternative="less").pvalue
@@ -251,7 +251,7 @@ def _mean(values: Floats) -> float:
     return float(values.mean()) if len(values) else np.nan
 
 
-def _sd(values: Floats) -> float:
+def sd_of(values: Floats) -> float:
     """Standard deviation (n - 1), exactly 0 for equal values, whose mean may be off by rounding."""
     if len(values) < 2:
         return np.nan

@@ -8,33 +8,47 @@ from numpy.random import Generator
 
 from lib.analysis.finding import outcome
 from lib.analysis.paired import contrast_table, holm
+from lib.analysis.rules import read_rules
 from lib.analysis.runs import taken
-from lib.study.measures import ACCURACIES
-from lib.study.plan import Plan
+from lib.study.plan import Plan, arms_called
 
 P_OF = {"t": "t_p", "equivalence": "tost_p", "exact": "sign_flip_p"}
 """Test of a family → the column of `contrast_table` that holds its p."""
 
 
 def planned_pairs(runs: pd.DataFrame, plan: Plan) -> dict[tuple[str, str], list[str]]:
-    """Pair every arm with its baseline, and as the plan's families say, within each setting of the
-    other factors: (arm, the arm it is held against) → its families, which may be none."""
+    """Pair every arm with its baseline, as the plan's families say within each setting of the other
+    factors, and as its hypotheses do: (arm, the arm it is held against) → its families, which may
+    be none."""
     arms = runs.drop_duplicates("arm").to_dict("records")
-    pairs = {}
+    pairs: dict[tuple[str, str], list[str]] = {}
     for arm, other in product(arms, repeat=2):
         contrast = [arm["variant"], other["variant"]]
         families = [name for name, f in plan.tests_of.items() if contrast in f.contrasts]
         own_baseline = other["arm"] == arm["baseline"] != arm["arm"]
         if own_baseline or (families and arm["setting"] == other["setting"]):
             pairs[arm["arm"], other["arm"]] = families
+    variants = {arm["arm"]: arm["variant"] for arm in arms}
+    for _, own, held, _ in plan.bound.values():
+        for pair in product(arms_called(own, variants), arms_called(held, variants)):
+            pairs.setdefault(pair, [])
     return pairs
 
 
+def planned_measures(plan: Plan) -> list[str]:
+    """Name the measures that a plan asks for."""
+    asked = [*plan.primary_measures, *plan.secondary, *(of[-1] for of in plan.bound.values())]
+    return list(dict.fromkeys(asked))
+
+
 def margins_of(plan: Plan) -> dict[str, float]:
-    """Margin of equivalence per measure: the plan's, and of accuracies that it does not name the
-    minimum detectable effect."""
-    named = [*plan.primary, *plan.secondary]
-    return {m: plan.minimum_detectable_effect for m in named if m in ACCURACIES} | plan.margins
+    """Margin of equivalence per measure: the smallest effect of interest. Older plans name a margin
+    or, of what their rules call quality, mean the minimum detectable effect."""
+    margins = plan.margins | plan.smallest_effect_of_interest
+    if plan.minimum_detectable_effect is None:
+        return margins
+    quality = [name for name in planned_measures(plan) if name in read_rules(plan).quality]
+    return dict.fromkeys(quality, plan.minimum_detectable_effect) | margins
 
 
 def planned_contrasts(
@@ -49,7 +63,7 @@ def planned_contrasts(
     pairs = planned_pairs(runs, plan)
     contrasts = contrast_table(
         runs,
-        taken([*plan.primary, *plan.secondary], runs),
+        taken(planned_measures(plan), runs),
         rng,
         alpha=plan.alpha,
         power=plan.power,
@@ -57,6 +71,8 @@ def planned_contrasts(
         pairs=list(pairs),
     )
     tests = family_tests(contrasts, pairs, plan)
+    if tests.empty:
+        return contrasts.assign(family="", test="", p_holm=np.nan), tests
     keys = ["arm", "baseline", "measure"]
     differ = tests[tests["test"] != "equivalence"].drop_duplicates(keys)
     contrasts = contrasts.merge(differ[[*keys, "family", "test", "p_holm"]], on=keys, how="left")
@@ -69,16 +85,18 @@ def family_tests(
     """One row per family, contrast and measure: family, test, arm, baseline, measure, n, mean_delta
     and its t interval, p of the family's test, p_holm adjusted within the family, and the answer:
     helps, harms, no difference beyond the margin, undecided."""
+    columns = ["arm", "baseline", "measure", "n", "mean_delta", "t_low", "t_high", "sd_delta"]
     tables = []
     for name, family in plan.tests_of.items():
         inside = [
             name in pairs[p] for p in zip(contrasts["arm"], contrasts["baseline"], strict=True)
         ]
         rows = contrasts[np.array(inside, dtype=bool) & contrasts["measure"].isin(family.measures)]
-        columns = ["arm", "baseline", "measure", "n", "mean_delta", "t_low", "t_high", "sd_delta"]
         p = rows[P_OF[family.test]]
         table = rows[columns].assign(family=name, test=family.test, p=p, p_holm=holm(p))
         tables.append(table)
+    if not tables:
+        return pd.DataFrame()
     joined = pd.concat(tables, ignore_index=True)
     margins = margins_of(plan)
     joined["answer"] = [

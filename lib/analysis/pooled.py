@@ -7,9 +7,9 @@ import pandas as pd
 
 from lib.analysis.paired import t_test
 from lib.study.fields import RunConfig
+from lib.study.files import finite
 from lib.study.measures import MEASURES
 from lib.study.plan import ALPHA
-from lib.study.record import finite
 
 Runs = list[dict[str, Any]]
 """A study's results, as JSON."""
@@ -51,12 +51,17 @@ def _pair(study: str, run: dict[str, Any], other: dict[str, Any], measure: str) 
     return {
         "study": study,
         "contrast": repr((measure, _recipe(run, measure), _recipe(other, measure))),
-        "variant": run.get("variant") or run["levels"]["model.embedding_norm"],
-        "reference": other.get("variant") or other["levels"]["model.embedding_norm"],
+        "variant": _variant(run),
+        "reference": _variant(other),
         "measure": measure,
         "delta": None if None in values else values[0] - values[1],
         "seed": run["seed"],
     }
+
+
+def _variant(run: dict[str, Any]) -> str:
+    """Return the level of the first factor, which older results do not name apart."""
+    return str(run.get("variant") or next(iter(run["levels"].values())))
 
 
 def _recipe(run: dict[str, Any], measure: str) -> tuple[Any, ...]:

@@ -7,8 +7,7 @@ characters occur; one above the bigram loss uses no context that counting pairs 
 import numpy as np
 import pandas as pd
 
-from lib.analysis.finding import Finding, numbers
-from lib.analysis.paired import t_test
+from lib.analysis.finding import Finding
 
 NAMES = {
     "uniform_loss": "a uniform guess",
@@ -36,36 +35,12 @@ def reference_table(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def above_source(runs: pd.DataFrame, alpha: float) -> pd.DataFrame:
-    """One row per arm on a text of known source: n, mean nats above the source's loss, with the t
-    interval of one sample. Empty without such a text."""
-    if "source_loss" not in runs:
-        return pd.DataFrame()
-    rows = []
-    for arm, part in runs.dropna(subset=["source_loss"]).groupby("arm", sort=False):
-        test = t_test((part["loss"] - part["source_loss"]).dropna(), alpha)
-        rows.append(
-            {"arm": arm, "variant": part["variant"].iloc[0], "setting": part["setting"].iloc[0]}
-            | {"n": test.n, "nats_above_source": test.mean_delta}
-            | {"t_low": test.t_low, "t_high": test.t_high}
-        )
-    return pd.DataFrame(rows)
-
-
-def reference_findings(runs: pd.DataFrame, alpha: float) -> list[Finding]:
-    """Both tables with their sentences."""
-    table, above = reference_table(runs), above_source(runs, alpha)
+def reference_finding(runs: pd.DataFrame) -> Finding:
+    """Give the table with its sentences."""
+    table = reference_table(runs)
     words = [
         f"{row.text}: {row.reference} has {row.nats:.3f} nats, perplexity {row.perplexity:.2f}; "
         f"{row.arms_above} of {row.arms} arms are above it."
         for row in table.itertuples()
     ]
-    sentences = [
-        f"{row.arm}: {numbers(row.nats_above_source, row.t_low, row.t_high)} nats above the "
-        f"source of the text (n = {row.n})."
-        for row in above.itertuples()
-    ]
-    return [
-        Finding("references", "What the text allows", table, words),
-        Finding("above_source", "Above the source of the text", above, sentences),
-    ]
+    return Finding("references", "What the text allows", table, words)

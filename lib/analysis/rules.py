@@ -1,14 +1,84 @@
-"""The plan's decision rules."""
+"""Decisions by a set of rules that a plan names: a file of `params/plans/rules/`.
 
-from dataclasses import dataclass, field
-from typing import Literal
+What a study shows of an arm beside its baseline is written as facts, words by name; of a list of
+rules the first one fires whose every condition is among them. The comment at the top of
+`embedding-norm.yaml` lists the facts and their words.
+"""
 
-from lib.study.measures import ACCURACIES, MEASURES
-from lib.study.plan import Plan
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from lib.study.errors import ConfigError, explain, read_yaml
+from lib.study.fields import Level, Section
+from lib.study.measures import MEASURES
+from lib.study.plan import Plan, rules_file
 
 Direction = Literal["improvement", "regression", "none", "undefined", "untested"]
 """A significant change for the better or the worse, none, or no test possible; untested: the plan
 tests other measures of this arm, not this one."""
+Fact = Literal[
+    "baseline", "arm", "primary", "quality", "tie_breaker", "smoothness", "removal", "cost"
+]
+
+
+class Condition(Section):
+    when: dict[Fact, str | list[str]] = Field(default_factory=dict)
+
+    def holds(self, facts: dict[str, list[str]]) -> bool:
+        """Whether of every fact asked for, one of the words asked for is said."""
+        asked = {
+            fact: [words] if isinstance(words, str) else words for fact, words in self.when.items()
+        }
+        return all(set(words) & set(facts[fact]) for fact, words in asked.items())
+
+
+class Rule(Condition):
+    rule: str
+    decision: str
+    reason: str
+    """A direction in braces stands for the primary measures that changed so."""
+
+
+class Case(Condition):
+    answer: str
+    numbers: list[str] = Field(default_factory=list)
+
+
+class Answers(Section):
+    several: str
+    """The answer where that of one arm is not that of another."""
+    cases: Annotated[list[Case], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _every_arm_has_one(self) -> Self:
+        if self.cases[-1].when:
+            raise ValueError("the last case must hold always; leave its when out")
+        return self
+
+
+class RuleSet(Section):
+    """A set of rules. See the file for what each field means."""
+
+    quality: list[str] = Field(default_factory=list)
+    cost: str = ""
+    tie_breaker: str = ""
+    rules: list[Rule] = Field(default_factory=list)
+    no_answer_from: dict[str, Level] = Field(default_factory=dict)
+    answers: dict[str, Answers] = Field(default_factory=dict)
+
+
+def read_rules(plan: Plan) -> RuleSet:
+    """Read the rules that a plan follows: none where it names none. ConfigError for faulty ones."""
+    if plan.rule_set is None:
+        return RuleSet()
+    path = rules_file(plan.rule_set)
+    try:
+        return RuleSet.model_validate(read_yaml(path))
+    except ValidationError as error:
+        raise ConfigError(f"rules/{path.name}: {explain(error, RuleSet)}") from None
 
 
 @dataclass(frozen=True)
@@ -16,104 +86,63 @@ class Evidence:
     """What the rules look at: one arm beside its baseline."""
 
     arm: str
-    baseline_stable: bool | None
-    arm_stable: bool | None
-    """By the share of unstable runs; None: its runs are not judged."""
-    accuracy: dict[str, Direction]
-    """Per primary measure."""
-    accuracy_change: dict[str, float]
-    """Per primary measure: mean paired difference."""
-    largest_loss: dict[str, float | None]
-    """Per primary accuracy: the largest loss that its interval holds; None: it has none."""
-    calibration: Direction
-    """Of the calibration error; improvement: it fell."""
-    throughput_change: float
-    """Relative change of training speed; -0.02: two percent slower. Runs share a machine, so that
-    it decides nothing."""
-    smoothness: Direction | None = None
-    """Of the plan's measure of smooth training; None: the plan names none."""
-    instability: Direction | None = None
-    """Of the share of unstable runs, by the plan's exact test; None: the plan has none."""
-    in_words: dict[str, str] = field(default_factory=dict)
-    """Per primary measure, and that of smoothness: what the difference shows, with its interval."""
-    unstable_in_words: str = ""
-    """How many runs of the arm and of its baseline are unstable."""
+    primary: dict[str, Direction]
+    """What the plan's tests show, per primary measure."""
+    facts: dict[str, list[str]]
+    numbers: dict[str, list[str]]
+    """quality, smoothness, stability: what was measured of it, in words."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What the plan says of one arm."""
+    """What the rules say of one arm."""
 
     arm: str
     rule: str
-    decision: Literal[
-        "keep the baseline", "adopt the arm", "replicate before adopting", "undecided"
-    ]
+    decision: str
     reason: str
 
 
-def decide(evidence: Evidence, plan: Plan) -> Decision:
-    """Apply the rules in order; exactly one fires for any evidence.
+@dataclass(frozen=True)
+class Answer:
+    """What a study says to one hypothesis."""
 
-    R0: the stability of one of the two is not judged. With a stable baseline: R1 worse in a primary
-    measure, R8 unstable, R0 a primary measure without a test, R2 better in one, and where the
-    primary measures show nothing, R6 better calibration, R8 a tie, which keeps the baseline. With
-    an unstable one: R5 the arm does not remove the instability, R4 it costs more accuracy than
-    planned, R3 its cost is below that with its whole interval, R0 neither. Where the plan has an
-    exact test of unstable runs, that must show the removal too. R7, in records of the first rules,
-    was speed.
-    """
-    e = evidence
-
-    def measures(what: Direction) -> str:
-        """Their names, some of which have a comma of their own."""
-        return "; ".join(MEASURES[name].label for name, d in e.accuracy.items() if d == what)
-
-    def decision(rule: str, what: str, reason: str) -> Decision:
-        return Decision(e.arm, rule, what, reason)  # type: ignore[arg-type]
-
-    keep, adopt = "keep the baseline", "adopt the arm"
-    if e.baseline_stable is None or (e.arm_stable is None and not e.baseline_stable):
-        return decision("R0", "undecided", "stability is not judged where the loss starts high")
-    untested = "no adjusted p (no family of the plan, fewer than two pairs, or no spread)"
-    undefined = f"{untested} of {measures('undefined')}"
-    if e.baseline_stable:
-        if lost := measures("regression"):
-            return decision(
-                "R1", keep, f"the baseline trains stably, and the arm is worse in {lost}"
-            )
-        if e.arm_stable is False:
-            return decision("R8", keep, "the baseline trains stably and the arm does not")
-        if measures("undefined"):
-            return decision("R0", "undecided", undefined)
-        if gained := measures("improvement"):
-            return decision(
-                "R2",
-                "replicate before adopting",
-                "the baseline trains stably, and the plan adopts an arm only for the instability "
-                f"it removes; it is better in {gained}",
-            )
-        if e.calibration == "improvement":
-            return decision("R6", adopt, "only its calibration tells them apart, and it is better")
-        return decision("R8", keep, "a tie: nothing speaks for the extra layer")
-    if not e.arm_stable:
-        return decision("R5", keep, "the baseline is unstable and the arm does not cure it")
-    if e.instability not in (None, "improvement"):
-        return decision("R5", keep, "that the arm cures the instability is not significant")
-    removes = "it removes instability"
-    costs = [-MEASURES[name].gain(e.accuracy_change[name]) for name in accuracies(e)]
-    if max(costs, default=0.0) > plan.cost.accuracy:
-        return decision("R4", keep, f"{removes}, at more than the planned cost")
-    largest = [e.largest_loss.get(name) for name in accuracies(e)]
-    if not largest or None in largest:
-        return decision("R0", "undecided", f"{removes}, at a cost in accuracy that is unknown")
-    if all(loss is not None and loss < plan.cost.accuracy for loss in largest):
-        return decision("R3", adopt, f"{removes}, at less than the planned cost")
-    return decision(
-        "R0", "undecided", f"{removes}, and its cost cannot be told from the planned one"
-    )
+    answer: str
+    """supported, refuted, undecided; rules may have words of their own."""
+    reason: str
 
 
-def accuracies(evidence: Evidence) -> list[str]:
-    """Name the primary measures that are accuracies."""
-    return [name for name in evidence.accuracy if name in ACCURACIES]
+def decide(evidence: Evidence, rules: RuleSet) -> Decision | None:
+    """Return what the first rule that holds says; None where none does."""
+    rule = next((each for each in rules.rules if each.holds(evidence.facts)), None)
+    if rule is None:
+        return None
+    measures: dict[str, list[str]] = {"improvement": [], "regression": [], "undefined": []}
+    for name, direction in evidence.primary.items():
+        measures.setdefault(direction, []).append(MEASURES[name].label)  # it may hold a comma
+    reason = rule.reason.format(**{way: "; ".join(of) for way, of in measures.items()})
+    return Decision(evidence.arm, rule.rule, rule.decision, reason)
+
+
+def answers_by_rules(evidence: Sequence[Evidence], rules: RuleSet) -> dict[str, Answer]:
+    """Answer each hypothesis of the rules once, from what they look at of several arms. The reason
+    lists each arm with its numbers."""
+    return {name: _one_answer(evidence, of) for name, of in rules.answers.items()}
+
+
+def _one_answer(evidence: Sequence[Evidence], of: Answers) -> Answer:
+    grouped: dict[str, list[str]] = {}
+    for e in evidence:
+        case = next(each for each in of.cases if each.holds(e.facts))
+        numbers = [text for name in case.numbers for text in e.numbers.get(name, [name])]
+        said = f"{e.arm} ({'; '.join(numbers)})" if any(numbers) else e.arm
+        grouped.setdefault(case.answer, []).append(said)
+    tested = [answer for answer in grouped if not answer.startswith("not tested")]
+    if not grouped:
+        return Answer("not tested", "no arm of the plan's first family")
+    answer = (tested[0] if len(tested) == 1 else of.several) if tested else "not tested"
+    parts = []
+    for each, arms in grouped.items():  # what the answer says is not said again
+        beyond = each.removeprefix(answer).removeprefix(", as ")
+        parts.append(": ".join(filter(None, (", ".join(arms), beyond))))
+    return Answer(answer, "; ".join(parts))

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,14 +10,14 @@ import numpy as np
 import pandas as pd
 from pydantic import ValidationError
 
+from lib.study.claim import load_plan, require_stamps
 from lib.study.config import Study, arm_id
 from lib.study.errors import UserError
-from lib.study.fields import ModelConfig
+from lib.study.fields import MACHINE_SETTINGS, OF_MEASURES, MachineConfig, ModelConfig
 from lib.study.measures import MEASURES
 from lib.study.paths import run_folder, shown
 from lib.study.raw import read_raw_file
-from lib.study.record import RunResult
-from lib.study.standing import load_plan, require_stamps
+from lib.study.result import RunResult
 
 
 class ResultError(UserError):
@@ -63,8 +63,8 @@ def read_result(path: Path) -> RunResult:
 
 def check(study: Study, results: Iterable[RunResult]) -> None:
     """Raise ResultError unless the runs belong to this study and may be compared: equal study
-    and corpus hash, device, threads and torch; paired by seed; and wherever the parameters ask for
-    the same budget, the same tokens, steps, batches and precision."""
+    and corpus hash, settings of the machine and torch; paired by seed; and wherever the parameters
+    ask for the same budget, the same tokens, steps, batches and precision."""
     runs, expected_hash = list(results), study.hash
     configs = {arm.id: arm.config.model_dump() for arm in study.arms()}
     for run in runs:
@@ -80,9 +80,7 @@ def check(study: Study, results: Iterable[RunResult]) -> None:
             raise _offence(run, f"was made with other parameters: {reason}")
 
     completed = [run for run in runs if run.status == "completed"]
-    _require_equal("device", runs, value=lambda run: run.origin["device"])
-    _require_equal("threads", runs, value=lambda run: run.origin["threads"])
-    _require_equal("torch", runs, value=lambda run: run.origin["packages"]["torch"])
+    _require_one_machine(runs)
     _require_equal("corpus_sha256", runs, "corpus.source")
     _require_equal("suite_hash", completed, "model.block_size", *_VOCABULARY, "corpus.deduplicate")
     _require_equal("measures", completed, value=lambda run: ", ".join(sorted(run.measures)))
@@ -94,6 +92,50 @@ def check(study: Study, results: Iterable[RunResult]) -> None:
     _require_equal("steps", completed, "training.iterations")
     _require_equal("tokens", completed, *_TOKENS)
     _require_equal("batches", completed, "seed", *_TOKENS, *_CORPUS)
+
+
+_LEFT_TO_THE_MACHINE = {"micro_batch_size", "evaluation_batch_size", "processes"}
+"""Settings that, when they are auto, follow from the batch and the context."""
+
+
+def machine_settings(run: RunResult, without: Collection[str] = ()) -> str:
+    """Say how a run was rounded: torch and the settings of the machine that change bits; where its
+    steps were made on several machines, each with the steps made there."""
+    executed = run.provenance.get("executed", {}).get("machine", {})
+    measured = {OF_MEASURES: executed[OF_MEASURES]} if OF_MEASURES in executed else {}
+
+    def told(machine: dict[str, Any], packages: dict[str, Any]) -> str:
+        settings, words = machine | measured, [f"torch {packages['torch']}"]
+        for name in MACHINE_SETTINGS:
+            default = MachineConfig.model_fields[name].default
+            value = settings.get(name, default)
+            if name not in without and value != default:
+                words.append(f"{name} {value}")
+        return ", ".join(words)
+
+    parts = [(told(s.machine.model_dump(), s.packages), s.start, s.end) for s in run.stretches]
+    if len({part for part, _, _ in parts}) > 1:
+        return " and ".join(f"{part} (steps {start + 1} to {end})" for part, start, end in parts)
+    return parts[0][0] if parts else told(run.origin, run.origin["packages"])
+
+
+def _require_one_machine(runs: list[RunResult]) -> None:
+    """Refuse a mix of machines, within a study or a run: rounding differs between them."""
+    groups: dict[Any, list[tuple[RunResult, str]]] = {}
+    for run in runs:
+        of = _asked(run, "training.batch_size"), _asked(run, "model.block_size")
+        groups.setdefault("all", []).append((run, machine_settings(run, _LEFT_TO_THE_MACHINE)))
+        groups.setdefault(of, []).append((run, machine_settings(run)))
+    for members in groups.values():
+        usual, n = Counter(settings for _, settings in members).most_common(1)[0]
+        others = [f"{r.arm} seed {r.seed} with {own}" for r, own in members if own != usual]
+        if others or "(steps " in usual:
+            raise ResultError(
+                "runs were made with different settings of the machine, between which rounding "
+                f"differs: {'; '.join([f'{n} with {usual}', *others])}. Write the settings that "
+                f"are to hold into section machine of the study, delete runs/{runs[0].study}/"
+                "ARM/seed-SEED of each run with others, and rerun ./run_all.sh to train these anew"
+            )
 
 
 _LAYER = ("embedding_norm", "embedding_rms", "branch_multiplier")

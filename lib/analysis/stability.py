@@ -14,7 +14,8 @@ from lib.study.raw import largest_rise
 def rule_of(plan: Plan | None) -> Instability:
     """The plan's definition; the usual one without a plan, or under the first, whose spikes in a
     window could not see the first 64 steps."""
-    return plan.instability if plan and plan.instability.rise else INSTABILITY
+    rule = plan.instability if plan else None
+    return rule if rule and rule.rise else INSTABILITY
 
 
 def judge_run(loss: ArrayLike, diverged: bool, rule: Instability, entropy: float) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from lib.analysis.paired import minimum_detectable_effect
 from lib.analysis.runs import own_baselines, point, taken
 from lib.study.measures import MAIN, MEASURES, Place, measures_in
 from lib.study.plan import ALPHA, POWER, Plan
-from lib.study.record import RunResult
+from lib.study.result import RunResult
 
 
 def summary_table(runs: pd.DataFrame, place: Place = "summary") -> pd.DataFrame:

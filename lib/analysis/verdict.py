@@ -1,5 +1,5 @@
-"""The verdict on a study: contrasts under its plan, the rule that fires for each arm, and both in
-words."""
+"""The verdict on a study: its contrasts, the tests of its plan's families and hypotheses, what the
+plan's rules decide of each arm, and all of it in words."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,21 +9,24 @@ import pandas as pd
 from numpy.random import Generator
 
 from lib.analysis.finding import numbers, outcome
-from lib.analysis.hypotheses import Answer, answer_all
+from lib.analysis.hypotheses import answer_tests, hypothesis_tests
 from lib.analysis.paired import contrast_table
 from lib.analysis.planned import imputed_contrasts, margins_of, planned_contrasts, planned_pairs
-from lib.analysis.rules import Decision, Direction, Evidence, decide
-from lib.analysis.runs import own_baselines, taken
-from lib.analysis.stability import (
-    in_share,
-    judge_runs,
-    rule_of,
-    stability_map,
-    with_stability,
+from lib.analysis.rules import (
+    Answer,
+    Decision,
+    Direction,
+    Evidence,
+    RuleSet,
+    answers_by_rules,
+    decide,
+    read_rules,
 )
-from lib.study.measures import ACCURACIES, MAIN, MEASURES, measures_in
+from lib.analysis.runs import own_baselines, taken
+from lib.analysis.stability import in_share, judge_runs, rule_of, stability_map, with_stability
+from lib.study.measures import MAIN, MEASURES, measures_in
 from lib.study.plan import Plan
-from lib.study.record import records
+from lib.study.result import records
 
 Row = dict[Any, Any]
 Rows = dict[str, Row]
@@ -40,21 +43,27 @@ class Verdict:
     """The table of `lib.analysis.paired.contrast_table` with `family`, `test` and `p_holm`."""
     tests: pd.DataFrame
     """A row per test of the plan's families, as `lib.analysis.planned.family_tests` says."""
+    hypotheses: pd.DataFrame
+    """A row per hypothesis that has a test, as `lib.analysis.hypotheses.hypothesis_tests` says."""
     imputed: pd.DataFrame
     """The contrasts where runs diverged, each counting as the plan says; else empty."""
     stability: pd.DataFrame
     """A row per run, as `lib.analysis.stability.judge_runs` says."""
     evidence: list[Evidence]
     decisions: list[Decision]
-    """One per arm whose primary measures were taken."""
+    """By the plan's rules, one per arm whose primary measures were taken."""
+    answers: dict[str, Answer]
+    """One to each hypothesis."""
 
     def as_json(self) -> dict[str, Any]:
         """The same as plain values; NaN becomes None."""
         return {
+            "answers": {name: asdict(answer) for name, answer in self.answers.items()},
             "decisions": [asdict(decision) for decision in self.decisions],
             "evidence": [asdict(e) for e in self.evidence],
             "contrasts": records(self.contrasts),
             "tests": records(self.tests),
+            "hypothesis_tests": records(self.hypotheses),
             "imputed": records(self.imputed),
             "stability": records(self.stability),
         }
@@ -63,85 +72,110 @@ class Verdict:
 def reach_verdict(
     runs: pd.DataFrame, trace: pd.DataFrame, plan: Plan | None, rng: Generator
 ) -> Verdict:
-    """Judge every arm of a study against its baseline by the plan; without one, only contrast, and
-    judge stability by the usual definition.
+    """Test and judge a study by its plan; without one, only contrast every arm with its baseline,
+    and judge stability by the usual definition.
 
     `runs` is the table of `lib.analysis.runs.tidy`, `trace` the joined traces of all its runs.
     """
     stability = judge_runs(runs, trace, rule_of(plan))
-    runs = with_stability(runs, stability)
-    nothing = pd.DataFrame()
+    runs, none = with_stability(runs, stability), pd.DataFrame()
     if plan is None:
         table = contrast_table(runs, taken(measures_in("headline"), runs), rng)
         table = table.assign(family="", test="", p_holm=np.nan)
-        return Verdict(runs, table, nothing, nothing, stability, [], [])
+        return Verdict(runs, table, none, none, none, stability, [], [], {})
     contrasts, tests = planned_contrasts(runs, plan, rng)
-    judged = stability_map(runs, stability, plan.alpha)
-    shares = {row["arm"]: row for row in judged.to_dict("records")}
-    speed = trace.groupby(["arm", "seed"])["seconds"].median().unstack("arm")
-    evidence = []
-    for arm, rows in by_arm_and_measure(contrasts, runs).items():
-        baseline = next(iter(rows.values()))["baseline"]
-        faster = float((speed[baseline] / speed[arm]).median() - 1)
-        evidence.append(weigh(arm, rows, shares[baseline], shares[arm], plan, faster))
-    decisions = [decide(e, plan) for e in evidence if e.accuracy]
     imputed = imputed_contrasts(runs, plan, rng)
-    return Verdict(runs, contrasts, tests, imputed, stability, evidence, decisions)
+    rules = read_rules(plan)
+    shares = stability_map(runs, stability, plan.alpha).set_index("arm", drop=False)
+    evidence = [
+        weigh(arm, rows, shares.to_dict("index"), plan, rules)
+        for arm, rows in by_arm_and_measure(contrasts, runs).items()
+    ]
+    decided = [decide(e, rules) for e in evidence if e.primary]
+    hypotheses = hypothesis_tests(runs, plan, rng)
+    answers = answers_by_rules(_asked(evidence, runs, plan, rules), rules)
+    answers |= answer_tests(hypotheses, plan.power)
+    return Verdict(
+        runs, contrasts, tests, hypotheses, imputed, stability, evidence,
+        [decision for decision in decided if decision],
+        {name: answers[name] for name in plan.hypotheses if name in answers},
+    )  # fmt: skip
 
 
-def weigh(arm: str, rows: Rows, baseline: Row, own: Row, plan: Plan, faster: float) -> Evidence:
-    """Gather what the rules look at, from an arm's contrasts with its baseline and both their rows
-    in the table of `lib.analysis.stability.stability_map`."""
-    alpha, margins = plan.alpha, margins_of(plan)
+def weigh(arm: str, rows: Rows, shares: dict[Any, Row], plan: Plan, rules: RuleSet) -> Evidence:
+    """Gather what the rules look at, from an arm's contrasts with its baseline and the table of
+    `lib.analysis.stability.stability_map`, by arm."""
+    own, baseline = shares[arm], shares[next(iter(rows.values()))["baseline"]]
     # A measure that no pair of runs has is no evidence for or against an arm.
-    primary = {name: rows[name] for name in plan.primary if name in rows and rows[name]["n"]}
-    tested = {name for name, row in primary.items() if row["family"]}
-    exact = any(
-        family.test == "exact" and "unstable" in family.measures
-        for family in plan.tests_of.values()
-    )
+    taken = {m: rows[m] for m in plan.primary_measures if m in rows and rows[m]["n"]}
+    tested = {name for name, row in taken.items() if row["family"]}
+    primary: dict[str, Direction] = {
+        name: direction(row, plan.alpha, "p_holm") if name in tested or not tested else "untested"
+        for name, row in taken.items()
+    }
+    quality = [name for name in taken if name in rules.quality]
+    smooth = plan.smoothness
+    families = plan.tests_of.values()
+    exact = any(family.test == "exact" and "unstable" in family.measures for family in families)
+    tie = rows.get(rules.tie_breaker)
+    margins = margins_of(plan)
+    words = {
+        name: _in_words(rows[name], plan.alpha, margins.get(name))
+        for name in filter(None, [*quality, smooth])
+        if name in rows
+    }
     return Evidence(
-        arm=arm,
-        baseline_stable=_stable(baseline, plan),
-        arm_stable=_stable(own, plan),
-        accuracy={
-            name: direction(row, alpha, "p_holm") if name in tested or not tested else "untested"
-            for name, row in primary.items()
+        arm,
+        primary,
+        facts={
+            "baseline": [_stability(baseline, plan)],
+            "arm": [_stability(own, plan)],
+            "primary": list(primary.values()),
+            "quality": [primary[name] for name in quality],
+            "tie_breaker": [direction(tie, plan.alpha) if tie else "none"],
+            "smoothness": [_adjusted(rows, smooth, plan) if smooth else "not asked"],
+            "removal": [_adjusted(rows, "unstable", plan) if exact else "not asked"],
+            "cost": [cost([taken[name] for name in quality], plan.cost.get(rules.cost, np.nan))],
         },
-        accuracy_change={name: row["mean_delta"] for name, row in primary.items()},
-        largest_loss={
-            name: largest_loss(row) for name, row in primary.items() if name in ACCURACIES
+        numbers={
+            "quality": [words[name] for name in quality],
+            "smoothness": [words[name] for name in words if name not in quality],
+            "stability": [f"{in_share(own)}; of its baseline {in_share(baseline)}"],
         },
-        calibration=direction(rows["ece"], alpha) if "ece" in rows else "none",
-        throughput_change=faster,
-        smoothness=_tested(rows, plan.smoothness, alpha) if plan.smoothness else None,
-        instability=_tested(rows, "unstable", alpha) if exact else None,
-        in_words={
-            name: _in_words(row, alpha, margins.get(name))
-            for name, row in rows.items()
-            if name in primary or name == plan.smoothness
-        },
-        unstable_in_words=f"{in_share(own)}; of its baseline {in_share(baseline)}",
     )
 
 
-def _stable(row: Row, plan: Plan) -> bool | None:
-    return bool(row["share"] <= plan.instability.tolerated_share) if row["judged"] else None
+def _stability(row: Row, plan: Plan) -> str:
+    if not row["judged"]:
+        return "not judged"
+    tolerated = plan.instability.tolerated_share if plan.instability else 0.0
+    return "stable" if row["share"] <= tolerated else "unstable"
 
 
-def _tested(rows: Rows, measure: str, alpha: float) -> Direction:
+def _adjusted(rows: Rows, measure: str, plan: Plan) -> Direction:
     """Say what a family's test of a measure shows; undefined where no family tests it."""
     row = rows.get(measure)
-    return direction(row, alpha, "p_holm") if row and row["family"] else "undefined"
+    return direction(row, plan.alpha, "p_holm") if row and row["family"] else "undefined"
 
 
-def largest_loss(row: Row) -> float | None:
-    """Return the largest loss that the interval of a row holds, in the measure's units; None
+def cost(rows: list[Row], limit: float) -> str:
+    """Hold the losses of some measures against the largest that is allowed: a mean is over it, or
+    the whole interval of each is within it, or it is unclear; unknown where one has no interval."""
+    if any(-MEASURES[row["measure"]].gain(row["mean_delta"]) > limit for row in rows):
+        return "over"
+    largest = [largest_loss(row) for row in rows]
+    if not largest or np.isnan([*largest, limit]).any():
+        return "unknown"
+    return "within" if max(largest) < limit else "unclear"
+
+
+def largest_loss(row: Row) -> float:
+    """Return the largest loss that the interval of a row holds, in the measure's units; NaN
     without an interval. Deltas that are all zero lose nothing."""
     if row["n"] > 1 and row["mean_delta"] == row["sd_delta"] == 0:
         return 0.0
     gains = [MEASURES[row["measure"]].gain(row[end]) for end in ("t_low", "t_high")]
-    return None if np.isnan(gains).any() else float(-min(gains))
+    return float(-np.min(gains))
 
 
 def by_arm_and_measure(contrasts: pd.DataFrame, runs: pd.DataFrame) -> dict[str, Rows]:
@@ -166,41 +200,37 @@ def direction(row: Row, alpha: float, p: str = "t_p") -> Direction:
     return "improvement" if gain > 0 else "regression"
 
 
-def answer_hypotheses(verdict: Verdict, runs: pd.DataFrame, plan: Plan | None) -> dict[str, Answer]:
-    """Answer each hypothesis once, from the arms that hold a layer and are in the plan's first
-    family or in an exact one. Empty without a plan."""
-    if plan is None:
-        return {}
+def _asked(
+    evidence: list[Evidence], runs: pd.DataFrame, plan: Plan, rules: RuleSet
+) -> list[Evidence]:
+    """Keep what rules answer hypotheses from: the arms in the plan's first family or in an exact
+    one, but for those of which the rules say that they tell nothing."""
     families = plan.tests_of
     asked = {name for name, f in families.items() if f.test == "exact"} | {next(iter(families), "")}
-    pairs = planned_pairs(runs, plan)
-    named = {arm for (arm, _), of in pairs.items() if asked & set(of)}
-    if "model.embedding_norm" in runs:
-        named -= set(runs.loc[runs["model.embedding_norm"] == "none", "arm"])
-    return answer_all([e for e in verdict.evidence if e.arm in named])
+    arms = {arm for (arm, _), of in planned_pairs(runs, plan).items() if asked & set(of)}
+    for factor, level in rules.no_answer_from.items():
+        arms -= set(runs.loc[runs[factor] == level, "arm"]) if factor in runs else set()
+    return [e for e in evidence if e.arm in arms]
 
 
-def in_words(verdict: Verdict, answers: dict[str, Answer], runs: pd.DataFrame, kind: str) -> str:
-    """Write the answer to each hypothesis, then a paragraph per arm: its decision, the rule and the
-    numbers behind it. Of an exploratory study the numbers alone."""
+def in_words(verdict: Verdict, kind: str) -> str:
+    """Write the answer to each hypothesis, then a paragraph per arm: its decision where rules made
+    one, and the numbers behind it. Of an exploratory study the numbers alone."""
     decisions = {decision.arm: decision for decision in verdict.decisions}
     evidence = {e.arm: e for e in verdict.evidence}
-    paragraphs = [f"**{name} {a.answer}**: {a.reason}." for name, a in answers.items()]
-    for arm, measures in by_arm_and_measure(verdict.contrasts, runs).items():
-        weighed, decision = evidence.get(arm), decisions.get(arm)
-        said = []
-        if decision:
+    paragraphs = [
+        f"**{name} {a.answer}**: {a.reason.rstrip('.')}." for name, a in verdict.answers.items()
+    ]
+    for arm, rows in by_arm_and_measure(verdict.contrasts, verdict.runs).items():
+        weighed, said = evidence.get(arm), []
+        if decision := decisions.get(arm):
             said = [f"**{decision.decision}** by rule {decision.rule}: {decision.reason}"]
-        elif kind == "CONFIRMATORY":
+        elif kind == "CONFIRMATORY" and weighed and not weighed.primary:
             said = ["**no decision**: no primary measure was taken"]
-        primary = weighed.accuracy if weighed else measures_in("headline")
-        named = dict.fromkeys(name for name in (*primary, MAIN) if name in measures)
-        said += ["; ".join(_in_numbers(measures[name], kind) for name in named)]
-        if weighed:
-            said += [
-                f"Runs: {weighed.unstable_in_words}; calibration: {weighed.calibration}; training "
-                f"speed {weighed.throughput_change:+.1%}, not measured alone"
-            ]
+        primary = weighed.primary if weighed else measures_in("headline")
+        named = dict.fromkeys(name for name in (*primary, MAIN) if name in rows)
+        said += ["; ".join(_in_numbers(rows[name], kind) for name in named)]
+        said += [f"Runs: {'; '.join(weighed.numbers['stability'])}"] if weighed else []
         paragraphs.append(f"**{arm}** ({kind.lower()}): " + ". ".join(filter(None, said)) + ".")
     if not paragraphs:
         return "One arm: nothing to compare."

@@ -1,41 +1,26 @@
 """From bytes to batches: find, verify, encode, split, draw.
 
 Any UTF-8 text works as a corpus, by path; `tinyshakespeare` and `synthetic` are known by name.
-Other tokenizers than characters, and texts too large to be held, are read by `lib.data.tokenised`.
+Other tokenizers than characters, documents, and texts too large to be held are read by
+`lib.data.tokens`.
 """
 
-import hashlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from lib.data.documents import Documents, OneText, find_documents
-from lib.data.errors import CorpusError as CorpusError
-from lib.data.errors import MissingCorpusError as MissingCorpusError
-from lib.data.mixture import find_mixture
-from lib.data.shards import Shards
-from lib.data.sources import KNOWN, places, read_source
-from lib.data.subwords import Tokenizer
-from lib.data.tokenised import Source, tokenise
-from lib.data.tokenizer import Characters
-from lib.study.constants import TRAIN_SHARE
-from lib.study.fields import CorpusConfig
+from lib.data.sources import CorpusError, MissingCorpusError, OneText, Source, find_source
+from lib.data.tokenizer import END_OF_DOCUMENT, Characters, Tokenizer
+from lib.data.tokens import Shards, tokenize
+from lib.study.fields import TRAIN_SHARE, CorpusConfig
 
+__all__ = ["CorpusError", "MissingCorpusError"]
 TOKEN_CLASSES = ("alphabetic", "numeric", "punctuation", "whitespace", "end of document")
-_END_OF_DOCUMENT = ("\x03", "\x04")  # ASCII end of text, end of transmission
-
-
-LARGEST = 10**9
-"""Bytes of a text that is held in memory; its ids take eight times as much."""
-LARGEST_ENCODED = 2**28
-"""The same where it is read only once, to be tokenized."""
-MOST_TEXT = 2**24
+LONGEST_TEXT = 2**24
 """Characters of a tokenized corpus that is held as a text too, for the suite to be made of."""
 MOST_MEASURED = 2**16
 """Characters that dev and test are cut to, each: the same text, whatever the tokenizer."""
@@ -110,7 +95,6 @@ class TextCorpus(_Split):
 
     text: str
     """The whole."""
-    account: ClassVar[dict[str, Any]] = {}
 
     @property
     def training_text(self) -> str:
@@ -135,7 +119,7 @@ class TokenCorpus(_Split):
 
     parts: dict[str, Shards]
     """The whole of train, dev and test."""
-    account: dict[str, Any]
+    metadata: dict[str, Any]
     """sha256 (of the documents), documents and characters per part, duplicates (training documents
     that stand there before), removed (whether those were left out), heldout_in_train (held-out
     documents that stand in the training part), sources (what a mixture took of each), and
@@ -153,19 +137,19 @@ class TokenCorpus(_Split):
 
     @cached_property
     def _texts(self) -> list[str]:
-        held = self.n_characters <= MOST_TEXT
+        held = self.n_characters <= LONGEST_TEXT
         return [self.tokenizer.decode(ids) for ids in self.parts.values()] if held else []
 
     @property
     def n_characters(self) -> int:
         """Of all parts."""
-        return sum(self.account["characters"].values())
+        return sum(self.metadata["characters"].values())
 
     @property
     def beginning(self) -> Tensor:
         """The id that stands before a text without context, (1,): the end of the document before,
         or where there are none a line break."""
-        if self.account["documents"]:
+        if self.metadata["documents"]:
             return torch.tensor([self.tokenizer.end_of_document])
         return self.encode("\n")[:1]
 
@@ -175,86 +159,53 @@ Corpus = TextCorpus | TokenCorpus
 
 def load_corpus(config: CorpusConfig, trust: bool = False) -> Corpus:
     """Find, verify, encode and split a corpus. To `trust` what another process has verified spares
-    reading all of a tokenized one: see `lib.data.tokenised`.
+    reading all of a tokenized one: see `lib.data.tokens`.
 
     Raises MissingCorpusError when a known one cannot be had, and CorpusError when a file is no text
     file or too large, has a wrong hash, is empty or too short, is not UTF-8, or holds a symbol in
     its held-out part that training never sees.
     """
     try:
-        if source := _large_source(config):
-            return _tokenised(config, source, trust)
-        data = read_source(config.source)
+        source = find_source(config)
+        if not isinstance(source, OneText):
+            return _on_disk(config, source, trust)
+        plain = config.tokenizer == "characters" and not config.deduplicate
+        return _in_memory(config, source) if plain else _on_disk(config, source, trust)
     except OSError as error:
         given = f"s: '{error.filename}'" if config.sources else f": '{config.source}'"
         raise CorpusError(
             f"corpus.source{given} cannot be read: {error.strerror}; give another path"
         ) from None
-    sha256 = hashlib.sha256(data).hexdigest()
-    name = config.source if config.source in KNOWN else Path(config.source).name
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise CorpusError(
-            f"{name}: not UTF-8 at byte {error.start:,}; convert it (iconv -t UTF-8)"
-        ) from None
-    if len(text) < 20:
-        raise CorpusError(
-            f"{name}: empty or too short: {len(text)} characters; give a text of 20 or more"
-        )
-
-    cut = int(TRAIN_SHARE * len(text))
-    dev_length = _dev_length(text[cut:])
-    if config.tokenizer != "characters" or config.deduplicate:
-        return _tokenised(config, OneText(name, sha256, text, (cut, cut + dev_length)), trust)
-    tokenizer = Characters(name, "".join(sorted(set(text[:cut]))))
-    train = torch.from_numpy(tokenizer.encode(text[: int(config.fraction * cut)]))
-    ids = torch.from_numpy(tokenizer.encode(text[cut:]))
-    dev, test = _measured(ids[:dev_length], tokenizer), _measured(ids[dev_length:], tokenizer)
-    return TextCorpus(name, sha256, tokenizer, train, torch.cat([dev, test]), len(dev), text)
 
 
-def _large_source(config: CorpusConfig) -> Source | None:
-    """Find documents, or a text too large to be held; None for any other source."""
-    if config.sources:
-        return find_mixture(config.source, config.sources)
-    path = next((path for path in places(config.source) if path.exists()), None)
-    if config.source in KNOWN or path is None:
-        return None
-    if documents := find_documents(path):
-        return documents
-    largest = LARGEST if config.tokenizer == "characters" else LARGEST_ENCODED
-    if path.is_file() and path.stat().st_size > largest:
-        return Documents(path.name, path.parent, (path,), ".txt", ends=False)
-    return None
+def _in_memory(config: CorpusConfig, source: OneText) -> TextCorpus:
+    """Encode a text, of which each character is a token, and cut it to what a run reads."""
+    train, dev, test = source
+    tokenizer = Characters(source.name, "".join(sorted(set(train))))
+    ids = torch.from_numpy(tokenizer.encode(train[: int(config.fraction * len(train))]))
+    dev, test = (dev[:MOST_MEASURED], test[:MOST_MEASURED])
+    heldout = torch.from_numpy(tokenizer.encode(dev + test))
+    return TextCorpus(
+        source.name, source.fingerprint, tokenizer, ids, heldout, len(dev), source.text
+    )
 
 
-def _tokenised(config: CorpusConfig, source: Source, trust: bool) -> TokenCorpus:
+def _on_disk(config: CorpusConfig, source: Source, trust: bool) -> TokenCorpus:
     """Tokenize a source, or find it tokenized, and cut it to what a run reads."""
-    tokenizer, parts, account = tokenise(config, source, trust)
+    tokenizer, parts, metadata = tokenize(config, source, trust)
     train = parts["train"].cut(int(config.fraction * len(parts["train"])))
     dev, test = (_measured(parts[part], tokenizer) for part in ("dev", "test"))
     heldout = torch.cat([dev, test])
-    of = (source.name, account["sha256"], tokenizer, train, heldout, len(dev))
-    return TokenCorpus(*of, parts, account)
+    of_split = (source.name, metadata["sha256"], tokenizer, train, heldout, len(dev))
+    return TokenCorpus(*of_split, parts, metadata)
 
 
-def _measured(ids: Tensor | Shards, tokenizer: Tokenizer) -> Tensor:
+def _measured(ids: Shards, tokenizer: Tokenizer) -> Tensor:
     """Cut ids (n,) to the tokens that end within the first `MOST_MEASURED` characters."""
     # A character is written in four bytes at the most, and the end of a document adds a token.
     beginning = ids[: 5 * MOST_MEASURED]
     ends = torch.from_numpy(tokenizer.characters)[beginning].cumsum(0)
     return beginning[: int(torch.searchsorted(ends, MOST_MEASURED, right=True))]
-
-
-def _dev_length(heldout: str) -> int:
-    """Length of dev: up to the blank line (else the line end) nearest to the middle."""
-    middle = len(heldout) / 2
-    for boundary in (r"\n\n+", r"\n"):
-        ends = [match.end() for match in re.finditer(boundary, heldout)]
-        if ends := [end for end in ends if 0.25 < end / len(heldout) < 0.75]:
-            return min(ends, key=lambda end: abs(end - middle))
-    return int(middle)
 
 
 def sample_batch(
@@ -274,7 +225,7 @@ def sample_batch(
 def token_class(symbol: str) -> str:
     """Name the class of one symbol, one of `TOKEN_CLASSES`: that of all its characters but white
     space around them; punctuation is whatever is of no other class, also parts of characters."""
-    if symbol in _END_OF_DOCUMENT:
+    if symbol in (END_OF_DOCUMENT, "\x04"):  # ASCII: end of text, end of transmission
         return "end of document"
     if symbol.isspace():
         return "whitespace"

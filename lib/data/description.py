@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lib.data.corpus import TOKEN_CLASSES, Corpus, load_corpus, token_class
-from lib.data.suite_files import prepare_suite, read_suite
+from lib.data.corpus import TOKEN_CLASSES, Corpus, TokenCorpus, load_corpus, token_class
+from lib.data.suite import prepare_suite, read_suite
 from lib.study.config import Study
-from lib.study.constants import GRAM
-from lib.study.fields import CorpusConfig, digest
-from lib.study.record import finite
+from lib.study.fields import GRAM, CorpusConfig, digest
+from lib.study.files import finite
 
 
 def corpora_of(study: Study) -> dict[str, Corpus]:
@@ -51,20 +50,21 @@ def duplication_report(corpus: Corpus, gram: int = GRAM) -> pd.Series:
     is too long to be held nothing is measured."""
     train = corpus.decode(corpus.train[:]) if corpus.text else ""
     heldout = corpus.decode(corpus.heldout) if corpus.text else ""
-    lines = pd.Series([line for line in heldout.splitlines() if line.strip()], dtype=object)
-    grams = pd.Series([heldout[i : i + gram] for i in range(len(heldout) - gram + 1)], dtype=object)
-    in_train = {train[i : i + gram] for i in range(len(train) - gram + 1)}
-    known = lines.isin(train.splitlines())
-    return pd.Series(
-        {  # NaN where there is nothing to look for
-            "lines found in train": known.mean(),
-            f"lines of at least {gram} characters found in train": known[
-                lines.str.len() >= gram
-            ].mean(),
-            f"{gram}-character windows found in train": grams.isin(in_train).mean(),
-        },
-        name="share of held-out",
-    )
+    known, windows = set(train.splitlines()), set(_windows(train, gram))
+    lines = [line for line in heldout.splitlines() if line.strip()]
+    in_train = {
+        "lines": [line in known for line in lines],
+        f"lines of at least {gram} characters": [x in known for x in lines if len(x) >= gram],
+        f"{gram}-character windows": [window in windows for window in _windows(heldout, gram)],
+    }
+    shares = {
+        f"{what} found in train": pd.Series(x, dtype=float).mean() for what, x in in_train.items()
+    }
+    return pd.Series(shares, name="share of held-out")  # NaN where there is nothing to look for
+
+
+def _windows(text: str, length: int) -> list[str]:
+    return [text[i : i + length] for i in range(len(text) - length + 1)]
 
 
 def corpus_summary(corpus: Corpus) -> dict[str, object]:
@@ -86,12 +86,11 @@ def corpus_summary(corpus: Corpus) -> dict[str, object]:
 
 def _vocabulary(corpus: Corpus) -> dict[str, object]:
     """The symbols of a text in characters; else how it was tokenized, without the list of files."""
-    if not corpus.account:
+    if not isinstance(corpus, TokenCorpus):
         return {"symbols": corpus.symbols}
-    left_out = ("shards", "tokenizer")
-    account = {name: value for name, value in corpus.account.items() if name not in left_out}
-    account["shards"] = digest([shard["sha256"] for shard in corpus.account["shards"]])
-    return {"vocabulary": corpus.vocab_size, "tokenized": account}
+    shards = digest([shard["sha256"] for shard in corpus.metadata["shards"]])
+    tokenized = {k: v for k, v in corpus.metadata.items() if k not in ("shards", "tokenizer")}
+    return {"vocabulary": corpus.vocab_size, "tokenized": tokenized | {"shards": shards}}
 
 
 def sampling_table(study: Study, corpora: dict[str, Corpus]) -> pd.DataFrame:

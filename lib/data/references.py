@@ -1,18 +1,29 @@
 """What can be predicted of a text without a network, to read a model against."""
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lib.data import synthetic
 from lib.data.corpus import Corpus
+from lib.data.sources import KNOWN
 
 ORDER = 5
 """Characters of the longest n-grams that are counted."""
 MOST_PAIRS = 2**24
 """Pairs of tokens that are counted; those of a larger vocabulary would be too many."""
+SOURCE_LOSS = {
+    8: 1.096131385603323,
+    16: 0.9005356202114454,
+    32: 0.7873041486099794,
+    64: 0.7276569040538964,
+    128: 0.6953409433666945,
+    256: 0.6788285239269224,
+    512: 0.6704155088228798,
+    1024: 0.6659658971566438,
+}
+"""Block size → held-out loss (nats per character) of the grammar that wrote the synthetic text, by
+`papers/embedding-norm/synthetic_text.py`. Of an endless text it is 0.66643."""
 
 
 def references(corpus: Corpus, block_size: int) -> dict[str, float]:
@@ -20,30 +31,26 @@ def references(corpus: Corpus, block_size: int) -> dict[str, float]:
 
     unigram_entropy (of the training part: the least training loss without any context),
     unigram_loss and bigram_loss (of the held-out part by counts of the training part, one added to
-    each; the latter for up to 4,096 tokens), uniform_loss (ln V), and source_loss where the
-    characters' source is known: the held-out loss of the source itself in windows of `block_size`,
-    below which no model comes on average.
+    each; the latter for up to 4,096 tokens), uniform_loss (ln V), and of the synthetic text in
+    characters source_loss: the held-out loss of the source itself in windows of `block_size`, where
+    it is one of `SOURCE_LOSS`. No model comes below it on average.
     """
     heldout, n = corpus.heldout.numpy(), corpus.vocab_size
     counts, pairs = _counts(corpus)
     shares = counts[counts > 0] / len(corpus.train)
     unigram = np.log((counts + 1) / (len(corpus.train) + n))
-    found = {
+    losses = {
         "unigram_entropy": float(-(shares * np.log(shares)).sum()),
         "unigram_loss": float(-unigram[heldout[1:]].mean()),
         "uniform_loss": float(np.log(n)),
     }
     if pairs is not None:
         bigram = np.log((pairs + 1) / (pairs + 1).sum(1)[:, None])
-        found["bigram_loss"] = float(-bigram[heldout[:-1], heldout[1:]].mean())
-    if corpus.sha256 == synthetic.SHA256 and corpus.unit == "characters":
-        found["source_loss"] = _source_loss(corpus.decode(corpus.heldout), block_size)
-    return found
-
-
-@lru_cache(maxsize=8)  # asked for every run
-def _source_loss(text: str, block_size: int) -> float:
-    return float(synthetic.play().nll(text, block_size).mean())
+        losses["bigram_loss"] = float(-bigram[heldout[:-1], heldout[1:]].mean())
+    known = corpus.sha256 == KNOWN["synthetic"].sha256 and corpus.unit == "characters"
+    if known and block_size in SOURCE_LOSS:
+        losses["source_loss"] = SOURCE_LOSS[block_size]
+    return losses
 
 
 def _counts(corpus: Corpus) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
@@ -65,18 +72,21 @@ class NGrams:
 
     def __init__(self, text: str) -> None:
         self._uniform = 1 / max(1, len(set(text)))
-        before, keys = np.zeros(len(text), np.uint64), _keys(text)
-        self._counts, self._after, self._kinds = list[_Table](), list[_Table](), list[_Table]()
-        for grams in keys:
+        self._tables = []
+        """By order: how often an n-gram stands there, what precedes its last character, and of how
+        many kinds that last character is."""
+        history = np.zeros(len(text), np.uint64)
+        for grams in _keys(text):
             # The first of its order has no character before it and lies outside.
-            found, places, n = np.unique(grams, return_index=True, return_counts=True)
+            known, first, n = np.unique(grams, return_index=True, return_counts=True)
             histories, of, kinds = np.unique(
-                before[places], return_inverse=True, return_counts=True
+                history[first], return_inverse=True, return_counts=True
             )
-            self._counts.append(_Table(found, n))
-            self._after.append(_Table(histories, np.bincount(of, n)))
-            self._kinds.append(_Table(histories, kinds))
-            before = np.append(np.uint64(0), grams[:-1])
+            after = np.bincount(of, n)
+            self._tables.append(
+                (_Table(known, n), _Table(histories, after), _Table(histories, kinds))
+            )
+            history = np.append(np.uint64(0), grams[:-1])
 
     def scores(self, contexts: list[str], continuations: list[str]) -> NDArray[np.float64]:
         """Score each continuation after its context: summed log-likelihoods (nats) by the n-grams
@@ -86,18 +96,16 @@ class NGrams:
         ends = np.cumsum([*map(len, texts)])
         lengths = np.array([*map(len, continuations)])
         of = np.repeat(np.arange(len(texts)), lengths)
-        places = np.arange(len(of)) + np.repeat(ends - np.cumsum(lengths), lengths)
-        likely, keys = np.full(len(of), self._uniform), _keys("".join(texts))
-        before = np.zeros(ends[-1], np.uint64)
-        found = []
-        for grams, *tables in zip(keys, self._counts, self._after, self._kinds, strict=True):
-            n = tables[0][grams[places]]
-            after, kinds = tables[1][before[places]], tables[2][before[places]]
+        scored = np.arange(len(of)) + np.repeat(ends - np.cumsum(lengths), lengths)
+        likely, history = np.full(len(of), self._uniform), np.zeros(ends[-1], np.uint64)
+        sums = []
+        for grams, tables in zip(_keys("".join(texts)), self._tables, strict=True):
+            n, (after, kinds) = tables[0][grams[scored]], (t[history[scored]] for t in tables[1:])
             smoothed = (n + kinds * likely) / np.maximum(after + kinds, 1)
             likely = np.where(after > 0, smoothed, likely)
-            found.append(np.bincount(of, np.log(likely), minlength=len(texts)))
-            before = np.append(np.uint64(0), grams[:-1])
-        return np.stack(found, axis=1)
+            sums.append(np.bincount(of, np.log(likely), minlength=len(texts)))
+            history = np.append(np.uint64(0), grams[:-1])
+        return np.stack(sums, axis=1)
 
 
 @dataclass(frozen=True)
@@ -107,9 +115,9 @@ class _Table:
     keys: NDArray[np.uint64]
     values: NDArray[np.float64 | np.int64]
 
-    def __getitem__(self, asked: NDArray[np.uint64]) -> NDArray[np.float64 | np.int64]:
-        places = np.searchsorted(self.keys, asked).clip(max=len(self.keys) - 1)
-        return np.where(self.keys[places] == asked, self.values[places], 0)
+    def __getitem__(self, wanted: NDArray[np.uint64]) -> NDArray[np.float64 | np.int64]:
+        indices = np.searchsorted(self.keys, wanted).clip(max=len(self.keys) - 1)
+        return np.where(self.keys[indices] == wanted, self.values[indices], 0)
 
 
 def _keys(text: str) -> list[NDArray[np.uint64]]:

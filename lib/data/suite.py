@@ -1,4 +1,4 @@
-"""The character task suite: multiple-choice questions made of held-out text.
+"""The character task suite: multiple-choice questions made of held-out text, and its files.
 
 A question shows a continuation and some places in the text, and asks which place it follows.
 Questions come in sets: the places are the same, and each is right once. So no place is likelier to
@@ -13,20 +13,27 @@ the same suite anywhere, whatever share of it is trained on.
 """
 
 import hashlib
+import json
 import math
+import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import yaml
+from filelock import FileLock
 from numpy.typing import NDArray
 
-from lib.data.corpus import Corpus
+from lib.data.corpus import Corpus, TokenCorpus
 from lib.data.references import NGrams
 from lib.data.tasks import N_CHOICES, RULES, Lexicon, Passage, Place
-from lib.study.constants import GRAM
-from lib.study.fields import digest
+from lib.study.digests import asking_digest
+from lib.study.fields import GRAM, RunConfig, digest
+from lib.study.files import sha256, write_json
 
 FEWEST_ITEMS = 50
 """A task with fewer questions is too noisy and is left out."""
@@ -35,8 +42,8 @@ MOST_LOOKS = 20
 """Unfinished sets that are tried for a place before it begins another."""
 DELIMITER = "\n"
 """Stands after each solved example of a few-shot prompt."""
-REACHED = "choice_alone", "bigram", "five_gram"
-"""What is answered without a network, as `_reached` says."""
+BASELINES = "choice_alone", "bigram", "five_gram"
+"""What answers without a network, as `_baselines` says."""
 ZERO_SHOT, FEW_SHOT = "macro_zero_shot", "macro_few_shot"
 
 
@@ -78,8 +85,8 @@ class Suite:
     tasks: list[Task]
     left_out: dict[str, str]
     """Task, or task and number of shots, that is left out → why."""
-    known: dict[str, dict[str, float]]
-    """Task → the accuracy reached without a network, as `_reached` says."""
+    baselines: dict[str, dict[str, float]]
+    """Task → the accuracy reached without a network, as `_baselines` says."""
 
     @property
     def hash(self) -> str:
@@ -95,13 +102,13 @@ class Suite:
                 "items": len(task.items),
                 "shots": ", ".join(map(str, task.shots)),
                 "chance": task.chance,
-                **self.known[task.name],
+                **self.baselines[task.name],
                 "stderr": math.sqrt(task.chance * (1 - task.chance) / len(task.items)),
                 "rule": " ".join((RULES[task.name].__doc__ or "").split()),
             }
             for task in self.tasks
         ]
-        columns = ["task", "items", "shots", "chance", *REACHED, "stderr", "rule"]
+        columns = ["task", "items", "shots", "chance", *BASELINES, "stderr", "rule"]
         return pd.DataFrame(rows, columns=columns)
 
 
@@ -158,8 +165,8 @@ def build_suite(corpus: Corpus, items_per_task: int | None, block_size: int) -> 
             why = _too_long(needed[shots], block_size) if enough else "too few examples in dev"
             left_out[f"{name}, {shots}-shot"] = why
         tasks.append(Task(name, items, exemplars, sorted({0, max(fitting)})))
-    known = {task.name: _reached(task.items, ngrams) for task in tasks}
-    return Suite(corpus.sha256, block_size, tasks, left_out, known)
+    baselines = {task.name: _baselines(task.items, ngrams) for task in tasks}
+    return Suite(corpus.sha256, block_size, tasks, left_out, baselines)
 
 
 def _passages(text: str, leakage: LeakageFilter) -> list[Passage]:
@@ -192,8 +199,8 @@ def _items(
         text = place.context + place.answer
         if place.context and lexicon.symbols.issuperset(text) and not leakage.leaks(text):
             places.setdefault(text, place)
-    found = list(places.values())
-    shuffled = [found[i] for i in generator.permutation(len(found))]
+    distinct = list(places.values())
+    shuffled = [distinct[i] for i in generator.permutation(len(distinct))]
     items = []
     for chosen in _sets(shuffled, N_CHOICES[name]):
         contexts = [place.context for place in chosen]
@@ -226,7 +233,7 @@ def _apart(one: Place, other: Place) -> bool:
     return not (same or one.answer in other.fits or other.answer in one.fits)
 
 
-def _reached(items: list[Item], ngrams: NGrams) -> dict[str, float]:
+def _baselines(items: list[Item], ngrams: NGrams) -> dict[str, float]:
     """Return the accuracy reached without a network: by a look at each context alone (its length,
     or how likely its characters are singly or in pairs; of these the one furthest from chance), and
     by the likelihood of the continuation after each context, from pairs and from five characters
@@ -244,8 +251,8 @@ def _reached(items: list[Item], ngrams: NGrams) -> dict[str, float]:
     chance = 1 / len(items[0].contexts)
     by_itself = [accuracy(scores) for scores in (lengths, alone[:, 0], alone[:, 1])]
     furthest = max(by_itself, key=lambda reached: abs(reached - chance))
-    reached = furthest, accuracy(after[:, 1]), accuracy(after[:, -1])
-    return dict(zip(REACHED, reached, strict=True))
+    accuracies = furthest, accuracy(after[:, 1]), accuracy(after[:, -1])
+    return dict(zip(BASELINES, accuracies, strict=True))
 
 
 Length = Callable[[str], int]
@@ -261,3 +268,127 @@ def _longest_prompt(items: list[Item], exemplars: list[Item], length: Length) ->
 
 def _too_long(needed: int, block_size: int) -> str:
     return f"its longest question takes {needed} characters and block_size is {block_size}"
+
+
+# ---- as the LM-Eval harness reads it
+
+
+def prepare_suite(corpus: Corpus, items: int | None, block_size: int, suites: Path) -> Path:
+    """Return the folder below `suites` with the suite of this corpus, made if need be. Another text
+    has another folder, and a suite that is whole and of this code is never written again: runs may
+    be reading it. Another is named and made anew; corpus and code decide its questions."""
+    size = "all" if items is None else str(items)
+    size += "" if corpus.unit == "characters" else "-tokens"
+    texts = corpus.training_text, corpus.decode(corpus.dev), corpus.decode(corpus.test)
+    removed = isinstance(corpus, TokenCorpus) and corpus.metadata["removed"]
+    if removed or "".join(texts) != corpus.text:
+        size += f"-{digest(texts)[:8]}"  # what is left of the text, which the hash does not tell
+    folder = suites / f"{corpus.name}-{corpus.sha256[:8]}-{block_size}-{size}"
+    suites.mkdir(parents=True, exist_ok=True)
+    with FileLock(suites / ".lock"):
+        fault = _fault(folder)
+        if fault and folder.exists():
+            print(f"The suite in {folder.name} is {fault}. It is made anew.")
+            shutil.rmtree(folder)
+        if fault:
+            write_suite(build_suite(corpus, items, block_size), folder)
+    return folder
+
+
+def _fault(folder: Path) -> str | None:
+    """Say what is wrong with the suite in a folder; None when it is as this code writes it."""
+    try:
+        suite = read_suite(folder)
+        files, code = suite["files"], suite.get("code")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return "damaged (suite.json is missing or cannot be read)"
+    for name, stated in files.items():
+        if not (folder / name).is_file() or sha256(folder / name) != stated:
+            return f"damaged ({name} is not as it was written)"
+    return None if code == asking_digest() else "of other code"
+
+
+def suite_hash(corpus: Corpus, config: RunConfig, suites: Path) -> str | None:
+    """Return the hash of the suite that a run will be asked, made below `suites` if need be; None
+    when it will be asked none."""
+    items = config.evaluation.items_per_task
+    if items == 0:
+        return None
+    folder = prepare_suite(corpus, items, config.model.block_size, suites)
+    return str(read_suite(folder)["hash"])
+
+
+def read_suite(folder: Path) -> dict[str, Any]:
+    """Read what `write_suite` wrote of a suite; ValueError when the folder holds none."""
+    if not (folder / "suite.json").is_file():
+        raise ValueError(f"{folder.name} holds no suite: write one with write_suite")
+    content: dict[str, Any] = json.loads((folder / "suite.json").read_text("utf-8"))
+    return content
+
+
+def write_suite(suite: Suite, folder: Path) -> Path:
+    """Write a suite as the LM-Eval harness reads it, and return `folder`.
+
+    Per task: its items and exemplars as JSON lines and one YAML per number of shots. The groups
+    average the tasks' accuracies, each task counting the same: `macro_zero_shot`, and
+    `macro_few_shot` with each task at its largest number of shots. `suite.json`, written last,
+    names the suite's hash, the digest of the code that made it and what was left out; a folder
+    without it holds no suite.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "suite.json").unlink(missing_ok=True)
+    groups: dict[str, list[str]] = {ZERO_SHOT: [], FEW_SHOT: []}
+    for task in suite.tasks:
+        for part, items in (("test", task.items), ("dev", task.exemplars)):
+            lines = (json.dumps(asdict(item), ensure_ascii=False) + "\n" for item in items)
+            (folder / f"{task.name}.{part}.jsonl").write_text("".join(lines), "utf-8")
+        for shots in task.shots:
+            name = f"{task.name}_{shots}_shot"
+            groups[FEW_SHOT if shots else ZERO_SHOT].append(name)
+            _write_yaml(folder / f"{name}.yaml", _task_yaml(name, task, shots))
+    accuracy = {"metric": "acc", "aggregation": "mean", "weight_by_size": False}
+    for group, members in groups.items():
+        if members:
+            content: dict[str, object] = {"group": group, "task": members}
+            _write_yaml(folder / f"{group}.yaml", content | {"aggregate_metric_list": [accuracy]})
+    described = {
+        "hash": suite.hash,
+        "corpus_sha256": suite.corpus_sha256,
+        "block_size": suite.block_size,
+        "groups": groups,
+        "tasks": suite.table().to_dict("records"),
+        "left_out": suite.left_out,
+        "code": asking_digest(),
+        "files": {path.name: sha256(path) for path in sorted(folder.glob("[!.]*.*"))},
+    }
+    write_json(folder / "suite.json", described)
+    return folder
+
+
+def _task_yaml(name: str, task: Task, shots: int) -> dict[str, object]:
+    files = {"test": f"{task.name}.test.jsonl"}
+    if shots:
+        files["dev"] = f"{task.name}.dev.jsonl"
+    return {
+        "task": name,
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": files, "cache_dir": ".datasets"},
+        "test_split": "test",
+        **({"fewshot_split": "dev", "fewshot_config": {"sampler": "first_n"}} if shots else {}),
+        "num_fewshot": shots,
+        "output_type": "multiple_choice",
+        # A whole number from doc_to_text: the harness takes the choices for contexts.
+        "doc_to_text": "gold",
+        "doc_to_choice": "contexts",
+        "doc_to_target": "continuation",
+        "target_delimiter": "",
+        "fewshot_delimiter": DELIMITER,
+        "metric_list": [
+            {"metric": "acc", "aggregation": "mean", "higher_is_better": True},
+            {"metric": "brier_score", "aggregation": "brier_score", "higher_is_better": False},
+        ],
+    }
+
+
+def _write_yaml(path: Path, content: dict[str, object]) -> None:
+    path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), "utf-8")

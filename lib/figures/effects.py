@@ -1,16 +1,18 @@
-"""Figures of effects: paired differences with their intervals, beside no difference.
+"""Figures of effects: how results depend on the variant and on the levels of the other factors.
 
 As in `lib.figures.training`, each function takes tidy data and an `ax`, draws, and returns the
-`ax`.
+`ax`. Diverged runs have no number: a cross at the edge, with a count, stands for them.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from lib.figures.style import in_lines, line, variants, widen
+from lib.figures.style import level_text, line, offsets, variants, widen
+from lib.study.fields import Level
 from lib.study.measures import MEASURES
 from lib.study.variants import Variant, variant
 
@@ -32,7 +34,7 @@ def forest(table: pd.DataFrame, measure: str, ax: Axes) -> Axes:
             names.append(f"{look.label} - {variant(row['reference']).label}")
             if np.isfinite(row["mean_delta"]):
                 ax.hlines(at, row["t_low"], row["t_high"], color=look.colour, linewidth=1.4)
-                ax.plot(row["mean_delta"], at, markersize=5, **_mark(look, bool(row["decided"])))
+                ax.plot(row["mean_delta"], at, markersize=5, **mark(look, bool(row["decided"])))
             else:
                 ax.plot(0.98, at, color=look.colour, marker="x", transform=ax.get_yaxis_transform())
         if np.isfinite(margin):
@@ -48,70 +50,147 @@ def forest(table: pd.DataFrame, measure: str, ax: Axes) -> Axes:
     return ax
 
 
-def dose_response(dose: pd.DataFrame, ax: Axes) -> Axes:
-    """Draw the effect in nats against the initial RMS of the stream relative to its branches: a
-    line per `layer` with t intervals; hollow, arms whose branches are multiplied too.
-
-    `dose` is the table of `lib.analysis.dose.dose_table`; a row of the layer "none" is no layer.
-    """
-    ax.axhline(0, color="0.5", linewidth=0.8)
-    for i, (layer, part) in enumerate(dose.groupby("layer", sort=False)):
-        look, multiplied = variant(str(layer)), part["branch_multiplier"] != 1
-        label = "no layer" if layer == "none" else look.label
-        for rows, name in ((part[~multiplied], label), (part[multiplied], f"{label}, rescued")):
-            if rows.empty:
-                continue
-            x, mean = rows["relative_rms"] * 1.06 ** (i - 1), rows["mean_delta"]
-            filled = bool(rows["branch_multiplier"].iloc[0] == 1)
-            style = line(look) | _mark(look, filled) | {"label": name, "linewidth": 1}
-            ax.plot(x, mean, markersize=4.5, zorder=3, **style)
-            error = np.abs(rows[["t_low", "t_high"]].to_numpy().T - mean.to_numpy())
-            ax.errorbar(x, mean, error, fmt="none", ecolor=look.colour, elinewidth=0.9, capsize=2)
-    ax.set_xscale("log")
-    values = sorted(set(dose["relative_rms"].round(4)))
-    apart = [x for x, before in zip(values, [0.0, *values], strict=False) if x > 1.2 * before]
-    ax.set_xticks(apart, [f"{x:.2g}" for x in apart])
-    ax.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
-    ax.set_xlabel("initial RMS of the stream, relative to its branches")
-    ax.set_ylabel("Δ validation loss (nats)")
+def paired_seeds(runs: pd.DataFrame, measure: str, ax: Axes) -> Axes:
+    """Draw one line per seed across variants, so that paired changes show as slopes, and each
+    variant's mean as a bar. Diverged runs are gaps."""
+    looks = [look for look, _ in variants(runs)]
+    table = runs.pivot(index="seed", columns="variant", values=measure)[runs["variant"].unique()]
+    places = np.arange(len(looks))
+    ax.plot(places, table.to_numpy().T, color="0.7", linewidth=0.8, zorder=1)
+    for place, look, (_, values) in zip(places, looks, table.items(), strict=True):
+        ax.scatter([place] * len(values), values, s=18, color=look.colour, marker=look.marker,
+                   zorder=2)  # fmt: skip
+        ax.plot(place + np.array([-0.25, 0.25]), [values.mean()] * 2, color=look.colour,
+                linewidth=2.2, zorder=3)  # fmt: skip
+    turned: Any = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
+    ax.set_xticks(places, [look.label for look in looks], **turned if len(looks) > 3 else {})
+    ax.set_xlim(-0.5, len(looks) - 0.5)
+    ax.set_ylabel(MEASURES[measure].label)
+    ax.grid(visible=False, axis="x")
     return ax
 
 
-def tied_effects(table: pd.DataFrame, ax: Axes) -> Axes:
-    """Draw the effect of one variant in nats in each setting (`within`), with its t interval: with
-    a tied output filled, untied hollow. A grey square lies under a mark when one of its two arms
-    ends above a unigram model (`tied_floor`, `untied_floor`).
-
-    `table` is that of `lib.analysis.tied.tied_table` with these two columns.
-    """
-    ax.axhline(0, color="0.5", linewidth=0.8)
-    ((look, rows),) = variants(table)
-    places = np.arange(len(rows))
-    for name, aside in (("tied", -0.08), ("untied", 0.08)):
-        mean, floor = rows[name].to_numpy(), rows[f"{name}_floor"].to_numpy(dtype=bool)
-        dashes: Any = "-" if name == "tied" else (0, (1.5, 1.5))
-        style = _mark(look, name == "tied") | {"linestyle": dashes, "label": f"{name} output"}
-        ax.plot(places + aside, mean, markersize=5, linewidth=1, zorder=3, **style)
-        error = np.abs(rows[[f"{name}_low", f"{name}_high"]].to_numpy().T - mean)
-        ax.errorbar(places + aside, mean, error, fmt="none", ecolor=look.colour, elinewidth=0.9,
-                    capsize=2)  # fmt: skip
-        if floor.any():
-            ax.plot(places[floor] + aside, mean[floor], marker="s", markersize=11, color="0.8",
-                    linestyle="none", zorder=1, label="an arm above the unigram loss")  # fmt: skip
-    widen(ax, pd.concat([rows["tied"], rows["untied"]]))
-    factors = {setting.partition("=")[0] for setting in rows["within"]}
-    if len(factors) == 1 and "," not in "".join(rows["within"]):
-        names = [setting.partition("=")[2] for setting in rows["within"]]
-        ax.set_xlabel(factors.pop().replace("_", " "))
-    else:
-        names = [in_lines(setting) for setting in rows["within"]]
-    ax.set_xticks(places, names)
-    ax.set_xlim(-0.5, len(rows) - 0.5)
-    ax.set_ylabel("Δ validation loss (nats)")
+def task_accuracies(tasks: pd.DataFrame, ax: Axes) -> Axes:
+    """Draw accuracy normalised to chance (0: guessing, 1: all right) per task and shots: a mark
+    per variant (mean over seeds), a bar from the lowest to the highest seed."""
+    tasks = tasks.sort_values(["shots", "task"], kind="stable")
+    names = tasks["task"].str.replace("_", " ") + ", " + tasks["shots"].astype(str) + "-shot"
+    labels = list(dict.fromkeys(names))
+    tasks = tasks.assign(label=names).sort_index()
+    for (look, part), offset in zip(variants(tasks), offsets(tasks, 0.6), strict=True):
+        seeds = part.groupby("label")["normalised_accuracy"].agg(["mean", "min", "max"])
+        mean, low, high = seeds.loc[labels].to_numpy().T
+        ax.errorbar(mean, np.arange(len(labels)) + offset, xerr=[mean - low, high - mean],
+                    color=look.colour, marker=look.marker, markersize=4, linewidth=1,
+                    linestyle="none", label=look.label)  # fmt: skip
+    ax.axvline(0, color="0.6", linewidth=0.8)
+    ax.set_yticks(range(len(labels)), labels)
+    ax.set_ylim(len(labels) - 0.5, -0.5)
+    ax.set_xlabel("above chance (1 = all right)")
     return ax
 
 
-def _mark(look: Variant, filled: bool) -> dict[str, Any]:
+def interaction(
+    runs: pd.DataFrame, measure: str, factor: str, levels: Sequence[Level], ax: Axes
+) -> Axes:
+    """Draw a measure against the levels of a factor, evenly spaced: per variant a line through the
+    means, a band from the lowest to the highest seed, and a point per seed."""
+    for look, aside, part in by_level(runs, factor, levels):
+        seeds = part.groupby("place")[measure]
+        x = seeds.mean().index + aside
+        ax.plot(x, seeds.mean(), **line(look) | {"marker": look.marker, "markersize": 4})
+        ax.fill_between(x, seeds.min(), seeds.max(), color=look.colour, alpha=0.15, linewidth=0)
+        ax.scatter(part["place"] + aside, part[measure], s=7, color=look.colour, alpha=0.5,
+                   marker=look.marker, linewidth=0)  # fmt: skip
+        count_lost(ax, x, seeds.size() - seeds.count(), look)
+    values = runs[measure].dropna()
+    if (values > 0).all() and values.max() > 10 * values.min():
+        ax.set_yscale("log")
+    ax.set_ylabel(MEASURES[measure].label)
+    return factor_axis(factor, levels, ax)
+
+
+def differences(
+    table: pd.DataFrame, measure: str, factor: str, levels: Sequence[Level], ax: Axes
+) -> Axes:
+    """Draw the mean paired difference to the baseline, with its t interval, against the levels of a
+    factor, beside the line of no difference. `table` holds contrasts with each arm's own baseline
+    as the analysis wrote them; crosses count lost pairs."""
+    ax.axhline(0, color="0.5", linewidth=0.8)
+    for look, aside, part in by_level(table, factor, levels):
+        x, mean = part["place"] + aside, part["mean_delta"].to_numpy()
+        ax.plot(x, mean, **line(look) | {"marker": look.marker, "markersize": 4})
+        error = np.abs(part[["t_low", "t_high"]].to_numpy().T - mean)
+        ax.errorbar(x, mean, error, fmt="none", ecolor=look.colour, elinewidth=1, capsize=2)
+        count_lost(ax, x, part["n_dropped"], look)
+    widen(ax, pd.concat([table["mean_delta"], table["t_low"], table["t_high"]]))
+    ax.set_ylabel(f"Δ {MEASURES[measure].label}\n(arm - baseline)")
+    return factor_axis(factor, levels, ax)
+
+
+def by_level(
+    table: pd.DataFrame, factor: str, levels: Sequence[Level]
+) -> Iterator[tuple[Variant, float, pd.DataFrame]]:
+    """Give each variant, how far its marks stand aside, and its rows in the order of their `place`:
+    which of the levels theirs is. Pandas writes a level of None as NaN."""
+    order = list(levels)
+    place = [order.index(None if pd.isna(x) else x) for x in table[factor]]
+    table = table.assign(place=place)
+    every = offsets(table, 0.06 * table["variant"].nunique())
+    for (look, part), aside in zip(variants(table), every, strict=True):
+        yield look, float(aside), part.sort_values("place", kind="stable")
+
+
+def count_lost(ax: Axes, x: Any, counts: pd.Series, look: Variant) -> None:
+    """Draw a cross, and how many runs it stands for, at the top of an axis."""
+    across = ax.get_xaxis_transform()
+    for place, count in zip(x, counts, strict=True):
+        if count:
+            ax.margins(y=0.2)  # room for the crosses
+            ax.plot(place, 0.98, color=look.colour, marker="x", markersize=5, transform=across)
+            ax.annotate(str(count), (place, 0.94), xycoords=across, color=look.colour, fontsize=7,
+                        ha="center", va="top")  # fmt: skip
+
+
+def factor_axis(factor: str, levels: Sequence[Level], ax: Axes) -> Axes:
+    """Name a factor and its levels on the x axis."""
+    ax.set_xticks(range(len(levels)), [level_text(level) for level in levels])
+    ax.tick_params(axis="x", rotation=45 if len(levels) > 5 else 0)
+    ax.set_xlabel(factor.rpartition(".")[2].replace("_", " "))
+    ax.set_xlim(-0.4, len(levels) - 0.6)
+    return ax
+
+
+def stability_cells(cells: pd.DataFrame, x: str, ax: Axes) -> Axes:
+    """Draw the share of unstable runs as a map of `row` and `column`, the darker the more: in each
+    cell how many of how many, and below it their median severity (nats). A cell that is not judged
+    holds a dash.
+
+    `cells` is the table of `lib.analysis.stability.stability_map` with these two columns.
+    """
+    rows, columns = (list(dict.fromkeys(cells[name])) for name in ("row", "column"))
+    share = cells.pivot(index="row", columns="column", values="share").loc[rows, columns]
+    ax.pcolormesh(np.ma.masked_invalid(share.astype(float)), cmap="Greys", vmin=0, vmax=1.25,
+                  edgecolors="0.6", linewidth=0.4)  # fmt: skip
+    for cell in cells.to_dict("records"):
+        text = "-"
+        if cell["judged"]:
+            text = f"{cell['unstable']:.0f}/{cell['judged']:.0f}\n{cell['median_severity']:.2g}"
+        place = columns.index(cell["column"]) + 0.5, rows.index(cell["row"]) + 0.5
+        ax.text(*place, text, ha="center", va="center", fontsize=7, linespacing=1.1,
+                color="white" if cell["share"] > 0.74 else "black")  # fmt: skip
+    turned = 45 if len(columns) > 5 else 0
+    ax.set_xticks(np.arange(len(columns)) + 0.5, columns, rotation=turned)
+    ax.set_yticks(np.arange(len(rows)) + 0.5, rows)
+    ax.set_xlabel(x)
+    ax.invert_yaxis()
+    ax.tick_params(length=0)
+    ax.grid(visible=False)
+    return ax
+
+
+def mark(look: Variant, filled: bool) -> dict[str, Any]:
+    """Write a variant's mark, filled or hollow, as matplotlib's keywords."""
     return {
         "color": look.colour,
         "marker": look.marker,

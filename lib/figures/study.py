@@ -1,29 +1,40 @@
 """The figures that a study's notebook shows, each laid out over the study's settings.
 
 The first factor is what is compared; the others make the settings. To add a figure, write a method
-that yields a `StudyFigure` where the study has what it needs, and name it in
-`StudyFigures.applicable`.
+that yields a `StudyFigure` where the study has what it needs, whose docstring tells a reader what
+to look for, and name it in `StudyFigures.applicable`.
 """
 
-from collections.abc import Iterator
-from functools import partial
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
-from lib.analysis.course import COSINE
-from lib.analysis.learning_rate import RATE
-from lib.analysis.runs import collect, read_parquet, read_table, taken
-from lib.analysis.tied import TIED
-from lib.figures.effects import forest
-from lib.figures.factors import (
+import pandas as pd
+from matplotlib.axes import Axes
+
+from lib.analysis.planned import margins_of
+from lib.analysis.references import NAMES
+from lib.analysis.runs import (
+    ResultError,
+    collect,
+    other_settings,
+    read_parquet,
+    read_table,
+    taken,
+    tidy,
+)
+from lib.figures.effects import (
     differences,
-    efficiency,
+    forest,
     interaction,
     paired_seeds,
-    scale_of,
+    stability_cells,
     task_accuracies,
 )
-from lib.figures.found import FoundFigures
-from lib.figures.tables import Row, StudyFigure
+from lib.figures.style import facets, in_lines, level_text, spread
 from lib.figures.training import (
     difference,
     reliability_diagram,
@@ -32,14 +43,137 @@ from lib.figures.training import (
     trajectory,
     trend,
 )
-from lib.study.config import load_study
+from lib.study.claim import load_plan
+from lib.study.config import Study, load_study
+from lib.study.fields import Level, digest
+from lib.study.files import read_json
 from lib.study.measures import MAIN, measures_in
+from lib.study.paths import shown, study_folder
+from lib.study.plan import Plan
+from lib.study.result import RunResult
+from lib.study.variants import variant
 
-BAND = "Lines are means over seeds, bands reach from the lowest to the highest."
+MOST_VARIANTS = 6
+"""Lines that one panel can hold."""
+MOST_COLUMNS = 4
+
+Row = tuple[pd.DataFrame, Callable[..., Axes]]
+"""A table, and what draws a part of it on an `ax`."""
 
 
-class StudyFigures(FoundFigures):
-    """Every figure of a study."""
+@dataclass(frozen=True)
+class StudyFigure:
+    """A figure that applies to a study: title and what to look for, data, and how to show it."""
+
+    name: str
+    title: str
+    tables: list[pd.DataFrame]
+    draw: Callable[[], None]
+    words: str
+    """What to look for, how it is drawn, and of which runs."""
+
+    def about(self, maker: Callable[[], Any]) -> "StudyFigure":
+        """Begin the words with the title and what the docstring of its maker says."""
+        said = inspect.cleandoc(maker.__doc__ or "")
+        return replace(self, words=f"## {self.title}\n\n{said} *{self.words}.*")
+
+    @property
+    def data_hash(self) -> str:
+        """SHA-256 of the tables that are drawn."""
+        return digest([table.to_json(orient="split", double_precision=12) for table in self.tables])
+
+
+@dataclass(frozen=True)
+class StudyFigures:
+    """A study's runs, what the analysis made of them, and every figure of both."""
+
+    study: Study
+    results: list[RunResult]
+
+    @property
+    def folder(self) -> Path:
+        """Where the figures are written."""
+        return study_folder(self.study.name) / "figures"
+
+    @cached_property
+    def plan(self) -> Plan | None:
+        return load_plan(self.study)
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        return tidy(self.results)
+
+    @cached_property
+    def trace(self) -> pd.DataFrame:
+        return self._of_runs(read_parquet(self.study, "trace"))
+
+    @cached_property
+    def curve(self) -> pd.DataFrame:
+        return self._of_runs(read_parquet(self.study, "curve"))
+
+    def _of_runs(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Give each row its run's baseline and status, and the losses of its text."""
+        known = [name for name in NAMES if name in self.runs]
+        return table.merge(self.runs[["arm", "seed", "baseline", "status", *known]])
+
+    @cached_property
+    def verdict(self) -> dict[str, Any]:
+        """What 03_analysis wrote."""
+        path = study_folder(self.study.name) / "verdict.json"
+        if not path.is_file():
+            raise ResultError(f"there is no {shown(path)}: execute 03_analysis first")
+        content: dict[str, Any] = read_json(path)
+        return content
+
+    def found(self, key: str) -> pd.DataFrame:
+        """One of the tables of 03_analysis; empty where it does not apply."""
+        table = pd.DataFrame(self.verdict.get(key) or [])
+        empty = table.columns[table.isna().all()]  # JSON has None for NaN
+        return table.astype(dict.fromkeys(empty, float))
+
+    @cached_property
+    def contrasts(self) -> pd.DataFrame:
+        """The analysis' contrasts, with what `placed` adds."""
+        return self.placed(self.found("contrasts"))
+
+    @cached_property
+    def tests(self) -> pd.DataFrame:
+        """The tests of the plan's families, with what `placed` adds, the `margin` of those of
+        equivalence (NaN of others), and whether they `decided` anything."""
+        table = self.placed(self.found("tests"))
+        if self.plan is None or table.empty:
+            return table
+        margins = table["measure"].map(margins_of(self.plan))
+        decided = ~table["answer"].isin(["undecided", "not tested"])
+        margins = margins.where(table["test"] == "equivalence")
+        return table.assign(margin=margins.astype(float), decided=decided)
+
+    def placed(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Give differences each arm's variant, setting and levels, the variant that it is held
+        against (`reference`), and whether that is its own baseline (`own`)."""
+        if table.empty:
+            return table.reindex(columns=["arm", "measure", "mean_delta", "own", "setting"])
+        arms = self.runs.drop_duplicates("arm").set_index("arm")
+        table = table.join(arms[["variant", "setting", *self.study.factors]], on="arm")
+        own = table["baseline"] == table["arm"].map(arms["baseline"])
+        return table.assign(reference=table["baseline"].map(arms["variant"]), own=own)
+
+    def within(self, table: pd.DataFrame, factor: str) -> pd.DataFrame:
+        """Add the levels of all factors but the first and `factor`, as `within`."""
+        return table.assign(within=other_settings(table, self.study, factor))
+
+    def levels(self, factor: str) -> list[Level]:
+        """List the levels of a factor over all arms, those beside the grid too."""
+        return list(dict.fromkeys(arm.levels[factor] for arm in self.study.arms()))
+
+    @property
+    def _one_setting(self) -> bool:
+        return bool(self.runs["setting"].nunique() == 1)
+
+    @property
+    def _many(self) -> bool:
+        """Whether there are more variants than a panel can hold."""
+        return bool(self.runs["variant"].nunique() > MOST_VARIANTS)
 
     def applicable(self) -> Iterator[StudyFigure]:
         """Give every figure for which the study has something to show, in order. ResultError when
@@ -51,28 +185,26 @@ class StudyFigures(FoundFigures):
             self._trends,
             self._comparison,
             self._interactions,
-            self._learning_rates,
-            self._dose,
-            self._ladder,
-            self._tied,
             self._stability,
-            self._early,
-            self._trade_off,
-            self._efficiency,
             self._inside,
             self._calibration,
             self._tasks,
         )
-        return iter([figure for make in makers for figure in make()])
+        return iter([figure.about(make) for make in makers for figure in make()])
 
     def _effects(self) -> Iterator[StudyFigure]:
+        """What differs from what, and by how much? Each row is one variant held against
+        another: its mean paired difference with the 95 % *t* interval. Hollow marks are
+        undecided; a grey band is the margin within which two variants count as equivalent.
+        Drawn by `forest` from the tests of the plan's families in 03, or without any from
+        its contrasts."""
         if self.runs["setting"].nunique() > 2:
             return  # of many settings, other figures say more
-        table, made = self.tests, "the tests of the plan's families in 03"
+        table = self.tests
         if table.empty:
             table = self.contrasts.assign(family="", margin=float("nan"), decided=True)
             named = measures_in("mechanism")
-            table, made = table[table["measure"].isin(named)], "the contrasts of 03"
+            table = table[table["measure"].isin(named)]
         counts = table.groupby("measure", sort=False)["mean_delta"].count()
         rows: dict[str, Row] = {
             str(name): (table[table["measure"] == name], partial(forest, measure=str(name)))
@@ -82,35 +214,41 @@ class StudyFigures(FoundFigures):
         few = self.runs["variant"].nunique() <= 3  # the comparison shows them
         if not rows or (self.tests.empty and (few or self._many)):
             return
-        words = f"""What differs from what, and by how much? Each row is one variant held against
-another: its mean paired difference with the 95 % *t* interval. Hollow marks are undecided; a grey
-band is the margin within which two variants count as equivalent. Drawn by `forest` from {made}."""
         heights = [0.45 + 0.16 * (len(t) + t["family"].nunique()) for t, _ in rows.values()]
-        yield self._figure("effects", "Effects", words, rows, most_variants=99, height=heights)
+        yield self._figure("effects", "Effects", rows, most_variants=99, height=heights)
 
     def _losses(self) -> Iterator[StudyFigure]:
-        rows: dict[str, Row] = {"dev_loss": (self.curve, partial(trajectory, y="dev_loss"))}
-        if (self.curve["arm"] != self.curve["baseline"]).any():
-            rows["difference"] = (self.curve, partial(difference, y="dev_loss"))
-        words = f"""Does the loss fall smoothly, and when do variants part? First the dev loss,
-beside what counting characters and pairs of them reaches on the held-out text (dotted); then how
-far each run is from its baseline's with the same seed. {BAND} A diverged run ends in a cross; a
-loss far above its initial value is cut off. Drawn by `trajectory` and `difference` from
-the dev curves of all runs."""
-        yield self._figure("loss", "Loss", words, rows, height=1.9)
+        """Does the loss fall smoothly, and when do variants part? First the dev loss,
+        beside what counting characters and pairs of them reaches on the held-out text
+        (dotted); then how far each run is from its baseline's with the same seed. Lines are
+        means over seeds, bands reach from the lowest to the highest. A diverged run ends in
+        a cross; a loss far above its initial value is cut off. Drawn by `trajectory` and
+        `difference` from the dev curves of all runs."""
+        yield self._figure("loss", "Loss", self._course("dev_loss"), height=1.9)
 
     def _smoothness(self) -> Iterator[StudyFigure]:
-        if COSINE not in self.curve or self.curve[COSINE].isna().all():
+        """Is training smooth? The cosine between the gradients of two parts of dev: 1 means
+        that a step that helps one helps the other. Then how far each run is from its
+        baseline's with the same seed. Lines are means over seeds, bands reach from the
+        lowest to the highest. Drawn by `trajectory` and `difference` from the dev curves of
+        all runs."""
+        y = "gradient_cosine"
+        if y not in self.curve or self.curve[y].isna().all():
             return
-        rows: dict[str, Row] = {COSINE: (self.curve, partial(trajectory, y=COSINE))}
+        yield self._figure("smoothness", "Smoothness", self._course(y), height=1.9)
+
+    def _course(self, y: str) -> dict[str, Row]:
+        """Lay out a column of the dev curves, and its difference from that of the baseline."""
+        rows: dict[str, Row] = {y: (self.curve, partial(trajectory, y=y))}
         if (self.curve["arm"] != self.curve["baseline"]).any():
-            rows["difference"] = (self.curve, partial(difference, y=COSINE))
-        words = f"""Is training smooth? The cosine between the gradients of two parts of dev: 1
-means that a step that helps one helps the other. Then how far each run is from its baseline's with
-the same seed. {BAND} Drawn by `trajectory` and `difference` from the dev curves of all runs."""
-        yield self._figure("smoothness", "Smoothness", words, rows, height=1.9)
+            rows["difference"] = (self.curve, partial(difference, y=y))
+        return rows
 
     def _trends(self) -> Iterator[StudyFigure]:
+        """Do gradients settle? Their norm, that of the embeddings, and AdamW's second
+        moment. Lines are means over seeds, bands reach from the lowest to the highest. A
+        diverged run ends in a cross. Drawn by `trajectory` from the traces and dev curves
+        of all runs."""
         tables = {"grad_norm": self.trace, "embedding_norm": self.curve}
         tables |= {"second_moment_mean": self.trace}
         rows: dict[str, Row] = {
@@ -118,70 +256,82 @@ the same seed. {BAND} Drawn by `trajectory` and `difference` from the dev curves
             for y, table in tables.items()
             if y in table and table[y].notna().any()
         }
-        words = f"""Do gradients settle? Their norm, that of the embeddings, and AdamW's second
-moment. {BAND} A diverged run ends in a cross. Drawn by `trajectory` from the traces and dev curves
-of all runs."""
-        yield self._figure("trend", "Gradients", words, rows)
+        yield self._figure("trend", "Gradients", rows)
 
     def _comparison(self) -> Iterator[StudyFigure]:
+        """Do the lines of all seeds slope the same way? A thin line joins the runs of one
+        seed; a bar is a variant's mean. Drawn by `paired_seeds` from the runs' measures."""
         measures = taken(measures_in("comparison"), self.runs)
         if self.runs["setting"].nunique() > 2 or self._many or not measures:
             return  # of many settings, the interaction says more
         rows: dict[str, Row] = {m: (self.runs, partial(paired_seeds, measure=m)) for m in measures}
-        words = """Do the lines of all seeds slope the same way? A thin line joins the runs of one
-seed; a bar is a variant's mean. Drawn by `paired_seeds` from the runs' measures."""
-        yield self._figure("comparison", "Comparison", words, rows)
+        yield self._figure("comparison", "Comparison", rows)
 
     def _interactions(self) -> Iterator[StudyFigure]:
+        """Does the effect depend on this factor? The main measure at each of its levels,
+        and the paired difference to the baseline, with its 95 % *t* interval: where that
+        changes its side of zero, the effect flips. Lines are means over seeds, bands reach
+        from the lowest to the highest. Diverged runs are crosses at the top with their
+        number; lines leave them out. Drawn by `interaction` from the runs' measures and by
+        `differences` from the contrasts of 03."""
         deltas = self.contrasts.query("own and measure == @MAIN")
-        words = f"""Does the effect depend on this factor? The main measure at each of its levels,
-and the paired difference to the baseline, with its 95 % *t* interval: where that changes its side
-of zero, the effect flips. {BAND} Diverged runs are crosses at the top with their number; lines
-leave them out. Drawn by `interaction` from the runs' measures and by `differences` from the
-contrasts of 03."""
-        others = list(self.study.factors)[1:]
-        if TIED in others or RATE in others or self.runs[MAIN].isna().all():
-            return  # these have figures of their own
-        for factor in others:
+        if self.runs[MAIN].isna().all():
+            return
+        for factor in list(self.study.factors)[1:]:
             levels = self.levels(factor)
             if len(levels) < 2:
                 continue
-            how: Any = {"measure": MAIN, "scale": scale_of(factor, levels)}
+            how: Any = {"measure": MAIN, "factor": factor, "levels": levels}
             rows: dict[str, Row] = {
                 "values": (self.within(self.runs, factor), partial(interaction, **how)),
                 "differences": (self.within(deltas, factor), partial(differences, **how)),
             }
             name = factor.rpartition(".")[2]
             title = f"Interaction with {name.replace('_', ' ')}"
-            yield self._figure(f"interaction-{name}", title, words, rows, "within")
+            yield self._figure(f"interaction-{name}", title, rows, "within")
 
-    def _efficiency(self) -> Iterator[StudyFigure]:
-        if self.found("efficiency").empty:
-            return  # under a schedule, a point of a curve is not the end of a shorter budget
-        tokens = self.trace[["arm", "seed", "step", "tokens"]]
-        curve = self.curve.merge(tokens, how="left").fillna({"tokens": 0})
-        words = """How many training tokens does each variant need to reach the baseline's final
-loss (dashed)? A mark is where a variant's mean curve meets the line; the ratios of 03 are taken
-seed by seed. Drawn by `efficiency` from the dev curves."""
-        yield self._figure(
-            "efficiency", "Tokens", words, {"dev_loss": (curve, efficiency)},
-            at_most=2, common_legend=False, height=2.6,
-        )  # fmt: skip
+    def _stability(self) -> Iterator[StudyFigure]:
+        """Where is training unstable, and what cures it? In each cell, how many of how many
+        runs are unstable, and below it the median of their largest rises in nats; the
+        darker, the larger the share. A dash: not judged. Drawn by `stability_cells` from
+        the table of 03."""
+        table = self.found("stability_map")
+        if table.empty or self._one_setting or not table["unstable"].sum():
+            return
+        factor = max(list(self.study.factors)[1:], key=lambda name: len(self.levels(name)))
+        levels = self.runs.drop_duplicates("arm")[["arm", factor]]
+        table = self.within(table.merge(levels), factor)
+        labels = table["variant"].map(lambda name: variant(name).label)
+        table = table.assign(
+            column=table[factor].map(level_text),
+            row=labels if table["within"].nunique() == 1 else table["within"].map(in_lines),
+            panel="" if table["within"].nunique() == 1 else labels,
+        )
+        draw = partial(stability_cells, x=factor.rpartition(".")[2].replace("_", " "))
+        height = 0.5 + 0.38 * table["row"].nunique()
+        yield self._figure("stability", "Stability", {"": (table, draw)}, "panel",
+                           height=height)  # fmt: skip
 
     def _inside(self) -> Iterator[StudyFigure]:
+        """What does the layer change inside? The norm of the embeddings and their
+        similarity through training (1: all point one way); the residual stream's norm from
+        block to block, thin and pale before training; AdamW's second moment by part of the
+        model at the last step. Drawn by `trajectory`, `residual_norms` and `second_moments`
+        from the dev curves."""
         rows: dict[str, Row] = {
             "embedding_norm": (self.curve, partial(trajectory, y="embedding_norm")),
             "embedding_cosine": (self.curve, partial(trajectory, y="embedding_cosine")),
             "residual_norm": (self.curve, residual_norms),
             "second_moment": (self.curve, second_moments),
         }
-        words = """What does the layer change inside? The norm of the embeddings and their
-similarity through training (1: all point one way); the residual stream's norm from block to block,
-thin and pale before training; AdamW's second moment by part of the model at the last step. Drawn by
-`trajectory`, `residual_norms` and `second_moments` from the dev curves."""
-        yield self._figure("inside", "Inside", words, rows, at_most=2)
+        yield self._figure("inside", "Inside", rows, at_most=2)
 
     def _calibration(self) -> Iterator[StudyFigure]:
+        """Are predicted probabilities right, and does a longer context help? Reliability
+        over all held-out characters, loss and calibration error on test by softmax
+        temperature, loss by how many characters a prediction could see. Drawn by
+        `reliability_diagram` and `trend` from the runs' raw files and the tables in their
+        results."""
         temperatures = read_table(self.results, "temperatures")
         if temperatures.empty:
             return  # every run diverged
@@ -194,23 +344,53 @@ thin and pale before training; AdamW's second moment by part of the model at the
             "ece": (shared, partial(trend, y="ece", x="temperature")),
             "position_loss": (positions, partial(trend, y="position_loss", x="context")),
         }
-        words = """Are predicted probabilities right, and does a longer context help? Reliability
-over all held-out characters, loss and calibration error on test by softmax temperature, loss by how
-many characters a prediction could see. Drawn by `reliability_diagram` and `trend` from the runs'
-raw files and the tables in their results."""
         title = "Calibration and length"
-        yield self._figure("calibration", title, words, rows, at_most=2)
+        yield self._figure("calibration", title, rows, at_most=2)
 
     def _tasks(self) -> Iterator[StudyFigure]:
+        """In which tasks of the suite do variants differ by more than seeds do? 0 is
+        guessing, 1 is all right. Drawn by `task_accuracies` from the tables in the runs'
+        results."""
         tasks = read_table(self.results, "tasks")
         if tasks.empty:
             return  # the study leaves the suite out
-        words = """In which tasks of the suite do variants differ by more than seeds do? 0 is
-guessing, 1 is all right. Drawn by `task_accuracies` from the tables in the runs' results."""
         yield self._figure(
-            "tasks", "Tasks", words, {"tasks": (tasks, task_accuracies)},
+            "tasks", "Tasks", {"tasks": (tasks, task_accuracies)},
             at_most=2, height=5.5,
         )  # fmt: skip
+
+    def _figure(
+        self, name: str, title: str, rows: dict[str, Row], by: str = "setting", *,
+        at_most: int = MOST_COLUMNS, most_variants: int = MOST_VARIANTS, **layout: Any,
+    ) -> StudyFigure:  # fmt: skip
+        """Lay out a figure with a row per table and a column per value of `by`. Of more than
+        `at_most` columns, or `most_variants`, those shown are evenly spread from the first to the
+        last, and the words say so."""
+        every = {
+            "settings": list(dict.fromkeys(next(iter(rows.values()))[0][by])),
+            "variants": list(dict.fromkeys(arm.variant for arm in self.study.arms())),
+        }
+        shown = {
+            "settings": spread(every["settings"], at_most),
+            "variants": spread(every["variants"], most_variants),
+        }
+        tables = {
+            row: table[table["variant"].isin(shown["variants"])] if "variant" in table else table
+            for row, (table, _) in rows.items()
+        }
+
+        def draw() -> None:
+            with facets(name, self.folder, list(rows), shown["settings"], **layout) as axes:
+                for (row, column), ax in axes.items():
+                    rows[row][1](tables[row][tables[row][by] == column], ax=ax)
+
+        said = [f"{self.verdict['standing']}: {self.study.name}, n = {len(self.study.seeds)} seeds"]
+        said += [
+            f"{len(shown[what])} of {len(every[what])} {what}"
+            for what in every
+            if len(shown[what]) < len(every[what])
+        ]
+        return StudyFigure(name, title, list(tables.values()), draw, ", ".join(said))
 
 
 def drawn(study: str) -> dict[str, dict[str, str]]:

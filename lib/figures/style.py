@@ -24,6 +24,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 from PIL import Image
 
 from lib.study.fields import Level
+from lib.study.files import replacing, write_bytes
 from lib.study.variants import Variant, variant
 
 STYLE: Any = {  # matplotlib types the keys of a style one by one
@@ -204,10 +205,10 @@ def show(figure: Figure, *, grey: bool = False) -> None:
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Write a figure as PDF and PNG, the same bytes for the same data; return both paths."""
-    folder.mkdir(parents=True, exist_ok=True)
     pdf, png = folder / f"{name}.pdf", folder / f"{name}.png"
-    figure.savefig(pdf, metadata={"CreationDate": None})
-    png.write_bytes(_small_png(figure, plt.rcParams["savefig.dpi"]))
+    with replacing(pdf) as temporary:
+        figure.savefig(temporary, metadata={"CreationDate": None})
+    write_bytes(png, _small_png(figure, plt.rcParams["savefig.dpi"]))
     return [pdf, png]
 
 

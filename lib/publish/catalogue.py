@@ -1,6 +1,7 @@
 """What the site shows: every study's executed notebooks, recorded or in progress."""
 
 import itertools
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,22 +11,15 @@ from urllib.parse import quote
 
 from filelock import FileLock, Timeout
 
-from lib.publish.archive import (
-    MANIFEST,
-    SHARED,
-    paper_of,
-    record_folder,
-    results_file,
-    verdict_file,
-)
-from lib.publish.damage import changed, index_of, why
 from lib.publish.plans import standing_shown
+from lib.record.record import MANIFEST, SHARED, Record, index_file, paper_of, read_index
 from lib.study.config import arm_id, load_study
-from lib.study.errors import ConfigError, read_yaml
+from lib.study.errors import ConfigError, UserError, explain_os, read_yaml
+from lib.study.files import read_json
 from lib.study.measures import MAIN
-from lib.study.paths import PARAMS, RUNS, study_folder
+from lib.study.paths import PARAMS, RUNS, shown, study_folder
 from lib.study.provenance import trained_with
-from lib.study.record import read_json, status_of
+from lib.study.result import status_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +158,8 @@ class StudyEntry:
         }
         rows = []
         for evidence in self.verdict["evidence"]:
-            arm, measures = evidence["arm"], dict.fromkeys([*evidence["accuracy"], MAIN])
+            primary = evidence.get("primary") or evidence["accuracy"]  # its older name
+            arm, measures = evidence["arm"], dict.fromkeys([*primary, MAIN])
             row = {"arm": arm, "decision": decided.get(arm)}
             row["contrasts"] = [contrasts[arm, m] for m in measures if (arm, m) in contrasts]
             row["hypotheses"] = self.verdict.get("hypotheses", {}).get(arm, {})
@@ -179,6 +174,7 @@ def catalogue(paper: Path) -> list[StudyEntry]:
     names |= {path.parents[2].name for path in RUNS.glob("[!.]*/*/seed-*/02_train.ipynb")}
     names = {name for name in names if paper_of(name) == paper}
     kept = {path.parent.name for path in paper.glob(f"record/[!.]*/{MANIFEST}")}
+    kept |= {path.stem for path in paper.glob("record/[!.]*.zip")}
     kept |= {name for name, entry in index_of(paper)[0].items() if "superseded" not in entry}
     found = [_read(name, name in kept) for name in sorted(names | kept)]
     found.sort(key=lambda pair: pair[0], reverse=True)
@@ -201,16 +197,17 @@ def _read(name: str, kept: bool) -> tuple[tuple[bool, str], StudyEntry]:
 
 def recorded(name: str) -> StudyEntry | None:
     """Read a study from its record; None when a file of the record is missing."""
-    folder = record_folder(name)
-    needed = [folder / MANIFEST, folder / "parameters.yaml", results_file(name), verdict_file(name)]
+    record = Record(name)
+    folder, parameters = record.folder, record.folder / "parameters.yaml"
+    needed = [folder / MANIFEST, parameters, record.results_file, record.verdict_file]
     if not all(path.is_file() for path in needed):
         return None
-    results, shared = read_json(results_file(name)), list(_shared(name, folder))
+    results, shared = record.results, list(_shared(name, folder))
     runs = [_run(name, folder, r["arm"], r["seed"], r["levels"], r) for r in results["runs"]]
     if len(shared) < len(SHARED) or not all(run.path.is_file() for run in runs):
         return None
-    verdict, parameters = read_json(verdict_file(name)), needed[1].read_text("utf-8")
-    return StudyEntry(name, True, shared, runs, results["summary"], verdict, parameters)
+    text = parameters.read_text("utf-8")
+    return StudyEntry(name, True, shared, runs, results["summary"], record.verdict, text)
 
 
 def in_progress(name: str) -> StudyEntry:
@@ -299,3 +296,45 @@ def _is_held(lock: Path) -> bool:
 def _stamp(path: Path) -> tuple[str, str, float | None]:
     stamp = status_of(path)
     return str(stamp["status"]), str(stamp.get("reason", "")), stamp.get("seconds")
+
+
+def index_of(paper: Path) -> tuple[dict[str, dict[str, Any]], str]:
+    """What the index of a paper's record names, and what is wrong with the index."""
+    try:
+        index: Any = read_index(paper)
+    except UserError as error:
+        return {}, str(error)
+    if not isinstance(index, dict):
+        return {}, f"{shown(index_file(paper))} must hold an entry per study; restore it"
+    named = {
+        n: entry
+        for n, entry in index.items()
+        if isinstance(entry, dict) and re.fullmatch("[a-z0-9_-]+", n)
+    }
+    for name in index:
+        if name not in named:
+            return (
+                named,
+                f"{shown(index_file(paper))} names {name!r}, which is no study; restore it",
+            )
+    return named, ""
+
+
+def changed(name: str) -> str:
+    """Say which files of a record are not as its manifest says; empty where all are."""
+    try:
+        faults = [fault.removeprefix("../../") for fault in Record(name).check_files()]
+    except (OSError, ValueError):
+        faults = [f"its {MANIFEST}, or a file that it lists, cannot be read"]
+    more = f" (and {len(faults) - 1} more)" if faults[1:] else ""
+    return f"{faults[0]}{more}; restore it, or record the study again" if faults else ""
+
+
+def why(error: Exception) -> str:
+    """Say in a line why a file could not be read or shown."""
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, OSError):
+        return explain_os(error)
+    said = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"a file cannot be read as what it is ({said[:200]}); restore it, or delete it"

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from lib.analysis.pooled import pooled_contrasts
 from lib.publish import wording
 from lib.publish.catalogue import NotebookEntry, StudyEntry
-from lib.publish.raw_zip import raw_folder
-from lib.study.live import read_live
+from lib.record.record import raw_folder
 from lib.study.measures import MAIN, MEASURES, measures_in
 from lib.study.raw import raw_file, read_raw_file
+from lib.study.result import read_live
 from lib.study.variants import variant
 
 POINTS = 50

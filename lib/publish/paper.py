@@ -10,7 +10,7 @@ and `@key` for a reference, `@fig:x`, `@tbl:x` and `@sec:x` for what has that la
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,11 @@ import pikepdf
 import pypandoc
 import typst
 
-from lib.publish.archive import papers_named, root_hash
-from lib.publish.plans import write_accounts
+from lib.publish.plans import FILE, has_history, plan_accounts, write_accounts
 from lib.publish.sources import Sources, TextError
+from lib.record.record import papers_named, root_hash
 from lib.study.errors import exit_status, unknown
+from lib.study.files import read_json, write_bytes, write_text
 from lib.study.paths import ROOT, TEMPLATES, shown
 
 _CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
@@ -133,7 +134,7 @@ def build(paper: Path) -> Sources:
     Raises TextError, and then writes nothing."""
     sources = Sources(paper)
     for name, content in made(paper, sources).items():
-        (paper / name).write_bytes(content)
+        write_bytes(paper / name, content)
     write_accounts(paper)
     return sources
 
@@ -158,12 +159,38 @@ def write_answers(sources: Sources, readme: Path = ROOT / "README.md") -> None:
     text = readme.read_text("utf-8")
     written = with_answers(sources, text)
     if written != text:
-        readme.write_text(written, "utf-8")
+        write_text(readme, written)
 
 
 def answers_readme(paper: Path) -> bool:
     """Tell whether the computed parts of the README are those of this paper."""
     return (paper / "templates" / "answers.md").is_file()
+
+
+def check_texts(paper: Path) -> Iterator[str]:
+    """Yield what of a paper, and of the README if its answers are the paper's, is not what the
+    results say."""
+    if not (paper / "paper.md").is_file():
+        return
+    try:
+        told = paper / FILE
+        if has_history() and told.is_file() and read_json(told) != plan_accounts(paper):
+            yield f"{FILE} is not what git says of the plans; run ./run_all.sh paper"
+        sources = Sources(paper)
+        for name, content in made(paper, sources).items():
+            path = paper / name
+            if not path.is_file() or not same(path.read_bytes(), content):
+                yield f"{name} is not what its sources and the results give; run ./run_all.sh paper"
+        if not answers_readme(paper):
+            return
+        readme = (ROOT / "README.md").read_text("utf-8")
+        parts = {frame[2] for frame in COMPUTED.finditer(readme)}
+        if parts != {"answers", "studies"} or not ROOT_LINE.search(readme):
+            yield "README.md lacks a computed part or the root; restore it from git"
+        elif with_answers(sources, readme) != readme:
+            yield "README.md does not say what the results do; run ./run_all.sh paper"
+    except Exception as error:  # a file can be broken in any way
+        yield f"the paper cannot be built: {error}"
 
 
 def begin(paper: Path) -> None:
@@ -172,8 +199,7 @@ def begin(paper: Path) -> None:
     studies = sorted(path.name.partition(".")[0] for path in paper.glob("results/*.verdict.json"))
     sections = "".join(section.replace("STUDY", name) for name in studies)
     text = head.replace("PAPER", paper.name) + sections
-    paper.mkdir(parents=True, exist_ok=True)
-    (paper / "paper.md").write_text(text, "utf-8")
+    write_text(paper / "paper.md", text)
     (paper / "references.bib").touch()
 
 

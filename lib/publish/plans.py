@@ -7,14 +7,14 @@ a copy without git, or without all of its history, gives the same paper.
 from pathlib import Path
 from typing import Any
 
-from lib.publish.archive import MANIFEST, read_runs, record_folder, results_file, verdict_file
+from lib.record.record import MANIFEST, Record
 from lib.study.errors import read_yaml
+from lib.study.files import read_json, write_json
 from lib.study.git import is_checkout, is_shallow
 from lib.study.history import account, plan_history
 from lib.study.paths import PARAMS, PLANS
 from lib.study.plan import Plan, read_plan
 from lib.study.provenance import trained_with
-from lib.study.record import read_json, write_json
 
 FILE = "plans.json"
 
@@ -57,13 +57,13 @@ def missing_beside(study: str) -> list[str]:
 
 
 def _recorded(study: str, plan: Plan) -> bool:
-    kept = _kept_plan(study)
-    needed = [kept, kept.with_name(MANIFEST), results_file(study), verdict_file(study)]
+    record, kept = Record(study), _kept_plan(study)
+    needed = [kept, kept.with_name(MANIFEST), record.results_file, record.verdict_file]
     return all(path.is_file() for path in needed) and _read(kept).hash == plan.hash
 
 
 def _kept_plan(study: str) -> Path:
-    return record_folder(study) / "plan.yaml"
+    return Record(study).folder / "plan.yaml"
 
 
 def _read(path: Path) -> Plan:
@@ -83,8 +83,8 @@ def write_accounts(paper: Path) -> None:
 
 def _account(file: str) -> dict[str, Any]:
     plan, versions = read_plan(file), plan_history(file)[::-1]
-    recorded = [study for study in plan.confirmatory if results_file(study).is_file()]
-    runs = [run for study in recorded for run in read_runs(study)]
+    records = [each for each in map(Record, plan.confirmatory) if each.results_file.is_file()]
+    runs = [run for record in records for run in record.runs]
     known = account(file, plan, [trained_with(run["provenance"])["commit"] for run in runs])
     if not runs:
         known["plan_precedes"] = "there are no recorded runs yet"

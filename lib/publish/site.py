@@ -15,15 +15,14 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from lib.publish import overlay, pages, wording
-from lib.publish.archive import SHARED, papers_named, root_hash
-from lib.publish.catalogue import StudyEntry, catalogue, neighbours
-from lib.publish.damage import index_of, why
+from lib.publish.catalogue import StudyEntry, catalogue, index_of, neighbours, why
 from lib.publish.plans import plan_accounts
+from lib.record.record import SHARED, papers_named, root_hash
 from lib.study.errors import UserError, exit_status
+from lib.study.files import sha256
 from lib.study.measures import MAIN, MEASURES, measures_in
 from lib.study.paths import PAPER, TEMPLATES, shown
 from lib.study.provenance import history, trained_with
-from lib.study.record import sha256
 
 _LATER = "<p>Not rendered yet: <code>./run_all.sh record</code> renders it.</p>"
 

@@ -8,13 +8,12 @@
     {% for row in where(final.verdict.contrasts, measure="ece") %}      every such row
     {{ final.summary[arm("none", learning_rate=0.1)] }}      by the name of an arm
     {{ params("final").training.iterations }}                params/final.yaml, with defaults
-    {{ plan_of("final").alpha }}, {{ constants.GRAM }}       a study's plan; `lib.study.constants`
+    {{ plan_of("final").alpha }}, {{ constants.GRAM }}       a study's plan; `lib.study.fields`
     {% for plan in plans() %} {{ plan.hash }}  every plan, as `lib.publish.plans` accounts for it
     {% for name in recorded %} {{ recorded[name].runs | words }}      every study with results
     {{ preliminary.source }}                                 preliminary.yaml beside the paper
     {{ root_hash() }}                                        of records, results and plans
-    {% for row in pooled(["final", "pilot"], "loss") %}       contrasts that several studies hold,
-                                                             over all their seeds
+    {{ findings.dose[0] | estimate("+.3f") }}                findings.json, by findings.ipynb
     {{ verbatim("params/final.yaml") }}                      a file of the repository, as code
     {% if has("pilot") %} … {% endif %}                      left out while it has no results; a
                                                              plan may name it before params/ does
@@ -34,16 +33,15 @@ from jinja2.exceptions import UndefinedError
 from jinja2.utils import missing
 from markupsafe import Markup
 
-from lib.analysis.pooled import pooled_contrasts
 from lib.publish import wording
-from lib.publish.archive import root_hash
 from lib.publish.plans import plan_accounts, standing_shown
-from lib.study import constants
+from lib.record.record import root_hash
+from lib.study import fields
+from lib.study.claim import load_plan
 from lib.study.config import arm_id, load_study
 from lib.study.errors import UserError, read_yaml, unknown
+from lib.study.files import read_json
 from lib.study.paths import PLANS, ROOT, TEMPLATES
-from lib.study.record import read_json
-from lib.study.standing import load_plan
 
 Row = dict[str, Any]
 Rows = list[Row]
@@ -86,14 +84,14 @@ class Sources:
         names |= {
             "root_hash": partial(root_hash, paper),
             "has": self._has,
-            "pooled": self._pooled,
             "recorded": recorded,
             "params": load_study,
             "plan_of": lambda study: load_plan(load_study(study)),
-            "constants": constants,
+            "constants": fields,
         }
         names["plans"] = partial(plan_accounts, paper)  # asks git, so only where a text wants it
         names |= {path.stem: read_yaml(path) for path in paper.glob("*.yaml")}
+        names |= {path.stem: read_json(path) for path in paper.glob("findings.json")}
         # What is written is Markdown: `finished` escapes it, and marks it as ready by Markup,
         # which autoescape then leaves alone.
         self._environment = Environment(
@@ -136,11 +134,6 @@ class Sources:
             load_study(study)
         self.left_out[study] = None
         return False
-
-    def _pooled(self, studies: list[str], *measures: str) -> Rows:
-        """The contrasts that several of these studies hold, as `pooled_contrasts` says."""
-        runs = {name: self._recorded[name]["runs"] for name in studies if self._has(name)}
-        return pooled_contrasts(runs, measures)
 
 
 def where(rows: Rows, **fields: Any) -> Rows:

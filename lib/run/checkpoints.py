@@ -7,7 +7,6 @@ So is one whose provenance says that it belongs to other weights than those aske
 import hashlib
 import io
 import json
-import os
 import re
 import shutil
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from safetensors.torch import load as weights_from
 from safetensors.torch import save as weights_to_bytes
 from torch import Tensor
 
+from lib.study.files import replacing
 from lib.study.provenance import Provenance
 
 MANIFEST = "manifest.json"
@@ -58,17 +58,15 @@ def save(checkpoint: Checkpoint, folder: Path) -> None:
         pd.DataFrame(checkpoint.curve).to_parquet(),
         checkpoint.provenance.model_dump_json(indent=1).encode(),
     )
-    partial = folder / "partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    hashes = {}
-    for name, content in zip(_FILES, contents, strict=True):
-        _write_through(partial / name, content)
-        hashes[name] = hashlib.sha256(content).hexdigest()
-    _write_through(partial / MANIFEST, json.dumps(hashes, indent=1).encode())
-    _flush(partial)
-    partial.rename(folder / f"step-{checkpoint.state['step']:08d}")
-    _flush(folder)
+    for leftover in folder.glob(".*"):  # of a process that was killed
+        shutil.rmtree(leftover, ignore_errors=True)
+    with replacing(folder / f"step-{checkpoint.state['step']:08d}") as temporary:
+        temporary.mkdir()
+        hashes = {}
+        for name, content in zip(_FILES, contents, strict=True):
+            (temporary / name).write_bytes(content)
+            hashes[name] = hashlib.sha256(content).hexdigest()
+        (temporary / MANIFEST).write_text(json.dumps(hashes, indent=1), "utf-8")
     for former in _checkpoints(folder)[:-_KEPT]:
         shutil.rmtree(former)
 
@@ -150,19 +148,3 @@ def _set_aside(path: Path, why: Literal["damaged", "foreign"], reason: str) -> N
         target = path.with_name(f"{path.name}-{why}-{number}")
     path.rename(target)
     print(f"Checkpoint {path.name} is {why} ({reason}). It is not used, and kept as {target.name}.")
-
-
-def _write_through(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _flush(folder: Path) -> None:
-    """Bring a folder's list of names to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -40,13 +40,13 @@ def flops_per_token(model: ModelConfig, vocab_size: int, parameters: int) -> flo
     return 6 * (parameters - looked_up) + 12 * model.n_layer * model.n_embd * model.block_size
 
 
-def peak_flops(device_name: str, precision: str, device: torch.device) -> float:
+def peak_flops(device_name: str, precision: str, device: str) -> float:
     """FLOP/s that a device can do: by its data sheet, or else in a large matrix product."""
     for gpu in GPUS.values():
         if gpu.device_name in device_name and precision in gpu.peaks:
             return gpu.peaks[precision]
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
-    size, seconds = 1024 if device.type == "cpu" else 8192, []
+    size, seconds = 1024 if device == "cpu" else 8192, []
     square = torch.ones(size, size, device=device, dtype=dtype)
     for _ in range(4):
         start = time.perf_counter()

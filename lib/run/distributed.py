@@ -27,8 +27,8 @@ from lib.run.processes import JOB, STEP, Job
 from lib.run.training import Run, first_alone
 from lib.study.config import load_study
 from lib.study.errors import ConfigError
+from lib.study.files import write_json
 from lib.study.paths import run_folder
-from lib.study.record import write_json
 
 PATIENCE = timedelta(minutes=5)
 """How long a process waits for the others while they train: longer than one takes to write a
@@ -38,7 +38,7 @@ LOADING = timedelta(days=1)
 started them ends all when one is lost."""
 
 
-def _device(words: list[str]) -> torch.device:
+def _device(words: list[str]) -> str:
     """The device that a job asks for, of this process. Raises ConfigError for words that are no
     job."""
     if len(words) == 1 and Path(words[0], JOB).is_file():
@@ -89,7 +89,7 @@ def main(words: list[str]) -> int:
     """Train a run with the other processes that torchrun started."""
     lifeline.hold_on()
     try:
-        backend = "nccl" if _device(words).type == "cuda" else "gloo"
+        backend = "nccl" if _device(words) == "cuda" else "gloo"
         dist.init_process_group(backend, timeout=LOADING)
         _train(words)
     except (ConfigError, CorpusError) as error:

@@ -1,109 +1,174 @@
-"""Measures of a trained model over held-out text."""
+"""Measures of a trained model over held-out text, all from one pass over it: the scores of every
+character, whether probabilities mean what they say (ECE, Brier score, temperature), and logits.
+"""
 
+import math
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from scipy.special import log_softmax
+from scipy.interpolate import CubicHermiteSpline
+from scipy.optimize import brentq
 from torch import Tensor
 from torch.nn import functional as F
 
 from lib.data.corpus import TOKEN_CLASSES, Corpus, token_class
-from lib.run.calibration import Batches, brier
 from lib.run.diagnostics import evenly_spaced_windows
 from lib.run.model import GPT
-from lib.run.quantiles import quantiles
+from lib.study.raw import BINNINGS, expected_calibration_error
+
+Floats = NDArray[np.float64]
+LOGITS_AT_ONCE = 2**24
+"""How many are looked at together: what is made of them takes a few times their memory."""
+SAMPLED_POSITIONS = 512
+"""Evenly spaced predictions whose logits are kept for quantiles."""
+N_BINS = 15
+"""Bins of Guo et al. 2017 (arXiv 1706.04599)."""
+TEMPERATURES = (0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0)
+INVERSE_TEMPERATURES = np.geomspace(1 / 20, 20, 27)
+"""Between them the slope of the loss is interpolated, to 2e-5 of a temperature."""
+NULL_REPETITIONS = 50
+
+
+def per_character(logits: Tensor, target: Tensor) -> dict[str, Tensor]:
+    """Score predictions: logits (n, V) and right symbols (n,) to columns (n,), which a run's raw
+    file `windows` holds the sums of.
+
+    nll: negative log-likelihood of the right symbol, in nats. correct: whether it is the most
+    likely one. brier: multi-class Brier score (Brier 1950), the squared distance between the
+    probabilities and the right answer; 0 is perfect, 2 is certain and wrong.
+    """
+    log_probability = F.log_softmax(logits, dim=-1)
+    probability = log_probability.exp()
+    of_the_right = target[:, None]
+    squares = probability.square().sum(dim=-1, dtype=torch.float64)
+    return {
+        "nll": -log_probability.gather(1, of_the_right)[:, 0].double(),
+        "correct": logits.argmax(dim=-1) == target,
+        "brier": squares - 2 * probability.gather(1, of_the_right)[:, 0] + 1,
+    }
+
+
+class Tempering:
+    """Log-likelihood and confidence of test at several temperatures, one of them fitted on dev.
+
+    It reads logits in the order of the text, each once. Dev comes first and leaves sums, so the
+    temperature that minimises its loss (Guo et al. 2017, section 4.2) is known when test begins.
+    """
+
+    def __init__(self, n_dev: int) -> None:
+        self.n_dev, self.n_read = n_dev, 0
+        self.temperature = math.nan
+        """The fitted one, once test has begun."""
+        self._slopes = torch.zeros(2, len(INVERSE_TEMPERATURES), dtype=torch.float64)
+        self._test: list[Tensor] = []
+
+    def read(self, logits: Tensor, target: Tensor) -> None:
+        """Read the next predictions: logits (n, V) and right symbols (n,)."""
+        dev = max(0, min(len(target), self.n_dev - self.n_read))
+        self.n_read += len(target)
+        below = logits - logits.amax(dim=-1, keepdim=True)  # the largest is 0
+        of_right = below.gather(1, target[:, None])[:, 0].double()
+        if dev:
+            self._slopes += _slopes(below[:dev], of_right[:dev]).cpu()
+        if dev < len(target):
+            if math.isnan(self.temperature):
+                self.temperature = fitted_temperature(*self._slopes.numpy())
+            parts = []
+            for temperature in (*TEMPERATURES, self.temperature):
+                total = (below[dev:] / temperature).exp().sum(dim=-1, dtype=torch.float64)
+                log_likelihood = of_right[dev:] / temperature - total.log()
+                parts.append(torch.stack([log_likelihood, 1 / total]))
+            self._test.append(torch.stack(parts).cpu())
+
+    def of_test(self) -> dict[float, tuple[Floats, Floats]]:
+        """Return, by temperature, log-likelihood and confidence of each test prediction."""
+        values = torch.cat(self._test, dim=-1).numpy()  # (temperature, 2, n)
+        of = (*TEMPERATURES, self.temperature)
+        return {t: (log, confidence) for t, (log, confidence) in zip(of, values, strict=True)}
+
+
+def _slopes(below: Tensor, of_right: Tensor) -> Tensor:
+    """Sum the first and second derivative of each loss by log b, at each inverse temperature b,
+    from logits below the largest, (n, V), and those of the right symbols, (n,); (2, b)."""
+    columns = []
+    for b in INVERSE_TEMPERATURES.tolist():
+        weight = (b * below).exp()
+        total = weight.sum(dim=-1, dtype=torch.float64)
+        mean = (weight * below).sum(dim=-1, dtype=torch.float64) / total
+        square = (weight * below.square()).sum(dim=-1, dtype=torch.float64) / total
+        first = b * (mean - of_right).sum()
+        columns.append(torch.stack([first, first + b * b * (square - mean.square()).sum()]))
+    return torch.stack(columns, dim=1)
+
+
+def fitted_temperature(first: Floats, second: Floats) -> float:
+    """Return the temperature of the lowest loss, from the loss's derivatives by the logarithm of
+    `INVERSE_TEMPERATURES`. In the inverse temperature the loss is convex, so its slope has one
+    zero, or none between 1/20 and 20, and then one of these is returned."""
+    place = np.log(INVERSE_TEMPERATURES)
+    after = int(np.argmax(first > 0)) if (first > 0).any() else len(first)
+    if after in (0, len(first)):
+        return float(1 / INVERSE_TEMPERATURES[min(after, len(first) - 1)])
+    slope = CubicHermiteSpline(place, first, second)
+    return float(
+        np.exp(-brentq(lambda at: float(slope(at)), place[after - 1], place[after], xtol=1e-12))
+    )
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Predictions for a text of N characters; the first has no context, which leaves N - 1.
+    """Predictions for a text of N characters; the first has no context, which leaves N - 1."""
 
-    Logits are too many to be kept: `batches` computes them again from what the output projection
-    read, by the same products, so that they are the same.
-    """
-
-    model: GPT
-    read: list[Tensor]
-    """What the output projection read, batch by batch; each (B, T, C)."""
-    target: NDArray[np.int64]
-    """The right symbol; (N - 1,)."""
-    nll: NDArray[np.float64]
-    """Negative log-likelihood of characters 1 … N-1, in nats; (N - 1,)."""
-    correct: NDArray[np.bool_]
-    """Whether the most likely character is the right one; (N - 1,)."""
-    brier: NDArray[np.float64]
-    """Multi-class Brier score of each character; (N - 1,)."""
-    embedding_norm: NDArray[np.float64]
-    """L2 norm of each character's vector entering block 1; (N - 1,)."""
-
-    @torch.no_grad()
-    def batches(
-        self, start: int = 0, stop: int | None = None
-    ) -> Iterator[tuple[NDArray[np.float32], NDArray[np.int64]]]:
-        """Yield the logits (n, V) and targets (n,) of predictions `start` … `stop` - 1, batch by
-        batch."""
-        weight = (
-            self.model.transformer.wte if self.model.config.tied else self.model.lm_head
-        ).weight
-        stop = len(self.target) if stop is None else stop
-        before = 0
-        for x in self.read:
-            size = x.shape[0] * x.shape[1]
-            rows = slice(max(start - before, 0), min(stop - before, size))
-            if rows.start < rows.stop:
-                logits = F.linear(x, weight).float().flatten(0, 1)[rows]
-                yield logits.cpu().numpy(), self.target[before : before + size][rows]
-            before += size
+    columns: dict[str, NDArray[np.generic]]
+    """What `per_character` says, and embedding_norm, the L2 norm of the vector that enters block 1;
+    (N - 1,) each."""
+    confidence: Floats
+    """Probability of the most likely character; (N - 1,)."""
+    largest_logit: Floats
+    """(N - 1,)"""
+    sampled_logits: Floats
+    """Of evenly spaced predictions; (at most `SAMPLED_POSITIONS`, V)."""
 
 
 @torch.no_grad()
-def score(model: GPT, ids: Tensor, batch_size: int) -> Scores:
+def score(model: GPT, ids: Tensor, batch_size: int, tempering: Tempering | None = None) -> Scores:
     """Score every character of `ids` (N,) but the first, in adjacent windows of `block_size`.
 
     The windows do not overlap, so a character is predicted from at most `block_size` before it
     and the first of a window from one; the last window may be shorter.
     """
     device = model.transformer.wte.weight.device
-    block_size = model.config.block_size
-    inputs, targets = ids[:-1], ids[1:]
-    whole = len(inputs) // block_size * block_size
-    batches = list(
-        zip(
-            torch.split(inputs[:whole].view(-1, block_size), batch_size),
-            torch.split(targets[:whole].view(-1, block_size), batch_size),
-            strict=True,
-        )
-    )
-    if whole < len(inputs):
-        batches.append((inputs[None, whole:], targets[None, whole:]))
-
-    read: list[Tensor] = []
-    parts = []
-    with model.transformer.ln_f.register_forward_hook(lambda _, __, x: read.append(x)):
-        for x, y in batches:
-            x, y = x.to(device), y.to(device)  # (B, T)
-            logits = model(x).float().flatten(0, 1)  # (B T, V)
-            nll = F.cross_entropy(logits, y.flatten(), reduction="none")
-            norm = model.transformer.embed(x).norm(dim=-1).flatten()
-            right = logits.argmax(dim=-1) == y.flatten()
-            log_probability = log_softmax(logits.cpu().numpy(), axis=-1)
-            squares = torch.from_numpy(brier(log_probability, y.flatten().cpu().numpy()))
-            parts.append([part.cpu() for part in (nll, norm, right, squares)])
-    nll, norm, right, squares = (torch.cat(column) for column in zip(*parts, strict=True))
-    return Scores(
-        model=model,
-        read=read,
-        target=targets.numpy(),
-        nll=nll.double().numpy(),
-        correct=right.numpy(),
-        brier=squares.numpy(),
-        embedding_norm=norm.double().numpy(),
-    )
+    block_size, n = model.config.block_size, len(ids) - 1
+    sampled = torch.linspace(0, n - 1, min(n, SAMPLED_POSITIONS), dtype=torch.float64).long()
+    whole = n // block_size * block_size
+    inputs = [*torch.split(ids[:whole].view(-1, block_size), batch_size)]
+    inputs += [ids[None, whole:n]] if whole < n else []
+    before, parts, kept = 0, list[dict[str, Tensor]](), list[Tensor]()
+    for x in inputs:  # (B, T)
+        x = x.to(device)
+        y = ids[before + 1 : before + x.numel() + 1].to(device)  # (B T,)
+        all_logits = model(x).float().flatten(0, 1)  # (B T, V)
+        norms = model.transformer.embed(x).norm(dim=-1).flatten().double()
+        here = sampled[(sampled >= before) & (sampled < before + len(y))] - before
+        kept.append(all_logits[here.to(device)].cpu())
+        rows = max(1, LOGITS_AT_ONCE // all_logits.shape[1])
+        for start in range(0, len(y), rows):
+            part = slice(start, start + rows)
+            logits, target = all_logits[part], y[part]
+            columns = per_character(logits, target) | {"embedding_norm": norms[part]}
+            largest, total = logits.amax(dim=-1).double(), logits.double().logsumexp(dim=-1)
+            columns |= {"confidence": (largest - total).exp(), "largest_logit": largest}
+            parts.append({name: column.cpu() for name, column in columns.items()})
+            if tempering:
+                tempering.read(logits, target)
+        before += len(y)
+    joined = {name: torch.cat([part[name] for part in parts]).numpy() for name in parts[0]}
+    confidence, largest = joined.pop("confidence"), joined.pop("largest_logit")
+    return Scores(joined, confidence, largest, torch.cat(kept).double().numpy())
 
 
 def loss_by_position(scores: Scores, block_size: int) -> pd.DataFrame:
@@ -112,8 +177,9 @@ def loss_by_position(scores: Scores, block_size: int) -> pd.DataFrame:
     Columns: context (how many characters a prediction could see, 1 … block_size) and position_loss
     (nats).
     """
-    windows = len(scores.nll) // block_size
-    losses = scores.nll[: windows * block_size].reshape(windows, block_size)
+    nll = scores.columns["nll"]
+    windows = len(nll) // block_size
+    losses = nll[: windows * block_size].reshape(windows, block_size)
     context = np.arange(1, block_size + 1)
     return pd.DataFrame({"context": context, "position_loss": losses.mean(axis=0)})
 
@@ -141,7 +207,7 @@ def inference_throughput(model: GPT, ids: Tensor, batch_size: int, repetitions: 
 
 
 def norm_by_token_class(
-    corpus: Corpus, ids: Tensor, embedding_norm: NDArray[np.float64]
+    corpus: Corpus, ids: Tensor, embedding_norm: NDArray[np.generic]
 ) -> pd.DataFrame:
     """Summarise embedding norms (N,) of the characters `ids` (N,) per token class: n, mean, sd and
     quartiles. A class that does not occur has n = 0 and no numbers."""
@@ -154,15 +220,92 @@ def norm_by_token_class(
     return summary.assign(n=summary["n"].fillna(0).astype(int))
 
 
-def logit_quantiles(batches: Batches) -> pd.DataFrame:
-    """Distribution of the logits of held-out characters: quantiles over all of them, and of the
-    largest one per character."""
+def logit_quantiles(scores: Scores) -> pd.DataFrame:
+    """Describe the distribution of logits: quantiles over all those of a fixed sample of
+    predictions, and of the largest one of every prediction."""
     probabilities = [0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0]
-    largest = np.concatenate([logits.max(axis=-1) for logits, _ in batches()])
     return pd.DataFrame(
         {
             "quantile": probabilities,
-            "logit": quantiles(lambda: (logits for logits, _ in batches()), probabilities),
-            "largest_logit": np.quantile(largest, probabilities),
+            "logit": np.quantile(scores.sampled_logits, probabilities),
+            "largest_logit": np.quantile(scores.largest_logit, probabilities),
         }
     )
+
+
+def equal_mass_bins(confidence: Floats, n_bins: int = N_BINS) -> NDArray[np.int64]:
+    """Number the bin of each prediction (N,), each holding as many (± 1), by rising confidence."""
+    bins = np.empty(len(confidence), dtype=np.int64)
+    order = np.argsort(confidence, kind="stable")
+    for number, members in enumerate(np.array_split(order, n_bins)):
+        bins[members] = number
+    return bins
+
+
+def equal_width_bins(confidence: Floats, n_bins: int = N_BINS) -> NDArray[np.int64]:
+    """Number the bin of each prediction (N,), bins being equal intervals of confidence, open to the
+    left as in Guo et al. 2017: (0, 1/15], (1/15, 2/15], …"""
+    return np.clip(np.ceil(confidence * n_bins).astype(np.int64) - 1, 0, n_bins - 1)
+
+
+def reliability(
+    confidence: Floats, correct: NDArray[np.generic], bins: NDArray[np.int64]
+) -> pd.DataFrame:
+    """One row per occupied bin: bin, n, and the sums of confidence and of correct predictions."""
+    n = np.bincount(bins)
+    sums = {"confidence": np.bincount(bins, confidence)}
+    sums |= {"correct": np.bincount(bins, correct).astype(int)}
+    table = pd.DataFrame({"bin": np.arange(len(n)), "n": n, **sums})
+    return table[n > 0].reset_index(drop=True)
+
+
+def null_ece(confidence: Floats, bins: NDArray[np.int64], generator: np.random.Generator) -> float:
+    """ECE that a *perfectly calibrated* predictor with these confidences would show at this n, on
+    average: finite bins are noisy."""
+    values = []
+    for _ in range(NULL_REPETITIONS):
+        correct = generator.random(len(confidence)) < confidence
+        values.append(expected_calibration_error(reliability(confidence, correct, bins)))
+    return float(np.mean(values))
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The calibration of one model."""
+
+    measures: dict[str, float]
+    """What its bins do not tell: ece_null over all held-out characters; temperature, fitted on dev;
+    nll_test_tempered, the test loss at that temperature."""
+    bins: pd.DataFrame
+    """`reliability` by each of `lib.study.raw.BINNINGS`, one below the other."""
+    temperatures: pd.DataFrame
+    """Test at fixed temperatures and the fitted one: temperature, nll and ece (equal-mass bins)."""
+
+
+def calibrate(scores: Scores, tempering: Tempering, generator: np.random.Generator) -> Calibration:
+    """Measure calibration of predictions that `score` made, and `tempering` read."""
+    correct, confidence = scores.columns["correct"], scores.confidence
+    test, fitted = tempering.of_test(), tempering.temperature
+
+    def binned(confidence: Floats, correct: NDArray[np.generic]) -> pd.DataFrame:
+        return reliability(confidence, correct, equal_mass_bins(confidence))
+
+    of_test = {t: binned(of, correct[tempering.n_dev :]) for t, (_, of) in test.items()}
+    tables = [
+        binned(confidence, correct),
+        reliability(confidence, correct, equal_width_bins(confidence)),
+        of_test[1.0],
+        of_test[fitted],
+    ]
+    named = [t.assign(binning=name) for name, t in zip(BINNINGS, tables, strict=True)]
+    nll = {t: -float(log.mean()) for t, (log, _) in test.items()}
+    measures = {
+        "ece_null": null_ece(confidence, equal_mass_bins(confidence), generator),
+        "temperature": fitted,
+        "nll_test_tempered": nll[fitted],
+    }
+    temperatures = pd.DataFrame(
+        {"temperature": t, "nll": nll[t], "ece": expected_calibration_error(of_test[t])}
+        for t in sorted(nll)
+    )
+    return Calibration(measures, pd.concat(named, ignore_index=True), temperatures)

@@ -15,7 +15,7 @@ from lib.study.errors import UserError
 from lib.study.fields import ModelConfig, RunConfig
 from lib.study.paths import run_folder, shown
 from lib.study.provenance import Provenance
-from lib.study.record import RunResult
+from lib.study.result import RunResult
 
 
 class UnfinishedError(UserError):

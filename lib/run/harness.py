@@ -26,8 +26,7 @@ from lm_eval.tasks import TaskManager
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from lib.data.corpus import Corpus
-from lib.data.suite import REACHED
-from lib.data.suite_files import read_suite
+from lib.data.suite import BASELINES, read_suite
 from lib.run.model import GPT, Past
 from lib.run.scoring import Likelihood, Question, score_questions
 
@@ -168,7 +167,7 @@ class SuiteResult:
     suite_hash: str
     table: pd.DataFrame
     """A row per task and number of shots: task, shots, n, accuracy, stderr (of the accuracy, over
-    items), chance, what is reached without a network (the columns `REACHED`), normalised_accuracy
+    items), chance, what is reached without a network (the columns `BASELINES`), normalised_accuracy
     (0 at chance, 1 when all is right) and brier (squared errors of the choices' probabilities,
     summed over choices; 0 is best)."""
     items: pd.DataFrame
@@ -179,7 +178,7 @@ class SuiteResult:
 
 
 def evaluate_suite(model: GPT, corpus: Corpus, folder: Path, batch_size: int = 8) -> SuiteResult:
-    """Ask a model every question of the suite that `lib.data.suite_files` wrote to `folder`.
+    """Ask a model every question of the suite that `lib.data.suite` wrote to `folder`.
 
     Raises ValueError without a suite, and for one of another corpus or a longer `block_size`.
     """
@@ -208,7 +207,7 @@ def evaluate_suite(model: GPT, corpus: Corpus, folder: Path, batch_size: int = 8
                 "accuracy": measures["acc,none"],
                 "stderr": measures["acc_stderr,none"],
                 "chance": chance,
-                **{column: known[column] for column in REACHED},
+                **{column: known[column] for column in BASELINES},
                 "normalised_accuracy": (measures["acc,none"] - chance) / (1 - chance),
                 "brier": measures["brier_score,none"],
             }

@@ -2,18 +2,21 @@
 
 import hashlib
 import os
+import platform
 import resource
 import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import lru_cache, partial
+from importlib.metadata import PackageNotFoundError, version
+from typing import Literal
 
 import torch
 from torch import nn
 
 from lib.study.errors import ConfigError
-from lib.study.fields import RunConfig
+from lib.study.fields import MACHINE_SETTINGS, Machine, RunConfig
+from lib.study.provenance import MachineAccount
 
 # Deterministic cuBLAS needs this before CUDA starts (PyTorch, "Reproducibility").
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -33,34 +36,18 @@ def works(device: str) -> bool:
         return False
 
 
-def choose_device(requested: str) -> torch.device:
+def choose_device(requested: str) -> Literal["cpu", "cuda"]:
     """Resolve `auto` to CUDA where it works, and else to the CPU.
 
     Raises ConfigError when a device asked for by name does not work.
     """
     if requested == "auto":
-        return torch.device("cuda" if works("cuda") else "cpu")
+        return "cuda" if works("cuda") else "cpu"
     if not works(requested):
         raise ConfigError(
             f"machine.device: '{requested}' does not work on this machine; use auto or cpu"
         )
-    return torch.device(requested)
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What a run computes on: the section `machine` with `auto` resolved."""
-
-    device: torch.device
-    threads: int
-    micro_batch_size: int
-    """Sequences per backward pass."""
-    evaluation_batch_size: int
-    """Windows of held-out text, or questions of the suite, per forward pass."""
-    processes: int = 1
-    """Each on a device of its own."""
-    activation_checkpointing: bool = False
-    compile: bool = False
+    return "cuda" if requested == "cuda" else "cpu"
 
 
 def prepare(config: RunConfig) -> Machine:
@@ -70,7 +57,7 @@ def prepare(config: RunConfig) -> Machine:
     """
     asked = config.machine
     device = choose_device(asked.device)
-    native_bf16 = device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
+    native_bf16 = device != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
     if config.training.precision == "bf16" and not native_bf16:
         raise ConfigError("training.precision: this GPU has no bf16; use fp16 or fp32")
     threads = asked.threads or 1
@@ -79,30 +66,61 @@ def prepare(config: RunConfig) -> Machine:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # never read
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    if asked.compile and (fault := compiler_fault(device.type)):
+    if asked.compile and (fault := compiler_fault(device)):
         raise ConfigError(
             f"machine.compile: torch.compile does not work on this machine ({fault}); install a "
             "C++ compiler, on a GPU Triton, or set it to false"
         )
     batch_size, least = config.training.batch_size, asked.micro_batch_size or 1
-    gpus = torch.cuda.device_count() if device.type == "cuda" else 1
+    gpus = torch.cuda.device_count() if device == "cuda" else 1
     processes = asked.processes or max(
         n for n in range(1, max(1, gpus) + 1) if batch_size % (n * least) == 0
     )
     share = batch_size // processes
-    if device.type == "cpu":  # a few sequences stay in a core's cache: a step is a tenth faster
+    if device == "cpu":  # a few sequences stay in a core's cache: a step is a tenth faster
         micro, windows = next(size for size in (4, 3, 2, 1) if share % size == 0), 8
     else:
         micro, windows = share, gpu_windows(config.model.block_size)
-    return Machine(
-        device,
-        threads,
-        asked.micro_batch_size or micro,
-        asked.evaluation_batch_size or windows,
-        processes,
-        asked.activation_checkpointing,
-        asked.compile,
+    resolved = {
+        "device": device,
+        "threads": threads,
+        "micro_batch_size": asked.micro_batch_size or micro,
+        "evaluation_batch_size": asked.evaluation_batch_size or windows,
+        "processes": processes,
+    }
+    return Machine.model_validate(asked.model_dump() | resolved)
+
+
+def describe(machine: Machine) -> MachineAccount:
+    """Name all of a machine that may change a number."""
+    cuda = machine.device == "cuda"
+    return MachineAccount(
+        **machine.model_dump(include=set(MACHINE_SETTINGS)),
+        device_name=torch.cuda.get_device_name() if cuda else _cpu_name(),
+        vector_level=torch.backends.cpu.get_cpu_capability(),
+        cores=os.cpu_count(),
+        platform=f"{platform.system()} {platform.machine()}",
     )
+
+
+def _cpu_name() -> str:
+    if sys.platform == "linux":
+        with open("/proc/cpuinfo", encoding="utf-8") as file:  # noqa: PTH123
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def package_versions() -> dict[str, str | None]:
+    """Name the versions of what computes; None of what is missing, as on a Kaggle image."""
+    versions: dict[str, str | None] = {"python": platform.python_version()}
+    for package in ("torch", "numpy", "scipy", "pandas", "papermill", "lm_eval"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = None
+    return versions
 
 
 def gpu_windows(block_size: int) -> int:
@@ -127,7 +145,7 @@ def count_devices(kind: str) -> int:
 
 def require_devices(machine: Machine) -> None:
     """Raise ConfigError for more processes than there are devices."""
-    devices, kind = count_devices(machine.device.type), machine.device.type
+    devices, kind = count_devices(machine.device), machine.device
     if machine.processes > devices:
         raise ConfigError(
             f"machine.processes: {machine.processes} is more than the {devices} "
@@ -146,19 +164,19 @@ def recompute_activations(blocks: Iterable[nn.Module], random: bool = False) -> 
         block.forward = again
 
 
-def peak_memory(device: torch.device) -> int:
+def peak_memory(device: str) -> int:
     """Most bytes held at once so far: by tensors on a GPU, elsewhere by the whole process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes
 
 
-def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
+def autocast(precision: str, device: str) -> AbstractContextManager[object]:
     """Return the context in which the forward pass runs at this precision."""
     if precision == "fp32":
         return nullcontext()
-    return torch.autocast(device.type, dtype=_DTYPES[precision])
+    return torch.autocast(device, dtype=_DTYPES[precision])
 
 
 def random_stream(seed: int, purpose: str) -> torch.Generator:

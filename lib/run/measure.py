@@ -13,10 +13,11 @@ import pandas as pd
 
 from lib.data.corpus import Corpus
 from lib.data.references import references
-from lib.data.suite_files import prepare_suite
-from lib.run.calibration import calibrate
+from lib.data.suite import prepare_suite
 from lib.run.cost import flops_per_token, peak_flops
 from lib.run.evaluation import (
+    Tempering,
+    calibrate,
     inference_throughput,
     length_table,
     logit_quantiles,
@@ -30,10 +31,11 @@ from lib.run.origin import execution
 from lib.run.trained import Trained, weights_digest
 from lib.study.config import Arm, Study
 from lib.study.fields import RunConfig
+from lib.study.files import finite, sha256, write_json
 from lib.study.paths import run_folder
 from lib.study.provenance import Origin
 from lib.study.raw import RAW, measures_of, single, window_table, write_raw
-from lib.study.record import RunResult, finite, records, sha256, write_json
+from lib.study.result import RunResult, records
 
 
 @dataclass
@@ -83,27 +85,25 @@ def measure(
 
     model, batch_size = trained.model, trained.machine.evaluation_batch_size
     with result.timed("perplexity"):
-        scores = score(model, corpus.heldout, batch_size)
+        n_dev = corpus.dev_length - 1
+        tempering = Tempering(n_dev)
+        scores = score(model, corpus.heldout, batch_size, tempering)
         positions = loss_by_position(scores, config.model.block_size)
         result.raw["positions"] = positions
         result.tables["lengths"] = length_table(positions)
     with result.timed("calibration"):
-        generator = np.random.default_rng([seed, 0])
-        n, n_dev = len(scores.target), corpus.dev_length - 1
-        calibration = calibrate(scores.batches, n, n_dev, generator)
+        calibration = calibrate(scores, tempering, np.random.default_rng([seed, 0]))
         result.raw["bins"] = calibration.bins
         result.tables["temperatures"] = calibration.temperatures
-        columns = {"nll": scores.nll, "correct": scores.correct}
-        columns |= {"embedding_norm": scores.embedding_norm}
+        columns = dict(scores.columns)
         if corpus.unit == "tokens":
-            columns |= {"characters": corpus.tokenizer.characters[scores.target]}
-        columns |= {"brier": scores.brier}
+            columns["characters"] = corpus.tokenizer.characters[corpus.heldout[1:].numpy()]
         result.raw["windows"] = window_table(columns, n_dev, config.model.block_size)
     with result.timed("diagnostics"):
         result.tables["token_classes"] = norm_by_token_class(
-            corpus, corpus.heldout[:-1], scores.embedding_norm
+            corpus, corpus.heldout[:-1], scores.columns["embedding_norm"]
         )
-        result.tables["logits"] = logit_quantiles(scores.batches)
+        result.tables["logits"] = logit_quantiles(scores)
         for name, size in (("_batch_1", 1), ("", batch_size)):
             rate = inference_throughput(model, corpus.heldout, size)
             result.throughput[f"inference_tokens_per_second{name}"] = rate
@@ -189,6 +189,7 @@ def write_result(
         status="completed" if trained.diverged_at is None else "diverged",
         diverged_at=trained.diverged_at,
         resumed_at=trained.resumed_at,
+        stretches=trained.stretches,
         steps=len(trained.trace),
         tokens=int(trained.trace["tokens"].iloc[-1]),
         parameters=count_parameters(trained.model),

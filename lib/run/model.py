@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lib.study.constants import GRADIENT_SHARE, WPE_STD
-from lib.study.fields import ModelConfig
+from lib.study.fields import GRADIENT_SHARE, WPE_STD, ModelConfig
 
 ROTARY_BASE = 10_000.0
 RMS_EPS = 1e-6

@@ -12,11 +12,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from lib.run import lifeline
-from lib.run.machine import Machine
-from lib.study.fields import RunConfig
+from lib.study.fields import Machine, RunConfig
+from lib.study.files import write_json
 from lib.study.paths import ROOT, shown
 from lib.study.provenance import Provenance
-from lib.study.record import write_json
 
 WORKER = "lib.run.distributed"
 """The module that each process runs."""

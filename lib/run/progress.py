@@ -11,7 +11,8 @@ from typing import Any
 from tqdm import tqdm
 
 from lib.run.training import Report
-from lib.study.live import COLUMNS, HEADLESS, live_file
+from lib.study.paths import HEADLESS
+from lib.study.result import COLUMNS, live_file
 
 EVERY = 2.0
 """Seconds between two writes: training waits for none that matters."""

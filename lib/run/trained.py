@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from lib.run.machine import Machine
 from lib.run.model import GPT
-from lib.study.provenance import Provenance
+from lib.study.fields import Machine
+from lib.study.provenance import Provenance, Stretch
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class Trained:
     training completed."""
     resumed_at: list[int]
     """Steps at which a killed run was taken up again."""
+    stretches: list[Stretch]
+    """Which steps were made on which machine, in order; one for a run that stayed on one."""
     initial_weights: str
     """SHA-256 of the initial weights outside the embedding norm: equal across arms of a seed."""
     batches: str

@@ -28,6 +28,8 @@ from lib.run.checkpoints import Checkpoint
 from lib.run.diagnostics import evenly_spaced_windows, gradient_cosine, second_moments, snapshot
 from lib.run.machine import (
     autocast,
+    describe,
+    package_versions,
     peak_memory,
     prepare,
     random_stream,
@@ -39,8 +41,8 @@ from lib.run.model import GPT, weight_decay_groups
 from lib.run.trained import Trained, weights_digest
 from lib.study.errors import ConfigError
 from lib.study.fields import RunConfig, TrainingConfig
-from lib.study.provenance import Provenance
-from lib.study.record import write_json
+from lib.study.files import write_json
+from lib.study.provenance import Provenance, Stretch
 
 LOOK_EVERY = 10
 """Steps after which the host reads what the device noted, unless it must earlier."""
@@ -127,7 +129,7 @@ class Run:
         self.config, self.corpus, self.provenance = config, corpus, provenance
         training, seed = config.training, provenance.seed
         self.machine = prepare(config)
-        self.device = self.machine.device
+        self.device = self.machine.device  # of several GPUs, each process has made one its own
         self.group = group
         self.rank, self.processes = (dist.get_rank(group), group.size()) if group else (0, 1)
         if group and self.machine.processes != self.processes:
@@ -154,7 +156,7 @@ class Run:
             eps=training.eps,
             fused=True,
         )
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=training.precision == "fp16")
+        self.scaler = torch.amp.GradScaler(self.device, enabled=training.precision == "fp16")
         self.batch_stream = random_stream(seed, "batches")
         self.batches = ""
         self.dev = evenly_spaced_windows(
@@ -167,6 +169,7 @@ class Run:
         self.resumed_at: list[int] = []
         self.trace: list[dict[Any, Any]] = []
         self.curve: list[dict[Any, Any]] = []
+        self.stretches: list[Stretch] = []
         self.from_checkpoint, self.peak_memory = False, 0
         self.folder = folder / "checkpoints" / provenance.identity[:16]
         self.load()
@@ -277,7 +280,7 @@ class Run:
         if first:
             self.batches = hashlib.sha256(self.batches.encode() + x.numpy().tobytes()).hexdigest()
             x, y = x[own], y[own]
-        if self.device.type == "cuda":  # from pinned memory a copy waits for nothing
+        if self.device == "cuda":  # from pinned memory a copy waits for nothing
             x, y = x.pin_memory(), y.pin_memory()
         return x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True)
 
@@ -333,6 +336,7 @@ class Run:
         if self.rank:
             return
         self.peak_memory = max(self.peak_memory, peak_memory(self.device))
+        self.stretches = self._extended_stretches()
         weights = self.model.state_dict()
         checkpoint = Checkpoint(self.provenance, weights, self._state(), self.trace, self.curve)
         checkpoints.save(checkpoint, self.folder)
@@ -346,8 +350,19 @@ class Run:
             "step": self.step,
             "diverged_at": self.diverged_at,
             "resumed_at": self.resumed_at,
+            "stretches": [stretch.model_dump() for stretch in self.stretches],
             "peak_memory": self.peak_memory,
         }
+
+    def _extended_stretches(self) -> list[Stretch]:
+        """Add the steps since the last stretch to it, or as a new one on another machine."""
+        last = self.stretches[-1] if self.stretches else None
+        start = last.end if last else 0
+        machine, packages = describe(self.machine), package_versions()
+        new = Stretch(start=start, end=self.step, machine=machine, packages=packages)
+        if last is None or (last.machine, last.packages) != (new.machine, new.packages):
+            return [*self.stretches, new] if self.step > start else self.stretches
+        return [*self.stretches[:-1], last.model_copy(update={"end": self.step})]
 
     def load(self) -> None:
         """Take up the last sound checkpoint, if there is one."""
@@ -364,6 +379,7 @@ class Run:
         self.batches = state["batches"]
         self.step = state["step"]
         self.diverged_at = state["diverged_at"]
+        self.stretches = [Stretch.model_validate(each) for each in state["stretches"]]
         self.resumed_at = state["resumed_at"] + ([] if self.finished else [self.step])
         self.trace, self.curve = checkpoint.trace, checkpoint.curve
         self.from_checkpoint = self.finished
@@ -379,6 +395,7 @@ class Run:
             pd.DataFrame(self.curve),
             self.diverged_at,
             self.resumed_at,
+            self.stretches,
             self.initial_weights,
             self.batches,
             self.peak_memory,

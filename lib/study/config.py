@@ -78,7 +78,7 @@ class Study(RunConfig):
     paper: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=60)] = PAPER.name
     """Folder in papers/ that takes the study's record, results and figures. Part of no hash."""
     reported: FileName | None = None
-    """File in that folder of numbers reported elsewhere, to set beside the study's."""
+    """File in that folder of numbers reported elsewhere, for the paper's own notebook to read."""
 
     @model_validator(mode="before")
     @classmethod

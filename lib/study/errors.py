@@ -7,7 +7,6 @@ import re
 import reprlib
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar, ParamSpec, get_args
@@ -70,8 +69,6 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(
             f"{path.name} is not valid YAML: {error.reason} (character {error.position + 1})"
         ) from None
-    except ConfigError as error:
-        raise ConfigError(f"{path.name}, {error}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path.name} is not valid YAML: {error}; save it as UTF-8") from None
     except RecursionError:
@@ -93,46 +90,17 @@ class _StrictLoader(yaml.SafeLoader):
     cannot be read as its tag says is named with its line, and a number is written in decimals:
     YAML 1.1 reads 010 as 8, 1:30 as 90 and 1_0 as 10, and other readers otherwise."""
 
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
-        self._place: list[str] = []
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        within = [] if index is None else [str(getattr(index, "value", index))]  # a key, a number
-        self._place += within
-        node = super().compose_node(parent, index)
-        if within and isinstance(node, yaml.ScalarNode):
-            self._require_decimal(node)
-        del self._place[len(self._place) - len(within) :]
-        return node
-
-    def _require_decimal(self, node: yaml.ScalarNode) -> None:
-        read = {"int": self.construct_yaml_int, "float": self.construct_yaml_float}
-        kind = node.tag.rpartition(":")[2]
-        if kind not in read or _DECIMAL.fullmatch(node.value):
-            return
-        try:
-            value = read[kind](node)
-        except (LookupError, ValueError):  # no number at all, which is said where it is constructed
-            return
-        if value in (math.inf, -math.inf):  # which its field refuses
-            return
-        meant = {value}
-        with suppress(ValueError):
-            meant.add(type(value)(node.value))
-        write = yaml_number if isinstance(value, float) else str
-        raise ConfigError(
-            f"line {node.start_mark.line + 1}: {'.'.join(self._place)}: YAML 1.1 reads "
-            f"{_short(node.value)[1:-1]} as {write(value)}; write "
-            f"{' or '.join(map(write, sorted(meant)))}, or a text in quotes"
-        )
-
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        try:
-            return super().construct_object(node, deep)
-        except (AttributeError, LookupError, ValueError):  # what PyYAML or Python lets through
-            kind = node.tag.rpartition(":")[2]
-            problem = f"{_short(node.value)} cannot be read as {kind}; correct it, or quote a text"
+        kind = node.tag.rpartition(":")[2]
+        if kind in ("int", "float") and not _DECIMAL.fullmatch(str(node.value)):
+            problem = f"{_short(node.value)} is no decimal number; write one, or a text in quotes"
+        else:
+            try:
+                return super().construct_object(node, deep)
+            except (AttributeError, LookupError, ValueError):  # what PyYAML or Python lets through
+                problem = (
+                    f"{_short(node.value)} cannot be read as {kind}; correct it, or quote a text"
+                )
         raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:

@@ -33,6 +33,19 @@ Level = str | bool | int | float | None
 """A value that a factor may take."""
 
 
+# Constants of the method, which a paper quotes.
+WPE_STD = 0.02
+"""Standard deviation of GPT-2's initial weights. For token embeddings it is `embedding_std`."""
+GRADIENT_SHARE = 0.1
+"""How much of the embeddings' gradient the variant `grad_shrink` lets through."""
+TINYSHAKESPEARE_LENGTH = 1_115_394
+"""Characters of the corpus."""
+TRAIN_SHARE = 0.9
+"""Leading share of a corpus that is for training; the rest is held out."""
+GRAM = 24
+"""Characters that a question may not have in common with the training part."""
+
+
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -217,11 +230,16 @@ class EvaluationConfig(Section):
 
 
 class MachineConfig(Section):
-    """Settings of the machine: not part of a study's hash, and equal for all its runs."""
+    """Settings of the machine, the one list of them. None is part of a study's hash or of what
+    makes a run stale; runs that are compared must have been made with equal ones. A setting that
+    came later stands below: notebooks print them in order."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Without Apple's (MPS), which lacks the float64 that diagnostics sum in."""
-    threads: OrAuto = None
+    threads: Annotated[
+        Annotated[int, Field(gt=0, le=65_536)],
+        BeforeValidator(lambda value: 1 if value in (None, "auto") else value),
+    ] = 1
     """CPU threads of one run. auto: 1, since more runs side by side beat more threads."""
     micro_batch_size: OrAuto = None
     """Sequences per backward pass; the gradient is summed up to the batch. auto: on a CPU up to 4,
@@ -240,6 +258,21 @@ class MachineConfig(Section):
     compile: bool = False
     """Compile the training step with `torch.compile`, which needs a C++ compiler, or on a GPU
     Triton."""
+
+
+MACHINE_SETTINGS = [name for name in MachineConfig.model_fields if name != "checkpoint_interval"]
+"""Those that may move a number."""
+OF_MEASURES = "evaluation_batch_size"
+"""The one of them that moves measures, and no weights."""
+
+
+class Machine(MachineConfig):
+    """What a run computes on: the settings with every `auto` resolved."""
+
+    device: Literal["cpu", "cuda"]
+    micro_batch_size: int
+    evaluation_batch_size: int
+    processes: int = 1
 
 
 _MOVED = {

@@ -14,9 +14,8 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from lib.study.errors import UserError
-from lib.study.live import HEADLESS
-from lib.study.paths import kaggle_folder, study_folder
-from lib.study.record import read_json, sha256
+from lib.study.files import read_json, sha256
+from lib.study.paths import HEADLESS, kaggle_folder, study_folder
 
 MOST_FILES, MOST_BYTES = 100_000, 20 * 10**9
 """What a zip may hold, unpacked: as much as Kaggle keeps of one session."""

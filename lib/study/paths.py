@@ -29,10 +29,9 @@ def output_root(root: Path = ROOT) -> Path:
     return root
 
 
+HEADLESS = "STUDY_HEADLESS"
+"""Environment variable that `lib.workflow.execution` sets: nobody watches, so no bars."""
 RUNS = output_root() / "runs"
-RESULT_FORMAT = 4
-"""Increase it when the fields of a result change: a sweep then makes results anew, from
-checkpoints."""
 PAPERS = output_root() / "papers"
 PAPER = PAPERS / "embedding-norm"
 """Of a study that names no other."""

@@ -1,14 +1,24 @@
 """The plan fixed in advance: what it may say, its hash, and the seeds that follow from the hash.
 
-The hash covers all but `deviations`, so that a deviation can be recorded without pretending that
-the plan was another one. Fields that came later enter it only where a plan has them.
+Its heart are hypotheses in the reader's own words, each bound to a test. The hash covers all but
+`deviations`, so that a deviation can be recorded without pretending that the plan was another one.
+Fields that came later enter it only where a plan has them.
 """
 
 import hashlib
+from collections.abc import Mapping
 from itertools import count
-from typing import Annotated, Literal, Self
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    StringConstraints,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from lib.study.errors import ConfigError, explain, read_yaml
 from lib.study.fields import Positive, PositiveFloat, Section, digest
@@ -21,11 +31,8 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 Text = Annotated[str, StringConstraints(strip_whitespace=True)]  # how YAML folds it is no content
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Contrast = Annotated[list[str], Field(min_length=2, max_length=2)]
-
-
-class Sensitivity(Section):
-    factor: Literal["training.learning_rate"]
-    loss: Literal["dev_loss"]
+FIRST_RULES = "embedding-norm"
+"""What plans follow that are older than their field `rules`."""
 
 
 class Instability(Section):
@@ -43,7 +50,8 @@ class Instability(Section):
     """Standard deviations above that window's mean."""
     tolerated_share: Share
     """Of an arm's runs, for the arm to count as stable."""
-    sensitivity: Sensitivity | None = None
+    sensitivity: dict[str, str] | None = None
+    """Of the first plan."""
 
     @model_validator(mode="after")
     def _one_definition(self) -> Self:
@@ -57,10 +65,47 @@ INSTABILITY = Instability(rise=0.5, last=10, start=0.5, tolerated_share=0.0)
 """Where a study names no plan."""
 
 
-class Cost(Section):
-    accuracy: Share
-    throughput: Share | None = None
-    """Of the first plan. No decision rests on speed."""
+class Hypothesis(Section):
+    """A sentence in the reader's words, and the test that answers it."""
+
+    says: str
+    test: Annotated[list[str], Field(min_length=3, max_length=3)] | None = None
+    """Arm, the arm that it is held against, measure: what follows is about their mean difference
+    over seeds, the first minus the second. None: only the plan's rules answer the hypothesis."""
+    direction: Literal["greater", "less", "differs"] | None = None
+    beyond: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """By more than this, in the measure's units."""
+    equivalent_within: PositiveFloat | None = None
+    """Instead of a direction: the difference is smaller than this, either way."""
+    exact: bool = False
+    """Tested by sign flips, which assume nothing but symmetry, instead of by t."""
+    family: str = "hypotheses"
+    """Those of one family share the plan's alpha, by Holm's method."""
+    if_supported: Text = ""
+    if_refuted: Text = ""
+    if_undecided: Text = ""
+    """The sentence to print for each outcome."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_sentence_alone(cls, value: Any) -> Any:
+        return {"says": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _one_claim(self) -> Self:
+        if self.test is None and self.model_fields_set == {"says"}:
+            return self
+        if self.test is None:
+            raise ValueError("test: is missing; write [arm, the arm it is held against, measure]")
+        if (self.direction is None) == (self.equivalent_within is None):
+            raise ValueError("give either direction or equivalent_within")
+        if self.beyond and self.direction is None:
+            raise ValueError("beyond goes with direction; equivalent_within has its own margin")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, write: SerializerFunctionWrapHandler) -> Any:
+        return write(self) if self.test else self.says
 
 
 class Family(Section):
@@ -78,10 +123,8 @@ class Change(Section):
     why: Text
 
 
-class Deviation(Section):
+class Deviation(Change):
     date: str
-    what: Text
-    why: Text
 
 
 class Frozen(Section):
@@ -105,47 +148,69 @@ class Frozen(Section):
 
 
 class Plan(Section):
-    """A pre-registration. See params/plans/preregistration.yaml for what each field means."""
+    """A pre-registration. What has a usual value has a default."""
 
     title: str
     question: str
     confirmatory: list[str]
-    seeds: list[int] | None = None
-    """Of plans that list them. Those of a frozen plan are drawn."""
-    hypotheses: dict[Literal["H0", "H1a", "H1b"], str]
-    estimand: str
-    primary: Annotated[list[str], Field(min_length=1)]
-    secondary: list[str]
-    families: dict[str, list[Contrast] | Family]
-    """In the first plan contrasts alone, each in the primary measures."""
-    alpha: Annotated[float, Field(gt=0, lt=1)]
-    power: Annotated[float, Field(gt=0, lt=1)]
-    minimum_detectable_effect: PositiveFloat
-    margins: dict[str, PositiveFloat] = Field(default_factory=dict)
-    """Measure → the largest difference that does not matter. Of accuracies that are not named it
-    is the minimum detectable effect."""
-    smoothness: str | None = None
-    """The measure that tells whether an arm smooths training."""
-    tests: str
-    exclusions: str
-    imputation: dict[str, Finite]
-    instability: Instability
-    cost: Cost
+    """The studies that may confirm; every other one is exploratory, whatever it finds."""
+    hypotheses: Annotated[dict[str, Hypothesis], Field(min_length=1)]
+    smallest_effect_of_interest: dict[str, PositiveFloat] = Field(default_factory=dict)
+    """Measure → the smallest difference that matters, in its units: what power is computed for, and
+    a difference shown to be smaller refutes a hypothesis of one."""
+    primary: list[str] = Field(default_factory=list)
+    """Measures; none: those of the hypotheses."""
+    secondary: list[str] = Field(default_factory=list)
+    families: dict[str, list[Contrast] | Family] = Field(default_factory=dict)
+    """Tests without a hypothesis of their own; contrasts alone are of the primary measures."""
+    alpha: Annotated[float, Field(gt=0, lt=1)] = ALPHA
+    power: Annotated[float, Field(gt=0, lt=1)] = POWER
+    rules: Annotated[str, Field(pattern=r"^[\w-]+$")] | None = None
+    """none, or a set of rules in `params/plans/rules/` that decides on every arm."""
+    imputation: dict[str, Finite] = Field(default_factory=dict)
+    """Measure → what a diverged run counts as in a second analysis; the first drops its pair."""
+    instability: Instability | None = None
+    """None: the usual definition."""
+    estimand: str = ""
+    tests: str = ""
+    exclusions: str = ""
     predictions: dict[str, Text] = Field(default_factory=dict)
     """What is expected, by name, to be followed up one by one."""
     procedures: dict[str, Text] = Field(default_factory=dict)
     """How what is not fixed yet will be chosen, and how what is exploratory will be read."""
     changes: list[Change] = Field(default_factory=list)
     """From the plan before this one."""
-    deviations: list[Deviation]
+    deviations: list[Deviation] = Field(default_factory=list)
     frozen: dict[str, Frozen] = Field(default_factory=dict)
     """What is fixed of each confirmatory study."""
+
+    smoothness: str | None = None
+    """Of the rules: the measure that tells whether an arm smooths training."""
+    cost: dict[str, Share] = Field(default_factory=dict)
+    """Of the rules: the largest loss, by kind, that a benefit may come with."""
+
+    seeds: list[int] | None = None
+    """Of plans that list them. Those of a frozen plan are drawn."""
+    minimum_detectable_effect: PositiveFloat | None = None
+    margins: dict[str, PositiveFloat] = Field(default_factory=dict)
+    """Of plans older than `smallest_effect_of_interest`."""
 
     @property
     def hash(self) -> str:
         """SHA-256 of the plan's content without its deviations. A field that is added to the
         schema later has a default, and changes it for no older plan."""
-        return digest(self.model_dump(exclude={"deviations"}, exclude_defaults=True))
+        content: dict[str, Any] = {"alpha": self.alpha, "power": self.power}
+        content |= self.model_dump(exclude={"deviations"}, exclude_defaults=True)
+        if self.rules and self.rules != "none" and rules_file(self.rules).is_file():
+            content["rules"] = read_yaml(rules_file(self.rules))
+        return digest(content)
+
+    @property
+    def rule_set(self) -> str | None:
+        """Name the set of rules that the plan follows; plans from before they named one follow the
+        first there was."""
+        rules = self.rules or (FIRST_RULES if self.minimum_detectable_effect else "none")
+        return None if rules == "none" else rules
 
     @property
     def tests_of(self) -> dict[str, Family]:
@@ -153,9 +218,19 @@ class Plan(Section):
         return {
             name: family
             if isinstance(family, Family)
-            else Family(contrasts=family, measures=self.primary)
+            else Family(contrasts=family, measures=self.primary_measures)
             for name, family in self.families.items()
         }
+
+    @property
+    def bound(self) -> dict[str, tuple[Hypothesis, str, str, str]]:
+        """Every hypothesis that has a test, with its arm, baseline and measure."""
+        return {name: (h, *h.test) for name, h in self.hypotheses.items() if h.test}  # type: ignore[misc]
+
+    @property
+    def primary_measures(self) -> list[str]:
+        """The primary measures; where none is named, those of the hypotheses."""
+        return self.primary or list(dict.fromkeys(of[-1] for of in self.bound.values()))
 
     def draw(self, study: str, n: int) -> list[int]:
         """Draw the seeds of a study that the plan is frozen for: the first `n` of 31 bits from
@@ -169,6 +244,16 @@ class Plan(Section):
             if seed not in [*self.frozen[study].used_seeds, *seeds]:
                 seeds.append(seed)
         return seeds
+
+
+def arms_called(name: str, arms: Mapping[str, str]) -> list[str]:
+    """Name the arms (arm → its variant) that a name means: the one, or all of that variant."""
+    return [name] if name in arms else [arm for arm, variant in arms.items() if variant == name]
+
+
+def rules_file(name: str) -> Path:
+    """Where a set of rules stands. A plan that names one holds its content in its own hash."""
+    return PLANS / "rules" / f"{name}.yaml"
 
 
 def read_plan(file: str) -> Plan:

@@ -12,11 +12,11 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from lib.study.digests import measuring_digest
-from lib.study.fields import digest
+from lib.study.fields import Machine, digest
 from lib.study.git import git, is_checkout
 from lib.study.paths import ROOT
 
-CHECKPOINT_FORMAT = 5
+CHECKPOINT_FORMAT = 6
 """Increase it when the content of checkpoints changes: those of another format are ignored."""
 
 
@@ -28,21 +28,15 @@ def _now() -> str:
     return f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-class MachineAccount(_Account):
-    """The machine as far as it may change a number."""
+class MachineAccount(Machine):
+    """The machine as far as it may change a number: its settings, and what it is."""
 
-    device: str
+    checkpoint_interval: int = Field(default=100, exclude=True)
     device_name: str
     vector_level: str
     """Instructions that the CPU's arithmetic uses, e.g. AVX512."""
-    threads: int
-    micro_batch_size: int
-    evaluation_batch_size: int
     cores: int | None
     platform: str
-    processes: int = 1
-    activation_checkpointing: bool = False
-    compile: bool = False
 
 
 class Circumstances(_Account):
@@ -58,8 +52,18 @@ class Circumstances(_Account):
     """Version of each, None where it is missing."""
 
 
+class Stretch(_Account):
+    """Steps of a run that were made on one machine, with one version of its packages."""
+
+    start: int
+    """How many steps there were before."""
+    end: int
+    machine: MachineAccount
+    packages: dict[str, str | None]
+
+
 class Provenance(Circumstances):
-    """What made a run's weights."""
+    """What a run's training began with. Later stretches may be of another machine."""
 
     started: str = Field(default_factory=_now)
     study: str
@@ -78,9 +82,9 @@ class Provenance(Circumstances):
 
     @property
     def identity(self) -> str:
-        """SHA-256 of all that decides the weights to the last bit, their dev curve, and the plan
-        that they were made under."""
-        machine = self.machine
+        """SHA-256 of what decides the experiment: code, text, seed and parameters of the weights
+        and their dev curve, and the plan. Not of the machine, which changes no more than rounding:
+        on another one, or with other settings, a run continues from its checkpoint."""
         corpus, model, training, curve = deciding(self.parameters)
         parts = [
             CHECKPOINT_FORMAT,
@@ -93,8 +97,6 @@ class Provenance(Circumstances):
             training,
             curve,
             self.plan,
-            [machine.device, machine.threads, machine.micro_batch_size, machine.processes],
-            [machine.activation_checkpointing, machine.compile],
         ]
         return digest(parts)
 

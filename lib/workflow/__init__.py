@@ -1,4 +1,4 @@
-"""How notebooks are executed: one of them, honestly; a whole sweep.
+"""How notebooks are executed: one of them, honestly; a whole sweep; and the command line.
 
-May import every room. Start reading at `execution`.
+May import every room. Start reading at `cli`.
 """

@@ -12,13 +12,14 @@ from typing import Any
 
 import nbformat
 
-from lib.publish.archive import shown_result
-from lib.publish.replay import committed
+from lib.record.notebook import shown_result
+from lib.record.replay import committed
 from lib.study.errors import UserError
+from lib.study.files import read_json, replacing
 from lib.study.git import git
 from lib.study.paths import NOTEBOOKS
-from lib.study.record import attested
-from lib.workflow.slim import COMPACT, slim
+from lib.study.result import attested
+from lib.workflow.execution import COMPACT, slim
 
 
 def file(candidates: list[Path], result: dict[str, Any], target: Path) -> None:
@@ -28,7 +29,7 @@ def file(candidates: list[Path], result: dict[str, Any], target: Path) -> None:
     Raises UserError where there is none, or where it ran other code than that of the commit that
     the result names (of this checkout, where it names none), or not from top to bottom.
     """
-    found = [path for path in candidates if shown_result(path) == attested(result)]
+    found = [path for path in candidates if shown_result(read_json(path)) == attested(result)]
     if not found:
         raise UserError("no notebook shows its result")
     ran = [c for c in nbformat.read(found[0], as_version=4).cells if c.cell_type == "code"]
@@ -56,8 +57,8 @@ def file(candidates: list[Path], result: dict[str, Any], target: Path) -> None:
     _inject(notebook, given)
     _stamp(notebook, given, result)
     slim(notebook)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    nbformat.write(notebook, target, **COMPACT)
+    with replacing(target) as temporary:
+        nbformat.write(notebook, temporary, **COMPACT)
 
 
 def _values(source: str) -> dict[str, Any]:

@@ -1,13 +1,9 @@
 """What a study will cost, before any of it runs.
 
-    ./run_all.sh estimate params/NAME.yaml [--vocabulary N] [--price P]
-
 Training steps alone: the dev curve, the suite and the notebooks come on top.
 """
 
-import argparse
 import os
-import sys
 import time
 from dataclasses import dataclass
 
@@ -17,19 +13,18 @@ from torch.nn import functional as F
 from lib.data.corpus import load_corpus
 from lib.run.cost import GPUS, disk, flops_per_token, memory
 from lib.run.machine import (
-    Machine,
     autocast,
     count_devices,
+    describe,
     gpu_windows,
     prepare,
     random_stream,
     recompute_activations,
 )
 from lib.run.model import GPT, count_parameters, weight_decay_groups
-from lib.run.origin import describe
-from lib.study.config import Study, load_study
-from lib.study.errors import ConfigError, exit_status
-from lib.study.fields import ModelConfig, RunConfig
+from lib.study.config import Study
+from lib.study.errors import ConfigError
+from lib.study.fields import Machine, ModelConfig, RunConfig
 
 UTILISATION = 0.35
 """Share of a GPU's peak that training is taken to reach. Large models reach 0.3 to 0.5 (Chowdhery
@@ -71,7 +66,7 @@ def runs(study: Study, vocabulary: int | None) -> list[Run]:
 
 def prepared(config: RunConfig) -> Machine:
     """Prepare this machine for a run. Raises ConfigError for what it lacks, cores too."""
-    threads, cores = config.machine.threads or 1, count_devices("cpu")
+    threads, cores = config.machine.threads, count_devices("cpu")
     if threads > cores:
         raise ConfigError(
             f"machine.threads: {threads} is more than the {cores} cores of this machine; use auto "
@@ -88,8 +83,8 @@ def require_memory(config: RunConfig, vocab_size: int, machine: Machine) -> None
     blocks = model.n_layer * (4 + 2 * model.mlp_ratio) * width**2
     positions = model.block_size if model.positions == "learned" else 0
     parameters = blocks + (positions + tables) * width  # biases and gains are few
-    held = memory(config, vocab_size, parameters, sequences, machine.device.type)
-    if machine.device.type == "cuda":
+    held = memory(config, vocab_size, parameters, sequences, machine.device)
+    if machine.device == "cuda":
         processes, there = 1, torch.cuda.get_device_properties(machine.device).total_memory
     else:
         processes = machine.processes
@@ -154,7 +149,7 @@ def measured_seconds(run: Run, machine: Machine, processes: int) -> tuple[float,
     """Make a few training steps; return what a run would take at the fastest of them, and what was
     made. Backward passes shrink with the processes, updates of the weights do not."""
     device = machine.device
-    config, sequences = reduced(run, machine.micro_batch_size, _AFFORDABLE[device.type])
+    config, sequences = reduced(run, machine.micro_batch_size, _AFFORDABLE[device])
     model = GPT(config, run.vocab_size, random_stream(0, "estimate")).to(device)
     if machine.activation_checkpointing:
         recompute_activations(model.transformer.h)
@@ -195,7 +190,7 @@ def table(study: Study, vocabulary: int | None = None, price: float | None = Non
         machine, lacking = None, str(error)
     processes = machine.processes if machine else config.machine.processes or 1
     sequences = config.machine.micro_batch_size or training.batch_size // processes
-    device = machine.device.type if machine else config.machine.device
+    device = machine.device if machine else config.machine.device
     held = memory(config, largest.vocab_size, largest.parameters, sequences, device)
     flops = sum(run.flops for run in arms) * seeds
     space = [disk(run.parameters, run.config.training.iterations) for run in arms]
@@ -212,7 +207,7 @@ def table(study: Study, vocabulary: int | None = None, price: float | None = Non
     for part, size in per_run.items():
         rows.append((f"disk: {part}", _bytes(size), _bytes(sum(s[part] for s in space) * seeds)))
     if machine:
-        here = min(processes, count_devices(machine.device.type))
+        here = min(processes, count_devices(machine.device))
         seconds, what = measured_seconds(largest, machine, here)
         title = f"{here} × {describe(machine).device_name}, by {what}"
         rows.append((title, _duration(seconds), _hours(seconds * here * flops / largest.flops)))
@@ -255,20 +250,3 @@ def _millions(number: float) -> str:
 
 def _bytes(number: float) -> str:
     return f"{number / 1e9:,.2f} GB" if number >= 1e9 else f"{number / 1e6:,.1f} MB"
-
-
-@exit_status
-def main(words: list[str]) -> None:
-    """Print what a study will cost."""
-    parser = argparse.ArgumentParser(prog="./run_all.sh estimate", description=__doc__)
-    parser.add_argument("study", help="name or path of a parameter file")
-    parser.add_argument("--vocabulary", type=int, help="symbols, where the corpus is not here")
-    parser.add_argument("--price", type=float, help="of an hour of one GPU")
-    options = parser.parse_args(words)
-    if options.vocabulary is not None and options.vocabulary < 1:
-        raise ConfigError(f"--vocabulary: {options.vocabulary}; give 1 or more")
-    print(table(load_study(options.study), options.vocabulary, options.price))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

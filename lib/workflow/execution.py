@@ -6,29 +6,40 @@ leaves a notebook whose cells all read `completed`, and a misspelt parameter onl
 """
 
 import argparse
+import contextlib
+import itertools
 import os
+import re
+import shutil
+import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import papermill
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from traitlets.config import Config
 
 from lib.run import lifeline
+from lib.study.claim import load_plan
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, UserError, exit_status, unknown
-from lib.study.live import HEADLESS, live_file
-from lib.study.paths import NOTEBOOKS, ROOT, executed_notebook, result_file, shown
+from lib.study.fields import MachineConfig
+from lib.study.files import replacing
+from lib.study.paths import HEADLESS, NOTEBOOKS, ROOT, RUNS, executed_notebook, result_file, shown
 from lib.study.provenance import git_state
-from lib.study.standing import load_plan
-from lib.workflow.gpus import gpus
-from lib.workflow.slim import COMPACT, slim
-from lib.workflow.sockets import socket_folder
+from lib.study.result import live_file
 
 START_ATTEMPTS = 3
+GPUS = "STUDY_GPUS"
+"""Environment variable that lists the GPUs a sweep may use, each as often as it takes runs."""
+COMPACT: dict[str, Any] = {"indent": 0, "separators": (",", ":")}
+"""How a notebook's JSON is written: in lines, which git compares, without their indentation."""
+_PANDAS_STYLE = re.compile(r"<style scoped>.*?</style>", re.DOTALL)
 
 
 class ExecutionError(UserError):
@@ -84,7 +95,7 @@ glibc ignore it; numbers stay the same."""
 def _environment(study: Study, devices: str | None) -> dict[str, str]:
     """What the kernel inherits: this Python whatever kernels the machine names, nobody watching,
     threads pinned, GPUs of its own."""
-    threads = str(study.machine.threads or 1)
+    threads = str(study.machine.threads)
     variables = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     environment = dict.fromkeys(variables, threads) | {HEADLESS: "1", **HUGE_PAGES}
     environment["JUPYTER_PATH"] = str(Path(sys.prefix, "share", "jupyter"))
@@ -96,7 +107,7 @@ def _run_papermill(source: Path, output: Path, parameters: dict[str, Any]) -> st
     for attempt in range(1, START_ATTEMPTS + 1):
         try:
             # A socket folder of its own: over TCP, kernels started at once sometimes take one port.
-            with socket_folder() as sockets:
+            with tempfile.TemporaryDirectory(prefix="kernel-") as sockets:
                 papermill.execute_notebook(
                     str(source),
                     str(output),
@@ -163,9 +174,94 @@ def _stamp(output: Path, reason: str | None, seconds: float, plan: str | None) -
         cell = nbformat.v4.new_markdown_cell(f"# FAILED\nThis run did not complete: `{reason}`")
         notebook.cells.insert(0, cell)
     slim(notebook)
-    partial = output.with_suffix(".partial")
-    nbformat.write(notebook, partial, **COMPACT)
-    partial.replace(output)
+    with replacing(output) as temporary:
+        nbformat.write(notebook, temporary, **COMPACT)
+
+
+def slim(notebook: nbformat.NotebookNode) -> None:
+    """Leave of an executed notebook what was executed and shown.
+
+    A table stays as HTML and a picture as an image, without their plain texts. pandas' indentation
+    and style go, and what Papermill notes of single cells.
+    """
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            tags = cell.metadata.get("tags")
+            cell.metadata = nbformat.NotebookNode(tags=tags) if tags else nbformat.NotebookNode()
+            cell.outputs = _joined(cell.outputs)
+            for output in cell.outputs:
+                _slim_data(output.get("data", {}))
+
+
+def _joined(outputs: list[Any]) -> list[Any]:
+    """Join what was printed to one stream with no other output in between."""
+    joined: list[Any] = []
+    for name, group in itertools.groupby(outputs, key=lambda output: output.get("name")):
+        first, *rest = group
+        if name:
+            first.text += "".join(each.text for each in rest)
+        joined += [first] if name else [first, *rest]
+    return joined
+
+
+def _slim_data(data: dict[str, Any]) -> None:
+    if set(data) - {"text/plain", "application/json"}:
+        data.pop("text/plain", None)
+    if "image/png" in data:
+        data["image/png"] = "".join(data["image/png"].split())
+    if 'class="dataframe"' in data.get("text/html", ""):
+        data["text/html"] = re.sub(r">\s+<", "><", _PANDAS_STYLE.sub("", data["text/html"]))
+
+
+def gpu_names() -> list[str]:
+    """Name the GPUs that jobs may use: those visible, or all that the driver lists."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        names = map(str.strip, visible.split(","))
+        return list(itertools.takewhile(lambda name: name not in ("", "-1"), names))  # as CUDA does
+    return [str(i) for i in range(sum(line.startswith("GPU ") for line in _ask("-L")))]
+
+
+def runs_per_gpu(gpus: int, needed: float) -> int:
+    """How many runs that need so many bytes share each of some GPUs: as many as its part of the
+    cores, and its memory, suffice for."""
+    asked = _ask("--query-gpu=memory.total", "--format=csv,noheader,nounits")
+    memory = [int(line) for line in asked if line.strip().isdigit()]
+    fit = int(min(memory, default=0) * 2**20 / needed)
+    return max(1, min((os.cpu_count() or 1) // gpus, fit))
+
+
+def _ask(*words: str) -> list[str]:
+    """Return the lines that the driver's tool prints; none where there is no such tool."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    return subprocess.run(["nvidia-smi", *words], capture_output=True, text=True).stdout.split("\n")
+
+
+@contextlib.contextmanager
+def gpus(machine: MachineConfig) -> Iterator[str | None]:
+    """Hold a place on as many of the GPUs listed in `STUDY_GPUS` as a run has processes (`auto`: on
+    all), none of which another job holds; give their names, as `0,1`. Without a list, and for a run
+    on the CPU, None."""
+    listed = [device for device in os.environ.get(GPUS, "").split(",") if device]
+    if not listed or machine.device == "cpu":
+        yield None
+        return
+    RUNS.mkdir(parents=True, exist_ok=True)
+    wanted = min(machine.processes or len(listed), len(set(listed)))
+    while True:
+        with contextlib.ExitStack() as locks:
+            held: list[str] = []
+            for number, device in enumerate(listed):
+                if len(held) < wanted and device not in held:
+                    place = RUNS / f".gpu-{device}-{listed[:number].count(device)}.lock"
+                    with contextlib.suppress(Timeout):
+                        locks.enter_context(FileLock(place, timeout=0))
+                        held.append(device)
+            if len(held) == wanted:
+                yield ",".join(held)
+                return
+        time.sleep(0.2)
 
 
 @exit_status

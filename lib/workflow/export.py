@@ -1,62 +1,64 @@
-"""A run's model as a folder of Hugging Face.
+"""Models handed on: a run's as a folder of Hugging Face, a study's weights as one archive.
 
-    ./run_all.sh export STUDY/ARM/SEED --to DIR
-
-`transformers` loads it as a GPT-2, or as a nanochat, without code of ours. What neither can express
-is refused.
+`transformers` loads the folder as a GPT-2, or as a nanochat, without code of ours; what neither can
+express is refused. The archive is fit for a release page: the same runs give the same bytes.
 """
 
-import argparse
-import os
-import shutil
-import sys
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from safetensors.torch import save, save_file
 
-from lib.data.tokenizer_json import end_name, tokenizer_json
+from lib.record.record import MANIFEST
 from lib.run.finished import Finished, UnfinishedError, read_finished
 from lib.run.hugging_face import config_json, named_weights
-from lib.study.errors import ConfigError, exit_status
+from lib.study.config import Study
+from lib.study.errors import ConfigError
+from lib.study.files import replacing, write_json
 from lib.study.measures import MEASURES, measures_in
+from lib.study.paths import PARAMS, TEMPLATES
 from lib.study.provenance import history
-from lib.study.record import write_json
 from lib.study.variants import variant
-from lib.workflow.texts import text_of
 
 
-def export(run: Finished, folder: Path) -> None:
-    """Write a run's model to a folder that does not exist yet.
+def export(name: str, folder: Path) -> None:
+    """Write the model of a run, named as STUDY/ARM/SEED, to a folder that does not exist yet.
 
-    Raises InexpressibleError for a model that neither can express, UnfinishedError for a diverged
-    run, and FileExistsError.
+    Raises ConfigError for a name or a folder that will not do, InexpressibleError for a model that
+    neither can express, and UnfinishedError for a run that diverged or has no weights.
     """
+    study, arm, seed = [*name.split("/"), "", ""][:3]
+    if not seed.isdecimal() or name.count("/") != 2:
+        raise ConfigError(f"run: '{name}' names none; give STUDY/ARM/SEED, as final/none/0")
+    if folder.exists():
+        raise ConfigError(f"--to: {folder} exists, and nothing is replaced; name another")
+    run = read_finished(study, arm, int(seed))
     if run.result.diverged_at is not None:
         raise UnfinishedError(f"{run.name} diverged at step {run.result.diverged_at}: no model")
     tokenizer = run.corpus.tokenizer
     config = config_json(run.model.config, run.corpus.vocab_size, tokenizer.end_of_document)
-    if folder.exists():
-        raise FileExistsError(folder)
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}")
-    partial.mkdir(parents=True)
-    try:
-        _write(run, partial, config)
-        partial.rename(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with replacing(folder) as temporary:
+        temporary.mkdir()
+        _write(run, temporary, config)
 
 
 def _write(run: Finished, folder: Path, config: dict[str, Any]) -> None:
-    corpus, end = run.corpus, end_name(run.corpus)
+    tokenizer = run.corpus.tokenizer
     write_json(folder / "config.json", config)
     save_file(named_weights(run.model), folder / "model.safetensors", {"format": "pt"})
-    (folder / "tokenizer.json").write_text(tokenizer_json(corpus) + "\n", "utf-8")
+    (folder / "tokenizer.json").write_text(tokenizer.to_json() + "\n", "utf-8")
     described = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": run.model.config.block_size,
         "clean_up_tokenization_spaces": False,
     }
+    end = tokenizer.end_name
     ends = {"bos_token": end, "eos_token": end} if end else {}
     write_json(folder / "tokenizer_config.json", described | ends)
     (folder / "README.md").write_text(model_card(run), "utf-8")
@@ -83,21 +85,51 @@ def model_card(run: Finished) -> str:
     )
 
 
-@exit_status
-def main(words: list[str]) -> None:
-    """Export one run."""
-    parser = argparse.ArgumentParser(prog="./run_all.sh export", description=__doc__)
-    parser.add_argument("run", help="STUDY/ARM/SEED")
-    parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="a new folder")
-    options = parser.parse_args(words)
-    study, arm, seed = [*options.run.split("/"), "", ""][:3]
-    if not seed.isdecimal() or options.run.count("/") != 2:
-        raise ConfigError(f"run: '{options.run}' names none; give STUDY/ARM/SEED, as final/none/0")
-    if options.to.exists():
-        raise ConfigError(f"--to: {options.to} exists, and nothing is replaced; name another")
-    export(read_finished(study, arm, int(seed)), options.to)
-    print(f"{options.run} lies in {options.to}, for AutoModelForCausalLM.from_pretrained")
+def pack(study: Study, target: Path) -> int:
+    """Write the archive of a study; return how many files it holds beside its manifest.
+
+    Raises UnfinishedError for a run whose result or weights are not there, and CorpusError.
+    """
+    hashes = []
+    with (
+        replacing(target) as temporary,
+        tarfile.open(temporary, "w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for name, content in _contents(study):
+            hashes.append(f"{hashlib.sha256(content).hexdigest()}  {name}\n")
+            _add(archive, f"{study.name}/{name}", content)
+        _add(archive, f"{study.name}/{MANIFEST}", "".join(hashes).encode())
+    return len(hashes)
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def _contents(study: Study) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of an archive, by their names in it."""
+    runs = {f"{arm.id}/seed-{seed}": (arm.id, seed) for arm in study.arms() for seed in study.seeds}
+    readme = text_of("archive.md.j2", study=study, manifest=MANIFEST, folders=list(runs))
+    yield "README.md", readme.encode()
+    yield f"{study.name}.yaml", (PARAMS / f"{study.name}.yaml").read_bytes()
+    for folder, (arm, seed) in runs.items():
+        run = read_finished(study.name, arm, seed)
+        yield f"{folder}/result.json", (run.folder / "result.json").read_bytes()
+        yield f"{folder}/tokenizer.json", run.corpus.tokenizer.to_json().encode()
+        yield f"{folder}/weights.safetensors", save(run.model.state_dict())
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    """Add a file that tells nothing of when and by whom it was written."""
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode = len(content), 0o644
+    archive.addfile(entry, io.BytesIO(content))
+
+
+def text_of(template: str, **content: Any) -> str:
+    """Fill in one of the templates; UndefinedError for a name that is not there."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES / "weights"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["json"] = json.dumps
+    return environment.get_template(template).render(content)

@@ -6,7 +6,6 @@ From then on the seeds of these studies follow from the plan's own hash.
 """
 
 import argparse
-import os
 import re
 import sys
 from pathlib import Path
@@ -14,15 +13,14 @@ from pathlib import Path
 import yaml
 
 from lib.data.corpus import load_corpus
-from lib.data.suite_files import suite_hash
-from lib.study.attempts import attempts
+from lib.data.suite import suite_hash
+from lib.study.claim import attempts, load_plan, parameters_digest
 from lib.study.config import Study, load_study
 from lib.study.digests import analysing_digest, measuring_digest, training_digest
 from lib.study.errors import ConfigError, exit_status, read_yaml
+from lib.study.files import read_json, replacing
 from lib.study.paths import PAPERS, PARAMS, PLANS, study_folder
 from lib.study.plan import Frozen, Plan, read_plan
-from lib.study.record import read_json
-from lib.study.standing import load_plan, parameters_digest
 
 _BLOCK = re.compile(r"^frozen:.*\n(?:[ \t]+.*\n)*", re.MULTILINE)
 _ABOVE = "written by ./run_all.sh freeze; seeds follow from the hash of the plan with all of this"
@@ -50,14 +48,9 @@ def freeze(file: str) -> Plan:
     text = yaml.safe_dump({"frozen": frozen}, sort_keys=False, default_flow_style=None, width=99)
     text = text.replace("frozen:", f"frozen: # {_ABOVE}", 1)
     before = _BLOCK.sub("", path.read_text("utf-8")).rstrip("\n")
-    partial = path.with_name(f".{file}.{os.getpid()}.yaml")
-    partial.write_text(f"{before}\n\n{text}", "utf-8")
-    try:
-        result = read_plan(partial.name)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-    return result
+    with replacing(path) as temporary:
+        temporary.write_text(f"{before}\n\n{text}", "utf-8")
+        return read_plan(temporary.name)
 
 
 def _unfrozen(name: str, file: str) -> Study:

@@ -1,46 +1,41 @@
-"""Take a study that ran elsewhere into the record.
+"""Take a study into the record that ran elsewhere, or analyse a recorded one again.
 
     ./run_all.sh import FILE
+    ./run_all.sh analyse NAME …
 
-The zip is unpacked in a temporary tree with this checkout's code. There its runs are held to what
-a sweep asks of its own, the notebooks that read them all (01, 03, 04) are executed, and the study
-is archived and verified. Only then is the record here touched.
+Both happen in a temporary tree with this checkout's code: the notebooks that read all runs are
+executed there, and the study is archived. Runs of a zip are held to what a sweep asks of its own,
+and verified; those of a record stay as they are. Only then is the record here touched.
 """
 
+import argparse
 import json
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from lib.publish import replay
-from lib.publish.archive import (
-    SHARED,
-    archive,
-    figures_folder,
-    paper_of,
-    read_index,
-    read_manifest,
-    record_folder,
-    results_file,
-    verdict_file,
-    write_index_entry,
-)
-from lib.publish.verify import verify
+from lib.record import replay
+from lib.record.archive import archive, write_index_entry
+from lib.record.record import SHARED, Record, paper_of, read_index
+from lib.record.verify import SEALED, verify
 from lib.study.config import Study, load_study
-from lib.study.errors import UserError, exit_status
+from lib.study.errors import ConfigError, UserError, exit_status
 from lib.study.inputs import unpack
-from lib.study.paths import output_root, shown, study_folder
+from lib.study.paths import PAPERS, RUNS, output_root, shown, study_folder
 from lib.study.provenance import git_state
-from lib.study.record import RunResult
+from lib.study.result import RunResult, status_of
 from lib.workflow import by_hand
 from lib.workflow.execution import execute
 from lib.workflow.staleness import corpus_hashes, stale
+from lib.workflow.sweep import only_sweep
 
 STAGED = "--staged"
-"""What tells this module that it runs in the temporary tree."""
+"""What tells this module that it runs in the temporary tree, before a command and a study."""
 
 
 def take_in(packed: Path) -> str:
@@ -54,16 +49,70 @@ def take_in(packed: Path) -> str:
         for arm in study.arms():
             for seed in study.seeds:
                 _file_by_hand(runs / arm.id / f"seed-{seed}", Path(folder))
-        with replay.tree_at(git_state()) as tree:
-            replay.lend_corpora(tree, (arm.config.corpus.model_dump() for arm in study.arms()))
+        with _staged("import", study) as tree:
             for path in [runs / "suite", *runs.glob("*/seed-*")]:
                 without = shutil.ignore_patterns("checkpoints")
                 to = tree / "runs" / study.name / path.relative_to(runs)
                 if path.is_dir():
                     shutil.copytree(path, to, ignore=without)
-            replay.execute(tree, sys.executable, "-m", "lib.workflow.importing", STAGED, study.name)
-            _bring_home(tree / paper_of(study.name).relative_to(output_root()), study.name)
     return study.name
+
+
+def analyse_again(name: str) -> None:
+    """Execute 03 and 04 of a recorded study again, and archive it.
+
+    Raises ConfigError for a study without a record or of the first record, and UserError while a
+    sweep runs or when a notebook fails; the record then stays as it was.
+    """
+    study, record = load_study(name), Record(name)
+    if not record.folder.is_dir() or not record.results_file.is_file():
+        recorded = [path.name for path in PAPERS.glob("*/record/*") if path.is_dir()]
+        raise ConfigError(f"study: '{name}' has no record; there are {', '.join(sorted(recorded))}")
+    if name in SEALED:
+        raise ConfigError(
+            f"study: '{name}' is of the first record, whose format this code does not analyse; its "
+            "record stays as it is"
+        )
+    with only_sweep(), _staged("analyse", study) as tree:
+        shutil.copytree(record.folder, tree / "runs" / name)
+        replay.restore(record, tree)
+
+
+@contextmanager
+def _staged(command: str, study: Study) -> Iterator[Path]:
+    """Give a tree with this checkout's code, in which to lay out a study's runs; then stage them
+    there, and bring the record home. A notebook that fails is kept beside `runs/STUDY`."""
+    with replay.tree_at(git_state()) as tree:
+        replay.lend_corpora(tree, (arm.config.corpus.model_dump() for arm in study.arms()))
+        yield tree
+        words = ("-m", "lib.workflow.importing", STAGED, command, study.name)
+        try:
+            replay.execute(tree, sys.executable, *words)
+        except replay.ReplayError as error:
+            said = str(error)
+            for path in (tree / "runs" / study.name).glob("*.ipynb"):
+                if status_of(path)["status"] == "failed":
+                    kept = RUNS / f"{study.name}.failed.ipynb"
+                    kept.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(path, kept)
+                    said += f" (kept: {shown(kept)})"
+            raise UserError(said) from None
+        _bring_home(tree / paper_of(study.name).relative_to(output_root()), study.name)
+
+
+def stage(command: str, study: Study) -> None:
+    """In the temporary tree, check the runs of an import, execute what reads them all, archive, and
+    verify an import. Raises UserError."""
+    imported = command == "import"
+    for path, why in stale(study, corpus_hashes([study])) if imported else ():
+        name = path.relative_to(study_folder(study.name)).as_posix()
+        raise UserError(f"{name}: {why.rpartition(': ')[0]}")
+    for notebook in SHARED:
+        if imported or notebook != "01_data":
+            execute(notebook, study)
+    archive(study)
+    for fault in verify(study.name) if imported else ():
+        raise UserError(fault)
 
 
 def _runs_in(folder: Path) -> Path:
@@ -95,49 +144,48 @@ def _file_by_hand(run: Path, folder: Path) -> None:
         raise UserError(f"{name}: {error}") from None
 
 
-def stage(study: Study) -> None:
-    """Check the runs in this temporary tree, then analyse, archive and verify them. Raises
-    UserError."""
-    for path, why in stale(study, corpus_hashes([study])):
-        name = path.relative_to(study_folder(study.name)).as_posix()
-        raise UserError(f"{name}: {why.rpartition(': ')[0]}")
-    for notebook in SHARED:
-        execute(notebook, study)
-    archive(study)
-    for fault in verify(study.name)[1]:
-        raise UserError(fault)
-
-
 def _bring_home(paper: Path, study: str) -> None:
     """Copy a study's record from its paper in a tree to that of this one; the index comes last, so
     that an import that was interrupted can be repeated."""
-    here, record = paper_of(study), record_folder(study)
-    partial = record.with_name(f".{study}.new")
-    results_file(study).parent.mkdir(parents=True, exist_ok=True)
-    for path in (results_file(study), verdict_file(study)):
-        shutil.copyfile(paper / path.relative_to(here), path)
-    for folder, target in ((figures_folder(study), figures_folder(study)), (record, partial)):
+    record = Record(study)
+    partial = record.place.with_name(f".{study}.new")
+    record.results_file.parent.mkdir(parents=True, exist_ok=True)
+    for path in (record.results_file, record.verdict_file):
+        shutil.copyfile(paper / path.relative_to(record.paper), path)
+    for folder, target in ((record.figures, record.figures), (record.place, partial)):
         shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(paper / folder.relative_to(here), target)
-    shutil.rmtree(record, ignore_errors=True)
-    partial.rename(record)
+        shutil.copytree(paper / folder.relative_to(record.paper), target)
+    shutil.rmtree(record.place, ignore_errors=True)
+    partial.rename(record.place)
+    record.sealed_file.unlink(missing_ok=True)
     write_index_entry(study)
 
 
 @exit_status
 def main(words: list[str]) -> None:
-    """Import a zip, or with `--staged STUDY` do what happens in the temporary tree."""
+    """Import a zip, or with `--staged COMMAND STUDY` do what happens in the temporary tree."""
     if words[0] == STAGED:
-        stage(load_study(words[1]))
+        stage(words[1], load_study(words[2]))
         return
     packed = Path(words[0])
     try:
         study = take_in(packed)
     except UserError as error:
         raise UserError(f"{packed.name}: {error}") from None
-    print(f"{study}: imported, and its {len(read_manifest(study))} files verified")
-    print(f"Executed notebooks  {shown(record_folder(study))}/")
+    record = Record(study)
+    print(f"{study}: imported, and its {len(record.manifest)} files verified")
+    print(f"Executed notebooks  {shown(record.place)}/")
     print("To bring the pages and the paper up to date: ./run_all.sh record, ./run_all.sh paper")
+
+
+@exit_status
+def analyse(words: list[str]) -> None:
+    """Analyse recorded studies again by the code at hand, from the runs in their record."""
+    parser = argparse.ArgumentParser(prog="./run_all.sh analyse", description=analyse.__doc__)
+    parser.add_argument("studies", nargs="+", help="names of recorded studies")
+    for name in parser.parse_args(words).studies:
+        print(f"{name}: 03_analysis, 04_figures", flush=True)
+        analyse_again(name)
 
 
 if __name__ == "__main__":

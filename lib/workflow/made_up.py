@@ -16,11 +16,12 @@ from lib.data.tasks import N_CHOICES
 from lib.study.config import Arm, Study
 from lib.study.digests import training_digest
 from lib.study.fields import RunConfig, digest
+from lib.study.files import finite, sha256, write_json
 from lib.study.paths import run_folder
 from lib.study.plan import Plan
 from lib.study.provenance import Execution, MachineAccount, Origin, Provenance, code_state
 from lib.study.raw import BINNINGS, RAW, measures_of, write_raw
-from lib.study.record import RunResult, finite, records, sha256, write_json
+from lib.study.result import RunResult, records
 
 Raw = dict[str, pd.DataFrame]
 REFERENCES = {
@@ -200,6 +201,7 @@ def _origin(study: Study, plan: Plan | None) -> Origin:
         threads=1,
         micro_batch_size=1,
         evaluation_batch_size=1,
+        processes=1,
         cores=1,
         platform="",
     )

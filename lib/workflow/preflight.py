@@ -3,21 +3,20 @@
 import contextlib
 from collections.abc import Iterator
 
-from lib.analysis.reported import load_reported
 from lib.data.corpus import CorpusError, load_corpus
 from lib.run.machine import require_devices
 from lib.run.optional import INSTALL, has_harness
+from lib.study.claim import load_plan
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, UserError
+from lib.study.files import read_json
 from lib.study.paths import shown, study_folder
 from lib.study.provenance import trained_with
-from lib.study.record import read_json
-from lib.study.standing import load_plan
 from lib.workflow.estimate import prepared, require_memory
 
 
 def ready(names: list[str], here: bool = True) -> list[Study]:
-    """Load the studies named and check all that they name: plan, reported numbers, corpora, and the
+    """Load the studies named and check all that they name: plan, corpora, and the
     device, if they are to run `here`. Raises UserError with a line for each thing wrong."""
     studies, faults = [], []
     for name in dict.fromkeys(names):
@@ -33,11 +32,10 @@ def ready(names: list[str], here: bool = True) -> list[Study]:
 
 
 def _faults(study: Study, here: bool) -> Iterator[str]:
-    for load in (load_plan, load_reported):
-        try:
-            load(study)
-        except ConfigError as error:
-            yield str(error)
+    try:
+        load_plan(study)
+    except ConfigError as error:
+        yield str(error)
     configs, symbols = [arm.config for arm in study.arms()], {}
     for corpus in {config.corpus for config in configs}:
         try:
@@ -67,10 +65,10 @@ def _faults(study: Study, here: bool) -> Iterator[str]:
             except ConfigError as error:
                 yield str(error)
                 continue
-            for made in sorted(_devices(study) - {machine.device.type}):
+            for made in sorted(_devices(study) - {machine.device}):
                 yield (
                     f"machine.device: runs of it were made on {made}, and this machine would "
-                    f"continue on {machine.device.type}; runs of two devices are not compared: set "
+                    f"continue on {machine.device}; runs of two devices are not compared: set "
                     f"machine.device: {made}, or delete {shown(study_folder(study.name))}"
                 )
 

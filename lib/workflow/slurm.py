@@ -33,6 +33,9 @@ _HOPELESS = re.compile(
 class ClusterError(UserError):
     """A cluster that cannot run a sweep's jobs; the message says what it lacks, and the remedy."""
 
+    def __init__(self, fault: str) -> None:
+        super().__init__(f"Slurm: {fault}")
+
 
 @dataclass(frozen=True)
 class Cluster:
@@ -118,7 +121,7 @@ class Watch:
                 self._since = now
             if str(error) != self._lacks:
                 self._lacks = str(error)
-                print(f"Slurm: {error}", flush=True)
+                print(error, flush=True)
             if now > self._since + PATIENCE:
                 raise ClusterError(f"{error}. Its jobs are cancelled; a rerun continues") from None
 

@@ -9,27 +9,25 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from lib.analysis.reported import reported_file
-from lib.publish.archive import MANIFEST, files_of, read_manifest, record_folder
+from lib.record.record import MANIFEST, Record
 from lib.run.optional import has_harness
+from lib.study.claim import load_plan
 from lib.study.config import Arm, Study
 from lib.study.digests import asking_digest, measuring_digest, showing_digest, training_digest
 from lib.study.fields import CorpusConfig, digest
+from lib.study.files import sha256
 from lib.study.paths import (
-    RESULT_FORMAT,
     executed_notebook,
     result_file,
     run_folder,
     shown,
     study_folder,
 )
-from lib.study.record import RunResult, sha256, status_of
-from lib.study.standing import load_plan
+from lib.study.result import RunResult, status_of
 
 _OF_MEASURES = (
     *("measuring code", "study", "baseline", "levels", "variant", "setting", "corpus.source"),
     *("evaluation.items_per_task", "evaluation.tasks", "evaluation.shots"),
-    "machine.evaluation_batch_size",
 )
 """What leaves weights as they are: a difference in anything else trains a run anew."""
 
@@ -72,43 +70,14 @@ def analysis_key(study: Study) -> str:
     executed again. Runs made under another plan are made anew; none is restamped."""
     plan = load_plan(study)
     deviations = [each.model_dump() for each in plan.deviations] if plan else []
-    reported = reported_file(study)
-    numbers = sha256(reported) if reported and reported.is_file() else None
-    return digest([plan and plan.hash, deviations, numbers, showing_digest()])
-
-
-def plan_hash(study: Study) -> str | None:
-    """Hash of the plan that a study names; None when it names none."""
-    plan = load_plan(study)
-    return plan.hash if plan else None
-
-
-def run_key(
-    study: Study, arm: Arm, seed: int, corpora: dict[str, str | None], plan: str | None
-) -> str:
-    """Digest of what decides a run; when it changes, the run is made anew. A field of the machine
-    may be left to the machine, so that only `stale` can tell whether it differs."""
-    decides = asked(study, arm, seed, corpora, plan)
-    for name in ("device", "micro_batch_size", "evaluation_batch_size", "processes"):
-        decides.pop(f"machine.{name}", None)
-    return digest([RESULT_FORMAT, decides])
+    return digest([plan and plan.hash, deviations, showing_digest()])
 
 
 def asked(
     study: Study, arm: Arm, seed: int, corpora: dict[str, str | None], plan: str | None
 ) -> dict[str, Any]:
-    """List what a run's result must have been made with, by the names that messages use. A field
-    of the machine that is left to the machine is not asked for. `plan` is its hash."""
-    machine = arm.config.machine
-    pinned: dict[str, Any] = {
-        "device": None if machine.device == "auto" else machine.device,
-        "threads": machine.threads or 1,
-        "micro_batch_size": machine.micro_batch_size,
-        "evaluation_batch_size": machine.evaluation_batch_size,
-        "processes": machine.processes,
-        "activation_checkpointing": machine.activation_checkpointing,
-        "compile": machine.compile,
-    }
+    """List what a run's result must have been made with, by the names that messages use: nothing
+    of the machine, whose settings the analysis compares. `plan` is its hash."""
     return {
         "plan": plan,
         "training code": training_digest(),
@@ -117,7 +86,6 @@ def asked(
         "tokenizer": corpora.get(_tokenized(arm.config.corpus)),
         "seed": seed,
         **_dotted(arm.config.model_dump(exclude={"machine"})),
-        **_dotted({"machine": {name: v for name, v in pinned.items() if v is not None}}),
         "study": study.hash,
         **{name: getattr(arm, name) for name in ("baseline", "levels", "variant", "setting")},
     }
@@ -126,7 +94,6 @@ def asked(
 def held(result: RunResult) -> dict[str, Any]:
     """List the same of a result: of its weights what their provenance says."""
     trained, executed = result.provenance["trained"], result.provenance["executed"]
-    batch_size = executed["machine"]["evaluation_batch_size"]
     return {
         "plan": trained["plan"],
         "training code": trained["training_digest"],
@@ -136,7 +103,6 @@ def held(result: RunResult) -> dict[str, Any]:
         "seed": trained["seed"],
         **_dotted(trained["parameters"]),
         **_dotted({"evaluation": result.config["evaluation"]}),
-        **_dotted({"machine": trained["machine"] | {"evaluation_batch_size": batch_size}}),
         "study": result.study_hash,
         **{name: getattr(result, name) for name in ("baseline", "levels", "variant", "setting")},
     }
@@ -151,7 +117,8 @@ def _dotted(sections: dict[str, dict[str, Any]]) -> dict[str, Any]:
 def stale(study: Study, corpora: dict[str, str | None]) -> Iterator[tuple[Path, str]]:
     """Yield each result of a study that is there and does not count, with the reason and with what
     will be done about it."""
-    plan = plan_hash(study)
+    loaded = load_plan(study)
+    plan = loaded.hash if loaded else None
     for arm in study.arms():
         for seed in study.seeds:
             path = result_file("02_train", study.name, arm.id, seed)
@@ -174,9 +141,9 @@ def stale(study: Study, corpora: dict[str, str | None]) -> Iterator[tuple[Path, 
 
 def _lost(study: str) -> Path | None:
     """Find a file that a study's record has lost; None when all are there."""
-    folder, kept = record_folder(study), files_of(study)
-    listed = read_manifest(study) or {MANIFEST: ""}
-    return next((Path(normpath(folder / name)) for name in listed if name not in kept), None)
+    record = Record(study)
+    kept, listed = record.files, record.manifest or {MANIFEST: ""}
+    return next((Path(normpath(record.place / name)) for name in listed if name not in kept), None)
 
 
 def _stale_run(

@@ -1,4 +1,4 @@
-"""Made-up studies of any shape: their runs, traces and curves, without training."""
+"""Made-up studies of any shape: their runs and traces, without training."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ import pandas as pd
 
 from lib.analysis.runs import tidy
 from lib.study.config import Arm, Study
-from lib.study.record import RunResult
+from lib.study.result import RunResult
 from lib.workflow.made_up import REFERENCES, made_up
 from tests.conftest import TINY
 
@@ -57,15 +57,6 @@ def trace_of(
         loss = np.linspace(4.2, run["loss"], 100)
         loss[29] = loss[28] + rise(run["arm"], run["seed"])
         parts.append(_placed(run, step=np.arange(1, 101), loss=loss, seconds=0.1))
-    return pd.concat(parts, ignore_index=True)
-
-
-def curve_of(runs: pd.DataFrame) -> pd.DataFrame:
-    """Dev losses that begin at 4.2 and end at the run's validation loss."""
-    parts = [
-        _placed(run, step=[0, 100], tokens=[0, 6400], dev_loss=[4.2, run["loss"]])
-        for run in runs.to_dict("records")
-    ]
     return pd.concat(parts, ignore_index=True)
 
 

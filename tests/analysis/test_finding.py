@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from lib.analysis.finding import Finding, numbers, outcome, where
+from lib.analysis.finding import Finding, listed, numbers, outcome
 
 
 @pytest.mark.parametrize(
@@ -36,4 +36,4 @@ def test_numbers_without_an_interval_say_so() -> None:
 
 def test_a_finding_shows_its_title_and_sentences() -> None:
     assert Finding("k", "Title", None, ["a.", "b."])._repr_markdown_() == "### Title\n\n- a.\n- b."
-    assert (where("x=1"), where("")) == (" at x=1", "")
+    assert listed([0.02, 0.1, 1]) == "0.02, 0.1 and 1"

@@ -7,16 +7,16 @@ import pytest
 import yaml
 
 from lib.analysis.findings import Analysis, analyse
+from lib.study.claim import ClaimStatus
 from lib.study.config import Study
 from lib.study.paths import PLANS
 from lib.study.plan import Plan
-from lib.study.standing import Standing
-from tests.analysis.samples import REFERENCES, curve_of, design, noise, runs_of, trace_of
+from tests.analysis.samples import REFERENCES, design, noise, runs_of, trace_of
 
 pytestmark = pytest.mark.slow  # whole analyses
 NO_ITEMS = pd.DataFrame(columns=["arm", "seed", "task", "shots", "item", "correct"])
 NORMS = ["none", "layernorm"]
-ALWAYS = ["references", "stability_map", "trade_off", "leave_one_out", "thresholds"]
+ALWAYS = ["references", "stability_map", "leave_one_out"]
 
 
 @pytest.fixture(params=["second.yaml", "preregistration.yaml", None])
@@ -39,8 +39,8 @@ def analysed(
         **{"references": REFERENCES} | more,
     )
     trace = trace_of(runs)
-    standing = Standing(study.name, plan.hash if plan else None, list(because))
-    return analyse(study, plan, standing, runs, trace, curve_of(runs), items)
+    standing = ClaimStatus(study.name, plan.hash if plan else None, list(because))
+    return analyse(study, plan, standing, runs, trace, items)
 
 
 def keys(analysis: Analysis) -> list[str]:
@@ -56,54 +56,12 @@ def accuracies() -> dict[str, Any]:
 
 def test_one_factor_has_what_every_study_has(plan: Plan | None) -> None:
     study = design(factors={"model.embedding_norm": NORMS})
-    assert keys(analysed(study, plan, **accuracies())) == [*ALWAYS, "efficiency", "budgets"]
+    assert keys(analysed(study, plan, **accuracies())) == ALWAYS
 
 
 def test_a_study_of_one_arm_has_nothing_to_compare(plan: Plan | None) -> None:
     found = keys(analysed(design(factors={"model.embedding_norm": ["none"]}), plan))
-    assert found == ["references", "stability_map", "trade_off", "thresholds"]
-
-
-def test_each_arm_counts_by_its_own_schedule(plan: Plan | None) -> None:
-    """A point of a curve is the end of a shorter budget only at a constant rate."""
-    factors = {"model.embedding_norm": NORMS, "training.schedule": ["constant", "warmup_cosine"]}
-    training = {"warmup_iterations": 2}
-    for base in ("constant", "warmup_cosine"):
-        study = design(factors=factors, training=training | {"schedule": base})
-        found = {f.key: f.table for f in analysed(study, plan).findings}
-        assert found["efficiency"]["arm"].tolist() == ["layernorm,constant"]
-        assert set(found["budgets"]["arm"]) == {"layernorm,constant"}
-    decaying = design(
-        factors={"model.embedding_norm": NORMS}, training=training | {"schedule": "warmup_cosine"}
-    )
-    assert "efficiency" not in keys(analysed(decaying, plan))
-
-
-def test_learning_rates_and_clipping_that_may_be_off(plan: Plan | None) -> None:
-    factors = {
-        "model.embedding_norm": NORMS,
-        "training.learning_rate": [1e-4, 1e-3, 1e-2],
-        "training.gradient_clip": [None, 1.0],
-    }
-    found = keys(analysed(design(factors=factors), plan))
-    assert {"rates", "best_rate"} < set(found)
-
-
-def test_a_dose_beside_the_grid(plan: Plan | None) -> None:
-    include = [
-        {"name": f"{norm},rms={rms}",
-         "levels": {"model.embedding_norm": norm, "model.embedding_rms": rms}}
-        for norm in ("scale", "rmsnorm")
-        for rms in (0.1, 1.0)
-    ]  # fmt: skip
-    study = design(factors={"model.embedding_norm": ["none"]}, include=include)
-    assert {"dose", "layers_apart"} < set(keys(analysed(study, plan)))
-
-
-def test_tied_outputs_and_a_text_of_known_source(plan: Plan | None) -> None:
-    factors = {"model.embedding_norm": NORMS, "model.tied": [True, False]}
-    found = analysed(design(factors=factors), plan, references=REFERENCES | {"source_loss": 1.5})
-    assert {"tied", "above_source"} < set(keys(found))
+    assert found == ALWAYS[:2]
 
 
 def test_results_from_before_references_are_still_analysed(plan: Plan | None) -> None:
@@ -126,7 +84,7 @@ def test_the_suite_is_shown_task_by_task(plan: Plan | None) -> None:
     )
     found = keys(analysed(study, plan, items, **accuracies()))
     of_tasks = ["task_contrasts", "leave_one_task_out"]
-    assert found == ["suite", *ALWAYS[:3], *of_tasks, *ALWAYS[3:], "efficiency", "budgets"]
+    assert found == ["suite", *ALWAYS[:2], *of_tasks, ALWAYS[2]]
 
 
 def test_the_same_runs_give_the_same_numbers(plan: Plan | None) -> None:

@@ -1,98 +1,275 @@
-import itertools
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
+from scipy import stats
+from statsmodels.stats.power import TTestPower
+from statsmodels.stats.weightstats import ttost_paired
 
-from lib.analysis.hypotheses import answer_all
-from tests.analysis.test_rules import FEW, UNSTABLE, ZERO, evidence
+from lib.analysis.findings import Analysis, analyse
+from lib.analysis.hypotheses import (
+    expected_power,
+    hypothesis_tests,
+    power_of,
+    seeds_to_decide,
+    spread_of,
+)
+from lib.analysis.paired import contrast_table
+from lib.analysis.runs import tidy
+from lib.study.claim import ClaimStatus
+from lib.study.config import Study
+from lib.study.plan import Hypothesis, Plan
+from lib.workflow.made_up import made_up
+from tests.analysis.samples import design, noise, runs_of, trace_of
 
-LOST = {"accuracy": {ZERO: "regression"}, "in_words": {ZERO: "harms", "gradient_cosine": "smooth"}}
+DECAY = "training.weight_decay"
+SLOWER = {
+    "says": "Weight decay of 0.3 raises the loss by more than 0.02 nats.",
+    "test": ["weight_decay=0.3", "weight_decay=0", "loss"],
+    "direction": "greater",
+    "beyond": 0.02,
+    "if_supported": "Leave it off.",
+    "if_undecided": "Ask again.",
+}
+SAME = {
+    "says": "0.1 and 0 are equal within 0.02 nats.",
+    "test": ["weight_decay=0.1", "weight_decay=0", "loss"],
+    "equivalent_within": 0.02,
+}
+PLAN: dict[str, Any] = {
+    "title": "Weight decay",
+    "question": "Does weight decay slow a short training down?",
+    "confirmatory": ["decay"],
+    "hypotheses": {"slower": SLOWER, "same": SAME},
+    "smallest_effect_of_interest": {"loss": 0.02},
+}
+
+
+def plan_of(**hypotheses: Any) -> Plan:
+    return Plan.model_validate(PLAN | {"hypotheses": hypotheses})
+
+
+def decay_study(n: int = 6) -> Study:
+    return design(name="decay", factors={DECAY: [0.0, 0.1, 0.3]}, seeds=list(range(n)))
+
+
+def decay_runs(shift: float = 0.05, spread: float = 0.005, n: int = 6) -> pd.DataFrame:
+    """Losses to which weight decay of 0.3 adds `shift`, with some noise per arm and seed."""
+
+    def loss(arm: Any, seed: int) -> float:
+        own = {0.0: 0.0, 0.1: 0.001, 0.3: shift}[arm.levels[DECAY]]
+        return 2.4 + own + 0.02 * noise(seed) + spread * noise(seed, len(arm.id), 1)
+
+    return runs_of(decay_study(n), loss)
+
+
+def deltas(runs: pd.DataFrame, level: str) -> pd.Series:
+    losses = runs.pivot(index="seed", columns="arm", values="loss")
+    return losses[f"weight_decay={level}"] - losses["weight_decay=0"]
+
+
+def results(runs: pd.DataFrame, plan: Plan) -> pd.DataFrame:
+    table = hypothesis_tests(runs, plan, np.random.default_rng(0))
+    return table.set_index("hypothesis", drop=False)
+
+
+def one(h: dict[str, Any], runs: pd.DataFrame, **plan: Any) -> dict[Any, Any]:
+    content = PLAN | {"hypotheses": {"h": h}} | plan
+    (row,) = results(runs, Plan.model_validate(content)).to_dict("records")
+    return row
+
+
+def analysed(plan: Plan, runs: pd.DataFrame, *because: str) -> Analysis:
+    items = pd.DataFrame(columns=["arm", "seed", "task", "shots", "item", "correct"])
+    claim = ClaimStatus("decay", plan.hash, list(because))
+    study = decay_study(runs["seed"].nunique())
+    return analyse(study, plan, claim, runs, trace_of(runs), items)
+
+
+def test_each_hypothesis_of_a_plan_about_weight_decay_gets_one_word() -> None:
+    plan, runs = Plan.model_validate(PLAN), decay_runs()
+    found = analysed(plan, runs)
+    answers = found.as_json()["answers"]
+    assert {name: a["answer"] for name, a in answers.items()} == dict.fromkeys(
+        ("slower", "same"), "supported"
+    )
+    change = deltas(runs, "0.3")
+    low, high = stats.ttest_1samp(change, 0).confidence_interval()
+    said = (
+        "Weight decay of 0.3 raises the loss by more than 0.02 nats. weight_decay=0.3 - "
+        f"weight_decay=0 in validation loss (nats): {change.mean():+.4f} "
+        f"[{low:+.4f}, {high:+.4f}], claimed is > 0.02 (n = 6, p "
+    )
+    assert answers["slower"]["reason"].startswith(said)
+    assert answers["slower"]["reason"].endswith("Leave it off.")
+    shown = found._repr_markdown_()
+    assert shown.startswith(f"**slower supported**: {said}")
+    for word in ("rule", "layer", "accuracy", "H0", "H1"):
+        assert word not in shown
+    rows = {row["hypothesis"]: row for row in found.as_json()["hypothesis_tests"]}
+    p = stats.ttest_1samp(change, 0.02).pvalue
+    both = ttost_paired(deltas(runs, "0.1"), np.zeros(6), -0.02, 0.02)[0]
+    assert rows["slower"]["p"] == pytest.approx(p)
+    assert rows["same"]["p"] == pytest.approx(both)
+    assert sorted(row["p_holm"] for row in rows.values()) == pytest.approx(
+        sorted([min(p, both) * 2, max(2 * min(p, both), max(p, both))])
+    )
+    assert found.as_json()["decisions"] == []
+
+
+def test_an_exploratory_study_answers_no_hypothesis() -> None:
+    found = analysed(Plan.model_validate(PLAN), decay_runs(), "it names no plan").as_json()
+    assert (found["answers"], found["hypothesis_tests"]) == ({}, [])
+
+
+def test_other_families_do_not_share_alpha() -> None:
+    runs = decay_runs()
+    alone = results(runs, plan_of(slower=SLOWER | {"family": "a"}, same=SAME))
+    assert alone["p_holm"].tolist() == alone["p"].tolist()
 
 
 @pytest.mark.parametrize(
-    ("fields", "expected"),
+    ("shift", "h", "answer"),
     [
-        ({}, ("not rejected", "not supported", "not tested")),
-        ({"accuracy": {ZERO: "regression"}}, ("rejected", "supported", "not tested")),
-        ({"accuracy": {ZERO: "improvement"}}, ("rejected", "not supported", "not tested")),
-        ({"accuracy": {ZERO: "undefined"}}, ("not tested", "not tested", "not tested")),
-        ({"accuracy": {ZERO: "untested"}}, ("not tested", "not tested", "not tested")),
-        ({"accuracy": {}}, ("not tested", "not tested", "not tested")),
-        ({"accuracy": {"perplexity": "regression"}}, ("not tested", "not tested", "not tested")),
-        (UNSTABLE, ("not tested", "not tested", "supported")),
-        (UNSTABLE | {"arm_stable": False}, ("not tested", "not tested", "not supported")),
-        (UNSTABLE | {"arm_stable": None}, ("not tested", "not tested", "not tested")),
-        ({"baseline_stable": None}, ("not tested", "not tested", "not tested")),
-        (UNSTABLE | {"instability": "improvement"}, ("not tested", "not tested", "supported")),
-        (UNSTABLE | {"instability": "none"}, ("not tested", "not tested", "not supported")),
-        (UNSTABLE | {"instability": "undefined"}, ("not tested", "not tested", "not tested")),
-        (LOST | {"smoothness": "improvement"}, ("rejected", "supported", "not tested")),
-        (LOST | {"smoothness": "none"}, ("rejected", "supported in part", "not tested")),
-        (LOST | {"smoothness": "regression"}, ("rejected", "supported in part", "not tested")),
-        (LOST | {"smoothness": "undefined"}, ("rejected", "supported in part", "not tested")),
-        ({"smoothness": "improvement"}, ("not rejected", "not supported", "not tested")),
+        (0.05, {"direction": "greater", "beyond": 0.02}, "supported"),
+        (0.00, {"direction": "greater", "beyond": 0.02}, "refuted"),
+        (0.02, {"direction": "greater", "beyond": 0.02}, "undecided"),
+        (-0.05, {"direction": "less", "beyond": 0.02}, "supported"),
+        (-0.02, {"direction": "less", "beyond": 0.02}, "undecided"),
+        (0.00, {"direction": "less", "beyond": 0.02}, "refuted"),
+        (0.05, {"direction": "less"}, "refuted"),
+        (-0.05, {"direction": "greater"}, "refuted"),
+        (0.00, {"direction": "greater"}, "refuted"),  # smaller than the smallest of interest
+        (-0.05, {"direction": "differs"}, "supported"),
+        (-0.05, {"direction": "differs", "beyond": 0.02}, "supported"),
+        (0.00, {"direction": "differs"}, "refuted"),
+        (0.02, {"direction": "differs", "beyond": 0.02}, "undecided"),
+        (0.00, {"equivalent_within": 0.02}, "supported"),
+        (-0.02, {"equivalent_within": 0.02}, "undecided"),
+        (-0.05, {"equivalent_within": 0.02}, "refuted"),
     ],
 )
-def test_hypotheses_are_answered_one_by_one(
-    fields: dict[str, Any], expected: tuple[str, ...]
+@pytest.mark.parametrize("exact", [False, True])
+def test_an_answer_follows_from_where_the_difference_lies(
+    shift: float, h: dict[str, Any], answer: str, exact: bool
 ) -> None:
-    found = answer_all([evidence(**fields)])
-    assert tuple(answer.answer for answer in found.values()) == expected
+    bound = {"says": "…", "test": SLOWER["test"], "exact": exact} | h
+    runs = decay_runs(shift, n=8)
+    centre = deltas(runs, "0.3").mean() - shift  # the noise of eight seeds taken out
+    runs.loc[runs["arm"] == "weight_decay=0.3", "loss"] -= centre
+    row = one(bound, runs)
+    assert (row["answer"], row["test"]) == (answer, "exact" if exact else "t")
 
 
-def test_a_hypothesis_has_one_answer_however_many_arms_there_are() -> None:
-    arms = [
-        evidence(arm="a", accuracy={ZERO: "regression"}),
-        evidence(arm="b"),
-        evidence(arm="c", unstable_in_words="0 of 8", **UNSTABLE),
-        evidence(arm="d", arm_stable=False, **UNSTABLE),
-    ]
-    found = answer_all(arms)
-    assert [(name, a.answer) for name, a in found.items()] == [
-        ("H0", "rejected"), ("H1a", "supported in part"), ("H1b", "supported in part"),
-    ]  # fmt: skip
-    assert found["H1b"].reason == (
-        "a, b: not tested, as the baseline is stable; c (0 of 8): supported; d: not supported"
+def test_without_a_smallest_effect_no_difference_cannot_be_told_from_a_small_one() -> None:
+    h = {"says": "…", "test": SLOWER["test"], "direction": "differs"}
+    assert one(h, decay_runs(0.0), smallest_effect_of_interest={})["refuted_p"] == 1
+
+
+def test_an_exact_test_is_half_the_sign_flips_and_needs_enough_seeds() -> None:
+    """Of five seeds that all say the same, one of 32 patterns is as extreme: p = 2/32."""
+    h = {"says": "…", "test": SLOWER["test"], "direction": "greater", "exact": True}
+    row = one(h, decay_runs(n=5))
+    assert (row["p"], row["answer"]) == (2 / 32, "undecided")
+    assert row["seeds"] == 6  # 2/64
+    assert one(h, decay_runs(n=6))["answer"] == "supported"
+
+
+def test_the_share_of_unstable_runs_is_tested_exactly() -> None:
+    runs = decay_runs()
+    runs["unstable"] = (runs["arm"] == "weight_decay=0.3").astype(float)
+    h = {"says": "…", "test": [*SLOWER["test"][:2], "unstable"], "direction": "greater"}
+    row = one(h, runs)
+    assert (row["test"], row["p"], row["answer"]) == ("exact", 2 / 64, "supported")
+
+
+def test_a_diverged_run_leaves_its_pair_out() -> None:
+    runs = decay_runs()
+    runs.loc[(runs["arm"] == "weight_decay=0.3") & (runs["seed"] == 2), "loss"] = np.nan
+    row = one(SLOWER, runs)
+    assert row["n"] == 5
+    assert row["mean_delta"] == pytest.approx(deltas(runs, "0.3").drop(2).mean())
+
+
+def test_without_spread_or_pairs_nothing_is_decided() -> None:
+    runs = decay_runs(spread=0.0)
+    found = analysed(plan_of(slower=SLOWER), runs).as_json()["answers"]["slower"]
+    assert found["answer"] == "undecided"
+    assert "no p" in found["reason"]
+    assert found["reason"].endswith("Ask again. There are too few pairs, or they have no spread.")
+
+
+def test_arms_that_a_study_lacks_are_asked_elsewhere() -> None:
+    runs = decay_runs()
+    other = SAME | {"test": ["beta1=0.9", "weight_decay=0", "loss"]}
+    assert [*results(runs, plan_of(slower=SLOWER, other=other)).index] == ["slower"]
+
+
+def test_arms_against_an_arm_that_is_not_their_baseline_are_contrasted_too() -> None:
+    h = {"says": "…", "test": ["weight_decay=0.3", "weight_decay=0.1", "loss"]}
+    found = analysed(plan_of(h=h | {"direction": "differs"}), decay_runs()).as_json()
+    pairs = {(row["arm"], row["baseline"]) for row in found["contrasts"]}
+    assert ("weight_decay=0.3", "weight_decay=0.1") in pairs
+    assert {row["measure"] for row in found["contrasts"]} == {"loss"}
+
+
+def test_the_same_on_results_that_a_sweep_would_leave() -> None:
+    study = decay_study()
+    runs = tidy([run for run, _ in made_up(study)])
+    table = results(runs, Plan.model_validate(PLAN))
+    assert set(table["answer"]) <= {"supported", "refuted", "undecided"}
+    assert table["mean_delta"].tolist() == pytest.approx(
+        [deltas(runs, level).mean() for level in ("0.3", "0.1")]
     )
 
 
-def test_a_reason_holds_the_numbers_of_every_accuracy() -> None:
-    words = {ZERO: "harms: -0.02", FEW: "undecided: 0.00", "perplexity": "harms: +1"}
-    accuracy = {ZERO: "regression", FEW: "none", "perplexity": "regression"}
-    found = answer_all([evidence(accuracy=accuracy, in_words=words)])
-    assert found["H0"].reason == "layernorm (harms: -0.02; undecided: 0.00)"
-    assert found["H1a"].reason == "layernorm (harms: -0.02; undecided: 0.00)"
+# Power
+
+DIFFERS = Hypothesis.model_validate(
+    {"says": "", "test": ["a", "b", "loss"], "direction": "differs"}
+)
+WITHIN = Hypothesis.model_validate(
+    {"says": "", "test": ["a", "b", "loss"], "equivalent_within": 1.0}
+)
 
 
-def test_less_accuracy_without_smoother_training_says_so() -> None:
-    found = answer_all([evidence(smoothness="none", **LOST)])["H1a"]
-    assert found.reason == (
-        "layernorm (it lowers accuracy, and that it smooths training is not shown; harms; smooth)"
-    )
+@pytest.mark.parametrize(("d_z", "n"), [(0.0, 5), (0.5, 20), (1.0, 10), (1.682, 5)])
+def test_power_of_a_difference_is_statsmodels(d_z: float, n: int) -> None:
+    peer = TTestPower().power(d_z, n, 0.05)
+    assert sum(power_of(DIFFERS, 0.3 * d_z, 0.3, n, 0.05)) == pytest.approx(peer, abs=0.01)
 
 
-def test_without_an_arm_of_the_layer_nothing_is_tested() -> None:
-    assert {answer.answer for answer in answer_all([]).values()} == {"not tested"}
+def test_power_of_an_equivalence_is_that_of_simulated_studies() -> None:
+    rng = np.random.default_rng(1)
+    samples = rng.normal(0.2, 1.0, size=(20_000, 12))
+    error = samples.std(axis=1, ddof=1) / 12**0.5
+    t = [(samples.mean(axis=1) - bound) / error for bound in (-1.0, 1.0)]
+    both = np.mean((stats.t.sf(t[0], 11) < 0.05) & (stats.t.cdf(t[1], 11) < 0.05))
+    assert power_of(WITHIN, 0.2, 1.0, 12, 0.05)[0] == pytest.approx(both, abs=0.015)
 
 
-def test_a_reason_does_not_say_the_answer_again() -> None:
-    cases: list[tuple[dict[str, Any], dict[str, str]]] = [
-        ({}, {"H0": "layernorm", "H1b": "layernorm: the baseline is stable"}),
-        ({"baseline_stable": None}, {"H0": "layernorm: the baseline is not judged"}),
-        (UNSTABLE | {"instability": "undefined", "unstable_in_words": "0 of 8"},
-         {"H1b": "layernorm (0 of 8): its unstable runs have no adjusted p"}),
-    ]  # fmt: skip
-    for fields, reasons in cases:
-        found = answer_all([evidence(**fields)])
-        assert {name: found[name].reason for name in reasons} == reasons
-    for baseline, arm, zero, smooth in itertools.product(
-        (True, False, None),
-        (True, False, None),
-        ("none", "regression", "undefined"),
-        (None, "none"),
-    ):
-        fields = {"baseline_stable": baseline, "arm_stable": arm, "smoothness": smooth}
-        one = evidence(arm="a", accuracy={ZERO: zero}, **fields)
-        for answer in answer_all([one, evidence(arm="b")]).values():
-            assert not answer.reason.startswith(answer.answer)
-            assert f"{answer.answer}: {answer.answer}" not in f"{answer.answer}: {answer.reason}"
+def test_seeds_to_decide_are_the_textbooks() -> None:
+    """n for d = 0.5 and 1.0 at a power of 80 %: 34 and 10."""
+    assert [seeds_to_decide(DIFFERS, d, 1.0, 0.05, 0.8) for d in (0.5, 1.0)] == [34, 10]
+    assert seeds_to_decide(DIFFERS, 0.001, 1.0, 0.05, 0.8) == np.inf
+    assert np.isnan(seeds_to_decide(DIFFERS, 1.0, np.nan, 0.05, 0.8))
+
+
+def test_the_power_of_a_plan_follows_from_the_spread_of_another_study() -> None:
+    plan, runs = Plan.model_validate(PLAN), decay_runs()
+    contrasts = contrast_table(runs, ["loss"], np.random.default_rng(0))
+    spread = spread_of(plan, contrasts)
+    assert spread["same"] == pytest.approx(deltas(runs, "0.1").std())
+    pilot = contrasts[contrasts["arm"] == "weight_decay=0.3"]  # it lacks the other arm
+    assert spread_of(plan, pilot)["same"] == spread["slower"]
+    assert spread_of(plan, contrasts.iloc[:0]) == {}
+    table = expected_power(plan, {"slower": 0.02, "same": 0.02}, 8).set_index("hypothesis")
+    assert table["difference"].to_dict() == {"slower": 0.04, "same": 0.0}
+    peer = TTestPower()  # two tests share alpha
+    power = peer.power(1.0, 8, 0.025)
+    assert table.loc["slower", "power"] == pytest.approx(power, abs=0.01)
+    needed = int(np.ceil(peer.solve_power(1.0, None, 0.025, 0.8)))
+    assert table.loc["slower", "seeds"] == needed
+    larger = expected_power(plan, {"slower": 0.02, "same": 0.02}, 8, effect=0.05)
+    assert larger["power"][0] > power

@@ -20,10 +20,11 @@ from lib.analysis.runs import (
     tidy,
 )
 from lib.analysis.tables import contrast_overview
-from lib.study import record as results
 from lib.study.config import Study
+from lib.study.files import write_json
 from lib.study.measures import MEASURES
-from lib.study.record import RunResult, write_json
+from lib.study.provenance import MachineAccount, Stretch
+from lib.study.result import RunResult, records
 from tests.conftest import TINY
 from tests.samples import sample_runs
 
@@ -76,11 +77,8 @@ def config(section: str, **fields: Any) -> Callable[[RunResult], dict[str, Any]]
         (config("model", embedding_norm="none"), "model.embedding_norm is 'none'"),
         (lambda _: {"suite_hash": None}, "has suite_hash None and the others have 'dddd"),
         (lambda _: {"corpus_sha256": "f" * 64}, "has corpus_sha256 'ffff"),
-        (provenance(device="cuda"), "has device 'cuda' and the others have 'cpu'"),
-        (provenance(threads=2), "has threads 2 and the others have 1"),
         (provenance(precision="bf16"), "has precision 'bf16'"),
         (lambda _: {"measures": {"perplexity": 1.0}}, "has measures 'perplexity' and the others"),
-        (provenance(packages={"torch": "2.10.0"}), "has torch '2.10.0'"),
     ],
 )
 def test_mixed_runs_are_refused_naming_the_offender(
@@ -94,6 +92,74 @@ def test_mixed_runs_are_refused_naming_the_offender(
         check(tiny_study, mixed)
     assert message in str(error.value)
     assert "delete runs/tiny/layernorm/seed-0/result.json" in str(error.value)
+
+
+def stretch(start: int, end: int, **settings: Any) -> Stretch:
+    machine = {"device": "cpu", "threads": 1, "micro_batch_size": 4, "evaluation_batch_size": 8}
+    also = {"processes": 1, "device_name": "", "vector_level": "", "cores": 1, "platform": ""}
+    account = MachineAccount.model_validate(machine | also | settings)
+    return Stretch(start=start, end=end, machine=account, packages={"torch": "2.13.0"})
+
+
+def executed(size: int) -> Callable[[RunResult], dict[str, Any]]:
+    return provenance(executed={"machine": {"evaluation_batch_size": size}})
+
+
+@pytest.mark.parametrize(
+    ("fields", "settings"),
+    [
+        (provenance(device="cuda"), "torch 2.13.0, device cuda"),
+        (provenance(threads=2), "torch 2.13.0, device cpu, threads 2"),
+        (provenance(packages={"torch": "2.10.0"}), "torch 2.10.0, device cpu"),
+        (provenance(processes=2), "torch 2.13.0, device cpu, processes 2"),
+        (provenance(compile=True), "torch 2.13.0, device cpu, compile True"),
+        (executed(4), "torch 2.13.0, device cpu, evaluation_batch_size 4"),
+        (
+            lambda _: {"stretches": [stretch(0, 5), stretch(5, 12, micro_batch_size=2)]},
+            "torch 2.13.0, device cpu, micro_batch_size 4, evaluation_batch_size 8 "
+            "(steps 1 to 5) and torch 2.13.0, device cpu, micro_batch_size 2, "
+            "evaluation_batch_size 8 (steps 6 to 12)",
+        ),
+    ],
+)
+def test_a_mix_of_machines_is_refused_naming_the_run_and_its_settings(
+    fields: Callable[[RunResult], dict[str, Any]],
+    settings: str,
+    tiny_study: Study,
+    runs: list[RunResult],
+) -> None:
+    with pytest.raises(ResultError) as error:
+        check(tiny_study, changed(runs, 2, **fields(runs[2])))
+    usual = "3 with torch 2.13.0, device cpu"
+    assert f"differs: {usual}; layernorm seed 0 with {settings}. Write" in str(error.value)
+    assert "delete runs/tiny/ARM/seed-SEED" in str(error.value)
+
+
+def test_all_runs_that_moved_alike_are_refused_too(
+    tiny_study: Study, runs: list[RunResult]
+) -> None:
+    moved = [stretch(0, 5), stretch(5, 12, threads=2)]
+    for at in range(4):
+        runs = changed(runs, at, stretches=moved)
+    with pytest.raises(ResultError, match=r"differs: 4 with .* \(steps 1 to 5\) and .*threads 2"):
+        check(tiny_study, runs)
+
+
+def test_stretches_that_change_no_bit_and_arms_of_other_batches_are_no_mix(
+    runs: list[RunResult], tiny_study: Study
+) -> None:
+    moved = [stretch(0, 5), stretch(5, 12, checkpoint_interval=7, cores=4)]
+    for at in range(4):
+        runs = changed(runs, at, stretches=moved)
+    check(tiny_study, runs)
+    factors = {"training.batch_size": [4, 8]}
+    study = Study.model_validate(TINY | {"name": "s", "factors": factors, "seeds": [0]})
+    own = sample_runs(study, {arm.id: [20.0] for arm in study.arms()})
+    own = changed(own, 0, stretches=[stretch(0, 12)], tokens=768)
+    own = changed(own, 1, stretches=[stretch(0, 12, micro_batch_size=2)], tokens=1536)
+    check(study, own)
+    with pytest.raises(ResultError, match="threads 2"):
+        check(study, changed(own, 1, stretches=[stretch(0, 12, threads=2)]))
 
 
 def test_where_duplicates_are_left_out_another_suite_is_asked() -> None:
@@ -185,14 +251,6 @@ def test_study_results_leave_diverged_runs_out_of_means(
     assert summary["layernorm"]["perplexity"]["n"] == 2
 
 
-def test_json_is_written_whole_or_not_at_all(tmp_path: Any) -> None:
-    path = tmp_path / "result.json"
-    results.write_json(path, {"a": 1})
-    with pytest.raises(TypeError, match="not JSON serializable"):
-        results.write_json(path, {"b": 1, "a": object()})
-    assert path.read_text() == '{\n "a": 1\n}\n'
-
-
 def test_tables_of_all_runs_are_joined_and_diverged_runs_have_none(
     tiny_study: Study, runs: list[RunResult]
 ) -> None:
@@ -222,7 +280,7 @@ def test_last_point_gathers_the_columns_of_a_prefix() -> None:
 def test_records_are_exact_json_with_none_for_nan() -> None:
     table = pd.DataFrame({"a": [1, 2], "b": [0.1 + 0.2, float("nan")], "c": ["x", None]})
     rows = [{"a": 1, "b": 0.1 + 0.2, "c": "x"}, {"a": 2, "b": None, "c": None}]
-    assert json.loads(json.dumps(results.records(table))) == rows
+    assert json.loads(json.dumps(records(table))) == rows
 
 
 def test_a_result_of_another_version_is_refused_by_name(
@@ -230,7 +288,7 @@ def test_a_result_of_another_version_is_refused_by_name(
 ) -> None:
     content = runs[0].model_dump()
     del content["tables"]
-    results.write_json(tmp_path / "result.json", content)
+    write_json(tmp_path / "result.json", content)
     with pytest.raises(
         ResultError, match=r"result\.json was written by another version \(see tables\)"
     ):

@@ -15,7 +15,7 @@ from lib.analysis.stability import (
     stability_map,
     with_stability,
 )
-from lib.publish.raw_zip import raw_folder
+from lib.record.record import raw_folder
 from lib.study.paths import PAPER, PLANS
 from lib.study.plan import INSTABILITY, Plan
 from lib.study.raw import read_raw_file

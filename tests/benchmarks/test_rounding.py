@@ -1,15 +1,21 @@
 """How far stable runs move between two vector levels of one CPU, as they may on another.
 
 `./run_all.sh test -m benchmark tests/benchmarks/test_rounding.py -s` trains each at every level and
-prints what `lib.workflow.repetition.MOVED` holds.
+prints what `lib.record.retrain.MOVED` holds.
 """
 
 import pandas as pd
 import pytest
 import torch
 
-from lib.workflow.repetition import COLUMN, MOVED, SAFETY, distances
-from lib.workflow.retrain import made_again, recorded_runs
+from lib.record.retrain import (
+    COLUMN,
+    MOVED,
+    SAFETY,
+    distances,
+    made_again,
+    recorded_runs,
+)
 
 pytestmark = pytest.mark.benchmark
 RUNS = (

@@ -18,8 +18,7 @@ import torch
 
 from lib.data.corpus import load_corpus, sample_batch
 from lib.run.cost import peak_flops
-from lib.run.machine import choose_device, prepare
-from lib.run.origin import describe
+from lib.run.machine import choose_device, describe, prepare
 from lib.run.training import Run
 from lib.study.config import load_study
 from lib.workflow.execution import HUGE_PAGES
@@ -62,7 +61,7 @@ def timed(steps: list[Callable[[], None]], rounds: int) -> list[list[float]]:
         for step, column in zip(steps, seconds, strict=True):
             start = time.perf_counter()
             step()
-            if DEVICE.type != "cpu":
+            if DEVICE != "cpu":
                 torch.accelerator.synchronize()  # a step only hands its work over
             column.append(time.perf_counter() - start)
     return [column[2:] for column in seconds]
@@ -100,7 +99,7 @@ def test_a_step_is_at_least_as_fast_as_hugging_faces(tmp_path: Path) -> None:
     assert ratio >= 1
 
 
-@pytest.mark.skipif(CORES < 2 or DEVICE.type != "cpu", reason="needs two cores and no GPU")
+@pytest.mark.skipif(CORES < 2 or DEVICE != "cpu", reason="needs two cores and no GPU")
 def test_two_workers_beat_one_process_with_all_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from lib.publish.replay import lend_corpora
+from lib.record.replay import lend_corpora
 from lib.run.machine import works
 from lib.study.config import load_study
 from tests.conftest import Tree

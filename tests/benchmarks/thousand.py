@@ -70,14 +70,14 @@ start = time.perf_counter()
 from lib.analysis.findings import analyse
 from lib.analysis.runs import collect, read_parquet, read_table, study_results, tidy
 from lib.study.config import load_study
-from lib.study.standing import load_plan, standing
+from lib.study.claim import claim_status, load_plan
 design = load_study(sys.argv[1])
 plan = load_plan(design)
 results = collect(design)
 runs, tasks = tidy(results), read_table(results, "tasks")
-trace, curve, items = (read_parquet(design, name) for name in ("trace", "curve", "items"))
-claim = standing(design, plan, [run.model_dump() for run in results])
-analysis = analyse(design, plan, claim, runs, trace, curve, items)
+trace, items = (read_parquet(design, name) for name in ("trace", "items"))
+claim = claim_status(design, plan, [run.model_dump() for run in results])
+analysis = analyse(design, plan, claim, runs, trace, items)
 analysis.as_json(), study_results(design, results)
 print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
 """

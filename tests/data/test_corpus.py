@@ -27,20 +27,11 @@ def test_tinyshakespeare_is_the_published_text(shakespeare: Corpus) -> None:
     assert len(shakespeare.text) == 1_115_394
 
 
-def test_its_vocabulary_is_its_65_symbols_in_order(shakespeare: Corpus) -> None:
-    assert shakespeare.vocab_size == 65
-    assert list(shakespeare.symbols) == sorted(set(shakespeare.text))
-
-
 def test_it_is_split_into_nine_tenths_and_one(shakespeare: Corpus) -> None:
     assert (len(shakespeare.train), len(shakespeare.heldout)) == (1_003_854, 111_540)
     assert torch.cat([shakespeare.train, shakespeare.heldout]).equal(
         shakespeare.encode(shakespeare.text)
     )
-
-
-def test_dev_and_test_are_the_heldout_part(shakespeare: Corpus) -> None:
-    assert torch.cat([shakespeare.dev, shakespeare.test]).equal(shakespeare.heldout)
 
 
 def test_dev_ends_at_the_blank_line_nearest_to_the_middle(shakespeare: Corpus) -> None:
@@ -51,14 +42,6 @@ def test_dev_ends_at_the_blank_line_nearest_to_the_middle(shakespeare: Corpus) -
     nearest = min(abs(end - len(heldout) / 2) for end in ends)
     assert shakespeare.dev_length in ends
     assert abs(shakespeare.dev_length - len(heldout) / 2) == nearest
-
-
-def test_text_survives_encoding(shakespeare: Corpus) -> None:
-    assert shakespeare.decode(shakespeare.encode(shakespeare.text)) == shakespeare.text
-
-
-def test_ids_are_positions_in_the_vocabulary(shakespeare: Corpus) -> None:
-    assert shakespeare.encode(shakespeare.symbols).equal(torch.arange(65))
 
 
 def test_a_symbol_outside_the_vocabulary_is_named(shakespeare: Corpus) -> None:
@@ -148,13 +131,10 @@ def test_a_text_that_is_no_corpus_is_refused(
     ("line", "beginning"),
     [
         pytest.param("to be or not to be ", "t", id="no line break"),
-        pytest.param("a", "a", id="one symbol"),
         pytest.param("\ufefftext\n", "\n", id="byte order mark"),
         pytest.param("text\r\n\r\n", "\n", id="CRLF"),
         pytest.param("a\0b\u2028\x85", "a", id="NUL and separators"),
         pytest.param("👩‍👩‍👧‍👦 e\u0301", "👩", id="combining characters"),
-        pytest.param("\n", "\n", id="line breaks alone"),
-        pytest.param("x y " * 5000, "x", id="a long line"),
     ],
 )
 def test_odd_texts_are_corpora(from_text: FromText, line: str, beginning: str) -> None:
@@ -229,14 +209,7 @@ def test_a_batch_holds_windows_and_the_characters_that_follow() -> None:
     assert targets.max() <= 99
 
 
-def test_every_window_is_a_piece_of_the_text(shakespeare: Corpus) -> None:
-    inputs, targets = sample_batch(shakespeare.train, 16, 128, seeded(0))
-    windows = torch.cat([inputs, targets[:, -1:]], dim=1)
-    assert all(shakespeare.decode(window) in shakespeare.text for window in windows)
-
-
-@pytest.mark.parametrize("block_size", range(1, 8))
-@pytest.mark.parametrize("length", range(2, 9))
+@pytest.mark.parametrize(("length", "block_size"), [(9, 8), (9, 7), (8, 8), (8, 1), (2, 1)])
 def test_windows_start_wherever_they_and_their_targets_fit(length: int, block_size: int) -> None:
     if block_size >= length:
         with pytest.raises(RuntimeError):
@@ -256,9 +229,3 @@ def test_the_generator_alone_decides_the_batch() -> None:
     other, _ = sample_batch(ids, 16, 8, seeded(2))
     assert first.equal(again)
     assert not first.equal(other)
-
-
-def test_drawing_a_batch_leaves_torchs_own_stream_alone() -> None:
-    before = torch.get_rng_state()
-    sample_batch(torch.arange(100), 16, 8, seeded(0))
-    assert torch.get_rng_state().equal(before)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lib.data.corpus import TOKEN_CLASSES, Corpus
+from lib.data.corpus import TOKEN_CLASSES
 from lib.data.description import (
     corpora_of,
     corpus_summary,
@@ -39,21 +39,6 @@ def test_classes_are_counted_and_those_that_a_part_lacks_are_not_available(
     for part in ("dev", "test"):
         assert table[part].dropna().to_dict() == {"alphabetic": 20}
         assert table[f"{part} share"].dropna().to_dict() == {"alphabetic": 1.0}
-
-
-def test_in_tinyshakespeare_digits_are_27_threes_none_of_them_held_out(
-    shakespeare: Corpus,
-) -> None:
-    assert shakespeare.text.count("3") == 27
-    table = token_class_table(shakespeare)
-    assert table.loc["numeric", "train"] == 27
-    assert table.loc["numeric", ["dev", "test"]].isna().all()
-    assert table.loc["end of document"].isna().all()
-
-
-@pytest.mark.parametrize("part", ["train", "dev", "test"])
-def test_class_counts_sum_to_the_part(shakespeare: Corpus, part: str) -> None:
-    assert token_class_table(shakespeare)[part].sum() == len(getattr(shakespeare, part))
 
 
 HELD_OUT_LINES = "the cat sat\n\na new line here\nthe cat sat"

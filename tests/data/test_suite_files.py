@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lib.data import suite_files
 from lib.data.corpus import Corpus, load_corpus
-from lib.data.suite import Suite, build_suite
-from lib.data.suite_files import prepare_suite, read_suite
+from lib.data.suite import Suite, build_suite, prepare_suite, read_suite
 from lib.study.fields import CorpusConfig
 
 
@@ -22,7 +20,7 @@ def suite(corpus: Corpus) -> Suite:
 @pytest.fixture(autouse=True)
 def _built(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a suite asks is another file's: here it is built once, whatever its size."""
-    monkeypatch.setattr(suite_files, "build_suite", lambda *size: suite)
+    monkeypatch.setattr("lib.data.suite.build_suite", lambda *size: suite)
 
 
 def test_a_suite_is_made_once_and_another_text_has_another(corpus: Corpus, tmp_path: Path) -> None:
@@ -43,7 +41,7 @@ def test_what_is_left_of_a_text_has_a_folder_of_its_own(
     documents = [f"Line {i % 190}.\nIt is said “{i}” times.\n" for i in range(400)]
     lines = "".join(json.dumps({"text": text}) + "\n" for text in [*documents[:9], *documents])
     (tmp_path / "own.jsonl").write_text(lines, "utf-8")
-    monkeypatch.setattr("lib.data.tokenised.output_root", lambda: tmp_path)
+    monkeypatch.setattr("lib.data.tokens.output_root", lambda: tmp_path)
 
     def named(tokenizer: str, deduplicate: bool = False) -> str:
         fields = {"source": str(tmp_path / "own.jsonl"), "tokenizer": tokenizer}
@@ -106,10 +104,10 @@ def test_a_suite_of_other_code_is_made_anew_with_the_hash_of_its_questions(
     )
     fewer = replace(suite, tasks=suite.tasks[1:])
     for built in (suite, fewer):
-        monkeypatch.setattr(suite_files, "build_suite", lambda *size, built=built: built)
+        monkeypatch.setattr("lib.data.suite.build_suite", lambda *size, built=built: built)
         prepare_suite(corpus, 50, 128, tmp_path)
         assert (read_suite(folder)["hash"], read_suite(folder)["code"]) == (suite.hash, before)
     assert f"The suite in {folder.name} is of other code. It" in capsys.readouterr().out
-    monkeypatch.setattr(suite_files, "asking_digest", lambda: "d" * 64)
+    monkeypatch.setattr("lib.data.suite.asking_digest", lambda: "d" * 64)
     prepare_suite(corpus, 50, 128, tmp_path)
     assert read_suite(folder)["hash"] == fewer.hash != suite.hash

@@ -10,10 +10,10 @@ import pytest
 from matplotlib.figure import Figure
 
 from lib.figures import study as study_figures
-from lib.figures import style, tables
+from lib.figures import style
 from lib.figures.study import StudyFigures
 from lib.study.config import Study, load_study
-from lib.study.record import RunResult
+from lib.study.result import RunResult
 from tests.conftest import TINY
 from tests.samples import sample_runs
 
@@ -107,15 +107,7 @@ def verdict_of(study: Study) -> dict[str, Any]:
         "contrasts": contrasts,
         "stability": judged,
         "stability_map": shares,
-        "trade_off": [row | {"perplexity": 20.0} for row in shares],
     }
-    if study.training.schedule == "constant":
-        verdict["efficiency"] = [{"arm": arm, "token_ratio": 1.2} for arm, _ in pairs]
-    if RATE in study.factors:
-        own = [{"variant": name, "within": ""} for name in VARIANTS]
-        rates = study.factors[RATE]
-        verdict["rates"] = [row | {RATE: rate, "dev_loss": 3.0} for row in own for rate in rates]
-        verdict["best_rate"] = [row | {"best_rate": 1e-2, "bracketed": True} for row in own]
     return verdict
 
 
@@ -123,9 +115,8 @@ def analysed(
     study: Study, folder: Path, patch: pytest.MonkeyPatch, kept: dict[str, Any] = TABLES
 ) -> StudyFigures:
     """The figures of a study whose analysis lies in `folder`."""
-    patch.setattr(tables, "study_folder", lambda name: folder)
-    for module in (tables, study_figures):
-        patch.setattr(module, "read_parquet", raw_of)
+    patch.setattr(study_figures, "study_folder", lambda name: folder)
+    patch.setattr(study_figures, "read_parquet", raw_of)
     (folder / "verdict.json").write_text(json.dumps(verdict_of(study)), "utf-8")
     return StudyFigures(study, runs_of(study, kept))
 

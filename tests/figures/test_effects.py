@@ -8,9 +8,21 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
-from lib.figures.effects import dose_response, forest, tied_effects
+from lib.figures.effects import (
+    by_level,
+    differences,
+    forest,
+    interaction,
+    paired_seeds,
+    stability_cells,
+    task_accuracies,
+)
 from lib.study.variants import VARIANTS
+
+RATE = "training.learning_rate"
+RATES: Any = [1e-3, 1e-2, 1e-1]
 
 
 @pytest.fixture
@@ -18,10 +30,6 @@ def ax() -> Iterator[Axes]:
     before = dict(mpl.rcParams)
     yield Figure().add_subplot()
     assert dict(mpl.rcParams) == before  # no function touches global state
-
-
-def labelled(ax: Axes) -> dict[str, Any]:
-    return {str(line.get_label()): line for line in ax.lines}
 
 
 def test_forest_draws_marks_and_intervals_in_the_variants_colour(ax: Axes) -> None:
@@ -63,43 +71,138 @@ def test_tests_stand_under_their_family_and_only_equivalence_has_a_band(ax: Axes
     assert decided.get_markerfacecolor() == VARIANTS["rmsnorm"].colour
 
 
-def test_dose_and_response_share_one_axis_and_rescued_arms_are_hollow(ax: Axes) -> None:
-    numbers = {"t_low": 0.0, "t_high": 0.3}
-    rows = [
-        {"layer": "none", "relative_rms": 0.0283, "branch_multiplier": 1.0, "mean_delta": 0.0},
-        *(
-            {"layer": layer, "relative_rms": x, "branch_multiplier": 1.0, "mean_delta": x / 10}
-            | numbers
-            for layer in ("scale", "rmsnorm")
-            for x in (0.1, 1.0, 3.0)
-        ),
-        {"layer": "rmsnorm", "relative_rms": 0.0283, "branch_multiplier": 35.36,
-         "mean_delta": 0.01} | numbers,
-    ]  # fmt: skip
-    dose_response(pd.DataFrame(rows), ax)
-    lines = labelled(ax)
-    np.testing.assert_allclose(lines["scale"].get_ydata(), [0.01, 0.1, 0.3])
-    np.testing.assert_allclose(lines["RMSNorm"].get_ydata(), [0.01, 0.1, 0.3])
-    assert list(lines["no layer"].get_ydata()) == [0.0]
-    assert lines["RMSNorm, rescued"].get_markerfacecolor() == "white"
-    assert lines["RMSNorm"].get_markerfacecolor() == VARIANTS["rmsnorm"].colour
-    assert ax.get_xscale() == "log"
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["0.028", "0.1", "1", "3"]
+@pytest.fixture
+def runs() -> pd.DataFrame:
+    """Two variants × three rates × two seeds; at the highest rate the baseline diverged twice and
+    the arm once."""
+    values = {"none": [[20.0, 22.0], [30.0, 32.0], [np.nan, np.nan]]}
+    values["layernorm"] = [[21.0, 23.0], [25.0, 27.0], [40.0, np.nan]]
+    return pd.DataFrame(
+        [
+            {"variant": variant, "seed": seed, RATE: rate, "perplexity": value}
+            for variant, rows in values.items()
+            for rate, row in zip((1e-3, 1e-2, 1e-1), rows, strict=True)
+            for seed, value in enumerate(row)
+        ]
+    )
 
 
-def test_tied_and_untied_effects_stand_side_by_side_and_a_floor_is_marked(ax: Axes) -> None:
+def drawn(ax: Axes, label: str) -> Line2D:
+    (line,) = [line for line in ax.lines if line.get_label() == label]
+    return line
+
+
+def crosses(ax: Axes) -> dict[str, list[float]]:
+    """x of the crosses by colour."""
+    found: dict[str, list[float]] = {}
+    for line in ax.lines:
+        if line.get_marker() == "x":
+            found.setdefault(str(line.get_color()), []).extend(line.get_xdata())
+    return found
+
+
+def test_interaction_draws_means_range_and_seeds_and_counts_what_has_no_number(
+    ax: Axes, runs: pd.DataFrame
+) -> None:
+    assert interaction(runs, "perplexity", RATE, RATES, ax) is ax
+    np.testing.assert_allclose(drawn(ax, "none").get_ydata(), [21.0, 31.0, np.nan])
+    np.testing.assert_allclose(drawn(ax, "LayerNorm").get_ydata(), [22.0, 26.0, 40.0])
+    band = ax.collections[2].get_paths()[0].vertices[:, 1]
+    assert (band.min(), band.max()) == (21.0, 40.0)
+    assert [text.get_text() for text in ax.texts] == ["2", "1"]
+    places = {"none": [2 - 0.06], "layernorm": [2 + 0.06]}  # side by side at the third level
+    assert crosses(ax) == {VARIANTS[name].colour: pytest.approx(x) for name, x in places.items()}
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["1e-3", "0.01", "0.1"]
+
+
+def test_levels_find_their_place_even_when_pandas_wrote_none_as_nan() -> None:
+    table = pd.DataFrame({"variant": ["none", "scale"] * 2, "clip": [1.0, 1.0, np.nan, np.nan]})
+    found = [
+        (aside, part["place"].tolist()) for _, aside, part in by_level(table, "clip", [None, 1.0])
+    ]
+    assert [places for _, places in found] == [[0, 1], [0, 1]]
+    assert found[0][0] < 0 < found[1][0]  # side by side
+
+
+def test_differences_draw_intervals_beside_zero_and_count_lost_pairs(ax: Axes) -> None:
     table = pd.DataFrame(
-        {"variant": "layernorm", "within": ["embedding_std=0.02", "embedding_std=1"],
-         "tied": [0.2, -0.4], "tied_low": [0.1, -0.5], "tied_high": [0.3, -0.3],
-         "untied": [0.1, 0.0], "untied_low": 0.0, "untied_high": 0.2,
-         "tied_floor": [False, True], "untied_floor": False}
+        {"variant": "layernorm", RATE: [1e-2, 1e-3, 1e-1], "mean_delta": [-5.0, 1.0, np.nan],
+         "t_low": [-6.0, 0.5, np.nan], "t_high": [-4.0, 1.5, np.nan], "n_dropped": [0, 0, 2]}
     )  # fmt: skip
-    tied_effects(table, ax)
-    lines = labelled(ax)
-    assert list(lines["tied output"].get_ydata()) == [0.2, -0.4]
-    assert list(lines["untied output"].get_ydata()) == [0.1, 0.0]
-    assert lines["untied output"].get_markerfacecolor() == "white"
-    floors = [line for line in ax.lines if line.get_label() == "an arm above the unigram loss"]
-    assert [list(line.get_ydata()) for line in floors] == [[-0.4]]
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["0.02", "1"]
-    assert ax.get_xlabel() == "embedding std"
+    differences(table, "perplexity", RATE, RATES, ax)
+    np.testing.assert_allclose(drawn(ax, "LayerNorm").get_ydata(), [1.0, -5.0, np.nan])
+    (bars,) = ax.collections
+    ends = [segment[:, 1] for segment in bars.get_segments()[:2]]
+    np.testing.assert_allclose(ends, [[0.5, 1.5], [-6.0, -4.0]])
+    assert list(ax.lines[0].get_ydata()) == [0, 0]
+    assert [text.get_text() for text in ax.texts] == ["2"]
+    assert ax.get_yscale() == "linear"
+
+
+def test_differences_of_many_magnitudes_stay_readable(ax: Axes) -> None:
+    table = pd.DataFrame({"variant": "layernorm", RATE: [1e-3, 1e-2, 1e-1], "n_dropped": 0})
+    table["mean_delta"] = table["t_low"] = table["t_high"] = [1.0, -2.0, 900.0]
+    differences(table, "perplexity", RATE, RATES, ax)
+    assert ax.get_yscale() == "symlog"
+
+
+@pytest.fixture
+def seeds() -> pd.DataFrame:
+    values = {"none": [20.0, 22.0], "layernorm": [19.0, np.nan]}
+    return pd.DataFrame(
+        [
+            {"variant": variant, "seed": seed, "perplexity": value}
+            for variant, column in values.items()
+            for seed, value in enumerate(column)
+        ]
+    )
+
+
+def test_paired_seeds_draw_one_line_per_seed_and_gaps_for_diverged_runs(
+    ax: Axes, seeds: pd.DataFrame
+) -> None:
+    assert paired_seeds(seeds, "perplexity", ax) is ax
+    first, second, baseline, arm = (line.get_ydata() for line in ax.lines)
+    assert (list(baseline), list(arm)) == ([21.0, 21.0], [19.0, 19.0])  # means
+    assert list(first) == [20.0, 19.0]
+    assert second[0] == 22.0
+    assert np.isnan(second[1])
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["none", "LayerNorm"]
+
+
+def test_paired_seeds_draw_an_arm_without_any_completed_run(ax: Axes, seeds: pd.DataFrame) -> None:
+    seeds.loc[seeds["variant"] == "layernorm", "perplexity"] = np.nan
+    paired_seeds(seeds, "perplexity", ax)
+    assert len(ax.get_xticklabels()) == 2
+
+
+def test_task_accuracies_mark_each_variants_mean(ax: Axes) -> None:
+    rows = [
+        {"task": task, "shots": 0, "variant": variant, "normalised_accuracy": value}
+        for task, variant, value in (("b_c", "none", 0.2), ("b_c", "none", 0.4), ("a", "none", 0.1))
+    ]
+    task_accuracies(pd.DataFrame(rows), ax)
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["a, 0-shot", "b c, 0-shot"]
+    np.testing.assert_allclose(ax.containers[0].lines[0].get_xdata(), [0.1, 0.3])
+
+
+def test_a_map_says_in_each_cell_how_many_are_unstable_and_how_much(ax: Axes) -> None:
+    cells = pd.DataFrame(
+        {"row": ["constant", "constant", "cosine", "cosine"], "column": ["1e-3", "0.01"] * 2,
+         "share": [0.0, 1.0, 2 / 3, np.nan], "judged": [3, 3, 3, 0], "unstable": [0, 3, 2, 0],
+         "median_severity": [0.123, 2.0, 0.4, np.nan]}
+    )  # fmt: skip
+    stability_cells(cells, "learning rate", ax)
+    texts = {text.get_position(): text for text in ax.texts}
+    assert texts[0.5, 0.5].get_text() == "0/3\n0.12"
+    assert texts[1.5, 0.5].get_text() == "3/3\n2"
+    assert texts[0.5, 1.5].get_text() == "2/3\n0.4"
+    assert texts[1.5, 1.5].get_text() == "-"
+    # Text and its cell can be told apart: at least half of the way from black to white.
+    (mesh,) = ax.collections
+    greys = mesh.to_rgba(mesh.get_array()).reshape(-1, 4)[:, 0]
+    for text, grey in zip(ax.texts[:3], greys[:3], strict=True):
+        assert abs(to_rgb(text.get_color())[0] - grey) > 0.5
+    assert greys[1] < greys[2] < greys[0]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["constant", "cosine"]
+    assert ax.yaxis_inverted()

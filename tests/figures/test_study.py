@@ -4,14 +4,24 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from lib.analysis.runs import ResultError
-from lib.figures import effects, factors, stability, training
+from lib.figures import effects, training
 from lib.figures.study import StudyFigure, StudyFigures
-from tests.figures.samples import GRID, ONE_ARM, ONE_FACTOR, analysed, drawn
+from tests.figures.samples import (
+    GRID,
+    ONE_ARM,
+    ONE_FACTOR,
+    RATE,
+    analysed,
+    drawn,
+    shown_as,
+    with_findings,
+)
 
 
 def title_of(figure: StudyFigure) -> str:
@@ -37,13 +47,10 @@ def test_a_study_of_one_factor_shows_what_applies(
 ) -> None:
     figures = analysed(ONE_FACTOR, tmp_path, monkeypatch, kept={})
     titles = [title_of(figure) for figure in figures.applicable()]
-    assert titles == [
-        "Loss", "Gradients", "Comparison", "First steps", "Stability against quality", "Tokens",
-        "Inside",
-    ]  # fmt: skip
+    assert titles == ["Loss", "Gradients", "Comparison", "Inside"]
     drawn(figures, monkeypatch)
     names = {path.stem for path in figures.folder.iterdir()}
-    assert names == {"loss", "trend", "comparison", "early", "trade-off", "efficiency", "inside"}
+    assert names == {"loss", "trend", "comparison", "inside"}
 
 
 @pytest.mark.slow
@@ -57,18 +64,17 @@ def test_a_study_of_one_arm_is_drawn_without_contrasts(
 
 
 @pytest.mark.slow
-def test_a_grid_over_rates_shows_rates_and_stability_instead(
+def test_a_grid_over_rates_shows_how_effects_and_stability_depend_on_it(
     grid: StudyFigures, figures_of_grid: list[Figure]
 ) -> None:
     assert [title_of(figure) for figure in grid.applicable()] == [
-        "Loss", "Gradients", "Learning rate", "Stability", "First steps",
-        "Stability against quality", "Tokens", "Inside", "Calibration and length", "Tasks",
+        "Loss", "Gradients", "Interaction with learning rate", "Stability", "Inside",
+        "Calibration and length", "Tasks",
     ]  # fmt: skip
     assert {path.stem for path in grid.folder.glob("*.pdf")} == {
-        "loss", "trend", "learning-rate", "stability", "early", "trade-off", "efficiency",
-        "inside", "calibration", "tasks",
+        "loss", "trend", "interaction-learning_rate", "stability", "inside", "calibration", "tasks",
     }  # fmt: skip
-    assert len(figures_of_grid) == 10
+    assert len(figures_of_grid) == 7
 
 
 @pytest.mark.slow
@@ -83,7 +89,7 @@ def test_what_is_said_of_a_figure_names_functions_that_draw(grid: StudyFigures) 
         named = re.findall(r"`(\w+)`", figure.words)
         assert named
         for name in named:
-            assert any(hasattr(m, name) for m in (training, factors, effects, stability))
+            assert any(hasattr(m, name) for m in (training, effects))
 
 
 def test_a_study_without_an_analysis_is_refused(
@@ -93,3 +99,41 @@ def test_a_study_without_an_analysis_is_refused(
     (tmp_path / "verdict.json").unlink()
     with pytest.raises(ResultError, match="execute 03_analysis first"):
         figures.applicable()
+
+
+def test_tests_are_drawn_by_measure_with_the_plans_margin_where_they_ask_for_equivalence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = {"mean_delta": 0.02, "t_low": -0.01, "t_high": 0.05}
+    tests = [
+        {"family": family, "test": test, "arm": arm, "baseline": baseline, "measure": measure,
+         "answer": answer} | numbers
+        for measure in ("perplexity", "macro_accuracy_zero_shot")
+        for family, test, arm, baseline, answer in (
+            ("primary", "t", "layernorm", "none", "undecided"),
+            ("equivalence", "equivalence", "layernorm", "rmsnorm", "no difference beyond ± 0.1"),
+        )
+    ]  # fmt: skip
+    figures = with_findings("confirmatory-2", tmp_path, monkeypatch, tests=tests)
+    table = figures.tests
+    assert table["decided"].tolist() == [False, True] * 2
+    np.testing.assert_array_equal(table["margin"], [np.nan, 0.1, np.nan, 0.01])
+    figure = shown_as("effects", figures, monkeypatch)
+    assert [ax.get_xlabel() for ax in figure.axes] == [
+        "Δ validation perplexity", "Δ macro accuracy, zero-shot"
+    ]  # fmt: skip
+    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert names == ["primary:", "LayerNorm - none", "equivalence:", "LayerNorm - RMSNorm"]
+
+
+def test_contrasts_know_their_variants_their_levels_and_their_own_baseline(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    grid = analysed(GRID, tmp_path, monkeypatch)
+    table = grid.contrasts.set_index(["arm", "baseline", "measure"])
+    row = table.loc["layernorm,learning_rate=0.01", "none,learning_rate=0.01", "perplexity"]
+    assert (row["variant"], row["reference"], row[RATE]) == ("layernorm", "none", 0.01)
+    assert row["setting"] == "learning_rate=0.01"
+    assert row["own"]
+    assert np.isnan(row["t_high"])
+    assert not table.loc["none,learning_rate=0.01", "none,learning_rate=0.001", "ece"]["own"]

@@ -9,11 +9,11 @@ import pandas as pd
 
 from lib.analysis.findings import analyse
 from lib.analysis.runs import study_results, tidy
+from lib.study.claim import ClaimStatus, load_plan
 from lib.study.config import Arm, load_study
+from lib.study.files import write_json
 from lib.study.measures import ACCURACIES
-from lib.study.record import write_json
-from lib.study.standing import Standing, load_plan
-from tests.analysis.samples import REFERENCES, curve_of, noise, results_of, trace_of
+from tests.analysis.samples import REFERENCES, noise, results_of, trace_of
 
 PLANNED = (
     *("tuning", "tuned", "stability-2", "stability-confirm"),
@@ -39,13 +39,13 @@ def write(name: str, paper: Path, effect: Effect, rise: Effect) -> None:
     results = results_of(design, loss, REFERENCES | known, **accuracies, **smooth)
     runs = tidy(results)
     trace = trace_of(runs, lambda arm, seed: rise(own[arm], seed))
-    claim = Standing(name, plan.hash, [] if name in plan.confirmatory else ["made up"])
-    found = analyse(design, plan, claim, runs, trace, curve_of(runs), pd.DataFrame())
+    claim = ClaimStatus(name, plan.hash, [] if name in plan.confirmatory else ["made up"])
+    found = analyse(design, plan, claim, runs, trace, pd.DataFrame())
     content = study_results(design, results)
     write_json(paper / "results" / f"{name}.json", json.loads(json.dumps(content)))
     verdict: dict[str, Any] = found.as_json()
     write_json(paper / "results" / f"{name}.verdict.json", verdict)
-    for figure in ("dose", "ladder", "learning-rate", "loss", "stability"):
+    for figure in ("loss", "stability"):
         path = paper / "figures" / name / f"{figure}.pdf"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()

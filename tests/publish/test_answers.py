@@ -29,16 +29,17 @@ UNDEFINED = {"t_low": None, "t_high": None}
 def paper(tmp_path: Path) -> Path:
     shutil.copytree(PAPER / "results", tmp_path / "results")
     (tmp_path / "templates").mkdir()
-    for name in ("templates/answers.md", "templates/studies.md", "studies.yaml"):
+    for name in ("templates/answers.md", "templates/studies.md", "studies.yaml", "findings.json"):
         shutil.copyfile(PAPER / name, tmp_path / name)
     (tmp_path / "README.md").write_text(README, "utf-8")
     return tmp_path
 
 
 def answers(paper: Path, **changes: Callable[[Verdict], None]) -> list[str]:
-    """The answers after changes to verdicts, one line per question."""
+    """The answers after changes to verdicts or findings, one line per question."""
     for study, change in changes.items():
         path = paper / "results" / f"{study.replace('_', '-')}.verdict.json"
+        path = paper / "findings.json" if study == "findings" else path
         verdict = json.loads(path.read_text("utf-8"))
         change(verdict)
         path.write_text(json.dumps(verdict), "utf-8")
@@ -171,7 +172,7 @@ def test_training_is_smoother_where_gradients_agree_more(paper, ends, word):
     ],
 )  # fmt: skip
 def test_tokens_are_saved_where_the_ratio_is_below_one(paper, ends, word):
-    fourth = answers(paper, confirmatory_2=setting("efficiency", ends, arm="layernorm"))[3]
+    fourth = answers(paper, findings=setting("token_ratios", ends, arm="layernorm"))[3]
     assert f"** {word}: for the same dev loss" in fourth
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from markupsafe import Markup
 
-from lib.analysis.pooled import pooled_contrasts
 from lib.publish.paper import filled_in
 from lib.publish.sources import Sources
 from lib.study.measures import MEASURES
@@ -57,17 +56,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def texts(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Texts":
     monkeypatch.setattr("lib.publish.sources.verbatim", verbatim)
     shutil.copytree(whole, tmp_path / "paper")
-    texts = Texts(tmp_path / "paper")
-
-    def pooled(*asked: Any) -> list[dict[str, Any]]:
-        """Rows that are made of runs and stand in no verdict."""
-        rows = pooled_contrasts(*asked)
-        for row in rows:
-            put(row, texts.form)
-        return rows
-
-    monkeypatch.setattr("lib.publish.sources.pooled_contrasts", pooled)
-    return texts
+    return Texts(tmp_path / "paper")
 
 
 class Texts:
@@ -75,16 +64,14 @@ class Texts:
 
     def __init__(self, paper: Path) -> None:
         self.paper = paper
-        self.form = "undecided"
 
     def change(self, form: str, rule: str = "R1") -> None:
         """Give every result one form, consistently."""
-        self.form = form
-        for path in self.paper.glob("results/*.verdict.json"):
+        for path in [*self.paper.glob("results/*.verdict.json"), self.paper / "findings.json"]:
             verdict = json.loads(path.read_text("utf-8"))
             for row in rows_of(verdict):
                 put(row, form)
-            for row in verdict["decisions"]:
+            for row in verdict.get("decisions", ()):
                 row["rule"] = rule
             path.write_text(json.dumps(verdict), "utf-8")
 

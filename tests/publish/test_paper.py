@@ -19,8 +19,8 @@ from PIL import Image
 
 from lib.publish.paper import begin, build, convert, filled_in, made, main, uncompressed
 from lib.publish.sources import Sources, TextError
+from lib.study.files import write_json
 from lib.study.paths import PAPER, ROOT
-from lib.study.record import write_json
 
 SOURCE = (PAPER / "paper.md").read_text("utf-8")
 BIBLIOGRAPHY = (PAPER / "references.bib").read_text("utf-8")

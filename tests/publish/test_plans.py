@@ -56,8 +56,8 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     monkeypatch.setattr(plans, "PLANS", repository.plans)
     monkeypatch.setattr(plans, "PARAMS", repository.plans.parent)
     monkeypatch.setattr("lib.study.git.ROOT", tmp_path)
-    monkeypatch.setattr("lib.publish.archive.PAPERS", repository.paper.parent)
-    monkeypatch.setattr("lib.publish.archive.PAPER", repository.paper)
+    monkeypatch.setattr("lib.record.record.PAPERS", repository.paper.parent)
+    monkeypatch.setattr("lib.record.record.PAPER", repository.paper)
     for name in ("load_study", "load_plan"):  # of the plan that paper.md quotes
         monkeypatch.setattr(f"lib.publish.sources.{name}", lambda *_: None)
     return repository

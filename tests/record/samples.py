@@ -10,14 +10,17 @@ import pandas as pd
 import pytest
 
 from lib.analysis.paired import contrast_table
-from lib.analysis.rules import Decision, Evidence
+from lib.analysis.rules import Answer, Decision, Evidence
 from lib.analysis.runs import study_results, tidy
 from lib.analysis.verdict import Verdict
-from lib.publish import archive, catalogue, site
+from lib.publish import catalogue, site
+from lib.record import archive
+from lib.record.record import Record
 from lib.study import paths
 from lib.study.config import Study
+from lib.study.files import write_json
 from lib.study.raw import raw_file
-from lib.study.record import RunResult, write_json
+from lib.study.result import RunResult
 from tests.conftest import TINY
 from tests.samples import sample_runs
 
@@ -143,7 +146,7 @@ def made_up(study: Study) -> list[RunResult]:
 
 def write_record(study: Study, standing: str) -> None:
     """Write a study's record, results and verdict where the archive would."""
-    runs, folder = made_up(study), archive.record_folder(study.name)
+    runs, folder = made_up(study), Record(study.name).place
     for name in ("01_data", "03_analysis"):
         write_notebook(folder / f"{name}.ipynb", plain_notebook(f"{name} of {study.name}"))
     write_notebook(folder / "04_figures.ipynb", figures_notebook(study.name))
@@ -155,10 +158,9 @@ def write_record(study: Study, standing: str) -> None:
         curve = trace[trace["step"] % 50 == 0].rename(columns={"loss": "dev_loss"})
         curve.to_parquet(raw_file(place.parent, "curve"))
     (folder / "parameters.yaml").write_text(f"name: {study.name}\n", "utf-8")
-    write_json(archive.results_file(study.name), study_results(study, runs))
+    write_json(Record(study.name).results_file, study_results(study, runs))
     head: dict[str, Any] = {"standing": standing, "deviations": []}
-    head["answers"] = {"H1a": {"answer": "supported", "reason": "supported (layernorm)"}}
-    write_json(archive.verdict_file(study.name), head | verdict(runs).as_json())
+    write_json(Record(study.name).verdict_file, head | verdict(runs).as_json())
     archive.write_manifest(study.name)
 
 
@@ -170,26 +172,23 @@ def verdict(runs: list[RunResult]) -> Verdict:
     evidence = [
         Evidence(
             arm=arm,
-            baseline_stable=True,
-            arm_stable=False,
-            accuracy={"macro_accuracy_zero_shot": "regression"},
-            accuracy_change={"macro_accuracy_zero_shot": -0.01},
-            largest_loss={"macro_accuracy_zero_shot": 0.02},
-            calibration="none",
-            throughput_change=0.0,
+            primary={"macro_accuracy_zero_shot": "regression"},
+            facts={"quality": ["regression"]},
+            numbers={"quality": ["zero-shot macro accuracy: a loss"]},
         )
         for arm in dict.fromkeys(contrasts["arm"])
     ]
     decided = [Decision(e.arm, "R1", "keep the baseline", "it loses accuracy") for e in evidence]
+    answers = {"H1a": Answer("supported", "supported (layernorm)")}
     nothing = contrasts.iloc[:0]
-    return Verdict(tidy(runs), contrasts, nothing, nothing, nothing, evidence, decided)
+    return Verdict(tidy(runs), contrasts, *[nothing] * 4, evidence, decided, answers)
 
 
 def move_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the record, the runs and the site lie under a folder of the test's own."""
-    monkeypatch.setattr(archive, "PAPERS", folder)
-    monkeypatch.setattr(archive, "PAPER", folder / "paper")
-    monkeypatch.setattr(archive, "RUNS", folder / "runs")
+    monkeypatch.setattr("lib.record.record.PAPERS", folder)
+    monkeypatch.setattr("lib.record.record.PAPER", folder / "paper")
+    monkeypatch.setattr("lib.record.record.RUNS", folder / "runs")
     monkeypatch.setattr(site, "PAPER", folder / "paper")
     monkeypatch.setattr(paths, "RUNS", folder / "runs")
     monkeypatch.setattr(catalogue, "RUNS", folder / "runs")

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from lib.publish.site import build_site
-from lib.study.live import live_file
+from lib.study.result import live_file
 from tests.record.samples import design, move_to, plain_notebook, write_notebook, write_record
 
 CHROMIUM = shutil.which("chromium")

@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
-from lib.publish import archive, pages, raw_zip, site
+from lib.publish import pages, site
 from lib.publish.site import main
+from lib.record import archive, record
+from lib.record.record import Record
+from lib.study.files import sha256
 from tests.record.samples import PIXEL, hostile_notebook, move_to, write_notebook
 
 pytestmark = pytest.mark.slow
@@ -48,16 +51,15 @@ def own(samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the made-up record, `alpha` with an archive of raw files and a figure."""
     shutil.copytree(samples, tmp_path, dirs_exist_ok=True)
     move_to(tmp_path, monkeypatch)
-    record = archive.record_folder("alpha")
+    record = Record("alpha").place
     raw = list(record.rglob("*.parquet"))
-    raw_zip.pack(raw, record, record)
+    archive.pack(raw, record, record / "raw.zip")
     for path in raw:
         path.unlink()
-    archive.figures_folder("alpha").mkdir(parents=True)
-    (archive.figures_folder("alpha") / "loss.png").write_bytes(b"a picture")
+    Record("alpha").figures.mkdir(parents=True)
+    (Record("alpha").figures / "loss.png").write_bytes(b"a picture")
     for study in ("alpha", "beta"):
         archive.write_manifest(study)
-        archive.write_index_entry(study)
     return tmp_path
 
 
@@ -111,10 +113,19 @@ def test_a_file_that_was_archived_damaged_ends_no_build(
         path = own / "paper" / FILES[name]
         whole = path.read_bytes()
         write(path, WHOLE[kind])
-        archive.write_manifest("alpha")
+        hash_again("alpha")
         found = build()
         assert found == ["alpha"] or (found == [] and name != "results"), name
         write(path, whole)
+
+
+def hash_again(study: str) -> None:
+    """Let manifest and index say that the files of a study are as they should be."""
+    files, index = Record(study), record.index_file(Record(study).paper)
+    (files.place / record.MANIFEST).write_text(files.manifest_text(), "utf-8")
+    content = json.loads(index.read_text("utf-8"))
+    content[study]["manifest"] = sha256(files.place / record.MANIFEST)
+    index.write_text(json.dumps(content), "utf-8")
 
 
 def write(path: Path, content: bytes | None) -> None:
@@ -161,7 +172,7 @@ def test_parameters_that_cannot_be_read_damage_their_study(
 ) -> None:
     (own / "params").mkdir()
     monkeypatch.setattr("lib.publish.catalogue.PARAMS", own / "params")
-    monkeypatch.setattr(archive, "PARAMS", own / "params")
+    monkeypatch.setattr("lib.record.record.PARAMS", own / "params")
     (own / "params" / "alpha.yaml").write_bytes(content)
     assert build() == ([] if content.startswith(b"paper") else ["alpha"])
 
@@ -178,7 +189,7 @@ def test_parameters_that_cannot_be_read_damage_their_study(
 def test_a_damaged_index_is_said_on_the_first_page(
     content: bytes, said: str, own: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    archive.index_file(own / "paper").write_bytes(content)
+    record.index_file(own / "paper").write_bytes(content)
     assert main(["paper"]) == 1
     assert capsys.readouterr().err == f"error: paper: {said}\n"
     first = (own / "paper/site/index.html").read_text("utf-8")
@@ -189,7 +200,7 @@ def test_a_damaged_index_is_said_on_the_first_page(
 def test_a_study_that_the_index_names_and_nothing_holds_is_said_to_be_missing(
     own: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.rmtree(archive.record_folder("alpha"))
+    shutil.rmtree(Record("alpha").place)
     assert main(["paper"]) == 1
     assert "error: alpha: its MANIFEST.sha256 is missing or empty" in capsys.readouterr().err
     assert "Damaged: its MANIFEST" in (own / "paper/site/alpha/index.html").read_text("utf-8")

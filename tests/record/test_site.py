@@ -13,10 +13,12 @@ import pytest
 import yaml
 from filelock import FileLock
 
-from lib.publish import archive, paper
+from lib.publish import paper
 from lib.publish.catalogue import catalogue, lines_of, neighbours
 from lib.publish.site import DamagedError, build_site, main
-from lib.study.live import live_file
+from lib.record import archive
+from lib.record.record import Record
+from lib.study.result import live_file
 from tests.record.samples import (
     move_to,
     plain_notebook,
@@ -104,7 +106,7 @@ def test_the_confirmatory_verdict_stands_first_and_alone(pages: Path) -> None:
 def test_an_exploratory_study_shows_contrasts_and_no_decision_whatever_its_verdict_holds(
     samples: Path, pages: Path
 ) -> None:
-    held = json.loads(archive.verdict_file("beta").read_text("utf-8"))
+    held = json.loads(Record("beta").verdict_file.read_text("utf-8"))
     assert held["decisions"]
     assert held["answers"]
     text = (pages / "beta" / "index.html").read_text("utf-8")
@@ -141,7 +143,7 @@ def test_the_same_contrast_of_several_studies_stands_in_one_plot(
     assert studies == ["alpha", "beta", "beta"]
     row = next(
         r
-        for r in json.loads(archive.verdict_file("alpha").read_text("utf-8"))["contrasts"]
+        for r in json.loads(Record("alpha").verdict_file.read_text("utf-8"))["contrasts"]
         if r["measure"] == "perplexity"
     )
     (reach,) = re.findall(r"<span>\+([\d.]+)</span>", plot)
@@ -152,7 +154,7 @@ def test_the_same_contrast_of_several_studies_stands_in_one_plot(
 
 def test_a_contrast_that_several_studies_hold_is_tested_over_all_their_seeds(own: Path) -> None:
     for study, seed in (("alpha", 0), ("beta", 2)):  # whose runs have one configuration
-        path = archive.results_file(study)
+        path = Record(study).results_file
         content = json.loads(path.read_text("utf-8"))
         for run in content["runs"]:
             run["status"] = "completed" if run["seed"] == seed else "diverged"
@@ -200,12 +202,14 @@ def test_a_run_in_training_is_shown_with_its_curve_so_far(own: Path) -> None:
 
 
 def test_without_a_confirmatory_study_the_index_says_so(own: Path) -> None:
-    shutil.rmtree(archive.record_folder("alpha"))
-    build_site()
+    shutil.rmtree(Record("alpha").place)
+    Record("alpha").results_file.unlink()
+    Record("alpha").verdict_file.unlink()
+    with pytest.raises(DamagedError, match="alpha"):  # its figures are still there
+        build_site()
     text = (own / "paper/site/index.html").read_text("utf-8")
     assert "confirmatory study is not in this record" in text
     assert "keep the baseline" not in text
-    assert not (own / "paper/site/alpha").exists()
 
 
 def test_diverged_and_failed_runs_are_stamped(pages: Path) -> None:
@@ -224,7 +228,7 @@ def test_runs_are_shown_only_of_studies_without_a_complete_record(own: Path) -> 
     copied = own / "runs/alpha/none/seed-0/02_train.ipynb"
     write_notebook(copied, plain_notebook("a copy"), status="failed", reason="a copy")
     assert build_site() == []
-    (archive.record_folder("alpha") / "none/seed-2/02_train.ipynb").unlink()
+    (Record("alpha").place / "none/seed-2/02_train.ipynb").unlink()
     with pytest.raises(DamagedError, match=r"^alpha: none/seed-2/02_train\.ipynb is missing; "):
         build_site()
     assert "failed" in row_of(own / "paper/site/index.html", "none seed 0", "alpha")
@@ -356,7 +360,7 @@ def test_a_page_of_another_notebook_is_rendered_again(own: Path) -> None:
 def test_damaged_results_end_the_build_of_the_paper_in_one_line(
     name: str, own: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = {"results": archive.results_file, "verdict": archive.verdict_file}[name]("alpha")
+    path = getattr(Record("alpha"), f"{name}_file")
     path.write_text('{"runs": [', "utf-8")
     (own / "paper/paper.md").touch()
     assert paper.main([]) == 1
@@ -371,7 +375,7 @@ def test_a_run_that_was_set_aside_is_not_shown(own: Path) -> None:
 
 
 def test_a_zero_has_no_sign(own: Path) -> None:
-    results = archive.results_file("beta")
+    results = Record("beta").results_file
     content = json.loads(results.read_text("utf-8"))
     content["runs"][0]["measures"]["perplexity"] = -0.0001
     results.write_text(json.dumps(content), "utf-8")
@@ -382,7 +386,7 @@ def test_a_zero_has_no_sign(own: Path) -> None:
 
 
 def test_a_changed_number_changes_the_pages_that_show_it(own: Path) -> None:
-    results = archive.results_file("beta")
+    results = Record("beta").results_file
     content = json.loads(results.read_text("utf-8"))
     assert content["runs"][0]["measures"]["perplexity"] == 20.0
     content["runs"][0]["measures"]["perplexity"] = 19.5
@@ -395,7 +399,7 @@ def test_a_changed_number_changes_the_pages_that_show_it(own: Path) -> None:
 
 
 def test_a_record_made_before_a_measure_was_added_is_shown_without_it(own: Path) -> None:
-    results = archive.results_file("beta")
+    results = Record("beta").results_file
     content = json.loads(results.read_text("utf-8"))
     for measures in [*content["summary"].values(), *(run["measures"] for run in content["runs"])]:
         measures.pop("ece", None)
@@ -407,7 +411,7 @@ def test_a_record_made_before_a_measure_was_added_is_shown_without_it(own: Path)
 
 
 def test_a_changed_notebook_changes_its_page(own: Path) -> None:
-    place = archive.record_folder("alpha") / "none/seed-0/02_train.ipynb"
+    place = Record("alpha").place / "none/seed-0/02_train.ipynb"
     write_notebook(place, plain_notebook("another line"))
     archive.write_manifest("alpha")
     assert build_site() == ["alpha/none/seed-0.html"]

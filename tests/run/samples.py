@@ -64,10 +64,10 @@ def finished_study(folder: Path, **content: object) -> Iterator[Study]:
     (folder / "params").mkdir()
     (folder / "params" / "small.yaml").write_text(yaml.safe_dump(fields), "utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("study.config", "study.standing", "workflow.pack"):
+        for module in ("study.config", "study.claim", "workflow.export"):
             patch.setattr(f"lib.{module}.PARAMS", folder / "params")
         patch.setattr("lib.study.paths.RUNS", folder / "runs")
-        patch.setattr("lib.data.tokenised.output_root", lambda: folder)
+        patch.setattr("lib.data.tokens.output_root", lambda: folder)
         study = load_study("small")
         for arm in study.arms():
             corpus = load_corpus(arm.config.corpus)

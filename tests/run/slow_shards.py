@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from lib.data import shards, tokenised
+from lib.data import tokens
 from lib.run import distributed
 
 SECONDS, PATIENCE = 1, 2
@@ -17,7 +17,7 @@ SECONDS, PATIENCE = 1, 2
 def prepare(put: Callable[[object, str, Any], None]) -> None:
     """Keep tokens in the folder that SLOW_SHARDS names."""
     folder = Path(os.environ["SLOW_SHARDS"])
-    put(tokenised, "output_root", lambda: folder)
+    put(tokens, "output_root", lambda: folder)
 
 
 def _slowly(path: Path, description: dict[str, Any]) -> bool:
@@ -28,9 +28,9 @@ def _slowly(path: Path, description: dict[str, Any]) -> bool:
     return whole(path, description)
 
 
-whole = shards.is_whole
+whole = tokens._is_whole
 if __name__ == "__main__":
     prepare(setattr)
-    tokenised.is_whole = _slowly
+    tokens._is_whole = _slowly
     distributed.PATIENCE = timedelta(seconds=PATIENCE)
     sys.exit(distributed.main(sys.argv[1:]))

@@ -1,22 +1,22 @@
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 from sklearn.metrics import brier_score_loss, log_loss
 
-from lib.run.calibration import (
+from lib.run.evaluation import (
     Calibration,
-    Predictions,
-    brier,
+    Scores,
+    Tempering,
     calibrate,
     equal_mass_bins,
     equal_width_bins,
-    fit_temperature,
     null_ece,
+    per_character,
     reliability,
-    temperature_table,
 )
 from lib.study.raw import expected_calibration_error
 
@@ -26,19 +26,6 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
-def held(
-    logits: np.ndarray, target: np.ndarray, size: int | None = None
-) -> Callable[..., list[tuple[np.ndarray, np.ndarray]]]:
-    """What yields logits and targets from one prediction up to another, perhaps in batches."""
-
-    def batches(start: int = 0, stop: int | None = None) -> list[tuple[np.ndarray, np.ndarray]]:
-        parts = logits[start:stop], target[start:stop]
-        cuts = range(size, len(parts[0]), size) if size else []
-        return list(zip(*(np.split(part, cuts) for part in parts), strict=True))
-
-    return batches
-
-
 def sample(rng: np.random.Generator, n: int = 2000, classes: int = 7, scale: float = 1.5):
     """Logits, and targets drawn from them: a perfectly calibrated predictor."""
     logits = rng.normal(scale=scale, size=(n, classes))
@@ -46,18 +33,38 @@ def sample(rng: np.random.Generator, n: int = 2000, classes: int = 7, scale: flo
     return logits, np.minimum(drawn.sum(axis=-1), classes - 1)
 
 
+def batches(logits, target, size) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    parts = (torch.split(torch.from_numpy(part), size) for part in (logits, target))
+    return zip(*parts, strict=True)
+
+
+def tempered(logits, target, n_dev: int, size: int = 10_000) -> Tempering:
+    """Read predictions in batches."""
+    tempering = Tempering(n_dev)
+    for part in batches(logits, target, size):
+        tempering.read(*part)
+    return tempering
+
+
+def calibrated(logits, target, n_dev: int, size: int = 10_000) -> Calibration:
+    """Calibrate given predictions."""
+    scored = [per_character(*part) for part in batches(logits, target, size)]
+    columns = {name: torch.cat([part[name] for part in scored]).numpy() for name in scored[0]}
+    confidence = softmax(logits.astype(float), axis=-1).max(axis=-1)
+    scores = Scores(columns, confidence, logits.max(axis=-1), logits[:1])
+    return calibrate(scores, tempered(logits, target, n_dev, size), np.random.default_rng(0))
+
+
 def test_ece_by_width_is_torchmetrics(rng):
     from torchmetrics.functional.classification import multiclass_calibration_error  # takes seconds
 
     logits, target = sample(rng)
-    logits *= 2  # overconfident
-    predictions = Predictions.of(held(logits, target))
-    assert predictions.confidence.max() < 1  # whose bin torchmetrics drops
-    table = reliability(
-        predictions.confidence, predictions.correct, equal_width_bins(predictions.confidence)
-    )
+    probability = softmax(2 * logits, axis=-1)  # overconfident
+    confidence, correct = probability.max(axis=-1), probability.argmax(axis=-1) == target
+    assert confidence.max() < 1  # whose bin torchmetrics drops
+    table = reliability(confidence, correct, equal_width_bins(confidence))
     peer = multiclass_calibration_error(
-        torch.tensor(softmax(logits, axis=-1)), torch.tensor(target), num_classes=7, n_bins=15
+        torch.tensor(probability), torch.tensor(target), num_classes=7, n_bins=15
     )
     assert expected_calibration_error(table) == pytest.approx(float(peer), abs=1e-6)
 
@@ -98,22 +105,22 @@ def test_equal_width_bins_are_open_to_the_left(confidence, bin_):
 
 def test_brier_and_nll_are_scikit_learns(rng):
     logits, target = sample(rng)
-    predictions = Predictions.of(held(logits, target))
     probability = softmax(logits, axis=-1)
     one_hot = np.eye(7)[target]
     by_class = [brier_score_loss(one_hot[:, k], probability[:, k]) for k in range(7)]
-    score = brier(np.log(probability), target).mean()
-    assert score == pytest.approx(sum(by_class), rel=1e-9)
-    assert predictions.nll == pytest.approx(log_loss(target, probability), rel=1e-9)
+    scored = per_character(torch.from_numpy(logits), torch.from_numpy(target))
+    assert float(scored["brier"].mean()) == pytest.approx(sum(by_class), rel=1e-9)
+    assert float(scored["nll"].mean()) == pytest.approx(log_loss(target, probability), rel=1e-9)
+    assert (scored["correct"].numpy() == (probability.argmax(axis=-1) == target)).all()
 
 
 @pytest.mark.parametrize(
     ("probability", "expected"), [([1, 0], 0.0), ([0, 1], 2.0), ([0.5, 0.5], 0.5)]
 )
 def test_brier_of_hand_made_cases(probability, expected):
-    with np.errstate(divide="ignore"):
-        log_probability = np.log(np.array([probability], dtype=float))
-    assert brier(log_probability, np.array([0])).tolist() == pytest.approx([expected])
+    logits = torch.tensor([probability], dtype=torch.float64).log()
+    scored = per_character(logits, torch.tensor([0]))
+    assert scored["brier"].tolist() == pytest.approx([expected])
 
 
 def test_null_ece_is_that_of_a_calibrated_coin(rng):
@@ -128,7 +135,7 @@ def test_null_ece_is_that_of_a_calibrated_coin(rng):
 
 def test_a_calibrated_predictor_shows_its_null_and_a_sharpened_one_more(rng):
     logits, target = sample(rng, n=5000)
-    honest, sharpened = (calibrate(held(k * logits, target), 5000, 2500, rng) for k in (1, 3))
+    honest, sharpened = (calibrated(k * logits, target, 2500) for k in (1, 3))
 
     def ece(of: Calibration, binning: str) -> float:
         return expected_calibration_error(of.bins[of.bins["binning"] == binning])
@@ -139,49 +146,50 @@ def test_a_calibrated_predictor_shows_its_null_and_a_sharpened_one_more(rng):
     assert ece(sharpened, "test_tempered") < ece(sharpened, "test") / 5
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
-def test_the_fitted_temperature_undoes_a_known_one(temperature, rng):
-    logits, target = sample(rng, n=20_000)
-    assert fit_temperature(held(logits * temperature, target)) == pytest.approx(
-        temperature, rel=0.05
-    )
+@pytest.mark.parametrize("sharpness", [0.07, 0.5, 1.0, 3.0, 12.0])
+@pytest.mark.parametrize("size", [301, 10_000])
+def test_the_fitted_temperature_is_scipys(sharpness, size, rng):
+    """The minimum of scikit-learn's log loss, by another search, over dev alone."""
+    logits, target = sample(rng, n=4000)
+    logits *= sharpness
+    fitted = tempered(logits, target, 3000, size).temperature
+
+    def loss(log_temperature: float) -> float:
+        return log_loss(target[:3000], softmax(logits[:3000] / np.exp(log_temperature), axis=-1))
+
+    best = minimize_scalar(loss, bounds=(-4, 4), method="bounded", options={"xatol": 1e-9})
+    assert fitted == pytest.approx(np.exp(best.x), rel=2e-5)
+    assert fitted == pytest.approx(sharpness, rel=0.1)
 
 
-def test_the_fitted_temperature_has_the_lowest_nll_of_a_fine_grid(rng):
-    logits, target = sample(rng, scale=4.0)
-    batches = held(2 * logits, target)
-    fitted = fit_temperature(batches)
-    grid = temperature_table({t: Predictions.of(batches, t) for t in np.geomspace(0.1, 10, 60)})
-    assert Predictions.of(batches, fitted).nll <= grid["nll"].min() + 1e-9
+@pytest.mark.parametrize(("right", "expected"), [(True, 1 / 20), (False, 20.0)])
+def test_a_temperature_without_an_optimum_is_the_last_one_tried(right, expected):
+    logits = torch.tensor([[3.0, 1.0]] * 4)
+    assert tempered(logits.numpy(), np.full(4, 0 if right else 1), 2).temperature == expected
 
 
-def test_temperature_is_fitted_on_dev_and_reported_on_test(rng):
+def test_test_is_reported_at_each_temperature(rng):
     logits, target = sample(rng, n=4000)
     logits[2000:] *= 5  # test asks for another temperature than dev
-    result = calibrate(held(logits, target), 4000, 2000, rng)
-    assert result.measures["temperature"] == pytest.approx(1.0, abs=0.15)
-    test = held(logits[2000:], target[2000:])
-    tempered = Predictions.of(test, result.measures["temperature"])
-    assert result.measures["nll_test_tempered"] == pytest.approx(tempered.nll)
+    result = calibrated(logits, target, 2000)
+    fitted = result.measures["temperature"]
+    assert fitted == pytest.approx(1.0, abs=0.15)
     assert result.temperatures["temperature"].is_monotonic_increasing
+    for temperature, nll, ece in result.temperatures.to_numpy():
+        probability = softmax(logits[2000:] / temperature, axis=-1)
+        confidence = probability.max(axis=-1)
+        correct = probability.argmax(axis=-1) == target[2000:]
+        table = reliability(confidence, correct, equal_mass_bins(confidence))
+        log = log_softmax(logits[2000:] / temperature, axis=-1)
+        assert nll == pytest.approx(-log[np.arange(2000), target[2000:]].mean(), rel=1e-9)
+        assert ece == pytest.approx(expected_calibration_error(table), abs=1e-9)
+    assert fitted in result.temperatures["temperature"].tolist()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [1, 7, 1000])
-def test_batches_change_no_bit_of_what_all_logits_at_once_give(size, rng):
+def test_batches_change_nothing(rng):
     logits, target = sample(rng, n=3000, classes=65)
-    logits = logits.astype(np.float32)
-    at_once, streamed = (
-        calibrate(held(logits, target, each), 3000, 1301, np.random.default_rng(0))
-        for each in (None, size)
-    )
-    assert streamed.measures == at_once.measures
-    assert streamed.bins.equals(at_once.bins)
-    assert streamed.temperatures.equals(at_once.temperatures)
-    scores = np.concatenate(
-        [brier(log_softmax(part, axis=-1), y) for part, y in held(logits, target, size)()]
-    )
-    assert (scores == brier(log_softmax(logits, axis=-1), target)).all()
-    log = np.take_along_axis(log_softmax(logits, axis=-1), target[:, None], axis=-1)
-    tested = at_once.temperatures.set_index("temperature").loc[1.0]
-    assert tested["nll"] == -float(log[1301:].mean(dtype=np.float64))
+    at_once, streamed = (calibrated(logits, target, 1301, size) for size in (3000, 7))
+    assert streamed.measures == pytest.approx(at_once.measures, rel=1e-9)
+    np.testing.assert_allclose(streamed.temperatures, at_once.temperatures, rtol=1e-9)
+    counts = ["bin", "n", "correct", "binning"]
+    assert streamed.bins[counts].equals(at_once.bins[counts])

@@ -4,7 +4,6 @@ The run of `ruin` was stopped after step 10 of 12 and has checkpoints of the ste
 """
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable
@@ -21,8 +20,8 @@ from lib.run import checkpoints
 from lib.run.checkpoints import MANIFEST, Checkpoint, load, save
 from lib.run.trained import Trained, weights_digest
 from lib.study.fields import RunConfig
+from lib.study.files import sha256
 from lib.study.provenance import Provenance
-from lib.study.record import sha256
 from tests.conftest import change
 from tests.run.samples import begun, train
 
@@ -267,8 +266,8 @@ def test_strays_are_ignored(ruin: Path, finish: Finish) -> None:
     for name in strays[3:]:
         (ruin / name).mkdir()
     (ruin / LAST / "stray").write_text("")
-    (ruin / "partial").mkdir()  # of a kill while a checkpoint was written
-    (ruin / "partial" / "weights.safetensors").write_bytes(b"half")
+    (ruin / ".0.step-00000012").mkdir()  # of a kill while a checkpoint was written
+    (ruin / ".0.step-00000012" / "weights.safetensors").write_bytes(b"half")
     assert finish() == ([10], "")
     assert sorted(p.name for p in ruin.iterdir()) == sorted([*strays, LAST, "step-00000012"])
 
@@ -332,26 +331,6 @@ def test_a_checkpoint_comes_back_as_it_was_saved(
     np.testing.assert_equal(loaded.state["numbers"].tolist(), [0, 1, 2])
 
 
-def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done: list[str] = []
-    fsync, rename = os.fsync, Path.rename
-
-    def brought(descriptor: int) -> None:
-        done.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
-        fsync(descriptor)
-
-    def renamed(path: Path, target: Path) -> Path:
-        done.append(f"{path.name} -> {target.name}")
-        return rename(path, target)
-
-    monkeypatch.setattr(os, "fsync", brought)
-    monkeypatch.setattr(Path, "rename", renamed)
-    save(Checkpoint(begun(tiny, corpus), {}, {"step": 5}, [], []), tmp_path / "folder")
-    assert done == [*FILES, "partial", "partial -> step-00000005", "folder"]
-
-
 def test_checkpoints_are_in_the_order_of_their_steps_however_many_digits_these_have(
     tiny: RunConfig, corpus: Corpus, tmp_path: Path
 ) -> None:
@@ -372,3 +351,37 @@ def test_weights_of_another_shape_are_set_aside(
          tmp_path)  # fmt: skip
     assert load(tmp_path, provenance, {"w": torch.ones(3)}) is None
     assert "its weights are not of this model's shapes" in capsys.readouterr().out
+
+
+MOVES: list[dict[str, object]] = [
+    {"micro_batch_size": 2},
+    {"processes": 2, "micro_batch_size": 2},
+    {"evaluation_batch_size": 8, "activation_checkpointing": True},
+]
+
+
+@pytest.mark.parametrize("settings", MOVES)
+def test_training_continues_under_other_settings_of_the_machine_and_tells_its_stretches(
+    settings: dict[str, Any], ruin: Path, tiny: RunConfig, corpus: Corpus, whole: Trained
+) -> None:
+    moved = change(tiny, "machine", **settings)
+    trained = train(moved, corpus, 0, ruin.parents[1])
+    assert trained.resumed_at == [10]
+    assert [(s.start, s.end) for s in trained.stretches] == [(0, 10), (10, 12)]
+    first, last = (stretch.machine.model_dump() for stretch in trained.stretches)
+    assert first == whole.stretches[0].machine.model_dump()
+    assert last == first | settings
+    assert trained.provenance.machine == trained.stretches[0].machine  # as it was begun
+    assert trained.batches == whole.batches
+    np.testing.assert_array_equal(trained.trace["loss"][:10], whole.trace["loss"][:10])
+    np.testing.assert_allclose(trained.trace["loss"], whole.trace["loss"], rtol=1e-5)
+
+
+def test_a_run_that_stays_on_its_machine_has_one_stretch(
+    ruin: Path, tiny: RunConfig, corpus: Corpus
+) -> None:
+    trained = train(tiny, corpus, 0, ruin.parents[1])
+    assert [(s.start, s.end) for s in trained.stretches] == [(0, 12)]
+    finished = train(change(tiny, "machine", threads=2), corpus, 0, ruin.parents[1])
+    assert (finished.from_checkpoint, finished.stretches) == (True, trained.stretches)
+    torch.set_num_threads(1)

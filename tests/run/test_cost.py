@@ -16,7 +16,7 @@ from lib.study.fields import ModelConfig, RunConfig
 from tests.conftest import change
 from tests.run.samples import NANOCHAT, train
 
-CPU = torch.device("cpu")
+CPU = "cpu"
 V, SEQUENCES = 500, 4
 
 
@@ -70,7 +70,7 @@ def test_memory_is_what_torch_counts(
         micro_batch()
         tracker.reset_mod_stats()
         micro_batch()  # with the second one all gradients are there
-    counted = tracker.get_tracker_snapshot("peak")[CPU]["Total"]
+    counted = tracker.get_tracker_snapshot("peak")[torch.device(CPU)]["Total"]
     stated = cost.memory(config, V, count_parameters(model), SEQUENCES, "cpu")
     assert sum(stated.values()) == pytest.approx(counted, rel=within)
 

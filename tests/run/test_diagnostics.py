@@ -52,8 +52,10 @@ def test_a_snapshot_agrees_with_what_it_is_made_of(corpus: Corpus) -> None:
     windows = evenly_spaced_windows(corpus.dev, 4, 16)
     shot = snapshot(model, windows)
     singly = [score(model, window, 1) for window in windows]
-    assert shot["dev_loss"] == pytest.approx(np.mean([s.nll.mean() for s in singly]), rel=1e-5)
-    norms = [s.embedding_norm.mean() for s in singly]
+    assert shot["dev_loss"] == pytest.approx(
+        np.mean([s.columns["nll"].mean() for s in singly]), rel=1e-5
+    )
+    norms = [s.columns["embedding_norm"].mean() for s in singly]
     assert shot["embedding_norm"] == pytest.approx(np.mean(norms), rel=1e-5)
     x = model.transformer.embed(windows[:, :-1])
     assert shot["residual_norm_0"] == pytest.approx(x.norm(dim=-1).mean().item(), rel=1e-5)

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from lib.data.corpus import Corpus, load_corpus
 from lib.run.evaluation import (
+    Tempering,
     inference_throughput,
     length_table,
     logit_quantiles,
@@ -38,26 +39,12 @@ def test_scores_are_hugging_faces_losses_window_by_window(model: GPT, corpus: Co
         window = text[start : start + 17]
         logits = peer(window[None, :-1]).logits[0]
         expected += F.cross_entropy(logits, window[1:], reduction="none").tolist()
-    np.testing.assert_allclose(score(model, text, 2).nll, expected, atol=1e-5)
+    np.testing.assert_allclose(score(model, text, 2).columns["nll"], expected, atol=1e-5)
 
 
 def test_every_character_but_the_first_is_scored_once(model: GPT, corpus: Corpus) -> None:
     scores = score(model, corpus.heldout, 256)
-    assert len(scores.nll) == len(scores.correct) == len(scores.embedding_norm) == 109_999
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_batches_are_the_models_own_logits_to_the_bit(corpus: Corpus, tied: bool) -> None:
-    model = make_model(corpus, block_size=16, tied=tied)
-    text = corpus.heldout[: 5 * 16 + 8]
-    scores = score(model, text, 2)
-    with torch.no_grad():
-        windows = [*torch.split(text[:80].view(5, 16), 2), text[None, 80:-1]]
-        expected = torch.cat([model(x).flatten(0, 1) for x in windows]).numpy()
-    for start, stop in ((0, None), (0, 40), (40, None), (33, 35), (84, 87)):
-        logits, targets = zip(*scores.batches(start, stop), strict=True)
-        assert (np.concatenate(logits) == expected[start:stop]).all()
-        assert np.concatenate(targets).tolist() == text[1:][start:stop].tolist()
+    assert {len(column) for column in scores.columns.values()} == {109_999}
 
 
 @pytest.mark.slow
@@ -65,8 +52,7 @@ def test_measuring_a_large_vocabulary_holds_one_batch_of_logits() -> None:
     """All logits would take 400 MB, and calibration several times that."""
     code = """
 import resource, numpy as np, torch
-from lib.run.calibration import calibrate
-from lib.run.evaluation import logit_quantiles, score
+from lib.run.evaluation import Tempering, calibrate, logit_quantiles, score
 from lib.run.machine import random_stream
 from lib.run.model import GPT
 from lib.study.fields import ModelConfig
@@ -77,12 +63,13 @@ model = GPT(config, 50_000, random_stream(0, "w"))
 ids = torch.randint(50_000, (2049,), generator=random_stream(0, "ids"))
 
 def measure(n):
-    scores = score(model, ids[:n + 1], 1)
-    calibrate(scores.batches, n, n // 2, np.random.default_rng(0))
-    logit_quantiles(scores.batches)
+    tempering = Tempering(n // 2)
+    scores = score(model, ids[:n + 1], 1, tempering)
+    calibrate(scores, tempering, np.random.default_rng(0))
+    logit_quantiles(scores)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
-print(measure(128), measure(2048))
+print(measure(512), measure(2048))
 """
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
@@ -94,8 +81,8 @@ print(measure(128), measure(2048))
 @pytest.mark.parametrize("length", [2, 16, 17, 18, 33, 100])
 def test_scores_do_not_depend_on_the_batch_size(model: GPT, corpus: Corpus, length: int) -> None:
     one, many = (score(model, corpus.heldout[:length], size) for size in (1, 64))
-    assert len(one.nll) == length - 1
-    np.testing.assert_allclose(one.nll, many.nll, atol=1e-5)
+    assert len(one.columns["nll"]) == length - 1
+    np.testing.assert_allclose(one.columns["nll"], many.columns["nll"], atol=1e-5)
 
 
 def test_a_model_without_preferences_has_the_perplexity_of_its_vocabulary(corpus: Corpus) -> None:
@@ -104,13 +91,13 @@ def test_a_model_without_preferences_has_the_perplexity_of_its_vocabulary(corpus
     with torch.no_grad():
         uniform.transformer.wte.weight.zero_()  # tied: all logits are 0
     scores = score(uniform, corpus.heldout[:2000], 64)
-    assert np.exp(scores.nll.mean()) == pytest.approx(corpus.vocab_size, rel=1e-6)
+    assert np.exp(scores.columns["nll"].mean()) == pytest.approx(corpus.vocab_size, rel=1e-6)
 
 
 def test_accuracy_counts_the_most_likely_character(model: GPT, corpus: Corpus) -> None:
     text = corpus.heldout[:17]
     guesses = model(text[None, :-1])[0].argmax(-1)
-    assert score(model, text, 1).correct.tolist() == (guesses == text[1:]).tolist()
+    assert score(model, text, 1).columns["correct"].tolist() == (guesses == text[1:]).tolist()
 
 
 def test_embedding_norm_is_of_the_vector_entering_block_1(model: GPT, corpus: Corpus) -> None:
@@ -119,14 +106,14 @@ def test_embedding_norm_is_of_the_vector_entering_block_1(model: GPT, corpus: Co
     handle = model.transformer.h[0].register_forward_pre_hook(lambda _, args: seen.append(args[0]))
     scores = score(model, text, 1)
     handle.remove()
-    np.testing.assert_allclose(scores.embedding_norm, seen[0][0].norm(dim=-1), rtol=1e-5)
+    np.testing.assert_allclose(scores.columns["embedding_norm"], seen[0][0].norm(dim=-1), rtol=1e-5)
 
 
 def test_loss_by_position_averages_over_whole_windows(model: GPT, corpus: Corpus) -> None:
     scores = score(model, corpus.heldout[: 5 * 16 + 8], 4)
     table = loss_by_position(scores, 16)
     assert table["context"].tolist() == list(range(1, 17))
-    assert table["position_loss"][3] == pytest.approx(np.mean(scores.nll[3:80:16]))
+    assert table["position_loss"][3] == pytest.approx(np.mean(scores.columns["nll"][3:80:16]))
 
 
 def test_loss_at_a_length_is_that_of_windows_cut_to_it(corpus: Corpus) -> None:
@@ -134,7 +121,10 @@ def test_loss_at_a_length_is_that_of_windows_cut_to_it(corpus: Corpus) -> None:
     text = corpus.heldout[: 4 * 48 + 1]
     table = length_table(loss_by_position(score(model, text, 4), 48)).set_index("length")
     for length in (16, 32, 48):
-        cut = [score(model, text[i : i + length + 1], 1).nll.mean() for i in range(0, 192, 48)]
+        cut = [
+            score(model, text[i : i + length + 1], 1).columns["nll"].mean()
+            for i in range(0, 192, 48)
+        ]
         assert table.loc[length, "loss"] == pytest.approx(np.mean(cut), rel=1e-5)
         assert table.loc[length, "perplexity"] == pytest.approx(np.exp(np.mean(cut)), rel=1e-5)
 
@@ -166,12 +156,25 @@ def test_norms_by_token_class_show_absent_classes_without_numbers(corpus: Corpus
     assert rows.loc["numeric"].drop("n").isna().all()
 
 
-def test_logit_quantiles_reach_from_the_smallest_to_the_largest() -> None:
-    logits = np.arange(12.0).reshape(4, 3)
-    batches = list(zip(np.split(logits, 2), np.zeros((2, 2), int), strict=True))
-    table = logit_quantiles(lambda: batches).set_index("quantile")
-    assert table["logit"][[0.0, 0.5, 1.0]].tolist() == [0.0, 5.5, 11.0]
-    assert table["largest_logit"][[0.0, 1.0]].tolist() == [2.0, 11.0]
+@pytest.mark.parametrize("cap", [None, 2.0])
+def test_logits_are_described_by_a_sample_and_the_largest_by_all(
+    cap: float | None, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lib.run.evaluation.SAMPLED_POSITIONS", 3)
+    model = make_model(corpus, block_size=16, logit_softcap=cap)
+    text = corpus.heldout[: 5 * 16 + 8]
+    with torch.no_grad():
+        windows = [*torch.split(text[:80].view(5, 16), 2), text[None, 80:-1]]
+        logits = torch.cat([model(x).flatten(0, 1) for x in windows]).numpy()
+    table = logit_quantiles(score(model, text, 2)).set_index("quantile")
+    sample = logits[[0, 43, 86]]  # the first, the middle and the last prediction
+    expected = np.quantile(sample, [0.0, 0.25, 1.0])
+    np.testing.assert_allclose(table["logit"][[0.0, 0.25, 1.0]], expected, rtol=1e-6)
+    largest = np.quantile(logits.max(axis=1), [0.0, 0.99])
+    np.testing.assert_allclose(table["largest_logit"][[0.0, 0.99]], largest, rtol=1e-6)
+    tempering = Tempering(40)
+    nll = score(model, text, 2, tempering).columns["nll"]
+    assert -tempering.of_test()[1.0][0].mean() == pytest.approx(nll[40:].mean(), rel=1e-6)
 
 
 def test_token_classes_of_a_corpus_with_digits(tmp_path: object) -> None:

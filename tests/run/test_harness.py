@@ -12,8 +12,7 @@ from sklearn.metrics import brier_score_loss
 
 import lib.run.harness
 from lib.data.corpus import Corpus, CorpusError
-from lib.data.suite import Suite, build_suite
-from lib.data.suite_files import write_suite
+from lib.data.suite import Suite, build_suite, write_suite
 from lib.run.evaluation import score
 from lib.run.harness import CharacterLM, SuiteResult, evaluate_suite
 from lib.run.model import GPT
@@ -105,7 +104,7 @@ def test_rolling_perplexity_is_that_of_evaluation(model: GPT, corpus: Corpus) ->
     rolling = CharacterLM(model, corpus).loglikelihood_rolling(
         [Instance("loglikelihood_rolling", {}, (body,), 0)]
     )
-    expected = np.exp(score(model, corpus.encode("\n" + body), 4).nll.mean())
+    expected = np.exp(score(model, corpus.encode("\n" + body), 4).columns["nll"].mean())
     assert np.exp(-rolling[0] / len(body)) == pytest.approx(expected, rel=1e-4)
 
 

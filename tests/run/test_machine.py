@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from lib.run.machine import (
-    Machine,
     autocast,
     choose_device,
     compiler_fault,
@@ -18,9 +17,16 @@ from lib.run.machine import (
     works,
 )
 from lib.study.errors import ConfigError
-from lib.study.fields import MachineConfig, ModelConfig, RunConfig, TrainingConfig
+from lib.study.fields import Machine, MachineConfig, ModelConfig, RunConfig, TrainingConfig
 
-CPU = torch.device("cpu")
+CPU = "cpu"
+
+
+def machine_on(device: str, processes: int) -> Machine:
+    sizes = {"threads": 1, "micro_batch_size": 1, "evaluation_batch_size": 1}
+    return Machine.model_validate({"device": device, "processes": processes} | sizes)
+
+
 PURPOSES = ("weights", "batches", "sample")
 
 
@@ -78,7 +84,7 @@ def test_auto_is_the_first_device_that_works(
     monkeypatch: pytest.MonkeyPatch, working: tuple[str, ...], chosen: str
 ) -> None:
     monkeypatch.setattr("lib.run.machine.works", lambda name: name in working)
-    assert choose_device("auto") == torch.device(chosen)
+    assert choose_device("auto") == chosen
 
 
 def test_the_cpu_works_and_can_be_asked_for() -> None:
@@ -129,7 +135,7 @@ def test_auto_takes_micro_batches_that_fill_the_batch(
     batch_size: int,
     micro_batch_size: int,
 ) -> None:
-    monkeypatch.setattr("lib.run.machine.choose_device", lambda _: torch.device(device))
+    monkeypatch.setattr("lib.run.machine.choose_device", lambda _: device)
     config = RunConfig(training=TrainingConfig(batch_size=batch_size))
     assert prepare(config).micro_batch_size == micro_batch_size
 
@@ -154,7 +160,7 @@ def test_auto_takes_as_many_gpus_as_divide_the_batch(
     processes: int,
     micro_batch_size: int,
 ) -> None:
-    monkeypatch.setattr("lib.run.machine.choose_device", lambda _: torch.device("cuda"))
+    monkeypatch.setattr("lib.run.machine.choose_device", lambda _: "cuda")
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
     training = TrainingConfig(batch_size=batch_size)
     prepared = prepare(RunConfig(training=training, machine=MachineConfig(**machine)))
@@ -167,11 +173,11 @@ def test_more_processes_than_devices_are_refused(
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 3)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    require_devices(Machine(torch.device(device), 1, 1, 1))
+    require_devices(machine_on(device, 1))
     with pytest.raises(
         ConfigError, match=rf"machine\.processes: 4 is more than {devices}.* use au"
     ):
-        require_devices(Machine(torch.device(device), 1, 1, 1, processes=4))
+        require_devices(machine_on(device, 4))
 
 
 @pytest.mark.parametrize(
@@ -208,7 +214,7 @@ def test_auto_evaluates_in_batches_of_the_device(
     block_size: int,
     windows: int,
 ) -> None:
-    monkeypatch.setattr("lib.run.machine.choose_device", lambda _: torch.device(device))
+    monkeypatch.setattr("lib.run.machine.choose_device", lambda _: device)
     config = RunConfig(model=ModelConfig(block_size=block_size))
     assert prepare(config).evaluation_batch_size == windows
     pinned = RunConfig(model=config.model, machine=MachineConfig(evaluation_batch_size=3))
@@ -221,7 +227,7 @@ def test_a_gpu_without_bf16_still_runs_other_precisions(
 ) -> None:
     gpu_without_bf16(monkeypatch)
     config = RunConfig.model_validate({"training": {"precision": precision}})
-    assert prepare(config).device == torch.device("cuda")
+    assert prepare(config).device == "cuda"
 
 
 def test_bf16_is_refused_where_a_gpu_lacks_it(
@@ -233,7 +239,7 @@ def test_bf16_is_refused_where_a_gpu_lacks_it(
 
 
 def gpu_without_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lib.run.machine.choose_device", lambda _: torch.device("cuda"))
+    monkeypatch.setattr("lib.run.machine.choose_device", lambda _: "cuda")
     monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda including_emulation: False)
 
 

@@ -12,8 +12,8 @@ from lib.run.measure import Measurement, measure
 from lib.run.optional import INSTALL
 from lib.run.trained import Trained
 from lib.study.fields import RunConfig
+from lib.study.files import read_json
 from lib.study.paths import ROOT, run_folder
-from lib.study.record import read_json
 from tests.conftest import TINY, beginning, change
 from tests.run.samples import finished_study, train
 
@@ -48,10 +48,12 @@ def test_everything_is_measured_and_timed(
     config: RunConfig, corpus: Corpus, trained: Trained, measured: Measurement
 ) -> None:
     scores, dev = score(trained.model, corpus.heldout, 64), corpus.dev_length - 1
-    for part, nll in (("", scores.nll), ("_dev", scores.nll[:dev]), ("_test", scores.nll[dev:])):
+    of = scores.columns
+    whole = of["nll"]
+    for part, nll in (("", whole), ("_dev", whole[:dev]), ("_test", whole[dev:])):
         assert measured.measures[f"perplexity{part}"] == pytest.approx(np.exp(nll.mean()), rel=1e-9)
-    assert measured.measures["accuracy_test"] == pytest.approx(scores.correct[dev:].mean())
-    assert measured.measures["embedding_norm"] == pytest.approx(scores.embedding_norm.mean())
+    assert measured.measures["accuracy_test"] == pytest.approx(of["correct"][dev:].mean())
+    assert measured.measures["embedding_norm"] == pytest.approx(of["embedding_norm"].mean())
     assert measured.measures["grad_norm"] == trained.trace["grad_norm"].iloc[-1]
     assert measured.measures["suite_overflows"] == 0
     assert 0 < measured.measures["macro_accuracy_zero_shot"] < 1
@@ -73,7 +75,8 @@ def test_utilisation_is_the_share_of_the_devices_peak_that_the_arithmetic_took(
 ) -> None:
     asked: list[object] = []
     monkeypatch.setattr("lib.run.measure.peak_flops", lambda *words: asked.append(words) or 1e9)
-    two = replace(trained, diverged_at=12, machine=replace(trained.machine, processes=2))
+    machine = trained.machine.model_copy(update={"processes": 2})
+    two = replace(trained, diverged_at=12, machine=machine)
     found = measure(two, corpus, config, Path(), seed=0).throughput
     rate = trained.trace["tokens"].iloc[-1] / trained.trace["seconds"].sum()
     parameters = sum(p.numel() for p in trained.model.parameters()) - 48 * 16  # wpe is looked up

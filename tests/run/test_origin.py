@@ -2,23 +2,25 @@
 
 import os
 import platform
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 import pytest
 import torch
 
 from lib.data.corpus import Corpus
-from lib.run.machine import Machine
-from lib.run.origin import begin, describe, execution
+from lib.run.machine import describe, package_versions
+from lib.run.origin import begin
 from lib.study.config import Study
 from lib.study.digests import measuring_digest, training_digest
-from lib.study.fields import RunConfig
+from lib.study.fields import Machine, RunConfig
 from lib.study.provenance import Provenance
 from tests.conftest import TINY, change
 from tests.run.samples import begun
 
-CPU = torch.device("cpu")
+PACKAGES = {"python", "torch", "numpy", "scipy", "pandas", "papermill", "lm_eval"}
+SETTINGS = {"threads": 3, "micro_batch_size": 4, "evaluation_batch_size": 16, "processes": 1}
+MACHINE = Machine.model_validate({"device": "cpu"} | SETTINGS)
 
 
 def test_a_provenance_names_plan_code_text_parameters_machine_and_versions(corpus: Corpus) -> None:
@@ -31,8 +33,7 @@ def test_a_provenance_names_plan_code_text_parameters_machine_and_versions(corpu
     assert made.parameters["training"]["learning_rate"] == 1e-3
     assert made.parameters["training"]["beta2"] == 0.95  # a default, written out all the same
     assert "machine" not in made.parameters
-    packages = {"python", "torch", "numpy", "scipy", "pandas", "papermill", "lm_eval"}
-    assert set(made.packages) == packages
+    assert set(made.packages) == PACKAGES
     assert made.packages["python"] == platform.python_version()
     assert made.packages["torch"] == torch.__version__
     assert made.packages["numpy"] == np.__version__
@@ -41,7 +42,7 @@ def test_a_provenance_names_plan_code_text_parameters_machine_and_versions(corpu
 
 
 def test_a_machine_is_named_by_all_that_may_change_a_number() -> None:
-    machine = describe(Machine(CPU, 3, 4, 16))
+    machine = describe(MACHINE)
     assert (machine.device, machine.threads, machine.micro_batch_size) == ("cpu", 3, 4)
     assert machine.vector_level == torch.backends.cpu.get_cpu_capability()
     assert machine.cores == os.cpu_count()
@@ -49,8 +50,11 @@ def test_a_machine_is_named_by_all_that_may_change_a_number() -> None:
 
 
 def test_a_package_that_an_image_lacks_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lib.run.origin._PACKAGES", ("no_such_package",))
-    assert execution(Machine(CPU, 1, 4, 16), False).packages["no_such_package"] is None
+    def missing(package: str) -> str:
+        raise PackageNotFoundError(package)
+
+    monkeypatch.setattr("lib.run.machine.version", missing)
+    assert package_versions() == dict.fromkeys(PACKAGES) | {"python": platform.python_version()}
 
 
 @pytest.mark.parametrize(
@@ -63,10 +67,10 @@ def test_a_package_that_an_image_lacks_has_no_version(monkeypatch: pytest.Monkey
         ("corpus", {"fraction": 0.5}, False),
         ("evaluation", {"interval": 3}, False),
         ("evaluation", {"dev_windows": 3}, False),
-        ("machine", {"threads": 2}, False),
-        ("machine", {"micro_batch_size": 1}, False),
-        ("machine", {"processes": 2}, False),
-        ("machine", {"activation_checkpointing": True}, False),
+        ("machine", {"threads": 2}, True),
+        ("machine", {"micro_batch_size": 1}, True),
+        ("machine", {"processes": 2}, True),
+        ("machine", {"activation_checkpointing": True}, True),
         ("evaluation", {"items_per_task": 50}, True),
         ("machine", {"evaluation_batch_size": 8}, True),
         ("machine", {"checkpoint_interval": 7}, True),

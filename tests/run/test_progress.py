@@ -11,7 +11,7 @@ from lib.data.corpus import Corpus
 from lib.run import progress
 from lib.run.progress import HEADLESS, training_progress
 from lib.study.fields import RunConfig
-from lib.study.live import live_file, read_live
+from lib.study.result import live_file, read_live
 from tests.run.samples import train
 
 STEPS = [(1, ""), (2, "step 2: dev loss 3.9"), (3, ""), (4, "step 4: dev loss 3.7")]

@@ -20,7 +20,6 @@ from lm_eval.tasks import TaskManager
 from safetensors.torch import save_file
 
 from lib.data.corpus import Corpus, load_corpus
-from lib.data.tokenizer_json import END, tokenizer_json
 from lib.run import stock
 from lib.run.finished import read_finished
 from lib.run.hugging_face import config_json, named_weights
@@ -28,8 +27,8 @@ from lib.run.model import GPT
 from lib.run.stock import TokenLM, evaluate_tasks, require_tasks
 from lib.study.errors import ConfigError
 from lib.study.fields import CorpusConfig
+from lib.study.files import write_json
 from lib.study.paths import ROOT
-from lib.study.record import write_json
 from lib.workflow.staleness import corpus_hashes, stale
 from tests.run.samples import finished_study, make_model
 
@@ -78,7 +77,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     for number in range(30):
         (folder / "texts" / f"{number}.txt").write_text(TEXTS[number % 3] * 3, "utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lib.data.tokenised.output_root", lambda: folder)
+        patch.setattr("lib.data.tokens.output_root", lambda: folder)
         return load_corpus(CorpusConfig(source=str(folder / "texts"), tokenizer="bpe-300"))
 
 
@@ -103,9 +102,11 @@ def peer(model: GPT, corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -
     folder, end = tmp_path_factory.mktemp("peer"), corpus.tokenizer.end_of_document
     write_json(folder / "config.json", config_json(model.config, corpus.vocab_size, end))
     save_file(named_weights(model), folder / "model.safetensors", {"format": "pt"})
-    (folder / "tokenizer.json").write_text(tokenizer_json(corpus), "utf-8")
+    (folder / "tokenizer.json").write_text(corpus.tokenizer.to_json(), "utf-8")
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_file=str(folder / "tokenizer.json"), bos_token=END, eos_token=END
+        tokenizer_file=str(folder / "tokenizer.json"),
+        bos_token="<|endoftext|>",
+        eos_token="<|endoftext|>",
     )
     gpt2 = AutoModelForCausalLM.from_pretrained(folder).eval()
     return HFLM(pretrained=gpt2, tokenizer=tokenizer, batch_size=4)

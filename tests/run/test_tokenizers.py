@@ -41,14 +41,14 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def pairs(kept: Path) -> Corpus:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lib.data.tokenised.output_root", lambda: kept)
+        patch.setattr("lib.data.tokens.output_root", lambda: kept)
         return load_corpus(RunConfig.model_validate(CONFIG).corpus)
 
 
 @pytest.fixture(scope="module")
 def in_bytes(kept: Path) -> Corpus:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lib.data.tokenised.output_root", lambda: kept)
+        patch.setattr("lib.data.tokens.output_root", lambda: kept)
         return load_corpus(CorpusConfig(source="synthetic", fraction=0.02, tokenizer="bytes"))
 
 

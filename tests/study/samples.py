@@ -1,6 +1,7 @@
 """A folder of parameters with a plan that is frozen for one study."""
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
+from lib.study.claim import parameters_digest
 from lib.study.config import load_study
 from lib.study.digests import analysing_digest, measuring_digest, training_digest
 from lib.study.paths import PLANS
 from lib.study.plan import Plan
-from lib.study.standing import parameters_digest
 
 LISTED: dict[str, Any] = yaml.safe_load((PLANS / "preregistration.yaml").read_text("utf-8"))
 """The plan in the repository, which lists its seeds."""
@@ -36,13 +37,13 @@ class Parameters:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder / "params"
         self.plans = self.folder / "plans"
-        self.plans.mkdir(parents=True)
-        for module in ("config", "standing"):
+        shutil.copytree(PLANS / "rules", self.plans / "rules")
+        for module in ("config", "claim"):
             monkeypatch.setattr(f"lib.study.{module}.PARAMS", self.folder)
         for module in ("plan", "history"):
             monkeypatch.setattr(f"lib.study.{module}.PLANS", self.plans)
         for name in ("PAPERS", "RUNS"):
-            monkeypatch.setattr(f"lib.study.attempts.{name}", folder / name.lower())
+            monkeypatch.setattr(f"lib.study.claim.{name}", folder / name.lower())
         monkeypatch.setattr("lib.study.git.ROOT", folder)
 
     def study(self, **changes: Any) -> None:

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from lib.study.attempts import KEPT, keep
+from lib.study.claim import KEPT, claim_status, keep, load_plan
 from lib.study.config import load_study
 from lib.study.git import contents
 from lib.study.plan import Plan, read_plan
-from lib.study.standing import load_plan, standing
 from tests.study.samples import Parameters, Repository, runs_as_frozen
 
 Run = dict[str, Any]
@@ -78,7 +77,7 @@ class Lab(Repository):
 
     def reasons(self, runs: list[Run], name: str = "trial") -> list[str]:
         study = load_study(name)
-        return standing(study, load_plan(study), runs).reasons
+        return claim_status(study, load_plan(study), runs).reasons
 
 
 @pytest.fixture
@@ -385,4 +384,4 @@ def test_the_other_confirmatory_studies_of_a_plan_are_named_beside_it(lab: Lab) 
     plan = lab.freeze(confirmatory=["trial", "second"])
     study = load_study("trial")
     said = f"CONFIRMATORY: study 'trial' under plan {plan.hash}, which also names 'second'"
-    assert str(standing(study, plan)) == said
+    assert str(claim_status(study, plan)) == said

@@ -4,7 +4,6 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -232,10 +231,6 @@ FIELD_ERRORS = {
         "training: {iterations: 1e400}",
         ["training.iterations", "'1e400' is not allowed", "write a finite one"],
     ),
-    "a number too large to be one, written otherwise": (
-        "training: {learning_rate: 1_0.0e+400}",
-        ["training.learning_rate: inf is not allowed"],
-    ),
     "neither a number nor auto": (
         "machine: {threads: many}",
         ["machine.threads", "'many' is not allowed", "valid integer"],
@@ -341,7 +336,7 @@ def test_an_impossible_name_or_list_of_seeds_is_explained(
         pytest.param("name: !!timestamp abc", "line 1 .* 'abc' cannot be read as", id="no date"),
         pytest.param("name: 2026-13-45", "line 1 .* cannot be read as timestamp", id="month 13"),
         pytest.param('name: "\\UFFFFFFFF"', "a value that cannot be read", id="no character"),
-        pytest.param("seeds: [!!int '']", "line 1 .* '' cannot be read as int", id="no number"),
+        pytest.param("seeds: [!!int '']", "line 1 .* '' is no decimal number", id="no number"),
         pytest.param("model: !!map [a]", "line 1 .* expected a mapping", id="list for a mapping"),
         pytest.param("- little", "must hold fields", id="list"),
         pytest.param("", "must hold fields", id="empty"),
@@ -575,11 +570,6 @@ def test_an_arm_is_named_after_its_level(factor: str, level: object, name: str) 
     assert arm_id({factor: level}) == name
 
 
-def test_an_arm_is_found_by_its_id(load: Load) -> None:
-    arm = load(MINIMAL + TWO_FACTORS).arm("layernorm,embedding_std=1")
-    assert arm.levels == {"model.embedding_norm": "layernorm", "model.embedding_std": 1.0}
-
-
 def test_an_unknown_arm_is_answered_with_the_nearest(load: Load) -> None:
     study = load(MINIMAL + TWO_FACTORS)
     nearest = "did you mean 'layernorm,embedding_std=1'? in study 'little'"
@@ -601,25 +591,3 @@ def test_every_study_in_the_repository_loads_and_names_its_arms_apart(name: str)
     ids = [arm.id for arm in load_study(name).arms()]
     assert len(set(ids)) == len(ids)
     assert {arm.baseline for arm in load_study(name).arms()} <= set(ids)
-
-
-@pytest.mark.parametrize(
-    ("name", "arms", "seeds"), [("final", 3, 5), ("pilot", 12, 3), ("smoke", 2, 2)]
-)
-def test_the_grids_have_the_size_of_the_protocol(name: str, arms: int, seeds: int) -> None:
-    study = load_study(name)
-    assert (len(list(study.arms())), len(study.seeds)) == (arms, seeds)
-
-
-@pytest.mark.parametrize(("name", "iterations"), [("final", 300), ("pilot", 150)])
-def test_the_grids_have_the_length_of_the_protocol(name: str, iterations: int) -> None:
-    assert {arm.config.training.iterations for arm in load_study(name).arms()} == {iterations}
-
-
-def test_in_the_pilot_each_of_four_baselines_stands_against_itself_and_two_norms() -> None:
-    baselines = Counter(arm.baseline for arm in load_study("pilot").arms())
-    assert baselines == {
-        f"none,embedding_std={std},mlp_ratio={ratio}": 3
-        for std in ("0.02", "1")
-        for ratio in (1, 4)
-    }

@@ -51,28 +51,25 @@ def test_a_command_says_its_own_status_and_a_bug_stays_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "number"),
     [
-        ("seeds: {count: 010}", "seeds.count: YAML 1.1 reads 010 as 8; write 8 or 10"),
-        ("seeds: [0, -010]", "seeds.1: YAML 1.1 reads -010 as -8; write -10 or -8"),
-        ("a:\n- b: 1:30", "a.0.b: YAML 1.1 reads 1:30 as 90; write 90"),
-        ("a: 1:30.5", "a: YAML 1.1 reads 1:30.5 as 90.5; write 90.5"),
-        ("a: &anchor 1_0", "a: YAML 1.1 reads 1_0 as 10; write 10"),
-        ("a: {<<: {b: 1_0}}", "a.<<.b: YAML 1.1 reads 1_0 as 10; write 10"),
-        ("a: 1_0.0e-9", "a: YAML 1.1 reads 1_0.0e-9 as 1.0e-08; write 1.0e-08"),
-        ("a: 0x1F", "a: YAML 1.1 reads 0x1F as 31; write 31"),
-        ("a: 0b11", "a: YAML 1.1 reads 0b11 as 3; write 3"),
-        ("a: !!int '010'", "a: YAML 1.1 reads 010 as 8; write 8 or 10"),
+        ("seeds: {count: 010}", "010"),
+        ("seeds: [0, -010]", "-010"),
+        ("a:\n- b: 1:30", "1:30"),
+        ("a: {<<: {b: 1_0}}", "1_0"),
+        ("a: 0x1F", "0x1F"),
+        ("a: !!int '010'", "010"),
     ],
-)  # fmt: skip
-def test_a_number_that_yaml_reads_as_another_is_refused_with_what_to_write(
-    written: str, said: str, tmp_path: Path
+)
+def test_a_number_that_other_readers_read_otherwise_is_refused(
+    written: str, number: str, tmp_path: Path
 ) -> None:
     (tmp_path / "a.yaml").write_text(f"# first\n{written}", "utf-8")
     with pytest.raises(ConfigError) as error:
         read_yaml(tmp_path / "a.yaml")
     line = 1 + f"# first\n{written}".count("\n")
-    assert str(error.value) == f"a.yaml, line {line}: {said}, or a text in quotes"
+    said = f"{number!r} is no decimal number; write one, or a text in quotes"
+    assert str(error.value) == f"a.yaml, line {line} is not valid YAML: {said}"
 
 
 def test_decimal_numbers_and_quoted_texts_are_read_as_they_stand(tmp_path: Path) -> None:

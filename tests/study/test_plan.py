@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 
+from lib.study.claim import load_plan
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError
 from lib.study.paths import PARAMS, PLANS
 from lib.study.plan import Plan, read_plan
 from tests.study.samples import LISTED, Parameters
 
+BOUND = {"says": "…", "test": ["layernorm", "none", "loss"], "direction": "greater"}
+WITHIN = {"says": "…", "test": ["layernorm", "none", "loss"], "equivalent_within": 0.1}
 STAMPED = "1618edaa1d1fe566d9fbb2a52050ac2c3e78d5dab855c9872e6e91d0bde7c135"
 
 
@@ -32,7 +35,19 @@ def test_one_character_of_the_plan_changes_its_hash_and_a_deviation_does_not() -
     [
         ({"alpha": 5}, "alpha: 5 is not allowed"),
         ({"alhpa": 0.05}, "did you mean 'alpha'"),
-        ({"cost": {"throughput": 0.1}}, "cost.accuracy: is missing"),
+        ({"hypotheses": {}}, "hypotheses: "),
+        ({"hypotheses": {"a": BOUND | {"test": ["a", "b"]}}}, "hypotheses.a.test: "),
+        ({"hypotheses": {"a": BOUND | {"equivalent_within": 1}}}, "give either direction or equi"),
+        (
+            {"hypotheses": {"a": {"says": "…", "test": BOUND["test"]}}},
+            "give either direction or equivalent",
+        ),
+        ({"hypotheses": {"a": BOUND | {"direction": "up"}}}, "hypotheses.a.direction: 'up' is not"),
+        ({"hypotheses": {"a": {"says": "…", "beyond": 1}}}, "hypotheses.a: test: is missing"),
+        (
+            {"hypotheses": {"a": WITHIN | {"beyond": 1}}},
+            "hypotheses.a: beyond goes with direction",
+        ),
         ({"frozen": {"trial": {"seeds": 0}}}, "frozen.trial.seeds: 0 is not allowed"),
         ({"frozen": []}, "frozen: "),
     ],
@@ -44,6 +59,45 @@ def test_a_faulty_plan_names_the_field(
     with pytest.raises(ConfigError) as error:
         read_plan("p.yaml")
     assert named in str(error.value)
+
+
+def test_what_has_a_usual_value_may_be_left_out(parameters: Parameters) -> None:
+    least = {"title": "T", "question": "Q?", "confirmatory": ["trial"], "hypotheses": {"a": BOUND}}
+    (parameters.plans / "p.yaml").write_text(str(least), "utf-8")
+    plan = load_plan(load_study("trial", undrawn=True))
+    assert plan is not None
+    assert (plan.alpha, plan.power, plan.primary_measures) == (0.05, 0.8, ["loss"])
+    assert plan.rule_set is None
+    written = Plan.model_validate(least | {"alpha": 0.05, "rules": "none"})
+    assert Plan.model_validate(least | {"alpha": 0.05}).hash == plan.hash
+    assert Plan.model_validate(least | {"alpha": 0.01}).hash != plan.hash
+    assert Plan.model_validate(written.model_dump()) == written
+
+
+def test_a_hypothesis_that_nothing_answers_is_refused(parameters: Parameters) -> None:
+    least = {"title": "T", "question": "Q?", "confirmatory": ["trial"]}
+    said = {"a": BOUND, "b": "A sentence that no test is bound to."}
+    (parameters.plans / "rules" / "own.yaml").write_text("answers: {c: {}}", "utf-8")
+    for rules, hypotheses, fault in (
+        ("none", said, "nothing answers b; give each its test"),
+        ("own", said | {"c": "Words."}, "nothing answers b; give each its test"),
+        ("own", {"c": "Words."}, "primary: names no measure, and no hypothesis has a test"),
+    ):
+        content = least | {"hypotheses": hypotheses, "rules": rules}
+        (parameters.plans / "p.yaml").write_text(str(content), "utf-8")
+        with pytest.raises(ConfigError, match=fault) as error:
+            load_plan(load_study("trial", undrawn=True))
+        assert ("nothing answers" in str(error.value)) == ("nothing" in fault)
+
+
+def test_a_plan_holds_the_content_of_the_rules_that_it_names(parameters: Parameters) -> None:
+    named = Plan.model_validate(LISTED | {"rules": "own"})
+    before = named.hash
+    (parameters.plans / "rules" / "own.yaml").write_text("tie_breaker: ece", "utf-8")
+    with_rules = named.hash
+    (parameters.plans / "rules" / "own.yaml").write_text("tie_breaker: brier", "utf-8")
+    assert len({before, with_rules, named.hash}) == 3
+    assert (named.rule_set, Plan.model_validate(LISTED).rule_set) == ("own", "embedding-norm")
 
 
 @pytest.mark.parametrize("number", [".inf", "-.inf", ".nan"])

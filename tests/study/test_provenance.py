@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from lib.study import provenance
+from lib.study.fields import MACHINE_SETTINGS, RunConfig
 from lib.study.paths import ROOT
-from lib.study.provenance import git_state, history, trained_with
+from lib.study.provenance import MachineAccount, Provenance, git_state, history, trained_with
 
 RESULTS = sorted((ROOT / "papers/embedding-norm/results").glob("*[a-z].json"))
 MACHINE = {"device": "cpu", "device_name": "a processor", "threads": 1}
@@ -69,6 +70,25 @@ def test_recorded_results_are_readable(path: Any) -> None:
 )
 def test_history_says_when_and_by_what(provenance: dict[str, Any], sentence: str) -> None:
     assert history(provenance) == sentence
+
+
+@pytest.mark.parametrize("setting", MACHINE_SETTINGS)
+def test_no_setting_of_the_machine_identifies_weights(setting: str) -> None:
+    machine = MachineAccount(
+        device="cpu", device_name="", vector_level="", cores=1, platform="",
+        micro_batch_size=4, evaluation_batch_size=4,
+    )  # fmt: skip
+    values = machine.model_dump()
+    other = not values[setting] if isinstance(values[setting], bool) else 2
+    sections = RunConfig().model_dump(exclude={"machine"})
+    one, another = (
+        Provenance.model_construct(
+            machine=machine.model_copy(update=update), parameters=sections, plan=None, seed=0,
+            training_digest="", corpus_sha256="",
+        ).identity
+        for update in ({}, {setting: other})
+    )  # fmt: skip
+    assert one == another
 
 
 def test_in_a_packed_tree_a_file_names_the_commit(

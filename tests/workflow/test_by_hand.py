@@ -9,7 +9,7 @@ import pytest
 
 from lib.study.errors import UserError
 from lib.study.paths import NOTEBOOKS
-from lib.study.record import attested
+from lib.study.result import attested
 from lib.workflow import by_hand
 
 ACCOUNT = {

@@ -10,7 +10,7 @@ from lib.data.corpus import Corpus
 from lib.run.model import GPT, count_parameters
 from lib.study.config import Study, load_study
 from lib.study.fields import RunConfig
-from lib.workflow import estimate
+from lib.workflow import cli, estimate
 from tests.conftest import TINY, change
 from tests.run.samples import train
 
@@ -132,7 +132,7 @@ def test_a_vocabulary_that_cannot_be_known_is_asked_for(
 ) -> None:
     missing = tmp_path / "missing.yaml"
     missing.write_text("name: missing\nseeds: [0]\ncorpus: no/such/text\n", "utf-8")
-    assert estimate.main([str(missing)]) == 1
+    assert cli.main(["estimate", str(missing)]) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert error.count("\n") == 1
@@ -142,8 +142,9 @@ def test_a_vocabulary_that_cannot_be_known_is_asked_for(
 def test_a_vocabulary_is_at_least_one_symbol(
     vocabulary: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert estimate.main(["smoke", f"--vocabulary={vocabulary}"]) == 1
-    assert capsys.readouterr().err == f"error: --vocabulary: {vocabulary}; give 1 or more\n"
+    assert cli.main(["estimate", "smoke", f"--vocabulary={vocabulary}"]) == 2
+    error = f"--vocabulary: {vocabulary}; give a number of 1 or more; see"
+    assert capsys.readouterr().err.startswith(f"error: estimate: {error}")
 
 
 @pytest.mark.slow

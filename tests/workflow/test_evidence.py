@@ -7,7 +7,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from lib.study.record import sha256
+from lib.study.files import sha256
 from tests.conftest import Tree
 
 pytestmark = pytest.mark.slow
@@ -84,12 +84,12 @@ def test_a_plan_written_after_the_runs_restamps_none_of_them(tree: Tree) -> None
 @pytest.mark.long
 def test_after_an_edit_just_what_is_stale_is_made_anew_and_named(tree: Tree) -> None:
     before = result(tree)
-    calibration, model = (tree.root / f"lib/run/{name}.py" for name in ("calibration", "model"))
-    replace(calibration, '"""Whether', '"""More. Whether')
+    evaluation, model = (tree.root / f"lib/run/{name}.py" for name in ("evaluation", "model"))
+    replace(evaluation, '"""Measures of a', '"""More. Measures of a')
     replace(model, "\n\n\n", "\n\n\n# a comment\n")
     assert "Nothing to do" in sweep(tree)
 
-    calibration.write_text(calibration.read_text("utf-8") + "\nLAST = 0\n", "utf-8")
+    evaluation.write_text(evaluation.read_text("utf-8") + "\nLAST = 0\n", "utf-8")
     text = sweep(tree)
     assert "Stale: runs/probe/none/seed-0/result.json: measuring code is " in text
     assert "measured anew from its weights" in text

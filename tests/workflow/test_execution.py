@@ -11,7 +11,7 @@ import pytest
 
 from lib.study.config import Study
 from lib.study.errors import ConfigError
-from lib.study.record import status_of
+from lib.study.result import status_of
 from lib.workflow import execution
 from lib.workflow.execution import ExecutionError, execute, main
 
@@ -295,7 +295,7 @@ def test_a_notebook_counts_only_where_every_cell_completed_and_its_result_is_the
     assert (stamp["preregistration"], stamp["seconds"] >= 0) == (None, True)
     assert {"commit", "clean"} <= stamp.keys()
     assert notebook.cells[0].source.startswith("# FAILED") == bool(reason)
-    assert not list(output.parent.glob("*.partial"))
+    assert not list(output.parent.glob(".*"))
     assert options["parameters"] == {"study": "tiny"}
     assert options["config"].KernelManager.transport == "ipc"  # ports clash
 
@@ -316,16 +316,14 @@ def test_a_run_is_given_its_arm_and_seed_and_the_hash_of_its_plan(
             execute("probe", tiny_study, arm, seed)
 
 
-@pytest.mark.parametrize(("threads", "devices"), [(None, None), (2, "0,1")])
+@pytest.mark.parametrize(("threads", "devices"), [(1, None), (2, "0,1")])
 def test_a_kernel_inherits_threads_and_devices(
-    threads: int | None, devices: str | None, tiny_study: Study
+    threads: int, devices: str | None, tiny_study: Study
 ) -> None:
     machine = tiny_study.machine.model_copy(update={"threads": threads})
     study = tiny_study.model_copy(update={"machine": machine})
     given = execution._environment(study, devices)
-    assert {given[f"{name}_NUM_THREADS"] for name in ("OMP", "MKL", "OPENBLAS")} == {
-        str(threads or 1)
-    }
+    assert {given[f"{name}_NUM_THREADS"] for name in ("OMP", "MKL", "OPENBLAS")} == {str(threads)}
     assert (given["STUDY_HEADLESS"], given.get("CUDA_VISIBLE_DEVICES")) == ("1", devices)
     assert given["JUPYTER_PATH"].startswith(sys.prefix)
 

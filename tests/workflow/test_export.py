@@ -13,7 +13,7 @@ from lib.run.finished import read_finished
 from lib.study.config import Study
 from lib.study.measures import MEASURES
 from lib.study.paths import run_folder
-from lib.workflow import export
+from lib.workflow import cli, export
 from tests.run.samples import finished_study
 
 pytestmark = pytest.mark.slow
@@ -33,7 +33,7 @@ def test_transformers_load_the_folder_and_give_the_same_logits_and_text(
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     folder = tmp_path / "model"
-    assert export.main([f"small/{arm}/0", "--to", str(folder)]) == 0
+    assert cli.main(["export", f"small/{arm}/0", "--to", str(folder)]) == 0
     assert capsys.readouterr().out.startswith(f"small/{arm}/0 lies in ")
     run = read_finished("small", arm, 0)
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
@@ -47,7 +47,7 @@ def test_transformers_load_the_folder_and_give_the_same_logits_and_text(
 
 
 def test_the_model_card_holds_measures_and_provenance(study: Study, tmp_path: Path) -> None:
-    assert export.main(["small/none/0", "--to", str(tmp_path / "model")]) == 0
+    assert cli.main(["export", "small/none/0", "--to", str(tmp_path / "model")]) == 0
     card = (tmp_path / "model" / "README.md").read_text("utf-8")
     result = read_finished("small", "none", 0).result
     for name in ("perplexity", "accuracy", "ece"):
@@ -70,7 +70,7 @@ def test_the_model_card_holds_measures_and_provenance(study: Study, tmp_path: Pa
 def test_what_cannot_be_exported_is_refused_in_one_line(
     words: str, message: str, study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert export.main([words, "--to", str(tmp_path / "model")]) == 1
+    assert cli.main(["export", words, "--to", str(tmp_path / "model")]) == 1
     error = capsys.readouterr().err
     assert error.startswith(f"error: {message}")
     assert error.count("\n") == 1
@@ -80,7 +80,7 @@ def test_what_cannot_be_exported_is_refused_in_one_line(
 def test_a_folder_that_exists_is_left_as_it_is(
     study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert export.main(["small/none/0", "--to", str(tmp_path)]) == 1
+    assert cli.main(["export", "small/none/0", "--to", str(tmp_path)]) == 1
     assert capsys.readouterr().err == (
         f"error: --to: {tmp_path} exists, and nothing is replaced; name another\n"
     )
@@ -98,7 +98,7 @@ def test_what_cannot_be_written_whole_leaves_nothing(
 
     monkeypatch.setattr(export, "model_card", fail)
     to = tmp_path / "models" / "one"
-    assert export.main(["small/none/0", "--to", str(to)]) == 1
+    assert cli.main(["export", "small/none/0", "--to", str(to)]) == 1
     assert capsys.readouterr().err.startswith("error: No space left on device; free some space")
     assert not list(to.parent.iterdir())
 
@@ -112,7 +112,7 @@ def test_a_run_without_checkpoints_or_result_is_named(
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
             if missing == "result":
                 (folder / "result.json").unlink()
-            assert export.main(["small/baseline/0", "--to", str(tmp_path / "model")]) == 1
+            assert cli.main(["export", "small/baseline/0", "--to", str(tmp_path / "model")]) == 1
             error = capsys.readouterr().err
             assert error.startswith(f"error: small/baseline/0 has no {missing}{remedy}")
             assert error.count("\n") == 1
@@ -121,5 +121,5 @@ def test_a_run_without_checkpoints_or_result_is_named(
 def test_a_diverged_run_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wild = {"training": {"iterations": 12, "batch_size": 4, "learning_rate": 1e30}}
     with finished_study(tmp_path, **wild):
-        assert export.main(["small/baseline/0", "--to", str(tmp_path / "model")]) == 1
+        assert cli.main(["export", "small/baseline/0", "--to", str(tmp_path / "model")]) == 1
     assert capsys.readouterr().err == "error: small/baseline/0 diverged at step 2: no model\n"

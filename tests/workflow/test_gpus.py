@@ -10,10 +10,9 @@ import pytest
 
 from lib.study.config import Study
 from lib.study.fields import MachineConfig, ModelConfig
-from lib.workflow import gpus
-from lib.workflow.command import Command
-from lib.workflow.gpus import gpu_names, runs_per_gpu
-from lib.workflow.sweep import places
+from lib.workflow import execution as gpus
+from lib.workflow.execution import gpu_names, runs_per_gpu
+from lib.workflow.sweep import Sweep, places
 
 
 @pytest.fixture
@@ -46,11 +45,11 @@ def test_two_t4s_with_four_cores_take_two_runs_each(monkeypatch: pytest.MonkeyPa
 @pytest.mark.usefixtures("two_t4s")
 def test_a_sweep_takes_gpus_only_for_studies_that_run_on_them(tiny_study: Study) -> None:
     on_cpu = tiny_study.model_copy(update={"machine": MachineConfig(device="cpu")})
-    local, asked = Command([], [], set()), Command([], [], set(), runs_per_gpu=1)
+    local, asked = Sweep(), Sweep(runs_per_gpu=1)
     assert places([on_cpu], local) == []
     assert places([on_cpu, tiny_study], local) == ["0", "1", "0", "1"]
     assert places([tiny_study], asked) == ["0", "1"]
-    assert places([tiny_study], Command([], [], set(), executor="slurm")) == []
+    assert places([tiny_study], Sweep(is_local=False)) == []
     model = ModelConfig(n_layer=24, n_head=16, n_embd=1024, block_size=1024)
     large = tiny_study.model_copy(update={"model": model})
     assert places([large], local) == ["0", "1"]

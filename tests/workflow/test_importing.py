@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from lib.publish import archive, replay
+from lib.record import archive, replay
+from lib.record import record as records
+from lib.record.record import Record
 from lib.study import config, git, paths, provenance
 from lib.study.errors import UserError
 from lib.workflow import importing
@@ -37,9 +39,9 @@ def test_a_parameter_file_not_yet_committed_is_in_the_tree(
 
     for module in (replay, git, provenance):
         monkeypatch.setattr(module, "ROOT", home)
-    for module in (archive, config):
+    for module in (records, config):
         monkeypatch.setattr(module, "PARAMS", home / "params")
-    monkeypatch.setattr(archive, "PAPERS", home / "papers")
+    monkeypatch.setattr("lib.record.record.PAPERS", home / "papers")
     monkeypatch.setattr(importing, "output_root", lambda: home)
     monkeypatch.setattr(importing, "_file_by_hand", lambda *_: None)
     monkeypatch.setattr(importing, "_bring_home", lambda *_: None)
@@ -74,7 +76,7 @@ def write_zip(folder: Path, files: dict[str, Any]) -> Path:
 @pytest.fixture
 def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A zip with runs of `smoke`, which whatever is executed in a tree archives there."""
-    monkeypatch.setattr(archive, "PAPERS", tmp_path / "home" / "papers")
+    monkeypatch.setattr("lib.record.record.PAPERS", tmp_path / "home" / "papers")
     monkeypatch.setattr(importing, "output_root", lambda: tmp_path / "home")
     monkeypatch.setattr(replay, "lend_corpora", lambda *_: None)
 
@@ -107,12 +109,12 @@ def test_an_import_that_was_interrupted_is_repeated_and_a_whole_one_is_not(
         patch.setattr(importing, "write_index_entry", killed)
         with pytest.raises(KeyboardInterrupt):
             importing.take_in(packed)
-    record = archive.record_folder("smoke")
+    record = Record("smoke").place
     (record / "MANIFEST.sha256").write_text("half", "utf-8")
     assert importing.take_in(packed) == "smoke"
     assert (record / "MANIFEST.sha256").read_text("utf-8") == "new"
-    assert (archive.figures_folder("smoke") / "loss.pdf").is_file()
-    assert archive.read_index(record.parents[1])["smoke"] == archive.index_entry("smoke")
+    assert (Record("smoke").figures / "loss.pdf").is_file()
+    assert records.read_index(record.parents[1])["smoke"] == archive.index_entry(Record("smoke"))
     assert [path.name for path in record.parent.iterdir() if path.is_dir()] == ["smoke"]
     with pytest.raises(UserError, match="already holds 'smoke', and nothing is replaced"):
         importing.take_in(packed)
@@ -169,12 +171,12 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(importing, "stale", lambda *_: [])
     monkeypatch.setattr(importing, "execute", lambda notebook, study: taken.append(notebook))
     monkeypatch.setattr(importing, "archive", lambda study: taken.append("archive"))
-    monkeypatch.setattr(importing, "verify", lambda study: ("rules", []))
+    monkeypatch.setattr(importing, "verify", lambda study: [])
     return taken
 
 
 def test_what_is_sound_is_analysed_archived_and_verified(steps: list[str]) -> None:
-    assert importing.main([importing.STAGED, "smoke"]) == 0
+    assert importing.main([importing.STAGED, "import", "smoke"]) == 0
     assert steps == ["01_data", "03_analysis", "04_figures", "archive"]
 
 
@@ -184,7 +186,7 @@ def test_runs_that_a_sweep_would_make_anew_are_not_analysed(
     path = paths.study_folder("smoke") / "none" / "seed-1" / "result.json"
     why = "model.n_layer is 1 and was 2: trained anew"
     monkeypatch.setattr(importing, "stale", lambda *_: [(path, why), (path, "another: x")])
-    assert importing.main([importing.STAGED, "smoke"]) == 1
+    assert importing.main([importing.STAGED, "import", "smoke"]) == 1
     said = "error: none/seed-1/result.json: model.n_layer is 1 and was 2\n"
     assert (capsys.readouterr().err, steps) == (said, [])
 
@@ -192,8 +194,8 @@ def test_runs_that_a_sweep_would_make_anew_are_not_analysed(
 def test_a_fault_of_its_own_verification_refuses_an_import(
     steps: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(importing, "verify", lambda study: ("rules", [f"{study} is faulty", "x"]))
-    assert importing.main([importing.STAGED, "smoke"]) == 1
+    monkeypatch.setattr(importing, "verify", lambda study: [f"{study} is faulty", "x"])
+    assert importing.main([importing.STAGED, "import", "smoke"]) == 1
     assert capsys.readouterr().err == "error: smoke is faulty\n"
     assert steps[-1] == "archive"
 
@@ -212,11 +214,54 @@ def test_a_fault_in_the_temporary_tree_leaves_the_record_untouched(
     monkeypatch.setattr(replay, "execute", execute)
     assert importing.main([str(packed)]) == 1
     assert capsys.readouterr() == ("", "error: smoke.zip: smoke is faulty\n")
-    module = (sys.executable, "-m", "lib.workflow.importing", importing.STAGED, "smoke")
+    module = (sys.executable, "-m", "lib.workflow.importing", importing.STAGED, "import", "smoke")
     assert [words[1:] for words in calls] == [module]
-    assert not archive.record_folder("smoke").exists()
+    assert not Record("smoke").place.exists()
 
 
 def test_an_import_says_what_it_took_in(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert importing.main([str(packed)]) == 0
     assert capsys.readouterr().out.startswith("smoke: imported, and its ")
+
+
+def test_a_recorded_study_is_analysed_again_from_its_runs(
+    steps: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importing, "stale", lambda *_: pytest.fail("its runs stay as they are"))
+    assert importing.main([importing.STAGED, "analyse", "smoke"]) == 0
+    assert steps == ["03_analysis", "04_figures", "archive"]
+
+
+def test_of_an_analysis_that_fails_the_notebook_is_kept_and_the_record_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = Record("example")
+    before = {path: path.read_bytes() for path in record.files.values()}
+    monkeypatch.setattr(importing, "RUNS", tmp_path / "runs")
+    execute = replay.execute
+
+    def fail(tree: Path, *command: str) -> str:
+        if command[0] != sys.executable:
+            return execute(tree, *command)
+        assert command[-2:] == ("analyse", "example")
+        folder = tree / "runs" / "example"
+        assert (folder / "constant/seed-0/result.json").is_file()
+        assert (folder / "constant/seed-0/trace.parquet").is_file()
+        stamp = {"metadata": {"study": {"status": "failed"}}}
+        (folder / "03_analysis.ipynb").write_text(json.dumps(stamp), "utf-8")
+        raise replay.ReplayError("KeyError: a")
+
+    monkeypatch.setattr(replay, "execute", fail)
+    assert importing.analyse(["example"]) == 1
+    assert capsys.readouterr().err.startswith("error: KeyError: a (kept: ")
+    assert (tmp_path / "runs/example.failed.ipynb").is_file()
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_what_has_no_record_or_is_of_the_first_is_not_analysed_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert importing.analyse(["smoke"]) == 1
+    assert "study: 'smoke' has no record; there are confirmatory" in capsys.readouterr().err
+    assert importing.analyse(["confirmatory"]) == 1
+    assert "'confirmatory' is of the first record" in capsys.readouterr().err

@@ -45,7 +45,7 @@ def papermill(processes: list[psutil.Process]) -> list[psutil.Process]:
 
 def snakemake(processes: list[psutil.Process]) -> list[psutil.Process]:
     """The sweep and its Snakemake, whose jobs live on."""
-    return [p for p in processes if {"lib.workflow.sweep", "snakemake"} & set(command(p))]
+    return [p for p in processes if {"lib.workflow.cli", "snakemake"} & set(command(p))]
 
 
 def everything(processes: list[psutil.Process]) -> list[psutil.Process]:
@@ -53,7 +53,7 @@ def everything(processes: list[psutil.Process]) -> list[psutil.Process]:
 
 
 def sweep_alone(processes: list[psutil.Process]) -> list[psutil.Process]:
-    return [p for p in processes if "lib.workflow.sweep" in command(p)]
+    return [p for p in processes if "lib.workflow.cli" in command(p)]
 
 
 def snakemake_alone(processes: list[psutil.Process]) -> list[psutil.Process]:

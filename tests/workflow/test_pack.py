@@ -16,8 +16,8 @@ from tokenizers import Tokenizer
 from lib.run.finished import read_finished, read_packed
 from lib.study.config import Study
 from lib.study.paths import run_folder
-from lib.workflow import pack
-from lib.workflow.texts import text_of
+from lib.workflow import cli
+from lib.workflow.export import pack, text_of
 from tests.run.samples import finished_study
 
 pytestmark = pytest.mark.slow
@@ -33,17 +33,17 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Study]:
 
 @pytest.fixture
 def unpacked(study: Study, tmp_path: Path) -> Path:
-    pack.pack(study, tmp_path / "small.tar")
+    pack(study, tmp_path / "small.tar")
     with tarfile.open(tmp_path / "small.tar") as archive:
         archive.extractall(tmp_path)
     return tmp_path / "small"
 
 
 def test_the_same_runs_give_the_same_bytes(study: Study, tmp_path: Path) -> None:
-    pack.pack(study, tmp_path / "one.tar")
+    pack(study, tmp_path / "one.tar")
     for path in run_folder("small", "none", 0).rglob("*"):
         os.utime(path, (1, 1))
-    pack.pack(study, tmp_path / "other.tar")
+    pack(study, tmp_path / "other.tar")
     assert (tmp_path / "one.tar").read_bytes() == (tmp_path / "other.tar").read_bytes()
     with tarfile.open(tmp_path / "one.tar") as archive:
         assert {(entry.mtime, entry.uid, entry.uname) for entry in archive} == {(0, 0, "")}
@@ -100,11 +100,11 @@ def test_weights_of_another_run_are_refused(unpacked: Path) -> None:
 def test_the_command_writes_beside_the_runs_and_says_where(
     study: Study, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert pack.main(["small"]) == 0
+    assert cli.main(["pack", "small"]) == 0
     assert "small-weights.tar: 14 files" in capsys.readouterr().out
     target = run_folder("small", "none", 0).parents[2] / "small-weights.tar"
     first = hashlib.sha256(target.read_bytes()).hexdigest()
-    assert pack.main(["small"]) == 0
+    assert cli.main(["pack", "small"]) == 0
     assert hashlib.sha256(target.read_bytes()).hexdigest() == first
     assert not list(target.parent.glob(".small*"))
 
@@ -114,10 +114,10 @@ def test_a_study_that_is_not_complete_is_refused_and_leaves_nothing(
 ) -> None:
     with finished_study(tmp_path, seeds=[0, 1]):
         shutil.rmtree(run_folder("small", "baseline", 1) / "checkpoints")
-        assert pack.main(["small"]) == 1
+        assert cli.main(["pack", "small"]) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: small/baseline/1 has no checkpoints; delete ")
     assert error.count("\n") == 1
     assert not list((tmp_path / "runs").glob("*.tar"))
-    assert pack.main(["nosuch"]) == 1
+    assert cli.main(["pack", "nosuch"]) == 1
     assert capsys.readouterr().err.startswith("error: study: 'nosuch' is unknown")

@@ -57,7 +57,6 @@ def test_sound_studies_are_returned_each_once(folder: Path) -> None:
             "plan: there is no params/plans/absent.yaml; name an",
         ),
         ({"plan": "broken.yaml"}, "broken.yaml must hold fields"),
-        ({"reported": "absent.yaml"}, "reported: there is no papers/embedding-norm/absent.yaml"),
         ({"machine": {"device": "cuda"}}, "machine.device: 'cuda' does not work on this machine"),
         (
             {"corpus": "absent.txt"},
@@ -183,7 +182,7 @@ def test_a_run_may_take_all_cores_and_all_memory(
 def test_a_stock_task_that_the_harness_lacks_is_found(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lib.data.tokenised.output_root", lambda: folder)
+    monkeypatch.setattr("lib.data.tokens.output_root", lambda: folder)
     monkeypatch.setattr("lib.run.stock._manager", lambda: SimpleNamespace(all_tasks=["piqa"]))
     evaluation = TINY["evaluation"] | {"tasks": ["piqq"]}
     write(folder, "asks", corpus=TINY["corpus"] | {"tokenizer": "bytes"}, evaluation=evaluation)
@@ -194,7 +193,7 @@ def test_a_stock_task_that_the_harness_lacks_is_found(
 def test_stock_tasks_without_the_harness_are_found(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lib.data.tokenised.output_root", lambda: folder)
+    monkeypatch.setattr("lib.data.tokens.output_root", lambda: folder)
     monkeypatch.setattr(preflight, "has_harness", lambda: False)
     evaluation = TINY["evaluation"] | {"tasks": ["piqa"]}
     write(folder, "asks", corpus=TINY["corpus"] | {"tokenizer": "bytes"}, evaluation=evaluation)
@@ -203,12 +202,9 @@ def test_stock_tasks_without_the_harness_are_found(
 
 
 def test_all_that_is_wrong_with_a_study_is_said(folder: Path) -> None:
-    write(
-        folder, "bad", plan="a.yaml", reported="b.yaml", corpus="c.txt", machine={"device": "cuda"}
-    )
+    write(folder, "bad", plan="a.yaml", corpus="c.txt", machine={"device": "cuda"})
     assert [fault.split()[2] for fault in faults("bad")] == [
         "plan:",
-        "reported:",
         "corpus.source:",
         "machine.device:",
     ]
@@ -241,7 +237,7 @@ def test_a_study_begun_on_another_device_is_not_continued(
     result.parent.mkdir(parents=True)
     for device in ("cpu", "cuda"):
         result.write_text(json.dumps({"provenance": {"device": device}}), "utf-8")
-        if device == prepare(next(iter(load_study("smoke").arms())).config).device.type:
+        if device == prepare(next(iter(load_study("smoke").arms())).config).device:
             assert [study.name for study in ready(["smoke"])] == ["smoke"]
         else:
             with pytest.raises(UserError, match=f"runs of it were made on {device}, and") as error:

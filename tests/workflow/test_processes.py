@@ -65,7 +65,7 @@ def test_a_signal_to_the_sweep_alone_stops_everything_in_seconds(
 
 
 @pytest.mark.parametrize(
-    "victims", [{"lib.workflow.sweep"}, {"snakemake"}, {"lib.workflow.sweep", "snakemake"}]
+    "victims", [{"lib.workflow.cli"}, {"snakemake"}, {"lib.workflow.cli", "snakemake"}]
 )
 def test_what_a_killed_sweep_leaves_ends_by_itself(
     victims: set[str], sweep: "subprocess.Popen[str]"

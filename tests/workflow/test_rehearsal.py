@@ -17,11 +17,12 @@ from lib.figures import style
 from lib.study import paths
 from lib.study.config import Study, load_study
 from lib.study.errors import UserError
+from lib.study.files import write_json
 from lib.study.history import account
 from lib.study.paths import PARAMS, run_folder
 from lib.study.plan import read_plan
 from lib.study.raw import read_raw
-from lib.study.record import RunResult, write_json
+from lib.study.result import RunResult
 from lib.workflow import rehearsal, sweep
 from lib.workflow.made_up import made_up
 from lib.workflow.rehearsal import perform, rehearse
@@ -198,9 +199,10 @@ def test_only_a_study_that_will_be_trained_is_rehearsed(
     monkeypatch.setattr(paths, "RUNS", tmp_path)
     runs = [(arm.id, seed) for arm in tiny_study.arms() for seed in tiny_study.seeds]
     for arm, seed in runs:
-        assert not sweep.complete(tiny_study)
+        assert sweep.will_train(tiny_study, [])
         write_json(run_folder(tiny_study.name, arm, seed) / "result.json", {})
-    assert sweep.complete(tiny_study)
+    assert not sweep.will_train(tiny_study, [])
+    assert sweep.will_train(tiny_study, [run_folder(tiny_study.name, *runs[0]) / "result.json"])
 
 
 @pytest.mark.slow
@@ -209,13 +211,13 @@ def test_a_sweep_whose_analysis_would_fail_trains_nothing_and_one_with_nothing_t
 ) -> None:
     tree = Tree(tmp_path / "embedding-norm")
     tree.write_study("one", evaluation=SMALL["evaluation"])
-    broken = tree.root / "lib" / "analysis" / "course.py"
+    broken = tree.root / "lib" / "analysis" / "effects.py"
     sound = broken.read_text("utf-8")
-    broken.write_text(sound + "\n\ndef cosine_finding(*_):\n    raise KeyError('lost')\n", "utf-8")
+    broken.write_text(sound + "\n\ndef leave_one_out(*_):\n    raise KeyError('lost')\n", "utf-8")
     status, text = tree.run_all("params/one.yaml")
     assert (status, text.count("\n")) == (1, 1), text
     assert text.startswith("error: one: 03_analysis fails on made-up runs of this study, all comp")
-    assert "KeyError: 'lost' (lib/analysis/course.py:" in text
+    assert "KeyError: 'lost' (lib/analysis/effects.py:" in text
     assert not list((tree.root / "runs").glob("one/*"))
     assert tree.run_all("params/one.yaml", "-n")[0] == 0  # which only tells
 

@@ -10,7 +10,7 @@ import yaml
 from lib.study.errors import UsageError
 from lib.study.paths import ROOT, RUNS
 from lib.workflow import slurm, sweep
-from lib.workflow.command import parse
+from lib.workflow.cli import parse_sweep
 from lib.workflow.slurm import Cluster, ClusterError, Watch
 
 PROFILE = ROOT / "params" / "slurm"
@@ -45,7 +45,7 @@ def refusal(cluster: Cluster) -> str:
     with pytest.raises(ClusterError) as error:
         cluster.require_ready()
     assert "\n" not in str(error.value)
-    return str(error.value)
+    return str(error.value).removeprefix("Slurm: ")
 
 
 def test_a_sound_cluster_is_ready(played: Played) -> None:
@@ -178,11 +178,11 @@ def test_the_profile_is_snakemakes_and_its_packages_are_pinned() -> None:
     profile = yaml.safe_load((PROFILE / "config.yaml").read_text("utf-8"))
     assert profile["executor"] == "slurm"
     if INSTALLED:
-        command = parse(["smoke", "--profile", "params/slurm"])
+        command = parse_sweep(["smoke", "--profile", "params/slurm"])
         assert command.cluster == Cluster(None, "squeue")
     else:
-        with pytest.raises(UsageError, match=r"'slurm' is not installed.*slurm/requirements.txt"):
-            parse(["smoke", "--profile", "params/slurm"])
+        with pytest.raises(UsageError, match=r"invalid choice: 'slurm'.*slurm/requirements.txt"):
+            parse_sweep(["smoke", "--profile", "params/slurm"])
     pinned = (PROFILE / "requirements.txt").read_text("utf-8").replace("\\\n", "")
     blocks = [line for line in pinned.splitlines() if not line.startswith("#")]
     assert [block.partition("==")[0] for block in blocks] == [

@@ -10,21 +10,20 @@ import nbformat
 import pytest
 
 from lib.data.corpus import Corpus, load_corpus
-from lib.publish import archive
+from lib.record import archive
 from lib.run import training
 from lib.run.measure import measure, write_result
 from lib.run.origin import begin
 from lib.study import paths
 from lib.study.config import Study, load_study
-from lib.study.paths import PAPER, result_file, run_folder
+from lib.study.fields import MachineConfig
+from lib.study.paths import result_file, run_folder
 from lib.workflow import staleness
 from lib.workflow.staleness import (
     analysis_key,
     asked,
     corpus_hashes,
     data_key,
-    plan_hash,
-    run_key,
     stale,
 )
 from tests.conftest import TINY, beginning
@@ -106,15 +105,9 @@ def test_nothing_is_stale_in_what_was_just_made(runs: Path, corpora: dict[str, s
         ({"model": {"n_layer": 1}}, f"model.n_layer is 1 and was 2: {RETRAINED}"),
         ({"corpus": {"fraction": 0.5}}, f"corpus.fraction is 0.5 and was 0.02: {RETRAINED}"),
         ({"evaluation": {"interval": 6}}, f"evaluation.interval is 6 and was 4: {RETRAINED}"),
-        ({"machine": {"threads": 2}}, f"machine.threads is 2 and was 1: {RETRAINED}"),
-        ({"machine": {"device": "cuda"}}, f"machine.device is 'cuda' and was 'cpu': {RETRAINED}"),
         (
             {"evaluation": {"items_per_task": 50}},
             f"evaluation.items_per_task is 50 and was 0: {MEASURED}",
-        ),
-        (
-            {"machine": {"evaluation_batch_size": 8}},
-            f"machine.evaluation_batch_size is 8 and was 64: {MEASURED}",
         ),
     ],
 )
@@ -123,36 +116,14 @@ def test_a_changed_parameter_is_named_with_what_will_be_done(
 ) -> None:
     study = study_with(**sections)
     assert [said for _, said in stale(study, corpora)] == [reason, reason]
-    for arm in study.arms():
-        asked_before = study_with().arm(arm.id)
-        key = run_key(study_with(), asked_before, 0, corpora, plan_hash(study_with()))
-        left_to_the_machine = {"device", "evaluation_batch_size"} & set(sections.get("machine", {}))
-        assert (run_key(study, arm, 0, corpora, plan_hash(study)) == key) == bool(
-            left_to_the_machine
-        )
 
 
-@pytest.mark.parametrize(
-    ("field", "used", "other", "done"),
-    [
-        ("device", "cpu", "cuda", RETRAINED),
-        ("threads", 1, 2, RETRAINED),
-        ("micro_batch_size", 4, 2, RETRAINED),
-        ("processes", 1, 2, RETRAINED),
-        ("evaluation_batch_size", 64, 8, MEASURED),
-    ],
-)
-def test_what_is_left_to_the_machine_is_stale_only_where_another_value_is_asked(
-    field: str, used: Any, other: Any, done: str, runs: Path, corpora: dict[str, str]
-) -> None:
-    automatic = study_with(machine={field: "auto"})
-    keys = set()
-    for study in (automatic, study_with(machine={field: used})):
-        assert list(stale(study, corpora)) == []
-        keys.add(run_key(study, study.arm("none"), 0, corpora, plan_hash(study)))
-    assert len(keys) == 1  # so that nothing is made anew without a reason that is said
-    reasons = [said for _, said in stale(study_with(machine={field: other}), corpora)]
-    assert reasons == [f"machine.{field} is {other!r} and was {used!r}: {done}"] * 2
+def test_no_setting_of_the_machine_makes_a_run_stale(runs: Path, corpora: dict[str, str]) -> None:
+    others = {"device": "cuda", "threads": 2, "micro_batch_size": 2, "evaluation_batch_size": 8}
+    others |= {"processes": 2, "checkpoint_interval": 7}
+    flags = {"activation_checkpointing": True, "compile": True}
+    assert {*others, *flags} == {*MachineConfig.model_fields}
+    assert list(stale(study_with(machine=others | flags), corpora)) == []
 
 
 @pytest.mark.parametrize(
@@ -171,12 +142,12 @@ def test_changed_code_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     study = study_with()
-    key = run_key(study, study.arm("none"), 0, corpora, plan_hash(study))
     monkeypatch.setattr(staleness, function, lambda: "f" * 64)
-    for _, reason in stale(study, corpora):
+    reasons = [reason for _, reason in stale(study, corpora)]
+    assert len(reasons) == 2
+    for reason in reasons:
         assert reason.startswith(f"{name} is ffffffffffff and was ")
         assert reason.endswith(f": {done}")
-    assert run_key(study, study.arm("none"), 0, corpora, plan_hash(study)) != key
 
 
 def test_another_text_is_named(runs: Path, corpora: dict[str, str]) -> None:
@@ -191,7 +162,7 @@ def test_another_tokenizer_file_is_named(
     runs: Path, corpora: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the same text and the same parameters, with what was learned from it gone or edited."""
-    monkeypatch.setattr("lib.data.tokenised.output_root", lambda: tmp_path)
+    monkeypatch.setattr("lib.data.tokens.output_root", lambda: tmp_path)
     study = study_with(corpus={"tokenizer": "bpe-300"})
     learned = load_corpus(study.arm("none").config.corpus)
     found = corpus_hashes([study])
@@ -216,7 +187,7 @@ def test_another_tokenizer_file_is_named(
 def test_mixtures_of_one_name_are_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lib.data.tokenised.output_root", lambda: tmp_path)
+    monkeypatch.setattr("lib.data.tokens.output_root", lambda: tmp_path)
     a, b = (str(tmp_path / f"{name}.jsonl") for name in "ab")
     for path in (a, b):
         Path(path).write_text(f'{{"text": "{path}"}}\n' * 100, "utf-8")
@@ -237,24 +208,17 @@ def test_a_plan_named_after_the_runs_makes_them_stale(runs: Path, corpora: dict[
 
 
 def test_what_an_analysis_is_made_by_decides_whether_it_is_made_again(
-    parameters: Parameters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    parameters: Parameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lib.analysis.reported.ROOT", tmp_path)
-    file = tmp_path / "papers" / PAPER.name / "numbers.yaml"
-    file.parent.mkdir(parents=True)
-    file.write_text("source: one", "utf-8")
-    parameters.study(seeds=[0], reported=file.name)
+    parameters.study(seeds=[0])
     parameters.plan()
     study = load_study("trial")
-    keys, plan = [analysis_key(study), analysis_key(study)], plan_hash(study)
+    keys = [analysis_key(study), analysis_key(study)]
     parameters.plan(deviations=[{"date": "2026-11-30", "what": "a", "why": "b"}])
-    keys.append(analysis_key(study))
-    assert plan_hash(study) == plan  # so that nothing is trained
-    file.write_text("source: another", "utf-8")
     keys.append(analysis_key(study))
     monkeypatch.setattr(staleness, "showing_digest", lambda: "f" * 64)
     keys.append(analysis_key(study))
-    assert [keys.index(key) for key in keys] == [0, 0, 2, 3, 4]
+    assert [keys.index(key) for key in keys] == [0, 0, 2, 3]
 
 
 def cut(path: Path) -> None:
@@ -357,7 +321,7 @@ def test_a_record_that_lost_a_file_is_archived_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     paper = tmp_path / "paper"
-    monkeypatch.setattr("lib.publish.archive.paper_of", lambda study: paper)
+    monkeypatch.setattr("lib.record.record.paper_of", lambda study: paper)
     for name in ("record/tiny/raw.zip", "results/tiny.json", "figures/tiny/loss.pdf"):
         (paper / name).parent.mkdir(parents=True)
         (paper / name).write_text(name, "utf-8")
@@ -388,11 +352,3 @@ def test_a_run_measured_without_lm_eval_is_measured_anew_with_it(
 def test_what_is_not_there_is_not_stale(runs: Path, corpora: dict[str, str]) -> None:
     (runs / "tiny" / "none" / "seed-0" / "result.json").unlink()
     assert list(stale(study_with(), corpora)) == []
-
-
-def test_a_further_seed_changes_no_key(corpora: dict[str, str]) -> None:
-    one, more = study_with(), study_with().model_copy(update={"seeds": [0, 1]})
-    keys = [
-        run_key(study, study.arm("none"), 0, corpora, plan_hash(study)) for study in (one, more)
-    ]
-    assert keys[0] == keys[1]

@@ -1,0 +1,167 @@
+"""Effects beyond a plan's contrasts: paired rows, shares of an effect, the suite task by task, and
+attempts to explain a result away by leaving a seed or a task out.
+"""
+
+import numpy as np
+import pandas as pd
+import scipy
+from numpy.typing import ArrayLike
+
+from lib.analysis.finding import Finding
+from lib.analysis.paired import holm, t_test
+from lib.analysis.runs import own_baselines
+from lib.study.measures import MEASURES
+from lib.study.plan import ALPHA
+
+ZERO_SHOT, FEW_SHOT = "macro_accuracy_zero_shot", "macro_accuracy_few_shot"
+
+
+def seed_differences(runs: pd.DataFrame, measure: str, arm: str, baseline: str) -> pd.Series:
+    """Return arm - baseline in a measure, by seed; NaN where either run has none."""
+    values = runs.pivot(index="seed", columns="arm", values=measure).astype(float)
+    return values[arm] - values[baseline]
+
+
+def paired_rows(
+    pairs: pd.DataFrame, runs: pd.DataFrame, measure: str, alpha: float = ALPHA
+) -> pd.DataFrame:
+    """Join to each row, which names an `arm` and a `baseline`, their paired difference in a measure
+    over the seeds that both completed: n, mean_delta, t interval and p."""
+    tests = [
+        t_test(seed_differences(runs, measure, arm, baseline).dropna(), alpha)._asdict()
+        for arm, baseline in zip(pairs["arm"], pairs["baseline"], strict=True)
+    ]
+    return pairs.join(pd.DataFrame(tests, index=pairs.index))
+
+
+def ratio_interval(part: ArrayLike, whole: ArrayLike, alpha: float = ALPHA) -> tuple[float, float]:
+    """1 - alpha interval for mean(part) / mean(whole), paired values (n,) (Fieller 1954): the
+    ratios r for which a t test of part - r · whole against zero is not significant.
+
+    NaN when n < 2, or when the whole itself does not differ significantly from zero: the interval
+    is then unbounded.
+    """
+    x, y = np.asarray(part, dtype=float), np.asarray(whole, dtype=float)
+    n = len(x)
+    if n < 2:
+        return np.nan, np.nan
+    t = scipy.stats.t.ppf(1 - alpha / 2, n - 1)
+    covariance = np.cov(x, y) / n
+    # (mean x - r mean y)² ≤ t² var(x - r y) / n is a quadratic in r: a r² - 2 b r + c ≤ 0.
+    a = y.mean() ** 2 - t**2 * covariance[1, 1]
+    b = x.mean() * y.mean() - t**2 * covariance[0, 1]
+    c = x.mean() ** 2 - t**2 * covariance[0, 0]
+    if a <= 0:
+        return np.nan, np.nan
+    half = np.sqrt(max(b * b - a * c, 0.0))
+    return float((b - half) / a), float((b + half) / a)
+
+
+def leave_one_out(runs: pd.DataFrame, contrasts: pd.DataFrame) -> pd.DataFrame:
+    """One row per contrast given (arm, baseline, measure): n, mean difference, lowest and highest
+    mean when one seed is left out, whether the sign of the mean ever changes, and the largest p
+    then. Where the contrasts are a family of tests, p is adjusted by Holm's method over the family
+    without that seed. Contrasts of fewer than three pairs are left out."""
+    rows, tests = [], []
+    for row in contrasts.to_dict("records"):
+        values = seed_differences(runs, row["measure"], row["arm"], row["baseline"])
+        deltas = values.dropna()
+        if len(deltas) < 3:
+            continue
+        without = {seed: t_test(deltas.drop(seed, errors="ignore")) for seed in values.index}
+        means, mean = [test.mean_delta for test in without.values()], deltas.mean()
+        rows.append(
+            {key: row[key] for key in ("arm", "baseline", "measure")}
+            | {"n": len(deltas)}
+            | _spread(mean, means)
+        )
+        tests.append({seed: test.t_p for seed, test in without.items()})
+    p = pd.DataFrame(tests)  # a column per seed that is left out
+    if rows and "family" in contrasts and contrasts["family"].all():
+        p = p.apply(holm)
+    return pd.DataFrame(rows).assign(largest_p=p.max(axis=1).to_numpy())
+
+
+def _spread(mean: float, means: list[float]) -> dict[str, float | bool]:
+    """Say how far a mean moves to those with a part left out, and whether past zero."""
+    found = {"mean_delta": mean, "lowest": min(means), "highest": max(means)}
+    return found | {"sign_changes": bool((np.sign(means) != np.sign(mean)).any())}
+
+
+def leave_one_task_out(items: pd.DataFrame, contrasts: pd.DataFrame, alpha: float) -> pd.DataFrame:
+    """One row per contrast given (arm, baseline, measure) in a macro accuracy: n, mean difference,
+    lowest and highest mean when one task is left out, whether the sign of the mean ever changes;
+    then `task`, without which the mean moves most, and the t interval and p of what is left. Only
+    tasks that both were asked count. `items` are the joined answers of all runs."""
+    rows = []
+    for row in contrasts.to_dict("records") if len(items) else []:
+        asked = items[(items["shots"] > 0) == (row["measure"] == FEW_SHOT)]
+        both = {row["arm"], row["baseline"]} <= set(asked["arm"])
+        if row["measure"] not in (ZERO_SHOT, FEW_SHOT) or not both:
+            continue
+        accuracy = asked.groupby(["arm", "seed", "task"])["correct"].mean().unstack("task")
+        deltas = accuracy.loc[row["arm"]] - accuracy.loc[row["baseline"]]
+        deltas = deltas.dropna(how="all").dropna(axis=1)
+        if deltas.size and deltas.shape[1] > 1:
+            without = {t: t_test(deltas.drop(columns=t).mean(axis=1), alpha) for t in deltas}
+            mean = float(deltas.mean(axis=1).mean())
+            task = max(without, key=lambda t: abs(without[t].mean_delta - mean))
+            rows.append(
+                {key: row[key] for key in ("arm", "baseline", "measure")}
+                | {"n": len(deltas), "tasks": deltas.shape[1]}
+                | _spread(mean, [test.mean_delta for test in without.values()])
+                | {"task": task, "without": without[task].mean_delta}
+                | {key: getattr(without[task], key) for key in ("t_low", "t_high", "t_p")}
+            )
+    return pd.DataFrame(rows)
+
+
+def leave_one_out_finding(table: pd.DataFrame) -> Finding:
+    """Say of each row of `leave_one_out` how far its mean moves."""
+    words = [
+        f"{row.arm} - {row.baseline}, {MEASURES[str(row.measure)].label}: "
+        f"{row.mean_delta:+.4g}, between {row.lowest:+.4g} and {row.highest:+.4g} with one of "
+        f"{row.n} seeds left out; its sign {'changes' if row.sign_changes else 'never changes'}."
+        for row in table.itertuples()
+    ]
+    return Finding("leave_one_out", "With one seed left out", table, words)
+
+
+def task_contrasts(runs: pd.DataFrame, items: pd.DataFrame, alpha: float) -> pd.DataFrame:
+    """One row per arm beside its baseline, task and number of shots: mean paired difference in
+    accuracy with its t interval and p, and that p adjusted by Holm's method over all tasks and
+    shots of the contrast. `items` are the joined answers of all runs; empty without the suite."""
+    if items.empty:
+        return pd.DataFrame()
+    keys = ["arm", "task", "shots", "seed"]
+    accuracy = items.groupby(keys)["correct"].mean().unstack("seed")
+    tables = []
+    for arm, baseline in own_baselines(runs).items():
+        if not {arm, baseline} <= set(items["arm"]):
+            continue
+        deltas = (accuracy.loc[arm] - accuracy.loc[baseline]).reset_index()
+        rows = [
+            {"arm": arm, "baseline": baseline, "task": row.pop("task"), "shots": row.pop("shots")}
+            | t_test([d for d in row.values() if np.isfinite(d)], alpha)._asdict()
+            for row in deltas.to_dict("records")
+        ]
+        table = pd.DataFrame(rows)
+        tables.append(table.assign(p_holm=holm(table["t_p"])))
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
+
+
+def task_finding(table: pd.DataFrame, alpha: float) -> Finding:
+    """The table, and in how many tasks each arm differs after adjustment."""
+    words = ["The adjusted p rests on t alone: with so many tests no exact test could survive."]
+    for (arm, baseline), part in (
+        table.groupby(["arm", "baseline"], sort=False) if len(table) else []
+    ):
+        differ = part[part["p_holm"] < alpha]
+        lower = int((differ["mean_delta"] < 0).sum())
+        tested = int(np.isfinite(part["p_holm"]).sum())
+        words.append(
+            f"{arm} - {baseline}: lower in {lower}, higher in {len(differ) - lower} of "
+            f"{len(part)} tasks × shots; {tested - len(differ)} undecided, "
+            f"{len(part) - tested} without a test."
+        )
+    return Finding("task_contrasts", "Task by task, adjusted over tasks", table, words)

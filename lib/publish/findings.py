@@ -1,0 +1,126 @@
+"""A paper's own notebook: `findings.ipynb` beside it asks the recorded studies what only it asks.
+
+It writes `findings.json`, which the paper quotes, and `figures/findings/` into the folder in which
+it is executed. It is committed with its outputs: `check_findings` executes it again and compares.
+"""
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pandas as pd
+from nbclient import NotebookClient
+
+from lib.analysis.runs import tidy
+from lib.publish.paper import same
+from lib.record.build import same_json
+from lib.record.notebook import shown as shown_by
+from lib.record.record import Record, papers_named, raw_folder
+from lib.study.claim import load_plan
+from lib.study.config import Study, load_study
+from lib.study.errors import exit_status
+from lib.study.files import read_json
+from lib.study.paths import ROOT, shown
+from lib.study.plan import ALPHA, Plan
+from lib.study.raw import read_raw_file
+from lib.study.result import RunResult
+
+NOTEBOOK, TABLES, FIGURES = "findings.ipynb", "findings.json", "figures/findings"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A recorded study, as tables."""
+
+    design: Study
+    plan: Plan | None
+    runs: pd.DataFrame
+    """The tidy table, see `lib.analysis.runs.tidy`."""
+    verdict: dict[str, Any]
+
+    @property
+    def alpha(self) -> float:
+        return self.plan.alpha if self.plan else ALPHA
+
+    @property
+    def paper(self) -> Path:
+        """The folder of its paper."""
+        return Record(self.design.name).paper
+
+    def raw(self, name: str) -> pd.DataFrame:
+        """Join one of the raw files of all runs (see `lib.study.raw`), with arm and seed."""
+        parts, record = [], Record(self.design.name)
+        for arm, seed in zip(self.runs["arm"], self.runs["seed"], strict=True):
+            folder = raw_folder(record.run_notebook({"arm": arm, "seed": seed}))
+            parts.append(read_raw_file(folder, name).assign(arm=arm, seed=seed))
+        return pd.concat(parts, ignore_index=True)
+
+
+def recorded(study: str) -> Recorded:
+    """Read a study's runs and verdict from the record."""
+    design, record = load_study(study), Record(study)
+    runs = tidy(RunResult.model_validate(run) for run in record.runs)
+    return Recorded(design, load_plan(design), runs, record.verdict)
+
+
+def execute(paper: Path, folder: Path) -> None:
+    """Execute a paper's notebook in a folder, which gets the notebook and what it writes."""
+    notebook = nbformat.read(paper / NOTEBOOK, as_version=4)
+    where: dict[str, Any] = {"metadata": {"path": folder}}
+    client = NotebookClient(notebook, kernel_name="python3", record_timing=False, resources=where)
+    client.execute(env={**os.environ, "PYTHONPATH": str(ROOT)})
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [out for out in cell.outputs if out.get("name") != "stderr"]
+            for out in cell.outputs:  # a table or a picture is kept once
+                if {"text/html", "image/png"} & {*out.get("data", {})}:
+                    out.data.pop("text/plain", None)
+                if html := out.get("data", {}).get("text/html"):
+                    out.data["text/html"] = re.sub(r"(?s)<style scoped>.*?</style>\n", "", html)
+    for picture in (folder / FIGURES).glob("*.png"):  # the notebook shows it; the paper takes PDF
+        picture.unlink()
+    notebook.metadata.pop("language_info", None)
+    nbformat.write(notebook, folder / NOTEBOOK)
+
+
+def check_findings(paper: Path) -> Iterator[str]:
+    """Execute a paper's notebook again; yield what it says or draws otherwise than is committed."""
+    if not (paper / NOTEBOOK).is_file():
+        return
+    remedy = "run ./run_all.sh paper"
+    with tempfile.TemporaryDirectory(prefix="findings-") as temporary:
+        folder = Path(temporary)
+        execute(paper, folder)
+        both = zip(*(shown_by(read_json(at / NOTEBOOK)) for at in (paper, folder)), strict=True)
+        for number, (stated, again) in enumerate(both, 1):
+            if stated != again:
+                yield f"code cell {number} of {NOTEBOOK} shows what executing it does not; {remedy}"
+        tables = paper / TABLES
+        if not tables.is_file() or not same_json(read_json(tables), read_json(folder / TABLES)):
+            yield f"{TABLES} is not what {NOTEBOOK} finds; {remedy}"
+        drawn, there = ({p.name: p for p in (at / FIGURES).glob("*")} for at in (folder, paper))
+        for name in sorted({*drawn, *there}):
+            both_there = name in drawn and name in there
+            if not both_there or not same(there[name].read_bytes(), drawn[name].read_bytes()):
+                yield f"figure findings/{name} is not what {NOTEBOOK} draws; {remedy}"
+
+
+@exit_status
+def main(names: list[str]) -> None:
+    """Command line: execute the notebooks of the papers named, or of all that have one."""
+    for paper in papers_named(names):
+        if (paper / NOTEBOOK).is_file():
+            shutil.rmtree(paper / FIGURES, ignore_errors=True)
+            execute(paper, paper)
+            print(f"Findings            {shown(paper / NOTEBOOK)}, {shown(paper / TABLES)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

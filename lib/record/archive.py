@@ -1,0 +1,225 @@
+"""Write the record of a study: archive it, seal it, and keep manifest and index true."""
+
+import argparse
+import json
+import re
+import shutil
+import sys
+import zipfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from filelock import FileLock
+
+from lib.analysis.runs import collect
+from lib.record.notebook import code_hash
+from lib.record.record import MANIFEST, RAW_ZIP, SHARED, Record, index_file, read_index
+from lib.study.claim import keep
+from lib.study.config import Study, load_study
+from lib.study.errors import UserError, exit_status
+from lib.study.fields import digest
+from lib.study.files import read_json, sha256, write_json, write_text
+from lib.study.inputs import ZipError, unpack
+from lib.study.paths import (
+    PLANS,
+    executed_notebook,
+    result_file,
+    run_folder,
+    shown,
+    study_folder,
+)
+from lib.study.raw import RAW, raw_file
+from lib.study.result import status_of
+
+_HEADER, _ENTRY, _END = 30, 46, 22
+"""Bytes of the parts of a zip beside names and contents: before a file, in the list, at the end."""
+
+
+def archive(study: Study) -> Path:
+    """Copy a finished study from `runs/` into the record, replacing its former record at once.
+
+    Raises ResultError for missing or mixed runs and UserError for a notebook that did not
+    complete, naming it.
+    """
+    runs, source = collect(study), study_folder(study.name)
+    notebooks = [executed_notebook(name, study.name) for name in SHARED]
+    notebooks += [executed_notebook("02_train", study.name, run.arm, run.seed) for run in runs]
+    for notebook in notebooks:
+        status = status_of(notebook)
+        if status["status"] != "completed":
+            name = notebook.relative_to(source).as_posix()
+            raise UserError(f"{name} is {status['status']}: {status.get('reason')}")
+
+    record = Record(study.name)
+    final = record.place
+    partial, former = final.with_name(f".{study.name}.new"), final.with_name(f".{study.name}.old")
+    for leftover in (partial, former):
+        shutil.rmtree(leftover, ignore_errors=True)
+    for path in [*notebooks, result_file("04_figures", study.name)]:
+        content = without_warnings(read_json(path))
+        write_json(partial / path.relative_to(source), content, indent=None)
+    folders = [run_folder(study.name, run.arm, run.seed) for run in runs]
+    raw = [raw_file(folder, name) for folder in folders for name in RAW]
+    raw += [path for path in (source / "suite").glob("*/*.*") if path.is_file()]
+    pack(raw, source, partial / RAW_ZIP)
+    parameters = yaml.safe_dump(study.model_dump(), sort_keys=False, allow_unicode=True)
+    (partial / "parameters.yaml").write_text(parameters, "utf-8")
+    if study.plan:
+        shutil.copyfile(PLANS / study.plan, partial / "plan.yaml")
+    keep(study, partial)
+    if final.exists():
+        final.rename(former)
+    partial.rename(final)
+    shutil.rmtree(former, ignore_errors=True)
+    record.sealed_file.unlink(missing_ok=True)
+
+    shutil.rmtree(record.figures, ignore_errors=True)
+    shutil.copytree(source / "figures", record.figures)
+    write_json(record.results_file, read_json(result_file("03_analysis", study.name)), indent=None)
+    write_json(record.verdict_file, read_json(source / "verdict.json"), indent=None)
+    write_manifest(study.name)
+    return final
+
+
+def without_warnings(notebook: dict[str, Any]) -> dict[str, Any]:
+    """Take out of an executed notebook its warnings and progress bars: they differ wherever it is
+    executed, so nothing could be held against them."""
+    for cell in notebook.get("cells", []):
+        if "outputs" in cell:
+            cell["outputs"] = [o for o in cell["outputs"] if o.get("name") != "stderr"]
+    return notebook
+
+
+def write_manifest(study: str) -> None:
+    """Write the hash of every file of a study, and bring the index up to date."""
+    record = Record(study)
+    write_text(record.place / MANIFEST, record.manifest_text())
+    write_index_entry(study)
+
+
+def write_index_entry(study: str) -> None:
+    """Bring the index up to date for a study."""
+    record = Record(study)
+    index = index_file(record.paper)
+    with FileLock(index.with_name(".index.lock")):
+        content = read_index(record.paper) | {study: index_entry(record)}
+        write_json(index, dict(sorted(content.items())))
+
+
+def index_entry(record: Record) -> dict[str, Any]:
+    """Say what a record holds: the hash of its manifest, the seeds of every arm, the hashes of the
+    code that each of its notebooks executed (of 02, of all runs together), and, of a sealed one,
+    that of its file."""
+    folder = record.folder
+    runs = sorted(folder.glob("*/seed-*/02_train.ipynb"), key=lambda p: int(p.parent.name[5:]))
+    seeds: dict[str, list[int]] = {}
+    for path in runs:
+        seeds.setdefault(path.parent.parent.name, []).append(int(path.parent.name[5:]))
+    shared = [path for name in SHARED if (path := record.notebook(name)).is_file()]
+    code = {path.stem: [code_hash(record.read(path))] for path in shared}
+    code["02_train"] = sorted({code_hash(record.read(path)) for path in runs})
+    entry: dict[str, Any] = {"manifest": sha256(folder / MANIFEST)}
+    entry |= {"seeds": dict(sorted(seeds.items())), "code": dict(sorted(code.items()))}
+    return entry | ({"sealed": sha256(record.sealed_file)} if record.is_sealed else {})
+
+
+def seal(study: str) -> Path:
+    """Replace the record of a study by one file, `record/<study>.zip`, which is verified and shown
+    as the folder is; return it. For a study that a later one supersedes. UserError where its files
+    are not as its manifest says."""
+    record = Record(study)
+    if record.is_sealed:
+        return record.sealed_file
+    for fault in record.check_files():
+        raise UserError(f"{study}: {fault}; nothing was sealed")
+    partial = record.sealed_file.with_name(f".{study}.zip.new")
+    pack((path for path in record.place.rglob("*") if path.is_file()), record.place, partial)
+    partial.replace(record.sealed_file)
+    shutil.rmtree(record.place)
+    write_index_entry(study)
+    return record.sealed_file
+
+
+def pack(files: Iterable[Path], source: Path, target: Path) -> None:
+    """Write files of the folder `source` to a zip. The same files give the same bytes."""
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as packed:
+        for path in sorted(files):
+            member = zipfile.ZipInfo(path.relative_to(source).as_posix())  # of no time
+            packed.writestr(member, path.read_bytes(), zipfile.ZIP_DEFLATED, 9)
+
+
+def unpack_raw(record: Record, folder: Path) -> None:
+    """Lay out the raw files and suites of a record in a folder. UserError for damaged ones."""
+    try:
+        unpack(record.folder / RAW_ZIP, folder)
+    except ZipError as error:
+        raise UserError(f"{shown(record.place / RAW_ZIP)}: {error}; restore it from git") from None
+
+
+def check_raw_zip(record: Record) -> Iterator[str]:
+    """Yield files in the archive that are neither of a run nor of a suite that one was asked, or
+    there twice, and bytes of it that `pack` does not write."""
+    archives = [record.folder / RAW_ZIP, *([record.sealed_file] if record.is_sealed else [])]
+    for path in archives:
+        with zipfile.ZipFile(path) as packed:
+            if not _is_packed(packed, path.stat().st_size):
+                yield f"{path.name} holds bytes beside its files"
+    with zipfile.ZipFile(archives[0]) as packed:
+        names = packed.namelist()
+        suites = [name for name in names if re.fullmatch(r"suite/[^/]+/suite\.json", name)]
+        contents = {name: json.loads(packed.read(name)) for name in suites}
+    # Where no suite is asked, one of no question may be left.
+    asked = {run["suite_hash"] for run in record.runs if run["suite_hash"]}
+    known = {
+        f"{run['arm']}/seed-{run['seed']}/{raw_file(Path(), name)}"
+        for run in record.runs
+        for name in RAW
+    }
+    for name, suite in contents.items():
+        files = suite.get("files", {})
+        if suite.get("hash") in asked or (suite.get("hash"), files) == (digest([]), {}):
+            known |= {name, *(name.removesuffix("suite.json") + each for each in files)}
+    for name, times in Counter(names).items():
+        if name not in known:
+            yield f"{RAW_ZIP} holds {name}, which is of no run in the results"
+        if times > 1:
+            yield f"{RAW_ZIP} holds {name} twice"
+
+
+def _is_packed(packed: zipfile.ZipFile, size: int) -> bool:
+    """Tell whether files stand one behind the other from the first byte, each with a name, its
+    content and nothing else, and their list behind them: whatever else is there, no reader would
+    see."""
+    end = listed = 0
+    for member in packed.infolist():
+        name = len(member.filename.encode())
+        if member.header_offset != end or _fields(member) != _fields(zipfile.ZipInfo()):
+            return False
+        end += _HEADER + name + member.compress_size
+        listed += _ENTRY + name
+    return packed.start_dir == end and size == end + listed + _END
+
+
+def _fields(member: zipfile.ZipInfo) -> list[Any]:
+    return [member.date_time, member.comment, member.extra, member.internal_attr]
+
+
+@exit_status
+def main(arguments: list[str] | None = None) -> None:
+    """Archive studies, or seal the records of some."""
+    parser = argparse.ArgumentParser(prog="python -m lib.record.archive", description=main.__doc__)
+    parser.add_argument("studies", nargs="+", help="names of studies")
+    parser.add_argument("--seal", action="store_true", help="keep each record as one file")
+    options = parser.parse_args(arguments)
+    for name in options.studies:
+        if options.seal:
+            print(f"{name}: sealed as {shown(seal(name))}")
+        else:
+            archive(load_study(name))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""Build again, by the code that each artefact names, how runs begin, suites, the analysis and
+figures, and compare."""
+
+import importlib.util
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lib.record.notebook import shown
+from lib.record.record import Record, named
+from lib.record.replay import ask_code_of, committed, executed_again
+from lib.record.runs import close
+from lib.study.files import read_json, sha256
+from lib.study.result import status_of
+
+
+def check_beginnings(record: Record) -> Iterator[str]:
+    """Yield every run whose initial weights, batches, learning rates, number of parameters, text,
+    or losses of the text are not those of its seed and parameters: little work, which finds a seed
+    under another's name without training. Print how many could not be looked at."""
+    of = {(run["arm"], run["seed"]): run for run in record.runs}
+    unseen = set(of)
+    first: dict[str | None, dict[str, Any]] = {}  # an account for each commit that trained some
+    for run in record.runs if _has_torch() else ():
+        account = run["provenance"]["trained"]
+        first.setdefault(committed(account), account)
+    for commit, account in first.items():
+        for begun in ask_code_of(account, "begin", record):
+            run = of[key := (begun.pop("arm"), begun.pop("seed"))]
+            if committed(run["provenance"]["trained"]) != commit:
+                continue
+            unseen.discard(key)
+            stated = run["references"]
+            for name, value in begun.pop("references").items():
+                if not close(stated.get(name, 0.0), value):
+                    yield f"{named(run)}: {name} is {stated.get(name)}, and the text's is {value}"
+            rates = record.raw(run)["trace"]["learning_rate"]
+            if not np.allclose(rates, begun.pop("rates"), rtol=1e-6, atol=0):
+                yield f"{named(run)}: learning rates in trace.parquet are not those of its schedule"
+            for name, value in begun.items():
+                if run[name] != value:
+                    yield f"{named(run)}: {name} are not those of its seed and parameters"
+    _tell(record, "beginnings", "made", len(unseen), len(of))
+
+
+def check_suites(record: Record) -> Iterator[str]:
+    """Yield every run that was asked other questions than its text gives. Print how many could not
+    be looked at."""
+    asked = [run for run in record.runs if run["suite_hash"]]
+    built: dict[str | None, dict[str, str | None]] = {}  # by the commit that asked
+    unseen = 0 if _has_torch() else len(asked)
+    for run in asked if _has_torch() else ():
+        account = run["provenance"]["executed"]
+        if (commit := committed(account)) not in built:
+            built[commit] = ask_code_of(account, "suite", record)
+        own = built[commit].get(run["arm"])
+        unseen += own is None
+        if own not in (None, run["suite_hash"]):
+            yield f"{named(run)} was asked other questions than its text gives"
+    _tell(record, "suites", "built", unseen, len(asked))
+
+
+def _has_torch() -> bool:
+    return importlib.util.find_spec("torch") is not None
+
+
+def _tell(record: Record, what: str, done: str, unseen: int, of: int) -> None:
+    if unseen:
+        print(f"{record.study}: {what} of {unseen} of {of} runs not {done} again: torch or their "
+              "text is not here", flush=True)  # fmt: skip
+
+
+def check_analysis(record: Record) -> Iterator[str]:
+    """Yield what 03_analysis says otherwise when it is executed again from the record."""
+    with executed_again(record, "03_analysis") as written:
+        for name, file in (("result", record.results_file), ("verdict", record.verdict_file)):
+            again, stated = read_json(written[name]), record.read(file)
+            for key in sorted({*again, *stated}):
+                both = key in again and key in stated
+                if not both or not same_json(again[key], stated[key]):
+                    yield f"{key} in {file.name} is not what the analysis says of the record"
+        yield from _other_outputs(record, "03_analysis", written["notebook"])
+
+
+def same_json(one: Any, other: Any) -> bool:
+    """Compare JSON, numbers up to the last digits, which differ between machines."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same_json(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same_json, one, other))
+    if isinstance(one, float) and isinstance(other, float | int):
+        return close(one, other)
+    return bool(one == other)
+
+
+def _other_outputs(
+    record: Record, notebook: str, written: Path, *, pictures: bool = False
+) -> Iterator[str]:
+    sides = (record.read(record.notebook(notebook)), read_json(written))
+    both = zip(*(shown(side, pictures=pictures) for side in sides), strict=True)
+    for number, (stated, again) in enumerate(both, 1):
+        if stated != again:
+            yield f"code cell {number} of {notebook}.ipynb shows what executing it does not"
+
+
+def check_figures(record: Record) -> Iterator[str]:
+    """Yield figures whose data, or words, are not those of the record."""
+    notebook = record.notebook("04_figures")
+    again = ask_code_of(status_of(notebook), "figures", record)
+    stated = record.read(record.folder / "04_figures.json")
+    for name in sorted({*again, *stated}):
+        if again.get(name, {}).get("data") != stated.get(name):
+            yield f"figure {name} was drawn from other data than the record holds"
+    folder = record.figures
+    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    for file in sorted(there ^ {f"{name}.{kind}" for name in stated for kind in ("pdf", "png")}):
+        yield f"figure {file} is {'not drawn by 04_figures' if file in there else 'missing'}"
+    outputs = itertools.chain(*shown(record.read(notebook)))
+    drawn = [({"text/markdown": each["words"]}, {"image/png": None}) for each in again.values()]
+    if [out for out in outputs if not isinstance(out, str)] != list(itertools.chain(*drawn)):
+        yield "04_figures.ipynb says of its figures what the record does not"
+
+
+def check_pictures(record: Record) -> Iterator[str]:
+    """Yield what 01_data and 04_figures show otherwise, pictures too, when executed again."""
+    for notebook in ("01_data", "04_figures"):
+        with executed_again(record, notebook) as written:
+            yield from _other_outputs(record, notebook, written["notebook"], pictures=True)
+            for path in sorted(written["figures"].glob("*")) if "figures" in written else ():
+                kept = record.manifest.get(f"../../figures/{record.study}/{path.name}")
+                if sha256(path) != kept:
+                    yield f"figure {path.name} is not what 04_figures draws"

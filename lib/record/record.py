@@ -1,0 +1,249 @@
+"""The record of a study, and where everything of it lies.
+
+`papers/<paper>/record/<study>/` is laid out like `runs/<study>/`, with raw files in `raw.zip`; its
+MANIFEST.sha256 can also be checked by `sha256sum -c` from that folder. `record/index.json` says
+what the record of a paper holds, so that no study or run can vanish from it.
+"""
+
+import atexit
+import os
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from functools import cache, cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from lib.study.config import Study
+from lib.study.errors import ConfigError, UsageError, UserError, read_yaml, unknown
+from lib.study.fields import digest
+from lib.study.files import read_json, sha256
+from lib.study.inputs import ZipError, unpack
+from lib.study.paths import PAPER, PAPERS, PARAMS, PLANS, RUNS, shown
+from lib.study.raw import Folder, read_raw
+
+Run = dict[str, Any]
+"""A `RunResult` as JSON."""
+MANIFEST = "MANIFEST.sha256"
+RAW_ZIP = "raw.zip"
+SHARED = {
+    "01_data": "What the models read, and the task suite.",
+    "03_analysis": "All runs in one table, statistics, verdict.",
+    "04_figures": "The study in pictures.",
+}
+"""Notebooks that are executed once per study, and what each of them shows."""
+
+
+class Record:
+    """What is kept of a study. A file is read when it is first asked for, and then no more."""
+
+    def __init__(self, study: str) -> None:
+        self.study, self.paper = study, paper_of(study)
+        self.place = self.paper / "record" / study
+        self.sealed_file = self.place.with_name(f"{study}.zip")
+        self.is_sealed = self.sealed_file.is_file() and not self.place.is_dir()
+        self.folder = self.place
+        if self.is_sealed:
+            self.folder = _unsealed(self.sealed_file, self.sealed_file.stat().st_mtime_ns)
+        """Where its files are read: a sealed record is unpacked in a temporary folder."""
+        self.results_file = self.paper / "results" / f"{study}.json"
+        self.verdict_file = self.paper / "results" / f"{study}.verdict.json"
+        self.figures = self.paper / "figures" / study
+        self._read: dict[Path, Any] = {}
+
+    def notebook(self, name: str) -> Path:
+        """Return where a notebook of the whole study is kept."""
+        return self.folder / f"{name}.ipynb"
+
+    def run_notebook(self, run: Run) -> Path:
+        """Return where the notebook of a run is kept."""
+        return self.folder / str(run["arm"]) / f"seed-{run['seed']}" / "02_train.ipynb"
+
+    def name(self, path: Path) -> str:
+        """Name a file by its path in the record."""
+        return path.relative_to(self.folder).as_posix()
+
+    def read(self, path: Path) -> Any:
+        """Read a JSON file or a notebook as JSON."""
+        if path not in self._read:
+            self._read[path] = read_json(path)
+        return self._read[path]
+
+    def raw(self, run: Run) -> dict[str, pd.DataFrame]:
+        """Read the raw files of a run."""
+        path = self.run_notebook(run).parent
+        if path not in self._read:
+            self._read[path] = read_raw(raw_folder(path / "02_train.ipynb"))
+        found: dict[str, pd.DataFrame] = self._read[path]
+        return found
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """The study, its runs, and number, mean and sd of every measure by arm."""
+        found: dict[str, Any] = self.read(self.results_file)
+        return found
+
+    @property
+    def runs(self) -> list[Run]:
+        """Every run, a `RunResult` as JSON."""
+        found: list[Run] = self.results["runs"]
+        return found
+
+    @property
+    def verdict(self) -> dict[str, Any]:
+        """Contrasts and decisions."""
+        found: dict[str, Any] = self.read(self.verdict_file)
+        return found
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """What the index says of the study; empty where it does not name it."""
+        return dict(read_index(self.paper).get(self.study, {}))
+
+    @cached_property
+    def parameters(self) -> Study:
+        """The study as it was recorded."""
+        return Study.model_validate(read_yaml(self.folder / "parameters.yaml"))
+
+    @cached_property
+    def manifest(self) -> dict[str, str]:
+        """The hash of every file by its name, as the manifest says; empty where there is none."""
+        path = self.folder / MANIFEST
+        lines = path.read_text("utf-8").splitlines() if path.is_file() else []
+        return {name: stated for stated, _, name in (line.partition("  ") for line in lines)}
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """Every file that a manifest lists, by the name it has there: the record, the figures and
+        the results."""
+        beside = [*self.figures.rglob("*"), self.results_file, self.verdict_file]
+        files = {Path(os.path.relpath(path, self.place)).as_posix(): path for path in beside}
+        files |= {self.name(path): path for path in self.folder.rglob("*")}
+        files.pop(MANIFEST, None)
+        return {
+            name: files[name] for name in sorted(files, key=self._path) if files[name].is_file()
+        }
+
+    def _path(self, name: str) -> Path:
+        return Path(os.path.normpath(self.place / name))
+
+    def manifest_text(self) -> str:
+        """Write the hash of every file as it is, a line each: what a manifest holds."""
+        return "".join(f"{sha256(path)}  {name}\n" for name, path in self.files.items())
+
+    def check_files(self) -> Iterator[str]:
+        """Yield every file that is not as the manifest says."""
+        present = self.files
+        if not self.manifest:
+            yield f"its {MANIFEST} is missing or empty"
+        yield from (f"{name} is missing" for name in self.manifest if name not in present)
+        for name, path in present.items():
+            if name not in self.manifest:
+                yield f"{name} is not in the manifest"
+            elif sha256(path) != self.manifest[name]:
+                yield f"{name} has changed"
+
+
+@cache
+def _unsealed(file: Path, _: int) -> Path:
+    """Unpack a sealed record, for as long as this process lives."""
+    folder = Path(tempfile.mkdtemp(prefix="sealed-"), "record", file.stem)
+    atexit.register(shutil.rmtree, folder.parents[1], ignore_errors=True)
+    try:
+        unpack(file, folder)
+    except ZipError as error:
+        raise UserError(f"{shown(file)}: {error}; restore it from git") from None
+    return folder
+
+
+def named(run: Run) -> str:
+    """Name a run for a message."""
+    return f"run {run['arm']} seed {run['seed']}"
+
+
+def raw_folder(notebook: Path) -> Folder:
+    """Return where the raw files of a run are read: in the archive of the record that holds its
+    notebook, or, of a run in `runs/`, beside it."""
+    archive, place = notebook.parents[2] / RAW_ZIP, notebook.parent
+    if not archive.is_file():
+        return place
+    return _opened(archive, archive.stat().st_mtime_ns) / f"{place.parent.name}/{place.name}/"
+
+
+@lru_cache(maxsize=8)
+def _opened(archive: Path, _: int) -> zipfile.Path:
+    """Open an archive as it was last written: that of a thousand runs takes 50 ms."""
+    return zipfile.Path(archive)
+
+
+def paper_of(study: str) -> Path:
+    """Return the folder of a study's paper: the one that its parameter file names; where that
+    cannot be read, the one that holds its record."""
+    file = PARAMS / f"{study}.yaml"
+    paper = _paper(file, file.stat().st_mtime_ns) if file.is_file() else None
+    return PAPERS / (paper or PAPER.name)
+
+
+@lru_cache(maxsize=256)
+def _paper(file: Path, _: int) -> str | None:
+    """Return what a parameter file, as it was last written, names, if anything."""
+    try:
+        paper = read_yaml(file).get("paper")
+    except ConfigError:
+        paper = False
+    if paper is None or isinstance(paper, str):
+        return paper
+    return next((path.parents[1].name for path in PAPERS.glob(f"*/record/{file.stem}")), None)
+
+
+def papers() -> list[Path]:
+    """List every folder of a paper, also those that studies in `runs/` will make."""
+    here = [path for path in PAPERS.glob("[!.]*") if path.is_dir()]
+    return sorted({PAPER, *here, *(paper_of(path.name) for path in RUNS.glob("[!.]*/"))})
+
+
+def papers_named(names: list[str]) -> list[Path]:
+    """List the folders of the papers named, or of all; ConfigError for one that is not there."""
+    there = {paper.name: paper for paper in papers()}
+    for name in names:
+        if name not in there:
+            raise ConfigError(f"paper: {unknown(name, list(there))} in papers/")
+    return [there[name] for name in names or there]
+
+
+def recorded_studies() -> list[str]:
+    """List every study that an index names, or that left anything in a record."""
+    indexed = [study for paper in papers() for study in read_index(paper)]
+    folders = [path.name for path in PAPERS.glob("*/record/[!.]*") if path.is_dir()]
+    results = [path.name.partition(".")[0] for path in PAPERS.glob("*/results/*.json")]
+    return sorted({*indexed, *folders, *results})
+
+
+def require_recorded(names: list[str]) -> list[str]:
+    """Return the names of studies, given by name or path; UsageError for one without a record."""
+    studies, known = [Path(name).stem for name in names], recorded_studies()
+    for study in studies:
+        if study not in known:
+            raise UsageError(f"study: {unknown(study, known)} in papers/")
+    return studies
+
+
+def index_file(paper: Path) -> Path:
+    """Return where it stands what the record of a paper holds."""
+    return paper / "record" / "index.json"
+
+
+def read_index(paper: Path) -> dict[str, Any]:
+    """Read what the record of a paper should hold; empty where nothing has been archived."""
+    content: dict[str, Any] = read_json(index_file(paper)) if index_file(paper).is_file() else {}
+    return content
+
+
+def root_hash(paper: Path) -> str:
+    """SHA-256 over the plans and a paper's index, which holds the hash of each record and its
+    results."""
+    hashes = {path.name: sha256(path) for path in sorted(PLANS.glob("[!.]*.yaml"))}
+    return digest([read_index(paper), hashes])

@@ -1,0 +1,146 @@
+"""A study's notebooks executed again from its record, by the code that they were executed with.
+
+The tree of the recorded commit is laid out in a temporary folder, with the runs as the record holds
+them. Code that was never committed, or lies outside git, is that of this checkout.
+"""
+
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lib.record import protocol_1
+from lib.record.archive import unpack_raw
+from lib.record.record import Record
+from lib.study.claim import KEPT
+from lib.study.errors import UserError
+from lib.study.files import write_json
+from lib.study.git import git, is_checkout
+from lib.study.paths import ROOT, corpus_places
+from lib.study.result import status_of
+
+_CODE = ("lib", "notebooks", "params")
+_BESIDE = "papers/*/*.yaml"
+"""Reported numbers, which an analysis may set beside its own."""
+
+
+class ReplayError(UserError):
+    """What could not be executed again."""
+
+
+def committed(account: dict[str, Any]) -> str | None:
+    """The commit whose code an account (of a result or a notebook) names as its own; None where it
+    was not committed or git cannot tell."""
+    return account.get("commit") if account.get("clean") and is_checkout() else None
+
+
+@contextmanager
+def tree_at(account: dict[str, Any]) -> Iterator[Path]:
+    """Lay out the code and parameters of an account in a temporary folder: those of its commit, or,
+    where they were not committed, of this checkout.
+
+    It is a repository of its own, with the history up to the commit: what an analysis says of a
+    plan's history, it says again.
+    """
+    commit, clean = str(account.get("commit") or ""), committed(account) is not None
+    known = commit and is_checkout() and git("cat-file", "-e", f"{commit}^{{commit}}") is not None
+    with tempfile.TemporaryDirectory(prefix="record-") as folder:
+        tree = Path(folder, "tree")
+        if clean or known:
+            words = ("clone", "--quiet", "--shared", "--no-checkout", str(ROOT), str(tree))
+            execute(ROOT, "git", *words)
+            execute(tree, "git", "update-ref", "--no-deref", "HEAD", commit)
+        if clean:
+            # All that `git_state` looks at: what is executed here says that it was committed.
+            but = (":!tests", ":(exclude,glob)papers/*/*/**")
+            execute(tree, "git", "checkout", "--quiet", commit, "--", ".", *but)
+        else:
+            for name in _CODE:
+                ignored = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(ROOT / name, tree / name, ignore=ignored)
+            for path in ROOT.glob(_BESIDE):
+                (tree / path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, tree / path.relative_to(ROOT))
+        yield tree
+
+
+def lend_corpora(tree: Path, sections: Iterable[dict[str, Any]]) -> None:
+    """Link in a tree the texts that lie where this checkout finds them: the known ones, and what
+    sections `corpus` name by a path in this folder, texts and tokenizers, that is not there yet."""
+    for corpus in ("tinyshakespeare.txt", "input.txt"):
+        for source in [path for path in corpus_places(corpus) if path.is_file()][:1]:
+            _link(tree / "data" / corpus, source)
+    named = (
+        [*(section.get("sources") or [section["source"]]), section.get("tokenizer", "characters")]
+        for section in sections
+    )
+    for own in itertools.chain(*named):
+        if not Path(own).is_absolute() and (ROOT / own).exists():
+            _link(tree / own, ROOT / own)
+
+
+def _link(path: Path, to: Path) -> None:
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(to)
+
+
+def execute(folder: Path, *command: str) -> str:
+    """Run a command in a folder; return what it prints. ReplayError when it fails, with its last
+    word, or with the signal that ended it."""
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    if done.returncode < 0:
+        raise ReplayError(f"{command[0]} was ended by {signal.Signals(-done.returncode).name}")
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().rpartition("\n")[2].partition("; see ")[0]
+        raise ReplayError(said.removeprefix("error: ") or f"{command[0]} failed")
+    return done.stdout
+
+
+def restore(record: Record, tree: Path) -> None:
+    """Lay out a study's texts, runs, suite and verdict in a tree as its sweep left them."""
+    folder = tree / "runs" / record.study
+    unpack_raw(record, folder)
+    for run in record.runs:
+        lend_corpora(tree, [run["config"]["corpus"]])
+        write_json(folder / run["arm"] / f"seed-{run['seed']}" / "result.json", run)
+    shutil.copyfile(record.verdict_file, folder / "verdict.json")
+    if (record.folder / KEPT).is_file():
+        shutil.copyfile(record.folder / KEPT, folder / KEPT)
+
+
+@contextmanager
+def executed_again(record: Record, notebook: str) -> Iterator[dict[str, Path]]:
+    """Execute a notebook of a whole study again; give what it left by name: notebook, result and,
+    where there are, verdict and figures. ReplayError when it cannot be executed."""
+    with tree_at(status_of(record.notebook(notebook))) as tree:
+        restore(record, tree)
+        written = ask(tree, "execute", record.study, notebook)
+        yield {what: tree / path for what, path in written.items()}
+
+
+def ask_code_of(account: dict[str, Any], command: str, record: Record) -> Any:
+    """Ask the code of an account, with the study's runs restored, what `lib.replay` prints."""
+    with tree_at(account) as tree:
+        restore(record, tree)
+        return ask(tree, command, record.study)
+
+
+def ask(tree: Path, command: str, *words: str, **environment: str) -> Any:
+    """Ask the code in a tree what `lib.replay` prints; that of older commits, by protocol 1."""
+    if (tree / "lib" / "replay.py").is_file():
+        program = ["-m", "lib.replay", command]
+    else:
+        program = ["-c", protocol_1.PROGRAMS[command]]
+    variables = [f"{name}={value}" for name, value in environment.items()]
+    said = execute(tree, "env", *variables, sys.executable, *program, *words)
+    return json.loads(said.rstrip().rpartition("\n")[2])

@@ -1,0 +1,362 @@
+"""Whether the numbers of a run follow from its raw files, and its notebook prints these numbers."""
+
+import itertools
+import json
+import math
+import re
+import zipfile
+from ast import literal_eval
+from collections.abc import Iterator
+from functools import cache, partial
+from math import isfinite, nan
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pydantic import ValidationError
+
+from lib.analysis.tables import run_takeaway
+from lib.record.notebook import data, source
+from lib.record.record import RAW_ZIP, Record, Run, named, raw_folder
+from lib.study.fields import MachineConfig, digest
+from lib.study.files import finite, sha256
+from lib.study.measures import MEASURES, measures_in
+from lib.study.provenance import history
+from lib.study.raw import RAW, measures_of, raw_file
+from lib.study.result import RunResult
+
+close = partial(math.isclose, rel_tol=1e-9, abs_tol=1e-12)
+"""Equal up to the last digits, in which machines may differ."""
+Raw = dict[str, pd.DataFrame]
+_WITHOUT_SUMS = {"ece_null", "temperature", "nll_test_tempered", "suite_overflows"}
+"""Measures that no raw file holds the parts of."""
+_SINGLE = 1e-6
+"""Relative difference within which numbers of single precision agree."""
+_ROW = re.compile(r"<th>([^<]+)</th>\s*<td>([^<]*)</td>")
+_TABLE = re.compile(
+    r'<t[hd]( (col|row)span="\d+"| [hv]?align="\w+")*>[^<]*</t[hd]>|</?(div|thead|tbody|table|tr)'
+    r'( border="1"| class="dataframe"| style="text-align: right;")*>|\s+'
+)
+"""What pandas' HTML of a table consists of."""
+_MACHINE = re.compile(r" (\w+)=('\w+'|\d+|None|True|False)")
+_FILE = r"(weights\.safetensors|state\.pt|(trace|curve)\.parquet|(provenance|manifest)\.json)"
+_FAULTS = (
+    rf"{_FILE} is (missing|not as it was written)",
+    r"its state is that of step \d+",
+    r"its trace does not hold the steps 1 to \d+, each once",
+    r"its curve does not hold every evaluation up to step \d+, each once",
+    "its weights are not of this model's shapes",
+    r"unreadable: ([A-Z]\w*Error|BadZipFile|ArrowInvalid)",
+    "it is no folder",
+)
+"""What `lib.run.checkpoints` says of a damaged one."""
+_CHECKPOINT = (
+    r"Checkpoint (?P<name>step-\d{8,}|checkpoints) is ((?P<damaged>damaged) "
+    rf"\(({'|'.join(_FAULTS)})\)|foreign \(it belongs to [\w-]+, \S+, seed \d+\))\. "
+    r"It is not used, and kept as (?P=name)-(?(damaged)damaged|foreign)(-\d+)?"
+)
+_SUITE = (
+    r"The suite in [\w.-]+-\d+-[\w-]+ is (of other code|damaged( \((suite\.json is missing or "
+    r"cannot be read|[\w.-]+ is not as it was written)\))?)\. It is made anew"
+)
+_TOKENS = r"\d{6}\.bin of [\w.-]+ is damaged\. It is made anew"
+_NOTICE = re.compile(rf"^({_CHECKPOINT}|{_SUITE}|{_TOKENS})\.\n", re.MULTILINE)
+_DEV = re.compile(
+    r"^step (\d+): dev loss (\d+\.\d{4}|nan|inf), embedding norm (\d+\.\d{2}|nan|inf)$",
+    re.MULTILINE,
+)
+_FORMER = {
+    "training tokens/s": "training_tokens_per_second",
+    "inference tokens/s, batched": "inference_tokens_per_second",
+    "inference tokens/s, batch 1": "inference_tokens_per_second_batch_1",
+    "cosine between gradients of two parts of dev": "gradient_cosine",
+}
+"""Titles that measures once had in a printed table."""
+_NAMES = {measure.title: name for name, measure in MEASURES.items()} | _FORMER
+_OLDEST = 5
+"""Fields of section machine that every record prints."""
+
+
+def check_runs(record: Record) -> Iterator[str]:
+    """Yield what a run's result, parameters or notebook say otherwise than its raw files and the
+    suite that it was asked, and what these say otherwise than each other."""
+    answers = cache(lambda: {suite["hash"]: suite["gold"] for suite in recorded_suites(record)})
+    for run in record.runs:
+        raw = record.raw(run)
+        faults = [*_wrong_numbers(run, raw), *_wrong_tables(run, raw)]
+        if len(raw["items"]):
+            faults += _wrong_items(run, raw["items"], answers())
+        if not faults:
+            faults = [*_wrong_course(run, raw), *_wrong_text(run, raw), *_wrong_print(record, run)]
+        yield from (f"{named(run)}: {fault}" for fault in faults)
+
+
+def check_windows(record: Record) -> Iterator[str]:
+    """Yield runs whose windows of held-out text are not those of the others that read the same."""
+    seen: dict[str, tuple[Run, str]] = {}
+    for run in record.runs:
+        if run["status"] != "completed":
+            continue
+        cut = record.raw(run)["windows"][["start", "n", "test"]].to_numpy(int).tolist()
+        same = digest([run["corpus_sha256"], run["config"]["model"]["block_size"]])
+        first, its_cut = seen.setdefault(same, (run, digest(cut)))
+        if digest(cut) != its_cut:
+            yield f"{named(run)} was scored on other windows of the same text than {named(first)}"
+
+
+def check_raw_files(record: Record) -> Iterator[str]:
+    """Yield raw files that are not those that a result was written with."""
+    for run in record.runs:
+        folder = raw_folder(record.run_notebook(run))
+        for name in RAW:
+            path = raw_file(folder, name)
+            if not path.is_file() or sha256(path) != run["files"].get(path.name):
+                yield f"{named(run)}: {path.name} is not the file that the result was written with"
+
+
+def _wrong_numbers(run: Run, raw: Raw) -> Iterator[str]:
+    """Yield measures and other numbers that do not follow, and measures that nothing supports."""
+    trace, curve, found = raw["trace"], raw["curve"], measures_of(raw)
+    for name, value in found.items():
+        stated, value = run["measures"].get(name), finite(value)
+        if stated is None and name == "bits_per_character":  # made before it was measured
+            continue
+        if stated != value and (stated is None or value is None or not close(stated, value)):
+            yield f"{name} is {stated}, and {value} by its raw files"
+    completed = run["status"] == "completed"
+    for name in sorted(set(run["measures"]) - (set(found) | _WITHOUT_SUMS if completed else set())):
+        if run["measures"][name] is not None:
+            yield f"{name} is {run['measures'][name]}, which its raw files do not support"
+    training, tokens = float(trace["seconds"].sum()), int(trace["tokens"].iloc[-1])
+    speed = run["throughput"]["training_tokens_per_second"]
+    for name, stated, value in (
+        ("training", run["seconds"]["training"], training),
+        ("snapshots", run["seconds"]["snapshots"], float(curve["seconds"].sum())),
+        ("training speed", speed, tokens / training),
+        ("tokens", run["tokens"], tokens),
+        ("steps", run["steps"], len(trace)),
+        ("windows", len(raw["windows"]) > 0, completed),
+    ):
+        if not close(stated, value):
+            yield f"{name} is {stated}, and {value} by its raw files"
+    if list(trace["step"]) != list(range(1, len(trace) + 1)):
+        yield "the steps of trace.parquet are not 1, 2, 3, …"
+    asked = run["config"]["training"]["iterations"]
+    if run["diverged_at"] != (len(trace) if run["status"] == "diverged" else None) or (
+        completed and len(trace) != asked
+    ):
+        yield f"{len(trace)} of {asked} steps, {run['status']}, diverged at {run['diverged_at']}"
+
+
+def _wrong_tables(run: Run, raw: Raw) -> Iterator[str]:
+    tables, measures, items = run["tables"], run["measures"], raw["items"]
+    for row in tables.get("lengths", []):
+        if not close(row["loss"], raw["positions"]["position_loss"][: row["length"]].mean()):
+            yield f"the loss at length {row['length']} does not follow from that by position"
+    for row in tables.get("tasks", []):
+        asked = (items["task"] == row["task"]) & (items["shots"] == row["shots"])
+        right = items.loc[asked, "correct"]
+        if row["n"] != len(right) or not close(row["accuracy"], right.mean()):
+            yield f"accuracy in {row['task']} ({row['shots']} shots) is not that of items.parquet"
+    for row in tables.get("temperatures", []):
+        fitted = row["temperature"] == measures["temperature"]
+        for name in ("nll", "ece") if fitted else ():
+            if not close(row[name], measures[f"{name}_test_tempered"]):
+                yield f"{name} at the fitted temperature is not {name}_test_tempered"
+        for name in ("nll", "ece") if row["temperature"] == 1 else ():
+            stated = measures[{"nll": "loss_test", "ece": "ece_test"}[name]]
+            if not np.isclose(row[name], stated, rtol=_SINGLE, atol=0):
+                yield f"{name} at temperature 1 is {row[name]}, and the measure is {stated}"
+
+
+def _wrong_items(run: Run, items: pd.DataFrame, answers: dict[str, Any]) -> Iterator[str]:
+    """Yield questions that the recorded suite does not hold, and answers it judges otherwise."""
+    if run["suite_hash"] not in answers:
+        yield f"the record holds no suite {str(run['suite_hash'])[:12]}, which it was asked"
+        return
+    for (task, shots), rows in items.groupby(["task", "shots"]):
+        gold = answers[run["suite_hash"]].get(task, [])
+        if rows["item"].tolist() != list(range(len(gold))):
+            yield f"the questions of {task} ({shots} shots) are not those of the suite"
+        elif ((rows["choice"] == gold) != rows["correct"]).any():
+            yield f"items.parquet counts as right in {task} ({shots} shots) what the suite does not"
+
+
+def _wrong_course(run: Run, raw: Raw) -> Iterator[str]:
+    trace, curve = raw["trace"], raw["curve"]
+    tokens = run["config"]["training"]["batch_size"] * run["config"]["model"]["block_size"]
+    if (trace["tokens"] != trace["step"] * tokens).any():
+        yield f"tokens in trace.parquet are not {tokens:,} a step"
+    every, last = run["config"]["evaluation"]["interval"], len(trace)
+    if curve["step"].tolist() != sorted({*range(0, last + 1, every), last}):
+        yield f"curve.parquet does not hold step 0, every {every}th and the last"
+    end = [*trace[["loss", "grad_norm"]].iloc[-1], curve["dev_loss"].iloc[-1]]
+    skipped = "skipped" in trace and bool(trace["skipped"].iloc[-1])
+    lost = not np.isfinite(end[:1] if skipped else end).all() or not np.isfinite(end[2])
+    if lost != (run["status"] == "diverged"):
+        yield f"it is {run['status']}, and its last losses and gradient norm are {end}"
+
+
+def _wrong_text(run: Run, raw: Raw) -> Iterator[str]:
+    if run["status"] != "completed":
+        return
+    windows, bins = raw["windows"], raw["bins"]
+    ends = windows["start"] + windows["n"]
+    if windows["start"].tolist() != [0, *ends[:-1]]:
+        yield "windows.parquet leaves out a part of the text, or holds one twice"
+    for name in bins["binning"].unique().tolist():
+        rows = bins[bins["binning"] == name]
+        counted = windows[windows["test"]] if str(name).startswith("test") else windows
+        if (rows[["n", "correct"]].sum() != counted[["n", "correct"]].sum()).any():
+            yield f"bins.parquet ({name}) counts other characters than windows.parquet"
+
+
+def _wrong_print(record: Record, run: Run) -> Iterator[str]:
+    """Yield what its notebook prints of the result and the dev curve otherwise than they are."""
+    notebook = record.read(record.run_notebook(run))
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    result = RunResult.model_validate(run)
+    shown = [c for c in cells if any("application/json" in data(o) for o in c["outputs"])]
+    if len(shown) != 1:
+        yield "its notebook does not show its result once"
+        return
+    told = [run_takeaway(result), history(result.provenance)]
+    lines = _printed(shown[0]).splitlines()
+    if len(lines) == 2:  # the sentence and the measures stand in the next cell
+        shown += cells[cells.index(shown[0]) + 1 :][:1]
+        lines = _printed(shown[-1]).splitlines() + lines
+    if lines != [*told, f"runs/{record.study}/{run['arm']}/seed-{run['seed']}/result.json"]:
+        yield "the sentence about its result in its notebook is not that of the result"
+    for output in itertools.chain(*(cell["outputs"] for cell in cells)):
+        if _TABLE.sub("", data(output).get("text/html", "")):
+            yield "its notebook shows more than tables in HTML"
+    for cell in shown:
+        yield from _wrong_table([o for o in cell["outputs"] if data(o)], result)
+    there = {label for cell in shown for label, _ in _ROW.findall(_html(cell["outputs"]))}
+    for name in sorted(_wanted(result) - {_NAMES.get(label, label) for label in there}):
+        yield f"the table of its result in its notebook leaves out {name}"
+    curve = record.raw(run)["curve"]
+    measured = zip(curve["dev_loss"], curve["embedding_norm"], strict=True)
+    points = dict(zip(curve["step"], measured, strict=True))
+    trained = next((c for c in cells if "train(this.config" in source(c)), None)
+    course = _printed(trained) if trained else ""
+    printed: list[tuple[str, str, str]] = _DEV.findall(course)
+    lost = f"DIVERGED at step {result.diverged_at}: its loss or gradient is not finite"
+    if _DEV.sub("", course).strip() != (lost if result.diverged_at else ""):
+        yield "its notebook prints something beside the dev losses of its training"
+    _, *given, machine = begun(notebook) or [""] * 2
+    if given != list(map(_fields, run["config"].items())) or not _is_machine(machine, run):
+        yield "its notebook prints other parameters than its result says"
+    for step, *texts in printed:
+        if not all(map(_rounds, points.get(int(step), (nan, nan)), texts)):
+            yield f"the dev loss printed at step {step} is not that of curve.parquet"
+    first = max(result.resumed_at, default=0)
+    anew = run["provenance"]["executed"]["from_checkpoint"]
+    if [int(step) for step, *_ in printed] != [s for s in points if s > first and not anew]:
+        yield "its notebook does not print the dev loss of each step of curve.parquet, in order"
+
+
+def recorded_suites(record: Record) -> Iterator[dict[str, Any]]:
+    """Yield the hash of every recorded suite, from its questions, and the right answer of each."""
+    for folder in zipfile.Path(record.folder / RAW_ZIP, "suite/").iterdir():
+        groups = json.loads((folder / "suite.json").read_text("utf-8"))["groups"]
+        tasks, gold = [], {}
+        names = itertools.chain(*groups.values())
+        asked = [name.removesuffix("_shot").rsplit("_", 1) for name in names]
+        for name in dict.fromkeys(task for task, _ in asked):
+            parts = {
+                part: [json.loads(line) for line in lines.read_text("utf-8").splitlines()]
+                for part, lines in (
+                    ("items", folder / f"{name}.test.jsonl"),
+                    ("exemplars", folder / f"{name}.dev.jsonl"),
+                )
+            }
+            shots = sorted({int(n) for task, n in asked if task == name})
+            tasks.append({"name": name, **parts, "shots": shots})
+            gold[name] = [item["gold"] for item in parts["items"]]
+        yield {"hash": digest(tasks), "gold": gold}
+
+
+def begun(notebook: dict[str, Any]) -> list[str]:
+    """Return the lines that a training notebook prints of its standing and then, in that cell or
+    one before it, of its parameters."""
+    cells = [c for c in notebook["cells"] if c["cell_type"] == "code"]
+    told = [c for c in cells if re.search(r"print\((standing|claim_status)\(", source(c))]
+    told += [c for c in cells if "in this.config:" in source(c) and c not in told]
+    return "".join(map(_printed, told)).splitlines()
+
+
+def _is_machine(line: str, run: Run) -> bool:
+    """Whether a line gives settings of the machine that came to what the run's account says. The
+    first fields of the section are the oldest; records of before have no more."""
+    given = dict(_MACHINE.findall(line))
+    names = list(MachineConfig.model_fields)
+    if line != "machine:" + "".join(f" {name}={text}" for name, text in given.items()):
+        return False
+    if len(given) < _OLDEST or list(given) != names[: len(given)]:
+        return False
+    try:
+        asked = MachineConfig(**{name: literal_eval(text) for name, text in given.items()})
+    except ValidationError:
+        return False
+    used = run["provenance"]["executed"]["machine"]
+    stated = asked.model_dump().items()
+    return all(v in (None, "auto", used[name]) for name, v in stated if name in used)
+
+
+def _fields(section: tuple[str, dict[str, Any]]) -> str:
+    return f"{section[0]}: {' '.join(f'{name}={value!r}' for name, value in section[1].items())}"
+
+
+def _printed(cell: dict[str, Any]) -> str:
+    """What a cell prints, without notices that a file was damaged."""
+    said = "".join("".join(output.get("text", "")) for output in cell["outputs"])
+    return _NOTICE.sub("", said)
+
+
+def _wrong_table(outputs: list[dict[str, Any]], result: RunResult) -> Iterator[str]:
+    """What the table of a result says otherwise."""
+    if len(outputs) != 1 or not {*data(outputs[0])} <= {"application/json", "text/html"}:
+        yield "its notebook shows something beside the table of its result"
+        return
+    html = _html(outputs)
+    rows = _ROW.findall(html)
+    if _bare(html) != _bare("".join(label + text for label, text in rows)):
+        yield "the table of its result in its notebook holds more than rows"
+    values = result.measures | result.throughput
+    texts = {
+        name: MEASURES[name].text(v)
+        for name, v in values.items()
+        if name in MEASURES and v is not None
+    }
+    true = {label: texts.get(name, "n/a") for label, name in _NAMES.items()}
+    true |= {"run": f"{result.study} / {result.arm} / seed {result.seed}"}
+    true |= {"parameters": f"{result.parameters:,}", "tokens": f"{result.tokens:,}"}
+    end = f" at step {result.diverged_at}" if result.diverged_at else ""
+    true["status"] = f"{result.status}{end}"
+    for label, text in rows:
+        if text != true.get(label):
+            yield f"the table of its result in its notebook says {label}: {text}"
+
+
+def _wanted(result: RunResult) -> set[str]:
+    """What the table of a result has a row for: what it is of, and each measure of the summary."""
+    values = result.measures | result.throughput
+    measured = {name for name in measures_in("summary") if values.get(name) is not None}
+    return measured | {"run", "status", "parameters", "tokens"}
+
+
+def _html(outputs: list[dict[str, Any]]) -> str:
+    return "".join(data(output).get("text/html", "") for output in outputs)
+
+
+def _bare(html: str) -> str:
+    return re.sub(r"<[^>]*>|\s+", "", html)
+
+
+def _rounds(value: float, text: str) -> bool:
+    """Tell whether a printed number is a value rounded, but for what single precision took."""
+    if not isfinite(value):
+        return text == str(value)
+    half = 0.5 * 10.0 ** -len(text.partition(".")[2])
+    return bool(abs(value - float(text)) <= half + _SINGLE * abs(value))

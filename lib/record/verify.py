@@ -1,0 +1,226 @@
+"""Verify the record: everything that is published follows, by this command, from raw files.
+
+    ./run_all.sh verify [STUDY …] [--redraw] [--retrain N | --retrain STUDY/ARM/SEED …]
+
+A study is verified in three steps: its files are those of manifest and index; they come from the
+commits, plan and times that they name; and what they say is built again from raw files, by the code
+of these commits, and compared. Without a study, all that the index names is verified, what was made
+of it (paper, README), and whether something vanished. What no record can show stands in the README.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lib.record import build, provenance, runs
+from lib.record.archive import check_raw_zip, index_entry
+from lib.record.notebook import code_hash, foreign_content, has_parameters, shown_result
+from lib.record.record import MANIFEST, RAW_ZIP, SHARED, Record, named, paper_of, papers, read_index
+from lib.record.replay import ReplayError
+from lib.study import paths
+from lib.study.claim import KEPT
+from lib.study.config import load_study
+from lib.study.errors import ConfigError
+from lib.study.git import git, is_checkout
+from lib.study.paths import shown
+from lib.study.result import attested, status_of
+
+SEALED = {
+    "confirmatory": "f1769b474189e268ba23e12bd704f4edd5b3f5cc26ffd04688a7a7f865391d6e",
+    "horizon": "eeaad013e701ba4ed8805d90ad22a33e3b2290743e06717e45d21a9b4469f52f",
+    "initialisation": "3a36a30f4ce79e5ec56202a25dca6ce43bf53a6d4c3177e40dda4193d2e72547",
+    "stability": "5912c34cf499a806e56579b07ae1573830e7c188d57fdd17f22b532a0d49b075",
+    "stability-warmup": "0fa1972363bb3dd85ab275f6d709bcc6ae3b20258598a245d4d3ecfb369f61ba",
+}
+"""Studies of the first record, made before raw files sufficed to compute every measure: study →
+SHA-256 of what a manifest lists of it. No more of them is verified, and no other study so. Of four,
+whose claims later studies withdrew, only results are kept. What they were at first is in git."""
+
+
+def verify(study: str, *, again: bool = True, redraw: bool = False) -> list[str]:
+    """Check the record of a study; return every fault. What takes longest, the beginnings of its
+    runs, its analysis and its figures, is made `again` unless told otherwise, and its pictures are
+    drawn again if asked for.
+
+    What rests on something faulty is not looked at: the faults of a kind end the search.
+    """
+    try:
+        if (paths.PARAMS / f"{study}.yaml").is_file():
+            load_study(study)  # without which nobody knows where its record is
+        for check in _checks(Record(study), again, redraw):
+            if faults := list(check):
+                return faults
+        return []
+    except FileNotFoundError as error:
+        return [f"{shown(Path(str(error.filename)))} is missing"]
+    except ConfigError as error:
+        return [f"its parameters or its plan cannot be read: {error}"]
+    except ReplayError as error:
+        return [f"it cannot be executed again: {error}"]
+    except Exception as error:  # a file can be broken in any way
+        return [f"a file of it cannot be read as what it is: {error!r}"]
+
+
+def _checks(record: Record, again: bool, redraw: bool) -> Iterator[Iterator[str]]:
+    """Give every check of a record, in the order in which one rests on another."""
+    if record.study in SEALED:
+        yield check_sealed(record)
+        return
+    # Its files are those of manifest and index.
+    yield record.check_files()
+    yield check_format(record)
+    yield check_index(record)
+    yield check_notebooks(record)
+    yield check_names(record)
+    yield check_results(record)
+    yield check_raw_zip(record)
+    yield runs.check_raw_files(record)
+    # They come from the commits, plan and times that they name.
+    yield provenance.check_code(record)
+    yield provenance.check_accounts(record)
+    yield provenance.check_plan(record)
+    yield provenance.check_versions(record)
+    yield provenance.check_times(record)
+    yield provenance.check_copies(record)
+    yield provenance.check_commits(record)
+    # What they say is built again.
+    yield runs.check_runs(record)
+    yield runs.check_windows(record)
+    if again:
+        yield build.check_beginnings(record)
+        yield build.check_suites(record)
+        yield build.check_analysis(record)
+        yield build.check_figures(record)
+    if redraw:
+        yield build.check_pictures(record)
+
+
+def check_sealed(record: Record) -> Iterator[str]:
+    """Yield what is wrong with a study of the first record: its files are as they were."""
+    if hashlib.sha256(record.manifest_text().encode()).hexdigest() != SEALED[record.study]:
+        yield "its files have changed"
+    if not record.entry:
+        yield "the index does not name it"
+
+
+def check_format(record: Record) -> Iterator[str]:
+    """Yield files whose text is not what the archive writes for their content."""
+    for name, path in record.files.items():
+        text = written = path.read_text("utf-8") if path.suffix in (".ipynb", ".json") else ""
+        if name == "parameters.yaml":
+            text = path.read_text("utf-8")
+            written = yaml.safe_dump(yaml.safe_load(text), sort_keys=False, allow_unicode=True)
+        elif text:
+            written = json.dumps(json.loads(text), separators=(",", ":")) + "\n"
+        if text != written:  # it holds a key twice, or a comment
+            yield f"{name} is not written as the archive writes it"
+
+
+def check_index(record: Record) -> Iterator[str]:
+    """Yield what the index says otherwise of a study."""
+    stated, own = record.entry, index_entry(record)
+    if not stated:
+        yield "the index does not name it"
+    for key in sorted({*stated, *own} if stated else ()):
+        if own.get(key) != stated.get(key):
+            yield f"the index says otherwise of its {key}"
+
+
+def check_notebooks(record: Record) -> Iterator[str]:
+    """Yield notebooks that did not complete, hold what no execution writes, or did not execute the
+    code that the index says with the parameters of their place."""
+    for name in SHARED:
+        if not record.notebook(name).is_file():
+            yield f"{name}.ipynb is missing"
+    for path in sorted(record.folder.rglob("*.ipynb")):
+        name = record.name(path)
+        if status_of(path)["status"] != "completed":
+            yield f"{name} did not complete"
+            continue
+        content = record.read(path)
+        if code_hash(content) not in record.entry["code"].get(path.stem, []):
+            yield f"{name} executed other code than the index says"
+        yield from (f"{name} {fault}" for fault in foreign_content(path.read_text("utf-8")))
+        given: dict[str, Any] = {"study": record.study}
+        if path.stem == "02_train":
+            given |= {"arm": path.parent.parent.name, "seed": int(path.parent.name[5:])}
+        noted = content["metadata"]["papermill"]
+        if noted["parameters"] != given or not has_parameters(content, given):
+            yield f"{name} was executed with other parameters than those of its place"
+        own = {"input_path": f"notebooks/{path.name}"}
+        own["output_path"] = f"runs/{record.study}/{name}"
+        if any(noted.get(key, place) != place for key, place in own.items()):
+            yield f"{name} names another place than its own"
+
+
+def check_names(record: Record) -> Iterator[str]:
+    """Yield files that are none of a record's."""
+    names = {*(f"{name}.ipynb" for name in SHARED), MANIFEST, RAW_ZIP, "04_figures.json"}
+    names |= {"parameters.yaml", *(("plan.yaml", KEPT) if record.parameters.plan else ())}
+    names |= {record.name(record.run_notebook(run)) for run in record.runs}
+    for path in sorted(record.folder.rglob("*")):
+        if path.is_symlink() or (not path.is_dir() and record.name(path) not in names):
+            kind = "of no run in the results" if path.name == "02_train.ipynb" else "no file"
+            yield f"{record.name(path)} is {kind}{' of a record' if kind == 'no file' else ''}"
+
+
+def check_results(record: Record) -> Iterator[str]:
+    """Yield runs in the results that their notebooks do not show."""
+    for run in record.runs:
+        path = record.run_notebook(run)
+        found = shown_result(record.read(path)) if path.is_file() else None
+        if found not in (attested(run), run):  # older notebooks show all of it
+            yield f"{named(run)} in the results is not its notebook's"
+
+
+def vanished() -> Iterator[str]:
+    """Yield studies and runs that a committed version of an index names, and no record holds."""
+    if not is_checkout():
+        return
+    here = {study: entry for paper in papers() for study, entry in read_index(paper).items()}
+    indexes = ":(glob)papers/*/record/index.json"
+    log = ("log", "--full-history")  # of branches, too, of which a merge took nothing
+    names = set((git(*log, "--format=", "--name-only", "--", indexes) or "").split())
+    gone: dict[str, None] = {}
+    versions = [
+        (commit, _index(git("show", f"{commit}:{name}")))
+        for name in sorted(names)
+        for commit in (git(*log, "--format=%H", "--", name) or "").split()
+    ]
+    for commit, index in versions:
+        for study, entry in index.items():
+            if study not in here:
+                gone[f"study '{study}', recorded at commit {commit[:12]}, has vanished"] = None
+                continue
+            for arm, seeds in entry["seeds"].items():
+                for seed in set(seeds) - set(here[study]["seeds"].get(arm, [])):
+                    line = f"run {arm} seed {seed} of '{study}', recorded at {commit[:12]}, "
+                    gone[line + "has vanished"] = None
+    yield from gone
+
+
+def _index(content: str | None) -> dict[str, Any]:
+    """Read a committed version of an index; empty where it was deleted, or committed broken."""
+    try:
+        return dict(json.loads(content or "{}"))
+    except ValueError:
+        return {}
+
+
+def strays(paper: Path) -> Iterator[str]:
+    """Yield records, results and figures of a paper that are of no study in its index."""
+    own = {study for study in read_index(paper) if paper_of(study) == paper}
+    results = {f"{study}{end}" for study in own for end in (".json", ".verdict.json")}
+    records = own | {f"{study}.zip" for study in own} | {"index.json"}
+    for folder, names in {
+        "record": records,
+        "results": results,
+        "figures": own | {"findings"},
+    }.items():
+        for path in sorted(paper.glob(f"{folder}/[!.]*")):
+            if path.name not in names:
+                yield f"{shown(path)} is of no study that the index of its paper names"

@@ -1,0 +1,393 @@
+"""The claim status of a study: what its numbers may claim under its plan, and why no more.
+
+Part of it is whether the study had runs under another version of its plan: who has seen them can
+write a plan to fit.
+"""
+
+import json
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from itertools import chain, product, takewhile
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from pydantic import ValidationError
+
+from lib.study.config import Study, load_study
+from lib.study.digests import analysing_digest, measuring_digest, training_digest
+from lib.study.errors import ConfigError, UserError, read_yaml, unknown
+from lib.study.fields import EmbeddingNorm, digest
+from lib.study.files import read_json, write_json
+from lib.study.git import GitError, changes, contents
+from lib.study.history import Version, every_version, plan_history, plan_precedes, precedes
+from lib.study.measures import MEASURES
+from lib.study.paths import PAPERS, PARAMS, RUNS, shown
+from lib.study.plan import Frozen, Plan, arms_called, read_plan, rules_file
+from lib.study.provenance import trained_with
+
+
+class PreregistrationError(UserError):
+    """Runs that were not made under the plan they are to be analysed by."""
+
+
+@dataclass(frozen=True)
+class ClaimStatus:
+    """What a study's numbers may claim."""
+
+    study: str
+    plan: str | None
+    """Hash of the plan; None when the study names none."""
+    reasons: list[str]
+    """Why the study is exploratory; none for a confirmatory one."""
+    beside: tuple[str, ...] = ()
+    """The other studies that the plan names as confirmatory."""
+
+    @property
+    def name(self) -> Literal["CONFIRMATORY", "EXPLORATORY"]:
+        return "EXPLORATORY" if self.reasons else "CONFIRMATORY"
+
+    def __str__(self) -> str:
+        under = f" under plan {self.plan}" if self.plan else ""
+        if self.beside:
+            under += f", which also names {', '.join(map(repr, self.beside))}"
+        return f"{self.name}: study '{self.study}'{under}" + "".join(f"; {r}" for r in self.reasons)
+
+
+def load_plan(study: Study) -> Plan | None:
+    """Load the plan that a study names; None when it names none.
+
+    Raises ConfigError as for a study, and for a measure, variant or study that does not exist.
+    """
+    if study.plan is None:
+        return None
+    plan = read_plan(study.plan)
+    if faults := list(_faults(plan, study)):
+        raise ConfigError(f"{study.plan}: {'; '.join(faults)}")
+    return plan
+
+
+def _faults(plan: Plan, study: Study) -> Iterator[str]:
+    """Say of each name in a plan that names nothing what it may have meant: it would drop out of
+    the analysis without a word."""
+    studies = sorted(path.stem for path in PARAMS.glob("*.yaml"))
+    planned = [load_study(name, undrawn=True) for name in plan.confirmatory if name in studies]
+    designs = [{arm.id: arm.variant for arm in design.arms()} for design in planned or [study]]
+    own = [arm.variant for design in [study, *planned] for arm in design.arms()]
+    variants = list(dict.fromkeys([*get_args(EmbeddingNorm), *own]))
+    rule_sets = sorted(file.stem for file in rules_file("").parent.glob("*.yaml"))
+    margins = {**plan.smallest_effect_of_interest, **plan.margins}
+    arms = list(dict.fromkeys(chain(*designs, *(of.values() for of in designs))))
+    used: list[tuple[str, Iterable[str], Collection[str]]] = [
+        ("confirmatory", plan.confirmatory, studies),
+        ("frozen", plan.frozen, plan.confirmatory),
+        ("rules", filter(None, [plan.rules]), ["none", *rule_sets]),
+        *((f"hypotheses.{n}.test", of[1:3], arms) for n, of in plan.bound.items()),
+        *((f"families.{n}", chain(*f.contrasts), variants) for n, f in plan.tests_of.items()),
+    ]
+    of_measures = {
+        "primary": plan.primary_measures,
+        "secondary": plan.secondary,
+        "imputation": plan.imputation,
+        "smallest_effect_of_interest": margins,
+        "smoothness": filter(None, [plan.smoothness]),
+        **{f"hypotheses.{name}.test": of[3:] for name, of in plan.bound.items()},
+        **{f"families.{name}.measures": f.measures for name, f in plan.tests_of.items()},
+    }
+    for field, names, known in [*used, *((*of, MEASURES) for of in of_measures.items())]:
+        yield from (f"{field}: {unknown(name, [*known])}" for name in names if name not in known)
+    if not plan.primary_measures:
+        yield "primary: names no measure, and no hypothesis has a test; give either"
+    answered = plan.bound.keys() | _answered_by_rules(plan)
+    if loose := plan.hypotheses.keys() - answered:
+        yield f"hypotheses: nothing answers {', '.join(sorted(loose))}; give each its test"
+    for name in set(plan.primary) & set(MEASURES):
+        if MEASURES[name].better is None:
+            yield f"primary: of {name} neither lower nor higher is better; make it secondary"
+    for name, (_, arm, baseline, _) in plan.bound.items():
+        for asked, design in product((arm, baseline), designs):
+            if len(meant := arms_called(asked, design)) > 1:
+                several = f"'{asked}' is {len(meant)} arms; write one of {', '.join(meant)}"
+                yield f"hypotheses.{name}.test: {several}"
+    for name, family in plan.tests_of.items():
+        for measure in family.measures:
+            if measure not in [*plan.primary_measures, *plan.secondary]:
+                yield f"families.{name}.measures: {measure} is neither primary nor secondary"
+            if family.test == "equivalence" and measure not in margins:
+                yield f"smallest_effect_of_interest: has none of {measure}, as {name} needs"
+
+
+def _answered_by_rules(plan: Plan) -> Collection[str]:
+    if plan.rule_set is None:
+        return set()
+    file = rules_file(plan.rule_set)
+    answers = read_yaml(file).get("answers", {}) if file.is_file() else plan.hypotheses
+    return set(answers)
+
+
+def claim_status(
+    study: Study, plan: Plan | None, runs: Iterable[dict[str, Any]] = ()
+) -> ClaimStatus:
+    """Hold a study against its plan. `runs` are its results as JSON; before there are any, the
+    code at hand stands for the code that they will be made by.
+
+    Confirmatory is only a study that the plan names and is frozen for, made exactly as frozen with
+    the seeds drawn, unless git shows that the plan was not committed before the runs, or another
+    version of it had runs by then. Runs from before plans were frozen are held against the rules of
+    their time: named by the plan, with the seeds that it lists.
+    """
+    runs = list(runs)
+    if plan is None:
+        return ClaimStatus(study.name, None, ["it names no plan"])
+    frozen = plan.frozen.get(study.name)
+    if study.name not in plan.confirmatory:
+        reasons = ["the plan does not name it as confirmatory"]
+    elif runs and not any("trained" in run["provenance"] for run in runs):
+        reasons = [] if study.seeds == plan.seeds else ["its seeds are not those of the plan"]
+    elif frozen is None:
+        reasons = ["the plan was not frozen for it, so fixes no parameters, data, code or seeds"]
+    else:
+        drawn = plan.draw(study.name, frozen.seeds)
+        reasons = [] if study.seeds == drawn else ["its seeds are not those drawn from the plan"]
+        reasons += _departures(study, frozen, runs)
+        commits = [run["provenance"].get("trained", {}).get("commit") for run in runs]
+        answer, _, why = plan_precedes(study.plan or "", plan, commits).partition(": ")
+        reasons += [why] if answer == "no" else []
+        reasons += other_versions(study, plan, runs)
+    beside = tuple(name for name in plan.confirmatory if name != study.name)
+    return ClaimStatus(study.name, plan.hash, reasons, beside)
+
+
+def _departures(study: Study, frozen: Frozen, runs: list[dict[str, Any]]) -> Iterator[str]:
+    """Name what was not made as the plan froze it, with both values."""
+    fixed = frozen.model_dump()
+    made: list[tuple[str, Any]] = [("parameters", parameters_digest(study))]
+    if frozen.analysing_digest:  # plans frozen before do not fix it
+        made.append(("analysing_digest", analysing_digest()))
+    for run in runs:
+        by, source = run["provenance"], run["config"]["corpus"]["source"]
+        made.append((f"corpus.{source}", run["corpus_sha256"]))
+        made.append(("training_digest", by.get("trained", {}).get("training_digest")))
+        made.append(("measuring_digest", by.get("executed", {}).get("measuring_digest")))
+        if run["status"] == "completed":
+            made.append(("suite", run["suite_hash"]))
+    if not runs:
+        made += [("training_digest", training_digest()), ("measuring_digest", measuring_digest())]
+    for name, value in dict.fromkeys(made):
+        section, _, source = name.partition(".")
+        expected = fixed[section].get(source) if source else fixed[section]
+        allowed = expected if section == "suite" else [expected]
+        if value not in (allowed or [None]):
+            was = ", ".join(_short(each) for each in allowed) or "none"
+            yield f"{name} is {_short(value)}, frozen was {was}"
+
+
+def parameters_digest(study: Study) -> str:
+    """SHA-256 of the parameters of all arms and what each is held against; of neither machine nor
+    seeds."""
+    return digest({arm.id: [arm.baseline, arm.config.changed()] for arm in study.arms()})
+
+
+def _short(value: str | None) -> str:
+    return value[:12] if value else "none"
+
+
+def require_stamps(plan: Plan | None, stamps: dict[str, str | None]) -> None:
+    """Raise PreregistrationError naming the first run (name → stamped hash) whose stamp is not the
+    plan's, with both hashes."""
+    expected = plan.hash if plan else None
+    for run, stamp in stamps.items():
+        if stamp != expected:
+            raise PreregistrationError(
+                f"run {run} was made under plan {stamp}, and the plan's hash is {expected}: "
+                "restore the plan that it was made under, or rerun ./run_all.sh, which trains it "
+                "anew under this one"
+            )
+
+
+KEPT = "other-versions.json"
+"""In a study's folder of `runs/` and in its record: such runs as were known when it was recorded,
+so that the record tells of them when the runs themselves are gone."""
+
+_FILES = {"provenance.json", "result.json", "03_analysis.json", KEPT}
+"""What tells of runs in `runs/`."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """Runs under a version of a plan, by the first of them."""
+
+    plan: str
+    """Hash of the version."""
+    study: str
+    started: str
+    """When; empty where nothing tells."""
+    commit: str
+    """By which code; empty outside git."""
+    place: str
+    """Where it is seen."""
+
+
+def attempts(study: str, file: str) -> list[Attempt]:
+    """Find the runs of a study under any plan, and those of every study that a version of this plan
+    ever named under a version of it, in `runs/`, in the record and in all of git's history: one for
+    each version and study, the oldest first. Runs under no plan are under no version of it."""
+    versions = every_version(file)
+    of_plan = {version.hash for version in versions}
+    names = dict.fromkeys([study, *(name for each in versions for name in each.confirmatory)])
+    found = [*_in_runs(names), *_in_git(names, versions)]
+    for name in names:
+        found += _in_record(name)
+    first: dict[tuple[str, str], Attempt] = {}
+    for made in sorted(found, key=lambda made: _time(made.started)):
+        if made.plan and (made.study == study or made.plan in of_plan):
+            first.setdefault((made.plan, made.study), made)
+    return list(first.values())
+
+
+def other_attempts(study: str, file: str, plan: Plan) -> list[Attempt]:
+    """Those of them that were made under another version of the plan, or another plan."""
+    return [made for made in attempts(study, file) if made.plan != plan.hash]
+
+
+def other_versions(study: Study, plan: Plan, runs: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Name each other version of a plan that had runs when this one was committed, or came into
+    use again, or before the last of the study's own runs began. Before there are any, every one
+    counts. A version that was tried later takes nothing from this one, unless it was merged."""
+    try:
+        yield from list(_other_versions(study, plan, runs))
+    except GitError as error:
+        yield f"git cannot tell whether another version of its plan had runs: {error}"
+
+
+def _other_versions(study: Study, plan: Plan, runs: Iterable[dict[str, Any]]) -> Iterator[str]:
+    file = study.plan or ""
+    versions = plan_history(file)
+    fixed = list(takewhile(lambda version: version.hash == plan.hash, versions))[-1:]
+    began = [run["provenance"].get("trained", {}).get("started") for run in runs]
+    last = max((_time(each) if each else float("inf") for each in began), default=float("inf"))
+    dropped = [float("inf")] if versions and not fixed else []  # a merge kept this version
+    before = max([last, *dropped, *(_time(version.date) for version in fixed)])
+    committed = {version.hash: version for version in every_version(file)}  # the oldest of each
+    for made in other_attempts(study.name, file, plan):
+        earlier = [v for v in fixed if made.commit not in ("", v.commit)]
+        if _time(made.started) < before or any(precedes(made.commit, v.commit) for v in earlier):
+            version = committed.get(made.plan)
+            when = f"committed {version.date[:10]} at {version.commit[:12]}" if version else ""
+            yield (
+                f"there were runs of '{made.study}' under another version of its plan, "
+                f"{made.plan[:12]} ({when or 'never committed in its history'})"
+            )
+
+
+def keep(study: Study, folder: Path) -> None:
+    """Write into a study's record which other versions of its plan had runs, if any had."""
+    if study.plan:
+        others = other_attempts(study.name, study.plan, read_plan(study.plan))
+        if others:
+            write_json(folder / KEPT, [asdict(made) for made in others])
+
+
+def _in_runs(studies: Iterable[str]) -> Iterator[Attempt]:
+    """What is said anywhere in `runs/`: in the folders of the studies, and by any account that
+    names its study, whatever its folder is called and wherever that lies."""
+    seen = set()
+    for top, folders, names in os.walk(RUNS, followlinks=True):
+        if (real := os.path.realpath(top)) in seen:  # a link to a folder above
+            folders.clear()
+            continue
+        seen.add(real)
+        for name in _FILES.intersection(names):
+            path = Path(top, name)
+            folder = path.relative_to(RUNS).parts[0]
+            yield from _accounts(_content(path), folder if folder in studies else None, shown(path))
+
+
+def _in_record(study: str) -> Iterator[Attempt]:
+    for path in PAPERS.glob(f"*/results/{study}.json"):
+        yield from _accounts(_content(path), study, shown(path))
+    for path in PAPERS.glob(f"*/record/{study}/{KEPT}"):
+        yield from _accounts(_content(path), study, shown(path))
+
+
+def _in_git(studies: Iterable[str], versions: list[Version]) -> Iterator[Attempt]:
+    """What every branch held of the studies' results and executed notebooks, and what an index
+    named: seeds that a version of the plan drew."""
+    places = [":(glob)papers/*/record/index.json"]
+    for study in studies:
+        record = f":(glob)papers/*/record/{study}"
+        places += [f":(glob)papers/*/results/{study}.json", f"{record}/{KEPT}"]
+        places += [f"{record}/**/02*.ipynb"]
+    found = changes("--all", "--full-history", "--", *places)
+    held = {(each.blob, each.name): each for each in found if each.blob.strip("0")}  # the oldest
+    drawn = list(_drawn(versions))
+    texts = contents(tuple(blob for blob, _ in held))
+    for each, text in zip(held.values(), texts, strict=True):
+        name = each.name.encode(errors="replace").decode()  # it may be no text
+        place = f"{name} of {each.commit[:12]}"
+        if name.endswith("/index.json"):
+            for plan, study, seed in drawn:
+                if re.search(rf"\b{seed}\b", text):
+                    yield Attempt(plan, study, each.date, each.commit, place)
+        elif folder := re.search(r"/(?:results|record)/([^/.]+)", name):
+            yield from _accounts(_parsed(text), folder[1], place)
+
+
+def _drawn(versions: list[Version]) -> Iterator[tuple[str, str, int]]:
+    """The first seed that each version of a plan drew for each of its studies."""
+    for version in {version.hash: version for version in versions}.values():
+        try:
+            plan = Plan.model_validate(version.plan)
+        except ValidationError:
+            continue
+        for study in plan.frozen:
+            yield plan.hash, study, plan.draw(study, 1)[0]
+
+
+def _accounts(content: Any, study: str | None, place: str) -> Iterator[Attempt]:
+    """Read an account of a run, a result, results, an executed notebook, or what was kept. What is
+    damaged hides nothing beside it."""
+    kept = isinstance(content, list)
+    if isinstance(content, dict) and isinstance(content.get("runs"), list):
+        content = content["runs"]
+    for each in content if isinstance(content, list) else [content]:
+        with suppress(AttributeError, KeyError, TypeError):  # no account
+            by = each if kept else _account(each)
+            plan, named, started, commit = (
+                str(by.get(name) or "") for name in ("plan", "study", "started", "commit")
+            )
+            of = named if kept else study or named
+            yield Attempt(plan, of, started, commit, str(by.get("place") or place))
+
+
+def _account(content: Any) -> dict[str, Any]:
+    if stamp := content.get("metadata"):
+        began = stamp["papermill"]["start_time"]
+        return trained_with(stamp["study"]) | {"study": None, "started": began}
+    by = content.get("provenance", content)
+    return trained_with(by.get("trained", by))
+
+
+def _content(path: Path) -> Any:
+    try:
+        return read_json(path)
+    except (OSError, UserError):
+        return None
+
+
+def _parsed(text: str | None) -> Any:
+    try:
+        return json.loads(text or "null")
+    except ValueError:
+        return None
+
+
+def _time(text: str) -> float:
+    """When something was, in seconds; 0 where nothing tells, which counts as before all else."""
+    try:
+        return datetime.fromisoformat(text.replace(" UTC", "+00:00")).timestamp()
+    except ValueError:
+        return 0.0

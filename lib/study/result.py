@@ -1,0 +1,116 @@
+"""What a run leaves behind: its result, and while it trains the steps so far.
+
+`live.csv` grows by a row per step, for those who watch. The trace that counts is in the run's
+checkpoints, and then its raw file.
+"""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+from pydantic import BaseModel, ConfigDict
+
+from lib.study.fields import digest
+from lib.study.files import finite, read_json
+from lib.study.provenance import Stretch, trained_with
+
+
+class RunResult(BaseModel):
+    """All that is known of one run. `measures` and `tables` repeat exactly on the same machine and
+    versions; `seconds` and `throughput` do not."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    study: str
+    study_hash: str
+    arm: str
+    baseline: str
+    levels: dict[str, Any]
+    variant: str
+    setting: str
+    seed: int
+    config: dict[str, Any]
+    corpus_sha256: str
+    suite_hash: str | None
+    status: Literal["completed", "diverged"]
+    diverged_at: int | None
+    resumed_at: list[int]
+    stretches: list[Stretch] = []
+    """Which steps were made on which machine, in order. Older results have none."""
+    steps: int
+    tokens: int
+    parameters: int
+    initial_weights: str
+    batches: str
+    final_weights: str
+    measures: dict[str, float | None]
+    tables: dict[str, list[dict[str, Any]]]
+    references: dict[str, float] = {}
+    """Losses of the text itself, in nats: see `lib.data.references`. Older results have none."""
+    throughput: dict[str, float]
+    seconds: dict[str, float]
+    files: dict[str, str] = {}
+    """SHA-256 of the raw files that stand beside the result: see `lib.study.raw`."""
+    provenance: dict[str, Any]
+    """An `Origin`; of results before format 4 a flat list. `origin` reads either."""
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """What the run was trained with, by name: see `trained_with`."""
+        return trained_with(self.provenance)
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        """Show in a notebook which run it is, and keep as JSON the measures and the hash of all."""
+        rows = {"run": f"{self.study} / {self.arm} / seed {self.seed}"}
+        rows["status"] = self.status + (f" at step {self.diverged_at}" if self.diverged_at else "")
+        rows["parameters"], rows["tokens"] = f"{self.parameters:,}", f"{self.tokens:,}"
+        table = pd.Series(rows, name="").to_frame()
+        return {
+            "application/json": attested(self.model_dump(mode="json")),
+            "text/html": table.to_html(),
+            "text/plain": table.to_string(),
+        }
+
+
+def attested(result: dict[str, Any]) -> dict[str, Any]:
+    """What a notebook keeps of a result (as JSON): its measures, and the hash of all of it."""
+    return {"measures": result["measures"], "sha256": digest(result)}
+
+
+def records(table: pd.DataFrame) -> list[dict[Any, Any]]:
+    """Write a table as JSON-ready rows; NaN, which JSON lacks, becomes None."""
+    rows = table.to_dict("records")
+    return [{key: None if pd.isna(v) else finite(v) for key, v in row.items()} for row in rows]
+
+
+def status_of(output: Path) -> dict[str, Any]:
+    """Return an executed notebook's stamp: status (completed, failed, unfinished) and reason."""
+    unreadable = {"status": "unfinished", "reason": "no readable notebook"}
+    try:
+        metadata = read_json(output)["metadata"]
+        stamp = metadata.get("study") or {"status": "unfinished", "reason": "killed"}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return unreadable
+    return stamp if isinstance(stamp, dict) and "status" in stamp else unreadable
+
+
+COLUMNS = ("step", "loss", "grad_norm", "tokens", "elapsed")
+"""As in the trace; `elapsed`: seconds since training began or was taken up again."""
+
+
+def live_file(folder: Path) -> Path:
+    """Where the run in a folder writes its steps while it trains."""
+    return folder / "live.csv"
+
+
+def read_live(folder: Path) -> pd.DataFrame:
+    """Read the steps of the run in a folder; empty where there are none. What came after the step
+    at which a killed run was taken up again is left out."""
+    path = live_file(folder)
+    if not path.is_file():
+        return pd.DataFrame(columns=list(COLUMNS), dtype=float)
+    read = pd.read_csv(path, names=list(COLUMNS), on_bad_lines="skip", float_precision="round_trip")
+    # The last line may be cut off.
+    rows: pd.DataFrame = read.apply(pd.to_numeric, errors="coerce").dropna(subset="elapsed")
+    last = rows["step"][::-1].cummin()[::-1]
+    return rows.loc[(rows["step"] == last) & ~rows["step"].duplicated(keep="last")]

@@ -1,0 +1,340 @@
+"""./run_all.sh [params/NAME.yaml …] [--jobs N] [--stop-after HOURS] [any Snakemake flag]
+    Set up, run the studies named (default: params/final.yaml), analyse, draw, archive.
+    A rerun continues what was stopped and redoes nothing that is done.
+./run_all.sh test [--fast | --all] [any pytest flag]
+    Run the tests: those that take seconds, the usual ones, or every one.
+./run_all.sh test --mutants N [--seed S] [--fast | --all] [lib/FILE.py …] [tests/… …]
+    Change N lines of lib/ drawn at random, one at a time in a copy, and tell which test noticed.
+./run_all.sh verify [NAME …] [--redraw] [--retrain N | STUDY/ARM/SEED …]
+    Compute every published number again from the record; execute 01 and 04 again; train runs again.
+./run_all.sh analyse NAME …            Analyse and draw recorded studies again.
+./run_all.sh import FILE
+    Take a study that ran elsewhere into the record: the zip that 00_kaggle leaves, checked first.
+./run_all.sh wheels                    Download what a Kaggle session without internet installs.
+./run_all.sh freeze PLAN               Fix the studies of a plan (params/plans/), draw their seeds.
+./run_all.sh estimate STUDY [--vocabulary N] [--price P]
+    Say what a study takes before it runs: arithmetic, memory, disk, time here and on GPUs.
+./run_all.sh export STUDY/ARM/SEED --to DIR
+    Write a run's model as a folder that Hugging Face's transformers load.
+./run_all.sh pack STUDY
+    Pack the weights of a study's runs into one archive, with hashes.
+./run_all.sh paper [PAPER …]
+    Execute the notebooks of papers, build PDF and LaTeX; begin new ones.
+./run_all.sh record [PAPER …]          Build the lab record: a site of a paper's studies and runs.
+./run_all.sh --help                    This text; after a command, that command's words.
+
+Studies and flags come in any order. --jobs is the number of runs side by side (default: one per
+core; on GPUs as many as cores allow, of 4 GiB each; --runs-per-gpu N for runs that need more or
+less). --stop-after HOURS ends a sweep early and cleanly. Useful Snakemake flags: -n (only tell what
+would run), --profile params/slurm (a cluster); --snakemake-help lists them all. Ctrl-C stops
+everything; a plain rerun continues.
+Without an active environment, one is made in .venv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from lib.workflow.sweep import Sweep
+
+# Whatever takes long to import is imported where it is used: --help is quick and needs no package.
+
+STOPPED = 130
+"""The status of a command that was interrupted, as shells say it."""
+_RESERVED = {"snakefile", "directory", "config", "configfile", "replace_workflow_config", "touch"}
+"""Options of Snakemake that a sweep sets itself, by their names in its parser."""
+_TELLING = {
+    *("dryrun", "summary", "detailed_summary", "dag", "rulegraph", "filegraph", "d3dag", "lint"),
+    *("list_rules", "list_target_rules", "list_changes", "list_input_changes", "list_untracked"),
+    *("list_params_changes", "list_conda_envs", "print_compilation", "containerize", "report"),
+    *("archive", "cleanup_metadata", "unlock", "delete_all_output", "delete_temp_output"),
+}
+"""Options with which Snakemake tells or tidies something instead of running."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Refuses a command line in one line instead of by its usage."""
+
+    def error(self, message: str) -> NoReturn:
+        from lib.study.errors import UsageError
+
+        command = self.prog.partition(" ")[2]
+        fault = message.removeprefix("argument ")
+        raise UsageError(
+            f"{command}: {fault}; see {self.prog} --help"
+            if command
+            else f"{fault}; see {self.prog} --snakemake-help"
+        )
+
+
+def _test(options: argparse.Namespace) -> NoReturn:
+    """Run the tests: those that take seconds, the usual ones, or every one. Further words go to
+    pytest."""
+    if options.mutants:
+        os.execv(sys.executable, [sys.executable, "-m", "tests.mutants", *options.words])
+    marks = "not benchmark" if options.all else "not long and not benchmark"
+    # Many of the slow tests wait for processes that they have started: one worker more than cores.
+    workers = os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS", (os.cpu_count() or 1) + 1)
+    if options.fast:
+        marks, workers = f"not slow and {marks}", "auto"
+    command = ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder", "-m", marks]
+    os.execv(sys.executable, [sys.executable, "-m", "pytest", *command, *options.further])
+
+
+def _verify(options: argparse.Namespace) -> int:
+    """Compute every published number again from the record; train some of its runs again."""
+    from lib.workflow import verify
+
+    return verify.main(options.words)
+
+
+def _analyse(options: argparse.Namespace) -> int:
+    """Analyse and draw recorded studies again."""
+    from lib.workflow import importing
+
+    return importing.analyse(options.studies)
+
+
+def _import(options: argparse.Namespace) -> int:
+    """Take a study that ran elsewhere into the record, checked first."""
+    from lib.workflow import importing
+
+    return importing.main([str(options.file)])
+
+
+def _wheels(_: argparse.Namespace) -> int:
+    """Download what a Kaggle session without internet installs, for the Python of its image."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
+    command += ["--dest", "wheels", "--implementation", "cp", "--python-version", "3.12"]
+    for platform in ("any", "manylinux_2_28_x86_64", "manylinux2014_x86_64"):  # not ours: sources
+        command += ["--platform", platform]
+    if status := subprocess.run([*command, "-r", "requirements.lock"]).returncode:
+        return status
+    count = sum(1 for _ in Path("wheels").iterdir())
+    print(f"wheels/ holds {count} files; upload it as a Kaggle dataset")
+    return 0
+
+
+def _freeze(options: argparse.Namespace) -> int:
+    """Fix the studies of a plan, and draw their seeds."""
+    from lib.workflow import freeze
+
+    return freeze.main([options.plan])
+
+
+def _estimate(options: argparse.Namespace) -> None:
+    """Say what a study takes before it runs: arithmetic, memory, disk, time here and on GPUs."""
+    from lib.study.config import load_study
+    from lib.workflow.estimate import table
+
+    print(table(load_study(options.study), options.vocabulary, options.price))
+
+
+def _export(options: argparse.Namespace) -> None:
+    """Write a run's model as a folder that Hugging Face's transformers load."""
+    from lib.workflow.export import export
+
+    export(options.run, options.to)
+    print(f"{options.run} lies in {options.to}, for AutoModelForCausalLM.from_pretrained")
+
+
+def _pack(options: argparse.Namespace) -> None:
+    """Pack the weights of a study's runs into one archive, with hashes."""
+    from lib.study.config import load_study
+    from lib.study.paths import RUNS, shown
+    from lib.workflow.export import pack
+
+    study = load_study(options.study)
+    target = RUNS / f"{study.name}-weights.tar"
+    number = pack(study, target)
+    print(f"{shown(target)}: {number} files and their hashes; its README.md says how to load a run")
+
+
+def _paper(options: argparse.Namespace) -> int:
+    """Build papers from the results, as PDF and LaTeX; begin new ones."""
+    from lib.publish import findings, paper
+
+    return findings.main(options.papers) or paper.main(options.papers)
+
+
+def _record(options: argparse.Namespace) -> int:
+    """Build the lab record: a site of a paper's studies and runs."""
+    from lib.publish import site
+
+    return site.main(options.papers)
+
+
+def _parsers() -> dict[str, _Parser]:
+    """Make the parser of each command but the sweep, whose flags are Snakemake's."""
+    parsers: dict[str, _Parser] = {}
+    for name, function in COMMANDS.items():
+        parsers[name] = _Parser(
+            prog=f"./run_all.sh {name}", description=function.__doc__, allow_abbrev=False
+        )
+    parsers["test"].add_argument("--fast", action="store_true", help="those that take seconds")
+    parsers["test"].add_argument("--all", action="store_true", help="also those that take minutes")
+    parsers["test"].add_argument("--mutants", metavar="N", help="change N lines of lib/ instead")
+    verify = parsers["verify"]
+    verify.add_argument("studies", nargs="*", metavar="NAME", help="a recorded study")
+    verify.add_argument("--redraw", action="store_true", help="execute 01 and 04 again as well")
+    verify.add_argument("--retrain", nargs="+", metavar="N", help="or STUDY/ARM/SEED …")
+    parsers["analyse"].add_argument("studies", nargs="+", metavar="NAME", help="a recorded study")
+    parsers["import"].add_argument("file", type=_path, help="the zip that 00_kaggle leaves")
+    parsers["freeze"].add_argument("plan", help="name or path of a plan of params/plans/")
+    for name in ("estimate", "pack"):
+        parsers[name].add_argument("study", help="name or path of a parameter file")
+    estimate = parsers["estimate"]
+    estimate.add_argument("--vocabulary", type=_count, help="symbols, where the corpus is not here")
+    estimate.add_argument("--price", type=float, help="of an hour of one GPU")
+    export = parsers["export"]
+    export.add_argument("run", metavar="STUDY/ARM/SEED")
+    export.add_argument("--to", type=_path, required=True, metavar="DIR", help="a new folder")
+    for name in ("paper", "record"):
+        parsers[name].add_argument("papers", nargs="*", metavar="PAPER", help="a folder of papers/")
+    return parsers
+
+
+COMMANDS = {
+    function.__name__.strip("_"): function
+    for function in (
+        *(_test, _verify, _analyse, _import, _wheels, _freeze),
+        *(_estimate, _export, _pack, _paper, _record),
+    )
+}
+"""What `./run_all.sh` does beside running studies, by name."""
+
+
+def _path(text: str) -> Path:
+    """Take a path as seen from where run_all.sh was called."""
+    return Path(os.environ.get("CALLED_FROM", ""), text)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text}; give a number of 1 or more")
+    return int(text)
+
+
+def _hours(text: str) -> float:
+    try:
+        hours = float(text)
+    except ValueError:
+        hours = math.nan
+    if not 0 < hours < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}; give a number of hours above 0")
+    return hours
+
+
+def parse_sweep(words: list[str]) -> Sweep:
+    """Tell studies from flags. Raises UsageError for a name that is neither, for a flag that does
+    not exist or that a sweep sets itself, and for a value that is missing or impossible."""
+    from snakemake.cli import get_argument_parser  # type: ignore[import-untyped]
+
+    from lib.study.errors import UsageError, unknown
+    from lib.study.paths import PARAMS
+    from lib.workflow.slurm import Cluster
+    from lib.workflow.sweep import Sweep
+
+    known = sorted(path.stem for path in PARAMS.glob("*.yaml"))
+    studies = [word for word in words if word.endswith(".yaml") or Path(word).name in known]
+    own = _Parser(prog="./run_all.sh", add_help=False, allow_abbrev=False)
+    own.add_argument("--stop-after", type=_hours)
+    own.add_argument("--runs-per-gpu", type=_count)
+    own.add_argument("--profile")
+    flags = [word for word in words if word not in studies and word != "--"]
+    ours, flags = own.parse_known_args(flags)
+    if ours.profile and not Path(ours.profile).is_dir():
+        raise UsageError(f"--profile {ours.profile}: there is no such folder; params/slurm is one")
+
+    parser = get_argument_parser(profiles=[ours.profile] if ours.profile else None)
+    parser.error = own.error
+    try:
+        parsed, strange = parser.parse_known_args(flags)
+        defaults = vars(parser.parse_args([]))
+    except UsageError as error:
+        if "--executor" in str(error):
+            raise UsageError(
+                f"{error}. For Slurm: pip install --no-deps --require-hashes "
+                "-r params/slurm/requirements.txt"
+            ) from None
+        raise
+    except Exception as error:  # Snakemake's own converters raise what they like
+        own.error(f"{' '.join(flags)}: {error}")
+    if strange:
+        hint = unknown(strange[0].partition("=")[0], list(parser._option_string_actions))
+        hint = hint if "did you mean" in hint else hint.partition(";")[0]
+        raise UsageError(f"flag {hint} (./run_all.sh --snakemake-help lists all)")
+    if parsed.targets:
+        name = next(word for word in flags if word in parsed.targets)
+        raise UsageError(f"study: {unknown(name, [*known, *COMMANDS])}")
+    given = {name for name, value in vars(parsed).items() if value != defaults[name]}
+    if reserved := given & _RESERVED:
+        flag = min(reserved).replace("_", "-")
+        raise UsageError(f"flag --{flag}: run_all.sh sees to that itself; leave it out")
+    for name in ("jobs", "cores"):
+        if (count := getattr(parsed, name)) is not None and count < 1:
+            own.error(f"--{name} {count}: give a number of 1 or more")
+
+    cluster = None
+    if parsed.executor == "slurm":
+        resources = parsed.default_resources.args if parsed.default_resources else []
+        partition = dict(item.split("=", 1) for item in resources).get("slurm_partition")
+        cluster = Cluster(partition, parsed.slurm_status_command)
+    return Sweep(
+        studies=studies,
+        flags=flags + (["--profile", ours.profile] if ours.profile else []),
+        forced=sorted(parsed.forcerun or ()),
+        limits_jobs=bool({"jobs", "cores"} & given or ours.profile),
+        only_tells=bool(_TELLING & given),
+        is_local=parsed.executor in (None, "local"),
+        stop_after=ours.stop_after,
+        runs_per_gpu=ours.runs_per_gpu,
+        cluster=cluster,
+    )
+
+
+def main(words: list[str]) -> int:
+    """Follow a command line; return the exit status."""
+    command, rest = (words[0], words[1:]) if words and words[0] in COMMANDS else ("", words)
+    parsers = _parsers()
+    if {"-h", "--help"} & set(words):
+        print(parsers[command].format_help() if command else __doc__, end="")
+        return 0
+
+    from lib.study.errors import exit_status
+
+    @exit_status
+    def follow() -> int | None:
+        if not command:
+            if "--snakemake-help" in rest:
+                return subprocess.run([sys.executable, "-m", "snakemake", "--help"]).returncode
+            sweep = parse_sweep(rest)
+            from lib.workflow.sweep import run_sweep
+
+            return run_sweep(sweep)
+        parser = parsers[command]
+        options, further = parser.parse_known_intermixed_args(rest)
+        if further and command != "test":
+            parser.error(f"'{further[0]}' is none of its words")
+        options.words, options.further = rest, further
+        return COMMANDS[command](options)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)  # SIGINT is off in a script's background
+    try:
+        return follow()
+    except KeyboardInterrupt:
+        print("\nstopped; a plain rerun continues", file=sys.stderr)
+        return STOPPED
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

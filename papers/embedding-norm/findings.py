@@ -1,0 +1,490 @@
+# ---
+# jupyter:
+#   jupytext:
+#     cell_metadata_filter: tags,-all
+#     formats: ipynb,py:percent
+#     notebook_metadata_filter: kernelspec,jupytext,-jupytext.text_representation.jupytext_version
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Findings
+# What only this paper asks of its recorded studies. Everything is computed here, from the results
+# and raw files in `record/`, and written to `findings.json`, which `paper.md` quotes, and to
+# `figures/findings/`. `./run_all.sh paper` executes this notebook; `verify` does so once more and
+# compares. Differences are paired over seeds; intervals are *t* intervals unless said
+# otherwise, and nothing here is a planned test.
+
+# %%
+import sys
+
+sys.path += ["../.."]
+
+# %%
+from itertools import product
+from math import inf, isfinite
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from IPython.display import display
+
+from lib.analysis.course import course_table, token_ratios
+from lib.analysis.effects import paired_rows, ratio_interval, seed_differences
+from lib.analysis.paired import t_test
+from lib.analysis.pooled import pooled_contrasts
+from lib.analysis.runs import other_settings, own_baselines, taken
+from lib.analysis.stability import stability_map
+from lib.analysis.tables import mean_and_sd, readable
+from lib.figures.effects import by_level, count_lost, differences, factor_axis, mark
+from lib.figures.style import facets, line, variants
+from lib.publish.findings import Recorded, recorded
+from lib.record.record import Record
+from lib.study.config import arm_id
+from lib.study.errors import read_yaml
+from lib.study.measures import ACCURACIES, MAIN, MEASURES, measures_in
+from lib.study.raw import largest_rise
+from lib.study.files import write_json
+from lib.study.result import records
+from lib.study.variants import variant
+
+FIGURES = Path("figures/findings")
+found = {}
+
+
+def keep(name: str, table: pd.DataFrame) -> pd.DataFrame:
+    """Keep a table for the paper, and show it."""
+    found[name] = records(table)
+    return readable(table, 4)
+
+
+main, dose, tied = recorded("confirmatory-2"), recorded("dose"), recorded("tied")
+
+# %% [markdown]
+# ## Which step accounts for how much
+# LayerNorm is reached from the bare embeddings in three steps, each of which a variant takes: a
+# fixed scale, normalization to that scale with a gain, and centring with a bias. Their differences
+# add up to the whole. The share of the whole has Fieller's interval; it has none where the whole is
+# not told from zero. Look for a step that accounts for all of it.
+
+# %%
+STEPS = {
+    "fixed scale": ("scale", "none"),
+    "normalization and gain": ("rmsnorm", "scale"),
+    "centring and bias": ("layernorm", "rmsnorm"),
+}
+
+
+def step_shares(study: Recorded, measures: list[str]) -> pd.DataFrame:
+    """The effect of each step in each measure, and its share of LayerNorm's whole effect; a seed
+    that diverged in one variant is left out of all."""
+    rows = []
+    for measure in measures:
+        values = study.runs.pivot(index="seed", columns="variant", values=measure)
+        values = values[["none", "scale", "rmsnorm", "layernorm"]].dropna()
+        whole = values["layernorm"] - values["none"]
+        for step, (with_it, without) in STEPS.items():
+            effect = values[with_it] - values[without]
+            low, high = ratio_interval(effect, whole, study.alpha)
+            rows.append(
+                {"ingredient": step, "contrast": f"{with_it} - {without}", "measure": measure}
+                | {"n": len(values), "effect": effect.mean(), "whole": whole.mean()}
+                | {"share": effect.mean() / whole.mean(), "low": low, "high": high}
+            )
+    return pd.DataFrame(rows)
+
+
+keep("mechanism", step_shares(main, taken(measures_in("mechanism"), main.runs)))
+
+# %% [markdown]
+# ## Dose and response
+# Every reader of the stream normalizes it, so its length counts only relative to what the branches
+# add: multiplying the embeddings by *s* is dividing every branch by *s*. So each arm is placed by
+# the initial RMS of its stream, divided by the multiplier of its branches. Look for one curve,
+# whatever layer sets the length.
+
+
+# %%
+def streams(study: Recorded) -> pd.DataFrame:
+    """The arms whose layer sets the stream's initial RMS, each with that RMS."""
+    rows = []
+    for arm in study.design.arms():
+        model = arm.config.model
+        if arm.id != arm.baseline and model.embedding_norm in ("layernorm", "rmsnorm", "scale"):
+            rows.append(
+                {"arm": arm.id, "baseline": arm.baseline, "layer": model.embedding_norm}
+                | {"rms": model.embedding_rms, "branch_multiplier": model.branch_multiplier}
+                | {"relative_rms": model.embedding_rms / model.branch_multiplier}
+            )
+    return pd.DataFrame(rows)
+
+
+response = paired_rows(streams(dose), dose.runs, "loss", dose.alpha).sort_values(
+    ["layer", "relative_rms"], ignore_index=True
+)
+keep("dose", response)
+
+# %% [markdown]
+# Normalization proper is what RMSNorm does beyond a multiplier that starts the stream alike: their
+# difference in loss (nats), at each length. Look for intervals without zero.
+
+
+# %%
+def layers_apart(study: Recorded) -> pd.DataFrame:
+    """RMSNorm - multiplier in loss, where both start the stream alike."""
+    keys = ["rms", "branch_multiplier", "relative_rms"]
+    rms, scale = (streams(study).query("layer == @name") for name in ("rmsnorm", "scale"))
+    pairs = rms[["arm", *keys]].merge(scale[["arm", *keys]].rename(columns={"arm": "baseline"}))
+    table = paired_rows(pairs, study.runs, "loss", study.alpha)
+    return table.assign(study=study.design.name).sort_values("relative_rms", ignore_index=True)
+
+
+keep("layers_apart", pd.concat([layers_apart(main), layers_apart(dose)], ignore_index=True))
+
+
+# %%
+def dose_response(table, ax):
+    """The difference in loss to no layer against the initial RMS of the stream relative to its
+    branches; hollow, arms whose branches are multiplied too."""
+    ax.axhline(0, color="0.5", linewidth=0.8)
+    for i, (layer, part) in enumerate(table.groupby("layer", sort=False)):
+        look, multiplied = variant(layer), part["branch_multiplier"] != 1
+        label = "no layer" if layer == "none" else look.label
+        for rows, name in ((part[~multiplied], label), (part[multiplied], f"{label}, rescued")):
+            if len(rows):
+                x, mean = rows["relative_rms"] * 1.06 ** (i - 1), rows["mean_delta"]
+                style = line(look) | mark(look, rows["branch_multiplier"].iloc[0] == 1)
+                style |= {"label": name, "linewidth": 1, "markersize": 4.5, "zorder": 3}
+                ax.plot(x, mean, **style)
+                error = np.abs(rows[["t_low", "t_high"]].to_numpy().T - mean.to_numpy())
+                ax.errorbar(x, mean, error, fmt="none", ecolor=look.colour, elinewidth=0.9,
+                            capsize=2)  # fmt: skip
+    ax.set_xscale("log")
+    values = sorted(set(table["relative_rms"].round(4)))
+    apart = [x for x, before in zip(values, [0.0, *values], strict=False) if x > 1.2 * before]
+    ax.set_xticks(apart, [f"{x:.2g}" for x in apart])
+    ax.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+    ax.set_xlabel("initial RMS of the stream, relative to its branches")
+    ax.set_ylabel("Δ validation loss (nats)")
+
+
+curve, bare = dose.raw("curve"), response["baseline"].iloc[0]
+start = curve[(curve["step"] == 0) & (curve["arm"] == bare)]["embedding_norm"].mean()
+width = dose.design.arm(bare).config.model.n_embd
+none = {"layer": "none", "relative_rms": start / width**0.5, "branch_multiplier": 1.0}
+placed = pd.concat([pd.DataFrame([none | {"mean_delta": 0.0}]), response], ignore_index=True)
+with facets("dose", FIGURES, ["dose"], [""], height=2.4) as axes:
+    dose_response(placed, axes["dose", ""])
+
+# %% [markdown]
+# ## Tied output
+# The effect on the loss (nats) with a tied and with an untied output, and the difference of the
+# two. Arms named at the right end, on average, above the loss of a unigram model: their differences
+# say little.
+
+
+# %%
+def tied_effects(study: Recorded) -> pd.DataFrame:
+    """A row per variant and setting of the other factors."""
+    rows = []
+    runs = study.runs.assign(within=other_settings(study.runs, study.design, "model.tied"))
+    for within, part in runs.groupby("within", sort=False):
+        losses, floor = part.groupby("arm")["loss"].mean(), part["unigram_loss"].mean()
+        arms = part.drop_duplicates("arm").set_index(["variant", "model.tied"])
+        for name in list(dict.fromkeys(part["variant"]))[1:]:
+            pairs = [arms.loc[(name, tied), ["arm", "baseline"]].tolist() for tied in (True, False)]
+            deltas = [seed_differences(part, "loss", *pair) for pair in pairs]
+            row = {"variant": name, "within": within}
+            for key, values in zip(
+                ("tied", "untied", "difference"), [*deltas, deltas[0] - deltas[1]], strict=True
+            ):
+                test = t_test(values.dropna(), study.alpha)
+                row |= {key: test.mean_delta, f"{key}_low": test.t_low, f"{key}_high": test.t_high}
+                row["n"] = test.n
+            high = [arm for pair in pairs for arm in reversed(pair) if losses[arm] > floor]
+            rows.append(row | {"below_floor": ", ".join(high)})
+    return pd.DataFrame(rows)
+
+
+keep("tied", tied_effects(tied))
+
+# %% [markdown]
+# ## The course of smoothness
+# The difference in the cosine between the gradients of two parts of dev, at each evaluation. Look
+# for when its sign turns.
+
+# %%
+cosine = course_table(own_baselines(main.runs), main.raw("curve"), "gradient_cosine", main.alpha)
+keep("cosine_course", cosine)
+
+# %% [markdown]
+# ## Rates of one's own
+# The rate with the lowest mean final dev loss, per variant of `tuning`: a run that diverged or
+# collapsed counts as its initial loss. Look whether the grid brackets it. The runs that choose a
+# rate cannot report at it: that takes other seeds.
+
+# %%
+RATE = "training.learning_rate"
+FACTS = ["transient", "collapsed", "diverged"]
+
+
+def final_losses(study: Recorded) -> pd.DataFrame:
+    """Each run with its final dev loss (nats) as it counts."""
+    ends = study.raw("curve").sort_values("step").groupby(["arm", "seed"])["dev_loss"]
+    ends = ends.agg(initial="first", final="last").reset_index()
+    stability = pd.DataFrame(study.verdict["stability"])[["arm", "seed", *FACTS]]
+    runs = study.runs.drop(columns=["unstable"]).merge(ends).merge(stability)
+    failed = runs["diverged"] | runs["collapsed"]
+    return runs.assign(counted=runs["final"].mask(failed, runs["initial"]))
+
+
+def best_rates(losses: pd.DataFrame) -> pd.DataFrame:
+    """Per variant the best rate, and what the runs at it did."""
+    cells = losses.groupby(["variant", RATE], sort=False)
+    rates = cells.agg(
+        n=("seed", "size"), dev_loss=("counted", "mean"), **{f"{x}_runs": (x, "sum") for x in FACTS}
+    ).reset_index()
+    best = rates.loc[rates.groupby("variant", sort=False)["dev_loss"].idxmin()]
+    inside = best[RATE].between(rates[RATE].min(), rates[RATE].max(), inclusive="neither")
+    return best.rename(columns={RATE: "best_rate"}).assign(bracketed=inside)
+
+
+tuning = recorded("tuning")
+losses = final_losses(tuning)
+best = best_rates(losses)
+keep("best_rates", best)
+
+
+# %%
+def tuning_curves(losses, best, levels, ax):
+    """The final dev loss against the rate: a line through the means, a star at the chosen rate
+    (hollow: at the edge of the grid), a mark per run, hollow after a transient. A run that
+    collapsed or diverged is a cross at the top."""
+    for (look, aside, part), row in zip(
+        by_level(losses, RATE, levels), best.to_dict("records"), strict=True
+    ):
+        means = part.groupby("place")["counted"].mean()
+        ax.plot(means.index + aside, means, **line(look) | {"linewidth": 1})
+        failed = part["collapsed"] | part["diverged"]
+        for rows, face in (
+            (part[part["transient"] & ~failed], "white"),
+            (part[~part["transient"] & ~failed], look.colour),
+        ):
+            ax.scatter(rows["place"] + aside, rows["counted"], s=13, marker=look.marker,
+                       edgecolor=look.colour, facecolor=face, zorder=3)  # fmt: skip
+        lost = failed.groupby(part["place"]).sum()
+        count_lost(ax, lost.index + aside, lost, look)
+        chosen = levels.index(row["best_rate"])
+        ax.plot(chosen + aside, means[chosen], marker="*", markersize=11, markeredgecolor="black",
+                markerfacecolor=look.colour if row["bracketed"] else "white", linestyle="none",
+                markeredgewidth=0.7, zorder=4)  # fmt: skip
+    ended = losses.loc[~(losses["collapsed"] | losses["diverged"]), "counted"]
+    room = 0.1 * np.ptp(ended)
+    ax.set_ylim(ended.min() - room, ended.max() + 2 * room)
+    ax.set_ylabel("final dev loss (nats)")
+    factor_axis(RATE, levels, ax)
+
+
+rates = tuning.design.factors[RATE]
+pairs = losses.drop_duplicates("arm").query("arm != baseline")[["arm", "baseline", "variant", RATE]]
+deltas = paired_rows(pairs.reset_index(drop=True), tuning.runs, "loss", tuning.alpha)
+deltas["n_dropped"] = len(tuning.design.seeds) - deltas["n"]
+with facets("learning-rate", FIGURES, ["loss", "differences"], [""], height=2.2) as axes:
+    tuning_curves(losses, best, rates, axes["loss", ""])
+    differences(deltas, "loss", RATE, rates, axes["differences", ""])
+
+# %% [markdown]
+# ## Other definitions of instability
+# The share of runs of `stability-confirm` that rise by more than 0.25, 0.5 and 1 nats above their
+# running minimum, or diverge; and by more than the plan's rise when the first 64 steps are not
+# looked at. Look whether the answer hangs on the definition.
+
+# %%
+RISES, EARLY = (0.25, 0.5, 1.0), 64
+
+
+def thresholds(study: Recorded) -> pd.DataFrame:
+    """The share of unstable runs of each judged arm by each definition."""
+    trace = {
+        key: part["loss"].to_numpy() for key, part in study.raw("trace").groupby(["arm", "seed"])
+    }
+    rows = []
+    for run in study.verdict["stability"]:
+        if run["judged"]:
+            loss = trace[run["arm"], run["seed"]]
+            rises = {f"rise_{rise:g}": largest_rise(loss) > rise for rise in RISES}
+            late = largest_rise(loss[EARLY:]) > (study.plan.instability.rise or inf)
+            row = {name: run["diverged"] or high for name, high in rises.items()}
+            row[f"after_step_{EARLY}"] = late or (run["diverged"] and len(loss) > EARLY)
+            rows.append({"arm": run["arm"]} | row)
+    arms = pd.DataFrame(rows).groupby("arm", sort=False)
+    return arms.mean().reset_index().assign(n=arms.size().to_numpy())
+
+
+confirm = recorded("stability-confirm")
+keep("thresholds", thresholds(confirm))
+
+# %% [markdown]
+# ## Stability against quality
+# Share of unstable runs of each arm with its exact interval, the median of their largest rises
+# (nats), and the means of what it costs. In the figure, down is calmer; a thin line leads from the
+# baseline to the other arms.
+
+# %%
+judged = stability_map(confirm.runs, pd.DataFrame(confirm.verdict["stability"]), confirm.alpha)
+quality = taken([MAIN, *ACCURACIES[1:]], confirm.runs)
+means = confirm.runs.groupby("arm", sort=False)[quality].mean()
+columns = ["arm", "variant", "n", "judged", "unstable", "share", "low", "high", "median_severity"]
+trade_off = judged[columns].join(means, on="arm")
+keep("trade_off", trade_off)
+
+# %%
+with facets("trade-off", FIGURES, quality, [""], height=2.2) as axes:
+    for (measure, _), ax in axes.items():
+        for x, y in zip(trade_off[measure][1:], trade_off["share"][1:], strict=True):
+            ax.plot([trade_off[measure][0], x], [trade_off["share"][0], y], color="0.75",
+                    linewidth=0.7, zorder=1)  # fmt: skip
+        for look, row in variants(trade_off):
+            error = np.abs(row[["low", "high"]].to_numpy().T - row["share"].to_numpy())
+            ax.errorbar(row[measure], row["share"], error, capsize=2, linestyle="none",
+                        label=look.label, **mark(look, True))  # fmt: skip
+        ax.set(xlabel=MEASURES[measure].title, ylabel="share of runs unstable")
+
+# %% [markdown]
+# ## Tokens and budgets
+# At a constant rate every point of a dev curve is the end of a shorter budget. First the tokens
+# needed for the loss that both reach, relative to the baseline's (below 1: the arm saves tokens);
+# then the difference in dev loss (nats) at shorter budgets.
+
+# %%
+BUDGETS = (100, 150, 300, 600, 1000, 2000)
+curve = main.raw("curve")
+budgets = course_table(
+    own_baselines(main.runs), curve[curve["step"].isin(BUDGETS)], "dev_loss", main.alpha
+)
+display(keep("token_ratios", token_ratios(main.runs, curve, main.alpha)))
+keep("budgets", budgets)
+
+# %% [markdown]
+# ## Above the source of a text
+# On the generated text of `texts`: how many nats the loss lies above that of the text's own source.
+
+
+# %%
+def above_source(study: Recorded) -> pd.DataFrame:
+    """Mean nats above the source, per arm, with the interval of one sample."""
+    rows = []
+    for arm, part in study.runs.groupby("arm", sort=False):
+        test = t_test((part["loss"] - part["source_loss"]).dropna(), study.alpha)
+        rows.append(
+            {"arm": arm, "variant": part["variant"].iloc[0], "setting": part["setting"].iloc[0]}
+            | {"n": test.n, "nats_above_source": test.mean_delta}
+            | {"t_low": test.t_low, "t_high": test.t_high}
+        )
+    return pd.DataFrame(rows)
+
+
+keep("above_source", above_source(recorded("texts")))
+
+# %% [markdown]
+# ## A ladder of widths
+# The difference in loss (nats) by width, at equal rates and with each side at its own best. The
+# runs that choose a rate are those reported at it, which flatters both sides. Widths differ in
+# steps, too.
+
+# %%
+WIDTH, BEST = "model.n_embd", "each at its own best rate"
+
+
+def ladder_effects(study: Recorded) -> pd.DataFrame:
+    """A row per variant, rate (the last: each its own best) and width; a rate at which a run
+    diverged is not taken as the best."""
+    mean = study.runs.groupby("arm")["loss"].agg(lambda values: values.mean(skipna=False))
+    first_rows = study.runs.drop_duplicates("arm")
+    arms = first_rows.set_index(["variant", WIDTH, RATE])["arm"].to_dict()
+    first, *others = dict.fromkeys(study.runs["variant"])
+    rates = study.design.factors[RATE]
+
+    def best(name, width):
+        at = {rate: mean[arms[name, width, rate]] for rate in rates}
+        return min(rates, key=lambda rate: at[rate] if isfinite(at[rate]) else inf)
+
+    rows = []
+    for name, rate, width in product(others, [*rates, None], study.design.factors[WIDTH]):
+        own, of_first = (rate or best(each, width) for each in (name, first))
+        rows.append(
+            {"arm": arms[name, width, own], "baseline": arms[first, width, of_first]}
+            | {"variant": name, "rate": arm_id({RATE: rate}) if rate else BEST, WIDTH: width}
+            | {"own_rate": own, "rate_of_first": of_first}
+        )
+    table = paired_rows(pd.DataFrame(rows), study.runs, "loss", study.alpha)
+    return table.assign(n_dropped=len(study.design.seeds) - table["n"])
+
+
+ladder = recorded("ladder")
+by_width = ladder_effects(ladder)
+keep("ladder", by_width)
+
+# %%
+panels = list(dict.fromkeys(by_width["rate"]))
+with facets("ladder", FIGURES, ["loss"], panels, height=2.2) as axes:
+    for (_, rate), ax in axes.items():
+        part = by_width[by_width["rate"] == rate]
+        differences(part, "loss", WIDTH, ladder.design.factors[WIDTH], ax)
+
+# %% [markdown]
+# ## Beside the preliminary table
+# Mean ± sd here and as reported; whether the mean here lies within two reported standard
+# deviations; and whether the difference to the baseline has the reported sign.
+
+
+# %%
+def beside_reported(study: Recorded, reported: dict) -> pd.DataFrame:
+    """A row per setting, measure and variant."""
+    rows = []
+    for setting, (measure, content) in product(
+        dict.fromkeys(study.runs["setting"]), reported["measures"].items()
+    ):
+        part, digits = study.runs[study.runs["setting"] == setting], MEASURES[measure].digits
+        values = content["values"]
+        here = {name: part.loc[part["variant"] == name, measure].dropna() for name in values}
+        baseline = next(iter(here))
+        for name, told in values.items():
+            mean, sd = told["mean"], told.get("sd")
+            said = f"{mean:.{digits}f}" + (f" ± {sd:.{digits}f}" if sd else "")
+            within = same = "n/a"
+            if sd:
+                within = "yes" if abs(here[name].mean() - mean) <= 2 * sd else "no"
+            if name != baseline:
+                change = here[name].mean() - here[baseline].mean()
+                same = "yes" if change * (mean - values[baseline]["mean"]) > 0 else "no"
+            rows.append(
+                {"setting": setting, "measure": measure, "variant": name}
+                | {"here": mean_and_sd(here[name], digits), "reported": said}
+                | {"within_two_sd": within, "same_direction": same}
+            )
+    return pd.DataFrame(rows)
+
+
+pilot = recorded("pilot")
+keep("reported", beside_reported(pilot, read_yaml(Path(pilot.paper, pilot.design.reported))))
+
+# %% [markdown]
+# ## One contrast over several studies
+# Model, training and text are the same in these studies: their seeds tested together.
+
+# %%
+studies = {name: Record(name).runs for name in ("confirmatory-2", "confirmatory", "final")}
+found["pooled"] = pooled_contrasts(studies, ["perplexity"])
+readable(pd.DataFrame(found["pooled"]).astype({"studies": str}), 4)
+
+# %%
+write_json(Path("findings.json"), found)
+print("findings.json:", *found)

@@ -1,0 +1,148 @@
+"""The paper's own notebook, executed again and compared."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import jupytext
+import nbformat
+import pytest
+from scipy import stats
+
+from lib.publish import findings
+from lib.publish.findings import check_findings, recorded
+from lib.study.files import read_json
+from lib.study.paths import PAPER
+
+WRITTEN = (findings.NOTEBOOK, findings.TABLES, findings.FIGURES)
+
+
+def lay_out(source: Path, folder: Path) -> None:
+    for name in WRITTEN:
+        copy = shutil.copytree if (source / name).is_dir() else shutil.copyfile
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        copy(source / name, folder / name)
+
+
+@pytest.fixture
+def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of what is committed; executing it again gives what is committed."""
+    lay_out(PAPER, tmp_path / "paper")
+    monkeypatch.setattr(findings, "execute", lambda _, folder: lay_out(PAPER, folder))
+    return tmp_path / "paper"
+
+
+@pytest.mark.slow
+def test_what_is_committed_is_what_the_notebook_says_draws_and_finds() -> None:
+    assert list(check_findings(PAPER)) == []
+
+
+def test_the_notebook_is_in_sync_with_its_script_and_was_executed_from_top_to_bottom() -> None:
+    notebook = nbformat.read(PAPER / findings.NOTEBOOK, as_version=4)
+    script = jupytext.read(PAPER / "findings.py")
+    sources = [[(cell.cell_type, cell.source) for cell in of.cells] for of in (notebook, script)]
+    assert sources[0] == sources[1]
+    counts = [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"]
+    assert counts == list(range(1, len(counts) + 1))
+
+
+def print_otherwise(paper: Path) -> None:
+    notebook = nbformat.read(paper / findings.NOTEBOOK, as_version=4)
+    last = [cell for cell in notebook.cells if cell.cell_type == "code"][-1]
+    last.outputs[0].text = "findings.json: nothing"
+    nbformat.write(notebook, paper / findings.NOTEBOOK)
+
+
+def find_otherwise(paper: Path) -> None:
+    tables = read_json(paper / findings.TABLES)
+    tables["dose"][0]["mean_delta"] *= 1.001
+    (paper / findings.TABLES).write_text(json.dumps(tables), "utf-8")
+
+
+def draw_otherwise(paper: Path) -> None:
+    shutil.copyfile(paper / findings.FIGURES / "ladder.pdf", paper / findings.FIGURES / "dose.pdf")
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda _: None, None),
+        (print_otherwise, "of findings.ipynb shows what executing it does not"),
+        (find_otherwise, "findings.json is not what findings.ipynb finds"),
+        (lambda p: (p / findings.TABLES).unlink(), "findings.json is not what"),
+        (draw_otherwise, "figure findings/dose.pdf is not what"),
+        (lambda p: (p / findings.FIGURES / "dose.pdf").unlink(), "figure findings/dose.pdf is not"),
+        (lambda p: (p / findings.FIGURES / "own.pdf").touch(), "figure findings/own.pdf is not"),
+    ],
+)
+def test_what_was_changed_is_named(
+    paper: Path, change: Callable[[Path], object], fault: str | None
+) -> None:
+    change(paper)
+    faults = list(check_findings(paper))
+    assert [fault in found for found in faults] == ([True] if fault else [])
+
+
+def test_a_paper_without_such_a_notebook_has_no_faults(tmp_path: Path) -> None:
+    assert list(check_findings(tmp_path)) == []
+
+
+def test_a_recorded_study_is_read_as_tables_with_its_raw_files() -> None:
+    study = recorded("stability-check")
+    curve = study.raw("curve")
+    ends = curve.sort_values("step").groupby(["arm", "seed"])["dev_loss"].last()
+    assert set(ends.index) == set(zip(study.runs["arm"], study.runs["seed"], strict=True))
+    assert study.alpha == 0.05
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, list[dict[str, float]]]:
+    return dict(read_json(PAPER / findings.TABLES))
+
+
+def test_shares_add_up_and_ends_of_fiellers_interval_are_not_rejected(found) -> None:
+    runs = recorded("confirmatory-2").runs.pivot(index="seed", columns="variant", values="loss")
+    whole = runs["layernorm"] - runs["none"]
+    rows = [row for row in found["mechanism"] if row["measure"] == "loss"]
+    assert sum(row["share"] for row in rows) == pytest.approx(1)
+    scale = runs["scale"] - runs["none"]
+    assert rows[0]["effect"] == pytest.approx(scale.mean())
+    for end in (rows[0]["low"], rows[0]["high"]):
+        assert stats.ttest_1samp(scale - end * whole, 0).pvalue == pytest.approx(0.05, abs=1e-6)
+
+
+def test_each_own_best_rate_is_that_of_the_lowest_mean(found) -> None:
+    study = recorded("ladder")
+    means = study.runs.groupby(["variant", "model.n_embd", "training.learning_rate"])["loss"].mean()
+    for row in found["ladder"]:
+        if row["rate"] == "each at its own best rate":
+            of = means[row["variant"], row["model.n_embd"]]
+            assert row["own_rate"] == of.idxmin()
+            first = means["none", row["model.n_embd"]]
+            assert row["mean_delta"] == pytest.approx(of.min() - first.min())
+
+
+def test_the_best_rate_has_the_lowest_mean_dev_loss(found) -> None:
+    study = recorded("tuning")
+    curve = study.raw("curve").merge(
+        study.runs[["arm", "seed", "variant", "training.learning_rate"]]
+    )
+    last = curve.sort_values("step").groupby(["arm", "seed"]).tail(1)
+    means = last.groupby(["variant", "training.learning_rate"])["dev_loss"].mean()
+    for row in found["best_rates"]:
+        assert row["best_rate"] == means[row["variant"]].idxmin()
+        assert row["dev_loss"] == pytest.approx(means[row["variant"]].min())
+
+
+def test_an_untied_effect_is_that_of_its_own_pair(found) -> None:
+    runs = recorded("tied").runs.pivot(index="seed", columns="arm", values="loss")
+    row = next(row for row in found["tied"] if row["within"] == "embedding_std=0.02")
+    name = row["variant"]
+    tied, untied = (
+        runs[f"{name},tied={way},embedding_std=0.02"] - runs[f"none,tied={way},embedding_std=0.02"]
+        for way in ("true", "false")
+    )
+    assert row["untied"] == pytest.approx(untied.mean())
+    low, high = stats.ttest_1samp(tied - untied, 0).confidence_interval()
+    assert (row["difference_low"], row["difference_high"]) == pytest.approx((low, high))

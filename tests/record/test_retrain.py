@@ -1,0 +1,156 @@
+"""How runs are named, trained again, and what is said of each."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from lib.record import retrain
+from lib.record.replay import ReplayError, execute
+from lib.record.retrain import (
+    Judgement,
+    kept_weights,
+    other_outputs,
+    other_parts,
+    other_rounding,
+)
+from lib.run.machine import random_stream
+from lib.run.model import GPT, count_parameters
+from lib.run.trained import weights_digest
+from lib.study.fields import ModelConfig
+from lib.study.files import read_json
+from lib.workflow import verify
+from lib.workflow.verify import main
+
+
+def notebook(path: Path, *printed: str, picture: str = "AAAA") -> Path:
+    """A 02_train whose cells print these, the last beside a picture."""
+    cells = []
+    for text in printed:
+        outputs = [nbformat.v4.new_output("stream", text=text)]
+        cells.append(nbformat.v4.new_code_cell("print(text)", outputs=outputs))
+    cells[0].source = "trained = train(config)"
+    data = {"image/png": picture}
+    cells[-1].outputs.append(nbformat.v4.new_output("display_data", data=data))
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    return path
+
+
+def test_all_that_a_notebook_shows_but_times_is_compared(tmp_path: Path) -> None:
+    stated = notebook(tmp_path / "a.ipynb", "3 s", "a sample", "a table")
+    slower = notebook(tmp_path / "b.ipynb", "4 s", "a sample", "a table")
+    assert list(other_outputs(*map(read_json, (stated, slower)))) == []
+    forged = notebook(tmp_path / "c.ipynb", "3 s", "another", "a table", picture="BBBB")
+    said = "code cell {} of 02_train.ipynb shows something else"
+    assert list(other_outputs(*map(read_json, (stated, forged)))) == [
+        said.format(2),
+        said.format(3),
+    ]
+
+
+def test_weights_are_those_of_the_hash_or_none(tmp_path: Path) -> None:
+    model = GPT(ModelConfig(n_layer=1, n_head=1, n_embd=8), 65, random_stream(0, "weights"))
+    digest = weights_digest(model, whole=True)
+    assert kept_weights(tmp_path, digest) is None
+    for step, weights in enumerate((model.state_dict(), {"other": torch.ones(3)})):
+        folder = tmp_path / "checkpoints" / "identity" / f"step-{step}"
+        folder.mkdir(parents=True)
+        save_file(weights, folder / "weights.safetensors")
+    kept = kept_weights(tmp_path, digest)
+    assert kept is not None
+    assert len(kept) == count_parameters(model)
+    assert kept_weights(tmp_path, "0" * 64) is None
+
+
+@pytest.mark.parametrize(
+    ("share", "now", "other"), [(16, 4, 2), (16, 1, 16), (6, 3, 1), (9, 9, 1), (1, 1, None)]
+)
+def test_batches_are_summed_in_parts_of_another_size(
+    share: int, now: int, other: int | None
+) -> None:
+    assert other_parts(share, now) == other
+
+
+def test_one_sequence_is_summed_by_other_instructions() -> None:
+    machine = {"device": "cpu", "threads": 1, "micro_batch_size": 1}
+    assert other_rounding(2, machine) == ({"micro_batch_size": 2}, "")
+    assert other_rounding(1, machine) == ({"threads": 2}, "default")
+    assert other_rounding(1, machine | {"device": "cuda"}) is None
+
+
+NAMED = {
+    "final/nome/0": "run: 'final/nome/0' is unknown; did you mean 'final/none/0'?",
+    "finl/none/0": "study: 'finl' is unknown; did you mean 'final'? in papers/",
+    "horizon/none,fraction=1/0": "run: the record keeps no run of 'horizon'",
+    "final": "--retrain: 'final' is no number of runs, and no STUDY/ARM/SEED",
+    "0": "--retrain: '0' is no number of runs, and no STUDY/ARM/SEED",
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_what_cannot_be_trained_is_named_before_anything_is_verified(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(verify, "check", lambda *_: pytest.fail("it verified first"))
+    assert main(["--retrain", name]) == 2
+    assert capsys.readouterr().err == f"error: {NAMED[name]}\n"
+
+
+def test_so_is_an_unknown_study(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--retrain", "1", "pilott"], ["pilott"]):
+        assert main(words) == 2
+        out, err = capsys.readouterr()
+        assert err == "error: study: 'pilott' is unknown; did you mean 'pilot'? in papers/\n"
+        assert not out
+
+
+@pytest.mark.parametrize(
+    ("found", "status", "last"),
+    [
+        (Judgement([], bits=True), 0, "1 equal to the bit"),
+        (Judgement(["device_name"]), 0, "1 within tolerance"),
+        (Judgement(["device_name"], unjudged=["ece"]), 4, "1 cannot be judged"),
+        (Judgement(["device_name"], unjudged=["ece"], differing=["loss"]), 1, "1 differs"),
+        (Judgement([], bits=True, differing=["loss"]), 1, "1 differs"),
+        (None, 1, "1 not trained again"),
+    ],
+)
+def test_status_and_last_line_tell_how_it_was_compared(
+    found: Judgement | None,
+    status: int,
+    last: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def train(run: dict[str, Any]) -> Judgement:
+        if found is None:
+            raise ReplayError("too old")
+        return found
+
+    monkeypatch.setattr(retrain, "retrain", train)
+    for verified in (0, 1):
+        monkeypatch.setattr(verify, "check", lambda *_, status=verified: status)
+        assert main(["--retrain", "final/none/0"]) == (status if not verified else 1)
+        said = capsys.readouterr()
+        assert said.out.splitlines()[-1] == f"Trained again: {last}"
+        if found:
+            assert f"final/none/0: trained again, {found.words}\n" in said.out
+            for fault in found.differing:
+                assert f"error: final/none/0, trained again: {fault}\n" in said.err
+
+
+def test_a_study_may_stand_after_the_number_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    verified: list[tuple[list[str], bool]] = []
+    monkeypatch.setattr(verify, "check", lambda *of: bool(verified.append(of)))
+    assert main(["--redraw", "--retrain", "2", "horizon"]) == 0  # of which no run is kept
+    assert verified == [(["horizon"], True)]
+
+
+def test_what_failed_in_a_temporary_tree_names_no_file_there(tmp_path: Path) -> None:
+    script = "import sys; sys.exit('error: KeyError: a; see runs/x/03_analysis.ipynb')"
+    with pytest.raises(ReplayError, match=r"^KeyError: a$"):
+        execute(tmp_path, sys.executable, "-c", script)

@@ -1,0 +1,195 @@
+"""Whether a run's numbers, raw files and notebook agree: a recorded run, after one change."""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lib.record import runs
+from lib.record.record import Record
+from lib.study.measures import MEASURES
+
+
+@pytest.fixture
+def record() -> Record:
+    """A record of which nothing is read again: what a test changes stays changed."""
+    record = Record("example")
+    assert list(runs.check_runs(record)) == []
+    record.results["runs"] = record.runs[:1]
+    return record
+
+
+def put(table: str, column: str, row: int, value: Any) -> Callable[[Record], None]:
+    def change(record: Record) -> None:
+        raw = record.raw(record.runs[0])[table]
+        raw.loc[raw.index[row], column] = value
+
+    return change
+
+
+def less(table: str, row: int) -> Callable[[Record], None]:
+    def change(record: Record) -> None:
+        raw = record.raw(record.runs[0])
+        raw[table] = raw[table].drop(raw[table].index[row])
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    {
+        "a step counted twice": (put("trace", "tokens", 3, 1), "tokens in trace.parquet are not"),
+        "a point of the dev curve left out": (less("curve", 1), "snapshots is|curve.parquet does"),
+        "a training that ended without a loss": (
+            put("trace", "loss", -1, np.nan), "it is completed, and its last losses"
+        ),
+        "a dev loss lost at the end": (
+            put("curve", "dev_loss", -1, np.inf), "it is completed, and its last losses"
+        ),
+        "a window left out": (less("windows", 2), "windows.parquet leaves out|.* by its raw files"),
+        "a window that begins elsewhere": (
+            put("windows", "start", 1, 7), "windows.parquet leaves out a part of the text"
+        ),
+        "characters that no bin counts": (put("bins", "n", 0, 0), "ece.* by its raw files"),
+        "a table that denies a measure": (
+            lambda record: next(
+                row for row in record.runs[0]["tables"]["temperatures"] if row["temperature"] == 1
+            ).update(nll=1.0),
+            "nll at temperature 1 is 1.0, and the measure is",
+        ),
+        "fewer steps than were asked": (
+            lambda record: record.runs[0]["config"]["training"].update(iterations=7),
+            r"\d+ of 7 steps, completed",
+        ),
+    }.values(),
+)  # fmt: skip
+def test_raw_files_agree_with_the_result_and_with_each_other(
+    change: Callable[[Record], None], fault: str, record: Record
+) -> None:
+    change(record)
+    assert any(re.search(f": {fault}", found) for found in runs.check_runs(record))
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_notebook_prints_its_result(apart: bool, record: Record) -> None:
+    path, run = record.run_notebook(record.runs[0]), record.runs[0]
+    if apart:
+        record._read[path] = set_apart(record.read(path))
+    assert list(runs._wrong_print(record, run)) == []
+    for change, fault in (
+        ({"steps": 1}, "the sentence about its result"),
+        ({"parameters": 1}, "the table of its result in its notebook says parameters"),
+        (
+            {"measures": run["measures"] | {"perplexity": 1.0}},
+            f"the table of its result in its notebook says {MEASURES['perplexity'].title}: ",
+        ),
+    ):
+        faults = list(runs._wrong_print(record, run | change))
+        assert any(found.startswith(fault) for found in faults)
+
+
+def set_apart(notebook: dict[str, Any]) -> dict[str, Any]:
+    """Move the sentence and the measures of a result to a cell after the one that wrote it."""
+    cells = [c for c in notebook["cells"] if c["cell_type"] == "code"]
+    kept = lambda o: "application/json" in o.get("data", {})  # noqa: E731
+    (number,) = [n for n, c in enumerate(cells) if any(map(kept, c["outputs"]))]
+    told, shown = sorted(cells[number]["outputs"], key=kept)
+    first, _, rest = "".join(told["text"]).partition("\n")
+    data = shown["data"]
+    row = re.sub(r"(?s)(<tbody>.*?</tr>).*(</tbody>)", r"\1\2", "".join(data["text/html"]))
+    cells[number]["outputs"] = [told | {"text": rest}, shown | {"data": data | {"text/html": row}}]
+    table = shown | {"data": {"text/html": data["text/html"]}}
+    after = cells[number] | {"outputs": [told | {"text": first + "\n"}, table]}
+    return notebook | {"cells": [*cells[: number + 1], after, *cells[number + 1 :]]}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "new", "fault"),
+    [
+        ("step 50: ", "It helps.\nstep 50: ", "prints something beside the dev losses"),
+        ("step 50: ", "DIVERGED at step 9: its loss\nstep 50: ", "prints something beside"),
+        (r"step 50: .*\n", "", "does not print the dev loss of each step"),
+        (r"(step 50: dev loss )\d", r"\g<1>9", "the dev loss printed at step 50 is not that of"),
+        (r"(step 50: dev loss \d)\.\d+", r"\1", "prints something beside the dev losses"),
+        (r"(step 50: .*)\d\n", r"\1\n", "prints something beside the dev losses"),
+        ("step 50: ", "step 51: ", "does not print the dev loss of each step"),
+        ("corpus: ", "It helps.\ncorpus: ", "prints other parameters than its result says"),
+        ("batch_size=", "batch_size=1", "prints other parameters than its result says"),
+        ("machine: ", "machine: It helps. ", "prints other parameters than its result says"),
+        ("compile=False", "compile=False\nIt helps.", "prints other parameters than its result"),
+        ("threads=None", "threads=64", "prints other parameters than its result"),
+        ("compile=False", "it_helps=True", "prints other parameters than its result"),
+        ("device='auto'", "device='H100'", "prints other parameters than its result"),
+        ("runs/example/", "It helps, says runs/example/", "the sentence about its result"),
+        ("<th>Brier score</th>", "<th>test perplexity</th>", "says test perplexity: "),
+        ("<th>Brier score</th>", "<th>test perplexity</th>", "leaves out brier"),
+        ("<th>run</th>", "<th>arm</th>", "leaves out run"),
+        ("</table>", "</table><p>It helps.</p>", "shows more than tables in HTML"),
+        ("</table>", '</table><img alt="It helps.">', "shows more than tables in HTML"),
+        ("</table>", "</table><table title='It helps.'></table>", "shows more than tables"),
+        ("</table>", "</table><!-- It helps. -->", "shows more than tables in HTML"),
+    ],
+)
+def test_a_notebook_prints_parameters_and_losses_and_nothing_else(
+    pattern: str, new: str, fault: str, record: Record
+) -> None:
+    for cell in record.read(record.run_notebook(record.runs[0]))["cells"]:
+        for output in cell.get("outputs", []):
+            for content, kind in ((output, "text"), (output.get("data", {}), "text/html")):
+                if kind in content:
+                    content[kind] = re.sub(pattern, new, "".join(content[kind]))
+    assert any(fault in found for found in runs._wrong_print(record, record.runs[0]))
+
+
+@pytest.mark.parametrize(
+    ("notice", "may"),
+    [
+        ("Checkpoint step-00000100 is damaged (its state is that of step 5). It is not used, and "
+         "kept as step-00000100-damaged.", True),
+        ("Checkpoint step-00000100 is foreign (it belongs to pilot, none,tied=true, seed 3). It is "
+         "not used, and kept as step-00000100-foreign.", True),
+        ("The suite in own-86c4e6aa-64-500 is damaged. It is made anew.", True),
+        ("Checkpoint step-00000100 is damaged (its state is good, it helps). It is not used, and "
+         "kept as step-00000100-damaged.", False),
+        ("Checkpoint step-00000100 is damaged (its state is that of step 5). It is not used, and "
+         "kept as it-helps.", False),
+        ("The suite in own-86c4e6aa-64-500 is better. It is made anew.", False),
+    ],
+)  # fmt: skip
+def test_only_a_notice_of_a_damaged_file_may_stand_there(notice: str, may: bool) -> None:
+    printed = runs._printed({"outputs": [{"text": [f"{notice}\n", "step 1"]}]})
+    assert printed == ("step 1" if may else f"{notice}\nstep 1")
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "same"),
+    [
+        (2.7346, "2.735", True),
+        (2.7346, "2.734", False),
+        (2.7345, "2.734", True),  # halfway, either way
+        (2.7345, "2.735", True),
+        (float("nan"), "nan", True),
+        (float("inf"), "2.7", False),
+    ],
+)
+def test_a_printed_number_is_its_value_rounded(value: float, text: str, same: bool) -> None:
+    assert runs._rounds(value, text) is same
+
+
+def test_runs_are_scored_on_the_same_windows() -> None:
+    record = Record("example")
+    assert list(runs.check_windows(record)) == []
+    record.raw(record.runs[1])["windows"]["start"] += 1
+    (fault,) = runs.check_windows(record)
+    assert "was scored on other windows of the same text than" in fault
+
+
+def test_raw_files_are_those_that_the_result_was_written_with(record: Record) -> None:
+    assert list(runs.check_raw_files(record)) == []
+    record.results["runs"] = json.loads(json.dumps(record.runs))
+    record.runs[0]["files"]["curve.parquet"] = "0" * 64
+    (fault,) = runs.check_raw_files(record)
+    assert fault.endswith("curve.parquet is not the file that the result was written with")

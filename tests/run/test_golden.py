@@ -1,0 +1,45 @@
+"""A tiny run ends where it always has: the same batches on every machine, the same weights to the
+bit on a CPU with the same vector instructions, and the same measures."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from lib.data.corpus import Corpus
+from lib.run.measure import measure
+from lib.run.trained import weights_digest
+from lib.study.fields import RunConfig
+from tests.conftest import beginning, change
+from tests.run.samples import train
+
+BATCHES = "11ec8aa087bae71815b75df2b047b803027feedc7060aa4fc58a7d306831fb65"
+WEIGHTS = {
+    "AVX512": "432f2abce5222b4b3cc8e518794757787e7ddaf4ecfe1f8286af715b41557ac8",
+}
+"""By what `torch.backends.cpu.get_cpu_capability` says. Another torch may round otherwise."""
+MEASURES = {
+    "loss": 3.9093824281019653,
+    "accuracy": 0.11185559277963898,
+    "brier": 0.9765700632630349,
+    "embedding_norm": 0.12220790921577013,
+    "ece": 0.08768141075766343,
+    "temperature": 0.13619390393551586,
+    "nll_test_tempered": 3.354583663630623,
+    "grad_norm": 1.0159562826156616,
+    "gradient_cosine": 0.35996760924657184,
+}
+
+
+def test_a_tiny_run_ends_where_it_always_has(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    config, text = change(tiny, "evaluation", items_per_task=0), beginning(corpus, 20_000)
+    trained = train(config, text, 0, tmp_path)
+    assert trained.batches == BATCHES
+    measured = measure(trained, text, config, tmp_path, 0).measures
+    assert {name: measured[name] for name in MEASURES} == pytest.approx(MEASURES, rel=1e-5)
+    capability = torch.backends.cpu.get_cpu_capability()
+    if capability not in WEIGHTS:
+        pytest.skip(f"no weights are known of a CPU with {capability}")
+    assert weights_digest(trained.model, whole=True) == WEIGHTS[capability]

@@ -1,0 +1,51 @@
+"""What a run leaves behind: what a notebook shows and keeps of a result, and the steps so far."""
+
+import json
+import math
+from pathlib import Path
+
+import pandas as pd
+
+from lib.study.config import Study
+from lib.study.result import attested, live_file, read_live, records
+from tests.samples import sample_runs
+
+
+def test_a_notebook_keeps_the_measures_and_a_hash_that_any_change_changes(
+    tiny_study: Study,
+) -> None:
+    result = sample_runs(tiny_study)[0]
+    shown = result._repr_mimebundle_()
+    assert shown["application/json"]["measures"] == result.measures
+    assert "tiny / none / seed 0" in shown["text/html"]
+    assert "completed" in shown["text/plain"]
+    written = json.loads(result.model_dump_json())
+    assert shown["application/json"] == attested(written)  # as read from the results
+    for name in written:
+        changed = written | {name: "another"}
+        assert attested(changed)["sha256"] != attested(written)["sha256"]
+
+
+def test_rows_of_a_table_have_none_where_json_has_no_number() -> None:
+    table = pd.DataFrame({"loss": [1.0, math.inf, math.nan]})
+    assert records(table) == [{"loss": 1.0}, {"loss": None}, {"loss": None}]
+
+
+def test_a_run_that_has_written_nothing_has_no_steps(tmp_path: Path) -> None:
+    assert read_live(tmp_path).empty
+    live_file(tmp_path).write_text("", "utf-8")
+    assert read_live(tmp_path).empty
+
+
+def test_what_a_killed_run_did_after_its_checkpoint_is_left_out(tmp_path: Path) -> None:
+    """Killed at step 7, taken up at 4, killed at 6, taken up at 5; the last line is not whole."""
+    lines = [
+        f"{step},{execution}.5,nan,{64 * step},0.1"
+        for execution, steps in enumerate([range(1, 8), range(4, 7), range(5, 7)], start=1)
+        for step in steps
+    ]
+    live_file(tmp_path).write_text("\n".join([*lines, "7,3.5,na"]), "utf-8")
+    rows = read_live(tmp_path)
+    assert rows["step"].tolist() == [1, 2, 3, 4, 5, 6]
+    assert rows["loss"].tolist() == [1.5, 1.5, 1.5, 2.5, 3.5, 3.5]
+    assert rows["grad_norm"].isna().all()

@@ -1,0 +1,114 @@
+"""Any command line is followed or refused in one line."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lib.study.errors import UsageError
+from lib.study.paths import ROOT
+from lib.workflow.cli import parse_sweep
+
+
+@pytest.mark.parametrize(
+    ("words", "studies", "flags"),
+    [
+        ("", [], []),
+        ("--jobs 2 params/smoke.yaml", ["params/smoke.yaml"], ["--jobs", "2"]),
+        ("params/smoke.yaml -j2", ["params/smoke.yaml"], ["-j2"]),
+        ("--jobs=2 smoke", ["smoke"], ["--jobs=2"]),
+        ("params/smoke.yaml -n final", ["params/smoke.yaml", "final"], ["-n"]),
+        ("--forcerun train params/smoke.yaml", ["params/smoke.yaml"], ["--forcerun", "train"]),
+        ("--dag smoke", ["smoke"], ["--dag"]),
+        ("-- smoke", ["smoke"], []),
+        ("--profile PROFILE smoke", ["smoke"], ["--profile", "PROFILE"]),
+        ("--report smoke.html", [], ["--report", "smoke.html"]),
+        ("--stop-after 11.5 smoke --runs-per-gpu=2 -j2", ["smoke"], ["-j2"]),
+        ("--cores all --jobs unlimited", [], ["--cores", "all", "--jobs", "unlimited"]),
+    ],
+)
+def test_studies_and_flags_come_in_any_order(
+    words: str,
+    studies: list[str],
+    flags: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "PROFILE").mkdir()
+    (tmp_path / "PROFILE" / "config.yaml").write_text("jobs: 3\n", "utf-8")
+    command = parse_sweep(words.split())
+    assert (command.studies, command.flags) == (studies, flags)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--jobs 0", "--jobs 0: give a number of 1 or more"),
+        ("--jobs=-3", "--jobs -3: give a number of 1 or more"),
+        ("-c 0", "--cores 0: give a number of 1 or more"),
+        ("--runs-per-gpu 0", "--runs-per-gpu: 0; give a number of 1 or more"),
+        ("--stop-after 0", "--stop-after: 0; give a number of hours above 0"),
+        ("--stop-after nan", "--stop-after: nan; give a number of hours above 0"),
+        ("--stop-after soon", "--stop-after: soon; give a number of hours"),
+        ("--jobs", "--jobs/-j: expected one argument"),
+        ("--jobs params/smoke.yaml", "--jobs/-j: expected one argument"),
+        ("--jobs x smoke", "--jobs x: Error parsing number of jobs (--jobs, -j): must be integer"),
+        ("--jobs 2.5", "--jobs 2.5: Error parsing number of jobs (--jobs, -j): must be integer"),
+        ("smoke -j", "--jobs/-j: expected one argument"),
+        ("--jbos 2", "flag '--jbos' is unknown; did you mean '--jobs'?"),
+        ("--qwertyuiop", "flag '--qwertyuiop' is unknown"),
+        ("--job 2", "ambiguous option: --job could match --jobs"),
+        ("--retries x", "--retries/--restart-times/-T: invalid int value"),
+        ("--rerun-triggers foo", "--rerun-triggers: invalid choice"),
+        ("--resources gpu", "--resources gpu: "),
+        ("--list-changes x", "--list-changes x: "),
+        ("--until", "--until/-U: expected at least one"),
+        ("--profile nosuch smoke", "--profile nosuch: there is no such folder"),
+        ("--config a=b", "flag --config: run_all.sh sees to that itself; leave it out"),
+        ("-s Snakefile", "flag --snakefile: run_all.sh sees to that itself; leave it out"),
+        ("--directory /tmp", "flag --directory: run_all.sh sees to that itself; leave it out"),
+        ("--touch smoke", "flag --touch: run_all.sh sees to that itself; leave it out"),
+        ("tset", "study: 'tset' is unknown; did you mean 'test'?"),
+        ("-n verfy", "study: 'verfy' is unknown; did you mean 'verify'?"),
+        ("smok --jobs 2", "study: 'smok' is unknown; did you mean 'smoke'?"),
+        ("-", "study: '-' is unknown; there are "),
+    ],
+)
+def test_a_command_line_that_cannot_be_followed_is_refused_in_one_line(
+    words: str, message: str
+) -> None:
+    with pytest.raises(UsageError) as error:
+        parse_sweep(words.split())
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "words", ["-n", "-nq", "--dry-run", "--summary", "-l", "--lint", "--lc code"]
+)
+def test_what_only_tells_is_known(words: str) -> None:
+    assert parse_sweep(words.split()).only_tells
+    assert not parse_sweep(["--jobs", "2"]).only_tells
+
+
+def test_the_time_given_is_not_for_snakemake() -> None:
+    command = parse_sweep(["--stop-after", "11.5", "smoke", "--runs-per-gpu=2", "-n"])
+    assert (command.stop_after, command.runs_per_gpu) == (11.5, 2)
+    assert (command.flags, command.only_tells) == (["-n"], True)
+
+
+def test_what_is_forced_is_named_together_with_what_is_stale() -> None:
+    """Of two --forcerun Snakemake would follow the last one alone."""
+    assert parse_sweep(["smoke", "-R", "train", "-j2"]).forced == ["train"]
+    assert parse_sweep(["smoke", "-j2"]).forced == []
+
+
+@pytest.mark.parametrize("words", [["--help"], ["smoke", "-h"], ["verify", "--help"]])
+def test_help_needs_no_package(words: list[str]) -> None:
+    """-S: without site-packages."""
+    command = [sys.executable, "-S", "-m", "lib.workflow.cli", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={})
+    assert done.returncode == 0, done.stderr
+    assert "./run_all.sh" in done.stdout
