@@ -77,6 +77,8 @@ class Sources:
             verdict["standing"] = standing_shown(study, verdict)
             recorded[study] = _Study(content, verdict=verdict)
         self._recorded = recorded
+        asks = paper / "studies.yaml"
+        self._asks = read_yaml(asks) if asks.is_file() else {}
         names: dict[str, Any] = {study.replace("-", "_"): of for study, of in recorded.items()}
         # After the studies, so that one called `count` hides no function.
         functions = (where, one, count, contrast, contrasts, unstable, arm, verbatim)
@@ -127,10 +129,11 @@ class Sources:
 
     def _has(self, study: str) -> bool:
         """Tell whether a study has results; note it where it has none. ConfigError for one that
-        neither params/ nor a plan names."""
+        neither params/ nor a plan nor studies.yaml names."""
         if study in self._recorded:
             return True
-        if f"`{study}`" not in "".join(path.read_text("utf-8") for path in PLANS.glob("*.yaml")):
+        plans = "".join(path.read_text("utf-8") for path in PLANS.glob("*.yaml"))
+        if study not in self._asks and f"`{study}`" not in plans:
             load_study(study)
         self.left_out[study] = None
         return False
