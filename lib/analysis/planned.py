@@ -47,7 +47,8 @@ def margins_of(plan: Plan) -> dict[str, float]:
     margins = plan.margins | plan.smallest_effect_of_interest
     if plan.minimum_detectable_effect is None:
         return margins
-    quality = [name for name in planned_measures(plan) if name in read_rules(plan).quality]
+    rated = read_rules(plan).quality
+    quality = [name for name in planned_measures(plan) if name in rated]
     return dict.fromkeys(quality, plan.minimum_detectable_effect) | margins
 
 

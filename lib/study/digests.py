@@ -63,8 +63,12 @@ def code_of(*parts: tuple[str, str | None]) -> dict[str, str]:
     code = {f"notebooks/{name}.ipynb": "\n".join(_cells(name, last)) for name, last in parts}
     waiting = [name for cells in code.values() for name in imported(cells)]
     known = set(waiting)
+    here = {path.stem for place in (ROOT, ROOT / "notebooks") for path in place.iterdir()}
     while waiting:
-        for path in _files(waiting.pop()):
+        module = waiting.pop()
+        if module.partition(".")[0] not in here:  # a package, as most are
+            continue
+        for path in _files(module):
             place = path.relative_to(ROOT)
             if place.as_posix() not in code:
                 source = code[place.as_posix()] = bare(path.read_text("utf-8"))

@@ -172,6 +172,7 @@ def test_a_first_manuscript_fills_the_width_of_its_page(tmp_path):
     assert left[written].any(axis=1).mean() > 0.8
 
 
+@pytest.mark.slow
 def test_a_study_of_which_the_paper_says_nothing_is_named_with_the_remedy(
     tmp_path, monkeypatch, capsys
 ):
@@ -220,6 +221,7 @@ def test_the_text_needs_no_torch():
     assert done.stdout == "False\n", done.stderr
 
 
+@pytest.mark.slow
 def test_nothing_unresolved_is_left_in_the_paper():
     tex, text = (PAPER / "paper.tex").read_text("utf-8"), text_of(PAPER / "paper.pdf")
     for output in (tex, text):

@@ -207,7 +207,12 @@ IMPORTS = [
 
 
 @pytest.mark.parametrize("line", IMPORTS)
-def test_a_new_module_counts_however_it_is_imported(line: str, copy: Path) -> None:
+def test_a_module_is_named_however_it_is_imported(line: str) -> None:
+    assert {"lib.run.extra", "lib.run.*"} & imported(bare(f"{line}\n"), "lib.run")
+
+
+@pytest.mark.parametrize("line", ["from . import extra", "from lib.run import *", IMPORTS[-1]])
+def test_a_new_module_counts_where_it_is_imported(line: str, copy: Path) -> None:
     append(copy / "lib" / "run" / "extra.py", "x = 1\n")
     assert changed_by(lambda: append(copy / "lib" / "run" / "machine.py", line + "\n")) == WEIGHTS
     assert changed_by(lambda: append(copy / "lib" / "run" / "extra.py")) == WEIGHTS

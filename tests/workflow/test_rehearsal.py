@@ -51,9 +51,12 @@ def frozen(repository: Repository, *used: int) -> dict[str, Any]:
     return {"frozen": {"trial": repository.parameters.frozen() | {"used_seeds": list(used)}}}
 
 
+SLOW_HISTORIES = ("uncommitted", "draft", "nested", "frozen", "twice", "unreadable")
+
+
 @pytest.mark.parametrize(
     "history",
-    ["uncommitted", "draft", "lists", "nested", "frozen", "twice", "deviations", "unreadable"],
+    ["lists", "deviations", *(pytest.param(h, marks=pytest.mark.slow) for h in SLOW_HISTORIES)],
 )
 def test_03_is_executed_under_every_history_of_a_plan(history: str, repository: Repository) -> None:
     plans = repository.parameters.plans
@@ -97,6 +100,7 @@ def test_changes_of_a_plan_are_shown_as_the_plan_has_them(repository: Repository
     assert shown.loc["frozen.trial.seeds", "after"] == "3"
 
 
+@pytest.mark.slow
 def test_a_study_of_which_every_run_diverges_has_an_analysis(repository: Repository) -> None:
     repository.commit(**frozen(repository))
     study = load_study("trial")
@@ -159,10 +163,11 @@ def form(result: RunResult, raw: dict[str, pd.DataFrame]) -> dict[str, Any]:
     ("of", "name", "trouble", "notebook"),
     [
         (tables, "power_summary", False, "03_analysis"),
-        (Analysis, "_repr_markdown_", False, "03_analysis"),  # while a cell shows its value
-        (planned, "contrast_table", True, "03_analysis"),  # which only a diverged run needs
-        (study_figures, "trajectory", True, "04_figures"),
-        (style, "_common_legend", True, "04_figures"),
+        # While a cell shows its value; what only a diverged run needs; figures.
+        pytest.param(Analysis, "_repr_markdown_", False, "03_analysis", marks=pytest.mark.slow),
+        pytest.param(planned, "contrast_table", True, "03_analysis", marks=pytest.mark.slow),
+        pytest.param(study_figures, "trajectory", True, "04_figures", marks=pytest.mark.slow),
+        pytest.param(style, "_common_legend", True, "04_figures", marks=pytest.mark.slow),
     ],
 )
 def test_an_analysis_that_would_fail_is_told_in_one_line(
@@ -186,6 +191,7 @@ def test_an_analysis_that_would_fail_is_told_in_one_line(
     assert re.fullmatch(re.escape(begin) + pattern, str(error.value))
 
 
+@pytest.mark.slow
 def test_a_rehearsal_touches_nothing(repository: Repository) -> None:
     repository.commit(**frozen(repository))
     before = (paths.RUNS, resampling.RESAMPLES, style.save, sorted(paths.RUNS.glob("*")))
