@@ -8,7 +8,8 @@ two-sided, so that the answer agrees with the interval beside it; equivalence by
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count, product
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from lib.analysis.finding import numbers
 from lib.analysis.paired import holm, paired_deltas, sd_of, t_test
 from lib.analysis.resampling import Floats, sign_flip_test
 from lib.analysis.rules import Answer
+from lib.analysis.runs import own_baselines
 from lib.study.measures import MEASURES
 from lib.study.plan import Hypothesis, Plan, arms_called
 
@@ -62,10 +64,8 @@ def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataF
         if measure not in runs or any(len(found) != 1 for found in called):
             continue
         (arm,), (baseline,) = called
-        values = runs.pivot(index="seed", columns="arm", values=measure).astype(float)
-        both = values[[baseline, arm]].dropna().to_numpy()
-        deltas = paired_deltas(both[:, 0], both[:, 1])
-        test, exact = t_test(deltas, plan.alpha), h.exact or measure == "unstable"
+        deltas = _deltas(runs, arm, baseline, measure)
+        test, exact = t_test(deltas, plan.alpha), is_exact(h)
         sd = sd_of(deltas)
         sides = _by_sign_flips(deltas, rng) if exact else _t_sides(test.mean_delta, sd, test.n)
         p, refuted = p_values(h, plan.smallest_effect_of_interest.get(measure, 0.0), *sides)
@@ -81,6 +81,18 @@ def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataF
     table["refuted_p"] = families["refuted_p"].transform(holm)
     table["alpha"] = plan.alpha / families["p"].transform("size")
     return pd.DataFrame([row | _answer(row, plan) for row in table.to_dict("records")])
+
+
+def _deltas(runs: pd.DataFrame, arm: str, baseline: str, measure: str) -> Floats:
+    """Arm - baseline of every seed that completed in both."""
+    values = runs.pivot(index="seed", columns="arm", values=measure).astype(float)
+    both = values[[baseline, arm]].dropna().to_numpy()
+    return paired_deltas(both[:, 0], both[:, 1])
+
+
+def is_exact(h: Hypothesis) -> bool:
+    """Tell whether a hypothesis is tested by sign flips; a share of runs always is."""
+    return h.exact or (h.test or [""])[-1] == "unstable"
 
 
 def _answer(row: Row, plan: Plan) -> Row:
@@ -144,13 +156,38 @@ def power_of(
     Means and variances of normal samples are drawn as a Latin hypercube, always the same. For an
     exact test it is the power of t, and nothing where no p of that many sign flips is below alpha.
     """
-    if h.exact and 2 / 2**n >= alpha:
+    if is_exact(h) and smallest_exact_p(n) >= alpha:
         return 0.0, 0.0
     share = (np.arange(DRAWS) + 0.5) / DRAWS
     z = stats.norm.ppf(np.random.default_rng(0).permutation(share))
     spread = sd * np.sqrt(stats.chi2.ppf(share, n - 1) / (n - 1))
     p, refuted = p_values(h, smallest, *_t_sides(mean + sd * z / n**0.5, spread, n))
     return float(np.mean(p < alpha)), float(np.mean((refuted < alpha) & (p >= alpha)))
+
+
+def smallest_exact_p(n: int) -> float:
+    """The smallest two-sided p that sign flips of `n` seeds can give."""
+    return float(2.0 ** (1 - n))
+
+
+def out_of_reach(plan: Plan, n: int) -> Iterator[str]:
+    """Say of each exact test of a plan that `n` seeds cannot reach its level, and how many can. In
+    a family of m tests one must reach alpha / m."""
+    sizes = Counter(h.family for h, *_ in plan.bound.values())
+    tests = {f"hypotheses.{name}": sizes[of[0].family] for name, of in plan.bound.items()
+             if is_exact(of[0])}  # fmt: skip
+    families = {name: f for name, f in plan.tests_of.items() if f.test == "exact"}
+    tests |= {
+        f"families.{name}": len(f.contrasts) * len(f.measures) for name, f in families.items()
+    }
+    for name, m in tests.items():
+        level, smallest = plan.alpha / m, smallest_exact_p(n)
+        if smallest >= level:
+            enough = next(k for k in count(n) if smallest_exact_p(k) < level)
+            yield (
+                f"{name}: the p of an exact test of {n} seeds is {smallest:.3g} at the least, and "
+                f"must be below {level:.3g}; {enough} seeds can reach it"
+            )
 
 
 def seeds_to_decide(
@@ -170,11 +207,13 @@ def expected_power(
 ) -> pd.DataFrame:
     """What `n` seeds can show, a row per hypothesis: the true difference assumed (`effect`; else
     none for an equivalence, and the smallest effect of interest beyond the bound for a direction),
-    the sd of the differences (`spread`, by hypothesis), the power, and the seeds that the plan's
-    power takes. Tests share alpha as in a family where all others fail."""
+    the sd of the differences (`spread`, by hypothesis, for those that it has), the power, and the
+    seeds that the plan's power takes. Tests share alpha as in a family where all others fail."""
     rows = []
     size = Counter(h.family for h, *_ in plan.bound.values())
     for name, (h, arm, baseline, measure) in plan.bound.items():
+        if name not in spread:
+            continue
         smallest = plan.smallest_effect_of_interest.get(measure, 0.0)
         true = (0.0 if h.equivalent_within else h.beyond + smallest) if effect is None else effect
         true = -true if h.direction == "less" else true
@@ -188,17 +227,25 @@ def expected_power(
     return pd.DataFrame(rows)
 
 
-def spread_of(plan: Plan, contrasts: pd.DataFrame) -> dict[str, float]:
-    """Take the sd of the differences that each hypothesis is about from the contrasts of a study
-    that has run, a pilot or a tuning study: of the same two arms, else the largest of its measure.
-    A measure that it lacks is missing."""
+def spread_of(plan: Plan, runs: pd.DataFrame) -> dict[str, float]:
+    """Take the sd of the differences that each hypothesis is about from the runs of another study,
+    a pilot or a tuning study: of the same two arms or variants, else of every arm and its baseline;
+    of several the largest. A measure that shows none is missing."""
+    arms, settings = (
+        dict(zip(runs["arm"], runs[of], strict=True)) for of in ("variant", "setting")
+    )
     found = {}
-    for name, (_, arm, baseline, measure) in plan.bound.items():
-        rows = contrasts[contrasts["measure"] == measure]
-        own = rows[(rows["arm"] == arm) & (rows["baseline"] == baseline)]
-        sds = (own if len(own) else rows)["sd_delta"].dropna()
-        if len(sds):
-            found[name] = float(sds.max())
+    for name, (_, *pair, measure) in plan.bound.items():
+        own = [
+            (arm, other)
+            for arm, other in product(*(arms_called(of, arms) for of in pair))
+            if settings[arm] == settings[other]
+        ]
+        pairs = own or own_baselines(runs).items()
+        taken = measure in runs
+        sds = [sd_of(_deltas(runs, *of, measure)) for of in pairs] if taken else []
+        if known := [sd for sd in sds if sd > 0]:
+            found[name] = max(known)
     return found
 
 

@@ -60,13 +60,14 @@ class ClaimStatus:
 def load_plan(study: Study) -> Plan | None:
     """Load the plan that a study names; None when it names none.
 
-    Raises ConfigError as for a study, and for a measure, variant or study that does not exist.
+    Raises ConfigError, with a line per fault, as for a study, and for a measure, variant or study
+    that does not exist.
     """
     if study.plan is None:
         return None
     plan = read_plan(study.plan)
-    if faults := list(_faults(plan, study)):
-        raise ConfigError(f"{study.plan}: {'; '.join(faults)}")
+    if faults := [f"{study.plan}: {fault}" for fault in _faults(plan, study)]:
+        raise ConfigError("\nerror: ".join(faults))
     return plan
 
 

@@ -128,9 +128,14 @@ def unknown(name: str, known: list[str]) -> str:
 def explain(error: ValidationError, schema: type[BaseModel]) -> str:
     """Rewrite pydantic's errors as one line that names field, value, what is allowed and the
     remedy; of many errors the first few."""
-    lines = list(dict.fromkeys(_explained(dict(item), schema) for item in error.errors()))
+    lines = explain_each(error, schema)
     more = [f"and {len(lines) - MOST_ERRORS} more"] if len(lines) > MOST_ERRORS else []
     return "; ".join(lines[:MOST_ERRORS] + more)
+
+
+def explain_each(error: ValidationError, schema: type[BaseModel]) -> list[str]:
+    """Rewrite each of pydantic's errors so."""
+    return list(dict.fromkeys(_explained(dict(item), schema) for item in error.errors()))
 
 
 def _explained(item: dict[str, Any], schema: type[BaseModel]) -> str:

@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from lib.study.errors import ConfigError, explain, read_yaml
+from lib.study.errors import ConfigError, explain_each, read_yaml
 from lib.study.fields import Positive, PositiveFloat, Section, digest
 from lib.study.paths import PLANS
 
@@ -158,6 +158,9 @@ class Plan(Section):
     smallest_effect_of_interest: dict[str, PositiveFloat] = Field(default_factory=dict)
     """Measure → the smallest difference that matters, in its units: what power is computed for, and
     a difference shown to be smaller refutes a hypothesis of one."""
+    spread: str | dict[str, PositiveFloat] | None = None
+    """What power is computed from: the sd over seeds of the difference of two arms, by measure, or
+    the name of a recorded study, such as a pilot, that shows it."""
     primary: list[str] = Field(default_factory=list)
     """Measures; none: those of the hypotheses."""
     secondary: list[str] = Field(default_factory=list)
@@ -194,6 +197,11 @@ class Plan(Section):
     minimum_detectable_effect: PositiveFloat | None = None
     margins: dict[str, PositiveFloat] = Field(default_factory=dict)
     """Of plans older than `smallest_effect_of_interest`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _what_is_blank_is_missing(cls, content: Any) -> Any:
+        return without_blanks(content)
 
     @property
     def hash(self) -> str:
@@ -246,6 +254,13 @@ class Plan(Section):
         return seeds
 
 
+def without_blanks(content: Any) -> Any:
+    """Leave out the fields of a mapping, and of mappings in it, that have no value."""
+    if not isinstance(content, dict):
+        return content
+    return {name: without_blanks(value) for name, value in content.items() if value is not None}
+
+
 def arms_called(name: str, arms: Mapping[str, str]) -> list[str]:
     """Name the arms (arm → its variant) that a name means: the one, or all of that variant."""
     return [name] if name in arms else [arm for arm, variant in arms.items() if variant == name]
@@ -257,7 +272,8 @@ def rules_file(name: str) -> Path:
 
 
 def read_plan(file: str) -> Plan:
-    """Read a plan of `params/plans/`; ConfigError when it is missing or faulty."""
+    """Read a plan of `params/plans/`; ConfigError, with a line per fault, when it is missing or
+    faulty."""
     path = PLANS / file
     if not path.is_file():
         raise ConfigError(
@@ -267,4 +283,5 @@ def read_plan(file: str) -> Plan:
     try:
         return Plan.model_validate(read_yaml(path))
     except ValidationError as error:
-        raise ConfigError(f"{path.name}: {explain(error, Plan)}") from None
+        faults = [f"{path.name}: {fault}" for fault in explain_each(error, Plan)]
+        raise ConfigError("\nerror: ".join(faults)) from None

@@ -11,9 +11,12 @@
 ./run_all.sh import FILE
     Take a study that ran elsewhere into the record: the zip that 00_kaggle leaves, checked first.
 ./run_all.sh wheels                    Download what a Kaggle session without internet installs.
-./run_all.sh freeze PLAN               Fix the studies of a plan (params/plans/), draw their seeds.
-./run_all.sh estimate STUDY [--vocabulary N] [--price P]
-    Say what a study takes before it runs: arithmetic, memory, disk, time here and on GPUs.
+./run_all.sh freeze --new PLAN --study NAME
+    Begin a plan (params/plans/) for a study: a template, to be filled in.
+./run_all.sh freeze PLAN               Fix the studies of a plan, draw their seeds.
+./run_all.sh estimate STUDY [--effect D] [--spread SD|STUDY] [--vocabulary N] [--price P]
+    Say before a study runs what it takes (arithmetic, memory, disk, time here and on GPUs), and
+    what its seeds can show: the power of each hypothesis, given the spread of a pilot or a guess.
 ./run_all.sh export STUDY/ARM/SEED --to DIR
     Write a run's model as a folder that Hugging Face's transformers load.
 ./run_all.sh pack STUDY
@@ -123,19 +126,30 @@ def _wheels(_: argparse.Namespace) -> int:
     return 0
 
 
-def _freeze(options: argparse.Namespace) -> int:
-    """Fix the studies of a plan, and draw their seeds."""
+def _freeze(options: argparse.Namespace) -> None:
+    """Fix the studies of a plan, and draw their seeds; or begin a plan for a study."""
     from lib.workflow import freeze
 
-    return freeze.main([options.plan])
+    file = f"{Path(options.plan).stem}.yaml"
+    if options.new:
+        freeze.begin(file, options.study)
+    else:
+        freeze.fix(file)
 
 
 def _estimate(options: argparse.Namespace) -> None:
-    """Say what a study takes before it runs: arithmetic, memory, disk, time here and on GPUs."""
+    """Say before a study runs what it takes (arithmetic, memory, disk, time here and on GPUs), and
+    what its seeds can show."""
     from lib.study.config import load_study
-    from lib.workflow.estimate import table
+    from lib.workflow.estimate import estimate
+    from lib.workflow.power import plan_of, power_report
 
-    print(table(load_study(options.study), options.vocabulary, options.price))
+    study = load_study(options.study, undrawn=True)
+    cost = estimate(study, options.vocabulary, options.price)
+    print(cost.text)
+    if plan := plan_of(study):
+        report = power_report(study, plan, options.effect, options.spread, cost.hours)
+        print("", *report, sep="\n")
 
 
 def _export(options: argparse.Namespace) -> None:
@@ -188,12 +202,18 @@ def _parsers() -> dict[str, _Parser]:
     verify.add_argument("--retrain", nargs="+", metavar="N", help="or STUDY/ARM/SEED …")
     parsers["analyse"].add_argument("studies", nargs="+", metavar="NAME", help="a recorded study")
     parsers["import"].add_argument("file", type=_path, help="the zip that 00_kaggle leaves")
-    parsers["freeze"].add_argument("plan", help="name or path of a plan of params/plans/")
+    freeze = parsers["freeze"]
+    freeze.add_argument("plan", help="name or path of a plan of params/plans/")
+    freeze.add_argument("--new", action="store_true", help="write it, to be filled in")
+    freeze.add_argument("--study", metavar="NAME", help="of a new plan: the study that it is for")
     for name in ("estimate", "pack"):
         parsers[name].add_argument("study", help="name or path of a parameter file")
     estimate = parsers["estimate"]
     estimate.add_argument("--vocabulary", type=_count, help="symbols, where the corpus is not here")
     estimate.add_argument("--price", type=float, help="of an hour of one GPU")
+    estimate.add_argument("--effect", type=float, help="the true difference, for power")
+    spread = "of differences, for power: their sd, or a recorded study, such as a pilot"
+    estimate.add_argument("--spread", type=_number_or_name, metavar="SD|STUDY", help=spread)
     export = parsers["export"]
     export.add_argument("run", metavar="STUDY/ARM/SEED")
     export.add_argument("--to", type=_path, required=True, metavar="DIR", help="a new folder")
@@ -221,6 +241,13 @@ def _count(text: str) -> int:
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text}; give a number of 1 or more")
     return int(text)
+
+
+def _number_or_name(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return Path(text).stem
 
 
 def _hours(text: str) -> float:

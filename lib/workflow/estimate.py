@@ -6,6 +6,7 @@ Training steps alone: the dev curve, the suite and the notebooks come on top.
 import os
 import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch.nn import functional as F
@@ -176,9 +177,17 @@ def measured_seconds(run: Run, machine: Machine, processes: int) -> tuple[float,
     return seconds + run.config.training.iterations * update, what
 
 
-def table(study: Study, vocabulary: int | None = None, price: float | None = None) -> str:
-    """Write what a study will cost as one table of text: a run, the largest if they differ, and
-    all."""
+class Estimate(NamedTuple):
+    """What a study will cost."""
+
+    text: str
+    """One table: a run, the largest if they differ, and all."""
+    hours: dict[str, float]
+    """Of all runs, by what they are hours of."""
+
+
+def estimate(study: Study, vocabulary: int | None = None, price: float | None = None) -> Estimate:
+    """Count what a study will cost, and measure it where this machine can run it."""
     arms, seeds = runs(study, vocabulary), len(study.seeds)
     largest = max(arms, key=lambda run: run.flops)
     config, training = largest.config, largest.config.training
@@ -196,6 +205,7 @@ def table(study: Study, vocabulary: int | None = None, price: float | None = Non
     space = [disk(run.parameters, run.config.training.iterations) for run in arms]
     per_run = disk(largest.parameters, training.iterations)
 
+    hours: dict[str, float] = {}
     rows: list[tuple[str, str, str]] = [
         ("parameters", f"{largest.parameters:,}", ""),
         ("tokens", _millions(largest.tokens), _millions(sum(run.tokens for run in arms) * seeds)),
@@ -210,7 +220,12 @@ def table(study: Study, vocabulary: int | None = None, price: float | None = Non
         here = min(processes, count_devices(machine.device))
         seconds, what = measured_seconds(largest, machine, here)
         title = f"{here} × {describe(machine).device_name}, by {what}"
-        rows.append((title, _duration(seconds), _hours(seconds * here * flops / largest.flops)))
+        total = seconds * here * flops / largest.flops
+        rows.append((title, _duration(seconds), _hours(total)))
+        if machine.device == "cpu":
+            hours["core-hours here"] = total * machine.threads / 3600
+        else:
+            hours["GPU-hours here"] = total / 3600
     else:
         rows.append((f"not on this machine: {lacking}", "", ""))
     for label, gpu in GPUS.items():
@@ -221,6 +236,7 @@ def table(study: Study, vocabulary: int | None = None, price: float | None = Non
             said += f"; needs a smaller micro-batch in {gpu.memory / 1e9:.0f} GB"
         seconds = flops / (peak * UTILISATION)
         cost = "" if price is None else f", {seconds / 3600 * price:,.2f}"
+        hours[f"{label}-hours"] = seconds / 3600
         one = largest.flops / (peak * UTILISATION * processes)
         rows.append((said, _duration(one), _hours(seconds) + cost))
     count = f"{len(arms) * seeds} runs"
@@ -232,7 +248,7 @@ def table(study: Study, vocabulary: int | None = None, price: float | None = Non
         f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}".rstrip()
         for row in [header, *rows]
     ]
-    return "\n".join(lines)
+    return Estimate("\n".join(lines), hours)
 
 
 def _duration(seconds: float) -> str:

@@ -1,14 +1,16 @@
-"""Freeze a plan: write into it what it fixes of each confirmatory study, by hash.
+"""Begin a plan, and freeze it: write into it what it fixes of each confirmatory study, by hash.
 
+    ./run_all.sh freeze --new PLAN --study NAME
     ./run_all.sh freeze PLAN
 
 From then on the seeds of these studies follow from the plan's own hash.
 """
 
-import argparse
+import math
 import re
-import sys
-from pathlib import Path
+import textwrap
+from collections.abc import Iterator
+from typing import Any
 
 import yaml
 
@@ -17,25 +19,123 @@ from lib.data.suite import suite_hash
 from lib.study.claim import attempts, load_plan, parameters_digest
 from lib.study.config import Study, load_study
 from lib.study.digests import analysing_digest, measuring_digest, training_digest
-from lib.study.errors import ConfigError, exit_status, read_yaml
+from lib.study.errors import ConfigError, UsageError, UserError, read_yaml
 from lib.study.files import read_json, replacing
-from lib.study.paths import PAPERS, PARAMS, PLANS, study_folder
+from lib.study.measures import MAIN, MEASURES
+from lib.study.paths import PAPERS, PARAMS, PLANS, shown, study_folder
 from lib.study.plan import Frozen, Plan, read_plan
+from lib.workflow.power import power_report, usual_hypotheses
 
 _BLOCK = re.compile(r"^frozen:.*\n(?:[ \t]+.*\n)*", re.MULTILINE)
 _ABOVE = "written by ./run_all.sh freeze; seeds follow from the hash of the plan with all of this"
 
 
+def begin(file: str, name: str | None) -> None:
+    """Write a new plan for a study, to be filled in, and say what follows. Raises UserError where
+    the plan exists."""
+    if not name:
+        raise UsageError(f"freeze --new {file}: name the study that it is for, --study NAME")
+    path, study = PLANS / file, load_study(name, undrawn=True)
+    if path.exists():
+        raise UserError(f"{shown(path)} exists, and nothing is replaced; take another name")
+    path.write_text(template(study, file), "utf-8")
+    print(f"{shown(path)} is written: fill in what ends in a colon.")
+    if lines := _lacks(study, file):
+        print(f"In params/{study.name}.yaml write:", *lines, sep="\n  ")
+    print(f"Then: ./run_all.sh freeze {file}, which names all that is missing, or fixes the plan.")
+
+
+def template(study: Study, file: str) -> str:
+    """Write a plan with the arms and measures of a study. Blank is what only its user knows."""
+    arms = [arm.id for arm in study.arms()]
+    asks = any(arm.config.evaluation.items_per_task != 0 for arm in study.arms())
+    measures = [
+        name
+        for name, measure in MEASURES.items()
+        if measure.better and (asks or not name.startswith("macro_"))
+    ]
+    hypotheses = "\n".join(
+        f"  {_in_yaml(name)}:\n    says:\n    test: {_in_yaml(h['test'])}\n    direction: differs"
+        for name, h in usual_hypotheses(study).items()
+    )
+    return _TEMPLATE.format(
+        study=study.name, file=file, measure=MAIN, hypotheses=hypotheses,
+        arms=_wrapped("; ".join(arms)), measures=_wrapped(", ".join(measures)),
+    )  # fmt: skip
+
+
+def _in_yaml(value: Any) -> str:
+    text = yaml.safe_dump(value, default_flow_style=True, width=math.inf)
+    return text.removesuffix("...\n").strip()
+
+
+def _wrapped(text: str) -> str:
+    return "\n".join(textwrap.wrap(text, 96, initial_indent="#   ", subsequent_indent="#   "))
+
+
+_TEMPLATE = """\
+# What you expect of the study `{study}`, written down before it runs. Fill in what ends in a
+# colon; lines that begin with # may stay as they are. Then
+#   ./run_all.sh estimate {study} says what its seeds can show, and what they cost;
+#   ./run_all.sh freeze {file} names all that is missing, or fixes it; then commit it, and run.
+title:
+question:
+confirmatory: [{study}]
+
+# Every hypothesis has a name, a sentence of your own, and a test: of the mean difference over seeds
+# of the first arm minus the second, in a measure. Remove those that you do not expect; add others.
+# Arms:
+{arms}
+# Measures:
+{measures}
+hypotheses:
+{hypotheses}
+    # Instead of direction: differs
+    #   direction: greater       or less: the difference is above 0, or below
+    #   beyond: 0.1              with a direction: by more than this
+    #   equivalent_within: 0.1   the difference is smaller than this, either way
+    # And, if you like:
+    #   if_supported:            the sentence to print then
+    #   if_refuted:
+    #   if_undecided:
+    #   exact: true              tested by sign flips, which assume only symmetry, not by t
+
+# By measure, the smallest difference that matters, in its units: power is computed for it, and a
+# difference that is shown to be smaller refutes a hypothesis of one.
+smallest_effect_of_interest:
+  {measure}:
+
+# What power is computed from: the name of a study that has run, such as a pilot, or, by measure, a
+# guess of the sd over seeds of the difference of two arms.
+spread:
+
+# With their usual values:
+# alpha: 0.05      shared by Holm's method among the hypotheses
+# power: 0.8       that you wish for
+# secondary: []    measures that are shown and not tested
+# rules: none      or a set of rules of params/plans/rules/
+"""
+
+
+def fix(file: str) -> None:
+    """Freeze a plan; say what follows, and what its seeds can show."""
+    plan = freeze(file)
+    print(f"{file} is frozen. Its hash: {plan.hash}")
+    for name in plan.confirmatory:
+        study = load_study(name)
+        print(f"Seeds of {name}: {', '.join(map(str, study.seeds))}")
+        print(*power_report(study, plan), sep="\n")
+    print("Next: commit the plan, and publish its hash where its date can be checked; then run.")
+
+
 def freeze(file: str) -> Plan:
     """Write what a plan of `params/plans/` fixes into its file, and return the plan.
 
-    Raises ConfigError for a study that cannot be frozen, and where runs under the plan exist.
+    Raises UserError with a line for all that is missing or wrong, in the plan and in its studies,
+    and where runs under the plan exist.
     """
+    studies = _ready(file)
     plan = read_plan(file)
-    if not plan.confirmatory:
-        raise ConfigError("confirmatory: names no study; there is nothing to freeze")
-    studies = [_unfrozen(name, file) for name in plan.confirmatory]
-    load_plan(studies[0])  # finds names in the plan that name nothing
     made = [run for name in plan.confirmatory for run in attempts(name, file)]
     if made:
         raise ConfigError(
@@ -53,17 +153,54 @@ def freeze(file: str) -> Plan:
         return read_plan(temporary.name)
 
 
-def _unfrozen(name: str, file: str) -> Study:
-    """Load a confirmatory study, which must name the plan and have its seeds drawn."""
-    study = load_study(name, undrawn=True)
+def _ready(file: str) -> list[Study]:
+    """Load the studies of a plan that is ready to be frozen. Raises UserError with a line for each
+    thing that is missing or wrong."""
+    faults, studies = [], []
+    try:
+        plan = read_plan(file)
+        names = plan.confirmatory
+        faults += [f"{file}: {fault}" for fault in _unsaid(plan)]
+    except ConfigError as error:
+        faults.append(str(error))
+        content = read_yaml(PLANS / file) if (PLANS / file).is_file() else {}
+        names = content["confirmatory"] if isinstance(content.get("confirmatory"), list) else []
+    for name in names:
+        try:
+            study = load_study(str(name), undrawn=True)
+            studies.append(study)
+            lacks = _lacks(study, file).items()
+            faults += [f"{study.name}.yaml: {why}; write {line}" for line, why in lacks]
+            load_plan(study.model_copy(update={"plan": file}))  # finds names that name nothing
+        except ConfigError as error:
+            faults.append(str(error))
+    if faults:
+        lines = dict.fromkeys("\nerror: ".join(faults).split("\nerror: "))
+        raise UserError("\nerror: ".join(lines))
+    return studies
+
+
+def _unsaid(plan: Plan) -> Iterator[str]:
+    """Name what a plan does not say and no default can."""
+    if not plan.confirmatory:
+        yield "confirmatory: names no study; there is nothing to freeze"
+    for measure in dict.fromkeys(m for h, *_, m in plan.bound.values() if h.direction):
+        if measure not in plan.smallest_effect_of_interest and measure != "unstable":
+            yield (
+                f"smallest_effect_of_interest: has none of {measure}; write the smallest "
+                "difference that matters"
+            )
+
+
+def _lacks(study: Study, file: str) -> dict[str, str]:
+    """Return the lines that a study needs for its seeds to be drawn from a plan, each with why."""
+    lines = {}
     if study.plan != file:
-        raise ConfigError(f"{name}.yaml: plan is {study.plan}, and {file} names the study; agree")
-    if not _drawn(name):
-        raise ConfigError(
-            f"{name}.yaml: seeds are listed; those of a frozen plan are drawn: "
-            f"write seeds: {{count: {len(study.seeds)}}}"
-        )
-    return study
+        lines[f"plan: {file}"] = f"plan is {study.plan}, and {file} names the study"
+    if not _drawn(study.name):
+        count = f"seeds: {{count: {len(study.seeds)}}}"
+        lines[count] = "seeds are listed, and those of a frozen plan are drawn"
+    return lines
 
 
 def _drawn(study: str) -> bool:
@@ -98,21 +235,3 @@ def _used_seeds() -> list[int]:
     for path in PAPERS.glob("*/results/*.json"):
         used |= {run["seed"] for run in read_json(path).get("runs", [])}
     return sorted(used)
-
-
-@exit_status
-def main(words: list[str]) -> None:
-    """Freeze the plan named, and say what follows."""
-    parser = argparse.ArgumentParser(prog="./run_all.sh freeze", description=__doc__)
-    parser.add_argument("plan", help="name or path of a plan of params/plans/")
-    file = f"{Path(parser.parse_args(words).plan).stem}.yaml"
-    plan = freeze(file)
-    print(f"{file} is frozen. Its hash: {plan.hash}")
-    for name in plan.confirmatory:
-        seeds = ", ".join(map(str, load_study(name).seeds))
-        print(f"Seeds of {name}: {seeds}")
-    print("Next: commit the plan, and publish its hash where its date can be checked; then run.")
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

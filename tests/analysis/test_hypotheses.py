@@ -11,11 +11,11 @@ from lib.analysis.findings import Analysis, analyse
 from lib.analysis.hypotheses import (
     expected_power,
     hypothesis_tests,
+    out_of_reach,
     power_of,
     seeds_to_decide,
     spread_of,
 )
-from lib.analysis.paired import contrast_table
 from lib.analysis.runs import tidy
 from lib.study.claim import ClaimStatus
 from lib.study.config import Study
@@ -258,12 +258,15 @@ def test_seeds_to_decide_are_the_textbooks() -> None:
 
 def test_the_power_of_a_plan_follows_from_the_spread_of_another_study() -> None:
     plan, runs = Plan.model_validate(PLAN), decay_runs()
-    contrasts = contrast_table(runs, ["loss"], np.random.default_rng(0))
-    spread = spread_of(plan, contrasts)
+    spread = spread_of(plan, runs)
     assert spread["same"] == pytest.approx(deltas(runs, "0.1").std())
-    pilot = contrasts[contrasts["arm"] == "weight_decay=0.3"]  # it lacks the other arm
+    pilot = runs[runs["arm"] != "weight_decay=0.1"]
     assert spread_of(plan, pilot)["same"] == spread["slower"]
-    assert spread_of(plan, contrasts.iloc[:0]) == {}
+    assert spread_of(plan, pilot.drop(columns="loss")) == {}
+    assert spread_of(plan, pilot[pilot["seed"] == 0]) == {}  # one seed has no spread
+    ladder = runs.assign(arm=runs["arm"] + ",rate=1", variant=runs["arm"], setting="rate=1")
+    assert spread_of(plan, ladder) == spread  # whose arms have other factors as well
+    assert expected_power(plan, {"same": 0.02}, 8)["hypothesis"].tolist() == ["same"]
     table = expected_power(plan, {"slower": 0.02, "same": 0.02}, 8).set_index("hypothesis")
     assert table["difference"].to_dict() == {"slower": 0.04, "same": 0.0}
     peer = TTestPower()  # two tests share alpha
@@ -273,3 +276,25 @@ def test_the_power_of_a_plan_follows_from_the_spread_of_another_study() -> None:
     assert table.loc["slower", "seeds"] == needed
     larger = expected_power(plan, {"slower": 0.02, "same": 0.02}, 8, effect=0.05)
     assert larger["power"][0] > power
+
+
+def test_an_exact_test_that_no_number_of_these_seeds_can_pass_is_named() -> None:
+    """Of n seeds the smallest p is 2/2ⁿ: 1/32 of six is below .05, but not below half of it."""
+    exact = {"exact": True}
+    alone = plan_of(slower=SLOWER | exact)
+    assert [*out_of_reach(alone, 6)] == []
+    (said,) = out_of_reach(alone, 5)
+    assert said == (
+        "hypotheses.slower: the p of an exact test of 5 seeds is 0.0625 at the least, and must be "
+        "below 0.05; 6 seeds can reach it"
+    )
+    (said,) = out_of_reach(plan_of(slower=SLOWER | exact, same=SAME), 6)
+    assert said.endswith("is 0.0312 at the least, and must be below 0.025; 7 seeds can reach it")
+    share = SLOWER | {"test": ["weight_decay=0.3", "weight_decay=0", "unstable"]}
+    assert len([*out_of_reach(plan_of(share=share), 5)]) == 1
+    pairs = [["weight_decay=0.3", "weight_decay=0"], ["weight_decay=0.1", "weight_decay=0"]]
+    family = {"contrasts": pairs, "measures": ["loss", "perplexity"], "test": "exact"}
+    content = PLAN | {"families": {"all": family}}
+    (said,) = out_of_reach(Plan.model_validate(content), 7)
+    assert said.startswith("families.all: ")
+    assert said.endswith("8 seeds can reach it")

@@ -56,7 +56,7 @@ def test_a_gpu_holds_a_run_by_its_largest_moment(tiny_study: Study) -> None:
 
 def test_a_study_meant_for_another_machine_is_estimated_without_a_time_here() -> None:
     study = load_study("final-gpu")
-    text = estimate.table(study, vocabulary=65)
+    text = estimate.estimate(study, vocabulary=65).text
     assert "not on this machine: machine.device: 'cuda' does not work" in text
     assert "T4" in text
 
@@ -72,13 +72,13 @@ def test_what_this_machine_cannot_hold_is_estimated_without_a_time_here(
     section: str, fields: dict[str, int], lacking: str
 ) -> None:
     content = TINY | {"name": "large", "seeds": [0], section: TINY[section] | fields}
-    text = estimate.table(Study.model_validate(content), vocabulary=65)
+    text = estimate.estimate(Study.model_validate(content), vocabulary=65).text
     assert f"not on this machine: {lacking}" in text
     assert "T4" in text
 
 
 def test_a_table_holds_the_sums_over_all_runs(tiny_study: Study) -> None:
-    text = estimate.table(tiny_study, price=2.0)
+    text = estimate.estimate(tiny_study, price=2.0).text
     (none, layernorm) = estimate.runs(tiny_study, None)
     model = tiny_study.arm("none").config.model
     assert none.parameters + 2 * model.n_embd == layernorm.parameters

@@ -1,19 +1,21 @@
 """A plan is frozen once, before there are runs under it."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from statsmodels.stats.power import TTestPower
 
 from lib.study.claim import claim_status, load_plan
 from lib.study.config import load_study
 from lib.study.digests import analysing_digest
 from lib.study.plan import read_plan
+from lib.workflow import cli
 from lib.workflow import freeze as module
-from lib.workflow.freeze import main
 from tests.conftest import Tree
 from tests.study.samples import CONTENT, TEXT, Parameters, Repository
 
@@ -38,6 +40,10 @@ def parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parameters:
     parameters.study(name="other", seeds=[5, 7], plan=None)
     parameters.plan()
     return parameters
+
+
+def main(words: list[str]) -> int:
+    return cli.main(["freeze", *words])
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -77,6 +83,72 @@ def test_a_plan_is_frozen_and_its_study_is_confirmatory(
     (written,) = (tmp_path / "runs" / "trial" / "suite").glob("*/suite.json")
     assert json.loads(written.read_text("utf-8"))["hash"] == suite
     study = load_study("trial")
+    assert claim_status(study, load_plan(study)).name == "CONFIRMATORY"
+
+
+def test_a_new_plan_asks_only_for_what_its_user_knows(
+    parameters: Parameters, capsys: pytest.CaptureFixture[str]
+) -> None:
+    factors = {"training.weight_decay": [0.0, 0.1, 0.3]}
+    parameters.study(
+        **LITTLE | {"name": "decay", "factors": factors, "seeds": [0, 1], "plan": None}
+    )
+    assert main(["--new", "decay", "--study", "decay"]) == 0
+    said = capsys.readouterr().out
+    assert "In params/decay.yaml write:\n  plan: decay.yaml\n  seeds: {count: 2}\n" in said
+    path = parameters.plans / "decay.yaml"
+    text = path.read_text("utf-8")
+    assert "weight_decay=0; weight_decay=0.1; weight_decay=0.3" in text
+    assert max(map(len, text.splitlines())) <= 100
+    assert main(["--new", "decay", "--study", "decay"]) == 1  # what was filled in is not lost
+    assert path.read_text("utf-8") == text
+    assert main(["--new", "another"]) == 2
+    capsys.readouterr()
+
+    assert main(["decay"]) == 1  # all that is missing at once
+    assert capsys.readouterr().err.splitlines() == [
+        "error: decay.yaml: title: is missing; add it",
+        "error: decay.yaml: question: is missing; add it",
+        "error: decay.yaml: hypotheses.weight_decay=0.1.says: is missing; add it",
+        "error: decay.yaml: hypotheses.weight_decay=0.3.says: is missing; add it",
+        "error: decay.yaml: plan is None, and decay.yaml names the study; write plan: decay.yaml",
+        "error: decay.yaml: seeds are listed, and those of a frozen plan are drawn; "
+        "write seeds: {count: 2}",
+    ]
+    path.write_text(re.sub(r"(title|question|says):$", r"\1: As said.", text, flags=re.M), "utf-8")
+    parameters.study(
+        **LITTLE
+        | {"name": "decay", "factors": factors, "seeds": {"count": 5}, "plan": "decay.yaml"}
+    )
+    assert "decay.yaml: smallest_effect_of_interest: has none of perplexity" in refusal(
+        capsys, "decay"
+    )
+
+
+@pytest.mark.slow
+def test_freezing_a_filled_in_plan_says_what_its_seeds_can_show(
+    parameters: Parameters, capsys: pytest.CaptureFixture[str]
+) -> None:
+    factors = {"training.weight_decay": [0.0, 0.1, 0.3]}
+    decay = LITTLE | {"name": "decay", "factors": factors, "plan": "decay.yaml"}
+    parameters.study(**decay | {"seeds": {"count": 5}})
+    assert main(["--new", "decay", "--study", "decay"]) == 0
+    assert "In params/decay.yaml" not in capsys.readouterr().out
+    path = parameters.plans / "decay.yaml"
+    text = re.sub(r"(title|question|says):$", r"\1: As said.", path.read_text("utf-8"), flags=re.M)
+    text = text.replace("    # Instead of", "    exact: true\n    # Instead of")
+    text = text.replace("perplexity:", "perplexity: 0.5").replace(
+        "spread:", "spread: {perplexity: 0.4}"
+    )
+    path.write_text(text, "utf-8")
+    assert main(["decay"]) == 0
+    said = capsys.readouterr().out
+    assert "warning: hypotheses.weight_decay=0.3: the p of an exact test of 5 seeds" in said
+    power = TTestPower().power(0.5 / 0.4, 5, 0.025)
+    found = re.search(r"warning: weight_decay=0.1: 5 seeds have a power of (\S+), and 0.80", said)
+    assert found
+    assert float(found[1]) == pytest.approx(power, abs=0.02)
+    study = load_study("decay")
     assert claim_status(study, load_plan(study)).name == "CONFIRMATORY"
 
 
@@ -157,7 +229,7 @@ def test_a_committed_plan_edited_after_runs_is_frozen_no_more(
     [
         (
             {"seeds": [1, 2]},
-            "trial.yaml: seeds are listed; those of a frozen plan are drawn",
+            "trial.yaml: seeds are listed, and those of a frozen plan are drawn; write",
         ),
         ({"plan": "q.yaml"}, "trial.yaml: plan is q.yaml, and p.yaml names the study"),
         ({"training": {"iteratoins": 3}}, "trial.yaml: training.iteratoins: 'iteratoins' is unkn"),
@@ -181,7 +253,8 @@ def test_a_plan_must_be_there_and_name_a_study(
     parameters.plan(confirmatory=[])
     assert "there is nothing to freeze" in refusal(capsys, "p")
     parameters.plan(primary=["perplexty"])
-    assert "p.yaml: primary: 'perplexty' is unknown" in refusal(capsys, "p")
+    assert main(["p"]) == 1
+    assert "p.yaml: primary: 'perplexty' is unknown" in capsys.readouterr().err
     parameters.plan()
     write(tmp_path / "papers" / "one" / "results" / "trial.json", {})
     (tmp_path / "papers" / "one" / "results" / "trial.json").write_text("{", "utf-8")

@@ -1,0 +1,100 @@
+"""What seeds can show is said before they run, from the spread of a study that has run."""
+
+import math
+from typing import Any
+
+import pandas as pd
+import pytest
+from scipy import stats
+from statsmodels.stats.power import TTestPower
+
+from lib.study.config import Study, load_study
+from lib.study.errors import ConfigError
+from lib.workflow import cli, power
+from tests.analysis.samples import design, noise, runs_of
+
+DECAY = "training.weight_decay"
+
+
+def decay(n: int = 8, **content: Any) -> Study:
+    factors = {DECAY: [0.0, 0.3]} | content.pop("factors", {})
+    return design(name="decay", factors=factors, seeds=list(range(n)), **content)
+
+
+def report(study: Study, *asked: Any, **options: Any) -> str:
+    plan = power.plan_of(study)
+    assert plan
+    return "\n".join(power.power_report(study, plan, *asked, **options))
+
+
+def test_a_stated_spread_gives_the_power_of_the_textbook() -> None:
+    text = report(decay(), 0.5, 0.4, {"core-hours here": 16.0})
+    header, row = text.splitlines()[1:3]
+    assert header.split()[-1] == "here"
+    *_, difference, sd, found, seeds, hours = row.split()
+    assert (difference, sd) == ("+0.5", "0.4")
+    assert float(found) == pytest.approx(TTestPower().power(0.5 / 0.4, 8, 0.05), abs=0.015)
+    needed = math.ceil(TTestPower().solve_power(0.5 / 0.4, None, 0.05, 0.8))
+    assert int(seeds) == needed
+    assert float(hours) == pytest.approx(needed * 16 / 8)
+    assert "warning" not in text
+    assert "warning: weight_decay=0.3: 4 seeds have a power of" in report(decay(4), 0.5, 0.4)
+
+
+def test_without_a_spread_or_an_effect_power_is_unknown() -> None:
+    assert report(decay(), 0.5).startswith("Power is unknown: name a pilot study")
+    said = report(decay(), None, 0.4)
+    assert said == (
+        "Power of weight_decay=0.3 is unknown: state the effect, the difference that matters."
+    )
+
+
+def ladder_runs() -> pd.DataFrame:
+    """Perplexities whose differences spread half as much after four times the steps."""
+    study = decay(4, factors={"training.iterations": [100, 400]})
+
+    def perplexity(arm: Any, seed: int) -> float:
+        own = {100: 1.0, 400: 0.5}[arm.levels["training.iterations"]] * noise(seed, 1)
+        return 10 + 0.1 * noise(seed) + (own if arm.levels[DECAY] else 0.0)
+
+    return runs_of(study, lambda *_: 2.4, perplexity=perplexity)
+
+
+def test_a_ladder_says_which_number_of_steps_is_cheapest(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = ladder_runs()
+    monkeypatch.setattr(power, "recorded_runs", lambda _: runs)
+    text = report(decay(), 0.5, "ladder", {"core-hours here": 16.0})
+    plan = power.plan_of(decay())
+    assert plan
+    designs = power.designs_by_steps(plan, runs, 0.5)
+    sds = {}
+    for steps, part in runs.groupby("training.iterations"):
+        values = part.pivot(index="seed", columns="variant", values="perplexity")
+        sds[steps] = (values["weight_decay=0.3"] - values["weight_decay=0"]).std()
+    assert designs["sd"].tolist() == pytest.approx([sds[100], sds[400]])
+    assert designs["seeds"].tolist() == [
+        math.ceil(TTestPower().solve_power(0.5 / sds[steps], None, 0.05, 0.8)) for steps in sds
+    ]
+    cheapest = designs.loc[(designs["steps"] * designs["seeds"]).idxmin()]
+    assert f"Cheapest: {cheapest['steps']} steps with {cheapest['seeds']} seeds" in text
+    low, high = (3 / stats.chi2.ppf([0.975, 0.025], 3)) ** 0.5
+    assert f"(4 seeds: the true one is {low:.2g} to {high:.2g} times as large)" in text
+
+
+def test_the_spread_of_a_recorded_study_is_that_of_its_runs() -> None:
+    study = load_study("final")
+    runs = power.recorded_runs("final")
+    deltas = runs.pivot(index="seed", columns="arm", values="perplexity")
+    sd = (deltas["layernorm"] - deltas["none"]).std()
+    row = next(line for line in report(study, 0.5, "final").splitlines() if "layernorm" in line)
+    assert f"{sd:.4g}" in row.split()
+    with pytest.raises(ConfigError, match="spread: 'finale' is unknown; did you mean 'final'"):
+        power.recorded_runs("finale")
+
+
+def test_estimate_says_price_and_power(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["estimate", "smoke", "--effect", "0.5", "--spread", "final"]) == 0
+    said = capsys.readouterr().out
+    assert "smoke: 2 arms × 2 seeds" in said
+    assert "What 2 seeds can show, with the spread of final (5 seeds" in said
+    assert "core-hours here" in said
