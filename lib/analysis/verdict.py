@@ -1,6 +1,8 @@
 """The verdict on a study: its contrasts, the tests of its plan's families and hypotheses, what the
 plan's rules decide of each arm, and all of it in words."""
 
+import textwrap
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -241,6 +243,18 @@ def in_words(verdict: Verdict, kind: str) -> str:
             "from its baseline, with their intervals.",
         )
     return "\n\n".join(paragraphs)
+
+
+def for_terminal(verdict: dict[str, Any]) -> Iterator[str]:
+    """Write what is kept of a study under a plan in lines of at most 100 characters: whether it may
+    confirm, the answer to each hypothesis, and what rules decide of each arm."""
+    because = "".join(f"; {reason}" for reason in verdict["exploratory_because"])
+    yield from textwrap.wrap(f"{verdict['standing']}{because}", 100, subsequent_indent="    ")
+    said = [(name, a["answer"], a["reason"]) for name, a in verdict["answers"].items()]
+    said += [(d["arm"], d["decision"], f"{d['rule']}: {d['reason']}") for d in verdict["decisions"]]
+    for name, answer, reason in said:
+        yield f"  {name}: {answer.upper()}"
+        yield from (f"    {line}" for line in textwrap.wrap(reason, 96))
 
 
 def _in_numbers(row: Row, kind: str) -> str:

@@ -249,6 +249,7 @@ def summarise(study: Study) -> None:
     """Print a finished study's table and where to read more."""
     from lib.analysis.runs import tidy
     from lib.analysis.tables import summary_table, takeaway
+    from lib.analysis.verdict import for_terminal
     from lib.record.record import Record
 
     record = Record(study.name)
@@ -258,6 +259,8 @@ def summarise(study: Study) -> None:
     runs = tidy(map(RunResult.model_validate, record.runs))
     print(f"\n{study.name}: {len(runs)} runs\n{summary_table(runs).T.to_string()}\n")
     print(takeaway(runs))
+    if study.plan:
+        print("", *for_terminal(record.verdict), sep="\n")
     print(f"\nExecuted notebooks  {shown(record.place)}/")
     print(f"Numbers             {shown(record.results_file)}")
     print(f"To check the record ./run_all.sh verify {study.name}")

@@ -17,6 +17,7 @@ from lib.analysis.hypotheses import (
     spread_of,
 )
 from lib.analysis.runs import tidy
+from lib.analysis.verdict import for_terminal
 from lib.study.claim import ClaimStatus
 from lib.study.config import Study
 from lib.study.plan import Hypothesis, Plan
@@ -121,6 +122,22 @@ def test_each_hypothesis_of_a_plan_about_weight_decay_gets_one_word() -> None:
 def test_an_exploratory_study_answers_no_hypothesis() -> None:
     found = analysed(Plan.model_validate(PLAN), decay_runs(), "it names no plan").as_json()
     assert (found["answers"], found["hypothesis_tests"]) == ({}, [])
+
+
+def test_a_terminal_shows_each_hypothesis_with_its_answer() -> None:
+    plan, runs = Plan.model_validate(PLAN), decay_runs()
+    lines = [*for_terminal(analysed(plan, runs).as_json())]
+    change = deltas(runs, "0.3")
+    low, high = stats.ttest_1samp(change, 0).confidence_interval()
+    assert lines[:2] == ["CONFIRMATORY", "  slower: SUPPORTED"]
+    assert "  same: SUPPORTED" in lines
+    text = " ".join(" ".join(lines).split())
+    assert f"{change.mean():+.4f} [{low:+.4f}, {high:+.4f}], claimed is > 0.02 (n = 6" in text
+    assert "Leave it off." in text
+    assert max(map(len, lines)) <= 100
+    assert [*for_terminal(analysed(plan, runs, "its seeds differ").as_json())] == [
+        "EXPLORATORY; its seeds differ"
+    ]
 
 
 def test_other_families_do_not_share_alpha() -> None:

@@ -287,6 +287,7 @@ def test_a_frozen_study_runs_as_confirmatory_and_an_edited_plan_has_no_runs(tmp_
     commit()
     status, text = tree.run_all("params/trial.yaml")
     assert status == 0, text
+    assert "\nCONFIRMATORY\n  H0: " in text
     verdict = json.loads((tree.root / "runs" / "trial" / "verdict.json").read_text("utf-8"))
     assert (verdict["standing"], verdict["exploratory_because"]) == ("CONFIRMATORY", [])
     assert verdict["plan_precedes"].startswith("yes: plan fixed at ")
