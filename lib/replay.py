@@ -43,8 +43,7 @@ def begin(name: str) -> list[dict[str, Any]]:
     from lib.data.corpus import Corpus, CorpusError, load_corpus, sample_batch
     from lib.data.references import references
     from lib.run.machine import random_stream
-    from lib.run.model import GPT, count_parameters
-    from lib.run.trained import weights_digest
+    from lib.run.model import GPT, count_parameters, weights_digest
     from lib.run.training import learning_rate
 
     # Arms share most of it; sections of their parameters are passed as JSON, which has a hash.

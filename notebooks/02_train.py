@@ -26,9 +26,8 @@ sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/study/../.
 
 # %%
 from lib.data.corpus import load_corpus
-from lib.run.origin import begin
 from lib.run.progress import training_progress
-from lib.run.training import train
+from lib.run.training import begin, train
 from lib.study.config import load_study
 from lib.study.inputs import take_up
 from lib.study.paths import run_folder
@@ -71,7 +70,7 @@ from lib.study.paths import shown, study_folder
 from lib.study.provenance import history
 
 suites = study_folder(design.name) / "suite"
-measured = measure(trained, corpus, this.config, suites, seed)
+measured = measure(trained, suites)
 print("\n".join(measured.notes) or "everything was measured")
 
 # %% [markdown]
@@ -80,7 +79,7 @@ print("\n".join(measured.notes) or "everything was measured")
 # a change to it makes no run stale.
 
 # %%
-result = write_result(design, this, seed, corpus, trained, measured)
+result = write_result(design, this, trained, measured)
 print(history(result.provenance), shown(folder / "result.json"), sep="\n")
 result
 

@@ -9,11 +9,9 @@ import io
 import json
 import re
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import pandas as pd
 import torch
 from safetensors.torch import load as weights_from
 from safetensors.torch import save as weights_to_bytes
@@ -24,43 +22,30 @@ from lib.study.provenance import Provenance
 
 MANIFEST = "manifest.json"
 """SHA-256 of every other file of a checkpoint; written last."""
-_FILES = ("weights.safetensors", "state.pt", "trace.parquet", "curve.parquet", "provenance.json")
+_FILES = ("weights.safetensors", "state.pt", "provenance.json")
 _KEPT = 2
 
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """All that a run needs to go on as if it had never stopped."""
-
-    provenance: Provenance
-    weights: dict[str, Tensor]
-    state: dict[str, Any]
-    """Among it: step, and diverged_at (None while training may go on)."""
-    trace: list[dict[Any, Any]]
-    """A row for each of the steps 1 … step."""
-    curve: list[dict[Any, Any]]
-    """A row for each evaluation up to `step`."""
+Weights = dict[str, Tensor]
+State = dict[str, Any]
+"""All else that a run needs to go on as if it had never stopped. Among it: step, diverged_at (None
+while training may go on), trace (columns, with a row for each of the steps 1 … step) and curve (one
+for each evaluation up to `step`)."""
 
 
 class DamagedError(ValueError):
     """A checkpoint that is not as it was written; the message says what is wrong."""
 
 
-def save(checkpoint: Checkpoint, folder: Path) -> None:
+def save(provenance: Provenance, weights: Weights, state: State, folder: Path) -> None:
     """Write a checkpoint to `folder`; it gets its final name when it is complete and on the disk,
     and then all but the last two go."""
-    state = io.BytesIO()
-    torch.save(checkpoint.state, state)
-    contents = (
-        weights_to_bytes(checkpoint.weights),
-        state.getvalue(),
-        pd.DataFrame(checkpoint.trace).to_parquet(),
-        pd.DataFrame(checkpoint.curve).to_parquet(),
-        checkpoint.provenance.model_dump_json(indent=1).encode(),
-    )
+    packed = io.BytesIO()
+    torch.save(state, packed)
+    account = provenance.model_dump_json(indent=1).encode()
+    contents = weights_to_bytes(weights), packed.getvalue(), account
     for leftover in folder.glob(".*"):  # of a process that was killed
         shutil.rmtree(leftover, ignore_errors=True)
-    with replacing(folder / f"step-{checkpoint.state['step']:08d}") as temporary:
+    with replacing(folder / f"step-{state['step']:08d}") as temporary:
         temporary.mkdir()
         hashes = {}
         for name, content in zip(_FILES, contents, strict=True):
@@ -71,7 +56,9 @@ def save(checkpoint: Checkpoint, folder: Path) -> None:
         shutil.rmtree(former)
 
 
-def load(folder: Path, asked: Provenance, model: dict[str, Tensor]) -> Checkpoint | None:
+def load(
+    folder: Path, asked: Provenance, model: Weights
+) -> tuple[Provenance, Weights, State] | None:
     """Read the last sound checkpoint in `folder` that belongs to the weights asked for, those of
     this model (its state dict); None when there is none. Those passed over are set aside, each
     named on one line."""
@@ -79,18 +66,19 @@ def load(folder: Path, asked: Provenance, model: dict[str, Tensor]) -> Checkpoin
         _set_aside(folder, "damaged", "it is no folder")
     for path in reversed(_checkpoints(folder)):
         try:
-            checkpoint = _read(path)
-            _require_agreement(checkpoint, path.name)
-            _require_shapes(checkpoint.weights, model)
+            provenance, weights, state = _read(path)
+            _check(provenance, state, path.name)
+            if {n: w.shape for n, w in weights.items()} != {n: w.shape for n, w in model.items()}:
+                raise DamagedError("its weights are not of this model's shapes")
         except DamagedError as error:
             _set_aside(path, "damaged", str(error))
         except Exception as error:  # whatever a reader raises over a file that is no such file
             _set_aside(path, "damaged", f"unreadable: {type(error).__name__}")
         else:
-            if checkpoint.provenance.identity == asked.identity:
-                return checkpoint
-            of = checkpoint.provenance
-            _set_aside(path, "foreign", f"it belongs to {of.study}, {of.arm}, seed {of.seed}")
+            if provenance.identity == asked.identity:
+                return provenance, weights, state
+            of = f"{provenance.study}, {provenance.arm}, seed {provenance.seed}"
+            _set_aside(path, "foreign", f"it belongs to {of}")
     return None
 
 
@@ -100,19 +88,17 @@ def _checkpoints(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name[5:]))
 
 
-def _read(path: Path) -> Checkpoint:
-    hashes = json.loads(_content(path / MANIFEST))
-    contents = [_content(path / name) for name in _FILES]
-    for name, content in zip(_FILES, contents, strict=True):
-        if hashlib.sha256(content).hexdigest() != hashes.get(name):
+def _read(path: Path) -> tuple[Provenance, Weights, State]:
+    hashes, contents = json.loads(_content(path / MANIFEST)), []
+    for name in _FILES:
+        contents.append(_content(path / name))
+        if hashlib.sha256(contents[-1]).hexdigest() != hashes.get(name):
             raise DamagedError(f"{name} is not as it was written")
-    weights, state, trace, curve, provenance = contents
-    return Checkpoint(
+    weights, state, provenance = contents
+    return (
         Provenance.model_validate_json(provenance),
         weights_from(weights),
         torch.load(io.BytesIO(state), map_location="cpu", weights_only=True),
-        pd.read_parquet(io.BytesIO(trace)).to_dict("records"),
-        pd.read_parquet(io.BytesIO(curve)).to_dict("records"),
     )
 
 
@@ -122,23 +108,18 @@ def _content(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _require_agreement(checkpoint: Checkpoint, name: str) -> None:
+def _check(provenance: Provenance, state: State, name: str) -> None:
     """Raise DamagedError unless name, state, trace and curve speak of the same step."""
-    step = checkpoint.state["step"]
+    step, parameters = state["step"], provenance.parameters
     if name != f"step-{step:08d}":
         raise DamagedError(f"its state is that of step {step}")
-    if [row["step"] for row in checkpoint.trace] != list(range(1, step + 1)):
+    if state["trace"]["step"] != list(range(1, step + 1)):
         raise DamagedError(f"its trace does not hold the steps 1 to {step}, each once")
-    parameters = checkpoint.provenance.parameters
-    last = step == parameters["training"]["iterations"] or checkpoint.state["diverged_at"]
-    evaluated = {*range(0, step + 1, parameters["evaluation"]["interval"]), *([step] * bool(last))}
-    if [row["step"] for row in checkpoint.curve] != sorted(evaluated):
+    evaluated = {*range(0, step + 1, parameters["evaluation"]["interval"])}
+    if step == parameters["training"]["iterations"] or state["diverged_at"]:
+        evaluated.add(step)
+    if state["curve"]["step"] != sorted(evaluated):
         raise DamagedError(f"its curve does not hold every evaluation up to step {step}, each once")
-
-
-def _require_shapes(weights: dict[str, Tensor], model: dict[str, Tensor]) -> None:
-    if {n: w.shape for n, w in weights.items()} != {n: w.shape for n, w in model.items()}:
-        raise DamagedError("its weights are not of this model's shapes")
 
 
 def _set_aside(path: Path, why: Literal["damaged", "foreign"], reason: str) -> None:

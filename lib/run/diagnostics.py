@@ -48,18 +48,24 @@ def snapshot(model: GPT, windows: Tensor) -> dict[str, float]:
             hooks.enter_context(
                 reader.register_forward_pre_hook(lambda _, args: residual.append(args[0]))
             )
-        logits = model(windows[:, :-1]).float()  # (n, T, V)
-    loss = F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
+        hidden = model.hidden(windows[:, :-1]).flatten(0, 1)
+    targets, loss, largest, spread = windows[:, 1:].flatten(), 0.0, 0.0, 0.0
+    for logits in model.logits_in_parts(hidden):  # (n, V)
+        target, targets = targets[: len(logits)], targets[len(logits) :]
+        share = len(logits) / len(hidden)
+        loss += share * float(F.cross_entropy(logits, target))
+        largest += share * float(logits.amax(dim=-1).mean())
+        spread += share * float(logits.std(dim=-1).mean())
     norms = [float(stream.norm(dim=-1).mean()) for stream in residual]
     own = dict(model.transformer.emb_norm.named_parameters())
     return {
-        "dev_loss": float(loss),
+        "dev_loss": loss,
         "embedding_norm": norms[0],
         "embedding_cosine": mean_cosine(model.transformer.wte.weight),
         "input_cosine": mean_cosine(residual[0].flatten(0, 1)),
         **{f"residual_norm_{k}": norm for k, norm in enumerate(norms)},
-        "logit_max": float(logits.amax(dim=-1).mean()),
-        "logit_sd": float(logits.std(dim=-1).mean()),
+        "logit_max": largest,
+        "logit_sd": spread,
         **({"norm_gain": float(own["weight"].mean())} if "weight" in own else {}),
         **({"norm_bias": float(own["bias"].mean())} if "bias" in own else {}),
     }

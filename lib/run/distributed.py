@@ -13,7 +13,6 @@ import sys
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,9 +21,8 @@ from filelock import FileLock
 from lib.data.corpus import CorpusError, load_corpus
 from lib.run import lifeline
 from lib.run.machine import choose_device
-from lib.run.origin import begin
 from lib.run.processes import JOB, STEP, Job
-from lib.run.training import Run, first_alone
+from lib.run.training import Row, Run, begin, first_alone
 from lib.study.config import load_study
 from lib.study.errors import ConfigError
 from lib.study.files import write_json
@@ -66,9 +64,9 @@ def _job(words: list[str]) -> tuple[Job, Path]:
     return Job(config=arm.config, provenance=provenance), folder
 
 
-def _report(row: dict[Any, Any], line: str) -> None:
+def _report(row: Row, point: Row | None) -> None:
     if dist.get_rank() == 0:
-        print(f"{STEP}{json.dumps(row)}\t{line}", flush=True)
+        print(f"{STEP}{json.dumps([row, point])}", flush=True)
 
 
 def _train(words: list[str]) -> None:

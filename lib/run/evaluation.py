@@ -21,8 +21,6 @@ from lib.run.model import GPT
 from lib.study.raw import BINNINGS, expected_calibration_error
 
 Floats = NDArray[np.float64]
-LOGITS_AT_ONCE = 2**24
-"""How many are looked at together: what is made of them takes a few times their memory."""
 SAMPLED_POSITIONS = 512
 """Evenly spaced predictions whose logits are kept for quantiles."""
 N_BINS = 15
@@ -147,27 +145,25 @@ def score(model: GPT, ids: Tensor, batch_size: int, tempering: Tempering | None 
     whole = n // block_size * block_size
     inputs = [*torch.split(ids[:whole].view(-1, block_size), batch_size)]
     inputs += [ids[None, whole:n]] if whole < n else []
-    before, parts, kept = 0, list[dict[str, Tensor]](), list[Tensor]()
-    for x in inputs:  # (B, T)
-        x = x.to(device)
-        y = ids[before + 1 : before + x.numel() + 1].to(device)  # (B T,)
-        all_logits = model(x).float().flatten(0, 1)  # (B T, V)
-        norms = model.transformer.embed(x).norm(dim=-1).flatten().double()
-        here = sampled[(sampled >= before) & (sampled < before + len(y))] - before
-        kept.append(all_logits[here.to(device)].cpu())
-        rows = max(1, LOGITS_AT_ONCE // all_logits.shape[1])
-        for start in range(0, len(y), rows):
-            part = slice(start, start + rows)
-            logits, target = all_logits[part], y[part]
-            columns = per_character(logits, target) | {"embedding_norm": norms[part]}
-            largest, total = logits.amax(dim=-1).double(), logits.double().logsumexp(dim=-1)
-            columns |= {"confidence": (largest - total).exp(), "largest_logit": largest}
+    before, parts, norms, kept = 0, list[dict[str, Tensor]](), list[Tensor](), list[Tensor]()
+    for windows in inputs:  # (B, T)
+        x = windows.to(device)
+        norms.append(model.transformer.embed(x).norm(dim=-1).flatten().double().cpu())
+        for logits in model.logits_in_parts(model.hidden(x).flatten(0, 1)):  # (n, V)
+            after = before + len(logits)
+            target = ids[before + 1 : after + 1].to(device)
+            here = sampled[(sampled >= before) & (sampled < after)] - before
+            kept.append(logits[here.to(device)].cpu())
+            top, total = logits.amax(dim=-1).double(), logits.double().logsumexp(dim=-1)
+            columns = per_character(logits, target)
+            columns |= {"confidence": (top - total).exp(), "largest_logit": top}
             parts.append({name: column.cpu() for name, column in columns.items()})
             if tempering:
                 tempering.read(logits, target)
-        before += len(y)
+            before = after
     joined = {name: torch.cat([part[name] for part in parts]).numpy() for name in parts[0]}
     confidence, largest = joined.pop("confidence"), joined.pop("largest_logit")
+    joined["embedding_norm"] = torch.cat(norms).numpy()
     return Scores(joined, confidence, largest, torch.cat(kept).double().numpy())
 
 
@@ -201,7 +197,10 @@ def inference_throughput(model: GPT, ids: Tensor, batch_size: int, repetitions: 
     seconds = []
     for _ in range(repetitions + 1):
         start = time.perf_counter()
-        model(windows).sum().item()  # a number on the CPU ends the clock on every device
+        sums = [
+            logits.sum() for logits in model.logits_in_parts(model.hidden(windows).flatten(0, 1))
+        ]
+        torch.stack(sums).sum().item()  # a number on the CPU ends the clock on every device
         seconds.append(time.perf_counter() - start)
     return windows.numel() / float(np.median(seconds[1:]))  # the first pass warms up
 

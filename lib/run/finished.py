@@ -8,8 +8,7 @@ from safetensors.torch import load_file
 
 from lib.data.corpus import Corpus, load_corpus
 from lib.run import checkpoints
-from lib.run.model import GPT
-from lib.run.trained import weights_digest
+from lib.run.model import GPT, weights_digest
 from lib.study.config import load_study
 from lib.study.errors import UserError
 from lib.study.fields import ModelConfig, RunConfig
@@ -59,7 +58,7 @@ def read_finished(study: str, arm: str, seed: int) -> Finished:
     checkpoint = checkpoints.load(kept, provenance, model.state_dict())
     if checkpoint is None:
         raise UnfinishedError(f"{name} has no checkpoints; {again}")
-    model.load_state_dict(checkpoint.weights, assign=True)
+    model.load_state_dict(checkpoint[1], assign=True)
     if weights_digest(model, whole=True) != result.final_weights:
         raise UnfinishedError(f"{name}: its checkpoint is not of its result's weights; {again}")
     return Finished(result, corpus, model.eval(), folder)

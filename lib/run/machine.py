@@ -9,14 +9,14 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from lib.study.errors import ConfigError
 from lib.study.fields import MACHINE_SETTINGS, Machine, RunConfig
-from lib.study.provenance import MachineAccount
+from lib.study.provenance import MachineAccount, code_state
 
 # Deterministic cuBLAS needs this before CUDA starts (PyTorch, "Reproducibility").
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -121,6 +121,11 @@ def package_versions() -> dict[str, str | None]:
         except PackageNotFoundError:
             versions[package] = None
     return versions
+
+
+def circumstances(machine: Machine) -> dict[str, Any]:
+    """Name what executes: code, machine and versions."""
+    return {**code_state(), "machine": describe(machine), "packages": package_versions()}
 
 
 def gpu_windows(block_size: int) -> int:

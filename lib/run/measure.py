@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lib.data.corpus import Corpus
 from lib.data.references import references
 from lib.data.suite import prepare_suite
 from lib.run.cost import flops_per_token, peak_flops
@@ -25,15 +24,14 @@ from lib.run.evaluation import (
     norm_by_token_class,
     score,
 )
-from lib.run.model import count_parameters
-from lib.run.optional import INSTALL, has_harness
-from lib.run.origin import execution
-from lib.run.trained import Trained, weights_digest
+from lib.run.machine import circumstances
+from lib.run.model import count_parameters, weights_digest
+from lib.run.training import Run
 from lib.study.config import Arm, Study
-from lib.study.fields import RunConfig
+from lib.study.errors import UserError
 from lib.study.files import finite, sha256, write_json
 from lib.study.paths import run_folder
-from lib.study.provenance import Origin
+from lib.study.provenance import INSTALL, Execution, Origin, has_harness
 from lib.study.raw import RAW, measures_of, single, window_table, write_raw
 from lib.study.result import RunResult, records
 
@@ -62,28 +60,27 @@ class Measurement:
         self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start
 
 
-def measure(
-    trained: Trained, corpus: Corpus, config: RunConfig, suites: Path, seed: int
-) -> Measurement:
+def measure(run: Run, suites: Path) -> Measurement:
     """Measure a trained run on held-out text. The task suite is found, or made, under `suites`.
 
     Of a diverged run only the training throughput is measured: its weights give no probabilities.
+    Raises UserError for a run that was interrupted.
     """
-    result = Measurement()
-    trace, curve = single(trained.trace), single(trained.curve)
+    if not run.finished:
+        raise UserError(f"training stopped at step {run.step}; train the run again, to its end")
+    result, config, corpus = Measurement(), run.config, run.corpus
+    trace, curve = single(run.trace), single(run.curve)
     result.raw |= {"trace": trace, "curve": curve}
     if "skipped" in trace and trace["skipped"].any():
         result.notes.append(f"fp16 overflowed: {trace['skipped'].sum()} updates were skipped")
     result.seconds["training"] = float(trace["seconds"].sum())
     result.seconds["snapshots"] = float(curve["seconds"].sum())
-    tokens_per_second = float(trace["tokens"].iloc[-1]) / result.seconds["training"]
-    result.throughput["training_tokens_per_second"] = tokens_per_second
-    result.throughput |= _utilisation(trained, corpus, config, tokens_per_second)
-    if trained.diverged_at is not None:
-        result.notes.append(f"diverged at step {trained.diverged_at}: nothing was measured")
+    result.throughput = _throughput(run, trace)
+    if run.diverged_at is not None:
+        result.notes.append(f"diverged at step {run.diverged_at}: nothing was measured")
         return result
 
-    model, batch_size = trained.model, trained.machine.evaluation_batch_size
+    model, batch_size = run.model, run.machine.evaluation_batch_size
     with result.timed("perplexity"):
         n_dev = corpus.dev_length - 1
         tempering = Tempering(n_dev)
@@ -92,7 +89,8 @@ def measure(
         result.raw["positions"] = positions
         result.tables["lengths"] = length_table(positions)
     with result.timed("calibration"):
-        calibration = calibrate(scores, tempering, np.random.default_rng([seed, 0]))
+        generator = np.random.default_rng([run.provenance.seed, 0])
+        calibration = calibrate(scores, tempering, generator)
         result.raw["bins"] = calibration.bins
         result.tables["temperatures"] = calibration.temperatures
         columns = dict(scores.columns)
@@ -107,73 +105,64 @@ def measure(
         for name, size in (("_batch_1", 1), ("", batch_size)):
             rate = inference_throughput(model, corpus.heldout, size)
             result.throughput[f"inference_tokens_per_second{name}"] = rate
-    suite, tasks = config.evaluation.items_per_task != 0, bool(config.evaluation.tasks)
-    if not suite:
+    if config.evaluation.items_per_task == 0:
         result.notes.append("task suite left out: evaluation.items_per_task is 0")
-    if has_harness():
-        if suite:
-            _ask_suite(result, trained, corpus, config, suites)
-        if tasks:
-            _ask_stock_tasks(result, trained, corpus, config)
+    elif has_harness():
+        _ask_suite(result, run, suites)
     else:
-        asked = ["task suite"] * suite + ["stock tasks"] * tasks
-        result.notes += [f"{name} left out: {INSTALL}" for name in asked]
+        result.notes.append(f"task suite left out: {INSTALL}")
+    if config.evaluation.tasks and has_harness():
+        _ask_stock_tasks(result, run)
+    elif config.evaluation.tasks:
+        result.notes.append(f"stock tasks left out: {INSTALL}")
     result.measures |= measures_of(result.raw) | calibration.measures
     return result
 
 
-def _utilisation(
-    trained: Trained, corpus: Corpus, config: RunConfig, tokens_per_second: float
-) -> dict[str, float]:
-    """Share of the devices' peak that the model's arithmetic took, and the memory of one."""
-    parameters = count_parameters(trained.model)
-    needed = tokens_per_second * flops_per_token(config.model, corpus.vocab_size, parameters)
-    machine, account = trained.machine, trained.provenance.machine
-    peak = peak_flops(account.device_name, config.training.precision, machine.device)
+def _throughput(run: Run, trace: pd.DataFrame) -> dict[str, float]:
+    """Tokens per second of training, which share of the devices' peak their arithmetic took, and
+    the memory of one."""
+    rate = float(trace["tokens"].iloc[-1]) / float(trace["seconds"].sum())
+    needed = flops_per_token(run.config.model, run.corpus.vocab_size, count_parameters(run.model))
+    device_name, precision = run.provenance.machine.device_name, run.config.training.precision
+    peak = run.machine.processes * peak_flops(device_name, precision, run.machine.device)
     return {
-        "model_flop_utilisation": needed / (peak * machine.processes),
-        "peak_memory": trained.peak_memory / 1e9,
+        "training_tokens_per_second": rate,
+        "model_flop_utilisation": rate * needed / peak,
+        "peak_memory": run.peak_memory / 1e9,
     }
 
 
-def _ask_suite(
-    result: Measurement, trained: Trained, corpus: Corpus, config: RunConfig, suites: Path
-) -> None:
+def _ask_suite(result: Measurement, run: Run, suites: Path) -> None:
     with warnings.catch_warnings(action="ignore"):  # of progress bars that nobody will see
         from lib.run.harness import evaluate_suite  # imports lm_eval
 
     with result.timed("suite"):
-        items, block_size = config.evaluation.items_per_task, config.model.block_size
-        folder = prepare_suite(corpus, items, block_size, suites)
-        batch_size = trained.machine.evaluation_batch_size
-        suite = evaluate_suite(trained.model, corpus, folder, batch_size)
+        items, block_size = run.config.evaluation.items_per_task, run.config.model.block_size
+        folder = prepare_suite(run.corpus, items, block_size, suites)
+        suite = evaluate_suite(run.model, run.corpus, folder, run.machine.evaluation_batch_size)
         macro = ("macro_accuracy_zero_shot", "macro_accuracy_few_shot")  # None: no task fits
         result.measures |= {**dict.fromkeys(macro), "suite_overflows": suite.overflows}
         result.tables["tasks"] = suite.table
         result.raw["items"], result.suite_hash = suite.items, suite.suite_hash
 
 
-def _ask_stock_tasks(
-    result: Measurement, trained: Trained, corpus: Corpus, config: RunConfig
-) -> None:
-    from lib.run.stock import evaluate_tasks
+def _ask_stock_tasks(result: Measurement, run: Run) -> None:
+    from lib.run.harness import evaluate_tasks
 
     with result.timed("stock tasks"):
-        names, shots = config.evaluation.tasks, config.evaluation.shots
-        batch_size = trained.machine.evaluation_batch_size
+        asked, batch_size = run.config.evaluation, run.machine.evaluation_batch_size
         result.tables["stock_tasks"] = evaluate_tasks(
-            trained.model, corpus, names, shots, batch_size
+            run.model, run.corpus, asked.tasks, asked.shots, batch_size
         )
 
 
-def write_result(
-    study: Study, arm: Arm, seed: int, corpus: Corpus, trained: Trained, measured: Measurement
-) -> RunResult:
+def write_result(study: Study, arm: Arm, run: Run, measured: Measurement) -> RunResult:
     """Write a run's raw files, and then, last, its result; return the result."""
+    seed = run.provenance.seed
     folder = run_folder(study.name, arm.id, seed)
     paths = [write_raw(folder, name, table) for name, table in measured.raw.items()]
-    files = {path.name: sha256(path) for path in paths}
-    executed = execution(trained.machine, trained.from_checkpoint)
+    executed = Execution(from_checkpoint=run.from_checkpoint, **circumstances(run.machine))
     result = RunResult(
         study=study.name,
         study_hash=study.hash,
@@ -184,25 +173,25 @@ def write_result(
         variant=arm.variant,
         setting=arm.setting,
         config=arm.config.model_dump(exclude={"machine"}),
-        corpus_sha256=corpus.sha256,
+        corpus_sha256=run.corpus.sha256,
         suite_hash=measured.suite_hash,
-        status="completed" if trained.diverged_at is None else "diverged",
-        diverged_at=trained.diverged_at,
-        resumed_at=trained.resumed_at,
-        stretches=trained.stretches,
-        steps=len(trained.trace),
-        tokens=int(trained.trace["tokens"].iloc[-1]),
-        parameters=count_parameters(trained.model),
-        initial_weights=trained.initial_weights,
-        batches=trained.batches,
-        final_weights=weights_digest(trained.model, whole=True),
+        status="completed" if run.diverged_at is None else "diverged",
+        diverged_at=run.diverged_at,
+        resumed_at=run.resumed_at,
+        stretches=run.stretches,
+        steps=run.step,
+        tokens=run.rows[-1]["tokens"],
+        parameters=count_parameters(run.model),
+        initial_weights=run.initial_weights,
+        batches=run.batches,
+        final_weights=weights_digest(run.model, whole=True),
         measures=finite(measured.measures),
         tables={name: records(table) for name, table in measured.tables.items()},
-        references=references(corpus, arm.config.model.block_size),
+        references=references(run.corpus, arm.config.model.block_size),
         throughput=measured.throughput,
         seconds=measured.seconds,
-        files=files,
-        provenance=Origin(trained=trained.provenance, executed=executed).model_dump(mode="json"),
+        files={path.name: sha256(path) for path in paths},
+        provenance=Origin(trained=run.provenance, executed=executed).model_dump(mode="json"),
     )
     write_json(folder / "result.json", result.model_dump(mode="json"))
     return result

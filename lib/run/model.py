@@ -9,7 +9,9 @@ ours. A tied output projection shares the weights of `transformer.wte`, and has 
 By default the model is GPT-2; with what `ModelConfig` offers it is nanochat's.
 """
 
+import hashlib
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -20,6 +22,9 @@ from lib.study.fields import GRADIENT_SHARE, WPE_STD, ModelConfig
 
 ROTARY_BASE = 10_000.0
 RMS_EPS = 1e-6
+LOGITS_AT_ONCE = 2**24
+"""How many a reader of a trained model makes at once. Those of all positions of a batch would be
+gigabytes with 50,000 tokens, and what is made of them takes a few times their memory."""
 
 
 class Center(nn.Module):
@@ -74,10 +79,10 @@ def embedding_normalization(config: ModelConfig) -> nn.Module:
             return GradShrink()
 
 
-class Past:
+class KVCache:
     """Keys and values of the characters read so far; every call of the model extends it.
 
-    The past of one text can be continued by a batch of texts.
+    What was read of one text can be continued by a batch of texts.
     """
 
     def __init__(self) -> None:
@@ -87,9 +92,9 @@ class Past:
     def length(self) -> int:
         return next((keys.shape[2] for keys, _ in self._layers.values()), 0)
 
-    def copy(self) -> "Past":
-        """Return a past that can be continued without extending this one."""
-        result = Past()
+    def copy(self) -> "KVCache":
+        """Return a cache that can be continued without extending this one."""
+        result = KVCache()
         result._layers = dict(self._layers)
         return result
 
@@ -135,7 +140,7 @@ class CausalSelfAttention(nn.Module):
         self,
         x: Tensor,
         mask: Tensor | None = None,
-        past: Past | None = None,
+        cache: KVCache | None = None,
         turned: Rotation | None = None,
     ) -> Tensor:
         B, T, C = x.shape
@@ -145,8 +150,8 @@ class CausalSelfAttention(nn.Module):
             q, k = rotate(q, turned), rotate(k, turned)
         if self.qk_norm:
             q, k = (F.rms_norm(part, part.shape[-1:], eps=RMS_EPS) for part in (q, k))
-        if past is not None:
-            k, v = past.extend(self, k, v)
+        if cache is not None:
+            k, v = cache.extend(self, k, v)
         dropout = self.dropout if self.training else 0.0
         y = F.scaled_dot_product_attention(q, k, v, mask, dropout_p=dropout, is_causal=mask is None)
         return self.c_proj(y.transpose(1, 2).reshape(B, T, C))  # type: ignore[no-any-return]
@@ -194,10 +199,10 @@ class Block(nn.Module):
         self,
         x: Tensor,
         mask: Tensor | None = None,
-        past: Past | None = None,
+        cache: KVCache | None = None,
         turned: Rotation | None = None,
     ) -> Tensor:
-        x = x + self._scaled(self.attn(self.ln_1(x), mask, past, turned))
+        x = x + self._scaled(self.attn(self.ln_1(x), mask, cache, turned))
         return x + self._scaled(self.mlp(self.ln_2(x)))
 
     def _scaled(self, branch: Tensor) -> Tensor:
@@ -281,20 +286,28 @@ class GPT(nn.Module):
         ids: Tensor,
         positions: Tensor | None = None,
         mask: Tensor | None = None,
-        past: Past | None = None,
-        places: tuple[Tensor, Tensor] | None = None,
+        cache: KVCache | None = None,
     ) -> Tensor:
         """Map character ids (B, T) to logits (B, T, V); position t predicts character t + 1.
 
-        The text continues `past`, which is extended. `positions`, (T,) or (B, T), count on from
-        there unless given. `mask` is True where a reader may look and broadcasts to
-        (B, H, T, P + T); without it attention is causal. `places`, row and column of each
-        prediction that is wanted, (N,) and (N,), makes the logits (N, V).
+        The text continues what `cache` has read, and extends it. `positions`, (T,) or (B, T), count
+        on from there unless given. `mask` is True where a reader may look and broadcasts to
+        (B, H, T, P + T); without it attention is causal.
 
         Raises ValueError when a position reaches `block_size`.
         """
+        return self.logits(self.hidden(ids, positions, mask, cache))
+
+    def hidden(
+        self,
+        ids: Tensor,
+        positions: Tensor | None = None,
+        mask: Tensor | None = None,
+        cache: KVCache | None = None,
+    ) -> Tensor:
+        """Map character ids (B, T) to what the logits are made of, (B, T, C), as `forward` says."""
         net, config = self.transformer, self.config
-        start = 0 if past is None else past.length
+        start = 0 if cache is None else cache.length
         end = start + ids.shape[1] if positions is None else int(positions.max()) + 1
         if end > config.block_size:
             raise ValueError(
@@ -307,30 +320,58 @@ class GPT(nn.Module):
         turned = None
         if config.positions == "rotary":
             turned = rotation(positions, config.n_embd // config.n_head, x.dtype)
-        if start and mask is None:  # causal, and all of the past is seen
+        if start and mask is None:  # causal, and all that was read is seen
             mask = ids.new_ones(ids.shape[1], start + ids.shape[1], dtype=torch.bool).tril(start)
         if mask is not None:  # as numbers, which attention would else make of it in every block
             mask = torch.zeros_like(mask, dtype=x.dtype).masked_fill(~mask, -math.inf)
         for block in net.h:
-            x = block(x, mask, past, turned)
-        x = net.ln_f(x if places is None else x[places])
-        logits = F.linear(x, (net.wte if config.tied else self.lm_head).weight)
-        cap = config.logit_softcap
+            x = block(x, mask, cache, turned)
+        return net.ln_f(x)  # type: ignore[no-any-return]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Map what `hidden` returns, or some rows of it, (…, C), to logits (…, V)."""
+        output = self.transformer.wte if self.config.tied else self.lm_head
+        logits, cap = F.linear(hidden, output.weight), self.config.logit_softcap
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
+    def logits_in_parts(self, hidden: Tensor) -> Iterator[Tensor]:
+        """Yield the logits of rows (N, C) in fp32, as many rows at a time as `LOGITS_AT_ONCE`
+        allows: (n, V)."""
+        rows_at_once = max(1, LOGITS_AT_ONCE // self.transformer.wte.num_embeddings)
+        for rows in torch.split(hidden, rows_at_once):
+            yield self.logits(rows).float()
+
     @torch.no_grad()
-    def generate(self, ids: Tensor, n: int, generator: torch.Generator) -> Tensor:
-        """Continue `ids` (B, T) by `n` characters sampled at temperature 1; return (B, T + n)."""
-        past = Past()
+    def generate(
+        self, ids: Tensor, n: int, generator: torch.Generator, temperature: float = 1.0
+    ) -> Tensor:
+        """Continue `ids` (B, T) by `n` sampled characters; return (B, T + n). The lower the
+        temperature, the likelier are those that are likely anyway.
+
+        Raises ValueError for a temperature that is not positive.
+        """
+        if temperature <= 0:
+            raise ValueError(f"temperature {temperature}: must be above 0; 0.01 is nearly greedy")
+        cache = KVCache()
         for _ in range(n):
             if ids.shape[1] > self.config.block_size:
-                past = Past()  # the window slides, and every character in it gets a new position
-            unread = ids[:, past.length :][:, -self.config.block_size :]
-            logits = self(unread, past=past)[:, -1]  # (B, V)
-            probabilities = logits.float().softmax(dim=-1).cpu()  # one generator on every device
+                cache = KVCache()  # the window slides: every character in it gets a new position
+            unread = ids[:, cache.length :][:, -self.config.block_size :]
+            logits = self(unread, cache=cache)[:, -1].float() / temperature  # (B, V)
+            probabilities = logits.softmax(dim=-1).cpu()  # one generator on every device
             chosen = torch.multinomial(probabilities, 1, generator=generator).to(ids.device)
             ids = torch.cat((ids, chosen), dim=1)
         return ids
+
+
+def weights_digest(model: GPT, whole: bool = False) -> str:
+    """SHA-256 over names and bytes of all weights, without those of the embedding norm unless
+    `whole`."""
+    result = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        if whole or not name.startswith("transformer.emb_norm"):
+            result.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
+    return result.hexdigest()
 
 
 def count_parameters(model: nn.Module) -> int:
@@ -344,26 +385,19 @@ def weight_decay_groups(
     """Split the parameters into AdamW groups: weight matrices inside blocks decay; embeddings,
     norm gains and biases do not. `ratio` is what a group's learning rate is multiplied by; other
     than 1, token and position embeddings are a group of their own."""
-
-    def decays(name: str, parameter: nn.Parameter) -> bool:
-        return parameter.ndim == 2 and name.startswith("transformer.h.")
-
-    def embeds(name: str) -> bool:
-        return embedding_ratio != 1 and name.startswith(("transformer.wte", "transformer.wpe"))
-
-    named = list(model.named_parameters())
-    rest = [(n, p) for n, p in named if not decays(n, p)]
-    groups = [
-        {
-            "params": [p for n, p in named if decays(n, p)],
-            "weight_decay": weight_decay,
-            "ratio": 1.0,
-        },
-        {"params": [p for n, p in rest if not embeds(n)], "weight_decay": 0.0, "ratio": 1.0},
-        {
-            "params": [p for n, p in rest if embeds(n)],
-            "weight_decay": 0.0,
-            "ratio": embedding_ratio,
-        },
+    matrices: list[nn.Parameter] = []
+    rest: list[nn.Parameter] = []
+    embeddings: list[nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 2 and name.startswith("transformer.h."):
+            matrices.append(parameter)
+        elif embedding_ratio != 1 and name.startswith(("transformer.wte", "transformer.wpe")):
+            embeddings.append(parameter)
+        else:
+            rest.append(parameter)
+    groups = [(matrices, weight_decay, 1.0), (rest, 0.0, 1.0), (embeddings, 0.0, embedding_ratio)]
+    return [
+        {"params": parameters, "weight_decay": decay, "ratio": ratio}
+        for parameters, decay, ratio in groups
+        if parameters
     ]
-    return [group for group in groups if group["params"]]

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel
 
@@ -22,7 +21,7 @@ WORKER = "lib.run.distributed"
 JOB, LOG = "job.json", "processes.log"
 """What the processes are to do, and what they say, in the run's folder."""
 STEP = "\x1estep "
-"""What a line begins with that reports a step: its row of the trace, and a text after a tab."""
+"""What a line begins with that reports a step: its row of the trace and its point of the curve."""
 
 
 class LostProcessError(RuntimeError):
@@ -41,7 +40,7 @@ def launch(
     machine: Machine,
     provenance: Provenance,
     folder: Path,
-    report: Callable[[dict[Any, Any], str], None],
+    report: Callable[..., None],
 ) -> None:
     """Train a run to its end in processes of their own, from its last checkpoint if there is one.
     What they leave is a checkpoint.
@@ -64,8 +63,7 @@ def launch(
             for line in agent.stdout:
                 text = line.decode("utf-8", "replace")
                 if text.startswith(STEP):
-                    row, _, said = text.removeprefix(STEP).rstrip("\n").partition("\t")
-                    report(json.loads(row), said)
+                    report(*json.loads(text.removeprefix(STEP)))
                 else:
                     log.write(text)
     finally:  # without their pipe the processes end, and then what started them

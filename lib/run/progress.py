@@ -6,11 +6,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
-from lib.run.training import Report
+from lib.run.training import Report, Row
 from lib.study.paths import HEADLESS
 from lib.study.result import COLUMNS, live_file
 
@@ -28,12 +27,16 @@ def training_progress(total: int, folder: Path) -> Iterator[Report]:
         return
     with tqdm(total=total, unit="step") as bar:
 
-        def update(row: dict[Any, Any], line: str) -> None:
+        def update(row: Row, point: Row | None) -> None:
             bar.update(row["step"] - bar.n)
-            if line:
-                bar.set_postfix_str(line.partition(": ")[2])
+            if point:
+                bar.set_postfix_str(_said(point))
 
         yield update
+
+
+def _said(point: Row) -> str:
+    return f"dev loss {point['dev_loss']:.4f}, embedding norm {point['embedding_norm']:.2f}"
 
 
 @contextmanager
@@ -49,10 +52,10 @@ def _written(folder: Path) -> Iterator[Report]:
                 file.writelines(waiting)
             waiting.clear()
 
-    def report(row: dict[Any, Any], line: str) -> None:
+    def report(row: Row, point: Row | None) -> None:
         nonlocal written
-        if line:
-            print(line, flush=True)
+        if point:
+            print(f"step {row['step']}: {_said(point)}", flush=True)
         now = time.monotonic()
         shown = row | {"elapsed": round(now - begun, 2)}
         shown |= {"grad_norm": ""} if row.get("skipped") else {}

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from lib.run.model import GPT, Past
+from lib.run.model import GPT, KVCache
 
 
 class Question(NamedTuple):
@@ -63,9 +63,10 @@ def score_questions(
     """
     columns = zip(*(question.context[:-1] for question in questions), strict=False)
     common = [column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)]
-    shared = Past()
+    shared = KVCache()
     if common:
-        model(torch.tensor([common], device=model.transformer.wte.weight.device), past=shared)
+        device = model.transformer.wte.weight.device
+        model.hidden(torch.tensor([common], device=device), cache=shared)
     packed = [_pack(question, len(common)) for question in questions]
     order = sorted(range(len(packed)), key=lambda i: len(packed[i].characters))
     scores: dict[int, list[Likelihood]] = {}
@@ -79,22 +80,25 @@ def score_questions(
     return [scores[i] for i in range(len(questions))]
 
 
-def _predict(model: GPT, batch: list[_Packed], past: Past) -> list[tuple[Tensor, Tensor]]:
+def _predict(model: GPT, batch: list[_Packed], cache: KVCache) -> list[tuple[Tensor, Tensor]]:
     """Return, for each question, the log-probabilities of its targets, (N,), and whether each of
     these was the most likely character, (N,)."""
     device = model.transformer.wte.weight.device
     characters = pad_sequence([each.characters for each in batch], batch_first=True).to(device)
     ids, positions, last = characters.unbind(-1)  # each (B, T)
     lengths = [len(each.readers) for each in batch]
-    rows = torch.arange(len(batch)).repeat_interleave(torch.tensor(lengths))
-    readers = torch.tensor([place for each in batch for place in each.readers])
-    targets = torch.tensor([target for each in batch for target in each.targets])
-    mask = _mask(last, past.length)
-    logits = model(ids, positions, mask, past, places=(rows.to(device), readers.to(device)))
-    log_probabilities = logits.float().log_softmax(dim=-1).cpu()  # (N, V)
-    log = log_probabilities[torch.arange(len(targets)), targets].double()
-    greedy = log_probabilities.argmax(dim=-1) == targets
-    return list(zip(torch.split(log, lengths), torch.split(greedy, lengths), strict=True))
+    rows = torch.arange(len(batch)).repeat_interleave(torch.tensor(lengths)).to(device)
+    readers = torch.tensor([place for each in batch for place in each.readers], device=device)
+    targets = torch.tensor([target for each in batch for target in each.targets], device=device)
+    hidden = model.hidden(ids, positions, _mask(last, cache.length), cache)[rows, readers]  # (N, C)
+    log, greedy = [], []
+    for logits in model.logits_in_parts(hidden):
+        target, targets = targets[: len(logits)], targets[len(logits) :]
+        log_probabilities = logits.log_softmax(dim=-1)
+        log.append(log_probabilities.gather(1, target[:, None])[:, 0].double().cpu())
+        greedy.append((log_probabilities.argmax(dim=-1) == target).cpu())
+    parts = torch.split(torch.cat(log), lengths), torch.split(torch.cat(greedy), lengths)
+    return list(zip(*parts, strict=True))
 
 
 def _pack(question: Question, start: int) -> _Packed:

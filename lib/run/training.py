@@ -7,6 +7,8 @@ the evaluation cadence changes what is trained on.
 
 import hashlib
 import math
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -24,10 +26,10 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from lib.data.corpus import Corpus, sample_batch
 from lib.run import checkpoints, processes
-from lib.run.checkpoints import Checkpoint
 from lib.run.diagnostics import evenly_spaced_windows, gradient_cosine, second_moments, snapshot
 from lib.run.machine import (
     autocast,
+    circumstances,
     describe,
     package_versions,
     peak_memory,
@@ -37,11 +39,13 @@ from lib.run.machine import (
     require_devices,
     seed_of,
 )
-from lib.run.model import GPT, weight_decay_groups
-from lib.run.trained import Trained, weights_digest
+from lib.run.model import GPT, weight_decay_groups, weights_digest
+from lib.study.config import Arm, Study
+from lib.study.digests import training_digest
 from lib.study.errors import ConfigError
 from lib.study.fields import RunConfig, TrainingConfig
 from lib.study.files import write_json
+from lib.study.plan import read_plan
 from lib.study.provenance import Provenance, Stretch
 
 LOOK_EVERY = 10
@@ -49,9 +53,29 @@ LOOK_EVERY = 10
 OVERFLOWS = 20
 """Updates in a row that overflow in fp16, each at half the scale of the one before, and make a
 divergence."""
-Report = Callable[[dict[Any, Any], str], None]
-"""Called for every step, some steps at a time, with its row of the trace and, at an evaluation, a
-line of text."""
+Row = dict[Any, Any]
+Report = Callable[[Row, Row | None], None]
+"""Called for every step, some steps at a time, with its row of the trace and, where the dev curve
+has a point there, that point: for a bar, a log or a curve that grows while it trains."""
+
+
+def begin(study: Study, arm: Arm, seed: int, corpus: Corpus) -> Provenance:
+    """Write down what a run is about to be trained with.
+
+    Raises ConfigError for a device or precision that this machine lacks, or a plan that is missing.
+    """
+    plan = read_plan(study.plan) if study.plan else None
+    return Provenance(
+        study=study.name,
+        arm=arm.id,
+        seed=seed,
+        plan=plan.hash if plan else None,
+        training_digest=training_digest(),
+        corpus_sha256=corpus.sha256,
+        tokenizer_sha256=corpus.tokenizer.sha256,
+        parameters=arm.config.model_dump(exclude={"machine"}),
+        **circumstances(prepare(arm.config)),
+    )
 
 
 def learning_rate(config: TrainingConfig, step: int) -> float:
@@ -73,9 +97,12 @@ def train(
     provenance: Provenance,
     folder: Path,
     report: Report = lambda *_: None,
-) -> Trained:
+) -> "Run":
     """Train one run in `folder`, from its last sound checkpoint if there is one. The provenance of
     the weights stands in `provenance.json` before the first step.
+
+    Ctrl-C, or a notebook's stop, lets the step at hand end and keeps what there is: the run comes
+    back unfinished, and training it again continues it.
 
     Raises CorpusError for a corpus shorter than a window, ConfigError for a device or precision
     that this machine lacks, ValueError for the provenance of another run, and LostProcessError when
@@ -88,14 +115,37 @@ def train(
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".training.lock"):  # the kernel of a killed job may live on a moment
         run = Run(config, corpus, provenance, folder)
+        run.from_checkpoint = run.finished
         write_json(folder / "provenance.json", run.provenance.model_dump(mode="json"))
         if run.machine.processes > 1 and not run.finished:
             require_devices(run.machine)
             processes.launch(config, run.machine, run.provenance, folder, report)
             run.load()
-            run.from_checkpoint = False
         run.complete(report)
-        return run.trained()
+    if not run.finished:
+        n = config.training.iterations
+        print(f"Stopped at step {run.step} of {n}; run this cell again to continue.")
+    return run
+
+
+@contextmanager
+def interrupts_wait() -> Iterator[threading.Event]:
+    """Have Ctrl-C, or a notebook's stop, set an event instead; a second one interrupts at once."""
+    interrupted = threading.Event()
+    if threading.current_thread() is not threading.main_thread():  # which alone takes signals
+        yield interrupted
+        return
+    usual = signal.getsignal(signal.SIGINT)
+
+    def note(*_: object) -> None:
+        interrupted.set()
+        signal.signal(signal.SIGINT, usual)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 @contextmanager
@@ -110,7 +160,8 @@ def first_alone(group: dist.ProcessGroup | None) -> Iterator[None]:
 
 
 class Run:
-    """The moving parts of one run; all that a checkpoint must hold is an attribute here.
+    """The moving parts of one run, and when it is trained what it left: a model, and how it came
+    about. All that a checkpoint must hold is an attribute here.
 
     With a process group, several processes train the run together (Li et al. 2020, arXiv
     2006.15704). They stay equal to the bit: all draw the same batches, each takes its rows of
@@ -139,6 +190,8 @@ class Run:
             )
         model = GPT(config.model, corpus.vocab_size, random_stream(seed, "weights"))
         self.initial_weights = weights_digest(model)
+        """SHA-256 of the initial weights outside the embedding norm: equal across arms of a
+        seed."""
         self.model = model.to(self.device)
         if self.machine.activation_checkpointing:
             recompute_activations(self.model.transformer.h, config.model.dropout > 0)
@@ -158,25 +211,34 @@ class Run:
         )
         self.scaler = torch.amp.GradScaler(self.device, enabled=training.precision == "fp16")
         self.batch_stream = random_stream(seed, "batches")
-        self.batches = ""
         self.dev = evenly_spaced_windows(
             corpus.dev, config.evaluation.dev_windows, config.model.block_size
         )
         # A quarter of them each: enough for a direction, and half a training step's work.
         self.dev_halves = self.dev[::4], self.dev[2::4]
+
         self.step = 0
+        self.batches = ""
+        """SHA-256 chained over all batches drawn: equal across arms of a seed."""
         self.diverged_at: int | None = None
+        """Step whose loss or gradient was not finite, or after the last step the dev loss."""
         self.resumed_at: list[int] = []
-        self.trace: list[dict[Any, Any]] = []
-        self.curve: list[dict[Any, Any]] = []
+        """Steps at which a run that was stopped was taken up again."""
+        self.from_checkpoint = False
+        """Whether training was complete before this execution."""
+        self.rows: list[Row] = []
+        self.points: list[Row] = []
         self.stretches: list[Stretch] = []
-        self.from_checkpoint, self.peak_memory = False, 0
-        self.folder = folder / "checkpoints" / provenance.identity[:16]
-        self.load()
+        """Which steps were made on which machine, in order; one for a run that stayed on one."""
+        self.peak_memory = 0
+        """Bytes, of the process that needed them; see `lib.run.machine.peak_memory`."""
         self.notes: list[dict[str, Any]] = []
         """Of the steps since the host last looked: what is on the device stays there."""
         self.stopped = torch.zeros((), dtype=torch.bool, device=self.device)
-        self.overflows = torch.tensor(self._former_overflows(), device=self.device)
+        self.overflows = torch.zeros((), dtype=torch.long, device=self.device)
+        """Updates in a row that fp16 skipped."""
+        self.folder = folder / "checkpoints" / provenance.identity[:16]
+        self.load()
         if group:  # after its first backward pass DDP orders gradients, and sums, anew: a resumed
             # run must have the order of one that never stopped
             shape = self.machine.micro_batch_size, config.model.block_size
@@ -188,25 +250,43 @@ class Run:
     def finished(self) -> bool:
         return self.step == self.config.training.iterations or self.diverged_at is not None
 
+    @property
+    def trace(self) -> pd.DataFrame:
+        """A row per step: step (1 …), loss (nats, before that update), learning_rate, grad_norm (L2
+        over all parameters, before clipping), tokens (so far), second_moment_mean and
+        second_moment_max (AdamW's v over all parameters), seconds (of that step alone); with fp16
+        also skipped (whether the update overflowed, and then there is no grad_norm)."""
+        return pd.DataFrame(self.rows)
+
+    @property
+    def curve(self) -> pd.DataFrame:
+        """A row per evaluation: step (0 = untrained), what `lib.run.diagnostics.snapshot` and
+        `second_moments` say, gradient_cosine (between two fixed sets of dev windows), seconds."""
+        return pd.DataFrame(self.points)
+
     def complete(self, report: Report) -> None:
-        """Train from where the run stands to its end."""
+        """Train from where the run stands to its end, or to an interrupt."""
         every, kept = self.config.evaluation.interval, self.config.machine.checkpoint_interval
-        if not self.curve:
+        if not self.points:
             self.evaluate()
-        while not self.finished:
-            self.training_step()
-            due = self.step % every == 0, self.step % kept == 0
-            if not (self.finished or any(due) or len(self.notes) == LOOK_EVERY):
-                continue
-            rows, line = self.read_notes(), ""  # which may find that it diverged
-            if self.finished or due[0]:
-                line = self.evaluate()
-            if self.finished and not math.isfinite(self.curve[-1]["dev_loss"]):
-                self.diverged_at = self.step  # the last update, which no loss came after
-            if self.finished or due[1]:
-                self.save()
-            for row in rows:
-                report(row, line if row is rows[-1] else "")
+        with interrupts_wait() as interrupted:
+            while not self.finished:
+                self.training_step()
+                stop = interrupted.is_set()
+                due = self.step % every == 0, self.step % kept == 0
+                if not (self.finished or stop or any(due) or len(self.notes) == LOOK_EVERY):
+                    continue
+                rows, point = self.read_notes(), None  # which may find that it diverged
+                if self.finished or due[0]:
+                    point = self.evaluate()
+                if self.finished and not math.isfinite(self.points[-1]["dev_loss"]):
+                    self.diverged_at = self.step  # the last update, which no loss came after
+                if self.finished or stop or due[1]:
+                    self.save()
+                for row in rows:
+                    report(row, point if row is rows[-1] else None)
+                if stop:
+                    return
 
     def training_step(self) -> None:
         """Make one update: draw, forward, backward, clip, update, note.
@@ -260,11 +340,12 @@ class Run:
         self.step += 1
         moments = [state["exp_avg_sq"] for state in self.optimizer.state.values()]
         self.notes.append(
-            {"step": self.step, "learning_rate": rate, "batches": self.batches}
-            | {"loss": loss, "grad_norm": norm, "skipped": skipped, "diverged": diverged}
+            {"step": self.step, "loss": loss, "learning_rate": rate, "grad_norm": norm}
+            | {"tokens": self.step * training.batch_size * self.config.model.block_size}
             | {"second_moment_mean": torch.stack(torch._foreach_norm(moments, 1)).sum()}
             | {"second_moment_max": torch.stack(torch._foreach_max(moments)).max()}
-            | {"seconds": time.perf_counter() - started}
+            | {"seconds": time.perf_counter() - started, "skipped": skipped}
+            | {"diverged": diverged, "batches": self.batches}
         )
 
     def next_batch(self) -> tuple[Tensor, Tensor]:
@@ -284,119 +365,83 @@ class Run:
             x, y = x.pin_memory(), y.pin_memory()
         return x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True)
 
-    def read_notes(self) -> list[dict[Any, Any]]:
+    def read_notes(self) -> list[Row]:
         """Copy the notes from the device into rows of the trace, up to a step that diverged, which
         is then where the run stands; return these rows. This waits for the device."""
-        started, notes = time.perf_counter(), self.notes
+        started, notes, self.notes = time.perf_counter(), self.notes, []
+        for name in [name for name, value in notes[0].items() if isinstance(value, Tensor)]:
+            values = torch.stack([note[name] for note in notes]).tolist()
+            for note, value in zip(notes, values, strict=True):
+                note[name] = value
+        notes[-1]["seconds"] += time.perf_counter() - started
+        if first := next((note for note in notes if note["diverged"]), None):
+            notes = notes[: notes.index(first) + 1]
+            self.diverged_at = self.step = first["step"]
+            self.batches = first["batches"]
         size = sum(state["exp_avg_sq"].numel() for state in self.optimizer.state.values())
-        kept = [name for name, value in notes[0].items() if isinstance(value, Tensor)]
-        read = {name: torch.stack([note[name] for note in notes]).tolist() for name in kept}
-        rows = [note | {name: read[name][i] for name in kept} for i, note in enumerate(notes)]
-        rows[-1]["seconds"] += time.perf_counter() - started
-        self.notes = []
-        if any(read["diverged"]):
-            rows = rows[: read["diverged"].index(True) + 1]
-            self.diverged_at = self.step = rows[-1]["step"]
-            self.batches = rows[-1]["batches"]
-        tokens = self.config.training.batch_size * self.config.model.block_size
-        fp16 = self.scaler.is_enabled()
-        new: list[dict[Any, Any]] = []
-        for row in rows:
-            skipped = fp16 and row["skipped"] and not row["diverged"]
-            new.append(
-                {"step": row["step"], "loss": row["loss"], "learning_rate": row["learning_rate"]}
-                | {"grad_norm": math.nan if skipped else row["grad_norm"]}
-                | {"tokens": row["step"] * tokens}
-                | {"second_moment_mean": row["second_moment_mean"] / size}
-                | {"second_moment_max": row["second_moment_max"], "seconds": row["seconds"]}
-                | ({"skipped": skipped} if fp16 else {})
-            )
-        self.trace += new
-        return new
+        for note in notes:
+            note["second_moment_mean"] /= size
+            note["skipped"] &= not note["diverged"]
+            if note["skipped"]:
+                note["grad_norm"] = math.nan
+            for name in ("diverged", "batches", *([] if self.scaler.is_enabled() else ["skipped"])):
+                del note[name]
+        self.rows += notes
+        return notes
 
-    def _former_overflows(self) -> int:
-        """How many updates before this one fp16 skipped in a row."""
-        skipped = [row.get("skipped", False) for row in reversed(self.trace)]
-        return [*skipped, False].index(False)
-
-    def evaluate(self) -> str:
-        """Add a point to the dev curve; return it as a line of text."""
+    def evaluate(self) -> Row:
+        """Add a point to the dev curve, and return it."""
         start = time.perf_counter()
-        point = snapshot(self.model, self.dev) | second_moments(self.model, self.optimizer)
+        point: Row = {"step": self.step}
+        point |= snapshot(self.model, self.dev) | second_moments(self.model, self.optimizer)
         if all(map(len, self.dev_halves)):
             size = self.machine.micro_batch_size
             point["gradient_cosine"] = gradient_cosine(self.model, *self.dev_halves, size)
         point["seconds"] = time.perf_counter() - start
-        self.curve.append({"step": self.step, **point})
-        loss, norm = point["dev_loss"], point["embedding_norm"]
-        return f"step {self.step}: dev loss {loss:.4f}, embedding norm {norm:.2f}"
+        self.points.append(point)
+        return point
+
+    _KEPT = ("step", "batches", "diverged_at", "resumed_at", "peak_memory", "overflows")
+    """What a checkpoint holds as it is."""
+    _STATEFUL = ("optimizer", "scaler")
 
     def save(self) -> None:
         """Write a checkpoint, in the first process."""
         if self.rank:
             return
         self.peak_memory = max(self.peak_memory, peak_memory(self.device))
-        self.stretches = self._extended_stretches()
-        weights = self.model.state_dict()
-        checkpoint = Checkpoint(self.provenance, weights, self._state(), self.trace, self.curve)
-        checkpoints.save(checkpoint, self.folder)
-
-    def _state(self) -> dict[str, Any]:
-        return {
-            "optimizer": self.optimizer.state_dict(),
-            "scaler": self.scaler.state_dict(),
-            "batch_stream": self.batch_stream.get_state(),
-            "batches": self.batches,
-            "step": self.step,
-            "diverged_at": self.diverged_at,
-            "resumed_at": self.resumed_at,
-            "stretches": [stretch.model_dump() for stretch in self.stretches],
-            "peak_memory": self.peak_memory,
-        }
-
-    def _extended_stretches(self) -> list[Stretch]:
-        """Add the steps since the last stretch to it, or as a new one on another machine."""
-        last = self.stretches[-1] if self.stretches else None
-        start = last.end if last else 0
-        machine, packages = describe(self.machine), package_versions()
-        new = Stretch(start=start, end=self.step, machine=machine, packages=packages)
-        if last is None or (last.machine, last.packages) != (new.machine, new.packages):
-            return [*self.stretches, new] if self.step > start else self.stretches
-        return [*self.stretches[:-1], last.model_copy(update={"end": self.step})]
+        self.stretches[-1] = self.stretches[-1].model_copy(update={"end": self.step})
+        state = {name: getattr(self, name) for name in self._KEPT}
+        state |= {name: getattr(self, name).state_dict() for name in self._STATEFUL}
+        state["batch_stream"] = self.batch_stream.get_state()
+        state["stretches"] = [stretch.model_dump() for stretch in self.stretches]
+        state |= {"trace": self.trace.to_dict("list"), "curve": self.curve.to_dict("list")}
+        checkpoints.save(self.provenance, self.model.state_dict(), state, self.folder)
 
     def load(self) -> None:
         """Take up the last sound checkpoint, if there is one."""
         with first_alone(self.group):  # it sets damaged checkpoints aside
             checkpoint = checkpoints.load(self.folder, self.provenance, self.model.state_dict())
-        if checkpoint is None:
-            return
-        state = checkpoint.state
-        self.provenance = checkpoint.provenance
-        self.model.load_state_dict(checkpoint.weights)
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.scaler.load_state_dict(state["scaler"])
-        self.batch_stream.set_state(state["batch_stream"])
-        self.batches = state["batches"]
-        self.step = state["step"]
-        self.diverged_at = state["diverged_at"]
-        self.stretches = [Stretch.model_validate(each) for each in state["stretches"]]
-        self.resumed_at = state["resumed_at"] + ([] if self.finished else [self.step])
-        self.trace, self.curve = checkpoint.trace, checkpoint.curve
-        self.from_checkpoint = self.finished
-        self.peak_memory = state["peak_memory"]
-
-    def trained(self) -> Trained:
-        return Trained(
-            self.provenance,
-            self.from_checkpoint,
-            self.model,
-            self.machine,
-            pd.DataFrame(self.trace),
-            pd.DataFrame(self.curve),
-            self.diverged_at,
-            self.resumed_at,
-            self.stretches,
-            self.initial_weights,
-            self.batches,
-            self.peak_memory,
-        )
+        if checkpoint is not None:
+            self.provenance, weights, state = checkpoint
+            self.model.load_state_dict(weights)
+            for name in self._KEPT:
+                setattr(self, name, state[name])
+            for name in self._STATEFUL:
+                getattr(self, name).load_state_dict(state[name])
+            self.overflows = self.overflows.to(self.device)
+            self.batch_stream.set_state(state["batch_stream"])
+            self.stretches = [Stretch.model_validate(each) for each in state["stretches"]]
+            self.rows = pd.DataFrame(state["trace"]).to_dict("records")
+            self.points = pd.DataFrame(state["curve"]).to_dict("records")
+        if not self.finished:
+            self.resumed_at += [self.step] if self.step else []
+            here = Stretch(
+                start=self.step,
+                end=self.step,
+                machine=describe(self.machine),
+                packages=package_versions(),
+            )
+            before = self.stretches[-1] if self.stretches else None
+            if not before or (before.machine, before.packages) != (here.machine, here.packages):
+                self.stretches.append(here)

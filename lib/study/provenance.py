@@ -4,6 +4,7 @@ It travels with every checkpoint and is never changed afterwards. What is measur
 other code on another machine, has an account of its own beside it.
 """
 
+import importlib.util
 import re
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -18,6 +19,15 @@ from lib.study.paths import ROOT
 
 CHECKPOINT_FORMAT = 6
 """Increase it when the content of checkpoints changes: those of another format are ignored."""
+
+
+INSTALL = "pip install lm_eval==0.4.13"
+"""What brings the LM-Eval harness, which a stock image lacks."""
+
+
+def has_harness() -> bool:
+    """Tell whether the LM-Eval harness, which asks the task suite, is installed."""
+    return importlib.util.find_spec("lm_eval") is not None
 
 
 class _Account(BaseModel):

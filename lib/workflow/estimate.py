@@ -22,7 +22,7 @@ from lib.run.machine import (
     random_stream,
     recompute_activations,
 )
-from lib.run.model import GPT, count_parameters, weight_decay_groups
+from lib.run.model import GPT, LOGITS_AT_ONCE, count_parameters, weight_decay_groups
 from lib.study.config import Study
 from lib.study.errors import ConfigError
 from lib.study.fields import Machine, ModelConfig, RunConfig
@@ -108,8 +108,8 @@ def gpu_memory(studies: list[Study]) -> float:
     """Bytes of a GPU that the largest run of some studies is taken to need: CUDA's context, and
     half as much again as a training step or a pass of evaluation holds by formula.
 
-    A pass of evaluation holds, per token, the logits, their logarithms and a copy of these, and
-    what a block computes. Raises CorpusError as `runs` does.
+    A pass of evaluation holds what a block computes of each token, and `LOGITS_AT_ONCE` logits,
+    their logarithms and a copy of these. Raises CorpusError as `runs` does.
     """
     needed = []
     for run in (run for study in studies for run in runs(study, None)):
@@ -118,8 +118,10 @@ def gpu_memory(studies: list[Study]) -> float:
         sequences = machine.micro_batch_size or share
         held = memory(run.config, run.vocab_size, run.parameters, sequences, "cuda")
         windows = machine.evaluation_batch_size or gpu_windows(model.block_size)
-        per_token = 12 * run.vocab_size + 4 * (10 + 2 * model.mlp_ratio) * model.n_embd
-        peak = max(held.pop("activations"), windows * model.block_size * per_token)
+        tokens = windows * model.block_size
+        evaluation = tokens * 4 * (10 + 2 * model.mlp_ratio) * model.n_embd
+        evaluation += 12 * min(tokens * run.vocab_size, LOGITS_AT_ONCE)
+        peak = max(held.pop("activations"), evaluation)
         needed.append(sum(held.values()) + peak)
     return _CONTEXT + 1.5 * max(needed)
 

@@ -5,13 +5,12 @@ from collections.abc import Iterator
 
 from lib.data.corpus import CorpusError, load_corpus
 from lib.run.machine import require_devices
-from lib.run.optional import INSTALL, has_harness
 from lib.study.claim import load_plan
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, UserError
 from lib.study.files import read_json
 from lib.study.paths import shown, study_folder
-from lib.study.provenance import trained_with
+from lib.study.provenance import INSTALL, has_harness, trained_with
 from lib.workflow.estimate import prepared, require_memory
 
 
@@ -48,7 +47,7 @@ def _faults(study: Study, here: bool) -> Iterator[str]:
         if evaluation and not has_harness():
             yield f"evaluation.tasks: need lm_eval; {INSTALL}, or remove them"
         elif evaluation:
-            from lib.run.stock import require_tasks  # takes seconds, for few studies
+            from lib.run.harness import require_tasks  # takes seconds, for few studies
 
             try:
                 require_tasks(list(evaluation), min(config.model.block_size for config in configs))

@@ -10,7 +10,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from lib.record.record import MANIFEST, Record
-from lib.run.optional import has_harness
 from lib.study.claim import load_plan
 from lib.study.config import Arm, Study
 from lib.study.digests import asking_digest, measuring_digest, showing_digest, training_digest
@@ -23,6 +22,7 @@ from lib.study.paths import (
     shown,
     study_folder,
 )
+from lib.study.provenance import has_harness
 from lib.study.result import RunResult, status_of
 
 _OF_MEASURES = (

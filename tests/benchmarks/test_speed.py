@@ -19,7 +19,7 @@ import torch
 from lib.data.corpus import load_corpus, sample_batch
 from lib.run.cost import peak_flops
 from lib.run.machine import choose_device, describe, prepare
-from lib.run.training import Run
+from lib.run.training import LOOK_EVERY, Run
 from lib.study.config import load_study
 from lib.workflow.execution import HUGE_PAGES
 from tests.run.samples import begun, hugging_face
@@ -33,7 +33,14 @@ def our_step(folder: Path) -> Callable[[], None]:
     """All that one step of `final` does: batch, hash, backward, norm, AdamW, trace."""
     arm = load_study("final").arm("none")
     corpus = load_corpus(arm.config.corpus)
-    return Run(arm.config, corpus, begun(arm.config, corpus), folder).advance
+    run = Run(arm.config, corpus, begun(arm.config, corpus), folder)
+
+    def step() -> None:
+        run.training_step()
+        if len(run.notes) == LOOK_EVERY:
+            run.read_notes()
+
+    return step
 
 
 def hugging_face_step() -> Callable[[], None]:

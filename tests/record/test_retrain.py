@@ -19,8 +19,7 @@ from lib.record.retrain import (
     other_rounding,
 )
 from lib.run.machine import random_stream
-from lib.run.model import GPT, count_parameters
-from lib.run.trained import weights_digest
+from lib.run.model import GPT, count_parameters, weights_digest
 from lib.study.fields import ModelConfig
 from lib.study.files import read_json
 from lib.workflow import verify

@@ -15,8 +15,7 @@ from lib.run import training
 from lib.run.machine import random_stream
 from lib.run.measure import measure, write_result
 from lib.run.model import GPT
-from lib.run.origin import begin
-from lib.run.trained import Trained
+from lib.run.training import Run
 from lib.study.config import Study, load_study
 from lib.study.fields import ModelConfig, RunConfig
 from lib.study.paths import run_folder
@@ -42,7 +41,7 @@ NANOCHAT = {
 def begun(config: RunConfig, corpus: Corpus, seed: int = 0) -> Provenance:
     """The provenance of a run that stands alone, asks no suite and is under no plan."""
     study = Study.model_validate(config.model_dump() | {"name": "alone", "seeds": [seed]})
-    return begin(study, study.arm("baseline"), seed, corpus)
+    return training.begin(study, study.arm("baseline"), seed, corpus)
 
 
 def train(
@@ -51,7 +50,7 @@ def train(
     seed: int,
     folder: Path,
     report: training.Report = lambda *_: None,
-) -> Trained:
+) -> Run:
     """Train a run that stands alone."""
     return training.train(config, corpus, begun(config, corpus, seed), folder, report)
 
@@ -73,10 +72,10 @@ def finished_study(folder: Path, **content: object) -> Iterator[Study]:
             corpus = load_corpus(arm.config.corpus)
             for seed in study.seeds:
                 run = run_folder(study.name, arm.id, seed)
-                provenance = begin(study, arm, seed, corpus)
+                provenance = training.begin(study, arm, seed, corpus)
                 trained = training.train(arm.config, corpus, provenance, run)
-                measured = measure(trained, corpus, arm.config, folder / "suites", seed)
-                write_result(study, arm, seed, corpus, trained, measured)
+                measured = measure(trained, folder / "suites")
+                write_result(study, arm, trained, measured)
         yield study
 
 

@@ -4,6 +4,7 @@ The run of `ruin` was stopped after step 10 of 12 and has checkpoints of the ste
 """
 
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable
@@ -17,8 +18,9 @@ import torch
 
 from lib.data.corpus import Corpus
 from lib.run import checkpoints
-from lib.run.checkpoints import MANIFEST, Checkpoint, load, save
-from lib.run.trained import Trained, weights_digest
+from lib.run.checkpoints import MANIFEST, State, load, save
+from lib.run.model import weights_digest
+from lib.run.training import Run
 from lib.study.fields import RunConfig
 from lib.study.files import sha256
 from lib.study.provenance import Provenance
@@ -28,10 +30,7 @@ from tests.run.samples import begun, train
 pytestmark = pytest.mark.slow
 
 
-FILES = (
-    *("weights.safetensors", "state.pt", "trace.parquet", "curve.parquet", "provenance.json"),
-    MANIFEST,
-)
+FILES = ("weights.safetensors", "state.pt", "provenance.json", MANIFEST)
 LAST, FORMER = "step-00000010", "step-00000005"
 
 
@@ -43,7 +42,7 @@ class KilledError(Exception):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, corpus: Corpus) -> Trained:
+def whole(tmp_path_factory: pytest.TempPathFactory, corpus: Corpus) -> Run:
     from tests.conftest import TINY
 
     config = RunConfig.model_validate(TINY)
@@ -59,9 +58,9 @@ def ruin(tiny: RunConfig, corpus: Corpus, tmp_path: Path) -> Path:
 def stopped(config: RunConfig, corpus: Corpus, seed: int, folder: Path) -> Path:
     saving = checkpoints.save
 
-    def save_and_stop(checkpoint: Checkpoint, place: Path) -> None:
-        saving(checkpoint, place)
-        if checkpoint.state["step"] == 10:
+    def save_and_stop(provenance: Provenance, weights: Any, state: State, place: Path) -> None:
+        saving(provenance, weights, state, place)
+        if state["step"] == 10:
             raise KilledError
 
     with pytest.MonkeyPatch.context() as patch:
@@ -98,7 +97,7 @@ def with_manifest(checkpoint: Path) -> None:
     (checkpoint / MANIFEST).write_text(json.dumps(hashes))
 
 
-def assert_same(trained: Trained, whole: Trained) -> None:
+def assert_same(trained: Run, whole: Run) -> None:
     assert weights_digest(trained.model) == weights_digest(whole.model)
     for one, other in ((trained.trace, whole.trace), (trained.curve, whole.curve)):
         pd.testing.assert_frame_equal(one.drop(columns="seconds"), other.drop(columns="seconds"))
@@ -108,7 +107,7 @@ def assert_same(trained: Trained, whole: Trained) -> None:
 @pytest.fixture
 def finish(
     ruin: Path,
-    whole: Trained,
+    whole: Run,
     tiny: RunConfig,
     corpus: Corpus,
     capsys: pytest.CaptureFixture[str],
@@ -165,10 +164,14 @@ def a_file_for_a_step(ruin: Path) -> None:
     (ruin / "step-00000012").write_text("no checkpoint")
 
 
-def edit_table(name: str, edit: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[Path], None]:
+def edit_table(name: str, edit: Callable[[dict[str, list[Any]]], None]) -> Callable[[Path], None]:
+    """Change the columns of the trace or the curve."""
+
     def damage(ruin: Path) -> None:
-        path = ruin / LAST / name
-        edit(pd.read_parquet(path)).to_parquet(path)
+        path = ruin / LAST / "state.pt"
+        state = torch.load(path, weights_only=True)
+        edit(state[name])
+        torch.save(state, path)
         with_manifest(ruin / LAST)
 
     return damage
@@ -194,12 +197,12 @@ def manifest_of(content: str) -> Callable[[Path], None]:
         (rename_a_step, "its state is that of step 10", [5]),
         (copy_a_step, "its state is that of step 5", [10]),
         (a_file_for_a_step, "manifest.json is missing", [10]),
-        (edit_table("trace.parquet", lambda t: t.drop(index=3)), "its trace does not hold", [5]),
-        (edit_table("trace.parquet", lambda t: t[:-1]), "its trace does not hold", [5]),
-        (edit_table("trace.parquet", lambda t: pd.concat([t, t[-1:]])), "its trace does", [5]),
-        (edit_table("curve.parquet", lambda t: t[1:]), "its curve does not hold", [5]),
-        (edit_table("curve.parquet", lambda t: t[:-1]), "its curve does not hold", [5]),
-        (edit_table("trace.parquet", lambda t: t.drop(columns="step")), "KeyError", [5]),
+        (edit_table("trace", lambda t: t["step"].pop(3)), "its trace does not hold", [5]),
+        (edit_table("trace", lambda t: t["step"].pop()), "its trace does not hold", [5]),
+        (edit_table("trace", lambda t: t["step"].append(10)), "its trace does", [5]),
+        (edit_table("curve", lambda t: t["step"].pop(0)), "its curve does not hold", [5]),
+        (edit_table("curve", lambda t: t["step"].pop()), "its curve does not hold", [5]),
+        (edit_table("trace", lambda t: t.pop("step")), "KeyError", [5]),
         (replace("provenance.json", b"{}"), "unreadable: ValidationError", [5]),
         (replace("state.pt", b"no state"), "unreadable: ", [5]),
         (replace("weights.safetensors", b"no weights"), "unreadable: ", [5]),
@@ -224,8 +227,8 @@ def other(tiny: RunConfig, corpus: Corpus, tmp_path: Path) -> Path:
 
 
 def test_the_curve_of_another_run_is_noticed(ruin: Path, other: Path, finish: Finish) -> None:
-    shutil.copyfile(other / LAST / "curve.parquet", ruin / LAST / "curve.parquet")
-    assert "curve.parquet is not as it was written" in finish()[1]
+    shutil.copyfile(other / LAST / "state.pt", ruin / LAST / "state.pt")
+    assert "state.pt is not as it was written" in finish()[1]
 
 
 def test_the_checkpoint_of_another_run_is_set_aside_as_foreign(
@@ -273,7 +276,7 @@ def test_strays_are_ignored(ruin: Path, finish: Finish) -> None:
 
 
 def test_the_last_two_checkpoints_are_kept_and_finished_weights_say_that_they_are(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path, whole: Trained
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, whole: Run
 ) -> None:
     train(tiny, corpus, 0, tmp_path)
     names = sorted(path.name for path in tmp_path.glob("checkpoints/*/*"))
@@ -288,7 +291,7 @@ def test_provenance_stands_before_the_first_step_and_is_never_changed(
 ) -> None:
     written = []
 
-    def look(row: dict[str, float], _: str) -> None:
+    def look(row: dict[str, float], _: object) -> None:
         written.append((tmp_path / "provenance.json").read_text())
         if row["step"] == 7:
             raise KilledError
@@ -318,17 +321,20 @@ def test_the_provenance_of_another_run_is_refused(
 def test_a_checkpoint_comes_back_as_it_was_saved(
     tiny: RunConfig, corpus: Corpus, tmp_path: Path
 ) -> None:
-    rows: list[dict[Any, Any]] = [{"step": n, "loss": 1 / n} for n in range(1, 6)]
-    curve: list[dict[Any, Any]] = [{"step": n, "dev_loss": 0.1 * n} for n in (0, 4)]
-    state = {"step": 5, "diverged_at": None, "numbers": torch.arange(3)}
-    weights = {"w": torch.randn(2, 3)}
-    provenance = begun(tiny, corpus)
-    save(Checkpoint(provenance, weights, state, rows, curve), tmp_path)
+    state = {
+        **{"step": 5, "diverged_at": None, "numbers": torch.arange(3)},
+        "trace": {"step": [1, 2, 3, 4, 5], "loss": [1.0, 0.5, 1 / 3, math.inf, math.nan]},
+        "curve": {"step": [0, 4], "dev_loss": [0.1, 0.4]},
+    }
+    weights, provenance = {"w": torch.randn(2, 3)}, begun(tiny, corpus)
+    save(provenance, weights, state, tmp_path)
     loaded = load(tmp_path, provenance, weights)
     assert loaded is not None
-    assert (loaded.provenance, loaded.trace, loaded.curve) == (provenance, rows, curve)
-    assert torch.equal(loaded.weights["w"], weights["w"])
-    np.testing.assert_equal(loaded.state["numbers"].tolist(), [0, 1, 2])
+    assert loaded[0] == provenance
+    assert torch.equal(loaded[1]["w"], weights["w"])
+    assert loaded[2]["numbers"].tolist() == [0, 1, 2]
+    np.testing.assert_equal(loaded[2]["trace"], state["trace"])
+    assert loaded[2]["curve"] == state["curve"]
 
 
 def test_checkpoints_are_in_the_order_of_their_steps_however_many_digits_these_have(
@@ -336,7 +342,7 @@ def test_checkpoints_are_in_the_order_of_their_steps_however_many_digits_these_h
 ) -> None:
     provenance, last = begun(tiny, corpus), 10**8
     for step in (last - 1, last, last + 1):
-        save(Checkpoint(provenance, {}, {"step": step}, [], []), tmp_path)
+        save(provenance, {}, {"step": step}, tmp_path)
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {f"step-{last}", f"step-{last + 1}"}
 
@@ -346,9 +352,8 @@ def test_weights_of_another_shape_are_set_aside(
 ) -> None:
     """However well its hashes agree."""
     provenance = begun(tiny, corpus)
-    curve: list[dict[Any, Any]] = [{"step": 0}]
-    save(Checkpoint(provenance, {"w": torch.ones(2)}, {"step": 0, "diverged_at": None}, [], curve),
-         tmp_path)  # fmt: skip
+    state = {"step": 0, "diverged_at": None, "trace": {"step": []}, "curve": {"step": [0]}}
+    save(provenance, {"w": torch.ones(2)}, state, tmp_path)
     assert load(tmp_path, provenance, {"w": torch.ones(3)}) is None
     assert "its weights are not of this model's shapes" in capsys.readouterr().out
 
@@ -362,7 +367,7 @@ MOVES: list[dict[str, object]] = [
 
 @pytest.mark.parametrize("settings", MOVES)
 def test_training_continues_under_other_settings_of_the_machine_and_tells_its_stretches(
-    settings: dict[str, Any], ruin: Path, tiny: RunConfig, corpus: Corpus, whole: Trained
+    settings: dict[str, Any], ruin: Path, tiny: RunConfig, corpus: Corpus, whole: Run
 ) -> None:
     moved = change(tiny, "machine", **settings)
     trained = train(moved, corpus, 0, ruin.parents[1])

@@ -13,7 +13,7 @@ from torch import distributed as dist
 
 from lib.data.corpus import Corpus, CorpusError, load_corpus
 from lib.run import distributed, processes, training
-from lib.run.trained import Trained, weights_digest
+from lib.run.model import weights_digest
 from lib.run.training import Run
 from lib.study.config import load_study
 from lib.study.errors import ConfigError
@@ -45,13 +45,13 @@ def float64() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def shared(float64: None, corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def shared(float64: None, corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(TWO, corpus, 0, tmp_path_factory.mktemp("shared"))
 
 
 @pytest.mark.slow
 def test_two_processes_equal_one_to_float64s_rounding(
-    shared: Trained, corpus: Corpus, tmp_path: Path
+    shared: Run, corpus: Corpus, tmp_path: Path
 ) -> None:
     alone = train(change(TWO, "machine", processes=1), corpus, 0, tmp_path)
     assert alone.model.transformer.wte.weight.dtype == torch.float64
@@ -66,11 +66,11 @@ def test_two_processes_equal_one_to_float64s_rounding(
 
 @pytest.mark.slow
 def test_a_killed_process_ends_the_others_and_a_rerun_ends_at_the_undisturbed_weights(
-    shared: Trained, corpus: Corpus, tmp_path: Path
+    shared: Run, corpus: Corpus, tmp_path: Path
 ) -> None:
     killed: list[tuple[float, list[psutil.Process]]] = []
 
-    def kill_the_second(row: dict[str, float], _: str) -> None:
+    def kill_the_second(row: dict[str, float], _: object) -> None:
         if row["step"] == KILLED_AFTER and not killed:
             workers = [p for p in psutil.Process().children(recursive=True) if rank_of(p)]
             killed.append((time.monotonic(), workers))
@@ -101,7 +101,7 @@ def test_three_processes_that_resume_add_up_in_the_order_of_those_that_did_not_s
     class StopError(Exception):
         pass
 
-    def stop(row: dict[str, float], _: str) -> None:
+    def stop(row: dict[str, float], _: object) -> None:
         if row["step"] == KILLED_AFTER:
             raise StopError
 

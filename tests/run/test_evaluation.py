@@ -48,13 +48,15 @@ def test_every_character_but_the_first_is_scored_once(model: GPT, corpus: Corpus
 
 
 @pytest.mark.slow
-def test_measuring_a_large_vocabulary_holds_one_batch_of_logits() -> None:
+def test_measuring_a_large_vocabulary_holds_few_logits_however_large_a_batch_is() -> None:
     """All logits would take 400 MB, and calibration several times that."""
     code = """
 import resource, numpy as np, torch
 from lib.run.evaluation import Tempering, calibrate, logit_quantiles, score
 from lib.run.machine import random_stream
+from lib.run.diagnostics import snapshot
 from lib.run.model import GPT
+from lib.run.scoring import Question, score_questions
 from lib.study.fields import ModelConfig
 
 torch.set_num_threads(1)
@@ -64,9 +66,12 @@ ids = torch.randint(50_000, (2049,), generator=random_stream(0, "ids"))
 
 def measure(n):
     tempering = Tempering(n // 2)
-    scores = score(model, ids[:n + 1], 1, tempering)
+    scores = score(model, ids[:n + 1], n // 64, tempering)
     calibrate(scores, tempering, np.random.default_rng(0))
     logit_quantiles(scores)
+    windows = ids[:n].view(-1, 64)
+    snapshot(model, windows)
+    score_questions(model, [Question([0], [window]) for window in windows.tolist()], n)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 print(measure(512), measure(2048))

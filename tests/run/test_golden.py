@@ -8,7 +8,7 @@ import torch
 
 from lib.data.corpus import Corpus
 from lib.run.measure import measure
-from lib.run.trained import weights_digest
+from lib.run.model import weights_digest
 from lib.study.fields import RunConfig
 from tests.conftest import beginning, change
 from tests.run.samples import train
@@ -37,7 +37,7 @@ def test_a_tiny_run_ends_where_it_always_has(
     config, text = change(tiny, "evaluation", items_per_task=0), beginning(corpus, 20_000)
     trained = train(config, text, 0, tmp_path)
     assert trained.batches == BATCHES
-    measured = measure(trained, text, config, tmp_path, 0).measures
+    measured = measure(trained, tmp_path).measures
     assert {name: measured[name] for name in MEASURES} == pytest.approx(MEASURES, rel=1e-5)
     capability = torch.backends.cpu.get_cpu_capability()
     if capability not in WEIGHTS:

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from lib.data.corpus import Corpus
 from lib.run.hugging_face import InexpressibleError, config_json, named_weights
-from lib.run.model import GPT, Past
+from lib.run.model import GPT, KVCache
 from lib.study.files import write_json
 from tests.run.samples import NANOCHAT, make_model
 
@@ -80,9 +80,9 @@ def test_nanochats_logits_gradients_and_cache_are_ours_to_the_fifth_digit(
         assert ours is not None
         assert ours.abs().max() > 1e-3
         torch.testing.assert_close(other, ours, rtol=0, atol=1e-5)
-    past = Past()
+    cache = KVCache()
     with torch.no_grad():
-        parts = [model(ids[:, a:b], past=past) for a, b in ((0, 40), (40, 41), (41, 100))]
+        parts = [model(ids[:, a:b], cache=cache) for a, b in ((0, 40), (40, 41), (41, 100))]
     torch.testing.assert_close(torch.cat(parts, 1), gradients[1][0], rtol=0, atol=1e-5)
     with torch.no_grad():  # at free positions, with a mask
         positions = torch.stack([torch.arange(100), torch.arange(100).flip(0)])

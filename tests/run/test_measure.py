@@ -1,7 +1,8 @@
 import importlib.util
 import tomllib
-from dataclasses import replace
+from copy import copy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,11 +10,11 @@ import pytest
 from lib.data.corpus import Corpus
 from lib.run.evaluation import score
 from lib.run.measure import Measurement, measure
-from lib.run.optional import INSTALL
-from lib.run.trained import Trained
+from lib.run.training import Run
 from lib.study.fields import RunConfig
 from lib.study.files import read_json
 from lib.study.paths import ROOT, run_folder
+from lib.study.provenance import INSTALL
 from tests.conftest import TINY, beginning, change
 from tests.run.samples import finished_study, train
 
@@ -30,7 +31,7 @@ def corpus(corpus: Corpus) -> Corpus:
 
 
 @pytest.fixture(scope="module")
-def trained(config: RunConfig, corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def trained(config: RunConfig, corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(config, corpus, 0, tmp_path_factory.mktemp("trained") / "run")
 
 
@@ -40,12 +41,20 @@ def suites(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def measured(config: RunConfig, corpus: Corpus, trained: Trained, suites: Path) -> Measurement:
-    return measure(trained, corpus, config, suites, seed=0)
+def measured(config: RunConfig, corpus: Corpus, trained: Run, suites: Path) -> Measurement:
+    return measure(trained, suites)
+
+
+def like(run: Run, **changed: Any) -> Run:
+    """The same run, but for some of its attributes."""
+    other = copy(run)
+    for name, value in changed.items():
+        setattr(other, name, value)
+    return other
 
 
 def test_everything_is_measured_and_timed(
-    config: RunConfig, corpus: Corpus, trained: Trained, measured: Measurement
+    config: RunConfig, corpus: Corpus, trained: Run, measured: Measurement
 ) -> None:
     scores, dev = score(trained.model, corpus.heldout, 64), corpus.dev_length - 1
     of = scores.columns
@@ -71,13 +80,12 @@ def test_everything_is_measured_and_timed(
 
 
 def test_utilisation_is_the_share_of_the_devices_peak_that_the_arithmetic_took(
-    config: RunConfig, corpus: Corpus, trained: Trained, monkeypatch: pytest.MonkeyPatch
+    trained: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[object] = []
     monkeypatch.setattr("lib.run.measure.peak_flops", lambda *words: asked.append(words) or 1e9)
     machine = trained.machine.model_copy(update={"processes": 2})
-    two = replace(trained, diverged_at=12, machine=machine)
-    found = measure(two, corpus, config, Path(), seed=0).throughput
+    found = measure(like(trained, diverged_at=12, machine=machine), Path()).throughput
     rate = trained.trace["tokens"].iloc[-1] / trained.trace["seconds"].sum()
     parameters = sum(p.numel() for p in trained.model.parameters()) - 48 * 16  # wpe is looked up
     operations = 6 * parameters + 12 * 2 * 16 * 48
@@ -89,16 +97,16 @@ def test_utilisation_is_the_share_of_the_devices_peak_that_the_arithmetic_took(
 
 
 def test_measuring_twice_gives_the_same_numbers(
-    config: RunConfig, corpus: Corpus, trained: Trained, measured: Measurement, suites: Path
+    trained: Run, measured: Measurement, suites: Path
 ) -> None:
-    again = measure(trained, corpus, config, suites, seed=0)
+    again = measure(trained, suites)
     assert again.measures == measured.measures
     assert all(again.tables[name].equals(table) for name, table in measured.tables.items())
 
 
 def test_a_diverged_run_is_not_measured(config: RunConfig, corpus: Corpus, tmp_path: Path) -> None:
     wild = change(config, "training", learning_rate=1e30)
-    measured = measure(train(wild, corpus, 0, tmp_path / "run"), corpus, wild, tmp_path, seed=0)
+    measured = measure(train(wild, corpus, 0, tmp_path / "run"), tmp_path)
     assert (measured.measures, measured.tables, measured.suite_hash) == ({}, {}, None)
     assert measured.notes == ["diverged at step 2: nothing was measured"]
 
@@ -113,11 +121,9 @@ def test_the_result_of_a_diverged_run_counts_the_steps_that_it_made(tmp_path: Pa
     assert training.iterations > 2
 
 
-def test_a_study_may_leave_the_suite_out(
-    config: RunConfig, corpus: Corpus, trained: Trained, tmp_path: Path
-) -> None:
+def test_a_study_may_leave_the_suite_out(config: RunConfig, trained: Run, tmp_path: Path) -> None:
     without = change(config, "evaluation", items_per_task=0)
-    measured = measure(trained, corpus, without, tmp_path / "suite", seed=0)
+    measured = measure(like(trained, config=without), tmp_path / "suite")
     assert measured.suite_hash is None
     assert "macro_accuracy_zero_shot" not in measured.measures
     assert measured.notes == ["task suite left out: evaluation.items_per_task is 0"]
@@ -131,11 +137,11 @@ def without_harness(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("without_harness")
 def test_without_the_harness_stock_tasks_are_left_out_and_it_says_so(
-    config: RunConfig, corpus: Corpus, trained: Trained, tmp_path: Path
+    config: RunConfig, trained: Run, tmp_path: Path
 ) -> None:
     asked = change(config, "corpus", tokenizer="bytes")
     asked = change(asked, "evaluation", items_per_task=0, tasks=["piqa"])
-    assert measure(trained, corpus, asked, tmp_path / "suite", seed=0).notes == [
+    assert measure(like(trained, config=asked), tmp_path / "suite").notes == [
         "task suite left out: evaluation.items_per_task is 0",
         f"stock tasks left out: {INSTALL}",
     ]
@@ -148,20 +154,19 @@ def test_the_harness_to_install_is_that_of_the_project() -> None:
 
 @pytest.mark.parametrize("skipped", [0, 3])
 def test_only_updates_that_were_skipped_are_noted(
-    skipped: int, config: RunConfig, corpus: Corpus, trained: Trained, tmp_path: Path
+    skipped: int, trained: Run, tmp_path: Path
 ) -> None:
-    trace = trained.trace.assign(skipped=trained.trace["step"] <= skipped)
-    half = replace(trained, trace=trace, diverged_at=12)
-    notes = measure(half, corpus, config, tmp_path, seed=0).notes
+    rows = [row | {"skipped": row["step"] <= skipped} for row in trained.rows]
+    notes = measure(like(trained, rows=rows, diverged_at=12), tmp_path).notes
     overflowed = [f"fp16 overflowed: {skipped} updates were skipped"] if skipped else []
     assert notes == [*overflowed, "diverged at step 12: nothing was measured"]
 
 
 @pytest.mark.usefixtures("without_harness")
 def test_without_the_harness_the_suite_is_left_out_and_it_says_so(
-    config: RunConfig, corpus: Corpus, trained: Trained, tmp_path: Path
+    trained: Run, tmp_path: Path
 ) -> None:
-    measured = measure(trained, corpus, config, tmp_path / "suite", seed=0)
+    measured = measure(trained, tmp_path / "suite")
     assert measured.notes == [f"task suite left out: {INSTALL}"]
     assert measured.suite_hash is None
     assert "macro_accuracy_zero_shot" not in measured.measures

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lib.run.machine import random_stream
-from lib.run.model import GPT, Past, count_parameters, weight_decay_groups
+from lib.run.model import GPT, KVCache, count_parameters, weight_decay_groups
 from lib.study.fields import ModelConfig
 from tests.run.samples import hugging_face, hugging_face_layout
 
@@ -86,7 +86,7 @@ def test_free_positions_and_masks_equal_hugging_faces(both: "Both") -> None:
     expected = theirs(x, position_ids=positions, attention_mask=real.long()).logits
     found = ours(x, positions, mask)
     torch.testing.assert_close(found[real], expected[real], atol=1e-5, rtol=0)
-    at_real = ours(x, positions, mask, places=real.nonzero(as_tuple=True))
+    at_real = ours.logits(ours.hidden(x, positions, mask)[real])
     torch.testing.assert_close(at_real, expected[real], atol=1e-5, rtol=0)
 
 
@@ -95,19 +95,19 @@ def test_cached_keys_and_values_continue_as_hugging_faces_do(
 ) -> None:
     ours, theirs = both
     ours.load_state_dict(dict(hugging_face_layout(theirs.state_dict())))
-    x, past, before = ids(10), Past(), None
+    x, cache, before = ids(10), KVCache(), None
     for part in x.split((4, 1, 5), dim=1):
         expected = theirs(part, past_key_values=before, use_cache=True)
         before = expected.past_key_values
-        torch.testing.assert_close(ours(part, past=past), expected.logits, atol=1e-5, rtol=0)
-    assert past.length == 10
+        torch.testing.assert_close(ours(part, cache=cache), expected.logits, atol=1e-5, rtol=0)
+    assert cache.length == 10
 
 
-def test_the_past_of_one_text_serves_a_batch() -> None:
-    model, start, ends, past = gpt(**SMALL), ids(5, batch=1), ids(4, batch=3), Past()
-    model(start, past=past)
+def test_the_cache_of_one_text_serves_a_batch() -> None:
+    model, start, ends, cache = gpt(**SMALL), ids(5, batch=1), ids(4, batch=3), KVCache()
+    model(start, cache=cache)
     whole = torch.cat((start.expand(3, -1), ends), dim=1)
-    torch.testing.assert_close(model(ends, past=past), model(whole)[:, 5:], atol=1e-6, rtol=0)
+    torch.testing.assert_close(model(ends, cache=cache), model(whole)[:, 5:], atol=1e-6, rtol=0)
 
 
 def test_a_plain_call_leaves_the_mask_to_the_attention_kernel(
@@ -224,9 +224,9 @@ def test_a_text_longer_than_the_context_is_an_error_that_says_so() -> None:
 
 
 def test_positions_beyond_the_context_are_an_error_that_says_so() -> None:
-    model, past = gpt(**SMALL), Past()
-    model(ids(12), past=past)
-    for arguments in ({"past": past}, {"positions": torch.tensor([12])}):
+    model, cache = gpt(**SMALL), KVCache()
+    model(ids(12), cache=cache)
+    for arguments in ({"cache": cache}, {"positions": torch.tensor([12])}):
         with pytest.raises(ValueError, match=r"13 characters long and model\.block_size is 12"):
             model(ids(1), **arguments)
 
@@ -262,6 +262,21 @@ def test_generation_reads_each_character_once_while_the_context_lasts() -> None:
     model.register_forward_pre_hook(lambda _, args: read.append(args[0].shape[1]))
     model.generate(ids(3), 12, random_stream(0, "sample"))
     assert read == [3, *[1] * 9, 12, 12]
+
+
+def test_a_low_temperature_takes_the_likeliest_character_and_a_high_one_any() -> None:
+    model, start = gpt(embedding_std=0.5, **SMALL), ids(3, batch=64)
+    likeliest = model(start)[:, -1].argmax(-1)
+
+    def share(temperature: float) -> float:
+        written = model.generate(start, 1, random_stream(0, "sample"), temperature)[:, -1]
+        return float((written == likeliest).float().mean())
+
+    assert share(1e-4) == 1
+    assert share(1e4) < 0.1  # one of 65
+    assert share(1.0) > share(1e4)
+    with pytest.raises(ValueError, match=r"temperature 0\.0: must be above 0"):
+        share(0.0)
 
 
 def test_generation_continues_beyond_the_context_and_follows_its_generator() -> None:

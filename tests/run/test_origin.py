@@ -10,7 +10,7 @@ import torch
 
 from lib.data.corpus import Corpus
 from lib.run.machine import describe, package_versions
-from lib.run.origin import begin
+from lib.run.training import begin
 from lib.study.config import Study
 from lib.study.digests import measuring_digest, training_digest
 from lib.study.fields import Machine, RunConfig

@@ -14,11 +14,16 @@ from lib.study.fields import RunConfig
 from lib.study.result import live_file, read_live
 from tests.run.samples import train
 
-STEPS = [(1, ""), (2, "step 2: dev loss 3.9"), (3, ""), (4, "step 4: dev loss 3.7")]
-
 
 def row(step: int, **fields: Any) -> dict[str, Any]:
     return {"step": step, "loss": 4.0 / step, "grad_norm": 1.5, "tokens": 64 * step} | fields
+
+
+def point(loss: float) -> dict[str, float]:
+    return {"dev_loss": loss, "embedding_norm": 1.5}
+
+
+STEPS = [(1, None), (2, point(3.9)), (3, None), (4, point(3.7))]
 
 
 def test_headless_prints_the_evaluations_and_no_bar(
@@ -26,9 +31,13 @@ def test_headless_prints_the_evaluations_and_no_bar(
 ) -> None:
     monkeypatch.setenv(HEADLESS, "1")
     with training_progress(4, tmp_path) as report:
-        for step, line in STEPS:
-            report(row(step), line)
-    assert capsys.readouterr() == ("step 2: dev loss 3.9\nstep 4: dev loss 3.7\n", "")
+        for step, evaluated in STEPS:
+            report(row(step), evaluated)
+    printed = [
+        f"step {step}: dev loss {loss}, embedding norm 1.50\n"
+        for step, loss in ((2, "3.9000"), (4, "3.7000"))
+    ]
+    assert capsys.readouterr() == ("".join(printed), "")
 
 
 def test_headless_writes_every_step_some_at_a_time(
@@ -38,12 +47,12 @@ def test_headless_writes_every_step_some_at_a_time(
     now = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     with training_progress(4, tmp_path) as report:
-        report(row(1), "")
+        report(row(1), None)
         assert not live_file(tmp_path).exists()
         now[0] += 3.0
-        report(row(2, grad_norm=math.nan, skipped=True), "")
+        report(row(2, grad_norm=math.nan, skipped=True), None)
         assert read_live(tmp_path)["step"].tolist() == [1, 2]
-        report(row(3, loss=math.inf), "")
+        report(row(3, loss=math.inf), None)
         assert read_live(tmp_path)["step"].tolist() == [1, 2]
     assert live_file(tmp_path).read_text("utf-8").splitlines() == [
         "1,4.0,1.5,64,0.0",
@@ -74,27 +83,27 @@ def test_a_step_takes_a_thousandth_of_a_hundredth_second_to_report(
     with training_progress(2000, tmp_path) as report:
         begun = time.process_time()
         for step in range(1, 2001):
-            report(row(step), "")
+            report(row(step), None)
     assert (time.process_time() - begun) / 2000 < 100e-6
 
 
 @pytest.mark.parametrize("steps", [STEPS, STEPS[:2]], ids=["to the total", "diverged"])
 def test_a_person_sees_one_bar_that_closes_wherever_training_ends(
-    steps: list[tuple[int, str]],
+    steps: list[tuple[int, dict[str, float] | None]],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
     monkeypatch.delenv(HEADLESS, raising=False)
     with training_progress(4, tmp_path) as report:
-        for step, line in steps:
-            report(row(step), line)
+        for step, evaluated in steps:
+            report(row(step), evaluated)
         assert "\n" not in capsys.readouterr().err
     printed, bar = capsys.readouterr()
     assert printed == ""
     assert bar.endswith("\n")
     assert f"{len(steps)}/4" in bar
-    assert steps[-1][1].partition(": ")[2] in bar
+    assert f"dev loss {steps[-1][1]['dev_loss']:.4f}" in bar
     assert not live_file(tmp_path).exists()
 
 
@@ -103,5 +112,5 @@ def test_a_resumed_run_counts_from_where_it_stands(
 ) -> None:
     monkeypatch.delenv(HEADLESS, raising=False)
     with training_progress(200, tmp_path) as report:
-        report(row(150), "step 150: dev loss 3.1")
+        report(row(150), point(3.1))
         assert "150/200" in capsys.readouterr().err

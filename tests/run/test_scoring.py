@@ -114,7 +114,7 @@ CHANGES: dict[str, Change] = {
     "embedding step": times(3, Transformer, "embed"),
     "positions": other_positions,
     "last norm": smaller_last_gain,
-    "output": times(0.5, GPT),
+    "output": times(0.5, GPT, "logits"),
 }
 
 

@@ -104,10 +104,12 @@ def test_a_divergence_between_two_looks_leaves_everything_as_it_was(
         loss = cross_entropy(*given)
         return loss * torch.inf if calls == wrong else loss
 
-    monkeypatch.setattr(Run, "evaluate", lambda run: run.curve.append({"dev_loss": 1.0}) or "")
+    monkeypatch.setattr(
+        Run, "evaluate", lambda run: run.points.append({"dev_loss": 1.0}) or run.points[-1]
+    )
     monkeypatch.setattr("lib.run.training.F.cross_entropy", infinite_once)
     broken.complete(lambda *_: None)
-    assert (broken.diverged_at, broken.step, len(broken.trace)) == (wrong, wrong, wrong)
+    assert (broken.diverged_at, broken.step, len(broken.rows)) == (wrong, wrong, wrong)
     assert broken.batches == sound.batches
     for name, weight in broken.model.state_dict().items():
         assert weight.equal(weights[name]), name

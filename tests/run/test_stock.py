@@ -20,11 +20,11 @@ from lm_eval.tasks import TaskManager
 from safetensors.torch import save_file
 
 from lib.data.corpus import Corpus, load_corpus
-from lib.run import stock
+from lib.run import harness
 from lib.run.finished import read_finished
+from lib.run.harness import TokenLM, evaluate_tasks, require_tasks
 from lib.run.hugging_face import config_json, named_weights
 from lib.run.model import GPT
-from lib.run.stock import TokenLM, evaluate_tasks, require_tasks
 from lib.study.errors import ConfigError
 from lib.study.fields import CorpusConfig
 from lib.study.files import write_json
@@ -133,7 +133,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TaskManager]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lm_eval.api.task.datasets.load_dataset", local)
-        patch.setattr(stock, "_manager", lambda: manager)
+        patch.setattr(harness, "_manager", lambda: manager)
         yield manager
 
 
@@ -284,8 +284,8 @@ def test_a_study_keeps_what_it_was_asked_in_its_result(
 
 def test_studies_without_stock_tasks_do_not_load_them() -> None:
     code = (
-        "import sys, lib.run.measure, lib.run.harness, lib.workflow.preflight\n"
-        "sys.exit('lib.run.stock' in sys.modules)"
+        "import sys, lib.run.measure, lib.workflow.preflight\n"
+        "sys.exit('lib.run.harness' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 

@@ -14,7 +14,7 @@ from lib.data.references import references
 from lib.data.suite import build_suite
 from lib.run.harness import CharacterLM
 from lib.run.measure import Measurement, measure, write_result
-from lib.run.training import Trained
+from lib.run.training import Run
 from lib.study.config import Study
 from lib.study.fields import CorpusConfig, RunConfig
 from lib.study.measures import MEASURES
@@ -53,22 +53,20 @@ def in_bytes(kept: Path) -> Corpus:
 
 
 @pytest.fixture(scope="module")
-def run(
-    pairs: Corpus, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Trained, Measurement, Path]:
+def run(pairs: Corpus, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Measurement, Path]:
     folder = tmp_path_factory.mktemp("run")
     config = RunConfig.model_validate(CONFIG)
     trained = train(config, pairs, 0, folder)
-    return trained, measure(trained, pairs, config, folder / "suites", 0), folder
+    return trained, measure(trained, folder / "suites"), folder
 
 
 def test_a_study_of_byte_pairs_ends_in_a_result_with_every_measure(
-    run: tuple[Trained, Measurement, Path], pairs: Corpus, monkeypatch: pytest.MonkeyPatch
+    run: tuple[Run, Measurement, Path], pairs: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained, measured, folder = run
     monkeypatch.setattr("lib.run.measure.run_folder", lambda *_: folder)
     study = Study.model_validate(CONFIG | {"name": "alone", "seeds": [0]})
-    result = write_result(study, study.arm("baseline"), 0, pairs, trained, measured)
+    result = write_result(study, study.arm("baseline"), trained, measured)
     expected = {name for name, of in MEASURES.items() if "per_second" not in name}
     assert expected - {"unstable"} <= {*result.measures, *result.throughput}
     assert all(math.isfinite(value) for value in result.measures.values())
@@ -80,7 +78,7 @@ def test_a_study_of_byte_pairs_ends_in_a_result_with_every_measure(
 
 
 def test_bits_per_character_count_all_characters_but_the_first_token(
-    run: tuple[Trained, Measurement, Path], pairs: Corpus
+    run: tuple[Run, Measurement, Path], pairs: Corpus
 ) -> None:
     _, measured, _ = run
     characters = len(pairs.decode(pairs.heldout[1:]))
@@ -92,14 +90,14 @@ def test_bits_per_character_count_all_characters_but_the_first_token(
 
 def test_of_characters_they_are_the_loss_in_bits(corpus: Corpus, tmp_path: Path) -> None:
     config = RunConfig.model_validate(TINY | {"evaluation": {"items_per_task": 0}})
-    measured = measure(train(config, corpus, 0, tmp_path), corpus, config, tmp_path, 0).measures
+    measured = measure(train(config, corpus, 0, tmp_path), tmp_path).measures
     assert measured["bits_per_character"] == measured["loss"] / math.log(2)
 
 
 def test_a_killed_run_continues_to_the_same_weights(
-    run: tuple[Trained, Measurement, Path], pairs: Corpus, tmp_path: Path
+    run: tuple[Run, Measurement, Path], pairs: Corpus, tmp_path: Path
 ) -> None:
-    def stop(row: dict[str, float], line: str) -> None:
+    def stop(row: dict[str, float], _: object) -> None:
         if row["step"] == 7:
             raise KeyboardInterrupt
 

@@ -1,4 +1,6 @@
 import math
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -11,11 +13,13 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 
 from lib.data.corpus import Corpus, CorpusError, sample_batch
+from lib.run import training
 from lib.run.machine import random_stream
-from lib.run.model import GPT, weight_decay_groups
-from lib.run.trained import Trained, weights_digest
-from lib.run.training import Run, learning_rate
-from lib.study.fields import RunConfig
+from lib.run.measure import measure
+from lib.run.model import GPT, weight_decay_groups, weights_digest
+from lib.run.training import Row, Run, learning_rate
+from lib.study.errors import UserError
+from lib.study.fields import RunConfig, TrainingConfig
 from tests.conftest import change
 from tests.run.samples import train
 
@@ -41,17 +45,17 @@ def killed_at(step: int) -> Iterator[None]:
 
 
 @pytest.fixture
-def undisturbed(tiny: RunConfig, corpus: Corpus, tmp_path: Path) -> Trained:
+def undisturbed(tiny: RunConfig, corpus: Corpus, tmp_path: Path) -> Run:
     return train(tiny, corpus, 0, tmp_path / "undisturbed")
 
 
-def without_seconds(trained: Trained) -> object:
+def without_seconds(trained: Run) -> object:
     return [t.drop(columns="seconds").to_dict("list") for t in (trained.trace, trained.curve)]
 
 
 @pytest.mark.parametrize("step", [1, 4, 5, 7, 10, 12])
 def test_a_killed_run_continues_to_bit_identical_weights_trace_and_curve(
-    step: int, tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trained
+    step: int, tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Run
 ) -> None:
     with killed_at(step):
         train(tiny, corpus, 0, tmp_path / "run")
@@ -64,7 +68,7 @@ def test_a_killed_run_continues_to_bit_identical_weights_trace_and_curve(
 
 
 def test_a_run_killed_three_times_still_ends_at_the_same_weights(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trained
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Run
 ) -> None:
     for step in (6, 8, 11):
         with killed_at(step):
@@ -74,8 +78,65 @@ def test_a_run_killed_three_times_still_ends_at_the_same_weights(
     assert resumed.resumed_at == [5, 10]  # 8 was lost before the checkpoint at 10
 
 
+def interrupted_at(step: int, times: int, patch: pytest.MonkeyPatch) -> None:
+    """Send what Ctrl-C and a notebook's stop send, in the midst of a step."""
+    learning_rate = training.learning_rate
+
+    def interrupt(config: TrainingConfig, number: int) -> float:
+        if number == step - 1:
+            for _ in range(times):
+                os.kill(os.getpid(), signal.SIGINT)
+        return learning_rate(config, number)
+
+    patch.setattr(training, "learning_rate", interrupt)
+
+
+def test_an_interrupted_run_keeps_its_last_step_and_continues_to_the_same_weights(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Run,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    usual = signal.getsignal(signal.SIGINT)
+    with pytest.MonkeyPatch.context() as patch:
+        interrupted_at(7, 1, patch)
+        stopped = train(tiny, corpus, 0, tmp_path / "run")
+    assert (stopped.step, stopped.finished, len(stopped.trace)) == (7, False, 7)
+    assert "Stopped at step 7 of 12; run this cell again" in capsys.readouterr().out
+    assert signal.getsignal(signal.SIGINT) is usual
+    with pytest.raises(UserError, match="training stopped at step 7; train the run again"):
+        measure(stopped, tmp_path)
+    resumed = train(tiny, corpus, 0, tmp_path / "run")
+    assert resumed.resumed_at == [7]
+    assert weights_digest(resumed.model) == weights_digest(undisturbed.model)
+    np.testing.assert_equal(without_seconds(resumed), without_seconds(undisturbed))
+
+
+def test_a_second_interrupt_stops_at_once(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = signal.getsignal(signal.SIGINT)
+    interrupted_at(7, 2, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny, corpus, 0, tmp_path / "run")
+    assert signal.getsignal(signal.SIGINT) is usual
+
+
+def test_whoever_watches_is_given_every_row_and_every_point_of_the_curve(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    rows, points = [], []
+
+    def watch(row: Row, point: Row | None) -> None:
+        rows.append(row)
+        points.extend([] if point is None else [point])
+
+    trained = train(tiny, corpus, 0, tmp_path / "run", watch)
+    assert rows == trained.rows
+    assert points == trained.points[1:]  # the first is of the untrained model
+    assert [point["step"] for point in points] == [4, 8, 12]
+
+
 def test_other_parameters_neither_resume_nor_delete_a_checkpoint(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trained
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Run
 ) -> None:
     train(change(tiny, "training", learning_rate=2e-3), corpus, 0, tmp_path / "undisturbed")
     folders = list((tmp_path / "undisturbed" / "checkpoints").iterdir())
@@ -84,7 +145,7 @@ def test_other_parameters_neither_resume_nor_delete_a_checkpoint(
 
 
 def test_checkpoints_load_without_running_code(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trained
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Run
 ) -> None:
     checkpoint = max((tmp_path / "undisturbed" / "checkpoints").glob("*/step-*"))
     state = torch.load(checkpoint / "state.pt", weights_only=True)
@@ -95,7 +156,7 @@ def test_checkpoints_load_without_running_code(
 
 @pytest.mark.parametrize("interval", [1, 50])
 def test_evaluation_cadence_never_changes_training(
-    interval: int, tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trained
+    interval: int, tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Run
 ) -> None:
     other = train(change(tiny, "evaluation", interval=interval), corpus, 0, tmp_path / "run")
     assert weights_digest(other.model) == weights_digest(undisturbed.model)
@@ -104,7 +165,7 @@ def test_evaluation_cadence_never_changes_training(
 
 
 def test_arms_of_a_seed_share_weights_batches_and_budget(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trained
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Run
 ) -> None:
     arm = train(change(tiny, "model", embedding_norm="layernorm"), corpus, 0, tmp_path / "arm")
     assert arm.initial_weights == undisturbed.initial_weights
@@ -114,7 +175,7 @@ def test_arms_of_a_seed_share_weights_batches_and_budget(
 
 
 def test_another_seed_has_other_weights_and_batches(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trained
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Run
 ) -> None:
     other = train(tiny, corpus, 1, tmp_path / "other")
     assert other.initial_weights != undisturbed.initial_weights
@@ -122,7 +183,7 @@ def test_another_seed_has_other_weights_and_batches(
 
 
 def test_training_is_adamw_on_the_mean_loss_of_its_batches(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trained
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Run
 ) -> None:
     """The same steps written out: draw, cross-entropy, gradient norm, torch's plain AdamW."""
     model = GPT(tiny.model, corpus.vocab_size, random_stream(0, "weights"))
@@ -147,7 +208,7 @@ def test_training_is_adamw_on_the_mean_loss_of_its_batches(
 
 
 def test_micro_batches_add_up_to_the_batch(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trained
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Run
 ) -> None:
     split = train(change(tiny, "machine", micro_batch_size=1), corpus, 0, tmp_path / "split")
     for column in ("loss", "grad_norm"):
@@ -156,7 +217,7 @@ def test_micro_batches_add_up_to_the_batch(
 
 
 def test_activations_computed_again_leave_every_gradient_as_it_is(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trained
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Run
 ) -> None:
     again = train(change(tiny, "machine", activation_checkpointing=True), corpus, 0, tmp_path)
     assert weights_digest(again.model) == weights_digest(undisturbed.model)
@@ -165,7 +226,7 @@ def test_activations_computed_again_leave_every_gradient_as_it_is(
 
 @pytest.mark.long
 def test_a_compiled_step_makes_the_same_losses(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trained
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Run
 ) -> None:
     compiled = train(change(tiny, "machine", compile=True), corpus, 0, tmp_path)
     np.testing.assert_allclose(compiled.trace["loss"], undisturbed.trace["loss"], rtol=1e-6)
@@ -173,7 +234,7 @@ def test_a_compiled_step_makes_the_same_losses(
 
 
 def test_clipping_changes_the_update_and_the_recorded_norm_precedes_it(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trained
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Run
 ) -> None:
     clipped = train(change(tiny, "training", gradient_clip=0.01), corpus, 0, tmp_path / "clipped")
     assert clipped.trace["grad_norm"][0] == undisturbed.trace["grad_norm"][0] > 0.01
@@ -217,7 +278,7 @@ def test_a_last_update_that_destroys_a_run_is_a_divergence(
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_lower_precisions_train_close_to_fp32(
-    precision: str, tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trained
+    precision: str, tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Run
 ) -> None:
     lower = train(change(tiny, "training", precision=precision), corpus, 0, tmp_path / "lower")
     assert lower.diverged_at is None

@@ -108,7 +108,7 @@ def edit_cell(notebook: Path, holding: str, code: str, *, before: bool = True) -
     ("notebook", "holding", "changed"),
     [
         ("02_train", "import glob", [*WEIGHTS]),
-        ("02_train", "from lib.run.training import train", [*WEIGHTS]),
+        ("02_train", "from lib.run.training import begin, train", [*WEIGHTS]),
         ("02_train", 'study: str = "final"', [*WEIGHTS]),  # beside the parameters
         ("02_train", "load_corpus(this", [*WEIGHTS]),
         ("02_train", "= train(", [*WEIGHTS]),
@@ -271,7 +271,7 @@ ALLOWED = {
     "lib/workflow/importing.py": {"__doc__"},  # what --help says
     "lib/figures/study.py": {"__doc__"},  # what a figure's caption says
     "lib/record/build.py": {"importlib"},  # find_spec: whether a package is installed
-    "lib/run/optional.py": {"importlib"},  # find_spec
+    "lib/study/provenance.py": {"importlib"},  # find_spec
     "lib/run/checkpoints.py": {"weights_only"},  # True: tensors alone, no code
 }
 

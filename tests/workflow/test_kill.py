@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from lib.data.corpus import load_corpus
-from lib.run.trained import weights_digest
+from lib.run.model import weights_digest
 from lib.study.config import Study
 from tests.conftest import TINY, Tree
 from tests.run.samples import train

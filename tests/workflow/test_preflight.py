@@ -12,9 +12,9 @@ import yaml
 from lib.run.cost import memory
 from lib.run.machine import prepare
 from lib.run.model import GPT, count_parameters
-from lib.run.optional import INSTALL
 from lib.study.config import Study, load_study
 from lib.study.errors import UserError
+from lib.study.provenance import INSTALL
 from lib.workflow import preflight
 from lib.workflow.preflight import ready
 from tests.conftest import TINY
@@ -183,7 +183,7 @@ def test_a_stock_task_that_the_harness_lacks_is_found(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lib.data.tokens.output_root", lambda: folder)
-    monkeypatch.setattr("lib.run.stock._manager", lambda: SimpleNamespace(all_tasks=["piqa"]))
+    monkeypatch.setattr("lib.run.harness._manager", lambda: SimpleNamespace(all_tasks=["piqa"]))
     evaluation = TINY["evaluation"] | {"tasks": ["piqq"]}
     write(folder, "asks", corpus=TINY["corpus"] | {"tokenizer": "bytes"}, evaluation=evaluation)
     (fault,) = faults("asks")

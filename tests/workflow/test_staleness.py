@@ -13,7 +13,7 @@ from lib.data.corpus import Corpus, load_corpus
 from lib.record import archive
 from lib.run import training
 from lib.run.measure import measure, write_result
-from lib.run.origin import begin
+from lib.run.training import begin
 from lib.study import paths
 from lib.study.config import Study, load_study
 from lib.study.fields import MachineConfig
@@ -63,8 +63,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory, corpus: Corpus) -> Path:
             provenance = begin(study, arm, 0, corpus)
             folder = run_folder(study.name, arm.id, 0)
             trained = training.train(arm.config, corpus, provenance, folder)
-            measured = measure(trained, corpus, arm.config, runs, 0)
-            write_result(study, arm, 0, corpus, trained, measured)
+            measured = measure(trained, runs)
+            write_result(study, arm, trained, measured)
             write_notebook(folder / "02_train.ipynb", "completed")
         for name in ("01_data", "03_analysis", "04_figures"):
             write_notebook(runs / "tiny" / f"{name}.ipynb", "completed")
