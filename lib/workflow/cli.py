@@ -42,8 +42,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from lib.workflow.sweep import Sweep
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
 
 STOPPED = 130
 """The status of a command that was interrupted, as shells say it."""
-_RESERVED = {"snakefile", "directory", "config", "configfile", "replace_workflow_config", "touch"}
+_RESERVED = {"snakefile", "directory", "touch"}
 """Options of Snakemake that a sweep sets itself, by their names in its parser."""
 _TELLING = {
     *("dryrun", "summary", "detailed_summary", "dag", "rulegraph", "filegraph", "d3dag", "lint"),
@@ -78,6 +80,64 @@ class _Parser(argparse.ArgumentParser):
         )
 
 
+COMMANDS: dict[str, _Parser] = {}
+"""What `./run_all.sh` does beside running studies, by name; `follow` of each does it."""
+Command = Callable[[argparse.Namespace], int | None]
+
+
+def _command(*words: tuple[str, dict[str, Any]]) -> Callable[[Command], Command]:
+    """Make a function a command, whose docstring is its help, with the words that it takes."""
+
+    def add(function: Command) -> Command:
+        name = function.__name__.strip("_")
+        prog, help_ = f"./run_all.sh {name}", function.__doc__
+        parser = COMMANDS[name] = _Parser(prog=prog, description=help_, allow_abbrev=False)
+        for word, settings in words:
+            parser.add_argument(word, **settings)
+        parser.set_defaults(follow=function)
+        return function
+
+    return add
+
+
+def _word(name: str, help_: str, **settings: Any) -> tuple[str, dict[str, Any]]:
+    """Describe a word of a command as argparse takes it; a flag without settings is a switch."""
+    if name.startswith("--") and not settings:
+        settings = {"action": "store_true"}
+    return name, {"help": help_, **settings}
+
+
+def _path(text: str) -> Path:
+    """Take a path as seen from where run_all.sh was called."""
+    return Path(os.environ.get("CALLED_FROM", ""), text)
+
+
+def _positive(kind: Callable[[str], float]) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        with suppress(ValueError):
+            if 0 < (number := kind(text)) < math.inf:
+                return number
+        raise argparse.ArgumentTypeError(f"{text}; give a number above 0")
+
+    return parse
+
+
+def _number_or_name(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return Path(text).stem
+
+
+_STUDY = _word("study", "name or path of a parameter file")
+_PAPERS = _word("papers", "a folder of papers/", nargs="*", metavar="PAPER")
+
+
+@_command(
+    _word("--fast", "those that take seconds"),
+    _word("--all", "also those that take minutes"),
+    _word("--mutants", "change N lines of lib/ instead", metavar="N"),
+)
 def _test(options: argparse.Namespace) -> NoReturn:
     """Run the tests: those that take seconds, the usual ones, or every one. Further words go to
     pytest."""
@@ -92,27 +152,38 @@ def _test(options: argparse.Namespace) -> NoReturn:
     os.execv(sys.executable, [sys.executable, "-m", "pytest", *command, *options.further])
 
 
+@_command(
+    _word("studies", "a recorded study", nargs="*", metavar="NAME"),
+    _word("--redraw", "execute 01 and 04 again as well"),
+    _word("--retrain", "or STUDY/ARM/SEED …", nargs="+", default=[], metavar="N"),
+)
 def _verify(options: argparse.Namespace) -> int:
     """Compute every published number again from the record; train some of its runs again."""
-    from lib.workflow import verify
+    from lib.workflow.verify import verify_record
 
-    return verify.main(options.words)
-
-
-def _analyse(options: argparse.Namespace) -> int:
-    """Analyse and draw recorded studies again."""
-    from lib.workflow import importing
-
-    return importing.analyse(options.studies)
+    return verify_record(options.studies, options.redraw, options.retrain)
 
 
-def _import(options: argparse.Namespace) -> int:
+@_command(_word("studies", "a recorded study", nargs="+", metavar="NAME"))
+def _analyse(options: argparse.Namespace) -> None:
+    """Analyse and draw recorded studies again by the code at hand, from the runs in their
+    record."""
+    from lib.workflow.importing import analyse_again
+
+    for name in options.studies:
+        print(f"{name}: 03_analysis, 04_figures", flush=True)
+        analyse_again(name)
+
+
+@_command(_word("file", "the zip that 00_kaggle leaves", type=_path))
+def _import(options: argparse.Namespace) -> None:
     """Take a study that ran elsewhere into the record, checked first."""
-    from lib.workflow import importing
+    from lib.workflow.importing import import_study
 
-    return importing.main([str(options.file)])
+    import_study(options.file)
 
 
+@_command()
 def _wheels(_: argparse.Namespace) -> int:
     """Download what a Kaggle session without internet installs, for the Python of its image."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
@@ -126,6 +197,11 @@ def _wheels(_: argparse.Namespace) -> int:
     return 0
 
 
+@_command(
+    _word("plan", "name or path of a plan of params/plans/"),
+    _word("--new", "write it, to be filled in"),
+    _word("--study", "of a new plan: the study that it is for", metavar="NAME"),
+)
 def _freeze(options: argparse.Namespace) -> None:
     """Fix the studies of a plan, and draw their seeds; or begin a plan for a study."""
     from lib.workflow import freeze
@@ -137,6 +213,18 @@ def _freeze(options: argparse.Namespace) -> None:
         freeze.fix(file)
 
 
+@_command(
+    _STUDY,
+    _word("--vocabulary", "symbols, where the corpus is not here", type=_positive(int)),
+    _word("--price", "of an hour of one GPU", type=_positive(float)),
+    _word("--effect", "the true difference, for power", type=float),
+    _word(
+        "--spread",
+        "of differences, for power: their sd, or a recorded study, such as a pilot",
+        type=_number_or_name,
+        metavar="SD|STUDY",
+    ),
+)
 def _estimate(options: argparse.Namespace) -> None:
     """Say before a study runs what it takes (arithmetic, memory, disk, time here and on GPUs), and
     what its seeds can show."""
@@ -152,6 +240,10 @@ def _estimate(options: argparse.Namespace) -> None:
         print("", *report, sep="\n")
 
 
+@_command(
+    _word("run", "of which the weights are here", metavar="STUDY/ARM/SEED"),
+    _word("--to", "a new folder", type=_path, required=True, metavar="DIR"),
+)
 def _export(options: argparse.Namespace) -> None:
     """Write a run's model as a folder that Hugging Face's transformers load."""
     from lib.workflow.export import export
@@ -160,6 +252,7 @@ def _export(options: argparse.Namespace) -> None:
     print(f"{options.run} lies in {options.to}, for AutoModelForCausalLM.from_pretrained")
 
 
+@_command(_STUDY)
 def _pack(options: argparse.Namespace) -> None:
     """Pack the weights of a study's runs into one archive, with hashes."""
     from lib.study.config import load_study
@@ -172,6 +265,7 @@ def _pack(options: argparse.Namespace) -> None:
     print(f"{shown(target)}: {number} files and their hashes; its README.md says how to load a run")
 
 
+@_command(_PAPERS)
 def _paper(options: argparse.Namespace) -> int:
     """Build papers from the results, as PDF and LaTeX; begin new ones."""
     from lib.publish import findings, paper
@@ -179,85 +273,12 @@ def _paper(options: argparse.Namespace) -> int:
     return findings.main(options.papers) or paper.main(options.papers)
 
 
+@_command(_PAPERS)
 def _record(options: argparse.Namespace) -> int:
     """Build the lab record: a site of a paper's studies and runs."""
     from lib.publish import site
 
     return site.main(options.papers)
-
-
-def _parsers() -> dict[str, _Parser]:
-    """Make the parser of each command but the sweep, whose flags are Snakemake's."""
-    parsers: dict[str, _Parser] = {}
-    for name, function in COMMANDS.items():
-        parsers[name] = _Parser(
-            prog=f"./run_all.sh {name}", description=function.__doc__, allow_abbrev=False
-        )
-    parsers["test"].add_argument("--fast", action="store_true", help="those that take seconds")
-    parsers["test"].add_argument("--all", action="store_true", help="also those that take minutes")
-    parsers["test"].add_argument("--mutants", metavar="N", help="change N lines of lib/ instead")
-    verify = parsers["verify"]
-    verify.add_argument("studies", nargs="*", metavar="NAME", help="a recorded study")
-    verify.add_argument("--redraw", action="store_true", help="execute 01 and 04 again as well")
-    verify.add_argument("--retrain", nargs="+", metavar="N", help="or STUDY/ARM/SEED …")
-    parsers["analyse"].add_argument("studies", nargs="+", metavar="NAME", help="a recorded study")
-    parsers["import"].add_argument("file", type=_path, help="the zip that 00_kaggle leaves")
-    freeze = parsers["freeze"]
-    freeze.add_argument("plan", help="name or path of a plan of params/plans/")
-    freeze.add_argument("--new", action="store_true", help="write it, to be filled in")
-    freeze.add_argument("--study", metavar="NAME", help="of a new plan: the study that it is for")
-    for name in ("estimate", "pack"):
-        parsers[name].add_argument("study", help="name or path of a parameter file")
-    estimate = parsers["estimate"]
-    estimate.add_argument("--vocabulary", type=_count, help="symbols, where the corpus is not here")
-    estimate.add_argument("--price", type=float, help="of an hour of one GPU")
-    estimate.add_argument("--effect", type=float, help="the true difference, for power")
-    spread = "of differences, for power: their sd, or a recorded study, such as a pilot"
-    estimate.add_argument("--spread", type=_number_or_name, metavar="SD|STUDY", help=spread)
-    export = parsers["export"]
-    export.add_argument("run", metavar="STUDY/ARM/SEED")
-    export.add_argument("--to", type=_path, required=True, metavar="DIR", help="a new folder")
-    for name in ("paper", "record"):
-        parsers[name].add_argument("papers", nargs="*", metavar="PAPER", help="a folder of papers/")
-    return parsers
-
-
-COMMANDS = {
-    function.__name__.strip("_"): function
-    for function in (
-        *(_test, _verify, _analyse, _import, _wheels, _freeze),
-        *(_estimate, _export, _pack, _paper, _record),
-    )
-}
-"""What `./run_all.sh` does beside running studies, by name."""
-
-
-def _path(text: str) -> Path:
-    """Take a path as seen from where run_all.sh was called."""
-    return Path(os.environ.get("CALLED_FROM", ""), text)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text}; give a number of 1 or more")
-    return int(text)
-
-
-def _number_or_name(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return Path(text).stem
-
-
-def _hours(text: str) -> float:
-    try:
-        hours = float(text)
-    except ValueError:
-        hours = math.nan
-    if not 0 < hours < math.inf:
-        raise argparse.ArgumentTypeError(f"{text}; give a number of hours above 0")
-    return hours
 
 
 def parse_sweep(words: list[str]) -> Sweep:
@@ -273,19 +294,18 @@ def parse_sweep(words: list[str]) -> Sweep:
     known = sorted(path.stem for path in PARAMS.glob("*.yaml"))
     studies = [word for word in words if word.endswith(".yaml") or Path(word).name in known]
     own = _Parser(prog="./run_all.sh", add_help=False, allow_abbrev=False)
-    own.add_argument("--stop-after", type=_hours)
-    own.add_argument("--runs-per-gpu", type=_count)
+    own.add_argument("--stop-after", type=_positive(float))
+    own.add_argument("--runs-per-gpu", type=_positive(int))
     own.add_argument("--profile")
-    flags = [word for word in words if word not in studies and word != "--"]
-    ours, flags = own.parse_known_args(flags)
+    rest = [word for word in words if word not in studies and word != "--"]
+    ours, flags = own.parse_known_args(rest)
     if ours.profile and not Path(ours.profile).is_dir():
         raise UsageError(f"--profile {ours.profile}: there is no such folder; params/slurm is one")
 
     parser = get_argument_parser(profiles=[ours.profile] if ours.profile else None)
     parser.error = own.error
     try:
-        parsed, strange = parser.parse_known_args(flags)
-        defaults = vars(parser.parse_args([]))
+        parsed, defaults = parser.parse_args(flags), vars(parser.parse_args([]))
     except UsageError as error:
         if "--executor" in str(error):
             raise UsageError(
@@ -295,17 +315,12 @@ def parse_sweep(words: list[str]) -> Sweep:
         raise
     except Exception as error:  # Snakemake's own converters raise what they like
         own.error(f"{' '.join(flags)}: {error}")
-    if strange:
-        hint = unknown(strange[0].partition("=")[0], list(parser._option_string_actions))
-        hint = hint if "did you mean" in hint else hint.partition(";")[0]
-        raise UsageError(f"flag {hint} (./run_all.sh --snakemake-help lists all)")
     if parsed.targets:
         name = next(word for word in flags if word in parsed.targets)
         raise UsageError(f"study: {unknown(name, [*known, *COMMANDS])}")
     given = {name for name, value in vars(parsed).items() if value != defaults[name]}
     if reserved := given & _RESERVED:
-        flag = min(reserved).replace("_", "-")
-        raise UsageError(f"flag --{flag}: run_all.sh sees to that itself; leave it out")
+        raise UsageError(f"flag --{min(reserved)}: run_all.sh sees to that itself; leave it out")
     for name in ("jobs", "cores"):
         if (count := getattr(parsed, name)) is not None and count < 1:
             own.error(f"--{name} {count}: give a number of 1 or more")
@@ -320,7 +335,7 @@ def parse_sweep(words: list[str]) -> Sweep:
         flags=flags + (["--profile", ours.profile] if ours.profile else []),
         forced=sorted(parsed.forcerun or ()),
         limits_jobs=bool({"jobs", "cores"} & given or ours.profile),
-        only_tells=bool(_TELLING & given),
+        is_dry_run=bool(_TELLING & given),
         is_local=parsed.executor in (None, "local"),
         stop_after=ours.stop_after,
         runs_per_gpu=ours.runs_per_gpu,
@@ -328,36 +343,35 @@ def parse_sweep(words: list[str]) -> Sweep:
     )
 
 
+def _follow(words: list[str]) -> int | None:
+    """Follow a command line. Raises UserError."""
+    if words and words[0] in COMMANDS:
+        parser = COMMANDS[words[0]]
+        options, further = parser.parse_known_intermixed_args(words[1:])
+        if further and words[0] != "test":
+            parser.error(f"'{further[0]}' is none of its words")
+        options.words, options.further = words[1:], further
+        status: int | None = options.follow(options)
+        return status
+    if "--snakemake-help" in words:
+        return subprocess.run([sys.executable, "-m", "snakemake", "--help"]).returncode
+    sweep = parse_sweep(words)
+    from lib.workflow.sweep import run_sweep
+
+    return run_sweep(sweep)
+
+
 def main(words: list[str]) -> int:
     """Follow a command line; return the exit status."""
-    command, rest = (words[0], words[1:]) if words and words[0] in COMMANDS else ("", words)
-    parsers = _parsers()
     if {"-h", "--help"} & set(words):
-        print(parsers[command].format_help() if command else __doc__, end="")
+        print(COMMANDS[words[0]].format_help() if words[0] in COMMANDS else __doc__, end="")
         return 0
-
     from lib.study.errors import exit_status
-
-    @exit_status
-    def follow() -> int | None:
-        if not command:
-            if "--snakemake-help" in rest:
-                return subprocess.run([sys.executable, "-m", "snakemake", "--help"]).returncode
-            sweep = parse_sweep(rest)
-            from lib.workflow.sweep import run_sweep
-
-            return run_sweep(sweep)
-        parser = parsers[command]
-        options, further = parser.parse_known_intermixed_args(rest)
-        if further and command != "test":
-            parser.error(f"'{further[0]}' is none of its words")
-        options.words, options.further = rest, further
-        return COMMANDS[command](options)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)  # SIGINT is off in a script's background
     try:
-        return follow()
+        return exit_status(_follow)(words)
     except KeyboardInterrupt:
         print("\nstopped; a plain rerun continues", file=sys.stderr)
         return STOPPED

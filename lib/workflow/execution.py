@@ -5,38 +5,34 @@ that the notebook declares was written. Papermill alone does not tell: a killed 
 leaves a notebook whose cells all read `completed`, and a misspelt parameter only warns.
 """
 
-import argparse
-import contextlib
 import itertools
 import os
 import re
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import papermill
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from traitlets.config import Config
 
 from lib.run import lifeline
 from lib.study.claim import load_plan
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, UserError, exit_status, unknown
-from lib.study.fields import MachineConfig
+from lib.study.fields import digest
 from lib.study.files import replacing
 from lib.study.paths import HEADLESS, NOTEBOOKS, ROOT, RUNS, executed_notebook, result_file, shown
 from lib.study.provenance import git_state
 from lib.study.result import live_file
+from lib.workflow.gpus import gpus
 
 START_ATTEMPTS = 3
-GPUS = "STUDY_GPUS"
-"""Environment variable that lists the GPUs a sweep may use, each as often as it takes runs."""
+SOCKETS = f"kernel-{digest(str(RUNS))[:8]}-"
+"""How the folders of kernels' sockets begin: a sweep removes those that a killed one left."""
 COMPACT: dict[str, Any] = {"indent": 0, "separators": (",", ":")}
 """How a notebook's JSON is written: in lines, which git compares, without their indentation."""
 _PANDAS_STYLE = re.compile(r"<style scoped>.*?</style>", re.DOTALL)
@@ -67,7 +63,9 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
         os.environ.update(_environment(study, devices))
         start = time.perf_counter()
         error = _run_papermill(source, output, parameters)
-        reason = error or _unclean(output) or _missing(result)
+        reason = error or _unclean(output)
+        if not reason and not result.is_file():
+            reason = f"the notebook wrote no {shown(result)}"
         _stamp(output, reason, time.perf_counter() - start, plan.hash if plan else None)
         if reason:
             result.unlink(missing_ok=True)
@@ -102,41 +100,39 @@ def _environment(study: Study, devices: str | None) -> dict[str, str]:
     return environment if devices is None else environment | {"CUDA_VISIBLE_DEVICES": devices}
 
 
-def _run_papermill(source: Path, output: Path, parameters: dict[str, Any]) -> str | None:
+def _run_papermill(
+    source: Path, output: Path, parameters: dict[str, Any], attempts: int = START_ATTEMPTS
+) -> str | None:
     """Execute; return None or what went wrong. Only a kernel that did not start is tried again."""
-    for attempt in range(1, START_ATTEMPTS + 1):
-        try:
-            # A socket folder of its own: over TCP, kernels started at once sometimes take one port.
-            with tempfile.TemporaryDirectory(prefix="kernel-") as sockets:
-                papermill.execute_notebook(
-                    str(source),
-                    str(output),
-                    parameters,
-                    kernel_name="python3",
-                    progress_bar=False,
-                    start_timeout=120,
-                    autosave_cell_every=5,
-                    cwd=str(ROOT),
-                    config=Config({"KernelManager": {"transport": "ipc", "ip": f"{sockets}/k"}}),
-                )
-            return None
-        except papermill.PapermillExecutionError as error:
-            return f"{error.ename}: {error.evalue}"
-        except Exception as error:
-            if attempt == START_ATTEMPTS or _started(output):
-                return f"{type(error).__name__}: {error}"
-            print(f"{source.stem}: kernel did not start ({error}); trying again", file=sys.stderr)
-    raise AssertionError("unreachable")
+    try:
+        # A socket folder of its own: over TCP, kernels started at once sometimes take one port.
+        with tempfile.TemporaryDirectory(prefix=SOCKETS) as sockets:
+            papermill.execute_notebook(
+                str(source),
+                str(output),
+                parameters,
+                kernel_name="python3",
+                progress_bar=False,
+                start_timeout=120,
+                autosave_cell_every=5,
+                cwd=str(ROOT),
+                config=Config({"KernelManager": {"transport": "ipc", "ip": f"{sockets}/k"}}),
+            )
+    except papermill.PapermillExecutionError as error:
+        return f"{error.ename}: {error.evalue}"
+    except Exception as error:
+        started = (c.metadata.get("papermill", {}).get("start_time") for c in _code_cells(output))
+        if attempts == 1 or any(started):
+            return f"{type(error).__name__}: {error}"
+        print(f"{source.stem}: kernel did not start ({error}); trying again", file=sys.stderr)
+        return _run_papermill(source, output, parameters, attempts - 1)
+    return None
 
 
 def _code_cells(output: Path) -> list[Any]:
     if not output.is_file():
         return []
     return [cell for cell in nbformat.read(output, as_version=4).cells if cell.cell_type == "code"]
-
-
-def _started(output: Path) -> bool:
-    return any(cell.metadata.get("papermill", {}).get("start_time") for cell in _code_cells(output))
 
 
 def _unclean(output: Path) -> str | None:
@@ -148,10 +144,6 @@ def _unclean(output: Path) -> str | None:
         if any(out.output_type == "error" for out in cell.outputs):
             return f"code cell {number} raised an error"
     return None
-
-
-def _missing(result: Path) -> str | None:
-    return None if result.is_file() else f"the notebook wrote no {shown(result)}"
 
 
 def _stamp(output: Path, reason: str | None, seconds: float, plan: str | None) -> None:
@@ -213,72 +205,12 @@ def _slim_data(data: dict[str, Any]) -> None:
         data["text/html"] = re.sub(r">\s+<", "><", _PANDAS_STYLE.sub("", data["text/html"]))
 
 
-def gpu_names() -> list[str]:
-    """Name the GPUs that jobs may use: those visible, or all that the driver lists."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        names = map(str.strip, visible.split(","))
-        return list(itertools.takewhile(lambda name: name not in ("", "-1"), names))  # as CUDA does
-    return [str(i) for i in range(sum(line.startswith("GPU ") for line in _ask("-L")))]
-
-
-def runs_per_gpu(gpus: int, needed: float) -> int:
-    """How many runs that need so many bytes share each of some GPUs: as many as its part of the
-    cores, and its memory, suffice for."""
-    asked = _ask("--query-gpu=memory.total", "--format=csv,noheader,nounits")
-    memory = [int(line) for line in asked if line.strip().isdigit()]
-    fit = int(min(memory, default=0) * 2**20 / needed)
-    return max(1, min((os.cpu_count() or 1) // gpus, fit))
-
-
-def _ask(*words: str) -> list[str]:
-    """Return the lines that the driver's tool prints; none where there is no such tool."""
-    if shutil.which("nvidia-smi") is None:
-        return []
-    return subprocess.run(["nvidia-smi", *words], capture_output=True, text=True).stdout.split("\n")
-
-
-@contextlib.contextmanager
-def gpus(machine: MachineConfig) -> Iterator[str | None]:
-    """Hold a place on as many of the GPUs listed in `STUDY_GPUS` as a run has processes (`auto`: on
-    all), none of which another job holds; give their names, as `0,1`. Without a list, and for a run
-    on the CPU, None."""
-    listed = [device for device in os.environ.get(GPUS, "").split(",") if device]
-    if not listed or machine.device == "cpu":
-        yield None
-        return
-    RUNS.mkdir(parents=True, exist_ok=True)
-    wanted = min(machine.processes or len(listed), len(set(listed)))
-    while True:
-        with contextlib.ExitStack() as locks:
-            held: list[str] = []
-            for number, device in enumerate(listed):
-                if len(held) < wanted and device not in held:
-                    place = RUNS / f".gpu-{device}-{listed[:number].count(device)}.lock"
-                    with contextlib.suppress(Timeout):
-                        locks.enter_context(FileLock(place, timeout=0))
-                        held.append(device)
-            if len(held) == wanted:
-                yield ",".join(held)
-                return
-        time.sleep(0.2)
-
-
 @exit_status
-def main(arguments: list[str] | None = None) -> None:
-    """Command line: `python -m lib.workflow.execution 02_train --study final --arm none`."""
-    parser = argparse.ArgumentParser(
-        prog="python -m lib.workflow.execution", description=main.__doc__
-    )
-    parser.add_argument("notebook", help="name in notebooks/, e.g. 02_train")
-    parser.add_argument("--study", required=True, help="name or path of a parameter file")
-    parser.add_argument("--arm", default="", help="02_train only")
-    parser.add_argument("--seed", type=int, default=0, help="02_train only")
-    options = parser.parse_args(arguments)
+def main(notebook: str, study: str, arm: str = "", seed: str = "0") -> None:
+    """Execute a notebook: `python -m lib.workflow.execution 02_train final none 0`."""
     lifeline.hold_on()
-    result = execute(options.notebook, load_study(options.study), options.arm, options.seed)
-    print(shown(result))
+    print(shown(execute(notebook, load_study(study), arm, int(seed))))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

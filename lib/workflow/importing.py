@@ -8,7 +8,6 @@ executed there, and the study is archived. Runs of a zip are held to what a swee
 and verified; those of a record stay as they are. Only then is the record here touched.
 """
 
-import argparse
 import json
 import shutil
 import sys
@@ -31,11 +30,8 @@ from lib.study.provenance import git_state
 from lib.study.result import RunResult, status_of
 from lib.workflow import by_hand
 from lib.workflow.execution import execute
-from lib.workflow.staleness import corpus_hashes, stale
+from lib.workflow.staleness import stale
 from lib.workflow.sweep import only_sweep
-
-STAGED = "--staged"
-"""What tells this module that it runs in the temporary tree, before a command and a study."""
 
 
 def take_in(packed: Path) -> str:
@@ -85,7 +81,7 @@ def _staged(command: str, study: Study) -> Iterator[Path]:
     with replay.tree_at(git_state()) as tree:
         replay.lend_corpora(tree, (arm.config.corpus.model_dump() for arm in study.arms()))
         yield tree
-        words = ("-m", "lib.workflow.importing", STAGED, command, study.name)
+        words = ("-m", "lib.workflow.importing", command, study.name)
         try:
             replay.execute(tree, sys.executable, *words)
         except replay.ReplayError as error:
@@ -104,7 +100,7 @@ def stage(command: str, study: Study) -> None:
     """In the temporary tree, check the runs of an import, execute what reads them all, archive, and
     verify an import. Raises UserError."""
     imported = command == "import"
-    for path, why in stale(study, corpus_hashes([study])) if imported else ():
+    for path, why in stale(study) if imported else ():
         name = path.relative_to(study_folder(study.name)).as_posix()
         raise UserError(f"{name}: {why.rpartition(': ')[0]}")
     for notebook in SHARED:
@@ -161,13 +157,8 @@ def _bring_home(paper: Path, study: str) -> None:
     write_index_entry(study)
 
 
-@exit_status
-def main(words: list[str]) -> None:
-    """Import a zip, or with `--staged COMMAND STUDY` do what happens in the temporary tree."""
-    if words[0] == STAGED:
-        stage(words[1], load_study(words[2]))
-        return
-    packed = Path(words[0])
+def import_study(packed: Path) -> None:
+    """Import a zip, and print what follows. Raises UserError, naming the zip."""
     try:
         study = take_in(packed)
     except UserError as error:
@@ -179,14 +170,10 @@ def main(words: list[str]) -> None:
 
 
 @exit_status
-def analyse(words: list[str]) -> None:
-    """Analyse recorded studies again by the code at hand, from the runs in their record."""
-    parser = argparse.ArgumentParser(prog="./run_all.sh analyse", description=analyse.__doc__)
-    parser.add_argument("studies", nargs="+", help="names of recorded studies")
-    for name in parser.parse_args(words).studies:
-        print(f"{name}: 03_analysis, 04_figures", flush=True)
-        analyse_again(name)
+def main(command: str, study: str) -> None:
+    """In the temporary tree, stage a study for a command."""
+    stage(command, load_study(study))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(*sys.argv[1:]))

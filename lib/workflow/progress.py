@@ -5,18 +5,17 @@ Snakemake runs in a process of its own, where the Snakefile attaches a `Recorder
 """
 
 import contextlib
-import json
 import logging
 import math
-import statistics
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -24,12 +23,19 @@ from rich.table import Table
 from lib.analysis.stability import rule_of
 from lib.study.claim import load_plan
 from lib.study.config import Study
-from lib.study.files import write_json
-from lib.study.result import live_file
+from lib.study.files import read_json, write_json
+from lib.study.paths import RUNS
+from lib.study.result import read_live
 
-START: dict[str, Any] = {"done": 0, "total": 0, "failed": {}, "running": {}}
-"""Jobs that are done; all jobs, 0 while unknown; the log of each that failed → what was said of it
-by the cluster that ran it; and, by number, the logs of those in execution."""
+SWEEP, PROGRESS = RUNS / ".sweep.json", RUNS / ".progress.json"
+"""What a sweep tells the Snakefile, and what that tells the sweep."""
+
+
+def start() -> dict[str, Any]:
+    """Return the progress of a sweep that begins: jobs that are done; all jobs, 0 while unknown;
+    the log of each that failed → what was said of it by the cluster that ran it; and, by number,
+    the logs of those in execution."""
+    return {"done": 0, "total": 0, "failed": {}, "running": {}}
 
 
 class Recorder(logging.Handler):
@@ -37,37 +43,28 @@ class Recorder(logging.Handler):
 
     def __init__(self, file: Path) -> None:
         super().__init__()
-        self.file, self.progress = file, dict(START)
+        self.file, self.progress = file, start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        event = vars(record)
+        event, running = vars(record), self.progress["running"]
         match event.get("event"):
             case "run_info":
-                self.progress |= {"total": event["stats"]["total"]}
+                self.progress["total"] = event["stats"]["total"]
             case "progress":
                 self.progress |= {"done": event["done"], "total": event["total"]}
-            case "job_info":
-                self._running(event["jobid"], event["log"][:1])
+            case "job_info" if event["log"]:
+                running[event["jobid"]] = event["log"][0]
             case "job_finished":
-                self._running(event["job_id"], [])
+                running.pop(event["job_id"], None)
             case "job_error":
-                self._running(event["jobid"], [])
-                self._failed(*event["log"], of_job=event.get("rule_msg") or "")
+                running.pop(event["jobid"], None)
+                log, *of_cluster = event["log"] or [""]
+                there = [Path(name) for name in of_cluster if name and Path(name).is_file()]
+                texts = [path.read_text("utf-8", "replace") for path in there]
+                said = "\n".join([event.get("rule_msg") or "", *texts])
+                self.progress["failed"].setdefault(log, said)  # later, Snakemake says less
             case _:
                 return
-        self._write()
-
-    def _running(self, job: int, logs: list[str]) -> None:
-        others = {key: log for key, log in self.progress["running"].items() if key != str(job)}
-        self.progress |= {"running": others | {str(job): log for log in logs}}
-
-    def _failed(self, log: str = "", *of_cluster: str, of_job: str) -> None:
-        there = [Path(name) for name in of_cluster if name and Path(name).is_file()]
-        texts = [path.read_text("utf-8", "replace") for path in there]
-        said = "\n".join([of_job, *texts])  # more the first time than at Snakemake's end
-        self.progress |= {"failed": {log: said} | self.progress["failed"]}
-
-    def _write(self) -> None:
         with contextlib.suppress(OSError):  # only a line on a terminal depends on it
             write_json(self.file, self.progress)
 
@@ -78,121 +75,82 @@ RECENT = 50
 """Steps over which speed and that median are taken."""
 
 
-class WatchedRun:
-    """One run in training, from its live file: only what is new in it is read."""
+def trouble(steps: pd.DataFrame, rise: float) -> dict[str, str]:
+    """Find what goes wrong in the steps of a run (see `read_live`): by kind, the first step where
+    its loss or gradient is not finite, where its loss is more than `rise` above its lowest so far,
+    and where its gradient norm is `EXPLODES` times the usual."""
+    loss, norm = steps["loss"], steps["grad_norm"]  # a step that fp16 skipped has no norm
+    finite = np.isfinite(loss) & ~np.isinf(norm)
+    above = loss - loss.cummin()
+    norms = norm[np.isfinite(norm)]
+    times = (norms / norms.rolling(RECENT).median().shift()).reindex(steps.index)
+    found = {}
+    for kind, where, text in (
+        ("finite", ~finite, "its loss or gradient is not finite"),
+        (
+            "rise",
+            finite & (above > rise),
+            "its loss is {loss:.2f}, {above:.2f} nats above its lowest so far",
+        ),
+        (
+            "norm",
+            times > EXPLODES,
+            "its gradient norm is {grad_norm:.3g}, {times:.0f} times the usual",
+        ),
+    ):
+        if where.any():
+            first = steps.assign(above=above, times=times)[where].iloc[0]
+            found[kind] = f"{text.format(**first)} at step {first['step']:.0f}"
+    return found
 
-    def __init__(self, file: Path, total: int, rise: float) -> None:
-        self.file, self.total, self.rise = file, total, rise
-        self.read_to, self.step = 0, 0
-        self.loss, self.norm, self.lowest = math.nan, math.nan, math.inf
-        self.norms: deque[float] = deque(maxlen=RECENT)
-        self.times: deque[tuple[int, int, float]] = deque(maxlen=RECENT)
-        """Step, tokens and seconds."""
-        self.told: set[str] = set()
 
-    def read(self) -> list[str]:
-        """Take in the steps since the last call; return what is to be warned of, each kind once."""
-        try:
-            with self.file.open("rb") as file:
-                file.seek(self.read_to)
-                new = file.read()
-        except FileNotFoundError:  # it has not begun
-            return []
-        whole = new[: new.rfind(b"\n") + 1]
-        self.read_to += len(whole)
-        warnings: dict[str, str] = {}
-        for line in whole.decode("utf-8", "replace").splitlines():
-            warnings = self._take(line) | warnings
-        fresh = {kind: text for kind, text in warnings.items() if kind not in self.told}
-        self.told |= set(fresh)
-        return list(fresh.values())
-
-    def _take(self, line: str) -> dict[str, str]:
-        """Take in one step; return what is wrong with it, by kind."""
-        try:
-            step, loss, norm, tokens, elapsed = line.split(",")
-            self.step, self.loss = int(step), float(loss)
-            self.norm = float(norm or "nan")
-            now = self.step, int(tokens), float(elapsed)
-        except ValueError:  # cut off when its process was killed
-            return {}
-        if self.times and (now[0] <= self.times[-1][0] or now[2] < self.times[-1][2]):
-            self.times.clear()  # taken up again from a checkpoint
-        self.times.append(now)
-        found = {}
-        if not math.isfinite(self.loss) or (norm and not math.isfinite(self.norm)):
-            found["finite"] = "its loss or gradient is not finite"
-        elif self.loss > self.lowest + self.rise:
-            above = self.loss - self.lowest
-            found["rise"] = f"its loss is {self.loss:.2f}, {above:.2f} nats above its lowest so far"
-        if len(self.norms) == RECENT and self.norm > EXPLODES * statistics.median(self.norms):
-            times = self.norm / statistics.median(self.norms)
-            found["norm"] = f"its gradient norm is {self.norm:.3g}, {times:.0f} times the usual"
-        self.lowest = min(self.lowest, self.loss) if math.isfinite(self.loss) else self.lowest
-        if math.isfinite(self.norm):
-            self.norms.append(self.norm)
-        return {kind: f"{text} at step {self.step}" for kind, text in found.items()}
-
-    @property
-    def speed(self) -> float:
-        """Tokens per second, evaluations and checkpoints included; NaN while unknown."""
-        (_, first, began), (_, last, ended) = self.times[0], self.times[-1]
-        return (last - first) / (ended - began) if ended > began else math.nan
-
-    @property
-    def left(self) -> float:
-        """Seconds until the last step; NaN while unknown."""
-        (first, _, began), (last, _, ended) = self.times[0], self.times[-1]
-        return (self.total - last) * (ended - began) / (last - first) if last > first else math.nan
-
-    def cells(self) -> list[str]:
-        """Step, loss, gradient norm, speed and time left, as text."""
-        if not self.times:
-            return ["starts"]
-        left = "measures" if self.step == self.total else clock(self.left)
-        numbers = [f"{self.loss:.3f}", f"{self.norm:.3g}", f"{self.speed:,.0f}", left]
-        return [f"{self.step}/{self.total}", *(text.replace("nan", "–") for text in numbers)]
+def cells(steps: pd.DataFrame, total: int) -> list[str]:
+    """Write step, loss, gradient norm, tokens per second and the time left of a run in training,
+    the latter two by its last steps, evaluations and checkpoints included."""
+    if steps.empty:
+        return ["starts"]
+    last, begun = steps.iloc[-1], (steps["elapsed"].diff() < 0).cumsum()
+    recent = steps[begun == begun.iloc[-1]].tail(RECENT)  # since it was taken up again
+    span = (recent.iloc[-1] - recent.iloc[0]).replace(0, math.nan)
+    left = clock((total - last["step"]) * span["elapsed"] / span["step"])
+    numbers = [f"{last['loss']:.3f}", f"{last['grad_norm']:.3g}"]
+    numbers += [f"{span['tokens'] / span['elapsed']:,.0f}"]
+    numbers += ["measures" if last["step"] == total else left]
+    return [f"{last['step']:.0f}/{total}", *(text.replace("nan", "–") for text in numbers)]
 
 
 class Board:
     """The notebooks that a sweep executes at this moment."""
 
     def __init__(self, studies: Iterable[Study]) -> None:
-        self.studies = {study.name: study for study in studies}
-        self.rises = {
-            name: rule_of(load_plan(study)).rise or math.inf for name, study in self.studies.items()
-        }
-        self.runs: dict[str, WatchedRun | None] = {}
-        """By what each is called; None: a notebook that trains nothing."""
+        self.totals: dict[tuple[str, str], int] = {}
+        self.rises: dict[str, float] = {}
+        for study in studies:
+            self.rises[study.name] = rule_of(load_plan(study)).rise or math.inf
+            for arm in study.arms():
+                self.totals[study.name, arm.id] = arm.config.training.iterations
+        self.rows: list[list[str]] = []
+        """Of each its name, then what `cells` says."""
+        self.told: set[tuple[str, str]] = set()
 
     def update(self, notebooks: Iterable[str]) -> list[str]:
-        """Take in what is new of the notebooks in execution (their files); return warnings."""
-        running = dict(filter(None, map(self._named, notebooks)))
-        self.runs = {name: self.runs.get(name, run) for name, run in running.items()}
-        return [
-            f"Warning: {name}: {text}"
-            for name, run in self.runs.items()
-            if run is not None
-            for text in run.read()
-        ]
-
-    def _named(self, notebook: str) -> tuple[str, WatchedRun | None] | None:
-        path = Path(notebook)
-        if path.suffix != ".ipynb":
-            return None
-        if path.stem != "02_train":
-            return f"{path.parent.name} · {path.stem}", None
-        study, arm, seed = path.parts[-4:-1]
-        name = f"{study} · {arm} · {seed.replace('-', ' ')}"
-        if name in self.runs:
-            return name, None  # it is there already
-        training = self.studies[study].arm(arm).config.training
-        file = live_file(path.parent)
-        return name, WatchedRun(file, training.iterations, self.rises[study])
-
-    def rows(self) -> list[list[str]]:
-        """A row of text per notebook: its name, then what `WatchedRun.cells` says."""
-        return [[name, *(run.cells() if run else ["runs"])] for name, run in self.runs.items()]
+        """Take in what is new of the notebooks in execution (their files); return warnings, each
+        kind once for a run."""
+        self.rows, warnings = [], []
+        for path in map(Path, notebooks):
+            if path.suffix != ".ipynb":
+                continue
+            if path.stem != "02_train":
+                self.rows.append([f"{path.parent.name} · {path.stem}", "runs"])
+                continue
+            study, arm, seed = path.parts[-4:-1]
+            name, steps = f"{study} · {arm} · {seed.replace('-', ' ')}", read_live(path.parent)
+            self.rows.append([name, *cells(steps, self.totals[study, arm])])
+            for kind, text in trouble(steps, self.rises[study]).items():
+                if (name, kind) not in self.told:
+                    self.told.add((name, kind))
+                    warnings.append(f"Warning: {name}: {text}")
+        return warnings
 
     def table(self) -> Table:
         """The rows, for a terminal."""
@@ -200,19 +158,14 @@ class Board:
         table.add_column("", overflow="ellipsis", no_wrap=True, ratio=1)
         for heading in ("step", "loss", "gradient", "tokens/s", "left"):
             table.add_column(heading, justify="right", no_wrap=True)
-        for row in self.rows():
+        for row in self.rows:
             table.add_row(*row)
         return table
 
     def lines(self) -> list[str]:
         """The rows, for a log."""
-        words = ("step", "loss", "gradient norm", "tokens/s", "left")
-        return [
-            f"{name}: {cells[0]}"
-            if len(cells) == 1
-            else f"{name}: " + ", ".join(map(" ".join, zip(words, cells, strict=True)))
-            for name, *cells in self.rows()
-        ]
+        text = "{}: step {}, loss {}, gradient norm {}, tokens/s {}, left {}"
+        return [": ".join(row) if len(row) == 2 else text.format(*row) for row in self.rows]
 
 
 def clock(seconds: float) -> str:
@@ -226,6 +179,8 @@ def clock(seconds: float) -> str:
 
 REDRAWN, LOGGED = 2.0, 60.0
 """Seconds after which a terminal shows the runs anew, and a log repeats them."""
+SHARE = 0.05
+"""The most of a core that looking at the runs may take."""
 LAST = 0.05
 """The last part of a sweep's time, in which no more jobs start and those that run may end."""
 
@@ -243,8 +198,8 @@ def follow(
 
     `watch` is called all the while; what it raises ends the sweep.
     """
-    start, told, progress, board = time.monotonic(), "", START, Board(studies)
-    limit, closing, looked, logged = (hours or math.inf) * 3600, False, -math.inf, -math.inf
+    begun, told, progress, board = time.monotonic(), "", start(), Board(studies)
+    limit, closing, look_at, log_at = (hours or math.inf) * 3600, False, 0.0, 0.0
     # Asked of the output itself: with FORCE_COLOR, as kernels set it, rich would redraw in a pipe.
     console = Console(highlight=False, force_terminal=sys.stdout.isatty())
     live = Live(console=console, auto_refresh=False, transient=True)
@@ -252,27 +207,28 @@ def follow(
         while True:
             ended = sweep.poll() is not None  # asked first: what is read then is the last word
             with contextlib.suppress(FileNotFoundError):
-                progress = json.loads(file.read_text("utf-8"))
-            done, total, elapsed = progress["done"], progress["total"], time.monotonic() - start
+                progress = read_json(file)
+            done, total, elapsed = progress["done"], progress["total"], time.monotonic() - begun
             steps = f"{done}/{total} steps done"
             if ended or elapsed > limit:
                 break
             if elapsed > (1 - LAST) * limit and not closing:
                 closing = True
                 sweep.terminate()  # on which Snakemake starts nothing more
-            if look := elapsed > looked + REDRAWN:
-                looked = elapsed
-                for warning in board.update(progress["running"].values()):
-                    console.print(warning, style="bold yellow", markup=False, soft_wrap=True)
             line = f"{steps}, no estimate yet" if total else "looking for what is not done"
             if done:
                 line = f"{steps}, about {clock(elapsed / done * (total - done))} left"
             line += f", {clock(elapsed)} elapsed"
-            if console.is_terminal and look:
-                live.update(Group(board.table(), line), refresh=True)
-            elif not console.is_terminal and (steps != told or elapsed > logged + LOGGED):
+            if elapsed >= look_at:
+                for warning in board.update(progress["running"].values()):
+                    console.print(warning, style="bold yellow", markup=False, soft_wrap=True)
+                if console.is_terminal:
+                    live.update(Group(board.table(), line), refresh=True)
+                took = time.monotonic() - begun - elapsed
+                look_at = elapsed + max(REDRAWN, took / SHARE)
+            if not console.is_terminal and (steps != told or elapsed >= log_at):
                 print(line, *board.lines(), sep="\n", flush=True)
-                told, logged = steps, elapsed
+                told, log_at = steps, elapsed + LOGGED
             watch()
             time.sleep(0.5)
     line = f"{steps} in {clock(elapsed)}"

@@ -2,67 +2,46 @@
 corpus, under these parameters and this plan."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import cache
 from os.path import normpath
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from lib.data.corpus import load_corpus
 from lib.record.record import MANIFEST, Record
 from lib.study.claim import load_plan
 from lib.study.config import Arm, Study
 from lib.study.digests import asking_digest, measuring_digest, showing_digest, training_digest
 from lib.study.fields import CorpusConfig, digest
 from lib.study.files import sha256
-from lib.study.paths import (
-    executed_notebook,
-    result_file,
-    run_folder,
-    shown,
-    study_folder,
-)
+from lib.study.paths import executed_notebook, result_file, shown, study_folder
 from lib.study.provenance import has_harness
 from lib.study.result import RunResult, status_of
 
 _OF_MEASURES = (
-    *("measuring code", "study", "baseline", "levels", "variant", "setting", "corpus.source"),
-    *("evaluation.items_per_task", "evaluation.tasks", "evaluation.shots"),
+    *("run", "measuring code", "study", "baseline", "levels", "variant", "setting"),
+    *("corpus.source", "evaluation.items_per_task", "evaluation.tasks", "evaluation.shots"),
 )
 """What leaves weights as they are: a difference in anything else trains a run anew."""
+_MEASURED = "measured anew from its weights"
 
 
-def corpus_hashes(studies: Iterable[Study]) -> dict[str, str | None]:
-    """Load every corpus of some studies; return their sources, of a mixture with its shares, with
-    their SHA-256, and beside each tokenizer with its file's.
-
-    Raises CorpusError for the first that cannot be used.
-    """
-    from lib.data.corpus import load_corpus  # not for those who only read what it found
-
-    found: dict[str, str | None] = {}
-    for config in {arm.config.corpus for study in studies for arm in study.arms()}:
-        corpus = load_corpus(config)
-        found[_source(config)] = corpus.sha256
-        if corpus.tokenizer.sha256:
-            found[_tokenized(config)] = corpus.tokenizer.sha256
-    return found
+@cache
+def corpus_hashes(config: CorpusConfig) -> tuple[str, str | None]:
+    """Load a corpus; return the SHA-256 of its text and of its tokenizer's file (None: characters
+    or bytes). Raises CorpusError."""
+    corpus = load_corpus(config)
+    return corpus.sha256, corpus.tokenizer.sha256
 
 
-def _source(config: CorpusConfig) -> str:
-    return f"{config.source} {config.sources}" if config.sources else config.source
-
-
-def _tokenized(config: CorpusConfig) -> str:
-    return f"{_source(config)}, {config.tokenizer}, {config.deduplicate}"
-
-
-def data_key(study: Study, corpora: dict[str, str | None]) -> str:
-    """Digest of what decides 01_data; when it changes, the notebook is executed again."""
-    configs = {arm.config.corpus for arm in study.arms()}
-    own = {name for config in configs for name in (_source(config), _tokenized(config))}
-    hashes = {name: value for name, value in corpora.items() if name in own}
-    return digest([study.hash, asking_digest(), hashes])
+def data_key(study: Study) -> str:
+    """Digest of what decides 01_data; when it changes, the notebook is executed again. Raises
+    CorpusError."""
+    hashes = {corpus_hashes(arm.config.corpus) for arm in study.arms()}
+    return digest([study.hash, asking_digest(), sorted(hashes, key=str)])
 
 
 def analysis_key(study: Study) -> str:
@@ -73,39 +52,44 @@ def analysis_key(study: Study) -> str:
     return digest([plan and plan.hash, deviations, showing_digest()])
 
 
-def asked(
-    study: Study, arm: Arm, seed: int, corpora: dict[str, str | None], plan: str | None
-) -> dict[str, Any]:
+def expected(study: Study, arm: Arm, seed: int, plan: str | None) -> dict[str, Any]:
     """List what a run's result must have been made with, by the names that messages use: nothing
-    of the machine, whose settings the analysis compares. `plan` is its hash."""
+    of the machine, whose settings the analysis compares. `plan` is its hash. Raises CorpusError."""
+    text, tokenizer = corpus_hashes(arm.config.corpus)
     return {
+        "run": f"{study.name}, {arm.id}",
         "plan": plan,
         "training code": training_digest(),
         "measuring code": measuring_digest(),
-        "corpus": corpora[_source(arm.config.corpus)],
-        "tokenizer": corpora.get(_tokenized(arm.config.corpus)),
+        "corpus": text,
+        "tokenizer": tokenizer,
         "seed": seed,
         **_dotted(arm.config.model_dump(exclude={"machine"})),
         "study": study.hash,
-        **{name: getattr(arm, name) for name in ("baseline", "levels", "variant", "setting")},
+        **_place(arm),
     }
 
 
-def held(result: RunResult) -> dict[str, Any]:
+def recorded(result: RunResult) -> dict[str, Any]:
     """List the same of a result: of its weights what their provenance says."""
     trained, executed = result.provenance["trained"], result.provenance["executed"]
     return {
+        "run": f"{result.study}, {result.arm}",
         "plan": trained["plan"],
         "training code": trained["training_digest"],
         "measuring code": executed["measuring_digest"],
         "corpus": trained["corpus_sha256"],
         "tokenizer": trained.get("tokenizer_sha256"),
         "seed": trained["seed"],
-        **_dotted(trained["parameters"]),
-        **_dotted({"evaluation": result.config["evaluation"]}),
+        **_dotted(trained["parameters"] | {"evaluation": result.config["evaluation"]}),
         "study": result.study_hash,
-        **{name: getattr(result, name) for name in ("baseline", "levels", "variant", "setting")},
+        **_place(result),
     }
+
+
+def _place(of: Arm | RunResult) -> dict[str, Any]:
+    """Where a run stands in its study's design."""
+    return {name: getattr(of, name) for name in ("baseline", "levels", "variant", "setting")}
 
 
 def _dotted(sections: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -114,25 +98,25 @@ def _dotted(sections: dict[str, dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def stale(study: Study, corpora: dict[str, str | None]) -> Iterator[tuple[Path, str]]:
+def stale(study: Study) -> Iterator[tuple[Path, str]]:
     """Yield each result of a study that is there and does not count, with the reason and with what
-    will be done about it."""
-    loaded = load_plan(study)
-    plan = loaded.hash if loaded else None
+    will be done about it. Raises CorpusError."""
+    plan = load_plan(study)
     for arm in study.arms():
         for seed in study.seeds:
             path = result_file("02_train", study.name, arm.id, seed)
-            if path.is_file() and (reason := _stale_run(study, arm, seed, corpora, plan)):
-                yield path, reason
+            if path.is_file():
+                wanted = expected(study, arm, seed, plan.hash if plan else None)
+                if reason := _stale_run(path, wanted):
+                    yield path, reason
     for notebook in ("01_data", "03_analysis", "04_figures"):
         path = result_file(notebook, study.name)
         written = [path]
         if notebook == "03_analysis":
             written.append(study_folder(study.name) / "verdict.json")
         if path.is_file():
-            broken = [each.name for each in written if not _is_json(each)]
-            executed = _incomplete(executed_notebook(notebook, study.name))
-            if reason := f"{broken[0]} cannot be read" if broken else executed:
+            broken = [f"{each.name} cannot be read" for each in written if not _is_json(each)]
+            if reason := next(iter(broken), _incomplete(executed_notebook(notebook, study.name))):
                 yield path, f"{reason}: executed again"
     archived = result_file("archive", study.name)
     if archived.is_file() and (lost := _lost(study.name)):
@@ -146,31 +130,24 @@ def _lost(study: str) -> Path | None:
     return next((Path(normpath(record.place / name)) for name in listed if name not in kept), None)
 
 
-def _stale_run(
-    study: Study, arm: Arm, seed: int, corpora: dict[str, str | None], plan: str | None
-) -> str | None:
-    folder = run_folder(study.name, arm.id, seed)
-    again = "measured anew from its weights"
+def _stale_run(file: Path, wanted: dict[str, Any]) -> str | None:
     try:
-        result = RunResult.model_validate_json((folder / "result.json").read_bytes())
-        if (result.study, result.arm) != (study.name, arm.id):
-            return f"result.json is of {result.study}, {result.arm}: {again}"
-        made_with = held(result)
+        result = RunResult.model_validate_json(file.read_bytes())
+        made_with = recorded(result)
     except (ValidationError, LookupError, TypeError):
-        return f"result.json cannot be read, or is of another version: {again}"
-    for name, value in asked(study, arm, seed, corpora, plan).items():
+        return f"result.json cannot be read, or is of another version: {_MEASURED}"
+    for name, value in wanted.items():
         if made_with.get(name) != value:
-            done = again if name in _OF_MEASURES else "trained anew"
+            done = _MEASURED if name in _OF_MEASURES else "trained anew"
             return f"{name} is {_short(value)} and was {_short(made_with.get(name))}: {done}"
-    wanted = result.status == "completed" and arm.config.evaluation.items_per_task != 0
-    if wanted and result.suite_hash is None and has_harness():
-        return f"the suite was not asked for want of lm_eval: {again}"
-    for name, expected in result.files.items():
-        if not (folder / name).is_file() or sha256(folder / name) != expected:
-            return f"{name} is missing or not as it was written: {again}"
-    if reason := _incomplete(folder / "02_train.ipynb"):
-        return f"{reason}: {again}"
-    return None
+    asked = result.status == "completed" and wanted["evaluation.items_per_task"] != 0
+    if asked and result.suite_hash is None and has_harness():
+        return f"the suite was not asked for want of lm_eval: {_MEASURED}"
+    for path, hash_ in ((file.with_name(name), hash_) for name, hash_ in result.files.items()):
+        if not path.is_file() or sha256(path) != hash_:
+            return f"{path.name} is missing or not as it was written: {_MEASURED}"
+    reason = _incomplete(file.with_name("02_train.ipynb"))
+    return reason and f"{reason}: {_MEASURED}"
 
 
 def _short(value: Any) -> str:

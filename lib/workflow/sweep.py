@@ -6,13 +6,13 @@ imported where it is used, after the command line was read.
 
 import contextlib
 import fcntl
-import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -24,7 +24,8 @@ from lib.study.errors import TIME_UP, UserError
 from lib.study.files import write_json
 from lib.study.paths import NOTEBOOKS, PAPERS, ROOT, RUNS, result_file, shown
 from lib.study.result import RunResult, status_of
-from lib.workflow.progress import follow
+from lib.workflow.gpus import GPUS, gpu_slots
+from lib.workflow.progress import PROGRESS, SWEEP, follow
 from lib.workflow.slurm import Cluster, Watch, explanation
 
 DEFAULT, EMBEDDED = "final", "final-embedded"
@@ -33,8 +34,6 @@ PATIENCE = 5.0
 """Seconds to wait for an earlier sweep that is ending."""
 CANCELLING = 60.0
 """Seconds that an ended sweep is given to cancel its jobs on a cluster."""
-_CORPORA = ".corpora.json"
-"""The texts' hashes, so that Snakemake, and each of its jobs on a cluster, need not read them."""
 FULL = 10**6
 """Bytes: a disk with less is full."""
 
@@ -50,7 +49,7 @@ class Sweep:
     """Rules and files that --forcerun names."""
     limits_jobs: bool = False
     """Whether the flags say how many runs there are at once."""
-    only_tells: bool = False
+    is_dry_run: bool = False
     """Whether Snakemake is only asked to tell or tidy something."""
     is_local: bool = True
     stop_after: float | None = None
@@ -61,47 +60,50 @@ class Sweep:
 
 
 def run_sweep(sweep: Sweep) -> int:
-    """Run studies; return the exit status."""
+    """Run studies; return the exit status. Raises UserError for all that would stop them later."""
+    from lib.workflow.execution import SOCKETS
     from lib.workflow.preflight import ready
-    from lib.workflow.staleness import corpus_hashes, stale
+    from lib.workflow.staleness import analysis_key, data_key, stale
 
     studies = ready(sweep.studies or [default_study()], sweep.is_local)
-    if sweep.cluster and not sweep.only_tells:
+    if sweep.cluster and not sweep.is_dry_run:
         sweep.cluster.require_ready()
     with only_sweep() as log:
-        corpora = corpus_hashes(studies)
-        write_json(RUNS / _CORPORA, corpora)
+        for leftover in Path(tempfile.gettempdir()).glob(f"{SOCKETS}*"):
+            shutil.rmtree(leftover, ignore_errors=True)
         for study in studies:
             plan = load_plan(study)
             claim = claim_status(study, plan)
             if plan and study.name in plan.confirmatory and claim.reasons:
                 print(f"{claim}: what runs now will not be confirmatory")
-        again = [found for study in studies for found in stale(study, corpora)]
-        for result, reason in again:
-            print(f"Stale: {shown(result)}: {reason}")
-        if not sweep.only_tells:
-            rehearse(study for study in studies if will_train(study, [path for path, _ in again]))
-        status, failed = _run(studies, sweep, [str(path) for path, _ in again], log)
+        again = {path: reason for study in studies for path, reason in stale(study)}
+        for path, reason in again.items():
+            print(f"Stale: {shown(path)}: {reason}")
+        if not sweep.is_dry_run:
+            rehearse([study for study in studies if will_train(study, again)])
+        keys = {s.name: {"data": data_key(s), "analysis": analysis_key(s)} for s in studies}
+        patience = 0 if sweep.is_local else CANCELLING
+        write_json(SWEEP, {"keys": keys, "patience": patience})
+        status, failed = run_snakemake(studies, sweep, list(map(str, again)), log)
     _show(failed)  # another sweep may begin meanwhile
     return status
 
 
-def will_train(study: Study, stale: list[Path]) -> bool:
+def will_train(study: Study, stale: Container[Path]) -> bool:
     """Tell whether a run of a study has no result, or one of these stale ones."""
     runs = [(arm.id, seed) for arm in study.arms() for seed in study.seeds]
     results = [result_file("02_train", study.name, *run) for run in runs]
     return any(path in stale or not path.is_file() for path in results)
 
 
-def rehearse(studies: Iterable[Study]) -> None:
+def rehearse(studies: list[Study]) -> None:
     """Analyse made-up results of some studies, in a process of its own. Raises UserError where the
     analysis of one would fail."""
-    if names := [study.name for study in studies]:
-        call = [sys.executable, "-m", "lib.workflow.rehearsal", *names]
-        done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True)
-        if done.returncode:
-            said = done.stderr.strip().rpartition("\n")[2].removeprefix("error: ")
-            raise UserError(said or f"the rehearsal of the analysis ended with {done.returncode}")
+    call = [sys.executable, "-m", "lib.workflow.rehearsal", *(study.name for study in studies)]
+    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True) if studies else None
+    if done and done.returncode:
+        said = done.stderr.strip().rpartition("\n")[2].removeprefix("error: ")
+        raise UserError(said or f"the rehearsal of the analysis ended with {done.returncode}")
 
 
 def default_study() -> str:
@@ -148,61 +150,39 @@ def only_sweep() -> Iterator[IO[bytes]]:
         yield file
 
 
-def places(studies: list[Study], sweep: Sweep) -> list[str]:
-    """The GPUs that runs of some studies take turns on, each as often as it takes runs at once;
-    none for studies of the CPU, and on a cluster, which gives its jobs their own."""
-    from lib.workflow.execution import gpu_names, runs_per_gpu
-
-    studies = [study for study in studies if study.machine.device != "cpu"]
-    gpus = gpu_names() if studies and sweep.is_local else []
-    if not gpus:
-        return []
-    from lib.workflow.estimate import gpu_memory
-
-    # Each once, then each once more.
-    return gpus * (sweep.runs_per_gpu or runs_per_gpu(len(gpus), gpu_memory(studies)))
-
-
-def _run(
+def run_snakemake(
     studies: list[Study], sweep: Sweep, again: list[str], log: IO[bytes]
 ) -> tuple[int, list[Path]]:
     """Call Snakemake over all studies, then print what came of each; return the status, and the
     notebooks and logs of what failed."""
-    from lib.workflow.execution import GPUS
-
-    progress_file, gpus = RUNS / ".progress.json", places(studies, sweep)
+    slots = gpu_slots(studies, sweep.runs_per_gpu) if sweep.is_local else []
     call = [sys.executable, "-m", "snakemake", "-s", str(NOTEBOOKS / "Snakefile")]
-    call += ["--directory", str(RUNS.parent), "--config"]
-    # Snakemake reads values as YAML: a study called 2024 and a path with " #" stay text like this.
-    call += ["studies=" + "".join(f"{study.name}," for study in studies)]
-    call += [f"progress={json.dumps(str(progress_file))}"]
-    call += [f"corpora={json.dumps(str(RUNS / _CORPORA))}"]
-    call += [f"patience={0 if sweep.is_local else CANCELLING}"]
     # Snakemake's own lock would outlive a kill; `only_sweep` does not.
-    call += ["--nolock", "--rerun-incomplete", "--keep-going"]
+    call += ["--directory", str(RUNS.parent), "--nolock", "--rerun-incomplete", "--keep-going"]
     call += ["--rerun-triggers", "mtime", "params", "input"]
     if not sweep.limits_jobs:
-        call += ["--jobs", str(len(gpus) or os.cpu_count() or 1)]
+        call += ["--jobs", str(len(slots) or os.cpu_count() or 1)]
     call += sweep.flags
     if forced := [*sweep.forced, *again]:
         call += ["--forcerun", *forced]
-    environment = os.environ | {GPUS: ",".join(gpus), "PYTHONPATH": str(ROOT)}
-    if sweep.only_tells:  # in its own words, to the terminal
+    environment = os.environ | {GPUS: ",".join(slots), "PYTHONPATH": str(ROOT)}
+    if sweep.is_dry_run:  # in its own words, to the terminal
         return subprocess.run(call, env=environment).returncode, []
 
-    progress_file.unlink(missing_ok=True)
-    for paper in {study.paper for study in studies}:
+    PROGRESS.unlink(missing_ok=True)
+    papers = sorted({study.paper for study in studies})
+    for paper in papers:
         if not (PAPERS / paper / "site" / "index.html").is_file():
             (RUNS / f"record-{paper}.txt").unlink(missing_ok=True)  # what has Snakemake build it
     with lifeline.start(call, environment, log) as snakemake:
         watch = [Watch(sweep.cluster)] if sweep.cluster else []
-        failed, stopped = follow(snakemake, progress_file, sweep.stop_after, studies, *watch)
+        failed, stopped = follow(snakemake, PROGRESS, sweep.stop_after, studies, *watch)
     if not RUNS.is_dir() or not Path(log.name).is_file():
         raise UserError(f"{shown(RUNS)}/ was deleted while its studies ran; a rerun begins anew")
     if not stopped and not snakemake.returncode:
         for study in studies:
             summarise(study)
-        for paper in sorted({study.paper for study in studies}):
+        for paper in papers:
             for name in ("paper", "record"):
                 if (said := RUNS / f"{name}-{paper}.txt").is_file():
                     print(said.read_text("utf-8"), end="")

@@ -9,7 +9,6 @@ whether something vanished. The exit status is 1 where something is wrong or dif
 nothing is but a run that was trained again cannot be judged.
 """
 
-import argparse
 import os
 import random
 import sys
@@ -24,33 +23,29 @@ from lib.record import retrain
 from lib.record.record import Record, papers, recorded_studies, require_recorded, root_hash
 from lib.record.replay import ReplayError
 from lib.record.verify import SEALED, strays, vanished, verify
-from lib.study.errors import UsageError, exit_status
+from lib.study.errors import UsageError
 from lib.study.paths import shown
 
 CANNOT_TELL = 4
 """The exit status where nothing differs, and something cannot be judged."""
 
 
-@exit_status
-def main(words: list[str] | None = None) -> int:
-    """Verify the record of some or (none named) all studies, and what was made of them."""
-    parser = argparse.ArgumentParser(prog="./run_all.sh verify", description=main.__doc__)
-    parser.add_argument("studies", nargs="*", help="names of studies")
-    parser.add_argument("--redraw", action="store_true", help="execute 01 and 04 again as well")
-    parser.add_argument("--retrain", nargs="+", default=[], metavar="N or STUDY/ARM/SEED")
-    options = parser.parse_args(words)
-    runs = [word for word in options.retrain if "/" in word]
-    number, *more = [word for word in options.retrain if "/" not in word] or ["0"]
-    if options.retrain and not (runs or (number.isdecimal() and int(number))):
+def verify_record(studies: list[str], redraw: bool, words: list[str]) -> int:
+    """Verify the record of some or (none named) all studies, and what was made of them; return the
+    exit status. `words` are those after --retrain: a number of runs, or the runs themselves, each
+    as STUDY/ARM/SEED; and studies, which may come last, too."""
+    runs = [word for word in words if "/" in word]
+    number, *more = [word for word in words if "/" not in word] or ["0"]
+    if words and not (runs or (number.isdecimal() and int(number))):
         raise UsageError(f"--retrain: '{number}' is no number of runs, and no STUDY/ARM/SEED")
-    if not number.isdecimal():  # studies may come last, too
+    if not number.isdecimal():
         number, more = "0", [number, *more]
-    studies = require_recorded(options.studies + more)
+    studies = require_recorded(studies + more)
     known = retrain.recorded_runs(require_recorded([name.partition("/")[0] for name in runs]))
     for name in runs:
         retrain.require_run(name, list(known))
-    faulty = check(studies, options.redraw)
-    if not options.retrain:
+    faulty = check(studies, redraw)
+    if not words:
         return int(faulty)
     if int(number):
         drawn = retrain.recorded_runs(studies or recorded_studies())
@@ -66,30 +61,26 @@ def main(words: list[str] | None = None) -> int:
 def check(studies: list[str], redraw: bool) -> bool:
     """Verify some studies, or all and their papers; print every fault, and return whether there is
     one."""
-    faulty = False
+    found, names = [], studies or recorded_studies()
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # most of it is other processes' work
-        names = studies or recorded_studies()
-        for study, faults in zip(names, pool.map(partial(verify, redraw=redraw), names),
-                                 strict=True):  # fmt: skip
+        faults_of = pool.map(partial(verify, redraw=redraw), names)
+        for study, faults in zip(names, faults_of, strict=True):
+            found += faults
             for fault in faults:
                 print(f"error: {study}: {fault}", file=sys.stderr)
             if not faults:
                 how = "verified as they were sealed" if study in SEALED else "verified"
                 beside = "".join(f"; {missing}" for missing in missing_beside(study))
                 print(f"{study}: {len(Record(study).files)} files {how}{beside}", flush=True)
-            faulty |= bool(faults)
     if not studies:
-        texts = [
-            fault
-            for paper in papers()
-            for fault in (*strays(paper), *check_texts(paper), *check_findings(paper))
-        ]
-        for fault in [*vanished(), *texts]:
+        checks = (strays, check_texts, check_findings)
+        of_papers = [fault for paper in papers() for check in checks for fault in check(paper)]
+        for fault in [*vanished(), *of_papers]:
             print(f"error: {fault}", file=sys.stderr)
-            faulty = True
+            found.append(fault)
     for paper in papers():
         print(f"Root of records, results and plans of {shown(paper)}: {root_hash(paper)}")
-    return faulty
+    return bool(found)
 
 
 def trained_again(name: str, run: dict[str, object]) -> str:
@@ -103,7 +94,3 @@ def trained_again(name: str, run: dict[str, object]) -> str:
         print(f"error: {name}, trained again: {fault}", file=sys.stderr)
     print(f"{name}: trained again, {judgement.words}", flush=True)
     return judgement.outcome
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -22,8 +22,7 @@ from lib.run.machine import random_stream
 from lib.run.model import GPT, count_parameters, weights_digest
 from lib.study.fields import ModelConfig
 from lib.study.files import read_json
-from lib.workflow import verify
-from lib.workflow.verify import main
+from lib.workflow import cli, verify
 
 
 def notebook(path: Path, *printed: str, picture: str = "AAAA") -> Path:
@@ -95,13 +94,13 @@ def test_what_cannot_be_trained_is_named_before_anything_is_verified(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(verify, "check", lambda *_: pytest.fail("it verified first"))
-    assert main(["--retrain", name]) == 2
+    assert cli.main(["verify", "--retrain", name]) == 2
     assert capsys.readouterr().err == f"error: {NAMED[name]}\n"
 
 
 def test_so_is_an_unknown_study(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["--retrain", "1", "pilott"], ["pilott"]):
-        assert main(words) == 2
+        assert cli.main(["verify", *words]) == 2
         out, err = capsys.readouterr()
         assert err == "error: study: 'pilott' is unknown; did you mean 'pilot'? in papers/\n"
         assert not out
@@ -133,7 +132,7 @@ def test_status_and_last_line_tell_how_it_was_compared(
     monkeypatch.setattr(retrain, "retrain", train)
     for verified in (0, 1):
         monkeypatch.setattr(verify, "check", lambda *_, status=verified: status)
-        assert main(["--retrain", "final/none/0"]) == (status if not verified else 1)
+        assert cli.main(["verify", "--retrain", "final/none/0"]) == (status if not verified else 1)
         said = capsys.readouterr()
         assert said.out.splitlines()[-1] == f"Trained again: {last}"
         if found:
@@ -145,7 +144,9 @@ def test_status_and_last_line_tell_how_it_was_compared(
 def test_a_study_may_stand_after_the_number_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     verified: list[tuple[list[str], bool]] = []
     monkeypatch.setattr(verify, "check", lambda *of: bool(verified.append(of)))
-    assert main(["--redraw", "--retrain", "2", "horizon"]) == 0  # of which no run is kept
+    assert (
+        cli.main(["verify", "--redraw", "--retrain", "2", "horizon"]) == 0
+    )  # of which no run is kept
     assert verified == [(["horizon"], True)]
 
 

@@ -29,7 +29,7 @@ from lib.study.errors import ConfigError
 from lib.study.fields import CorpusConfig
 from lib.study.files import write_json
 from lib.study.paths import ROOT
-from lib.workflow.staleness import corpus_hashes, stale
+from lib.workflow.staleness import stale
 from tests.run.samples import finished_study, make_model
 
 pytestmark = pytest.mark.slow
@@ -274,7 +274,7 @@ def test_a_study_keeps_what_it_was_asked_in_its_result(
     }
     with finished_study(tmp_path, **content) as study:
         result = read_finished(study.name, "baseline", 0).result
-        (why,) = (why for _, why in stale(study, corpus_hashes([study])))
+        (why,) = (why for _, why in stale(study))
     assert why.startswith("02_train.ipynb is unfinished")  # and nothing else: tasks read back equal
     found = {(row["task"], row["shots"]) for row in result.tables["stock_tasks"]}
     names = ("piqa", "arc_easy", "all tasks")

@@ -140,16 +140,16 @@ def test_a_parameter_that_the_notebook_does_not_declare_is_refused(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["02_trian", "--study", "smoke"], "did you mean '02_train'"),
-        (["02_train", "--study", "smok"], "did you mean 'smoke'"),
-        (["02_train", "--study", "smoke", "--arm", "layer"], "did you mean 'layernorm'"),
-        (["02_train", "--study", "smoke", "--arm", "none", "--seed", "7"], "it has [0, 1]"),
+        (["02_trian", "smoke"], "did you mean '02_train'"),
+        (["02_train", "smok"], "did you mean 'smoke'"),
+        (["02_train", "smoke", "layer"], "did you mean 'layernorm'"),
+        (["02_train", "smoke", "none", "7"], "it has [0, 1]"),
     ],
 )
 def test_wrong_names_are_refused_before_anything_runs(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(words) == 1
+    assert main(*words) == 1
     assert message in capsys.readouterr().err
 
 

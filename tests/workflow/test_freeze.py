@@ -47,7 +47,7 @@ def main(words: list[str]) -> int:
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(list(arguments)) == 1
+    assert cli.main(["freeze", *arguments]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     return line.removeprefix("error: ")
 
@@ -65,7 +65,7 @@ def test_a_plan_is_frozen_and_its_study_is_confirmatory(
     path.write_text("# Why: a comment.\n" + path.read_text("utf-8") + "# The end.\n", "utf-8")
     write(tmp_path / "papers" / "two" / "results" / "gone.json", {"runs": [{"seed": 9}]})
     write(tmp_path / "papers" / "two" / "results" / "gone.verdict.json", {"standing": ""})
-    assert main(["params/plans/p.yaml"]) == 0
+    assert cli.main(["freeze", "params/plans/p.yaml"]) == 0
     plan, said = read_plan("p.yaml"), capsys.readouterr().out
     assert plan.hash in said
     assert f"Seeds of trial: {', '.join(map(str, load_study('trial').seeds))}" in said
@@ -154,12 +154,12 @@ def test_freezing_a_filled_in_plan_says_what_its_seeds_can_show(
 
 @pytest.mark.slow
 def test_frozen_again_before_any_run_it_stands_once(parameters: Parameters) -> None:
-    assert main(["p"]) == 0
+    assert cli.main(["freeze", "p"]) == 0
     text, first = (parameters.plans / "p.yaml").read_text("utf-8"), load_study("trial").seeds
-    assert main(["p"]) == 0
+    assert cli.main(["freeze", "p"]) == 0
     assert (parameters.plans / "p.yaml").read_text("utf-8") == text  # no other seeds for trying
     parameters.study(**LITTLE | {"seeds": {"count": 4}})
-    assert main(["p.yaml"]) == 0
+    assert cli.main(["freeze", "p.yaml"]) == 0
     again = (parameters.plans / "p.yaml").read_text("utf-8")
     assert again.count("frozen:") == text.count("frozen:") == 1
     assert again.partition("\nfrozen:")[0] == text.partition("\nfrozen:")[0]
@@ -179,7 +179,7 @@ def test_a_plan_with_runs_is_frozen_no_more(
     place: str, parameters: Parameters, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Frozen again after a look at results, it would draw seeds until some pleased."""
-    assert main(["p"]) == 0
+    assert cli.main(["freeze", "p"]) == 0
     run = tmp_path / "runs" / "trial" / "none" / "seed-1"
     path, of = {
         "result": (run / "result.json", lambda hash: {"provenance": origin(hash)}),
@@ -203,7 +203,7 @@ def test_a_plan_with_runs_is_frozen_no_more(
     write(path, of(TEXT))  # of another plan: under this one the study would be exploratory
     assert "runs of 'trial' under a plan exist" in refusal(capsys, "p")
     write(path, of(None))  # of none: they say nothing about this one
-    assert main(["p"]) == 0
+    assert cli.main(["freeze", "p"]) == 0
 
 
 @pytest.mark.slow
@@ -212,7 +212,7 @@ def test_a_committed_plan_edited_after_runs_is_frozen_no_more(
 ) -> None:
     """Also where the study that has the runs was renamed in the edit."""
     repository = Repository(parameters)
-    assert main(["p"]) == 0
+    assert cli.main(["freeze", "p"]) == 0
     hash_ = read_plan("p.yaml").hash
     repository.commit_all()
     run = repository.top / "runs" / "trial" / "none" / "seed-1" / "result.json"
@@ -221,7 +221,7 @@ def test_a_committed_plan_edited_after_runs_is_frozen_no_more(
     parameters.plan(alpha=0.01, confirmatory=["renamed"])
     assert "runs of 'trial' under a plan exist (" in refusal(capsys, "p")
     run.unlink()
-    assert main(["p"]) == 0
+    assert cli.main(["freeze", "p"]) == 0
 
 
 @pytest.mark.parametrize(

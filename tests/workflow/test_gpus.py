@@ -10,9 +10,8 @@ import pytest
 
 from lib.study.config import Study
 from lib.study.fields import MachineConfig, ModelConfig
-from lib.workflow import execution as gpus
-from lib.workflow.execution import gpu_names, runs_per_gpu
-from lib.workflow.sweep import Sweep, places
+from lib.workflow import gpus
+from lib.workflow.gpus import gpu_names, gpu_slots
 
 
 @pytest.fixture
@@ -21,8 +20,7 @@ def two_t4s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = tmp_path / "bin" / "nvidia-smi"
     tool.parent.mkdir()
     tool.write_text(
-        '#!/bin/sh\n[ "$1" = -L ] && printf "GPU 0: Tesla T4\\nGPU 1: Tesla T4\\n" && exit\n'
-        'printf "15360\\n15360\\n"\n',
+        '#!/bin/sh\nprintf "15360\\n15360\\n"\n',
         "utf-8",
     )
     tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
@@ -32,27 +30,34 @@ def two_t4s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("two_t4s")
-def test_two_t4s_with_four_cores_take_two_runs_each(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("cores", "needed", "runs"),
+    [(4, 1e9, 2), (16, 5e9, 3), (16, 1e12, 1), (1, 1e9, 1)],  # at 16 cores memory decides
+)
+def test_cores_and_memory_decide_how_many_runs_share_a_gpu(
+    cores: int, needed: float, runs: int, tiny_study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.setattr("lib.workflow.estimate.gpu_memory", lambda studies: needed)
     assert gpu_names() == ["0", "1"]
-    assert runs_per_gpu(2, 1e9) == 2
-    monkeypatch.setattr(os, "cpu_count", lambda: 16)
-    assert runs_per_gpu(2, 5e9) == 3  # then memory decides
-    assert runs_per_gpu(2, 1e12) == 1
-    monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    assert runs_per_gpu(2, 1e9) == 1
+    assert gpu_slots([tiny_study]) == ["0", "1"] * runs
 
 
 @pytest.mark.usefixtures("two_t4s")
 def test_a_sweep_takes_gpus_only_for_studies_that_run_on_them(tiny_study: Study) -> None:
     on_cpu = tiny_study.model_copy(update={"machine": MachineConfig(device="cpu")})
-    local, asked = Sweep(), Sweep(runs_per_gpu=1)
-    assert places([on_cpu], local) == []
-    assert places([on_cpu, tiny_study], local) == ["0", "1", "0", "1"]
-    assert places([tiny_study], asked) == ["0", "1"]
-    assert places([tiny_study], Sweep(is_local=False)) == []
+    assert gpu_slots([on_cpu]) == []
+    assert gpu_slots([on_cpu, tiny_study]) == ["0", "1", "0", "1"]
+    assert gpu_slots([tiny_study], per_gpu=1) == ["0", "1"]
     model = ModelConfig(n_layer=24, n_head=16, n_embd=1024, block_size=1024)
     large = tiny_study.model_copy(update={"model": model})
-    assert places([large], local) == ["0", "1"]
+    assert gpu_slots([large]) == ["0", "1"]
+
+
+@pytest.mark.usefixtures("two_t4s")
+def test_a_driver_that_does_not_answer_lists_no_gpus(tmp_path: Path, tiny_study: Study) -> None:
+    (tmp_path / "bin" / "nvidia-smi").write_text("#!/bin/sh\necho 'has failed'\nexit 9\n", "utf-8")
+    assert gpu_names() == gpu_slots([tiny_study]) == []
 
 
 def test_visible_gpus_are_those_that_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,9 +68,9 @@ def test_visible_gpus_are_those_that_are_used(monkeypatch: pytest.MonkeyPatch) -
         assert gpu_names() == []
 
 
-@pytest.mark.parametrize(("listed", "places"), [("0,3", ["0", "3"]), ("0,1,0,1", ["0", "1"] * 2)])
-def test_each_job_holds_a_place_of_its_own_and_the_next_waits(
-    listed: str, places: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("listed", "slots"), [("0,3", ["0", "3"]), ("0,1,0,1", ["0", "1"] * 2)])
+def test_each_job_holds_a_slot_of_its_own_and_the_next_waits(
+    listed: str, slots: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpus, "RUNS", tmp_path)
     monkeypatch.setenv(gpus.GPUS, listed)
@@ -77,9 +82,9 @@ def test_each_job_holds_a_place_of_its_own_and_the_next_waits(
 
     waiting = threading.Thread(target=take)
     with ExitStack() as held:
-        assert [held.enter_context(gpus.gpus(MachineConfig())) for _ in places[1:]] == places[:-1]
+        assert [held.enter_context(gpus.gpus(MachineConfig())) for _ in slots[1:]] == slots[:-1]
         with gpus.gpus(MachineConfig()) as last:
-            assert last == places[-1]
+            assert last == slots[-1]
             waiting.start()
             waiting.join(timeout=0.5)
             assert late == []

@@ -17,7 +17,7 @@ from lib.record import record as records
 from lib.record.record import Record
 from lib.study import config, git, paths, provenance
 from lib.study.errors import UserError
-from lib.workflow import importing
+from lib.workflow import cli, importing
 from tests.conftest import TINY
 from tests.samples import sample_runs
 
@@ -158,7 +158,7 @@ def test_a_zip_that_is_no_studys_is_refused_at_once_in_one_line(
 
     monkeypatch.setattr(replay, "execute", execute)
     files = {name: text.encode("utf-8", "surrogateescape") for name, text in files.items()}
-    assert importing.main([str(write_zip(tmp_path, files))]) == 1
+    assert cli.main(["import", str(write_zip(tmp_path, files))]) == 1
     assert capsys.readouterr() == ("", f"error: smoke.zip: {fault}\n")
     assert not (tmp_path / "home").exists()
 
@@ -167,7 +167,6 @@ def test_a_zip_that_is_no_studys_is_refused_at_once_in_one_line(
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What happens in the temporary tree, with nothing behind it."""
     taken: list[str] = []
-    monkeypatch.setattr(importing, "corpus_hashes", lambda studies: {})
     monkeypatch.setattr(importing, "stale", lambda *_: [])
     monkeypatch.setattr(importing, "execute", lambda notebook, study: taken.append(notebook))
     monkeypatch.setattr(importing, "archive", lambda study: taken.append("archive"))
@@ -176,7 +175,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_what_is_sound_is_analysed_archived_and_verified(steps: list[str]) -> None:
-    assert importing.main([importing.STAGED, "import", "smoke"]) == 0
+    assert importing.main("import", "smoke") == 0
     assert steps == ["01_data", "03_analysis", "04_figures", "archive"]
 
 
@@ -186,7 +185,7 @@ def test_runs_that_a_sweep_would_make_anew_are_not_analysed(
     path = paths.study_folder("smoke") / "none" / "seed-1" / "result.json"
     why = "model.n_layer is 1 and was 2: trained anew"
     monkeypatch.setattr(importing, "stale", lambda *_: [(path, why), (path, "another: x")])
-    assert importing.main([importing.STAGED, "import", "smoke"]) == 1
+    assert importing.main("import", "smoke") == 1
     said = "error: none/seed-1/result.json: model.n_layer is 1 and was 2\n"
     assert (capsys.readouterr().err, steps) == (said, [])
 
@@ -195,7 +194,7 @@ def test_a_fault_of_its_own_verification_refuses_an_import(
     steps: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(importing, "verify", lambda study: [f"{study} is faulty", "x"])
-    assert importing.main([importing.STAGED, "import", "smoke"]) == 1
+    assert importing.main("import", "smoke") == 1
     assert capsys.readouterr().err == "error: smoke is faulty\n"
     assert steps[-1] == "archive"
 
@@ -212,15 +211,15 @@ def test_a_fault_in_the_temporary_tree_leaves_the_record_untouched(
         raise replay.ReplayError("smoke is faulty")
 
     monkeypatch.setattr(replay, "execute", execute)
-    assert importing.main([str(packed)]) == 1
+    assert cli.main(["import", str(packed)]) == 1
     assert capsys.readouterr() == ("", "error: smoke.zip: smoke is faulty\n")
-    module = (sys.executable, "-m", "lib.workflow.importing", importing.STAGED, "import", "smoke")
+    module = (sys.executable, "-m", "lib.workflow.importing", "import", "smoke")
     assert [words[1:] for words in calls] == [module]
     assert not Record("smoke").place.exists()
 
 
 def test_an_import_says_what_it_took_in(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert importing.main([str(packed)]) == 0
+    assert cli.main(["import", str(packed)]) == 0
     assert capsys.readouterr().out.startswith("smoke: imported, and its ")
 
 
@@ -228,7 +227,7 @@ def test_a_recorded_study_is_analysed_again_from_its_runs(
     steps: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importing, "stale", lambda *_: pytest.fail("its runs stay as they are"))
-    assert importing.main([importing.STAGED, "analyse", "smoke"]) == 0
+    assert importing.main("analyse", "smoke") == 0
     assert steps == ["03_analysis", "04_figures", "archive"]
 
 
@@ -252,7 +251,7 @@ def test_of_an_analysis_that_fails_the_notebook_is_kept_and_the_record_stays(
         raise replay.ReplayError("KeyError: a")
 
     monkeypatch.setattr(replay, "execute", fail)
-    assert importing.analyse(["example"]) == 1
+    assert cli.main(["analyse", "example"]) == 1
     assert capsys.readouterr().err.startswith("error: KeyError: a (kept: ")
     assert (tmp_path / "runs/example.failed.ipynb").is_file()
     assert {path: path.read_bytes() for path in before} == before
@@ -261,7 +260,7 @@ def test_of_an_analysis_that_fails_the_notebook_is_kept_and_the_record_stays(
 def test_what_has_no_record_or_is_of_the_first_is_not_analysed_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert importing.analyse(["smoke"]) == 1
+    assert cli.main(["analyse", "smoke"]) == 1
     assert "study: 'smoke' has no record; there are confirmatory" in capsys.readouterr().err
-    assert importing.analyse(["confirmatory"]) == 1
+    assert cli.main(["analyse", "confirmatory"]) == 1
     assert "'confirmatory' is of the first record" in capsys.readouterr().err

@@ -13,9 +13,9 @@ from rich.console import Console
 
 from lib.study.config import Study
 from lib.study.paths import ROOT
-from lib.study.result import live_file
+from lib.study.result import live_file, read_live
 from lib.workflow import progress
-from lib.workflow.progress import RECENT, Board, Recorder, WatchedRun, clock, follow
+from lib.workflow.progress import RECENT, Board, Recorder, cells, clock, follow, trouble
 
 SNAKEFILE = """
 import logging
@@ -94,34 +94,32 @@ def steps(first: int, last: int, loss: float = 2.0, norm: object = 1.0) -> list[
     return [(step, loss, norm, 64 * step, 0.5 * step) for step in range(first, last + 1)]
 
 
+def read(file: Path) -> tuple[list[str], list[str]]:
+    """What is shown of the run, of 200 steps, that writes a live file, and what is warned of."""
+    steps = read_live(file.parent)
+    return cells(steps, 200), list(trouble(steps, 0.5).values())
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> WatchedRun:
-    return WatchedRun(tmp_path / "live.csv", 200, rise=0.5)
+def live(tmp_path: Path) -> Path:
+    return live_file(tmp_path)
 
 
-def test_speed_and_time_left_are_those_of_the_last_steps(run: WatchedRun) -> None:
-    assert run.read() == []
-    assert run.cells()[0] == "starts"
-    append(run.file, *steps(1, 1))
-    assert run.read() == []
-    assert run.cells() == ["1/200", "2.000", "1", "–", "–"]
-    append(run.file, *steps(2, 80))
-    assert run.read() == []
-    assert run.speed == 128.0
-    assert run.left == 60.0
-    assert run.cells() == ["80/200", "2.000", "1", "128", "1:00"]
-    append(run.file, *steps(81, 200))
-    run.read()
-    assert run.cells()[-1] == "measures"
+def test_speed_and_time_left_are_those_of_the_last_steps(live: Path) -> None:
+    assert read(live) == (["starts"], [])
+    append(live, *steps(1, 1))
+    assert read(live) == (["1/200", "2.000", "1", "–", "–"], [])
+    append(live, *steps(2, 80))
+    assert read(live) == (["80/200", "2.000", "1", "128", "1:00"], [])
+    append(live, *steps(81, 200))
+    assert read(live)[0][-1] == "measures"
 
 
-def test_a_line_is_read_once_it_is_whole(run: WatchedRun) -> None:
-    run.file.write_text("1,2.5,1.0,64,0.5\n2,2.2", "utf-8")
-    run.read()
-    assert run.step == 1
-    run.file.write_text("1,2.5,1.0,64,0.5\n2,2.25,1.0,128,1.0\n", "utf-8")
-    run.read()
-    assert (run.step, run.loss) == (2, 2.25)
+def test_a_line_is_read_once_it_is_whole(live: Path) -> None:
+    live.write_text("1,2.5,1.0,64,0.5\n2,2.2", "utf-8")
+    assert read(live)[0][:2] == ["1/200", "2.500"]
+    live.write_text("1,2.5,1.0,64,0.5\n2,2.25,1.0,128,1.0\n", "utf-8")
+    assert read(live)[0][:2] == ["2/200", "2.250"]
 
 
 CALM = steps(1, 60)
@@ -149,24 +147,21 @@ NOT_FINITE = "its loss or gradient is not finite at step 4"
         ),
     ],
 )
-def test_each_kind_of_trouble_is_told_once_and_at_its_first_step(
-    run: WatchedRun, rows: list[tuple[object, ...]], warnings: list[str]
+def test_each_kind_of_trouble_is_found_at_its_first_step(
+    live: Path, rows: list[tuple[object, ...]], warnings: list[str]
 ) -> None:
-    found = []
+    found: list[str] = []
     for row in rows:  # as they come
-        append(run.file, row)
-        found += run.read()
+        append(live, row)
+        before, found = found, read(live)[1]
+        assert set(before) <= set(found)
     assert found == warnings
-    at_once = WatchedRun(run.file, 200, rise=0.5)
-    assert sorted(at_once.read()) == sorted(warnings)
 
 
-def test_a_run_taken_up_again_is_timed_anew(run: WatchedRun) -> None:
-    append(run.file, *steps(1, 60))
-    append(run.file, *((step, 2.0, 1.0, 64 * step, 2.0 * (step - 50)) for step in range(51, 61)))
-    run.read()
-    assert run.speed == 32.0
-    assert run.left == 280.0
+def test_a_run_taken_up_again_is_timed_anew(live: Path) -> None:
+    append(live, *steps(1, 60))
+    append(live, *((step, 2.0, 1.0, 64 * step, 2.0 * (step - 50)) for step in range(51, 61)))
+    assert read(live)[0][-2:] == ["32", "4:40"]
 
 
 @pytest.fixture

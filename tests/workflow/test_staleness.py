@@ -21,9 +21,9 @@ from lib.study.paths import result_file, run_folder
 from lib.workflow import staleness
 from lib.workflow.staleness import (
     analysis_key,
-    asked,
     corpus_hashes,
     data_key,
+    expected,
     stale,
 )
 from tests.conftest import TINY, beginning
@@ -86,13 +86,8 @@ def runs(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     return tmp_path / "runs"
 
 
-@pytest.fixture
-def corpora(corpus: Corpus) -> dict[str, str]:
-    return {corpus.name: corpus.sha256}
-
-
-def test_nothing_is_stale_in_what_was_just_made(runs: Path, corpora: dict[str, str]) -> None:
-    assert list(stale(study_with(), corpora)) == []
+def test_nothing_is_stale_in_what_was_just_made(runs: Path) -> None:
+    assert list(stale(study_with())) == []
 
 
 @pytest.mark.parametrize(
@@ -112,18 +107,18 @@ def test_nothing_is_stale_in_what_was_just_made(runs: Path, corpora: dict[str, s
     ],
 )
 def test_a_changed_parameter_is_named_with_what_will_be_done(
-    sections: dict[str, Any], reason: str, runs: Path, corpora: dict[str, str]
+    sections: dict[str, Any], reason: str, runs: Path
 ) -> None:
     study = study_with(**sections)
-    assert [said for _, said in stale(study, corpora)] == [reason, reason]
+    assert [said for _, said in stale(study)] == [reason, reason]
 
 
-def test_no_setting_of_the_machine_makes_a_run_stale(runs: Path, corpora: dict[str, str]) -> None:
+def test_no_setting_of_the_machine_makes_a_run_stale(runs: Path) -> None:
     others = {"device": "cuda", "threads": 2, "micro_batch_size": 2, "evaluation_batch_size": 8}
     others |= {"processes": 2, "checkpoint_interval": 7}
     flags = {"activation_checkpointing": True, "compile": True}
     assert {*others, *flags} == {*MachineConfig.model_fields}
-    assert list(stale(study_with(machine=others | flags), corpora)) == []
+    assert list(stale(study_with(machine=others | flags))) == []
 
 
 @pytest.mark.parametrize(
@@ -138,50 +133,51 @@ def test_changed_code_is_named(
     name: str,
     done: str,
     runs: Path,
-    corpora: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     study = study_with()
     monkeypatch.setattr(staleness, function, lambda: "f" * 64)
-    reasons = [reason for _, reason in stale(study, corpora)]
+    reasons = [reason for _, reason in stale(study)]
     assert len(reasons) == 2
     for reason in reasons:
         assert reason.startswith(f"{name} is ffffffffffff and was ")
         assert reason.endswith(f": {done}")
 
 
-def test_another_text_is_named(runs: Path, corpora: dict[str, str]) -> None:
-    study, edited = study_with(), dict.fromkeys(corpora, "e" * 64)
-    reasons = [reason for _, reason in stale(study, edited)]
-    was = next(iter(corpora.values()))[:12]
-    assert reasons == [f"corpus is eeeeeeeeeeee and was {was}: {RETRAINED}"] * 2
-    assert data_key(study, edited) != data_key(study, corpora)
+def test_another_text_is_named(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = study_with()
+    key, (was, _) = data_key(study), corpus_hashes(study.arm("none").config.corpus)
+    monkeypatch.setattr(staleness, "corpus_hashes", lambda config: ("e" * 64, None))
+    reasons = [reason for _, reason in stale(study)]
+    assert reasons == [f"corpus is eeeeeeeeeeee and was {was[:12]}: {RETRAINED}"] * 2
+    assert data_key(study) != key
 
 
 def test_another_tokenizer_file_is_named(
-    runs: Path, corpora: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the same text and the same parameters, with what was learned from it gone or edited."""
     monkeypatch.setattr("lib.data.tokens.output_root", lambda: tmp_path)
     study = study_with(corpus={"tokenizer": "bpe-300"})
-    learned = load_corpus(study.arm("none").config.corpus)
-    found = corpus_hashes([study])
-    assert sorted(found.values()) == sorted([*corpora.values(), learned.tokenizer.sha256])
-    (key,) = set(found) - set(corpora)
-    assert data_key(study, found | {key: "e" * 64}) != data_key(study, found)
+    config = study.arm("none").config.corpus
+    text, tokenizer = corpus_hashes(config)
+    assert text == corpus_hashes(study_with().arm("none").config.corpus)[0]
+    assert tokenizer == load_corpus(config).tokenizer.sha256
 
-    asked_now = asked(study, study.arm("none"), 0, found, None)["tokenizer"]
-    assert asked_now == learned.tokenizer.sha256
+    assert expected(study, study.arm("none"), 0, None)["tokenizer"] == tokenizer
     for path in runs.glob("tiny/*/seed-0/result.json"):
         content = json.loads(path.read_text())
         content["study_hash"] = study.hash
         for account in (content["config"], content["provenance"]["trained"]["parameters"]):
             account["corpus"]["tokenizer"] = "bpe-300"
-        content["provenance"]["trained"]["tokenizer_sha256"] = asked_now
+        content["provenance"]["trained"]["tokenizer_sha256"] = tokenizer
         path.write_text(json.dumps(content))
-    assert list(stale(study, found)) == []
-    reason = f"tokenizer is eeeeeeeeeeee and was {asked_now[:12]}: {RETRAINED}"
-    assert [said for _, said in stale(study, found | {key: "e" * 64})] == [reason, reason]
+    assert list(stale(study)) == []
+    key = data_key(study)
+    monkeypatch.setattr(staleness, "corpus_hashes", lambda config: (text, "e" * 64))
+    reason = f"tokenizer is eeeeeeeeeeee and was {str(tokenizer)[:12]}: {RETRAINED}"
+    assert [said for _, said in stale(study)] == [reason, reason]
+    assert data_key(study) != key
 
 
 def test_mixtures_of_one_name_are_told_apart(
@@ -193,14 +189,13 @@ def test_mixtures_of_one_name_are_told_apart(
         Path(path).write_text(f'{{"text": "{path}"}}\n' * 100, "utf-8")
     corpus = {"source": "mixed", "tokenizer": "bytes"}
     studies = [study_with(corpus=corpus | {"sources": {a: x, b: 1 - x}}) for x in (0.3, 0.7)]
-    corpora = corpus_hashes(studies)
-    assert len({asked(s, s.arm("none"), 0, corpora, None)["corpus"] for s in studies}) == 2
-    assert data_key(studies[0], corpora) == data_key(studies[0], corpus_hashes(studies[:1]))
+    assert len({expected(s, s.arm("none"), 0, None)["corpus"] for s in studies}) == 2
+    assert len(set(map(data_key, studies))) == 2
 
 
-def test_a_plan_named_after_the_runs_makes_them_stale(runs: Path, corpora: dict[str, str]) -> None:
+def test_a_plan_named_after_the_runs_makes_them_stale(runs: Path) -> None:
     planned = study_with(plan="preregistration.yaml")
-    reasons = [reason for _, reason in stale(planned, corpora)]
+    reasons = [reason for _, reason in stale(planned)]
     assert reasons
     for reason in reasons:
         assert reason.startswith("plan is ")
@@ -262,7 +257,11 @@ def failed(path: Path) -> None:
         ("result.json", cut, "result.json cannot be read, or is of another version"),
         ("result.json", of_an_earlier_format, "result.json cannot be read, or is of another"),
         ("result.json", of_another_seed, "seed is 0 and was 1: trained anew"),
-        ("result.json", of_another_arm, "result.json is of tiny, center: measured anew"),
+        (
+            "result.json",
+            of_another_arm,
+            "run is 'tiny, none' and was 'tiny, center': measured anew",
+        ),
         ("trace.parquet", flip, "trace.parquet is missing or not as it was written"),
         ("curve.parquet", empty, "curve.parquet is missing or not as it was written"),
         ("items.parquet", Path.unlink, "items.parquet is missing or not as it was written"),
@@ -276,10 +275,9 @@ def test_a_damaged_run_is_named(
     damage: Callable[[Path], None],
     reason: str,
     runs: Path,
-    corpora: dict[str, str],
 ) -> None:
     damage(runs / "tiny" / "none" / "seed-0" / name)
-    ((path, said),) = stale(study_with(), corpora)
+    ((path, said),) = stale(study_with())
     assert path == runs / "tiny" / "none" / "seed-0" / "result.json"
     assert said.startswith(reason)
 
@@ -297,10 +295,10 @@ def test_a_damaged_run_is_named(
     ],
 )
 def test_a_damaged_notebook_or_verdict_is_named(
-    name: str, result: str, reason: str, runs: Path, corpora: dict[str, str]
+    name: str, result: str, reason: str, runs: Path
 ) -> None:
     empty(runs / "tiny" / name)
-    assert list(stale(study_with(), corpora)) == [(runs / "tiny" / result, reason)]
+    assert list(stale(study_with())) == [(runs / "tiny" / result, reason)]
 
 
 @pytest.mark.parametrize(
@@ -316,7 +314,6 @@ def test_a_record_that_lost_a_file_is_archived_again(
     deleted: str,
     named: str,
     runs: Path,
-    corpora: dict[str, str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -327,14 +324,14 @@ def test_a_record_that_lost_a_file_is_archived_again(
         (paper / name).write_text(name, "utf-8")
     archive.write_manifest("tiny")
     (runs / "tiny" / "archive.json").touch()
-    assert list(stale(study_with(), corpora)) == []
+    assert list(stale(study_with())) == []
     shutil.rmtree(paper / deleted) if (paper / deleted).is_dir() else (paper / deleted).unlink()
     reason = f"{named} is missing: archived again"
-    assert list(stale(study_with(), corpora)) == [(runs / "tiny" / "archive.json", reason)]
+    assert list(stale(study_with())) == [(runs / "tiny" / "archive.json", reason)]
 
 
 def test_a_run_measured_without_lm_eval_is_measured_anew_with_it(
-    runs: Path, corpora: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = study_with(evaluation={"items_per_task": 50})
     paths = [result_file("02_train", "tiny", arm.id, 0) for arm in study.arms()]
@@ -344,11 +341,11 @@ def test_a_run_measured_without_lm_eval_is_measured_anew_with_it(
         content["config"]["evaluation"]["items_per_task"] = 50
         path.write_text(json.dumps(content))
     reason = f"the suite was not asked for want of lm_eval: {MEASURED}"
-    assert list(stale(study, corpora)) == [(path, reason) for path in paths]
+    assert list(stale(study)) == [(path, reason) for path in paths]
     monkeypatch.setattr(staleness, "has_harness", lambda: False)
-    assert list(stale(study, corpora)) == []
+    assert list(stale(study)) == []
 
 
-def test_what_is_not_there_is_not_stale(runs: Path, corpora: dict[str, str]) -> None:
+def test_what_is_not_there_is_not_stale(runs: Path) -> None:
     (runs / "tiny" / "none" / "seed-0" / "result.json").unlink()
-    assert list(stale(study_with(), corpora)) == []
+    assert list(stale(study_with())) == []

@@ -303,8 +303,8 @@ def test_a_failed_sweep_lets_go_before_it_shows_what_failed(
 ) -> None:
     monkeypatch.setattr(sweep, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(sweep, "PATIENCE", 0.0)
-    monkeypatch.setattr("lib.workflow.staleness.corpus_hashes", lambda studies: {})
-    monkeypatch.setattr("lib.workflow.staleness.stale", lambda study, corpora: [])
+    monkeypatch.setattr(sweep, "SWEEP", tmp_path / "sweep.json")
+    monkeypatch.setattr("lib.workflow.staleness.stale", lambda study: [])
     failed = [tmp_path / "runs/smoke/none/seed-0/02_train.ipynb"]
     shown: list[list[Path]] = []
 
@@ -317,7 +317,7 @@ def test_a_failed_sweep_lets_go_before_it_shows_what_failed(
         with sweep.only_sweep():  # as a rerun
             shown.append(notebooks)
 
-    monkeypatch.setattr(sweep, "_run", run)
+    monkeypatch.setattr(sweep, "run_snakemake", run)
     monkeypatch.setattr(sweep, "rehearse", list)
     monkeypatch.setattr(sweep, "_show", show)
     assert sweep.run_sweep(Sweep(["smoke"])) == 1

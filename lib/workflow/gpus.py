@@ -1,0 +1,77 @@
+"""Which GPUs runs take: a sweep lists places on them, and each of its jobs holds some."""
+
+import contextlib
+import itertools
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+
+from filelock import FileLock, Timeout
+
+from lib.study.config import Study
+from lib.study.fields import MachineConfig
+from lib.study.paths import RUNS
+
+GPUS = "STUDY_GPUS"
+"""Environment variable that lists the GPUs a sweep may use, each as often as it takes runs."""
+
+
+def gpu_slots(studies: list[Study], per_gpu: int | None = None) -> list[str]:
+    """List the GPUs that runs of some studies take turns on, each as often as it takes runs at
+    once, all once before any twice; none for studies of the CPU. If `per_gpu` does not say how
+    often, as many runs share a GPU as its part of the cores, and its memory, suffice for."""
+    studies = [study for study in studies if study.machine.device != "cpu"]
+    names = gpu_names() if studies else []
+    if names and per_gpu is None:
+        from lib.workflow.estimate import gpu_memory
+
+        fit = int(min(_driver_lists(), default=0) * 2**20 / gpu_memory(studies))
+        per_gpu = max(1, min((os.cpu_count() or 1) // len(names), fit))
+    return names * (per_gpu or 0)
+
+
+def gpu_names() -> list[str]:
+    """Name the GPUs that jobs may use: those visible, or all that the driver lists."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return [str(i) for i in range(len(_driver_lists()))]
+    names = map(str.strip, visible.split(","))
+    return list(itertools.takewhile(lambda name: name not in ("", "-1"), names))  # as CUDA does
+
+
+def _driver_lists() -> list[int]:
+    """Ask the driver's tool for the memory of every GPU, in MiB (0: it does not say); none where
+    there is no such tool."""
+    words = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        said = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split("\n")
+    except (OSError, subprocess.CalledProcessError):
+        return []
+    return [int(line) if line.strip().isdigit() else 0 for line in said if line]
+
+
+@contextlib.contextmanager
+def gpus(machine: MachineConfig) -> Iterator[str | None]:
+    """Hold a slot on as many of the GPUs listed in `STUDY_GPUS` as a run has processes (`auto`: on
+    all), none of which another job holds; give their names, as `0,1`. Without a list, and for a run
+    on the CPU, None."""
+    listed = [device for device in os.environ.get(GPUS, "").split(",") if device]
+    if not listed or machine.device == "cpu":
+        yield None
+        return
+    RUNS.mkdir(parents=True, exist_ok=True)
+    wanted = min(machine.processes or len(listed), len(set(listed)))
+    while True:
+        with contextlib.ExitStack() as locks:
+            taken: list[str] = []
+            for number, device in enumerate(listed):
+                if len(taken) < wanted and device not in taken:
+                    slot = RUNS / f".gpu-{device}-{listed[:number].count(device)}.lock"
+                    with contextlib.suppress(Timeout):
+                        locks.enter_context(FileLock(slot, timeout=0))
+                        taken.append(device)
+            if len(taken) == wanted:
+                yield ",".join(taken)
+                return
+        time.sleep(0.2)
