@@ -16,7 +16,8 @@ from typing import Any
 
 from lib.study.config import load_study
 from lib.study.errors import exit_status
-from lib.study.fields import CorpusConfig, ModelConfig, TrainingConfig
+from lib.study.fields import CorpusConfig, ModelConfig
+from lib.study.files import read_json
 from lib.study.paths import executed_notebook, run_folder, shown, study_folder
 
 
@@ -37,90 +38,71 @@ def state(name: str) -> dict[str, Any]:
     }
 
 
+@cache
+def _text(config: CorpusConfig) -> Any:
+    """Load a corpus; None where it is not here."""
+    from lib.data.corpus import CorpusError, load_corpus
+
+    try:
+        return load_corpus(config)
+    except CorpusError:
+        return None
+
+
 def begin(name: str) -> list[dict[str, Any]]:
     """Make again what every run in `runs/` begins with: losses of its text, initial weights, the
     batch and the learning rate of each step. Runs whose text is not here are left out."""
-    from lib.data.corpus import Corpus, CorpusError, load_corpus, sample_batch
+    from lib.data.corpus import sample_batch
     from lib.data.references import references
     from lib.run.machine import random_stream
     from lib.run.model import GPT, count_parameters, weights_digest
     from lib.run.training import learning_rate
 
-    # Arms share most of it; sections of their parameters are passed as JSON, which has a hash.
-    @cache
-    def text(corpus: str) -> Corpus | None:
-        try:
-            return load_corpus(CorpusConfig.model_validate_json(corpus))
-        except CorpusError:
-            return None
+    @cache  # arms share most of it
+    def losses(corpus: CorpusConfig, block_size: int) -> dict[str, Any]:
+        text = _text(corpus)
+        return {"references": references(text, block_size), "corpus_sha256": text.sha256}
 
     @cache
-    def of_text(corpus: str, block_size: int) -> dict[str, Any] | None:
-        of = text(corpus)
-        if not of:
-            return None
-        return {"references": references(of, block_size), "corpus_sha256": of.sha256}
-
-    @cache
-    def weights(corpus: str, model: str, seed: int) -> dict[str, Any]:
-        of = text(corpus)
-        assert of
-        parsed = ModelConfig.model_validate_json(model)
-        gpt = GPT(parsed, of.vocab_size, random_stream(seed, "weights"))
+    def weights(corpus: CorpusConfig, model: ModelConfig, seed: int) -> dict[str, Any]:
+        gpt = GPT(model, _text(corpus).vocab_size, random_stream(seed, "weights"))
         return {"initial_weights": weights_digest(gpt), "parameters": count_parameters(gpt)}
 
     @cache
-    def batches(corpus: str, size: int, length: int, steps: int, seed: int) -> dict[str, Any]:
-        of = text(corpus)
-        assert of
+    def batches(corpus: CorpusConfig, size: int, length: int, steps: int, seed: int) -> str:
         stream, digest = random_stream(seed, "batches"), ""
         for _ in range(steps):
-            x, _ = sample_batch(of.train, size, length, stream)
+            x, _ = sample_batch(_text(corpus).train, size, length, stream)
             digest = hashlib.sha256(digest.encode() + x.numpy().tobytes()).hexdigest()
-        return {"batches": digest}
-
-    @cache
-    def rates(training: str, steps: int) -> dict[str, Any]:
-        schedule = TrainingConfig.model_validate_json(training)
-        return {"rates": [learning_rate(schedule, step) for step in range(steps)]}
+        return digest
 
     study, begun = load_study(name), []
     for arm in study.arms():
-        config, length = arm.config, arm.config.model.block_size
-        corpus, model, training = (
-            part.model_dump_json() for part in (config.corpus, config.model, config.training)
-        )
-        read = of_text(corpus, length)
-        for seed in study.seeds if read else ():
+        corpus, model, training = arm.config.corpus, arm.config.model, arm.config.training
+        for seed in study.seeds if _text(corpus) else ():
             path = run_folder(study.name, arm.id, seed) / "result.json"
             if path.is_file():
-                steps = json.loads(path.read_text("utf-8"))["steps"]
-                begun.append(
-                    {"arm": arm.id, "seed": seed}
-                    | (read or {})
-                    | weights(corpus, model, seed)
-                    | batches(corpus, config.training.batch_size, length, steps, seed)
-                    | rates(training, steps)
-                )
+                steps = read_json(path)["steps"]
+                size, length = training.batch_size, model.block_size
+                of = {"arm": arm.id, "seed": seed} | losses(corpus, length)
+                of |= weights(corpus, model, seed)
+                of["batches"] = batches(corpus, size, length, steps, seed)
+                begun.append(of | {"rates": [learning_rate(training, n) for n in range(steps)]})
     return begun
 
 
 def suite(name: str) -> dict[str, str | None]:
     """Build the suite of every arm again; return its hash, None where the text is not here."""
-    from lib.data.corpus import CorpusError, load_corpus
     from lib.data.suite import build_suite
 
     @cache
-    def built(corpus: str, items: int | None, block_size: int) -> str | None:
-        try:
-            text = load_corpus(CorpusConfig.model_validate_json(corpus))
-        except CorpusError:
-            return None
-        return str(build_suite(text, items, block_size).hash)
+    def built(corpus: CorpusConfig, items: int | None, block_size: int) -> str | None:
+        text = _text(corpus)
+        return str(build_suite(text, items, block_size).hash) if text else None
 
     configs = {arm.id: arm.config for arm in load_study(name, undrawn=True).arms()}
     return {
-        arm: built(c.corpus.model_dump_json(), c.evaluation.items_per_task, c.model.block_size)
+        arm: built(c.corpus, c.evaluation.items_per_task, c.model.block_size)
         for arm, c in configs.items()
     }
 

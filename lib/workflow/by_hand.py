@@ -6,11 +6,12 @@ raw files; `verify --retrain` repeats the rest.
 """
 
 import ast
-import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import nbformat
+from papermill.parameterize import parameterize_notebook
 
 from lib.record.notebook import shown_result
 from lib.record.replay import committed
@@ -54,8 +55,12 @@ def file(candidates: list[Path], result: dict[str, Any], target: Path) -> None:
         elif cell.source.strip() != own.source.strip():
             raise UserError(f"code cell {number} of its notebook is not the repository's")
         own.outputs, own.execution_count = cell.outputs, cell.execution_count
-    _inject(notebook, given)
-    _stamp(notebook, given, result)
+    notebook.metadata["papermill"] = nbformat.NotebookNode()
+    notebook = parameterize_notebook(notebook, given)  # as a sweep does: in a cell of their own
+    for before, cell in pairwise(notebook.cells):
+        if "injected-parameters" in cell.metadata.get("tags", []):
+            cell.execution_count = before.execution_count
+    _stamp(notebook, result)
     slim(notebook)
     with replacing(target) as temporary:
         nbformat.write(notebook, temporary, **COMPACT)
@@ -78,24 +83,13 @@ def _values(source: str) -> dict[str, Any]:
     return found
 
 
-def _inject(notebook: nbformat.NotebookNode, given: dict[str, Any]) -> None:
-    """Write the parameters as Papermill does: in a cell of their own, after the defaults."""
-    tags = [cell.metadata.get("tags", []) for cell in notebook.cells]
-    place = next(number for number, of in enumerate(tags) if "parameters" in of)
-    lines = [f"{name} = {json.dumps(value)}" for name, value in given.items()]
-    cell = nbformat.v4.new_code_cell("\n".join(["# Parameters", *lines]))
-    cell.metadata["tags"] = ["injected-parameters"]
-    cell.execution_count = notebook.cells[place].execution_count
-    notebook.cells.insert(place + 1, cell)
-
-
-def _stamp(notebook: nbformat.NotebookNode, given: dict[str, Any], result: dict[str, Any]) -> None:
+def _stamp(notebook: nbformat.NotebookNode, result: dict[str, Any]) -> None:
     """Stamp it with what the result says of its plan, commit and times."""
     trained, executed = result["provenance"]["trained"], result["provenance"]["executed"]
     fresh = not (executed["from_checkpoint"] or result["resumed_at"])
     start, end = trained["started"] if fresh else executed["finished"], executed["finished"]
     times = {"start_time": start, "end_time": end}
-    notebook.metadata["papermill"] = {"parameters": given} | {
+    notebook.metadata["papermill"] |= {
         name: text.replace(" UTC", "+00:00").replace(" ", "T") for name, text in times.items()
     }
     notebook.metadata["study"] = {

@@ -24,6 +24,7 @@ from lib.record.record import SHARED, Record, paper_of, read_index
 from lib.record.verify import SEALED, verify
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, UserError, exit_status
+from lib.study.files import replacing
 from lib.study.inputs import unpack
 from lib.study.paths import PAPERS, RUNS, output_root, shown, study_folder
 from lib.study.provenance import git_state
@@ -46,11 +47,10 @@ def take_in(packed: Path) -> str:
             for seed in study.seeds:
                 _file_by_hand(runs / arm.id / f"seed-{seed}", Path(folder))
         with _staged("import", study) as tree:
-            for path in [runs / "suite", *runs.glob("*/seed-*")]:
-                without = shutil.ignore_patterns("checkpoints")
+            without = shutil.ignore_patterns("checkpoints")
+            for path in [*runs.glob("suite"), *runs.glob("*/seed-*")]:
                 to = tree / "runs" / study.name / path.relative_to(runs)
-                if path.is_dir():
-                    shutil.copytree(path, to, ignore=without)
+                shutil.copytree(path, to, ignore=without)
     return study.name
 
 
@@ -144,15 +144,11 @@ def _bring_home(paper: Path, study: str) -> None:
     """Copy a study's record from its paper in a tree to that of this one; the index comes last, so
     that an import that was interrupted can be repeated."""
     record = Record(study)
-    partial = record.place.with_name(f".{study}.new")
-    record.results_file.parent.mkdir(parents=True, exist_ok=True)
-    for path in (record.results_file, record.verdict_file):
-        shutil.copyfile(paper / path.relative_to(record.paper), path)
-    for folder, target in ((record.figures, record.figures), (record.place, partial)):
-        shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(paper / folder.relative_to(record.paper), target)
-    shutil.rmtree(record.place, ignore_errors=True)
-    partial.rename(record.place)
+    for path in (record.results_file, record.verdict_file, record.figures, record.place):
+        source = paper / path.relative_to(record.paper)
+        with replacing(path) as temporary:
+            (shutil.copytree if source.is_dir() else shutil.copyfile)(source, temporary)
+            shutil.rmtree(path, ignore_errors=True)  # a folder does not take another's place
     record.sealed_file.unlink(missing_ok=True)
     write_index_entry(study)
 

@@ -4,6 +4,7 @@ Numbers are plausible, differ between arms and seeds, and are the same every tim
 are thinned out, and a task of the suite has few questions.
 """
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -54,8 +55,7 @@ def lay_out(study: Study, plan: Plan | None, diverged: int) -> None:
         folder.mkdir(parents=True)
         paths = [write_raw(folder, name, table) for name, table in raw.items()]
         files = {path.name: sha256(path) for path in paths}
-        content = result.model_copy(update={"files": files}).model_dump(mode="json")
-        write_json(folder / "result.json", content)
+        write_json(folder / "result.json", result.model_dump(mode="json") | {"files": files})
 
 
 def made_up(
@@ -64,14 +64,12 @@ def made_up(
     """Make up result and raw files of every run of a study, of a frozen one as the plan fixes them.
     The last `diverged` runs diverge; then, too, the loss of the first run rises for a step."""
     runs = [(arm, seed) for arm in study.arms() for seed in study.seeds]
-    origin = _origin(study, plan)
     for number, (arm, seed) in enumerate(runs):
-        rng, diverges = default_rng(number), number >= len(runs) - diverged
-        raw = _raw(arm.config, _loss(arm, seed), rng, diverges)
+        diverges = number >= len(runs) - diverged
+        raw = _raw(arm.config, _loss(arm, seed), default_rng(number), diverges)
         if diverged and number == 0:
-            rise = np.arange(len(raw["trace"])) == len(raw["trace"]) // 4
-            raw["trace"]["loss"] += 2.0 * rise
-        yield _result(study, arm, seed, plan, origin, raw), raw
+            raw["trace"]["loss"] += 2.0 * (raw["trace"].index == len(raw["trace"]) // 4)
+        yield _result(study, arm, seed, plan, raw), raw
 
 
 def _raw(config: RunConfig, loss: float, rng: Generator, diverged: bool) -> Raw:
@@ -94,22 +92,20 @@ def _raw(config: RunConfig, loss: float, rng: Generator, diverged: bool) -> Raw:
         return raw
 
     right = rng.integers(400, 500, 15)
-    bins = pd.DataFrame(
-        {"bin": range(15), "n": PLACES, "confidence": right + 9.0, "correct": right}
-    )
-    raw["bins"] = pd.concat([bins.assign(binning=name) for name in BINNINGS], ignore_index=True)
-    sums: dict[str, Any] = {"start": PLACES * np.arange(15), "n": PLACES, "nll": PLACES * loss}
-    sums |= {"correct": right, "embedding_norm": PLACES * curve["embedding_norm"].iloc[-1]}
+    sums: dict[str, Any] = {"n": PLACES, "confidence": right + 9.0, "correct": right}
+    bins = [pd.DataFrame({"binning": name, "bin": range(15), **sums}) for name in BINNINGS]
+    sums = {"start": PLACES * np.arange(15), "n": PLACES, "nll": PLACES * loss, "correct": right}
+    sums |= {"embedding_norm": PLACES * curve["embedding_norm"].iloc[-1], "brier": 0.7 * PLACES}
     if config.corpus.tokenizer != "characters":
         sums["characters"] = 4 * PLACES
-    sums |= {"brier": 0.7 * PLACES, "test": np.arange(15) >= 7}
-    raw["windows"] = pd.DataFrame(sums)
     context = np.arange(1, size + 1)
+    raw["bins"] = pd.concat(bins, ignore_index=True)
+    raw["windows"] = pd.DataFrame(sums | {"test": np.arange(15) >= 7})
     raw["positions"] = pd.DataFrame({"context": context, "position_loss": loss + 1 / context})
     most = config.evaluation.items_per_task
     if size >= _SHORTEST and (most is None or most >= _FEWEST):
-        asked = [(task, shots) for task in N_CHOICES for shots in (0, 2)]
-        raw["items"] = pd.concat([_items(*each, rng) for each in asked], ignore_index=True)
+        blocks = [_items(task, shots, rng) for task in N_CHOICES for shots in (0, 2)]
+        raw["items"] = pd.concat(blocks, ignore_index=True)
     return raw
 
 
@@ -124,19 +120,17 @@ def _curve(
     """The dev curve. Before the first step there are no second moments."""
     norm = config.model.embedding_norm
     own = {"layernorm": ["gain", "bias"], "rmsnorm": ["gain"]}.get(norm, [])
-    lacking = [] if own else ["emb_norm"]
-    lacking += ["lm_head"] if config.model.tied else []
+    lacking = ([] if own else ["emb_norm"]) + (["lm_head"] if config.model.tied else [])
     length = 0.3 if norm in ("none", "center", "grad_shrink") else config.model.n_embd**0.5
     inside = {"embedding_norm": length, "embedding_cosine": 0.1, "input_cosine": 0.5}
     inside |= {f"residual_norm_{k}": length + 0.1 * k for k in range(config.model.n_layer + 1)}
     inside |= {"logit_max": 4.0, "logit_sd": 1.0} | {f"norm_{name}": 0.9 for name in own}
     inside |= {"gradient_cosine": 0.3} if config.evaluation.dev_windows > 2 else {}
-    inside |= {"seconds": 0.1}
-    inside |= {f"second_moment_{name}": 1e-7 for name in _PARTS if name not in lacking}
+    moments = [f"second_moment_{name}" for name in _PARTS if name not in lacking]
+    inside |= {"seconds": 0.1} | dict.fromkeys(moments, 1e-7)
     varied = {name: value * (1 + 0.1 * rng.random(len(steps))) for name, value in inside.items()}
     falling = _falling(steps, config.training.iterations, loss)
     table = pd.DataFrame({"step": steps, "dev_loss": falling} | varied)
-    moments = [name for name in table if str(name).startswith("second_moment_")]
     table.loc[table["step"] == 0, moments] = np.nan
     return table
 
@@ -144,33 +138,32 @@ def _curve(
 def _items(task: str, shots: int, rng: Generator) -> pd.DataFrame:
     """Answers to the questions of a task."""
     choice = rng.integers(0, N_CHOICES[task], QUESTIONS)
-    asked = {"task": task, "shots": shots, "item": np.arange(QUESTIONS), "choice": choice}
-    return pd.DataFrame(asked | {"correct": rng.random(QUESTIONS) < 0.6})
+    block = {"task": task, "shots": shots, "item": np.arange(QUESTIONS), "choice": choice}
+    return pd.DataFrame(block | {"correct": rng.random(QUESTIONS) < 0.6})
 
 
 def _tables(config: RunConfig, raw: Raw, rng: Generator) -> Iterator[tuple[str, pd.DataFrame]]:
     """The tables of a completed run's result, as `lib.run.measure` lists them."""
     loss = float(raw["positions"]["position_loss"].iloc[-1])
-    lengths = np.array([16, config.model.block_size])
+    lengths = [16, config.model.block_size]
     yield "lengths", pd.DataFrame({"length": lengths, "loss": loss, "perplexity": np.exp(loss)})
     heat = np.array([0.5, 0.8, 0.9, 1.0, 1.1, 2.0])
     ece = np.abs(heat - 0.9) / 9
     yield "temperatures", pd.DataFrame({"temperature": heat, "nll": loss + ece, "ece": ece})
-    norms = dict.fromkeys(("mean", "sd", "q25", "median", "q75"), 1.0 + rng.random())
-    classes = [{"token_class": name, "n": PLACES} | norms for name in _CLASSES]
-    classes[1] |= {"n": 0} | dict.fromkeys(norms, np.nan)  # a text without digits
-    yield "token_classes", pd.DataFrame(classes)
+    norms = ["mean", "sd", "q25", "median", "q75"]
+    classes = pd.DataFrame({"token_class": _CLASSES, "n": PLACES})
+    classes[norms] = 1.0 + rng.random()
+    classes.loc[1, ["n", *norms]] = [0, *[np.nan] * len(norms)]  # a text without digits
+    yield "token_classes", classes
     share = np.linspace(0, 1, 9)
     logits = {"quantile": share, "logit": 8 * share - 4, "largest_logit": 4 * share}
     yield "logits", pd.DataFrame(logits)
     if config.evaluation.items_per_task != 0:
         yield "tasks", _task_table(raw["items"])
-    if config.evaluation.tasks:
-        asked = [
-            (name, n) for name in config.evaluation.tasks for n in config.evaluation.shots or [0]
-        ]
+    if tasks := config.evaluation.tasks:
+        asked = itertools.product(tasks, config.evaluation.shots or [0])
         table = pd.DataFrame(asked, columns=["task", "shots"])
-        table["metric"], table["filter"], table["value"] = "acc", "none", rng.random(len(asked))
+        table["metric"], table["filter"], table["value"] = "acc", "none", rng.random(len(table))
         table["stderr"], table["n"], table["task_version"], table["overflows"] = 0.1, 100, "1", 0
         yield "stock_tasks", table.assign(harness="", harness_commit=None)
 
@@ -181,97 +174,72 @@ def _task_table(items: pd.DataFrame) -> pd.DataFrame:
     table = items.groupby(["task", "shots"])["correct"].agg(n="size", accuracy="mean").reset_index()
     chance = 1 / table["task"].map(N_CHOICES)
     score = (table["accuracy"] - chance) / (1 - chance)
-    table = table.assign(stderr=0.1, chance=chance, normalised_accuracy=score, brier=0.5)
-    return table.assign(choice_alone=chance, bigram=chance, five_gram=chance)
+    without = dict.fromkeys(("choice_alone", "bigram", "five_gram"), chance)
+    return table.assign(stderr=0.1, chance=chance, normalised_accuracy=score, brier=0.5, **without)
 
 
-def _speeds(completed: bool) -> dict[str, float]:
-    """What is measured of speed, of a diverged run only that of training."""
-    speeds = {"training_tokens_per_second": 1e4, "model_flop_utilisation": 0.1, "peak_memory": 1.0}
-    rates = {"inference_tokens_per_second_batch_1": 1e4, "inference_tokens_per_second": 1e5}
-    return speeds | (rates if completed else {})
-
-
-def _origin(study: Study, plan: Plan | None) -> Origin:
-    """What all runs are said to be made with: the code at hand, on a machine of no kind."""
-    machine = MachineAccount(
-        device="cpu",
-        device_name="made up",
-        vector_level="",
-        threads=1,
-        micro_batch_size=1,
-        evaluation_batch_size=1,
-        processes=1,
-        cores=1,
-        platform="",
-    )
+def _origin(study: Study, arm: Arm, seed: int, plan: Plan | None, corpus: str) -> Origin:
+    """What a run is said to be made with: the code at hand, on a machine of no kind."""
+    counts = ("threads", "cores", "processes", "micro_batch_size", "evaluation_batch_size")
+    named = {"device": "cpu", "device_name": "made up", "vector_level": "", "platform": ""}
+    machine = MachineAccount.model_validate(named | dict.fromkeys(counts, 1))
     made = {**code_state(), "machine": machine, "packages": {"torch": "made up"}}
     trained = Provenance(
-        **made,
         study=study.name,
-        arm="",
-        seed=0,
+        arm=arm.id,
+        seed=seed,
         plan=plan.hash if plan else None,
         training_digest=training_digest(),
-        corpus_sha256="",
-        suite_hash=None,
-        parameters={},
+        corpus_sha256=corpus,
+        parameters=arm.config.model_dump(exclude={"machine"}),
+        **made,
     )
-    return Origin(trained=trained, executed=Execution(**made, from_checkpoint=False))
+    return Origin(trained=trained, executed=Execution(from_checkpoint=False, **made))
 
 
-def _suite(config: RunConfig, frozen: list[str]) -> str:
-    """The hash of the suite that a run is asked, of a frozen study one of those that it lists."""
-    text, items = config.corpus, config.evaluation.items_per_task
-    of = [text.source, text.tokenizer, text.deduplicate, config.model.block_size, items]
-    own = digest(of)
-    return frozen[int(own, 16) % len(frozen)] if frozen else own
-
-
-def _result(
-    study: Study, arm: Arm, seed: int, plan: Plan | None, origin: Origin, raw: Raw
-) -> RunResult:
-    """The result of a run with these raw files."""
+def _result(study: Study, arm: Arm, seed: int, plan: Plan | None, raw: Raw) -> RunResult:
+    """The result of a run with these raw files; of a frozen study of a text and, by the run's text
+    and length, a suite that the plan lists."""
     config, trace, completed = arm.config, raw["trace"], len(raw["windows"]) > 0
-    frozen = plan.frozen.get(study.name) if plan else None
-    source, asked = config.corpus.source, config.evaluation.items_per_task != 0
-    texts, suites = (frozen.corpus, frozen.suite) if frozen else ({}, [])
-    corpus, suite = texts.get(source, digest(source)), _suite(config, suites)
-    parameters = config.model_dump(exclude={"machine"})
-    changed = {"arm": arm.id, "seed": seed, "corpus_sha256": corpus, "parameters": parameters}
-    trained = origin.trained.model_copy(update=changed)
+    text, items = config.corpus, config.evaluation.items_per_task
+    suite = digest([text.source, text.tokenizer, text.deduplicate, config.model.block_size, items])
+    corpus = digest(text.source)
+    if frozen := plan.frozen.get(study.name) if plan else None:
+        corpus = frozen.corpus.get(text.source, corpus)
+        suite = frozen.suite[int(suite, 16) % len(frozen.suite)] if frozen.suite else suite
     measures: dict[str, float | None] = dict(measures_of(raw))
+    speeds = {"training_tokens_per_second": 1e4, "model_flop_utilisation": 0.1, "peak_memory": 1.0}
     if completed:
         measures |= {"ece_null": 0.002, "temperature": 0.9, "nll_test_tempered": measures["loss"]}
-    if completed and asked:
+        speeds |= {"inference_tokens_per_second_batch_1": 1e4, "inference_tokens_per_second": 1e5}
+    asked = completed and items != 0
+    if asked:
         none = dict.fromkeys(("macro_accuracy_zero_shot", "macro_accuracy_few_shot"))
         measures = {**none, "suite_overflows": 0.0, **measures}
     tables = _tables(config, raw, default_rng(seed)) if completed else ()
+    last = {name: int(trace[name].iloc[-1]) for name in ("step", "tokens")}
     return RunResult(
         study=study.name,
         study_hash=study.hash,
         arm=arm.id,
-        baseline=arm.baseline,
-        levels=arm.levels,
-        variant=arm.variant,
-        setting=arm.setting,
+        **{name: getattr(arm, name) for name in ("baseline", "levels", "variant", "setting")},
         seed=seed,
-        config=parameters,
+        config=config.model_dump(exclude={"machine"}),
         corpus_sha256=corpus,
-        suite_hash=suite if completed and asked else None,
+        suite_hash=suite if asked else None,
         status="completed" if completed else "diverged",
-        diverged_at=None if completed else int(trace["step"].iloc[-1]),
+        diverged_at=None if completed else last["step"],
         resumed_at=[],
-        steps=int(trace["step"].iloc[-1]),
-        tokens=int(trace["tokens"].iloc[-1]),
+        steps=last["step"],
+        tokens=last["tokens"],
         parameters=1_000_000,
         initial_weights=digest(["weights", seed]),
         batches=digest(["batches", seed]),
         final_weights=digest([arm.id, seed]),
         measures=finite(measures),
         tables={name: records(table) for name, table in tables},
-        references=REFERENCES | ({"source_loss": 1.5} if source == "synthetic" else {}),
-        throughput=_speeds(completed),
+        references=REFERENCES | ({"source_loss": 1.5} if text.source == "synthetic" else {}),
+        throughput=speeds,
         seconds={"training": 10.0, "perplexity": 1.0},
-        provenance=origin.model_copy(update={"trained": trained}).model_dump(mode="json"),
+        provenance=_origin(study, arm, seed, plan, corpus).model_dump(mode="json"),
     )

@@ -1,9 +1,9 @@
 """What would stop a study later is found before anything trains, for all studies at once."""
 
-import contextlib
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
-from lib.data.corpus import CorpusError, load_corpus
+from lib.data.corpus import load_corpus
 from lib.run.machine import require_devices
 from lib.study.claim import load_plan
 from lib.study.config import Study, load_study
@@ -17,58 +17,55 @@ from lib.workflow.estimate import prepared, require_memory
 def ready(names: list[str], here: bool = True) -> list[Study]:
     """Load the studies named and check all that they name: plan, corpora, and the
     device, if they are to run `here`. Raises UserError with a line for each thing wrong."""
-    studies, faults = [], []
+    faults: list[str] = []
+    studies = []
     for name in dict.fromkeys(names):
-        try:
+        with _noted(faults):
             studies.append(load_study(name))
-        except ConfigError as error:
-            faults.append(str(error))
     for study in studies:
-        faults += [f"{study.name}.yaml: {fault}" for fault in _faults(study, here)]
+        _check(study, here, faults)
     if faults:
         raise UserError("\nerror: ".join(dict.fromkeys(faults)))
     return studies
 
 
-def _faults(study: Study, here: bool) -> Iterator[str]:
+@contextmanager
+def _noted(faults: list[str], where: str = "") -> Iterator[None]:
+    """Go on after a UserError, and keep what it says."""
     try:
+        yield
+    except UserError as error:
+        faults.append(f"{where}{error}")
+
+
+def _check(study: Study, here: bool, faults: list[str]) -> None:
+    file, configs, symbols = f"{study.name}.yaml: ", [arm.config for arm in study.arms()], {}
+    with _noted(faults, file):
         load_plan(study)
-    except ConfigError as error:
-        yield str(error)
-    configs, symbols = [arm.config for arm in study.arms()], {}
     for corpus in {config.corpus for config in configs}:
-        try:
+        with _noted(faults, file):
             text = load_corpus(corpus)  # in sight, should it have to be downloaded
             symbols[corpus] = text.vocab_size
             text.require_length(max(c.model.block_size for c in configs if c.corpus == corpus))
-        except CorpusError as error:
-            yield str(error)
-    for evaluation in {tuple(config.evaluation.tasks) for config in configs}:
-        if evaluation and not has_harness():
-            yield f"evaluation.tasks: need lm_eval; {INSTALL}, or remove them"
-        elif evaluation:
+    with _noted(faults, file):
+        if study.evaluation.tasks and not has_harness():
+            raise ConfigError(f"evaluation.tasks: need lm_eval; {INSTALL}, or remove them")
+        if study.evaluation.tasks:
             from lib.run.harness import require_tasks  # takes seconds, for few studies
 
-            try:
-                require_tasks(list(evaluation), min(config.model.block_size for config in configs))
-            except ConfigError as error:
-                yield str(error)
-    if here:
-        for config in {(c.machine.device, c.training.precision): c for c in configs}.values():
-            try:
-                machine = prepared(config)
-                require_devices(machine)
-                for one in configs:
-                    if one.corpus in symbols:
-                        require_memory(one, symbols[one.corpus], prepared(one))
-            except ConfigError as error:
-                yield str(error)
-                continue
-            for made in sorted(_devices(study) - {machine.device}):
-                yield (
-                    f"machine.device: runs of it were made on {made}, and this machine would "
+            require_tasks(study.evaluation.tasks, min(c.model.block_size for c in configs))
+    devices = _devices(study)
+    for config in configs if here else ():
+        with _noted(faults, file):
+            machine = prepared(config)
+            require_devices(machine)
+            if config.corpus in symbols:
+                require_memory(config, symbols[config.corpus], machine)
+            for other in sorted(devices - {machine.device}):
+                raise ConfigError(
+                    f"machine.device: runs of it were made on {other}, and this machine would "
                     f"continue on {machine.device}; runs of two devices are not compared: set "
-                    f"machine.device: {made}, or delete {shown(study_folder(study.name))}"
+                    f"machine.device: {other}, or delete {shown(study_folder(study.name))}"
                 )
 
 
@@ -76,7 +73,6 @@ def _devices(study: Study) -> set[str]:
     """The devices that a study's results, as far as they can be read, were made on."""
     devices = set()
     for path in study_folder(study.name).glob("*/seed-*/result.json"):
-        with contextlib.suppress(ValueError, LookupError, TypeError, OSError):
-            content = read_json(path)
-            devices.add(trained_with(content["provenance"])["device"])
+        with suppress(ValueError, LookupError, TypeError, OSError):
+            devices.add(trained_with(read_json(path)["provenance"])["device"])
     return devices

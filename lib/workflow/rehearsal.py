@@ -10,11 +10,10 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 import matplotlib.pyplot as plt
 from IPython.core.interactiveshell import InteractiveShell
@@ -60,15 +59,14 @@ def rehearse(study: Study) -> None:
 def perform(study: Study, diverged: int, figures: bool) -> None:
     """Execute 03, and perhaps 04, on made-up results, of which some diverged. Raises UserError,
     which says in one line where an analysis fails and why."""
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="rehearsal-"))
-        stack.enter_context(_changed(paths, RUNS=Path(folder)))
-        stack.enter_context(
-            _changed(config, load_study=lambda _: study)
-        )  # for the notebooks' cells
+    with (
+        tempfile.TemporaryDirectory(prefix="rehearsal-") as folder,
+        patch.multiple(paths, RUNS=Path(folder)),
+        patch.multiple(config, load_study=lambda _: study),  # for the notebooks' cells
         # What takes the time, and depends on no design: many resamples, and files of figures.
-        stack.enter_context(_changed(resampling, RESAMPLES=99))
-        stack.enter_context(_changed(style, save=_lay_out, show=plt.close))
+        patch.multiple(resampling, RESAMPLES=99),
+        patch.multiple(style, save=_lay_out, show=plt.close),
+    ):
         lay_out(study, load_plan(study), diverged)
         for notebook in ["03_analysis"] + ["04_figures"] * figures:
             if error := _execute(notebook, study.name):
@@ -77,17 +75,6 @@ def perform(study: Study, diverged: int, figures: bool) -> None:
                     f"{study.name}: {notebook} fails on made-up runs of this study, {how}: "
                     f"{_told(error)}; nothing was trained"
                 )
-
-
-@contextmanager
-def _changed(module: ModuleType, **values: Any) -> Iterator[None]:
-    """Give some names of a module other values for a while."""
-    former = {name: getattr(module, name) for name in values}
-    vars(module).update(values)
-    try:
-        yield
-    finally:
-        vars(module).update(former)
 
 
 def _lay_out(figure: Any, folder: Path, name: str) -> None:
