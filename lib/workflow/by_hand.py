@@ -55,10 +55,12 @@ def file(candidates: list[Path], result: dict[str, Any], target: Path) -> None:
         elif cell.source.strip() != own.source.strip():
             raise UserError(f"code cell {number} of its notebook is not the repository's")
         own.outputs, own.execution_count = cell.outputs, cell.execution_count
+    for cell in notebook.cells:
+        cell.metadata.setdefault("tags", [])
     notebook.metadata["papermill"] = nbformat.NotebookNode()
     notebook = parameterize_notebook(notebook, given)  # as a sweep does: in a cell of their own
     for before, cell in pairwise(notebook.cells):
-        if "injected-parameters" in cell.metadata.get("tags", []):
+        if "injected-parameters" in cell.metadata["tags"]:
             cell.execution_count = before.execution_count
     _stamp(notebook, result)
     slim(notebook)

@@ -94,7 +94,7 @@ def test_a_sound_notebook_is_filed_as_a_sweep_would_have_stamped_it(tmp_path: Pa
     source = nbformat.read(NOTEBOOKS / "02_train.ipynb", as_version=4)
     (place,) = (n for n, c in enumerate(notebook.cells) if c.metadata.get("tags") == ["parameters"])
     injected = notebook.cells.pop(place + 1)
-    assert injected.source == f"# Parameters\n{PARAMETERS}"
+    assert injected.source == f"# Parameters\n{PARAMETERS}\n"
     assert injected.metadata.tags == ["injected-parameters"]
     assert injected.execution_count == notebook.cells[place].execution_count
     assert [cell.source for cell in notebook.cells] == [cell.source for cell in source.cells]
