@@ -66,14 +66,14 @@ def load_plan(study: Study) -> Plan | None:
     if study.plan is None:
         return None
     plan = read_plan(study.plan)
-    if faults := [f"{study.plan}: {fault}" for fault in _faults(plan, study)]:
+    if faults := [f"{study.plan}: {fault}" for fault in check_plan(plan, study)]:
         raise ConfigError("\nerror: ".join(faults))
     return plan
 
 
-def _faults(plan: Plan, study: Study) -> Iterator[str]:
-    """Say of each name in a plan that names nothing what it may have meant: it would drop out of
-    the analysis without a word."""
+def check_plan(plan: Plan, study: Study) -> Iterator[str]:
+    """Yield each name in a plan that names nothing, with what it may have meant: it would drop out
+    of the analysis without a word."""
     studies = sorted(path.stem for path in PARAMS.glob("*.yaml"))
     planned = [load_study(name, undrawn=True) for name in plan.confirmatory if name in studies]
     designs = [{arm.id: arm.variant for arm in design.arms()} for design in planned or [study]]

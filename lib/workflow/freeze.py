@@ -13,17 +13,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
 from lib.data.corpus import load_corpus
 from lib.data.suite import suite_hash
-from lib.study.claim import attempts, load_plan, parameters_digest
+from lib.study.claim import attempts, check_plan, parameters_digest
 from lib.study.config import Study, load_study
 from lib.study.digests import analysing_digest, measuring_digest, training_digest
 from lib.study.errors import ConfigError, UsageError, UserError, read_yaml
 from lib.study.files import read_json, replacing
 from lib.study.measures import MAIN, MEASURES
 from lib.study.paths import PAPERS, PARAMS, PLANS, shown, study_folder
-from lib.study.plan import Frozen, Plan, read_plan
+from lib.study.plan import Frozen, Plan, read_plan, without_blanks
 from lib.workflow.power import power_report, usual_hypotheses
 
 _BLOCK = re.compile(r"^frozen:.*\n(?:[ \t]+.*\n)*", re.MULTILINE)
@@ -156,28 +157,38 @@ def freeze(file: str) -> Plan:
 def _ready(file: str) -> list[Study]:
     """Load the studies of a plan that is ready to be frozen. Raises UserError with a line for each
     thing that is missing or wrong."""
-    faults, studies = [], []
+    plan, faults, studies = None, [], []
     try:
         plan = read_plan(file)
-        names = plan.confirmatory
-        faults += [f"{file}: {fault}" for fault in _unsaid(plan)]
     except ConfigError as error:
         faults.append(str(error))
-        content = read_yaml(PLANS / file) if (PLANS / file).is_file() else {}
-        names = content["confirmatory"] if isinstance(content.get("confirmatory"), list) else []
-    for name in names:
+        plan = _without_its_sentences(file)
+    faults += [f"{file}: {fault}" for fault in _unsaid(plan)] if plan else []
+    for name in plan.confirmatory if plan else []:
         try:
-            study = load_study(str(name), undrawn=True)
-            studies.append(study)
-            lacks = _lacks(study, file).items()
-            faults += [f"{study.name}.yaml: {why}; write {line}" for line, why in lacks]
-            load_plan(study.model_copy(update={"plan": file}))  # finds names that name nothing
+            study = load_study(name, undrawn=True)
         except ConfigError as error:
             faults.append(str(error))
+            continue
+        studies.append(study)
+        lacks = _lacks(study, file).items()
+        faults += [f"{study.name}.yaml: {why}; write {line}" for line, why in lacks]
+        faults += [f"{file}: {fault}" for fault in check_plan(plan, study)] if plan else []
     if faults:
-        lines = dict.fromkeys("\nerror: ".join(faults).split("\nerror: "))
-        raise UserError("\nerror: ".join(lines))
+        raise UserError("\nerror: ".join(dict.fromkeys(faults)))
     return studies
+
+
+def _without_its_sentences(file: str) -> Plan | None:
+    """Read a plan as if the sentences that are still blank were written, so that what else it lacks
+    can be named with them; None where more than these is wrong."""
+    try:
+        content = without_blanks(read_yaml(PLANS / file))
+        for hypothesis in content.get("hypotheses", {}).values():
+            hypothesis.setdefault("says", "")
+        return Plan.model_validate({"title": "", "question": ""} | content)
+    except (ConfigError, ValidationError, AttributeError):
+        return None
 
 
 def _unsaid(plan: Plan) -> Iterator[str]:

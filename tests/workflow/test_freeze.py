@@ -111,18 +111,15 @@ def test_a_new_plan_asks_only_for_what_its_user_knows(
         "error: decay.yaml: question: is missing; add it",
         "error: decay.yaml: hypotheses.weight_decay=0.1.says: is missing; add it",
         "error: decay.yaml: hypotheses.weight_decay=0.3.says: is missing; add it",
+        "error: decay.yaml: smallest_effect_of_interest: has none of perplexity; write the "
+        "smallest difference that matters",
         "error: decay.yaml: plan is None, and decay.yaml names the study; write plan: decay.yaml",
         "error: decay.yaml: seeds are listed, and those of a frozen plan are drawn; "
         "write seeds: {count: 2}",
     ]
-    path.write_text(re.sub(r"(title|question|says):$", r"\1: As said.", text, flags=re.M), "utf-8")
-    parameters.study(
-        **LITTLE
-        | {"name": "decay", "factors": factors, "seeds": {"count": 5}, "plan": "decay.yaml"}
-    )
-    assert "decay.yaml: smallest_effect_of_interest: has none of perplexity" in refusal(
-        capsys, "decay"
-    )
+    path.write_text(text.replace("confirmatory:", "confirmatry:"), "utf-8")  # what is no sentence
+    assert main(["decay"]) == 1
+    assert "confirmatry: 'confirmatry' is unknown; did you mean" in capsys.readouterr().err
 
 
 @pytest.mark.slow
