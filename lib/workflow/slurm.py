@@ -72,22 +72,21 @@ class Cluster:
         said = _ask("sinfo", "--noheader", "--format=%P|%a|%T|%E")
         rows = [line.split("|", 3) for line in said.splitlines()]
         names = list(dict.fromkeys(row[0].rstrip("*") for row in rows))
-        if self.partition and self.partition not in names:
-            raise ClusterError(f"slurm_partition: {unknown(self.partition, names)}")
-        wanted = [row for row in rows if row[0] == self.partition or row[0].endswith("*")]
-        if self.partition:
-            wanted = [row for row in rows if row[0].rstrip("*") == self.partition]
-        if not wanted:
+        default = [row[0].rstrip("*") for row in rows if row[0].endswith("*")]
+        name = self.partition or next(iter(default), None)
+        if name is None:
             raise ClusterError(
                 f"it has no default partition; set slurm_partition: {' or '.join(names) or 'NAME'} "
                 "under default-resources in the profile"
             )
-        name = wanted[0][0].rstrip("*")
-        if wanted[0][1] != "up":
+        if name not in names:
+            raise ClusterError(f"slurm_partition: {unknown(name, names)}")
+        nodes = [row for row in rows if row[0].rstrip("*") == name]
+        if (availability := nodes[0][1]) != "up":
             raise ClusterError(
-                f"partition {name} is {wanted[0][1]}; set another as slurm_partition"
+                f"partition {name} is {availability}; set another as slurm_partition"
             )
-        states = {row[2].rstrip(_MARKS): row[3] for row in wanted}
+        states = {row[2].rstrip(_MARKS): row[3] for row in nodes}
         if all(state in _UNUSABLE for state in states):
             what = ", ".join(f"{state} ({reason})" for state, reason in states.items())
             raise ClusterError(
