@@ -28,8 +28,8 @@
 
 Studies and flags come in any order. --jobs is the number of runs side by side (default: one per
 core; on GPUs as many as cores, and an estimate of a run's memory, allow; --runs-per-gpu N says
-otherwise). --stop-after HOURS ends a sweep early and cleanly. Useful Snakemake flags: -n (only tell what
-would run), --profile params/slurm (a cluster); --snakemake-help lists them all. Ctrl-C stops
+otherwise). --stop-after HOURS ends a sweep early and cleanly. Useful Snakemake flags: -n (only tell
+what would run), --profile params/slurm (a cluster); --snakemake-help lists them all. Ctrl-C stops
 everything; a plain rerun continues.
 Without an active environment, one is made in .venv.
 """
