@@ -30,7 +30,7 @@ from lib.analysis.findings import analyse
 from lib.analysis.runs import collect, read_parquet, read_table, study_results, tidy
 from lib.study.config import load_study
 from lib.study.digests import analysing_digest
-from lib.study.history import account
+from lib.study.history import plan_provenance
 from lib.study.inputs import take_up
 from lib.study.paths import result_file, shown, study_folder
 from lib.study.files import write_json
@@ -48,7 +48,7 @@ runs, tasks = tidy(results), read_table(results, "tasks")
 trace, items = (read_parquet(design, name) for name in ("trace", "items"))
 claim = claim_status(design, plan, [run.model_dump() for run in results])
 analysis = analyse(design, plan, claim, runs, trace, items)
-history = account(design.plan, plan, [run.origin["commit"] for run in results])
+history = plan_provenance(design.plan, plan, [run.origin["commit"] for run in results])
 made_by = {"analysing_digest": analysing_digest()}
 write_json(study_folder(design.name) / "verdict.json", analysis.as_json() | history | made_by)
 path = result_file("03_analysis", design.name)

@@ -247,7 +247,8 @@ def power_summary(contrasts: pd.DataFrame, plan: Plan | None) -> pd.DataFrame:
 
 def plan_tables(history: dict[str, Any]) -> list[pd.DataFrame]:
     """List the deviations from the plan, each with when it was committed, and what changed between
-    the plan's versions, values as the plan has them. From `lib.study.history.account`."""
+    the plan's versions, values as the plan has them. From
+    `lib.study.history.plan_provenance`."""
     tables = [pd.DataFrame(history[name], dtype=object) for name in ("deviations", "plan_changes")]
     return [readable(table.map(lambda v: v if v is None else str(v))) for table in tables]
 

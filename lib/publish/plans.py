@@ -11,7 +11,7 @@ from lib.record.record import MANIFEST, Record
 from lib.study.errors import read_yaml
 from lib.study.files import read_json, write_json
 from lib.study.git import is_checkout, is_shallow
-from lib.study.history import account, plan_history
+from lib.study.history import plan_history, plan_provenance
 from lib.study.paths import PARAMS, PLANS
 from lib.study.plan import Plan, read_plan
 from lib.study.provenance import trained_with
@@ -23,7 +23,7 @@ def plan_accounts(paper: Path) -> list[dict[str, Any]]:
     """Account for every plan of `params/plans/`, the first committed one first: file, title, hash,
     studies (its confirmatory ones); whether it preceded their recorded runs; versions (commit,
     date and hash, oldest first); changes (from the plan before it); and deviations and
-    plan_changes as in `lib.study.history.account`."""
+    plan_changes as in `lib.study.history.plan_provenance`."""
     if not has_history():
         path = paper / FILE
         return read_json(path) if path.is_file() else []
@@ -85,7 +85,7 @@ def _account(file: str) -> dict[str, Any]:
     plan, versions = read_plan(file), plan_history(file)[::-1]
     records = [each for each in map(Record, plan.confirmatory) if each.results_file.is_file()]
     runs = [run for record in records for run in record.runs]
-    known = account(file, plan, [trained_with(run["provenance"])["commit"] for run in runs])
+    known = plan_provenance(file, plan, [trained_with(run["provenance"])["commit"] for run in runs])
     if not runs:
         known["plan_precedes"] = "there are no recorded runs yet"
     return {

@@ -26,7 +26,7 @@ from lib.record.replay import ReplayError, ask, committed, lend_corpora, tree_at
 from lib.study.errors import UsageError, read_yaml, unknown
 from lib.study.files import read_json
 from lib.study.paths import run_folder
-from lib.study.provenance import MachineAccount, trained_with
+from lib.study.provenance import MachineFacts, trained_with
 from lib.study.raw import RAW, Folder, raw_file, read_raw_file
 
 EQUAL, WITHIN = "equal to the bit", "within tolerance"
@@ -176,7 +176,7 @@ def _told(name: str, recorded: Made, again: Made, twin: Made | None) -> str:
 def other_machine(run: dict[str, Any], again: dict[str, Any]) -> list[str]:
     """Name the fields of the machine, and the versions, in which two trainings were not alike."""
     one, other = trained_with(run["provenance"]), trained_with(again["provenance"])
-    names = (*MachineAccount.model_fields, "packages")
+    names = (*MachineFacts.model_fields, "packages")
     several = ["stretches"] if len(run.get("stretches", [])) > 1 else []  # on several machines
     return [name for name in names if one.get(name) != other.get(name)] + several
 

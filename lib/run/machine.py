@@ -16,7 +16,7 @@ from torch import nn
 
 from lib.study.errors import ConfigError
 from lib.study.fields import MACHINE_SETTINGS, Machine, RunConfig
-from lib.study.provenance import MachineAccount, code_state
+from lib.study.provenance import MachineFacts, code_state
 
 # Deterministic cuBLAS needs this before CUDA starts (PyTorch, "Reproducibility").
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -91,10 +91,10 @@ def prepare(config: RunConfig) -> Machine:
     return Machine.model_validate(asked.model_dump() | resolved)
 
 
-def describe(machine: Machine) -> MachineAccount:
+def describe(machine: Machine) -> MachineFacts:
     """Name all of a machine that may change a number."""
     cuda = machine.device == "cuda"
-    return MachineAccount(
+    return MachineFacts(
         **machine.model_dump(include=set(MACHINE_SETTINGS)),
         device_name=torch.cuda.get_device_name() if cuda else _cpu_name(),
         vector_level=torch.backends.cpu.get_cpu_capability(),

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import chain, product, takewhile
+from math import inf
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -21,7 +22,7 @@ from lib.study.config import Study, load_study
 from lib.study.digests import analysing_digest, measuring_digest, training_digest
 from lib.study.errors import ConfigError, UserError, read_yaml, unknown
 from lib.study.fields import EmbeddingNorm, digest
-from lib.study.files import read_json, write_json
+from lib.study.files import write_json
 from lib.study.git import GitError, changes, contents
 from lib.study.history import Version, every_version, plan_history, plan_precedes, precedes
 from lib.study.measures import MEASURES
@@ -228,8 +229,8 @@ class Attempt:
     """When; empty where nothing tells."""
     commit: str
     """By which code; empty outside git."""
-    place: str
-    """Where it is seen."""
+    where: str
+    """In which file it is seen."""
 
 
 def attempts(study: str, file: str) -> list[Attempt]:
@@ -239,41 +240,32 @@ def attempts(study: str, file: str) -> list[Attempt]:
     versions = every_version(file)
     of_plan = {version.hash for version in versions}
     names = dict.fromkeys([study, *(name for each in versions for name in each.confirmatory)])
-    found = [*_in_runs(names), *_in_git(names, versions)]
-    for name in names:
-        found += _in_record(name)
+    every = [*_in_runs(names), *_in_git(names, versions), *_in_record(names)]
     first: dict[tuple[str, str], Attempt] = {}
-    for made in sorted(found, key=lambda made: _time(made.started)):
+    for made in sorted(every, key=lambda made: _time(made.started)):
         if made.plan and (made.study == study or made.plan in of_plan):
             first.setdefault((made.plan, made.study), made)
     return list(first.values())
-
-
-def other_attempts(study: str, file: str, plan: Plan) -> list[Attempt]:
-    """Those of them that were made under another version of the plan, or another plan."""
-    return [made for made in attempts(study, file) if made.plan != plan.hash]
 
 
 def other_versions(study: Study, plan: Plan, runs: Iterable[dict[str, Any]]) -> Iterator[str]:
     """Name each other version of a plan that had runs when this one was committed, or came into
     use again, or before the last of the study's own runs began. Before there are any, every one
     counts. A version that was tried later takes nothing from this one, unless it was merged."""
+    file = study.plan or ""
     try:
-        yield from list(_other_versions(study, plan, runs))
+        versions = plan_history(file)
+        committed = {version.hash: version for version in every_version(file)}  # oldest of each
+        others = [made for made in attempts(study.name, file) if made.plan != plan.hash]
     except GitError as error:
         yield f"git cannot tell whether another version of its plan had runs: {error}"
-
-
-def _other_versions(study: Study, plan: Plan, runs: Iterable[dict[str, Any]]) -> Iterator[str]:
-    file = study.plan or ""
-    versions = plan_history(file)
+        return
     fixed = list(takewhile(lambda version: version.hash == plan.hash, versions))[-1:]
     began = [run["provenance"].get("trained", {}).get("started") for run in runs]
-    last = max((_time(each) if each else float("inf") for each in began), default=float("inf"))
-    dropped = [float("inf")] if versions and not fixed else []  # a merge kept this version
+    last = max((_time(each) if each else inf for each in began), default=inf)
+    dropped = [inf] if versions and not fixed else []  # a merge kept this version
     before = max([last, *dropped, *(_time(version.date) for version in fixed)])
-    committed = {version.hash: version for version in every_version(file)}  # the oldest of each
-    for made in other_attempts(study.name, file, plan):
+    for made in others:
         earlier = [v for v in fixed if made.commit not in ("", v.commit)]
         if _time(made.started) < before or any(precedes(made.commit, v.commit) for v in earlier):
             version = committed.get(made.plan)
@@ -287,13 +279,14 @@ def _other_versions(study: Study, plan: Plan, runs: Iterable[dict[str, Any]]) ->
 def keep(study: Study, folder: Path) -> None:
     """Write into a study's record which other versions of its plan had runs, if any had."""
     if study.plan:
-        others = other_attempts(study.name, study.plan, read_plan(study.plan))
+        own = read_plan(study.plan).hash
+        others = [asdict(m) for m in attempts(study.name, study.plan) if m.plan != own]
         if others:
-            write_json(folder / KEPT, [asdict(made) for made in others])
+            write_json(folder / KEPT, others)
 
 
-def _in_runs(studies: Iterable[str]) -> Iterator[Attempt]:
-    """What is said anywhere in `runs/`: in the folders of the studies, and by any account that
+def _in_runs(studies: Collection[str]) -> Iterator[Attempt]:
+    """What is said anywhere in `runs/`: in the folders of the studies, and by any provenance that
     names its study, whatever its folder is called and wherever that lies."""
     seen = set()
     for top, folders, names in os.walk(RUNS, followlinks=True):
@@ -301,89 +294,73 @@ def _in_runs(studies: Iterable[str]) -> Iterator[Attempt]:
             folders.clear()
             continue
         seen.add(real)
-        for name in _FILES.intersection(names):
-            path = Path(top, name)
+        for path in (Path(top, name) for name in _FILES.intersection(names)):
             folder = path.relative_to(RUNS).parts[0]
-            yield from _accounts(_content(path), folder if folder in studies else None, shown(path))
+            yield from _attempts_in(path, folder if folder in studies else None, shown(path))
 
 
-def _in_record(study: str) -> Iterator[Attempt]:
-    for path in PAPERS.glob(f"*/results/{study}.json"):
-        yield from _accounts(_content(path), study, shown(path))
-    for path in PAPERS.glob(f"*/record/{study}/{KEPT}"):
-        yield from _accounts(_content(path), study, shown(path))
+def _in_record(studies: Iterable[str]) -> Iterator[Attempt]:
+    for study in studies:
+        for name in (f"results/{study}.json", f"record/{study}/{KEPT}"):
+            for path in PAPERS.glob(f"*/{name}"):
+                yield from _attempts_in(path, study, shown(path))
 
 
 def _in_git(studies: Iterable[str], versions: list[Version]) -> Iterator[Attempt]:
     """What every branch held of the studies' results and executed notebooks, and what an index
     named: seeds that a version of the plan drew."""
-    places = [":(glob)papers/*/record/index.json"]
+    named = ["record/index.json"]
     for study in studies:
-        record = f":(glob)papers/*/record/{study}"
-        places += [f":(glob)papers/*/results/{study}.json", f"{record}/{KEPT}"]
-        places += [f"{record}/**/02*.ipynb"]
-    found = changes("--all", "--full-history", "--", *places)
-    held = {(each.blob, each.name): each for each in found if each.blob.strip("0")}  # the oldest
+        named += [f"results/{study}.json", f"record/{study}/{KEPT}", f"record/{study}/**/02*.ipynb"]
+    history = changes("--all", "--full-history", "--", *(f":(glob)papers/*/{x}" for x in named))
+    files = {(each.blob, each.name): each for each in history if each.blob.strip("0")}  # the oldest
     drawn = list(_drawn(versions))
-    texts = contents(tuple(blob for blob, _ in held))
-    for each, text in zip(held.values(), texts, strict=True):
+    texts = contents(tuple(blob for blob, _ in files))
+    for each, text in zip(files.values(), texts, strict=True):
         name = each.name.encode(errors="replace").decode()  # it may be no text
-        place = f"{name} of {each.commit[:12]}"
+        where = f"{name} of {each.commit[:12]}"
         if name.endswith("/index.json"):
             for plan, study, seed in drawn:
                 if re.search(rf"\b{seed}\b", text):
-                    yield Attempt(plan, study, each.date, each.commit, place)
+                    yield Attempt(plan, study, each.date, each.commit, where)
         elif folder := re.search(r"/(?:results|record)/([^/.]+)", name):
-            yield from _accounts(_parsed(text), folder[1], place)
+            yield from _attempts_in(text, folder[1], where)
 
 
 def _drawn(versions: list[Version]) -> Iterator[tuple[str, str, int]]:
     """The first seed that each version of a plan drew for each of its studies."""
     for version in {version.hash: version for version in versions}.values():
-        try:
+        with suppress(ValidationError):
             plan = Plan.model_validate(version.plan)
-        except ValidationError:
-            continue
-        for study in plan.frozen:
-            yield plan.hash, study, plan.draw(study, 1)[0]
+            yield from ((plan.hash, study, plan.draw(study, 1)[0]) for study in plan.frozen)
 
 
-def _accounts(content: Any, study: str | None, place: str) -> Iterator[Attempt]:
-    """Read an account of a run, a result, results, an executed notebook, or what was kept. What is
-    damaged hides nothing beside it."""
-    kept = isinstance(content, list)
+def _attempts_in(file: Path | str, study: str | None, where: str) -> Iterator[Attempt]:
+    """Read the provenance of a run, a result, results, an executed notebook, or what was kept (a
+    file, or its text). What is damaged hides nothing beside it."""
+    content: Any = None
+    with suppress(OSError, ValueError, RecursionError):
+        content = json.loads(file.read_bytes() if isinstance(file, Path) else file)
+    kept, runs = isinstance(content, list), [content]
     if isinstance(content, dict) and isinstance(content.get("runs"), list):
-        content = content["runs"]
-    for each in content if isinstance(content, list) else [content]:
-        with suppress(AttributeError, KeyError, TypeError):  # no account
-            by = each if kept else _account(each)
+        runs = content["runs"]
+    for each in content if kept else runs:
+        with suppress(AttributeError, KeyError, TypeError):  # nothing that was run
+            by = each if kept else _begun(each)
             plan, named, started, commit = (
                 str(by.get(name) or "") for name in ("plan", "study", "started", "commit")
             )
             of = named if kept else study or named
-            yield Attempt(plan, of, started, commit, str(by.get("place") or place))
+            yield Attempt(plan, of, started, commit, str(by.get("where") or where))
 
 
-def _account(content: Any) -> dict[str, Any]:
+def _begun(content: Any) -> dict[str, Any]:
+    """By what a run was begun: from a notebook's metadata, a result, or the provenance alone."""
     if stamp := content.get("metadata"):
         began = stamp["papermill"]["start_time"]
         return trained_with(stamp["study"]) | {"study": None, "started": began}
-    by = content.get("provenance", content)
-    return trained_with(by.get("trained", by))
-
-
-def _content(path: Path) -> Any:
-    try:
-        return read_json(path)
-    except (OSError, UserError):
-        return None
-
-
-def _parsed(text: str | None) -> Any:
-    try:
-        return json.loads(text or "null")
-    except ValueError:
-        return None
+    provenance = content.get("provenance", content)
+    return trained_with(provenance.get("trained", provenance))
 
 
 def _time(text: str) -> float:

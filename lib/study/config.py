@@ -12,14 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import (
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AliasChoices, Field, ValidationError, model_validator
 
 from lib.study.errors import ConfigError, explain, read_yaml, unknown
-from lib.study.fields import FileName, Level, RunConfig, Section, digest, field_names
+from lib.study.fields import FIELDS, FileName, Level, RunConfig, Section, digest
 from lib.study.paths import BESIDE_ARMS, PAPER, PARAMS
 from lib.study.plan import read_plan
 
@@ -73,35 +69,26 @@ class Study(RunConfig):
     include: list[IncludedArm] = Field(default_factory=list)
     exclude: list[dict[str, Level]] = Field(default_factory=list)
     """Levels of some factors: arms of the grid that have them all are left out."""
-    plan: FileName | None = None
+    plan: FileName | None = Field(None, validation_alias=AliasChoices("plan", "preregistration"))
     """File in params/plans/ of the plan that the study is held against; None: exploratory."""
     paper: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=60)] = PAPER.name
     """Folder in papers/ that takes the study's record, results and figures. Part of no hash."""
     reported: FileName | None = None
     """File in that folder of numbers reported elsewhere, for the paper's own notebook to read."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _plan_by_its_old_name(cls, content: Any) -> Any:
-        if isinstance(content, dict) and "preregistration" in content and "plan" not in content:
-            content = content | {"plan": content["preregistration"]}
-            del content["preregistration"]
-        return content
-
     @model_validator(mode="after")
     def _grid_is_sound(self) -> Self:
         # How runs are executed and measured is one for all: else they could not be compared.
-        known = [name for name in field_names(RunConfig) if not name.startswith(_SHARED)]
-        for place, names in [
-            ("factors", list(self.factors)),
-            *((f"include.{i}.levels", list(arm.levels)) for i, arm in enumerate(self.include)),
-        ]:
+        known = [name for name in FIELDS if not name.startswith(_SHARED)]
+        fields = {"factors": list(self.factors)}
+        fields |= {f"include.{i}.levels": list(arm.levels) for i, arm in enumerate(self.include)}
+        for field, names in fields.items():
             for name in names:
                 if name.startswith(_SHARED):
                     section = name.partition(".")[0]
-                    raise ValueError(f"{place}: {name} is one for all runs; set it under {section}")
+                    raise ValueError(f"{field}: {name} is one for all runs; set it under {section}")
                 if name not in known:
-                    raise ValueError(f"{place}: {unknown(name, known)}")
+                    raise ValueError(f"{field}: {unknown(name, known)}")
         runs = math.prod(map(len, self.factors.values())) * len(self.seeds)
         if runs > MOST_RUNS:
             raise ValueError(f"factors: {runs:,} runs; a study holds {MOST_RUNS:,} at the most")
@@ -109,7 +96,15 @@ class Study(RunConfig):
         for factor, levels in self.factors.items():
             _refuse_repeats(f"factors.{factor}", levels)
         for i, excluded in enumerate(self.exclude):
-            self._require_levels(f"exclude.{i}", excluded)
+            field = f"exclude.{i}"
+            if not excluded:
+                raise ValueError(f"{field}: names no level; give the levels of arms to leave out")
+            for factor, level in excluded.items():
+                if factor not in self.factors:
+                    raise ValueError(f"{field}: {unknown(factor, list(self.factors))}")
+                if level not in (levels := self.factors[factor]):
+                    fault = f"{level!r} is not one of its levels, {levels}"
+                    raise ValueError(f"{field}.{factor}: {fault}")
         # So that an impossible level is found now, not after an hour of runs.
         arms = list(self.arms())
         if not arms:
@@ -137,22 +132,11 @@ class Study(RunConfig):
                 raise ValueError(f"arm {arm.id}: its baseline {hint}; include it or name another")
         return self
 
-    def _require_levels(self, place: str, levels: dict[str, Level]) -> None:
-        if not levels:
-            raise ValueError(f"{place}: names no level; give the levels of the arms to leave out")
-        for factor, level in levels.items():
-            if factor not in self.factors:
-                raise ValueError(f"{place}: {unknown(factor, list(self.factors))}")
-            if level not in self.factors[factor]:
-                known = self.factors[factor]
-                raise ValueError(f"{place}.{factor}: {level!r} is not one of its levels, {known}")
-
     @property
     def hash(self) -> str:
         """SHA-256 of what all runs share. Adding seeds or levels keeps it, so runs stay valid."""
         shared = self.changed()
-        for factor in self.factors:
-            section, _, field = factor.partition(".")
+        for section, _, field in (factor.partition(".") for factor in self.factors):
             shared.get(section, {}).pop(field, None)
         return digest({section: fields for section, fields in shared.items() if fields})
 
@@ -162,8 +146,7 @@ class Study(RunConfig):
 
         Raises ConfigError when a combination is not allowed, naming the factors that make it.
         """
-        first = next(iter(self.factors), None)
-        start = {first: self.factors[first][0]} if first else {}
+        start = {factor: levels[0] for factor, levels in list(self.factors.items())[:1]}
         for values in itertools.product(*self.factors.values()):
             levels = dict(zip(self.factors, values, strict=True))
             if not any(out.items() <= levels.items() for out in self.exclude):
@@ -178,9 +161,7 @@ class Study(RunConfig):
     def _arm(
         self, levels: dict[str, Level], name: str, baseline: str, variant: str | None = None
     ) -> Arm:
-        config = {
-            section: getattr(self, section).model_dump() for section in RunConfig.model_fields
-        }
+        config = self.model_dump(include=set(RunConfig.model_fields))
         for factor, value in levels.items():
             section, _, field = factor.partition(".")
             config[section][field] = value

@@ -7,12 +7,14 @@ import re
 import reprlib
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar, ParamSpec, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 MOST_ERRORS = 5
 TIME_UP = 3
@@ -58,25 +60,17 @@ def exit_status(command: Callable[_Arguments, int | None]) -> Callable[_Argument
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML mapping. Raises ConfigError, in one line, when the file is not one, is not valid
-    YAML, or holds a field twice."""
+    YAML, or holds a field twice; OSError when it cannot be read."""
     try:
         content = yaml.load(path.read_text("utf-8"), Loader=_StrictLoader)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        line = f", line {mark.line + 1}" if mark else ""
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ConfigError(f"{path.name}{line} is not valid YAML: {error.problem}") from None
-    except yaml.reader.ReaderError as error:
-        raise ConfigError(
-            f"{path.name} is not valid YAML: {error.reason} (character {error.position + 1})"
-        ) from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path.name} is not valid YAML: {error}; save it as UTF-8") from None
     except RecursionError:
         raise ConfigError(f"{path.name} is nested too deeply; a field takes two levels") from None
-    except (ValueError, OverflowError) as error:  # an escape of no character
-        raise ConfigError(f"{path.name} holds a value that cannot be read: {error}") from None
-    except OSError as error:
-        raise ConfigError(f"{path.name} cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # no text, or no UTF-8
+        said = " ".join(str(error).split())
+        raise ConfigError(f"{path.name} is not valid YAML: {said}; write UTF-8 text") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{path.name} must hold fields, one a line (name: value)")
     return content
@@ -92,15 +86,12 @@ class _StrictLoader(yaml.SafeLoader):
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         kind = node.tag.rpartition(":")[2]
-        if kind in ("int", "float") and not _DECIMAL.fullmatch(str(node.value)):
-            problem = f"{_short(node.value)} is no decimal number; write one, or a text in quotes"
-        else:
+        problem = f"{_short(node.value)} is no decimal number; write one, or a text in quotes"
+        if kind not in ("int", "float") or _DECIMAL.fullmatch(str(node.value)):
             try:
                 return super().construct_object(node, deep)
             except (AttributeError, LookupError, ValueError):  # what PyYAML or Python lets through
-                problem = (
-                    f"{_short(node.value)} cannot be read as {kind}; correct it, or quote a text"
-                )
+                problem = f"{_short(node.value)} cannot be read as {kind}; correct it, or quote it"
         raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
@@ -140,27 +131,26 @@ def explain_each(error: ValidationError, schema: type[BaseModel]) -> list[str]:
 
 def _explained(item: dict[str, Any], schema: type[BaseModel]) -> str:
     location = list(item["loc"] or ("",))
-    message, value = item["msg"].removeprefix("Value error, "), _short(item["input"])
+    message, kind = item["msg"].removeprefix("Value error, "), item["type"]
     if location[-1] in _LEVELS:  # pydantic says this once per kind of level
-        name = ".".join(map(str, location[:-1]))
-        return f"{name}: {value} is not allowed. A level is text, a number, true, false or null"
+        location.pop()
+        kind, message = "level", "A level is text, a number, true, false or null"
     *parents, last = location
     owner: Any = schema
     for parent in parents:
-        field = owner.model_fields.get(parent) if hasattr(owner, "model_fields") else None
+        field = getattr(owner, "model_fields", {}).get(parent)
         inside = (each for each in get_args(owner) if hasattr(each, "model_fields"))  # of a list
         owner = field.annotation if field else next(inside, None)
-    name = ".".join(map(str, location))
-    if item["type"] == "extra_forbidden" and hasattr(owner, "model_fields"):
-        return f"{name}: {unknown(str(last), list(owner.model_fields))}"
-    if item["type"] == "value_error":
+    known = getattr(owner, "model_fields", {})
+    name, value = ".".join(map(str, location)), item["input"]
+    if kind == "extra_forbidden" and known:
+        return f"{name}: {unknown(str(last), list(known))}"
+    if kind == "value_error":
         return f"{name}: {message}" if name else message
-    if item["type"] == "missing":
+    if kind == "missing":
         return f"{name}: is missing; add it"
-    remedy = _remedy(item["type"], item["input"], _options(owner, last))
-    if item["input"] in _OFF and _may_be_null(owner, last):
-        remedy = "; for none, write null"
-    return f"{name}: {value} is not allowed. {message}{remedy}"
+    remedy = _remedy(kind, value, known.get(last))
+    return f"{name}: {_short(value)} is not allowed. {message}{remedy}"
 
 
 def _short(value: Any) -> str:
@@ -169,37 +159,28 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _options(owner: Any, field: Any) -> list[str]:
-    """List the words that a field allows; none for a field of another kind."""
-    found = getattr(owner, "model_fields", {}).get(field)
-    return [o for o in get_args(found.annotation) if isinstance(o, str)] if found else []
-
-
 _OFF = (0, False, "none", "None", "off", "no")
 
 
-def _may_be_null(owner: Any, field: Any) -> bool:
-    """Whether null is a field's default; a field with a validator of its own has a word for it."""
-    found = getattr(owner, "model_fields", {}).get(field)
-    if found is None or type(None) not in get_args(found.annotation):
-        return False
-    return found.default is None and not found.metadata
-
-
-def _remedy(kind: str, value: Any, options: list[str]) -> str:
+def _remedy(kind: str, value: Any, field: FieldInfo | None) -> str:
+    allowed = get_args(field.annotation) if field else ()
+    # A field with a validator of its own has a word for what is off.
+    null = field and type(None) in allowed and field.default is None and not field.metadata
+    if value in _OFF and null:
+        return "; for none, write null"
     if kind == "literal_error" and isinstance(value, bool):
         return f" (YAML reads a bare no/off/yes/on as {value}; write the value in quotes)"
-    if kind == "literal_error" and (nearest := get_close_matches(str(value), options, n=1)):
-        return f"; did you mean '{nearest[0]}'?"
+    if kind == "literal_error":
+        options = [option for option in allowed if isinstance(option, str)]
+        nearest = get_close_matches(str(value), options, n=1)
+        return f"; did you mean '{nearest[0]}'?" if nearest else ""
     if kind in ("float_type", "int_type") and isinstance(value, str):
-        try:
+        with suppress(ValueError):
             number = float(value)
-        except ValueError:
-            return ""
-        if not math.isfinite(number):
-            return "; write a finite one"
-        written = f"{number:.0f}" if kind == "int_type" else yaml_number(number)
-        return f" (YAML reads '{value}' as text; write {written})"
+            if not math.isfinite(number):
+                return "; write a finite one"
+            written = f"{number:.0f}" if kind == "int_type" else yaml_number(number)
+            return f" (YAML reads '{value}' as text; write {written})"
     return ""
 
 

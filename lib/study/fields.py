@@ -5,26 +5,18 @@ Every error names the field, the value found, what is allowed and the nearest va
 
 import hashlib
 import json
+import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from lib.study.errors import unknown
 
 EmbeddingNorm = Literal["none", "layernorm", "rmsnorm", "center", "scale", "grad_shrink"]
 Positive = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-OrAuto = Annotated[
-    Annotated[int, Field(gt=0, le=65_536)] | None,
-    BeforeValidator(lambda value: None if value == "auto" else value),
-]
+AtLeastOne = Annotated[int, Field(gt=0, le=65_536)]
+OrAuto = Annotated[AtLeastOne | None, BeforeValidator(lambda v: None if v == "auto" else v)]
 """A positive number, or auto (None): what is fastest on the machine at hand."""
 FileName = Annotated[str, Field(pattern=r"^\w[\w.-]*\.yaml$", max_length=100)]
 """The name of a YAML file; the field says in which folder."""
@@ -68,16 +60,12 @@ class CorpusConfig(Section):
     def __hash__(self) -> int:
         return hash(self.model_dump_json())
 
-    @field_validator("sources")
-    @classmethod
-    def _shares_are_of_one_whole(cls, value: dict[str, float]) -> dict[str, float]:
-        if value and abs(sum(value.values()) - 1) > 1e-6:
-            raise ValueError(f"the shares sum to {sum(value.values()):g}; they must sum to 1")
-        return value
-
     @model_validator(mode="after")
-    def _a_mixture_has_a_name(self) -> Self:
-        if self.sources and not self.source.replace("-", "").replace("_", "").isalnum():
+    def _a_mixture_has_a_name_and_shares_of_one_whole(self) -> Self:
+        shares = sum(self.sources.values())
+        if self.sources and abs(shares - 1) > 1e-6:
+            raise ValueError(f"sources: the shares sum to {shares:g}; they must sum to 1")
+        if self.sources and not re.fullmatch(r"[\w-]+", self.source):
             raise ValueError(
                 f"source: with sources, it names their mixture, and '{self.source}' is no name; "
                 "take letters, digits, - and _"
@@ -133,12 +121,12 @@ class ModelConfig(Section):
     """Of the MLP; relu2 is the square of ReLU (arXiv 2109.08668)."""
     bias: bool = True
     """Whether linear layers and LayerNorms have biases."""
-    position_std: Annotated[float, Field(ge=0, le=1e3)] = 0.02
+    position_std: Annotated[float, Field(ge=0, le=1e3)] = WPE_STD
     """Standard deviation of learned position embeddings at initialisation."""
     projection_std_ratio: Annotated[float, Field(ge=0, le=1e3)] = 1.0
     """What the initial residual projections (GPT-2: std 0.02 / sqrt(2 n_layer)) are multiplied by;
     0 starts every block as the identity."""
-    head_std: Annotated[float, Field(ge=0, le=1e3)] = 0.02
+    head_std: Annotated[float, Field(ge=0, le=1e3)] = WPE_STD
     """Standard deviation of an output projection of its own at initialisation."""
     logit_softcap: Annotated[float, Field(ge=1e-2, le=1e6)] | None = None
     """c in c · tanh(logits / c), which bounds the logits. None: off."""
@@ -146,16 +134,12 @@ class ModelConfig(Section):
     """Share of embeddings, attention weights and branch outputs that training sets to 0."""
 
     @model_validator(mode="after")
-    def _only_a_scaled_stream_has_an_rms(self) -> Self:
+    def _fields_fit_together(self) -> Self:
         if self.embedding_rms != 1 and self.embedding_norm not in ("layernorm", "rmsnorm", "scale"):
             raise ValueError(
                 f"embedding_rms is for layernorm, rmsnorm and scale, and embedding_norm is "
                 f"{self.embedding_norm}; leave embedding_rms at 1"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _heads_divide_width(self) -> Self:
         if self.n_embd % self.n_head:
             raise ValueError(f"n_embd {self.n_embd} must be a multiple of n_head {self.n_head}")
         if self.positions == "rotary" and self.n_embd // self.n_head % 2:
@@ -163,17 +147,10 @@ class ModelConfig(Section):
                 f"positions: rotary turns pairs of features, and a head has {self.n_embd} / "
                 f"{self.n_head}, an odd number; take another n_embd or n_head"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _what_is_not_there_has_no_spread(self) -> Self:
-        for field, absent in (
-            ("position_std", self.positions == "rotary"),
-            ("head_std", self.tied),
-        ):
-            if absent and getattr(self, field) != 0.02:
-                other = "positions: learned" if field == "position_std" else "tied: false"
-                raise ValueError(f"{field} is for {other}; leave it at 0.02")
+        if self.positions == "rotary" and self.position_std != WPE_STD:
+            raise ValueError(f"position_std is for positions: learned; leave it at {WPE_STD}")
+        if self.tied and self.head_std != WPE_STD:
+            raise ValueError(f"head_std is for tied: false; leave it at {WPE_STD}")
         return self
 
 
@@ -214,11 +191,9 @@ class EvaluationConfig(Section):
     items_per_task: Annotated[int, Field(ge=0)] | None = 500
     """Most questions asked of each task of the suite; None: all there are; 0: the suite is left
     out. `01_data` says what 500 are enough for."""
-    tasks: list[Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=100)]] = Field(
-        default_factory=list
-    )
+    tasks: list[Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=100)]] = []
     """Stock tasks and groups of the LM-Eval harness, by its names, asked beside the suite."""
-    shots: list[Annotated[int, Field(ge=0, le=1000)]] = Field(default_factory=list)
+    shots: list[Annotated[int, Field(ge=0, le=1000)]] = []
     """Solved examples before each question of `tasks`, one number after the other; none given: as
     many as each task says."""
 
@@ -236,10 +211,7 @@ class MachineConfig(Section):
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Without Apple's (MPS), which lacks the float64 that diagnostics sum in."""
-    threads: Annotated[
-        Annotated[int, Field(gt=0, le=65_536)],
-        BeforeValidator(lambda value: 1 if value in (None, "auto") else value),
-    ] = 1
+    threads: Annotated[AtLeastOne, BeforeValidator(lambda v: 1 if v in (None, "auto") else v)] = 1
     """CPU threads of one run. auto: 1, since more runs side by side beat more threads."""
     micro_batch_size: OrAuto = None
     """Sequences per backward pass; the gradient is summed up to the batch. auto: on a CPU up to 4,
@@ -297,13 +269,11 @@ class RunConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _machine_fields_where_they_stood(cls, content: Any) -> Any:
-        for (section, old), new in _MOVED.items():
-            fields = content.get(section) if isinstance(content, dict) else None
-            if isinstance(fields, dict) and old in fields:
-                machine = content.get("machine") or {}
-                if isinstance(machine, dict):
-                    kept = {name: value for name, value in fields.items() if name != old}
-                    content = content | {section: kept, "machine": {new: fields[old]} | machine}
+        for (section, old), new in _MOVED.items() if isinstance(content, dict) else ():
+            fields, machine = content.get(section), content.get("machine") or {}
+            if isinstance(fields, dict) and old in fields and isinstance(machine, dict):
+                kept = {name: value for name, value in fields.items() if name != old}
+                content = content | {section: kept, "machine": {new: fields[old]} | machine}
         return content
 
     @field_validator("corpus", mode="before")
@@ -312,27 +282,19 @@ class RunConfig(Section):
         return {"source": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
-    def _stock_tasks_can_be_written(self) -> Self:
+    def _sections_fit_together(self) -> Self:
         if self.evaluation.tasks and self.corpus.tokenizer == "characters":
             raise ValueError(
                 "evaluation.tasks: their texts hold characters that the corpus lacks; set "
                 "corpus.tokenizer to bytes or bpe-<size>"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _micro_batches_fill_the_batch(self) -> Self:
-        micro, batch = self.machine.micro_batch_size, self.training.batch_size
-        processes = self.machine.processes or 1
-        if batch % processes:
-            raise ValueError(
-                f"machine.processes {processes} must divide training.batch_size {batch}"
-            )
-        if micro and (batch // processes) % micro:
-            shares = f" / machine.processes {processes}" if processes > 1 else ""
-            raise ValueError(
-                f"machine.micro_batch_size {micro} must divide training.batch_size {batch}{shares}"
-            )
+        micro, processes = self.machine.micro_batch_size, self.machine.processes or 1
+        batch = f"training.batch_size {self.training.batch_size}"
+        if self.training.batch_size % processes:
+            raise ValueError(f"machine.processes {processes} must divide {batch}")
+        if micro and (self.training.batch_size // processes) % micro:
+            batch += f" / machine.processes {processes}" if processes > 1 else ""
+            raise ValueError(f"machine.micro_batch_size {micro} must divide {batch}")
         return self
 
     def changed(self) -> dict[str, dict[str, Any]]:
@@ -348,10 +310,7 @@ def digest(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def field_names(schema: type[BaseModel]) -> list[str]:
-    """List every dotted field of a nested schema."""
-    names = []
-    for section, field in schema.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            names += [f"{section}.{name}" for name in field.annotation.model_fields]
-    return names
+FIELDS = [
+    f"{name}.{field}" for name, section in RunConfig() for field in type(section).model_fields
+]
+"""Every dotted field."""

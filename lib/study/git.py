@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
 
 from lib.study.errors import UserError
@@ -72,14 +73,13 @@ def changes(*words: str) -> Iterator[Change]:
 @lru_cache(maxsize=64)
 def contents(blobs: tuple[str, ...]) -> list[str]:
     """The text of each blob, which never changes; GitError for one that is not there."""
-    rest, texts = ask_git("cat-file", "--batch", stdin="\n".join(blobs)), []
+    said, texts = BytesIO(ask_git("cat-file", "--batch", stdin="\n".join(blobs))), []
     for blob in blobs:
-        head, _, rest = rest.partition(b"\n")
-        size = head.rpartition(b" ")[2]
+        size = said.readline().split()[-1]
         if not size.isdigit():
             raise GitError(f"object {blob[:12]} is missing (`git fsck` says more)")
-        texts.append(_text(rest[: int(size)]))
-        rest = rest[int(size) + 1 :]
+        texts.append(_text(said.read(int(size))))
+        said.read(1)
     return texts
 
 

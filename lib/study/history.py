@@ -3,6 +3,7 @@ was written down."""
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -47,7 +48,9 @@ class Version:
         return [{name: str(text).strip() for name, text in each.items()} for each in listed]
 
 
-def account(file: str | None, plan: Plan | None, commits: Iterable[str | None]) -> dict[str, Any]:
+def plan_provenance(
+    file: str | None, plan: Plan | None, commits: Iterable[str | None]
+) -> dict[str, Any]:
     """Say, as plain values, all that git knows of a study's plan and of the commits that its runs
     were made by: whether it stood before them, its deviations, and what changed in it."""
     if file is None or plan is None:
@@ -63,14 +66,13 @@ def account(file: str | None, plan: Plan | None, commits: Iterable[str | None]) 
 def plan_history(file: str) -> list[Version]:
     """List the committed versions of a plan of `params/plans/`, newest first, wherever the file
     was before, also those that only a merge holds; empty without git."""
-    return [_version(change) for change in _followed(file)]
+    return list(map(_version, _followed(file)))
 
 
 def every_version(file: str) -> list[Version]:
     """List the versions of a plan on every branch, newest first, under any name it ever had."""
     names = dict.fromkeys(f":(top,literal){each.name}" for each in _followed(file, "--all"))
-    found = changes("--all", "--full-history", "--", *names) if names else ()
-    return [_version(change) for change in found]
+    return list(map(_version, changes("--all", "--full-history", "--", *names) if names else ()))
 
 
 def _followed(file: str, *words: str) -> list[Change]:
@@ -93,21 +95,22 @@ def _committed(blob: str) -> dict[str, Any]:
     return _read(contents((blob,))[0]) if blob.strip("0") else {}
 
 
+def _now(file: str) -> Version:
+    return Version("uncommitted", "", _read((PLANS / file).read_text("utf-8")))
+
+
 def _read(text: str) -> dict[str, Any]:
-    try:
+    with suppress(yaml.YAMLError, ValueError, TypeError):
         content = json.loads(json.dumps(yaml.safe_load(text), default=str))
-    except (yaml.YAMLError, ValueError, TypeError):
-        return {}
-    return content if isinstance(content, dict) else {}
+        return content if isinstance(content, dict) else {}
+    return {}
 
 
 def plan_changes(file: str) -> list[dict[str, Any]]:
     """List every field that changed between two versions of a plan, oldest first: commit, date,
     field, before, after (None where there is none). What is not committed yet comes last."""
-    versions = plan_history(file)[::-1]
-    now = Version("uncommitted", "", _read((PLANS / file).read_text("utf-8")))
     rows = []
-    for old, new in pairwise([*versions, now]):
+    for old, new in pairwise([*plan_history(file)[::-1], _now(file)]):
         before, after = dict(_flat(old.plan)), dict(_flat(new.plan))
         rows += [
             {"commit": new.commit[:12], "date": new.date, "field": field}
@@ -133,10 +136,8 @@ def dated_deviations(file: str, commits: Iterable[str | None]) -> list[dict[str,
     """List a plan's deviations, each with when it was committed, and whether that was before the
     first run: before means that every one of the runs' `commits` contains it."""
     runs = list(dict.fromkeys(commits))
-    versions = plan_history(file)[::-1]
-    now = Version("", "", _read((PLANS / file).read_text("utf-8")))
-    rows = []
-    for deviation in now.deviations:
+    versions, rows = plan_history(file)[::-1], []
+    for deviation in _now(file).deviations:
         first = next((v for v in versions if deviation in v.deviations), None)
         if first is None:
             when = "not committed"

@@ -1,7 +1,7 @@
-"""Where a result comes from: an account begun with the weights, before the first step of training.
+"""Where a result comes from: written down with the weights, before the first step of training.
 
 It travels with every checkpoint and is never changed afterwards. What is measured later, perhaps by
-other code on another machine, has an account of its own beside it.
+other code on another machine, has a provenance of its own beside it.
 """
 
 import importlib.util
@@ -30,7 +30,7 @@ def has_harness() -> bool:
     return importlib.util.find_spec("lm_eval") is not None
 
 
-class _Account(BaseModel):
+class _Facts(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
@@ -38,7 +38,7 @@ def _now() -> str:
     return f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-class MachineAccount(Machine):
+class MachineFacts(Machine):
     """The machine as far as it may change a number: its settings, and what it is."""
 
     checkpoint_interval: int = Field(default=100, exclude=True)
@@ -49,7 +49,7 @@ class MachineAccount(Machine):
     platform: str
 
 
-class Circumstances(_Account):
+class Environment(_Facts):
     """What executes: code, machine and versions."""
 
     commit: str | None
@@ -57,22 +57,22 @@ class Circumstances(_Account):
     clean: bool | None
     """Whether code, notebooks and parameters were as committed."""
     measuring_digest: str
-    machine: MachineAccount
+    machine: MachineFacts
     packages: dict[str, str | None]
     """Version of each, None where it is missing."""
 
 
-class Stretch(_Account):
+class Stretch(_Facts):
     """Steps of a run that were made on one machine, with one version of its packages."""
 
     start: int
     """How many steps there were before."""
     end: int
-    machine: MachineAccount
+    machine: MachineFacts
     packages: dict[str, str | None]
 
 
-class Provenance(Circumstances):
+class Provenance(Environment):
     """What a run's training began with. Later stretches may be of another machine."""
 
     started: str = Field(default_factory=_now)
@@ -95,20 +95,9 @@ class Provenance(Circumstances):
         """SHA-256 of what decides the experiment: code, text, seed and parameters of the weights
         and their dev curve, and the plan. Not of the machine, which changes no more than rounding:
         on another one, or with other settings, a run continues from its checkpoint."""
-        corpus, model, training, curve = deciding(self.parameters)
-        parts = [
-            CHECKPOINT_FORMAT,
-            self.training_digest,
-            self.corpus_sha256,
-            self.seed,
-            corpus,
-            self.tokenizer_sha256,
-            model,
-            training,
-            curve,
-            self.plan,
-        ]
-        return digest(parts)
+        corpus, *others = deciding(self.parameters)
+        code = [CHECKPOINT_FORMAT, self.training_digest, self.corpus_sha256, self.seed]
+        return digest([*code, corpus, self.tokenizer_sha256, *others, self.plan])
 
 
 def deciding(parameters: dict[str, dict[str, Any]]) -> tuple[Any, ...]:
@@ -120,7 +109,7 @@ def deciding(parameters: dict[str, dict[str, Any]]) -> tuple[Any, ...]:
     return corpus, parameters["model"], parameters["training"], curve
 
 
-class Execution(Circumstances):
+class Execution(Environment):
     """What measured a run: the notebook that wrote its result."""
 
     finished: str = Field(default_factory=_now)
@@ -128,21 +117,19 @@ class Execution(Circumstances):
     """Whether training was complete before the notebook began."""
 
 
-class Origin(_Account):
+class Origin(_Facts):
     """The provenance of a result."""
 
     trained: Provenance
     executed: Execution
 
 
-_FORMER_NAMES = {"git_commit": "commit", "git_clean": "clean", "preregistration": "plan"}
-
-
 def trained_with(provenance: dict[str, Any]) -> dict[str, Any]:
     """Name what a run was trained with, flat: plan, commit, clean, device, precision, threads,
     packages and so on. Reads the provenance of a result of any format."""
-    if "trained" not in provenance:  # before there were two accounts
-        return {_FORMER_NAMES.get(name, name): value for name, value in provenance.items()}
+    if "trained" not in provenance:  # the first results had a flat list, under other names
+        former = {"git_commit": "commit", "git_clean": "clean", "preregistration": "plan"}
+        return {former.get(name, name): value for name, value in provenance.items()}
     trained: dict[str, Any] = provenance["trained"]
     precision = trained["parameters"]["training"]["precision"]
     return {**trained, **trained["machine"], "precision": precision}
@@ -151,18 +138,16 @@ def trained_with(provenance: dict[str, Any]) -> dict[str, Any]:
 def history(provenance: dict[str, Any]) -> str:
     """Say in words when and by which commit a run was trained, and whether its notebook was
     executed again from finished weights. Reads the provenance of a result of any format."""
-    trained = trained_with(provenance)
-    text = " ".join(filter(None, ["trained", trained.get("started"), _by(trained)]))
-    executed = provenance.get("executed", {})
+
+    def by(part: dict[str, Any]) -> str:
+        code = f"by commit {part['commit'][:12]}" if part["commit"] else "by code outside git"
+        return code + (" and changes not committed" if part["clean"] is False else "")
+
+    trained, executed = trained_with(provenance), provenance.get("executed", {})
+    text = " ".join(filter(None, ["trained", trained.get("started"), by(trained)]))
     if executed.get("from_checkpoint"):
-        text += f"; executed again from its weights {executed['finished']} {_by(executed)}"
+        text += f"; executed again from its weights {executed['finished']} {by(executed)}"
     return text
-
-
-def _by(account: dict[str, Any]) -> str:
-    commit = account["commit"]
-    code = f"commit {commit[:12]}" if commit else "code outside git"
-    return f"by {code}" + (" and changes not committed" if account["clean"] is False else "")
 
 
 def code_state() -> dict[str, Any]:

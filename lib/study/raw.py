@@ -10,7 +10,7 @@ import math
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import overload
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -26,13 +26,10 @@ files."""
 
 Folder = Path | zipfile.Path
 """A run's folder, on disk or in an archive."""
+_AnyFolder = TypeVar("_AnyFolder", Path, zipfile.Path, Folder)
 
 
-@overload
-def raw_file(folder: Path, name: str) -> Path: ...
-@overload
-def raw_file(folder: Folder, name: str) -> Folder: ...
-def raw_file(folder: Folder, name: str) -> Folder:
+def raw_file(folder: _AnyFolder, name: str) -> _AnyFolder:
     """Where a run's folder keeps one of its raw files."""
     return folder / f"{name}.parquet"
 
@@ -57,7 +54,7 @@ def write_raw(folder: Path, name: str, table: pd.DataFrame) -> Path:
 
 def read_raw_file(folder: Folder, name: str) -> pd.DataFrame:
     """Read one raw file of a run."""
-    return pd.read_parquet(io.BytesIO(raw_file(folder, name).read_bytes()))
+    return pd.read_parquet(io.BytesIO((folder / f"{name}.parquet").read_bytes()))
 
 
 def read_raw(folder: Folder) -> dict[str, pd.DataFrame]:
@@ -120,7 +117,9 @@ def measures_of(raw: Mapping[str, pd.DataFrame]) -> dict[str, float]:
     measures = {
         "loss": mean(windows["nll"], windows["n"]),
         "loss_test": mean(test["nll"], test["n"]),
-        "bits_per_character": _bits_per_character(windows),
+        # A token is a character unless the column `characters` counts them.
+        "bits_per_character": mean(windows["nll"], windows.get("characters", windows["n"]))
+        / math.log(2),
         "perplexity": _perplexity(windows),
         "perplexity_dev": _perplexity(dev),
         "perplexity_test": _perplexity(test),
@@ -147,12 +146,6 @@ def largest_rise(loss: ArrayLike) -> float:
     values = np.asarray(loss, dtype=float)
     values = values[np.isfinite(values)]
     return float((values - np.minimum.accumulate(values)).max()) if len(values) else math.nan
-
-
-def _bits_per_character(windows: pd.DataFrame) -> float:
-    """Negative log-likelihood (bits) over the characters predicted, which compares tokenizers: a
-    token is a character unless the column `characters` counts them."""
-    return mean(windows["nll"], windows.get("characters", windows["n"])) / math.log(2)
 
 
 def _perplexity(windows: pd.DataFrame) -> float:

@@ -4,6 +4,7 @@
 checkpoints, and then its raw file.
 """
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -85,13 +86,12 @@ def records(table: pd.DataFrame) -> list[dict[Any, Any]]:
 
 def status_of(output: Path) -> dict[str, Any]:
     """Return an executed notebook's stamp: status (completed, failed, unfinished) and reason."""
-    unreadable = {"status": "unfinished", "reason": "no readable notebook"}
-    try:
-        metadata = read_json(output)["metadata"]
-        stamp = metadata.get("study") or {"status": "unfinished", "reason": "killed"}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return unreadable
-    return stamp if isinstance(stamp, dict) and "status" in stamp else unreadable
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        killed = {"status": "unfinished", "reason": "killed"}
+        stamp = dict(read_json(output)["metadata"].get("study") or killed)
+        if "status" in stamp:
+            return stamp
+    return {"status": "unfinished", "reason": "no readable notebook"}
 
 
 COLUMNS = ("step", "loss", "grad_norm", "tokens", "elapsed")

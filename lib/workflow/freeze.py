@@ -140,7 +140,7 @@ def freeze(file: str) -> Plan:
     made = [run for name in plan.confirmatory for run in attempts(name, file)]
     if made:
         raise ConfigError(
-            f"runs of '{made[0].study}' under a plan exist ({made[0].place}); it can be frozen no "
+            f"runs of '{made[0].study}' under a plan exist ({made[0].where}); it can be frozen no "
             "more. For new runs write a new plan, and new studies that name it"
         )
     used = _used_seeds()

@@ -20,7 +20,7 @@ from lib.study.fields import RunConfig, digest
 from lib.study.files import finite, sha256, write_json
 from lib.study.paths import run_folder
 from lib.study.plan import Plan
-from lib.study.provenance import Execution, MachineAccount, Origin, Provenance, code_state
+from lib.study.provenance import Execution, MachineFacts, Origin, Provenance, code_state
 from lib.study.raw import BINNINGS, RAW, measures_of, write_raw
 from lib.study.result import RunResult, records
 
@@ -182,7 +182,7 @@ def _origin(study: Study, arm: Arm, seed: int, plan: Plan | None, corpus: str) -
     """What a run is said to be made with: the code at hand, on a machine of no kind."""
     counts = ("threads", "cores", "processes", "micro_batch_size", "evaluation_batch_size")
     named = {"device": "cpu", "device_name": "made up", "vector_level": "", "platform": ""}
-    machine = MachineAccount.model_validate(named | dict.fromkeys(counts, 1))
+    machine = MachineFacts.model_validate(named | dict.fromkeys(counts, 1))
     made = {**code_state(), "machine": machine, "packages": {"torch": "made up"}}
     trained = Provenance(
         study=study.name,

@@ -23,7 +23,7 @@ from lib.analysis.tables import contrast_overview
 from lib.study.config import Study
 from lib.study.files import write_json
 from lib.study.measures import MEASURES
-from lib.study.provenance import MachineAccount, Stretch
+from lib.study.provenance import MachineFacts, Stretch
 from lib.study.result import RunResult, records
 from tests.conftest import TINY
 from tests.samples import sample_runs
@@ -97,7 +97,7 @@ def test_mixed_runs_are_refused_naming_the_offender(
 def stretch(start: int, end: int, **settings: Any) -> Stretch:
     machine = {"device": "cpu", "threads": 1, "micro_batch_size": 4, "evaluation_batch_size": 8}
     also = {"processes": 1, "device_name": "", "vector_level": "", "cores": 1, "platform": ""}
-    account = MachineAccount.model_validate(machine | also | settings)
+    account = MachineFacts.model_validate(machine | also | settings)
     return Stretch(start=start, end=end, machine=account, packages={"torch": "2.13.0"})
 
 

@@ -22,9 +22,9 @@ from lib.record.retrain import (
     other_bits,
 )
 from lib.study.measures import MEASURES
-from lib.study.provenance import MachineAccount
+from lib.study.provenance import MachineFacts
 
-MACHINE = MachineAccount(
+MACHINE = MachineFacts(
     device="cpu",
     device_name="AMD EPYC",
     vector_level="AVX512",

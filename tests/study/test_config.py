@@ -12,7 +12,7 @@ import pytest
 
 from lib.study.config import PARAMS, Study, arm_id, load_study
 from lib.study.errors import ConfigError
-from lib.study.fields import MachineConfig, RunConfig, digest, field_names
+from lib.study.fields import FIELDS, MachineConfig, RunConfig, digest
 from lib.study.paths import ROOT
 
 MINIMAL = "name: little\nseeds: [0]\n"
@@ -42,7 +42,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
 
 # Not `none`, with which embedding_rms may not change.
 LITTLE_NORM = LITTLE | {"model": {"embedding_norm": "rmsnorm"}}
-DECIDING = [name for name in field_names(RunConfig) if not name.startswith("machine.")]
+DECIDING = [name for name in FIELDS if not name.startswith("machine.")]
 OTHER_TEXTS = {
     "corpus.source": "own.txt",
     "corpus.tokenizer": "bytes",
@@ -335,7 +335,9 @@ def test_an_impossible_name_or_list_of_seeds_is_explained(
         ),
         pytest.param("name: !!timestamp abc", "line 1 .* 'abc' cannot be read as", id="no date"),
         pytest.param("name: 2026-13-45", "line 1 .* cannot be read as timestamp", id="month 13"),
-        pytest.param('name: "\\UFFFFFFFF"', "a value that cannot be read", id="no character"),
+        pytest.param(
+            'name: "\\UFFFFFFFF"', "is not valid YAML: Python int too large", id="no character"
+        ),
         pytest.param("seeds: [!!int '']", "line 1 .* '' is no decimal number", id="no number"),
         pytest.param("model: !!map [a]", "line 1 .* expected a mapping", id="list for a mapping"),
         pytest.param("- little", "must hold fields", id="list"),

@@ -4,11 +4,11 @@ import pytest
 import yaml
 
 from lib.study.history import (
-    account,
     dated_deviations,
     plan_changes,
     plan_history,
     plan_precedes,
+    plan_provenance,
 )
 from lib.study.plan import Plan
 from tests.study.samples import CONTENT, Parameters, Repository
@@ -172,8 +172,8 @@ def test_deviations_are_dated_by_the_commit_that_they_first_stand_in(
 
 def test_without_git_or_plan_nothing_is_known(parameters: Parameters) -> None:
     plan = parameters.plan(deviations=[ONE])
-    known = account("p.yaml", plan, ["a" * 40])
+    known = plan_provenance("p.yaml", plan, ["a" * 40])
     assert known["plan_precedes"] == "unknown: there is no git"
     assert [row["when"] for row in known["deviations"]] == ["not committed"]
     assert known["plan_changes"] == []
-    assert account(None, None, [])["plan_precedes"] == "unknown: no plan is named"
+    assert plan_provenance(None, None, [])["plan_precedes"] == "unknown: no plan is named"

@@ -10,7 +10,7 @@ import pytest
 from lib.study import provenance
 from lib.study.fields import MACHINE_SETTINGS, RunConfig
 from lib.study.paths import ROOT
-from lib.study.provenance import MachineAccount, Provenance, git_state, history, trained_with
+from lib.study.provenance import MachineFacts, Provenance, git_state, history, trained_with
 
 RESULTS = sorted((ROOT / "papers/embedding-norm/results").glob("*[a-z].json"))
 MACHINE = {"device": "cpu", "device_name": "a processor", "threads": 1}
@@ -74,7 +74,7 @@ def test_history_says_when_and_by_what(provenance: dict[str, Any], sentence: str
 
 @pytest.mark.parametrize("setting", MACHINE_SETTINGS)
 def test_no_setting_of_the_machine_identifies_weights(setting: str) -> None:
-    machine = MachineAccount(
+    machine = MachineFacts(
         device="cpu", device_name="", vector_level="", cores=1, platform="",
         micro_batch_size=4, evaluation_batch_size=4,
     )  # fmt: skip

@@ -18,7 +18,7 @@ from lib.study import paths
 from lib.study.config import Study, load_study
 from lib.study.errors import UserError
 from lib.study.files import write_json
-from lib.study.history import account
+from lib.study.history import plan_provenance
 from lib.study.paths import PARAMS, run_folder
 from lib.study.plan import read_plan
 from lib.study.raw import read_raw
@@ -88,7 +88,7 @@ def test_changes_of_a_plan_are_shown_as_the_plan_has_them(repository: Repository
     repository.commit(alpha=0.0001, secondary=["ece"], margins={"perplexity": 0.1})
     held = frozen(repository, 7, 8)
     repository.commit(alpha=0.0001, secondary=["ece"], margins={"perplexity": 0.1}, **held)
-    history = account("p.yaml", read_plan("p.yaml"), [])
+    history = plan_provenance("p.yaml", read_plan("p.yaml"), [])
     deviations, changes = tables.plan_tables(history)
     assert deviations.empty
     shown = changes.set_index("field")
