@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from lib.analysis.finding import listed
-from lib.analysis.paired import t_test
+from lib.analysis.paired import t_test, t_tests
 from lib.analysis.runs import own_baselines
 
 PER_STEP = ["training.batch_size", "model.block_size"]
@@ -22,18 +22,9 @@ def course_table(
     paired difference in `column` of the joined curves, with its t interval and p."""
     if column not in curve:
         return pd.DataFrame()
-    values = {
-        key: part.set_index("seed")[column]
-        for key, part in curve.dropna(subset=column).groupby(["arm", "step"])
-    }
-    rows = []
-    for arm, baseline in baselines.items():
-        for of, step in values:
-            if of == arm and (baseline, step) in values:
-                test = t_test((values[arm, step] - values[baseline, step]).dropna(), alpha)
-                if test.n:  # a seed that reached the step in both
-                    rows.append({"arm": arm, "baseline": baseline, "steps": step} | test._asdict())
-    return pd.DataFrame(rows)
+    values = curve.dropna(subset=column).pivot(index=["arm", "step"], columns="seed", values=column)
+    table = t_tests(values, baselines, alpha).rename(columns={"step": "steps"})
+    return table[table["n"] > 0].reset_index(drop=True)  # a seed reached the step in both
 
 
 def phases(rows: list[dict[Any, Any]]) -> list[dict[str, Any]]:
@@ -41,17 +32,14 @@ def phases(rows: list[dict[Any, Any]]) -> list[dict[str, Any]]:
     or equal; first and last step; how many checkpoints, and at how many of them the interval is on
     that side of zero."""
 
-    def sign(row: dict[Any, Any]) -> str:
-        return ("equal", "higher", "lower")[int(np.sign(row["mean_delta"]))]
-
     found = []
-    for name, group in groupby(rows, sign):
+    for sign, group in groupby(rows, lambda row: int(np.sign(row["mean_delta"]))):
         part = list(group)
-        ends = {"higher": "t_low", "lower": "t_high", "equal": "t_low"}[name]
-        clear = [row for row in part if row[ends] is not None and row[ends] * row["mean_delta"] > 0]
+        ends = [row["t_high" if sign < 0 else "t_low"] for row in part]
         found.append(
-            {"sign": name, "first": part[0]["steps"], "last": part[-1]["steps"]}
-            | {"checkpoints": len(part), "clear": len(clear)}
+            {"sign": ("equal", "higher", "lower")[sign]}
+            | {"first": part[0]["steps"], "last": part[-1]["steps"], "checkpoints": len(part)}
+            | {"clear": sum(end is not None and end * sign > 0 for end in ends)}
         )
     return found
 
@@ -75,14 +63,12 @@ def in_words(rows: list[dict[Any, Any]], than: str) -> str:
 def first_reached(loss: pd.Series, target: float) -> float:
     """Where a loss (nats, indexed by steps or tokens, in order) first is `target`, interpolated
     linearly between evaluations; NaN when it never is."""
-    place, values = loss.index.to_numpy(float), loss.to_numpy(float)
-    reached = np.flatnonzero(values <= target)
-    if len(reached) == 0:
+    values, place = loss.to_numpy(float), loss.index.to_numpy(float)
+    if not (values <= target).any():
         return np.nan
-    i = int(reached[0])
-    if i == 0:
-        return float(place[0])
-    return float(np.interp(target, [values[i], values[i - 1]], [place[i], place[i - 1]]))
+    i = int((values <= target).argmax())
+    before = max(i - 1, 0)
+    return float(np.interp(target, values[[i, before]], place[[i, before]]))
 
 
 def token_ratios(runs: pd.DataFrame, curve: pd.DataFrame, alpha: float) -> pd.DataFrame:
@@ -91,13 +77,11 @@ def token_ratios(runs: pd.DataFrame, curve: pd.DataFrame, alpha: float) -> pd.Da
     tokens. Geometric mean over seeds with its t interval (on logarithms) and p; and in how many
     seeds the arm reached the baseline's final loss at all. Pairs with a diverged run drop out, and
     those in which the untrained model has that loss already."""
-    losses = {
-        key: part.set_index("step")["dev_loss"].sort_index()
-        for key, part in curve.groupby(["arm", "seed"])
-    }
+    losses = curve.set_index(["arm", "seed", "step"])["dev_loss"].sort_index()
     per_step = runs.drop_duplicates("arm").set_index("arm")[PER_STEP].prod(axis=1)
-    done = runs[runs["status"] == "completed"]
-    completed = set(zip(done["arm"], done["seed"], strict=True))
+    completed = set(
+        runs.loc[runs["status"] == "completed", ["arm", "seed"]].itertuples(index=False)
+    )
     rows = []
     for arm, baseline in own_baselines(runs).items():
         logs, reached = [], 0

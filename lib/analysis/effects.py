@@ -2,13 +2,15 @@
 attempts to explain a result away by leaving a seed or a task out.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 import pandas as pd
 import scipy
 from numpy.typing import ArrayLike
 
 from lib.analysis.finding import Finding
-from lib.analysis.paired import holm, t_test
+from lib.analysis.paired import TTest, holm, t_test, t_tests
 from lib.analysis.runs import own_baselines
 from lib.study.measures import MEASURES
 from lib.study.plan import ALPHA
@@ -62,30 +64,26 @@ def leave_one_out(runs: pd.DataFrame, contrasts: pd.DataFrame) -> pd.DataFrame:
     mean when one seed is left out, whether the sign of the mean ever changes, and the largest p
     then. Where the contrasts are a family of tests, p is adjusted by Holm's method over the family
     without that seed. Contrasts of fewer than three pairs are left out."""
-    rows, tests = [], []
+    rows, p = [], []
     for row in contrasts.to_dict("records"):
         values = seed_differences(runs, row["measure"], row["arm"], row["baseline"])
         deltas = values.dropna()
-        if len(deltas) < 3:
-            continue
-        without = {seed: t_test(deltas.drop(seed, errors="ignore")) for seed in values.index}
-        means, mean = [test.mean_delta for test in without.values()], deltas.mean()
-        rows.append(
-            {key: row[key] for key in ("arm", "baseline", "measure")}
-            | {"n": len(deltas)}
-            | _spread(mean, means)
-        )
-        tests.append({seed: test.t_p for seed, test in without.items()})
-    p = pd.DataFrame(tests)  # a column per seed that is left out
+        if len(deltas) > 2:
+            without = {seed: t_test(deltas.drop(seed, errors="ignore")) for seed in values.index}
+            key = {name: row[name] for name in ("arm", "baseline", "measure")}
+            rows.append(key | {"n": len(deltas)} | _spread(deltas.mean(), without.values()))
+            p.append({seed: test.t_p for seed, test in without.items()})
+    by_seed = pd.DataFrame(p)  # a column per seed that is left out
     if rows and "family" in contrasts and contrasts["family"].all():
-        p = p.apply(holm)
-    return pd.DataFrame(rows).assign(largest_p=p.max(axis=1).to_numpy())
+        by_seed = by_seed.apply(holm)
+    return pd.DataFrame(rows).assign(largest_p=by_seed.max(axis=1).to_numpy())
 
 
-def _spread(mean: float, means: list[float]) -> dict[str, float | bool]:
+def _spread(mean: float, without: Iterable[TTest]) -> dict[str, float | bool]:
     """Say how far a mean moves to those with a part left out, and whether past zero."""
-    found = {"mean_delta": mean, "lowest": min(means), "highest": max(means)}
-    return found | {"sign_changes": bool((np.sign(means) != np.sign(mean)).any())}
+    means = [test.mean_delta for test in without]
+    moved = {"mean_delta": mean, "lowest": min(means), "highest": max(means)}
+    return moved | {"sign_changes": bool((np.sign(means) != np.sign(mean)).any())}
 
 
 def leave_one_task_out(items: pd.DataFrame, contrasts: pd.DataFrame, alpha: float) -> pd.DataFrame:
@@ -109,7 +107,7 @@ def leave_one_task_out(items: pd.DataFrame, contrasts: pd.DataFrame, alpha: floa
             rows.append(
                 {key: row[key] for key in ("arm", "baseline", "measure")}
                 | {"n": len(deltas), "tasks": deltas.shape[1]}
-                | _spread(mean, [test.mean_delta for test in without.values()])
+                | _spread(mean, without.values())
                 | {"task": task, "without": without[task].mean_delta}
                 | {key: getattr(without[task], key) for key in ("t_low", "t_high", "t_p")}
             )
@@ -131,31 +129,18 @@ def task_contrasts(runs: pd.DataFrame, items: pd.DataFrame, alpha: float) -> pd.
     """One row per arm beside its baseline, task and number of shots: mean paired difference in
     accuracy with its t interval and p, and that p adjusted by Holm's method over all tasks and
     shots of the contrast. `items` are the joined answers of all runs; empty without the suite."""
-    if items.empty:
-        return pd.DataFrame()
     keys = ["arm", "task", "shots", "seed"]
+    if items.empty:
+        return pd.DataFrame(columns=["arm", "baseline"])
     accuracy = items.groupby(keys)["correct"].mean().unstack("seed")
-    tables = []
-    for arm, baseline in own_baselines(runs).items():
-        if not {arm, baseline} <= set(items["arm"]):
-            continue
-        deltas = (accuracy.loc[arm] - accuracy.loc[baseline]).reset_index()
-        rows = [
-            {"arm": arm, "baseline": baseline, "task": row.pop("task"), "shots": row.pop("shots")}
-            | t_test([d for d in row.values() if np.isfinite(d)], alpha)._asdict()
-            for row in deltas.to_dict("records")
-        ]
-        table = pd.DataFrame(rows)
-        tables.append(table.assign(p_holm=holm(table["t_p"])))
-    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
+    table = t_tests(accuracy, own_baselines(runs), alpha)
+    return table.assign(p_holm=table.groupby(["arm", "baseline"])["t_p"].transform(holm))
 
 
 def task_finding(table: pd.DataFrame, alpha: float) -> Finding:
     """The table, and in how many tasks each arm differs after adjustment."""
     words = ["The adjusted p rests on t alone: with so many tests no exact test could survive."]
-    for (arm, baseline), part in (
-        table.groupby(["arm", "baseline"], sort=False) if len(table) else []
-    ):
+    for (arm, baseline), part in table.groupby(["arm", "baseline"], sort=False):
         differ = part[part["p_holm"] < alpha]
         lower = int((differ["mean_delta"] < 0).sum())
         tested = int(np.isfinite(part["p_holm"]).sum())

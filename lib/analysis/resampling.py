@@ -145,16 +145,10 @@ def crossed_bootstrap(
     Every resample draws seeds and, independently, items of each task: the pigeonhole bootstrap
     (Owen 2007), mildly conservative in its variance. So the interval speaks of new seeds and new
     items; it shares the percentile interval's low coverage with few seeds. Leave out seeds that
-    diverged in either arm. NaN interval with one seed or one item. ValueError when the shapes
-    differ, are not 2-D, or are empty.
+    diverged in either arm. NaN interval with one seed or one item.
     """
-    arm, baseline = np.asarray(correct_arm, dtype=bool), np.asarray(correct_baseline, dtype=bool)
-    if arm.shape != baseline.shape or arm.ndim != 2 or arm.size == 0:
-        raise ValueError(
-            f"correct_arm {arm.shape} and correct_baseline {baseline.shape} must both be "
-            "(seeds, items): the same seeds and items in the same order"
-        )
-    deltas = _rows_in_order(arm.astype(float) - baseline)
+    deltas = np.asarray(correct_arm, dtype=float) - np.asarray(correct_baseline, dtype=float)
+    deltas = deltas[np.lexsort(deltas.T)]  # so that the order of seeds decides nothing
     seeds, items = deltas.shape
     of_task = np.zeros(items) if tasks is None else np.asarray(tasks)
     parts = [np.flatnonzero(of_task == task) for task in np.unique(of_task)]
@@ -181,10 +175,8 @@ def suite_contrasts(
     for arm, baseline in own_baselines(runs).items():
         if {"corpus.source", "corpus.tokenizer"} & set(budget_factors(runs, arm, baseline)):
             continue
-        for shots, few in (("zero", False), ("few", True)):
-            asked = items[(items["shots"] > 0) == few] if len(items) else items
-            if asked.empty:
-                continue
+        for shots, few in (("zero", False), ("few", True)) if len(items) else ():
+            asked = items[(items["shots"] > 0) == few]
             own, other = (
                 asked[asked["arm"] == name].pivot(
                     index="seed", columns=["task", "item"], values="correct"
@@ -200,8 +192,3 @@ def suite_contrasts(
                 found = crossed_bootstrap(*pair, rng, alpha, tasks)._asdict()
                 rows.append({"arm": arm, "shots": shots, "seeds": len(seeds)} | found)
     return pd.DataFrame(rows)
-
-
-def _rows_in_order(values: Floats) -> Floats:
-    """Sort the rows, one per seed, so that their order cannot decide which is drawn."""
-    return values[np.lexsort(values.T)]

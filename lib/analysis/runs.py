@@ -30,22 +30,20 @@ def collect(study: Study) -> list[RunResult]:
     Raises ResultError naming every missing run, or the first that does not fit the others, and
     PreregistrationError for a run made under another plan.
     """
-    results, missing = [], []
-    for arm in study.arms():
-        for seed in study.seeds:
-            path = run_folder(study.name, arm.id, seed) / "result.json"
-            if path.is_file():
-                results.append(read_result(path))
-            else:
-                missing.append(f"{arm.id} seed {seed}")
-    if missing:
+    files = {
+        f"{arm.id} seed {seed}": run_folder(study.name, arm.id, seed) / "result.json"
+        for arm in study.arms()
+        for seed in study.seeds
+    }
+    if missing := [run for run, path in files.items() if not path.is_file()]:
         raise ResultError(
             f"study '{study.name}' is incomplete: no result of {'; '.join(missing)}. "
             f"Run ./run_all.sh params/{study.name}.yaml, which runs only what is not done"
         )
+    results = [read_result(path) for path in files.values()]
     check(study, results)
-    stamps = {f"{r.arm} seed {r.seed}": r.origin["plan"] for r in results}
-    require_stamps(load_plan(study), stamps)
+    plans = {run: result.origin["plan"] for run, result in zip(files, results, strict=True)}
+    require_stamps(load_plan(study), plans)
     return results
 
 
@@ -121,21 +119,20 @@ def machine_settings(run: RunResult, without: Collection[str] = ()) -> str:
 
 def _require_one_machine(runs: list[RunResult]) -> None:
     """Refuse a mix of machines, within a study or a run: rounding differs between them."""
-    groups: dict[Any, list[tuple[RunResult, str]]] = {}
-    for run in runs:
-        of = _asked(run, "training.batch_size"), _asked(run, "model.block_size")
-        groups.setdefault("all", []).append((run, machine_settings(run, _LEFT_TO_THE_MACHINE)))
-        groups.setdefault(of, []).append((run, machine_settings(run)))
-    for members in groups.values():
-        usual, n = Counter(settings for _, settings in members).most_common(1)[0]
-        others = [f"{r.arm} seed {r.seed} with {own}" for r, own in members if own != usual]
-        if others or "(steps " in usual:
-            raise ResultError(
-                "runs were made with different settings of the machine, between which rounding "
-                f"differs: {'; '.join([f'{n} with {usual}', *others])}. Write the settings that "
-                f"are to hold into section machine of the study, delete runs/{runs[0].study}/"
-                "ARM/seed-SEED of each run with others, and rerun ./run_all.sh to train these anew"
-            )
+    alike = _grouped(runs, "training.batch_size", "model.block_size")
+    for without, groups in ((_LEFT_TO_THE_MACHINE, [runs]), ((), alike)):
+        for members in groups:
+            own = {f"{r.arm} seed {r.seed}": machine_settings(r, without) for r in members}
+            usual, n = Counter(own.values()).most_common(1)[0]
+            others = [f"{run} with {said}" for run, said in own.items() if said != usual]
+            if others or "(steps " in usual:
+                raise ResultError(
+                    "runs were made with different settings of the machine, between which rounding "
+                    f"differs: {'; '.join([f'{n} with {usual}', *others])}. Write the settings "
+                    "that are to hold into section machine of the study, delete "
+                    f"runs/{runs[0].study}/ARM/seed-SEED of each run with others, and rerun "
+                    "./run_all.sh to train these anew"
+                )
 
 
 _LAYER = ("embedding_norm", "embedding_rms", "branch_multiplier")
@@ -163,15 +160,19 @@ def _require_equal(
     """Among runs with the same `within` (dotted parameters, or seed), refuse the first whose value
     (its field, unless said otherwise) is not the usual one."""
     value = value or (lambda run: getattr(run, field))
-    groups: dict[str, list[RunResult]] = {}
-    for run in runs:
-        asked = [_asked(run, name) for name in within]
-        groups.setdefault(json.dumps(asked), []).append(run)
-    for members in groups.values():
-        usual = Counter(value(run) for run in members).most_common(1)[0][0]
+    for members in _grouped(runs, *within):
+        usual = Counter(map(value, members)).most_common(1)[0][0]
         for run in members:
             if value(run) != usual:
                 raise _offence(run, f"has {field} {value(run)!r} and the others have {usual!r}")
+
+
+def _grouped(runs: list[RunResult], *within: str) -> list[list[RunResult]]:
+    """Gather the runs with the same values of dotted parameters, or of the seed."""
+    groups: dict[str, list[RunResult]] = {}
+    for run in runs:
+        groups.setdefault(json.dumps([_asked(run, name) for name in within]), []).append(run)
+    return list(groups.values())
 
 
 def _asked(run: RunResult, name: str) -> Any:
@@ -221,8 +222,8 @@ def tidy(results: Iterable[RunResult]) -> pd.DataFrame:
 
 def own_baselines(runs: pd.DataFrame) -> dict[str, str]:
     """Map every arm that is not its own baseline to it, from the tidy table."""
-    arms = zip(runs["arm"], runs["baseline"], strict=True)
-    return {arm: baseline for arm, baseline in arms if arm != baseline}
+    arms = runs.loc[runs["arm"] != runs["baseline"], ["arm", "baseline"]]
+    return dict(arms.itertuples(index=False))
 
 
 def taken(measures: Iterable[str], runs: pd.DataFrame) -> list[str]:

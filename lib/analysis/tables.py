@@ -1,6 +1,6 @@
 """A study's runs as tables and sentences for a reader."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -104,9 +104,9 @@ def result_table(result: RunResult) -> pd.DataFrame:
     return pd.Series(rows, name="").to_frame()
 
 
-def readable(table: pd.DataFrame | None, digits: int = 3) -> pd.DataFrame:
+def readable(table: pd.DataFrame, digits: int = 3) -> pd.DataFrame:
     """Write a table's numbers with `digits` decimals, and missing values as n/a."""
-    if table is None or table.empty:
+    if table.empty:
         return pd.DataFrame()
 
     def text(value: object) -> str:
@@ -255,21 +255,17 @@ def plan_tables(history: dict[str, Any]) -> list[pd.DataFrame]:
 
 def provenance_table(results: list[RunResult]) -> pd.DataFrame:
     """List what the runs were made with. More than one value in a row is worth a look."""
-
-    def values(of: Callable[[RunResult], object]) -> str:
-        return ", ".join(dict.fromkeys(str(of(run)) for run in results))
-
-    rows = {
-        name: values(lambda run, name=name: run.origin.get(name))  # type: ignore[misc]
-        for name in ("device", "device_name", "precision", "threads", "cores", "platform")
-    }
-    for package in results[0].origin["packages"]:
-        rows[package] = values(lambda run, p=package: run.origin["packages"].get(p))  # type: ignore[misc]
-    rows["git commit"] = values(lambda run: (run.origin["commit"] or "none")[:12])
-    rows["working tree clean"] = values(lambda run: run.origin["clean"])
-    rows["corpus SHA-256"] = values(lambda run: run.corpus_sha256[:12])
-    rows["tokens per run"] = values(lambda run: f"{run.tokens:,}")
-    rows["parameters"] = values(lambda run: f"{run.parameters:,}")
+    machine = ("device", "device_name", "precision", "threads", "cores", "platform")
+    packages = results[0].origin["packages"]
+    runs = [
+        {name: run.origin.get(name) for name in machine}
+        | {name: run.origin["packages"].get(name) for name in packages}
+        | {"git commit": (run.origin["commit"] or "none")[:12]}
+        | {"working tree clean": run.origin["clean"], "corpus SHA-256": run.corpus_sha256[:12]}
+        | {"tokens per run": f"{run.tokens:,}", "parameters": f"{run.parameters:,}"}
+        for run in results
+    ]
+    rows = {name: ", ".join(dict.fromkeys(str(run[name]) for run in runs)) for name in runs[0]}
     rows["runs resumed after a stop"] = str(sum(bool(run.resumed_at) for run in results))
     return pd.Series(rows, name="").to_frame()
 

@@ -139,12 +139,6 @@ def test_deltas_equal_on_paper_are_ties():
     assert contrast([0.3], [0.1 + 0.2])["mean_delta"] == 0
 
 
-@pytest.mark.parametrize(("baseline", "arm"), [([1.0], [1.0, 2.0]), ([[1.0]], [[1.0]])])
-def test_values_must_come_in_pairs(baseline, arm):
-    with pytest.raises(ValueError, match="one value per seed"):
-        contrast(baseline, arm)
-
-
 # Properties, over eighths: their sums are exact, so equal means equal
 
 EIGHTHS = st.integers(-400, 400).map(lambda i: i / 8)
@@ -231,12 +225,9 @@ def test_tost_is_statsmodels(margin, pairs):
     assert tost(arm - baseline, margin) == pytest.approx(expected)
 
 
-def test_tost_needs_a_margin_and_a_spread():
+def test_tost_needs_a_spread():
     assert np.isnan(tost([0.1], 1.0))
     assert np.isnan(tost([0.1, 0.1], 1.0))
-    for margin in (0.0, -1.0, NAN):
-        with pytest.raises(ValueError, match="largest difference that does not matter"):
-            tost([0.1, 0.2], margin)
 
 
 def test_cohens_dz_is_over_the_deltas_sd_not_the_arms():
@@ -339,14 +330,6 @@ def test_table_of_one_arm_is_empty_with_its_columns(runs):
     table = contrast_table(runs[runs["arm"] == "none,a"], ["perplexity"], np.random.default_rng(0))
     assert table.empty
     assert {"arm", "measure", "t_low"} <= set(table.columns)
-
-
-def test_table_refuses_by_name(runs):
-    rng = np.random.default_rng(0)
-    with pytest.raises(ValueError, match=r"'perplexty' is unknown; did you mean 'perplexity'\?"):
-        contrast_table(runs, ["perplexty"], rng)
-    with pytest.raises(ValueError, match="'layernorm,a' needs the runs of its baseline 'none,a'"):
-        contrast_table(runs[runs["arm"] != "none,a"], ["perplexity"], rng)
 
 
 def test_same_seed_same_table_and_numpys_global_state_is_left_alone(runs):

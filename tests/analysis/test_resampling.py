@@ -207,9 +207,6 @@ def test_crossed_bootstrap_edges(rng):
     value, low, high = crossed_bootstrap(same[:1], ~same[:1], rng)
     assert value == 1.0
     assert np.isnan([low, high]).all()
-    for wrong in (same[:2], same[0], same[:0]):
-        with pytest.raises(ValueError, match="the same seeds and items"):
-            crossed_bootstrap(wrong, same if wrong.size else wrong, rng)
 
 
 def test_tasks_count_alike_however_many_questions_they_have(rng):
