@@ -203,7 +203,7 @@ def recorded(name: str) -> StudyEntry | None:
     if not all(path.is_file() for path in needed):
         return None
     results, shared = record.results, list(_shared(name, folder))
-    runs = [_run(name, folder, r["arm"], r["seed"], r["levels"], r) for r in results["runs"]]
+    runs = [_run(name, folder, r["arm"], r["seed"], r["levels"], r) for r in record.runs]
     if len(shared) < len(SHARED) or not all(run.path.is_file() for run in runs):
         return None
     text = parameters.read_text("utf-8")
