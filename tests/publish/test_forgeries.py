@@ -601,10 +601,17 @@ def replace_windows(f: Forger) -> None:
         write_raw(folder / "none/seed-0", "windows", pd.DataFrame({"n": [1]}))
 
 
-def add_raw_file(f: Forger, name: str) -> None:
+def second_result(f: Forger) -> None:
+    """A better result behind that of a run, under the same name."""
+    run = f.runs()["none", 0]
+    run["measures"]["perplexity"] -= 1
+    add_raw_file(f, "none/seed-0/result.json", json.dumps(run, indent=1) + "\n")
+
+
+def add_raw_file(f: Forger, name: str, content: str = "1") -> None:
     with zipfile.ZipFile(f.record / RAW_ZIP, "a") as packed, catch_warnings():
         simplefilter("ignore")  # of a second file of one name
-        packed.writestr(name, b"1")
+        packed.writestr(name, content)
 
 
 FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
@@ -790,13 +797,15 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
         lambda f: add_raw_file(f, "none/seed-9/trace.parquet"),
         "raw.zip holds none/seed-9/trace.parquet, which is of no run",
     ),
-    "a result among the raw files": (
-        lambda f: add_raw_file(f, "none/seed-0/result.json"), "raw.zip holds none/seed-0/result"
+    "a second result of a run": (
+        second_result, "the result of run none seed 0 is not its notebook's"
     ),
     "a raw file twice": (
         lambda f: add_raw_file(f, "none/seed-0/trace.parquet"), "trace.parquet twice"
     ),
-    "no raw files": (lambda f: (f.record / RAW_ZIP).unlink(), "raw.zip is missing"),
+    "no raw files": (
+        lambda f: (f.record / RAW_ZIP).unlink(), "run none seed 0: its result.json is missing"
+    ),
     "damaged raw files": (
         lambda f: (f.record / RAW_ZIP).write_bytes(b"PK"), "a file of it cannot be read"
     ),
