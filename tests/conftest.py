@@ -1,6 +1,7 @@
 """What several tests need: the corpus, small studies, and a copied tree that runs by itself."""
 
 import atexit
+import contextlib
 import functools
 import gc
 import os
@@ -124,6 +125,10 @@ class Tree:
         text = yaml.safe_dump(TINY | {"name": name, "seeds": [0]} | content, sort_keys=False)
         (self.root / "params" / f"{name}.yaml").write_text(text, "utf-8")
 
+    def spare_rehearsals(self) -> None:
+        """Have sweeps begin without rehearsing their analysis, which takes longer than training."""
+        (self.root / "lib" / "workflow" / "rehearsal.py").write_text("", "utf-8")
+
     def start(self, *words: str) -> "subprocess.Popen[str]":
         """Start `./run_all.sh` in a process group of its own."""
         return subprocess.Popen(
@@ -145,6 +150,13 @@ class Tree:
 
     def run_folder(self, study: str, arm: str, seed: int = 0) -> Path:
         return self.root / "runs" / study / arm / f"seed-{seed}"
+
+    def trained_since(self, moment: float, study: str, arm: str) -> bool:
+        """Tell whether a checkpoint was written after a moment, in seconds since the epoch."""
+        with contextlib.suppress(FileNotFoundError):  # of one that is removed meanwhile
+            kept = self.run_folder(study, arm).glob("checkpoints/*/step-*")
+            return any(path.stat().st_mtime > moment for path in kept)
+        return False
 
 
 @pytest.fixture(scope="session")

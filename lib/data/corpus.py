@@ -157,8 +157,9 @@ class TokenCorpus(_Split):
 Corpus = TextCorpus | TokenCorpus
 
 
-def load_corpus(config: CorpusConfig) -> Corpus:
-    """Find, verify, encode and split a corpus.
+def load_corpus(config: CorpusConfig, trust: bool = False) -> Corpus:
+    """Find, verify, encode and split a corpus. To `trust` what another process has verified spares
+    reading all of a tokenized one: see `lib.data.tokens`.
 
     Raises MissingCorpusError when a known one cannot be had, and CorpusError when a file is no text
     file or too large, has a wrong hash, is empty or too short, is not UTF-8, or holds a symbol in
@@ -166,10 +167,10 @@ def load_corpus(config: CorpusConfig) -> Corpus:
     """
     try:
         source = find_source(config)
+        if not isinstance(source, OneText):
+            return _on_disk(config, source, trust)
         plain = config.tokenizer == "characters" and not config.deduplicate
-        if plain and isinstance(source, OneText):
-            return _in_memory(config, source)
-        return _on_disk(config, source)
+        return _in_memory(config, source) if plain else _on_disk(config, source, trust)
     except OSError as error:
         given = f"s: '{error.filename}'" if config.sources else f": '{config.source}'"
         raise CorpusError(
@@ -179,7 +180,7 @@ def load_corpus(config: CorpusConfig) -> Corpus:
 
 def _in_memory(config: CorpusConfig, source: OneText) -> TextCorpus:
     """Encode a text, of which each character is a token, and cut it to what a run reads."""
-    train, dev, test = (text for _, text in source.parts())
+    train, dev, test = source
     tokenizer = Characters(source.name, "".join(sorted(set(train))))
     ids = torch.from_numpy(tokenizer.encode(train[: int(config.fraction * len(train))]))
     dev, test = (dev[:MOST_MEASURED], test[:MOST_MEASURED])
@@ -189,9 +190,9 @@ def _in_memory(config: CorpusConfig, source: OneText) -> TextCorpus:
     )
 
 
-def _on_disk(config: CorpusConfig, source: Source) -> TokenCorpus:
+def _on_disk(config: CorpusConfig, source: Source, trust: bool) -> TokenCorpus:
     """Tokenize a source, or find it tokenized, and cut it to what a run reads."""
-    tokenizer, parts, metadata = tokenize(config, source)
+    tokenizer, parts, metadata = tokenize(config, source, trust)
     train = parts["train"].cut(int(config.fraction * len(parts["train"])))
     dev, test = (_measured(parts[part], tokenizer) for part in ("dev", "test"))
     heldout = torch.cat([dev, test])

@@ -24,7 +24,7 @@ Comments stand in `<%` and `%>`, because `{#` opens a label. A name that is not 
 
 import inspect
 import traceback
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from markupsafe import Markup
 
 from lib.publish import wording
 from lib.publish.plans import plan_accounts, standing_shown
-from lib.record.record import Record, root_hash
+from lib.record.record import root_hash
 from lib.study import fields
 from lib.study.claim import load_plan
 from lib.study.config import arm_id, load_study
@@ -52,17 +52,13 @@ class TextError(UserError):
 
 
 class _Study(dict[str, Any]):
-    """A recorded study: its results, verdict and, read when they are asked for, runs. It notes that
-    something of it was asked for."""
+    """The results of a study, which notes that something of them was asked for."""
 
-    def __init__(self, record: Record) -> None:
-        standing = standing_shown(record.study, record.verdict)
-        super().__init__(record.results, verdict=record.verdict | {"standing": standing})
-        self._record, self.asked_for = record, False
+    asked_for = False
 
     def __getitem__(self, key: str) -> Any:
         self.asked_for = True
-        return self._record.runs if key == "runs" else super().__getitem__(key)
+        return super().__getitem__(key)
 
 
 class Sources:
@@ -72,9 +68,14 @@ class Sources:
         self.paper = paper
         self.left_out: dict[str, None] = {}
         """Studies without results that a template has asked for."""
-        verdicts = sorted(path.name for path in paper.glob("results/[!.]*.verdict.json"))
-        studies = [name.removesuffix(".verdict.json") for name in verdicts]
-        recorded = {study: _Study(Record(study, paper)) for study in studies}
+        self._results = paper / "results"
+        recorded: dict[str, _Study] = {}
+        for path in sorted(self._results.glob("[!.]*.verdict.json")):
+            study = path.name.removesuffix(".verdict.json")
+            content = read_json(self._results / f"{study}.json")
+            verdict = read_json(path)
+            verdict["standing"] = standing_shown(study, verdict)
+            recorded[study] = _Study(content, verdict=verdict)
         self._recorded = recorded
         asks = paper / "studies.yaml"
         self._asks = read_yaml(asks) if asks.is_file() else {}
@@ -90,7 +91,7 @@ class Sources:
             "plan_of": lambda study: load_plan(load_study(study)),
             "constants": fields,
         }
-        names["plans"] = partial(plan_accounts, paper)  # asks git, so only where a text wants it
+        names["plans"] = cache(partial(plan_accounts, paper))  # asks git, so where a text wants it
         names |= {path.stem: read_yaml(path) for path in paper.glob("*.yaml")}
         names |= {path.stem: read_json(path) for path in paper.glob("findings.json")}
         # What is written is Markdown: `finished` escapes it, and marks it as ready by Markup,

@@ -1,5 +1,6 @@
 """Errors that say how to mend them, how a command says them, and YAML read without surprises."""
 
+import copy
 import errno
 import functools
 import math
@@ -62,7 +63,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML mapping. Raises ConfigError, in one line, when the file is not one, is not valid
     YAML, or holds a field twice; OSError when it cannot be read."""
     try:
-        content = yaml.load(path.read_text("utf-8"), Loader=_StrictLoader)
+        content = copy.deepcopy(_load(path.read_text("utf-8")))
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ConfigError(f"{path.name}{line} is not valid YAML: {error.problem}") from None
@@ -107,6 +108,12 @@ class _StrictLoader(yaml.SafeLoader):
                 continue
             raise yaml.composer.ComposerError(None, None, problem, key_node.start_mark)
         return node
+
+
+@functools.lru_cache(maxsize=256)
+def _load(text: str) -> Any:
+    """Read YAML once: it takes milliseconds, and plans and studies are asked for often."""
+    return yaml.load(text, Loader=_StrictLoader)
 
 
 def unknown(name: str, known: list[str]) -> str:

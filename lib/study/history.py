@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -99,7 +100,9 @@ def _now(file: str) -> Version:
     return Version("uncommitted", "", _read((PLANS / file).read_text("utf-8")))
 
 
+@lru_cache(maxsize=256)
 def _read(text: str) -> dict[str, Any]:
+    """Read a plan as it stands; nobody changes what is returned."""
     with suppress(yaml.YAMLError, ValueError, TypeError):
         content = json.loads(json.dumps(yaml.safe_load(text), default=str))
         return content if isinstance(content, dict) else {}

@@ -63,6 +63,7 @@ def test_shakespeare_carries_every_task_with_and_without_examples(shakespeare: C
     assert detected(500) < 0.01 < 0.0125 < detected(250) < 0.0135
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["shakespeare", "corpus"])
 def test_no_look_at_the_places_alone_is_right_more_often_than_chance(
     name: str, request: pytest.FixtureRequest

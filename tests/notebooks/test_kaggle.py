@@ -146,7 +146,7 @@ with open("log", "wb") as log:
 """
 
 
-@pytest.mark.parametrize("series", KERNELS)
+@pytest.mark.parametrize("series", [pytest.param("6.17", marks=pytest.mark.long), "6.29"])
 @pytest.mark.parametrize("dropped", [True, False])
 def test_a_sweep_in_a_cell_writes_few_lines_and_no_escapes(
     series: str, dropped: bool, tmp_path: Path

@@ -1,5 +1,7 @@
 """Several processes train the run that one would have trained."""
 
+import multiprocessing
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,6 +91,34 @@ def test_a_killed_process_ends_the_others_and_a_rerun_ends_at_the_undisturbed_we
     assert train(TWO, corpus, 0, tmp_path).from_checkpoint  # and nothing is started for it
 
 
+def train_in_forks(config: RunConfig, corpus: Corpus, folder: Path, stop_at: int = 0) -> None:
+    """Train in processes that need import nothing; perhaps all end after a step."""
+
+    def work(rank: int, store: Path) -> None:
+        def report(row: dict[str, float], _: str) -> None:
+            if row["step"] == stop_at:
+                os._exit(0)
+
+        size = config.machine.processes
+        assert size
+        dist.init_process_group(
+            "gloo", store=dist.FileStore(str(store), size), rank=rank, world_size=size
+        )
+        Run(config, corpus, begun(config, corpus), folder, dist.group.WORLD).complete(report)
+        os._exit(0)
+
+    forks = multiprocessing.get_context("fork")
+    store = folder.with_name(f"{folder.name}-{stop_at}")
+    processes = [
+        forks.Process(target=work, args=(n, store)) for n in range(config.machine.processes or 1)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * len(processes)
+
+
 @pytest.mark.slow
 def test_three_processes_that_resume_add_up_in_the_order_of_those_that_did_not_stop(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -98,17 +128,10 @@ def test_three_processes_that_resume_add_up_in_the_order_of_those_that_did_not_s
 
     monkeypatch.setattr(training, "require_devices", lambda _: None)  # whatever the cores here
 
-    class StopError(Exception):
-        pass
-
-    def stop(row: dict[str, float], _: object) -> None:
-        if row["step"] == KILLED_AFTER:
-            raise StopError
-
-    whole = train(three, corpus, 0, tmp_path / "whole")
-    with pytest.raises(StopError):
-        train(three, corpus, 0, tmp_path / "stopped", stop)
-    again = train(three, corpus, 0, tmp_path / "stopped")
+    train_in_forks(three, corpus, tmp_path / "whole")
+    train_in_forks(three, corpus, tmp_path / "stopped", stop_at=KILLED_AFTER)
+    train_in_forks(three, corpus, tmp_path / "stopped")
+    whole, again = (train(three, corpus, 0, tmp_path / name) for name in ("whole", "stopped"))
     assert again.resumed_at == [10]
     assert weights_digest(again.model) == weights_digest(whole.model)
 
@@ -133,10 +156,7 @@ def test_only_the_first_process_hashes_the_shards_and_the_others_wait_for_it(
     slow_shards.prepare(monkeypatch.setattr)
     config = change(change(TWO, "corpus", source=str(source), tokenizer="bytes"),
                     "training", iterations=2)  # fmt: skip
-    corpus = load_corpus(config.corpus)
-    for checked in tmp_path.rglob("checked.json"):
-        checked.unlink()
-    trained = train(config, corpus, 0, tmp_path / "run")
+    trained = train(config, load_corpus(config.corpus), 0, tmp_path / "run")
     assert len(trained.trace) == 2
     hashed = {path.name: int(path.read_text()) for path in tmp_path.glob("hashed-*")}
     assert hashed == {"hashed-0": 3}

@@ -87,13 +87,6 @@ KINDS: dict[str, tuple[Victims, signal.Signals]] = {
 KILLS = 5
 
 
-def trained_since(folder: Path, moment: float) -> bool:
-    """Tell whether a checkpoint was written after a moment, in seconds since the epoch."""
-    with contextlib.suppress(FileNotFoundError):  # of one that is removed meanwhile
-        return any(path.stat().st_mtime > moment for path in (folder / "checkpoints").glob("*"))
-    return False
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_again_and_again_a_run_ends_at_the_same_weights(
@@ -114,7 +107,11 @@ def test_killed_again_and_again_a_run_ends_at_the_same_weights(
         while sweep.poll() is None:
             running = [psutil.Process(sweep.pid), *psutil.Process(sweep.pid).children(True)]
             chosen = victims(running)
-            there = chosen and kernel(running) and (not trains or trained_since(folder, started))
+            there = (
+                chosen
+                and kernel(running)
+                and (not trains or tree.trained_since(started, "long", "baseline"))
+            )
             seen = seen or (time.monotonic() if there else None)
             if seen and chosen and time.monotonic() > seen + wanted:
                 for process in chosen:

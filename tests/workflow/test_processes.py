@@ -4,8 +4,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
@@ -15,20 +14,24 @@ from tests.conftest import Tree
 pytestmark = pytest.mark.slow
 
 LONG = {"training": {"iterations": 100_000, "batch_size": 4}}
+TRAIN = ("params/long.yaml", "--until", "train")
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Tree:
-    tree = Tree(tmp_path / "embedding-norm")
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
+    """A study that no test trains to its end: each sweep goes on where the one before it ended."""
+    tree = Tree(tmp_path_factory.mktemp("processes") / "embedding-norm")
     tree.write_study("long", **LONG)
+    tree.spare_rehearsals()
     return tree
 
 
 @pytest.fixture
 def sweep(tree: Tree) -> Iterator["subprocess.Popen[str]"]:
     """A sweep whose run is training."""
-    process = tree.start("params/long.yaml")
-    while not list(tree.run_folder("long", "baseline").glob("checkpoints/*/step-*")):
+    begun = time.time()
+    process = tree.start(*TRAIN)
+    while not tree.trained_since(begun, "long", "baseline"):
         assert process.poll() is None, process.communicate()[0]
         time.sleep(0.05)
     yield process
@@ -51,12 +54,19 @@ def started_by(sweep: "subprocess.Popen[str]") -> list[psutil.Process]:
     return processes
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_the_sweep_alone_stops_everything_in_seconds(
-    number: signal.Signals, tree: Tree, sweep: "subprocess.Popen[str]"
+@pytest.mark.parametrize(
+    ("send", "number"),
+    [(os.killpg, signal.SIGINT), (os.kill, signal.SIGTERM)],
+    ids=["as Ctrl-C does", "to the sweep alone"],
+)
+def test_a_signal_stops_everything_in_seconds_and_says_how_to_continue(
+    send: Callable[[int, int], None],
+    number: signal.Signals,
+    tree: Tree,
+    sweep: "subprocess.Popen[str]",
 ) -> None:
     processes = started_by(sweep)
-    os.kill(sweep.pid, number)
+    send(sweep.pid, number)
     text, _ = sweep.communicate(timeout=10)
     assert sweep.returncode == 130
     assert text.endswith("stopped; a plain rerun continues\n")
@@ -64,9 +74,7 @@ def test_a_signal_to_the_sweep_alone_stops_everything_in_seconds(
     assert not (tree.run_folder("long", "baseline") / "result.json").exists()
 
 
-@pytest.mark.parametrize(
-    "victims", [{"lib.workflow.cli"}, {"snakemake"}, {"lib.workflow.cli", "snakemake"}]
-)
+@pytest.mark.parametrize("victims", [{"snakemake"}, {"lib.workflow.cli", "snakemake"}])
 def test_what_a_killed_sweep_leaves_ends_by_itself(
     victims: set[str], sweep: "subprocess.Popen[str]"
 ) -> None:
@@ -81,7 +89,8 @@ def test_what_a_killed_sweep_leaves_ends_by_itself(
 def test_a_second_sweep_is_refused_until_the_first_ones_processes_have_ended(
     tree: Tree, sweep: "subprocess.Popen[str]"
 ) -> None:
-    kernel = next(p for p in started_by(sweep) if "ipykernel_launcher" in command(p))
+    processes = started_by(sweep)
+    kernel = next(p for p in processes if "ipykernel_launcher" in command(p))
     kernel.suspend()  # so that it cannot see that it is alone
     sweep.kill()
     sweep.wait()
@@ -90,8 +99,18 @@ def test_a_second_sweep_is_refused_until_the_first_ones_processes_have_ended(
     assert text.count("\n") == 1
     assert f"another sweep, or what is left of one, is running in this folder (process {sweep.pid}, since" in text  # noqa: E501  # fmt: skip
     kernel.resume()
-    psutil.wait_procs([kernel], timeout=10)
+    assert psutil.wait_procs(processes, timeout=10)[1] == []  # they end by themselves
     assert tree.run_all("params/long.yaml", "-n")[0] == 0
+
+
+def test_a_sweep_ends_with_its_time(tree: Tree) -> None:
+    status, text = tree.run_all(*TRAIN, "--stop-after", "0.001")
+    assert (status, text.splitlines()[-1]) == (
+        3,
+        "stopped after 0.001 hours, as asked; a plain rerun continues",
+    ), text
+    assert "error" not in text
+    assert not (tree.run_folder("long", "baseline") / "result.json").exists()
 
 
 def test_a_sweep_whose_folder_is_deleted_says_so(
