@@ -76,9 +76,6 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
 
 def require_declared(source: Path, parameters: dict[str, Any]) -> None:
     """Raise ConfigError for a parameter that the notebook's parameters cell does not declare."""
-    if not source.is_file():
-        names = [path.stem for path in sorted(NOTEBOOKS.glob("*.ipynb"))]
-        raise ConfigError(f"notebook: {unknown(source.stem, names)}")
     declared = list(papermill.inspect_notebook(str(source)))
     for name in parameters:
         if name not in declared:

@@ -35,8 +35,19 @@ from lib.workflow.staleness import stale
 from lib.workflow.sweep import only_sweep
 
 
-def take_in(packed: Path) -> str:
-    """Import the study that a zip holds; return its name. Raises UserError."""
+def import_study(packed: Path) -> None:
+    """Take the study that a zip holds into the record. Raises UserError, naming the zip."""
+    try:
+        study = _take_in(packed)
+    except UserError as error:
+        raise UserError(f"{packed.name}: {error}") from None
+    record = Record(study)
+    print(f"{study}: imported, and its {len(record.manifest)} files verified")
+    print(f"Executed notebooks  {shown(record.place)}/")
+    print("To bring the pages and the paper up to date: ./run_all.sh record, ./run_all.sh paper")
+
+
+def _take_in(packed: Path) -> str:
     with tempfile.TemporaryDirectory(prefix="import-") as folder:
         unpack(packed, Path(folder))
         runs = _runs_in(Path(folder))
@@ -151,18 +162,6 @@ def _bring_home(paper: Path, study: str) -> None:
             shutil.rmtree(path, ignore_errors=True)  # a folder does not take another's place
     record.sealed_file.unlink(missing_ok=True)
     write_index_entry(study)
-
-
-def import_study(packed: Path) -> None:
-    """Import a zip, and print what follows. Raises UserError, naming the zip."""
-    try:
-        study = take_in(packed)
-    except UserError as error:
-        raise UserError(f"{packed.name}: {error}") from None
-    record = Record(study)
-    print(f"{study}: imported, and its {len(record.manifest)} files verified")
-    print(f"Executed notebooks  {shown(record.place)}/")
-    print("To bring the pages and the paper up to date: ./run_all.sh record, ./run_all.sh paper")
 
 
 @exit_status

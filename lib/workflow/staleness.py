@@ -1,5 +1,9 @@
 """What is done and what is stale: a result counts only where it was made by this code, from this
-corpus, under these parameters and this plan."""
+corpus, under these parameters and this plan.
+
+A result says itself what it was made with. What Snakemake notes of its jobs would not do: it stays
+where they ran, and runs come home from other machines; nor could it tell weights from measures.
+"""
 
 import json
 from collections.abc import Iterator

@@ -157,7 +157,7 @@ def run_snakemake(
     notebooks and logs of what failed."""
     slots = gpu_slots(studies, sweep.runs_per_gpu) if sweep.is_local else []
     call = [sys.executable, "-m", "snakemake", "-s", str(NOTEBOOKS / "Snakefile")]
-    # Snakemake's own lock would outlive a kill; `only_sweep` does not.
+    # Snakemake's own lock outlives a kill; that of `only_sweep` does not.
     call += ["--directory", str(RUNS.parent), "--nolock", "--rerun-incomplete", "--keep-going"]
     call += ["--rerun-triggers", "mtime", "params", "input"]
     if not sweep.limits_jobs:

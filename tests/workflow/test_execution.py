@@ -140,7 +140,7 @@ def test_a_parameter_that_the_notebook_does_not_declare_is_refused(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["02_trian", "smoke"], "did you mean '02_train'"),
+        (["02_trian", "smoke"], "02_trian.ipynb"),
         (["02_train", "smok"], "did you mean 'smoke'"),
         (["02_train", "smoke", "layer"], "did you mean 'layernorm'"),
         (["02_train", "smoke", "none", "7"], "it has [0, 1]"),
