@@ -161,8 +161,8 @@ def _tables(config: RunConfig, raw: Raw, rng: Generator) -> Iterator[tuple[str, 
     if config.evaluation.items_per_task != 0:
         yield "tasks", _task_table(raw["items"])
     if tasks := config.evaluation.tasks:
-        asked = itertools.product(tasks, config.evaluation.shots or [0])
-        table = pd.DataFrame(asked, columns=["task", "shots"])
+        rows = itertools.product(tasks, config.evaluation.shots or [0])
+        table = pd.DataFrame(rows, columns=["task", "shots"])
         table["metric"], table["filter"], table["value"] = "acc", "none", rng.random(len(table))
         table["stderr"], table["n"], table["task_version"], table["overflows"] = 0.1, 100, "1", 0
         yield "stock_tasks", table.assign(harness="", harness_commit=None)
@@ -212,8 +212,8 @@ def _result(study: Study, arm: Arm, seed: int, plan: Plan | None, raw: Raw) -> R
     if completed:
         measures |= {"ece_null": 0.002, "temperature": 0.9, "nll_test_tempered": measures["loss"]}
         speeds |= {"inference_tokens_per_second_batch_1": 1e4, "inference_tokens_per_second": 1e5}
-    asked = completed and items != 0
-    if asked:
+    has_suite = completed and items != 0
+    if has_suite:
         none = dict.fromkeys(("macro_accuracy_zero_shot", "macro_accuracy_few_shot"))
         measures = {**none, "suite_overflows": 0.0, **measures}
     tables = _tables(config, raw, default_rng(seed)) if completed else ()
@@ -226,7 +226,7 @@ def _result(study: Study, arm: Arm, seed: int, plan: Plan | None, raw: Raw) -> R
         seed=seed,
         config=config.model_dump(exclude={"machine"}),
         corpus_sha256=corpus,
-        suite_hash=suite if asked else None,
+        suite_hash=suite if has_suite else None,
         status="completed" if completed else "diverged",
         diverged_at=None if completed else last["step"],
         resumed_at=[],

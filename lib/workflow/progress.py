@@ -27,7 +27,7 @@ from lib.study.files import read_json, write_json
 from lib.study.paths import RUNS
 from lib.study.result import read_live
 
-SWEEP, PROGRESS = RUNS / ".sweep.json", RUNS / ".progress.json"
+SWEEP_FILE, PROGRESS_FILE = RUNS / ".sweep.json", RUNS / ".progress.json"
 """What a sweep tells the Snakefile, and what that tells the sweep."""
 
 

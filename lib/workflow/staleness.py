@@ -144,8 +144,8 @@ def _stale_run(file: Path, wanted: dict[str, Any]) -> str | None:
         if made_with.get(name) != value:
             done = _MEASURED if name in _OF_MEASURES else "trained anew"
             return f"{name} is {_short(value)} and was {_short(made_with.get(name))}: {done}"
-    asked = result.status == "completed" and wanted["evaluation.items_per_task"] != 0
-    if asked and result.suite_hash is None and has_harness():
+    has_suite = result.status == "completed" and wanted["evaluation.items_per_task"] != 0
+    if has_suite and result.suite_hash is None and has_harness():
         return f"the suite was not asked for want of lm_eval: {_MEASURED}"
     for path, hash_ in ((file.with_name(name), hash_) for name, hash_ in result.files.items()):
         if not path.is_file() or sha256(path) != hash_:

@@ -25,7 +25,7 @@ from lib.study.files import write_json
 from lib.study.paths import NOTEBOOKS, PAPERS, ROOT, RUNS, result_file, shown
 from lib.study.result import RunResult, status_of
 from lib.workflow.gpus import GPUS, gpu_slots
-from lib.workflow.progress import PROGRESS, SWEEP, follow
+from lib.workflow.progress import PROGRESS_FILE, SWEEP_FILE, follow
 from lib.workflow.slurm import Cluster, Watch, explanation
 
 DEFAULT, EMBEDDED = "final", "final-embedded"
@@ -83,7 +83,7 @@ def run_sweep(sweep: Sweep) -> int:
             rehearse([study for study in studies if will_train(study, again)])
         keys = {s.name: {"data": data_key(s), "analysis": analysis_key(s)} for s in studies}
         patience = 0 if sweep.is_local else CANCELLING
-        write_json(SWEEP, {"keys": keys, "patience": patience})
+        write_json(SWEEP_FILE, {"keys": keys, "patience": patience})
         status, failed = run_snakemake(studies, sweep, list(map(str, again)), log)
     _show(failed)  # another sweep may begin meanwhile
     return status
@@ -169,14 +169,14 @@ def run_snakemake(
     if sweep.is_dry_run:  # in its own words, to the terminal
         return subprocess.run(call, env=environment).returncode, []
 
-    PROGRESS.unlink(missing_ok=True)
+    PROGRESS_FILE.unlink(missing_ok=True)
     papers = sorted({study.paper for study in studies})
     for paper in papers:
         if not (PAPERS / paper / "site" / "index.html").is_file():
             (RUNS / f"record-{paper}.txt").unlink(missing_ok=True)  # what has Snakemake build it
     with lifeline.start(call, environment, log) as snakemake:
         watch = [Watch(sweep.cluster)] if sweep.cluster else []
-        failed, stopped = follow(snakemake, PROGRESS, sweep.stop_after, studies, *watch)
+        failed, stopped = follow(snakemake, PROGRESS_FILE, sweep.stop_after, studies, *watch)
     if not RUNS.is_dir() or not Path(log.name).is_file():
         raise UserError(f"{shown(RUNS)}/ was deleted while its studies ran; a rerun begins anew")
     if not stopped and not snakemake.returncode:

@@ -297,7 +297,7 @@ def test_a_failed_sweep_lets_go_before_it_shows_what_failed(
 ) -> None:
     monkeypatch.setattr(sweep, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(sweep, "PATIENCE", 0.0)
-    monkeypatch.setattr(sweep, "SWEEP", tmp_path / "sweep.json")
+    monkeypatch.setattr(sweep, "SWEEP_FILE", tmp_path / "sweep.json")
     monkeypatch.setattr("lib.workflow.staleness.stale", lambda study: [])
     failed = [tmp_path / "runs/smoke/none/seed-0/02_train.ipynb"]
     shown: list[list[Path]] = []
