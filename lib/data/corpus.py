@@ -157,9 +157,8 @@ class TokenCorpus(_Split):
 Corpus = TextCorpus | TokenCorpus
 
 
-def load_corpus(config: CorpusConfig, trust: bool = False) -> Corpus:
-    """Find, verify, encode and split a corpus. To `trust` what another process has verified spares
-    reading all of a tokenized one: see `lib.data.tokens`.
+def load_corpus(config: CorpusConfig) -> Corpus:
+    """Find, verify, encode and split a corpus.
 
     Raises MissingCorpusError when a known one cannot be had, and CorpusError when a file is no text
     file or too large, has a wrong hash, is empty or too short, is not UTF-8, or holds a symbol in
@@ -167,10 +166,10 @@ def load_corpus(config: CorpusConfig, trust: bool = False) -> Corpus:
     """
     try:
         source = find_source(config)
-        if not isinstance(source, OneText):
-            return _on_disk(config, source, trust)
         plain = config.tokenizer == "characters" and not config.deduplicate
-        return _in_memory(config, source) if plain else _on_disk(config, source, trust)
+        if plain and isinstance(source, OneText):
+            return _in_memory(config, source)
+        return _on_disk(config, source)
     except OSError as error:
         given = f"s: '{error.filename}'" if config.sources else f": '{config.source}'"
         raise CorpusError(
@@ -180,7 +179,7 @@ def load_corpus(config: CorpusConfig, trust: bool = False) -> Corpus:
 
 def _in_memory(config: CorpusConfig, source: OneText) -> TextCorpus:
     """Encode a text, of which each character is a token, and cut it to what a run reads."""
-    train, dev, test = source
+    train, dev, test = (text for _, text in source.parts())
     tokenizer = Characters(source.name, "".join(sorted(set(train))))
     ids = torch.from_numpy(tokenizer.encode(train[: int(config.fraction * len(train))]))
     dev, test = (dev[:MOST_MEASURED], test[:MOST_MEASURED])
@@ -190,9 +189,9 @@ def _in_memory(config: CorpusConfig, source: OneText) -> TextCorpus:
     )
 
 
-def _on_disk(config: CorpusConfig, source: Source, trust: bool) -> TokenCorpus:
+def _on_disk(config: CorpusConfig, source: Source) -> TokenCorpus:
     """Tokenize a source, or find it tokenized, and cut it to what a run reads."""
-    tokenizer, parts, metadata = tokenize(config, source, trust)
+    tokenizer, parts, metadata = tokenize(config, source)
     train = parts["train"].cut(int(config.fraction * len(parts["train"])))
     dev, test = (_measured(parts[part], tokenizer) for part in ("dev", "test"))
     heldout = torch.cat([dev, test])

@@ -11,7 +11,9 @@ import heapq
 import io
 import json
 import re
+from bisect import bisect
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -24,7 +26,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from lib.study.errors import UserError
-from lib.study.fields import TINYSHAKESPEARE_LENGTH, TRAIN_SHARE, CorpusConfig
+from lib.study.fields import TRAIN_SHARE, CorpusConfig
 from lib.study.paths import ROOT, corpus_places, output_root, shown
 
 
@@ -40,7 +42,6 @@ class KnownCorpus(NamedTuple):
     """A text that has a name, and how to tell that it is the right one."""
 
     file_name: str
-    length: int
     sha256: str
     url: str = ""
 
@@ -48,13 +49,11 @@ class KnownCorpus(NamedTuple):
 KNOWN = {
     "tinyshakespeare": KnownCorpus(
         "tinyshakespeare.txt",
-        TINYSHAKESPEARE_LENGTH,
         "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
         "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
     ),
     "synthetic": KnownCorpus(
         "synthetic.packed",
-        1_100_000,
         "bc3e66b4fb25b09f41c78ae498e032fc39865a15dfd3347e6fe1485652ab12a3",
     ),
 }
@@ -63,31 +62,23 @@ no suffix says so, as Kaggle unpacks what it knows. `papers/embedding-norm/synth
 it again, and its exact entropy."""
 
 
-def _read_text(source: str, path: Path | None) -> bytes:
-    """Read a known text with its right hash, or that of a path. What is no plain file is refused
-    unread: it may never end."""
-    if path:
-        if not path.is_file():
-            raise CorpusError(f"corpus.source: '{source}' is a device; {_REMEDY}")
-        # Size 0 is also what a kernel's file says, which may be read for ever.
-        return path.read_bytes() if path.stat().st_size else b""
-    if source == "synthetic":
-        return bz2.decompress((Path(__file__).parent / KNOWN[source].file_name).read_bytes())
-    if source not in KNOWN:
-        raise CorpusError(
-            f"corpus.source: '{source}' is neither a text file nor a known corpus "
-            f"({', '.join(KNOWN)}); {_REMEDY}"
-        )
-    known = KNOWN[source]
-    for candidate in filter(Path.is_file, corpus_places(known.file_name)):
-        data = candidate.read_bytes()
+def _known_text(name: str) -> bytes:
+    """Read a known text, which lies beside this file or where a corpus may lie, or download it.
+    Raises CorpusError for one with another hash."""
+    known = KNOWN[name]
+    places = [Path(__file__).parent / known.file_name, *corpus_places(known.file_name)]
+    for path in filter(Path.is_file, places):
+        data = path.read_bytes()
+        with suppress(OSError):  # what is no such stream has another hash too
+            data = bz2.decompress(data) if path.suffix == ".packed" else data
         if (sha256 := hashlib.sha256(data).hexdigest()) != known.sha256:
+            remedy = f"restore {path}" if path == places[0] else f"delete {path} and rerun"
             raise CorpusError(
-                f"{source}: wrong hash: {len(data):,} bytes with SHA-256 {sha256}, expected "
-                f"{known.length:,} bytes with {known.sha256}; delete {candidate} and rerun"
+                f"{name}: wrong hash: {len(data):,} bytes with SHA-256 {sha256}, expected "
+                f"{known.sha256}; {remedy}"
             )
         return data
-    return _download(source, known)
+    return _download(name, known)
 
 
 _REMEDY = "give the path of a UTF-8 text"
@@ -124,6 +115,8 @@ def _download(name: str, known: KnownCorpus) -> bytes:
 
 # ---- one text, or documents
 
+PARTS = ("train", "dev", "test")
+
 
 @dataclass(frozen=True)
 class OneText:
@@ -135,16 +128,13 @@ class OneText:
     text: str
     ends = False
 
-    def __iter__(self) -> Iterator[str]:
-        """Yield the training part, dev and test."""
+    def parts(self) -> Iterator[tuple[str, str]]:
+        """Yield train, dev and test."""
         cut = int(TRAIN_SHARE * len(self.text))
-        heldout = self.text[cut:]
-        middle = _middle(heldout)
-        yield from (self.text[:cut], heldout[:middle], heldout[middle:])
-
-    def bounds(self, _: int) -> list[int]:
-        """Each part is one piece."""
-        return [1, 2]
+        middle = cut + _middle(self.text[cut:])
+        yield from zip(
+            PARTS, (self.text[:cut], self.text[cut:middle], self.text[middle:]), strict=True
+        )
 
 
 def _middle(heldout: str) -> int:
@@ -183,9 +173,12 @@ class Documents:
         states = [(path, path.stat()) for path in self.files]
         return [[self._shown(path), state.st_size, state.st_mtime_ns] for path, state in states]
 
-    def bounds(self, number: int) -> list[int]:
-        """At which of so many documents dev begins, and at which test."""
-        return _bounds(number, self.name, "join them into one text")
+    def parts(self) -> Iterator[tuple[str, str]]:
+        """Yield the documents that are not empty, each with its part."""
+        number = sum(1 for _ in filter(None, self))
+        bounds = _bounds(number, self.name, "join them into one text")
+        for place, text in enumerate(filter(None, self)):
+            yield PARTS[bisect(bounds, place)], text
 
     def __iter__(self) -> Iterator[str]:
         """Read the documents; CorpusError, naming file and line, for what cannot be read."""
@@ -374,20 +367,16 @@ class Mixture:
         number = len(self._filled[name])
         return [0, *_bounds(number, f"corpus.sources: '{name}'", "cut long ones up"), number]
 
-    def bounds(self, _: int) -> list[int]:
-        """At which document dev begins, and at which test."""
-        return [sum(ends) for ends in zip(*map(self._ends_of, self.shares), strict=True)][1:3]
-
-    def __iter__(self) -> Iterator[str]:
-        """Read the documents, part by part: always of the source furthest behind its share."""
-        for part in range(3):
+    def parts(self) -> Iterator[tuple[str, str]]:
+        """Yield the documents, part by part: always of the source furthest behind its share."""
+        for number, part in enumerate(PARTS):
             queues = []
             for order, (name, documents) in enumerate(self.documents.items()):
-                begin, end = self._ends_of(name)[part : part + 2]
+                begin, end = self._ends_of(name)[number : number + 2]
                 before = np.append(0, self._filled[name])[begin:end]
                 texts = islice(filter(None, documents), begin, end)
                 queues.append(zip(before, [order] * len(before), texts, strict=True))
-            yield from (text for _, _, text in heapq.merge(*queues))
+            yield from ((part, text) for _, _, text in heapq.merge(*queues))
 
 
 Source = OneText | Documents | Mixture
@@ -427,17 +416,25 @@ def find_source(config: CorpusConfig) -> Source:
     Raises MissingCorpusError when a known one cannot be had, CorpusError for what is no text or
     holds no documents, and OSError for what cannot be read.
     """
-    source = config.source
+    name = config.source
     if config.sources:
-        return find_mixture(source, config.sources)
-    path = None if source in KNOWN else find(source)
-    if path and (documents := find_documents(path)):
+        return find_mixture(name, config.sources)
+    if name in KNOWN:
+        data = _known_text(name)
+    elif not (path := find(name)):
+        raise CorpusError(
+            f"corpus.source: '{name}' is neither a text file nor a known corpus "
+            f"({', '.join(KNOWN)}); {_REMEDY}"
+        )
+    elif documents := find_documents(path):
         return documents
-    largest = LARGEST if config.tokenizer == "characters" else LARGEST_ENCODED
-    if path and path.is_file() and path.stat().st_size > largest:
-        return Documents(path.name, path.parent, (path,), ".txt", ends=False)
-    data = _read_text(source, path)
-    name = path.name if path else source
+    elif not path.is_file():  # it may never end
+        raise CorpusError(f"corpus.source: '{name}' is a device; {_REMEDY}")
+    else:
+        name, size = path.name, path.stat().st_size
+        if size > (LARGEST if config.tokenizer == "characters" else LARGEST_ENCODED):
+            return Documents(name, path.parent, (path,), ".txt", ends=False)
+        data = path.read_bytes() if size else b""  # a kernel's file says 0, and may never end
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:

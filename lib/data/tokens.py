@@ -4,13 +4,13 @@ The last tenth of the documents, of a mixture that of each source, is held out; 
 dev, its second test. The tokenizer is learned from the training part alone. Whoever asks again
 finds what was written, as long as the source's files have their sizes and times of change.
 
-A shard is a file of ids and a description beside it, written last. So a writing that was killed is
+A shard is a file of ids, named by the hash of what they stand for. So a writing that was killed is
 taken up again, and of a damaged corpus only the damaged shard is written again.
 """
 
 import hashlib
 import json
-from bisect import bisect, bisect_right
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -23,22 +23,19 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 
-from lib.data.sources import CorpusError, Mixture, Source, pieces
+from lib.data.sources import PARTS, CorpusError, Mixture, Source, pieces
 from lib.data.tokenizer import Tokenizer, learn_pairs, make_tokenizer, read_tokenizer
 from lib.study.fields import CorpusConfig, digest
-from lib.study.files import write_bytes
+from lib.study.files import sha256, write_bytes
 from lib.study.paths import output_root
 
-PARTS = ("train", "dev", "test")
 LONGEST_SHARD = 2**23
 """Characters of one shard, roughly."""
 MOST_LEARNED = 2**30
 """Characters of the training part that a tokenizer is learned from, at the most."""
-_FORMAT = 2
+_FORMAT = 3
 _CHECKED = "checked.json"
 """Of each shard that was found whole, its size, time of change and hash."""
-_WHOLE: dict[Path, object] = {}
-"""The same, of those that this process found whole itself."""
 
 
 class Shards:
@@ -74,11 +71,11 @@ class Shards:
 
 
 def tokenize(
-    config: CorpusConfig, source: Source, trust: bool
+    config: CorpusConfig, source: Source
 ) -> tuple[Tokenizer, dict[str, Shards], dict[str, Any]]:
     """Find or write the ids of a source in `data/tokens/`; return their tokenizer, the ids of each
-    part, and what `TokenCorpus.metadata` says. Shards are hashed once in a process, or, to `trust`
-    the last process that did so, only where their size or time of change is another one since.
+    part, and what `TokenCorpus.metadata` says. A shard is hashed where its size or time of change
+    is another one than when that was last done.
 
     Raises CorpusError for what cannot be read, has too few documents or a symbol that the tokenizer
     lacks, or does not go with the tokenizer or with deduplication.
@@ -93,10 +90,10 @@ def tokenize(
     folder = output_root() / "data" / "tokens" / f"{source.name}-{digest(identity)[:12]}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        metadata = _find(folder, trust)
+        metadata = _find(folder)
         if metadata is None:
             with FileLock(folder / ".lock"):  # who waited for it finds what another one wrote
-                metadata = _find(folder, trust) or _write(config, source, given, folder)
+                metadata = _find(folder) or _write(config, source, given, folder)
     except OSError as error:
         raise CorpusError(f"{source.name}: its tokens cannot be kept: {error}") from None
     tokenizer = make_tokenizer(*metadata["tokenizer"])
@@ -108,25 +105,23 @@ def tokenize(
     return tokenizer, parts, metadata | {"tokenizer_sha256": tokenizer.sha256}
 
 
-def _find(folder: Path, trust: bool) -> dict[str, Any] | None:
-    """Read the metadata of a finished writing; None where there is none. Where a shard is not as it
-    was written, say so, and forget the metadata."""
+def _find(folder: Path) -> dict[str, Any] | None:
+    """Read the metadata of a finished writing; None where there is none. A shard that is not as it
+    was written is named and goes, and the metadata with it."""
     metadata = _read_json(folder / "index.json")
     if metadata.pop("digest", None) != digest(metadata):
         return None
-    checked = _read_json(folder / _CHECKED) if trust else {}
+    checked, whole = _read_json(folder / _CHECKED), {}
     states = {p.name: [p.stat().st_size, p.stat().st_mtime_ns] for p in folder.glob("*.bin")}
-    whole = {}
     for shard in metadata["shards"]:
-        name, path = shard["file"], folder / shard["file"]
+        name = shard["file"]
         state = whole[name] = [states.get(name), shard["sha256"]]
-        if state not in (_WHOLE.get(path), checked.get(name)):
-            if not _is_whole(path, shard):
-                print(f"{name} of {folder.name} is damaged. It is made anew.")
-                (folder / "index.json").unlink(missing_ok=True)
-                return None
-            _WHOLE[path] = state
-    if not trust or checked != whole:
+        if state != checked.get(name) and _hash_of(folder / name) != shard["sha256"]:
+            print(f"{name} of {folder.name} is damaged. It is made anew.")
+            for path in (folder / name, folder / "index.json"):
+                path.unlink(missing_ok=True)
+            return None
+    if checked != whole:
         with suppress(OSError):  # tokens may lie where nothing can be written
             write_bytes(folder / _CHECKED, json.dumps(whole).encode())
     return metadata
@@ -134,19 +129,12 @@ def _find(folder: Path, trust: bool) -> dict[str, Any] | None:
 
 def _write(config: CorpusConfig, source: Source, given: str, folder: Path) -> dict[str, Any]:
     """Write the shards of a source and their metadata, which it returns."""
-    number, sha256 = _survey(source)
-    bounds = source.bounds(number)
-
-    def documents() -> Iterator[tuple[str, str]]:
-        for i, text in enumerate(filter(None, source)):
-            yield PARTS[bisect(bounds, i)], text
-
-    learned = given or _learn(config.tokenizer, documents())
+    learned = given or _learn(config.tokenizer, source)
     of_tokenizer = (config.tokenizer, learned, source.name, source.ends)
-    tokenizer, counts = make_tokenizer(*of_tokenizer), Counter[str]()
-    texts = _pieces(documents(), counts, config.deduplicate, source.ends)
+    tokenizer, tally = make_tokenizer(*of_tokenizer), Tally()
+    texts = _pieces(source, tally, config.deduplicate)
     shards = [
-        _write_shard(folder / f"{number:06d}.bin", group, tokenizer)
+        _write_shard(folder, number, group, tokenizer)
         for number, group in enumerate(_grouped(texts))
     ]
     characters = dict.fromkeys(PARTS, 0)
@@ -155,12 +143,12 @@ def _write(config: CorpusConfig, source: Source, given: str, folder: Path) -> di
     if empty := [part for part in PARTS if not characters[part]]:
         raise CorpusError(f"{source.name}: too short: no {' and no '.join(empty)} part")
     metadata = {
-        "sha256": sha256,
-        "documents": {part: counts[part] for part in PARTS} if source.ends else None,
+        "sha256": tally.sha256.hexdigest(),
+        "documents": {part: tally[part] for part in PARTS} if source.ends else None,
         "characters": characters,
-        "duplicates": counts["duplicates"],
+        "duplicates": tally["duplicates"],
         "removed": config.deduplicate,
-        "heldout_in_train": counts["heldout_in_train"],
+        "heldout_in_train": tally["heldout_in_train"],
         "tokenizer": of_tokenizer,
         "shards": shards,
         **({"sources": source.taken} if isinstance(source, Mixture) else {}),
@@ -170,20 +158,18 @@ def _write(config: CorpusConfig, source: Source, given: str, folder: Path) -> di
     return metadata
 
 
-def _survey(source: Source) -> tuple[int, str]:
-    """Read a source to its end: count its documents, and hash it. One text has the hash of its
-    file."""
-    sha256, number = hashlib.sha256(), 0
-    for text in filter(None, source):
-        number += 1
-        content = text.encode()
-        sha256.update(len(content).to_bytes(8, "big") + content if source.ends else content)
-    return number, sha256.hexdigest()
+class Tally(Counter[str]):
+    """What reading a source to its end tells: documents by part, duplicates, and the hash of all.
+    One text has the hash of its file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sha256 = hashlib.sha256()
 
 
-def _learn(tokenizer: str, documents: Iterable[tuple[str, str]]) -> str:
+def _learn(tokenizer: str, source: Source) -> str:
     """Learn of the training part what a tokenizer needs: the characters, or a `tokenizer.json`."""
-    train = (text for part, text in documents if part == "train")
+    train = (text for part, text in source.parts() if part == "train")
     if tokenizer == "characters":
         known = {"\n"}  # what solved examples are parted by
         for text in train:
@@ -212,23 +198,24 @@ class Piece(NamedTuple):
     """Whether a document ends with it."""
 
 
-def _pieces(
-    documents: Iterable[tuple[str, str]], counts: Counter[str], deduplicate: bool, ends: bool
-) -> Iterator[Piece]:
+def _pieces(source: Source, tally: Tally, deduplicate: bool) -> Iterator[Piece]:
     """Cut documents into pieces, and count them and their duplicates."""
     seen: set[bytes] = set()
-    for part, text in documents:
-        if ends:
-            key = hashlib.blake2b(text.encode(), digest_size=16).digest()
-            counts["duplicates" if part == "train" else "heldout_in_train"] += key in seen
+    for part, text in source.parts():
+        content = text.encode()
+        tally.sha256.update(len(content).to_bytes(8, "big") + content if source.ends else content)
+        if source.ends:
+            key = hashlib.blake2b(content, digest_size=16).digest()
+            tally["duplicates" if part == "train" else "heldout_in_train"] += key in seen
             if part == "train":
                 if deduplicate and key in seen:
                     continue
                 seen.add(key)
-        counts[part] += 1
-        *whole, last = pieces(text)
-        yield from (Piece(part, piece, False) for piece in whole)
-        yield Piece(part, last, ends)
+        if text:
+            tally[part] += 1
+            *whole, last = pieces(text)
+            yield from (Piece(part, piece, False) for piece in whole)
+            yield Piece(part, last, source.ends)
 
 
 def _grouped(texts: Iterable[Piece]) -> Iterator[list[Piece]]:
@@ -245,34 +232,29 @@ def _grouped(texts: Iterable[Piece]) -> Iterator[list[Piece]]:
         yield group
 
 
-def _write_shard(path: Path, group: list[Piece], tokenizer: Tokenizer) -> dict[str, Any]:
-    """Write one shard, unless it is there, and return its description. Its key is the hash of texts
-    and tokenizer: what of the same key is there is taken as it is."""
+def _write_shard(
+    folder: Path, number: int, group: list[Piece], tokenizer: Tokenizer
+) -> dict[str, Any]:
+    """Write one shard, unless it is there, and return its description."""
     key = hashlib.sha256(f"{tokenizer.sha256} {tokenizer.symbols!r}".encode())
     for text in group:
         key.update(f"{text.ends} {len(text.text)} {text.text}".encode())
-    described = path.with_suffix(".json")
-    before = _read_json(described)
-    if before.get("key") == key.hexdigest() and _is_whole(path, before):
-        return before
-    dtype = "<u2" if len(tokenizer.symbols) <= 2**16 else "<u4"
-    parts = []
-    for text, ids in zip(group, tokenizer.encode_all([t.text for t in group]), strict=True):
-        end = [tokenizer.end_of_document] if text.ends else []
-        parts += [ids.astype(dtype), np.array(end, dtype)]
-    content = np.concatenate(parts).tobytes()
-    description = {
+    path = folder / f"{number:06d}-{key.hexdigest()[:16]}.bin"
+    dtype = np.dtype("<u2" if len(tokenizer.symbols) <= 2**16 else "<u4")
+    if not path.is_file():
+        parts = []
+        for text, ids in zip(group, tokenizer.encode_all([t.text for t in group]), strict=True):
+            end = [tokenizer.end_of_document] if text.ends else []
+            parts += [ids.astype(dtype), np.array(end, dtype)]
+        write_bytes(path, np.concatenate(parts).tobytes())
+    return {
         "file": path.name,
-        "key": key.hexdigest(),
         "part": group[0].part,
-        "dtype": dtype,
-        "tokens": sum(map(len, parts)),
+        "dtype": dtype.str,
+        "tokens": path.stat().st_size // dtype.itemsize,
         "characters": sum(len(text.text) for text in group),
-        "sha256": hashlib.sha256(content).hexdigest(),
+        "sha256": _hash_of(path),
     }
-    write_bytes(path, content)
-    write_bytes(described, json.dumps(description).encode())
-    return description
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -284,6 +266,6 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _is_whole(path: Path, description: dict[str, Any]) -> bool:
-    """Tell whether a shard's file is as its description says."""
-    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == description["sha256"]
+def _hash_of(path: Path) -> str | None:
+    """SHA-256 of a file; None where there is none."""
+    return sha256(path) if path.is_file() else None

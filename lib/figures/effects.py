@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from lib.figures.style import level_text, line, offsets, variants, widen
+from lib.figures.style import level_text, line, looks, offsets, variants, widen
 from lib.study.fields import Level
 from lib.study.measures import MEASURES
 from lib.study.variants import Variant, variant
@@ -25,12 +25,13 @@ def forest(table: pd.DataFrame, measure: str, ax: Axes) -> Axes:
     at the right edge."""
     ax.axvline(0, color="0.5", linewidth=0.8)
     names: list[str] = []
+    named = looks(table)
     for family, part in table.groupby("family", sort=False):
         if family != "":
             names.append(str(family) + ":")
         first, margin = len(names), part["margin"].iloc[0]
         for row in part.to_dict("records"):
-            look, at = variant(row["variant"]), len(names)
+            look, at = named[row["variant"]], len(names)
             names.append(f"{look.label} - {variant(row['reference']).label}")
             if np.isfinite(row["mean_delta"]):
                 ax.hlines(at, row["t_low"], row["t_high"], color=look.colour, linewidth=1.4)
@@ -53,18 +54,20 @@ def forest(table: pd.DataFrame, measure: str, ax: Axes) -> Axes:
 def paired_seeds(runs: pd.DataFrame, measure: str, ax: Axes) -> Axes:
     """Draw one line per seed across variants, so that paired changes show as slopes, and each
     variant's mean as a bar. Diverged runs are gaps."""
-    looks = [look for look, _ in variants(runs)]
-    table = runs.pivot(index="seed", columns="variant", values=measure)[runs["variant"].unique()]
-    places = np.arange(len(looks))
+    named = looks(runs)
+    table = runs.pivot(index="seed", columns="variant", values=measure)[[*named]]
+    places = np.arange(len(named))
     ax.plot(places, table.to_numpy().T, color="0.7", linewidth=0.8, zorder=1)
-    for place, look, (_, values) in zip(places, looks, table.items(), strict=True):
+    for place, (name, look) in enumerate(named.items()):
+        values = table[name]
         ax.scatter([place] * len(values), values, s=18, color=look.colour, marker=look.marker,
                    zorder=2)  # fmt: skip
         ax.plot(place + np.array([-0.25, 0.25]), [values.mean()] * 2, color=look.colour,
                 linewidth=2.2, zorder=3)  # fmt: skip
     turned: Any = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
-    ax.set_xticks(places, [look.label for look in looks], **turned if len(looks) > 3 else {})
-    ax.set_xlim(-0.5, len(looks) - 0.5)
+    labels = [look.label for look in named.values()]
+    ax.set_xticks(places, labels, **turned if len(named) > 3 else {})
+    ax.set_xlim(-0.5, len(named) - 0.5)
     ax.set_ylabel(MEASURES[measure].label)
     ax.grid(visible=False, axis="x")
     return ax

@@ -15,34 +15,12 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
+from lib.analysis import runs as of_runs
 from lib.analysis.planned import margins_of
 from lib.analysis.references import NAMES
-from lib.analysis.runs import (
-    ResultError,
-    collect,
-    other_settings,
-    read_parquet,
-    read_table,
-    taken,
-    tidy,
-)
-from lib.figures.effects import (
-    differences,
-    forest,
-    interaction,
-    paired_seeds,
-    stability_cells,
-    task_accuracies,
-)
+from lib.analysis.runs import read_parquet
+from lib.figures import effects, training
 from lib.figures.style import facets, in_lines, level_text, spread
-from lib.figures.training import (
-    difference,
-    reliability_diagram,
-    residual_norms,
-    second_moments,
-    trajectory,
-    trend,
-)
 from lib.study.claim import load_plan
 from lib.study.config import Study, load_study
 from lib.study.fields import Level, digest
@@ -72,11 +50,6 @@ class StudyFigure:
     words: str
     """What to look for, how it is drawn, and of which runs."""
 
-    def about(self, maker: Callable[[], Any]) -> "StudyFigure":
-        """Begin the words with the title and what the docstring of its maker says."""
-        said = inspect.cleandoc(maker.__doc__ or "")
-        return replace(self, words=f"## {self.title}\n\n{said} *{self.words}.*")
-
     @property
     def data_hash(self) -> str:
         """SHA-256 of the tables that are drawn."""
@@ -101,7 +74,7 @@ class StudyFigures:
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        return tidy(self.results)
+        return of_runs.tidy(self.results)
 
     @cached_property
     def trace(self) -> pd.DataFrame:
@@ -121,11 +94,10 @@ class StudyFigures:
         """What 03_analysis wrote."""
         path = study_folder(self.study.name) / "verdict.json"
         if not path.is_file():
-            raise ResultError(f"there is no {shown(path)}: execute 03_analysis first")
-        content: dict[str, Any] = read_json(path)
-        return content
+            raise of_runs.ResultError(f"there is no {shown(path)}: execute 03_analysis first")
+        return dict(read_json(path))
 
-    def found(self, key: str) -> pd.DataFrame:
+    def table(self, key: str) -> pd.DataFrame:
         """One of the tables of 03_analysis; empty where it does not apply."""
         table = pd.DataFrame(self.verdict.get(key) or [])
         empty = table.columns[table.isna().all()]  # JSON has None for NaN
@@ -134,25 +106,24 @@ class StudyFigures:
     @cached_property
     def contrasts(self) -> pd.DataFrame:
         """The analysis' contrasts, with what `placed` adds."""
-        return self.placed(self.found("contrasts"))
+        return self.placed(self.table("contrasts"))
 
     @cached_property
     def tests(self) -> pd.DataFrame:
         """The tests of the plan's families, with what `placed` adds, the `margin` of those of
         equivalence (NaN of others), and whether they `decided` anything."""
-        table = self.placed(self.found("tests"))
+        table = self.placed(self.table("tests"))
         if self.plan is None or table.empty:
             return table
-        margins = table["measure"].map(margins_of(self.plan))
+        margins = table["measure"].map(margins_of(self.plan)).where(table["test"] == "equivalence")
         decided = ~table["answer"].isin(["undecided", "not tested"])
-        margins = margins.where(table["test"] == "equivalence")
         return table.assign(margin=margins.astype(float), decided=decided)
 
     def placed(self, table: pd.DataFrame) -> pd.DataFrame:
         """Give differences each arm's variant, setting and levels, the variant that it is held
         against (`reference`), and whether that is its own baseline (`own`)."""
         if table.empty:
-            return table.reindex(columns=["arm", "measure", "mean_delta", "own", "setting"])
+            table = pd.DataFrame(columns=["arm", "baseline", "measure", "mean_delta"])
         arms = self.runs.drop_duplicates("arm").set_index("arm")
         table = table.join(arms[["variant", "setting", *self.study.factors]], on="arm")
         own = table["baseline"] == table["arm"].map(arms["baseline"])
@@ -160,37 +131,33 @@ class StudyFigures:
 
     def within(self, table: pd.DataFrame, factor: str) -> pd.DataFrame:
         """Add the levels of all factors but the first and `factor`, as `within`."""
-        return table.assign(within=other_settings(table, self.study, factor))
+        return table.assign(within=of_runs.other_settings(table, self.study, factor))
+
+    def _ordered(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Where compared levels are numbers, order them: the baseline, then the others by size."""
+        first = next(iter(self.study.factors), "")
+        levels: Any = {arm.variant: arm.levels.get(first) for arm in self.study.arms()}
+        if {type(level) for level in levels.values()} <= {int, float}:
+            baseline, *others = levels
+            names = [baseline, *sorted(others, key=levels.get)]
+            return table.assign(variant=pd.Categorical(table["variant"], names))
+        return table
 
     def levels(self, factor: str) -> list[Level]:
         """List the levels of a factor over all arms, those beside the grid too."""
         return list(dict.fromkeys(arm.levels[factor] for arm in self.study.arms()))
 
-    @property
-    def _one_setting(self) -> bool:
-        return bool(self.runs["setting"].nunique() == 1)
-
-    @property
-    def _many(self) -> bool:
-        """Whether there are more variants than a panel can hold."""
-        return bool(self.runs["variant"].nunique() > MOST_VARIANTS)
-
     def applicable(self) -> Iterator[StudyFigure]:
         """Give every figure for which the study has something to show, in order. ResultError when
         the study has not been analysed."""
-        makers = (
-            self._effects,
-            self._losses,
-            self._smoothness,
-            self._trends,
-            self._comparison,
-            self._interactions,
-            self._stability,
-            self._inside,
-            self._calibration,
-            self._tasks,
-        )
-        return iter([figure.about(make) for make in makers for figure in make()])
+        makers = [self._effects, self._losses, self._smoothness, self._trends, self._comparison]
+        makers += [self._interactions, self._stability, self._inside, self._calibration]
+        return iter([self._about(f, make) for make in [*makers, self._tasks] for f in make()])
+
+    def _about(self, figure: StudyFigure, maker: Callable[[], Any]) -> StudyFigure:
+        """Begin the words with the title and what the docstring of its maker says."""
+        said = inspect.cleandoc(maker.__doc__ or "")
+        return replace(figure, words=f"## {figure.title}\n\n{said} *{figure.words}.*")
 
     def _effects(self) -> Iterator[StudyFigure]:
         """What differs from what, and by how much? Each row is one variant held against
@@ -200,22 +167,20 @@ class StudyFigures:
         its contrasts."""
         if self.runs["setting"].nunique() > 2:
             return  # of many settings, other figures say more
-        table = self.tests
+        table, variants = self.tests, self.runs["variant"].nunique()
         if table.empty:
+            if variants <= 3 or variants > MOST_VARIANTS:
+                return  # few, the comparison shows
             table = self.contrasts.assign(family="", margin=float("nan"), decided=True)
-            named = measures_in("mechanism")
-            table = table[table["measure"].isin(named)]
-        counts = table.groupby("measure", sort=False)["mean_delta"].count()
+            table = table[table["measure"].isin(measures_in("mechanism"))]
         rows: dict[str, Row] = {
-            str(name): (table[table["measure"] == name], partial(forest, measure=str(name)))
-            for name, n in counts.items()
-            if n
+            str(name): (part, partial(effects.forest, measure=str(name)))
+            for name, part in table.groupby("measure", sort=False)
+            if part["mean_delta"].notna().any()
         }
-        few = self.runs["variant"].nunique() <= 3  # the comparison shows them
-        if not rows or (self.tests.empty and (few or self._many)):
-            return
         heights = [0.45 + 0.16 * (len(t) + t["family"].nunique()) for t, _ in rows.values()]
-        yield self._figure("effects", "Effects", rows, most_variants=99, height=heights)
+        if rows:
+            yield self._figure("effects", "Effects", rows, most_variants=99, height=heights)
 
     def _losses(self) -> Iterator[StudyFigure]:
         """Does the loss fall smoothly, and when do variants part? First the dev loss,
@@ -233,15 +198,14 @@ class StudyFigures:
         lowest to the highest. Drawn by `trajectory` and `difference` from the dev curves of
         all runs."""
         y = "gradient_cosine"
-        if y not in self.curve or self.curve[y].isna().all():
-            return
-        yield self._figure("smoothness", "Smoothness", self._course(y), height=1.9)
+        if y in self.curve and self.curve[y].notna().any():
+            yield self._figure("smoothness", "Smoothness", self._course(y), height=1.9)
 
     def _course(self, y: str) -> dict[str, Row]:
         """Lay out a column of the dev curves, and its difference from that of the baseline."""
-        rows: dict[str, Row] = {y: (self.curve, partial(trajectory, y=y))}
+        rows: dict[str, Row] = {y: (self.curve, partial(training.trajectory, y=y))}
         if (self.curve["arm"] != self.curve["baseline"]).any():
-            rows["difference"] = (self.curve, partial(difference, y=y))
+            rows["difference"] = (self.curve, partial(training.difference, y=y))
         return rows
 
     def _trends(self) -> Iterator[StudyFigure]:
@@ -249,11 +213,11 @@ class StudyFigures:
         moment. Lines are means over seeds, bands reach from the lowest to the highest. A
         diverged run ends in a cross. Drawn by `trajectory` from the traces and dev curves
         of all runs."""
-        tables = {"grad_norm": self.trace, "embedding_norm": self.curve}
-        tables |= {"second_moment_mean": self.trace}
+        names = {"grad_norm": self.trace, "embedding_norm": self.curve}
+        names |= {"second_moment_mean": self.trace}
         rows: dict[str, Row] = {
-            y: (table, partial(trajectory, y=y))
-            for y, table in tables.items()
+            y: (table, partial(training.trajectory, y=y))
+            for y, table in names.items()
             if y in table and table[y].notna().any()
         }
         yield self._figure("trend", "Gradients", rows)
@@ -261,11 +225,14 @@ class StudyFigures:
     def _comparison(self) -> Iterator[StudyFigure]:
         """Do the lines of all seeds slope the same way? A thin line joins the runs of one
         seed; a bar is a variant's mean. Drawn by `paired_seeds` from the runs' measures."""
-        measures = taken(measures_in("comparison"), self.runs)
-        if self.runs["setting"].nunique() > 2 or self._many or not measures:
-            return  # of many settings, the interaction says more
-        rows: dict[str, Row] = {m: (self.runs, partial(paired_seeds, measure=m)) for m in measures}
-        yield self._figure("comparison", "Comparison", rows)
+        rows: dict[str, Row] = {
+            name: (self.runs, partial(effects.paired_seeds, measure=name))
+            for name in of_runs.taken(measures_in("comparison"), self.runs)
+        }
+        many = self.runs["variant"].nunique() > MOST_VARIANTS
+        # Of many settings, the interaction says more.
+        if rows and not many and self.runs["setting"].nunique() <= 2:
+            yield self._figure("comparison", "Comparison", rows)
 
     def _interactions(self) -> Iterator[StudyFigure]:
         """Does the effect depend on this factor? The main measure at each of its levels,
@@ -275,17 +242,17 @@ class StudyFigures:
         number; lines leave them out. Drawn by `interaction` from the runs' measures and by
         `differences` from the contrasts of 03."""
         deltas = self.contrasts.query("own and measure == @MAIN")
-        if self.runs[MAIN].isna().all():
-            return
         for factor in list(self.study.factors)[1:]:
             levels = self.levels(factor)
-            if len(levels) < 2:
+            if len(levels) < 2 or self.runs[MAIN].isna().all():
                 continue
             how: Any = {"measure": MAIN, "factor": factor, "levels": levels}
             rows: dict[str, Row] = {
-                "values": (self.within(self.runs, factor), partial(interaction, **how)),
-                "differences": (self.within(deltas, factor), partial(differences, **how)),
+                "values": (self.within(self.runs, factor), partial(effects.interaction, **how))
             }
+            if len(deltas):
+                draw = partial(effects.differences, **how)
+                rows["differences"] = (self.within(deltas, factor), draw)
             name = factor.rpartition(".")[2]
             title = f"Interaction with {name.replace('_', ' ')}"
             yield self._figure(f"interaction-{name}", title, rows, "within")
@@ -295,19 +262,20 @@ class StudyFigures:
         runs are unstable, and below it the median of their largest rises in nats; the
         darker, the larger the share. A dash: not judged. Drawn by `stability_cells` from
         the table of 03."""
-        table = self.found("stability_map")
-        if table.empty or self._one_setting or not table["unstable"].sum():
+        table = self.table("stability_map")
+        if table.empty or self.runs["setting"].nunique() == 1 or not table["unstable"].sum():
             return
         factor = max(list(self.study.factors)[1:], key=lambda name: len(self.levels(name)))
         levels = self.runs.drop_duplicates("arm")[["arm", factor]]
         table = self.within(table.merge(levels), factor)
         labels = table["variant"].map(lambda name: variant(name).label)
+        alone = table["within"].nunique() == 1
         table = table.assign(
             column=table[factor].map(level_text),
-            row=labels if table["within"].nunique() == 1 else table["within"].map(in_lines),
-            panel="" if table["within"].nunique() == 1 else labels,
+            row=labels if alone else table["within"].map(in_lines),
+            panel="" if alone else labels,
         )
-        draw = partial(stability_cells, x=factor.rpartition(".")[2].replace("_", " "))
+        draw = partial(effects.stability_cells, x=factor.rpartition(".")[2].replace("_", " "))
         height = 0.5 + 0.38 * table["row"].nunique()
         yield self._figure("stability", "Stability", {"": (table, draw)}, "panel",
                            height=height)  # fmt: skip
@@ -319,10 +287,10 @@ class StudyFigures:
         model at the last step. Drawn by `trajectory`, `residual_norms` and `second_moments`
         from the dev curves."""
         rows: dict[str, Row] = {
-            "embedding_norm": (self.curve, partial(trajectory, y="embedding_norm")),
-            "embedding_cosine": (self.curve, partial(trajectory, y="embedding_cosine")),
-            "residual_norm": (self.curve, residual_norms),
-            "second_moment": (self.curve, second_moments),
+            "embedding_norm": (self.curve, partial(training.trajectory, y="embedding_norm")),
+            "embedding_cosine": (self.curve, partial(training.trajectory, y="embedding_cosine")),
+            "residual_norm": (self.curve, training.residual_norms),
+            "second_moment": (self.curve, training.second_moments),
         }
         yield self._figure("inside", "Inside", rows, at_most=2)
 
@@ -332,32 +300,28 @@ class StudyFigures:
         temperature, loss by how many characters a prediction could see. Drawn by
         `reliability_diagram` and `trend` from the runs' raw files and the tables in their
         results."""
-        temperatures = read_table(self.results, "temperatures")
+        temperatures = of_runs.read_table(self.results, "temperatures")
         if temperatures.empty:
             return  # every run diverged
         bins, positions = (read_parquet(self.study, name) for name in ("bins", "positions"))
         runs_at = temperatures.groupby("temperature")["nll"].transform("size")
         shared = temperatures[runs_at == runs_at.max()]  # not each run's own best
         rows: dict[str, Row] = {
-            "reliability": (bins, reliability_diagram),
-            "nll": (shared, partial(trend, y="nll", x="temperature")),
-            "ece": (shared, partial(trend, y="ece", x="temperature")),
-            "position_loss": (positions, partial(trend, y="position_loss", x="context")),
+            "reliability": (bins, training.reliability_diagram),
+            "nll": (shared, partial(training.trend, y="nll", x="temperature")),
+            "ece": (shared, partial(training.trend, y="ece", x="temperature")),
+            "position_loss": (positions, partial(training.trend, y="position_loss", x="context")),
         }
-        title = "Calibration and length"
-        yield self._figure("calibration", title, rows, at_most=2)
+        yield self._figure("calibration", "Calibration and length", rows, at_most=2)
 
     def _tasks(self) -> Iterator[StudyFigure]:
         """In which tasks of the suite do variants differ by more than seeds do? 0 is
         guessing, 1 is all right. Drawn by `task_accuracies` from the tables in the runs'
         results."""
-        tasks = read_table(self.results, "tasks")
-        if tasks.empty:
-            return  # the study leaves the suite out
-        yield self._figure(
-            "tasks", "Tasks", {"tasks": (tasks, task_accuracies)},
-            at_most=2, height=5.5,
-        )  # fmt: skip
+        tasks = of_runs.read_table(self.results, "tasks")
+        if len(tasks):  # some studies leave the suite out
+            rows: dict[str, Row] = {"tasks": (tasks, effects.task_accuracies)}
+            yield self._figure("tasks", "Tasks", rows, at_most=2, height=5.5)
 
     def _figure(
         self, name: str, title: str, rows: dict[str, Row], by: str = "setting", *,
@@ -366,34 +330,26 @@ class StudyFigures:
         """Lay out a figure with a row per table and a column per value of `by`. Of more than
         `at_most` columns, or `most_variants`, those shown are evenly spread from the first to the
         last, and the words say so."""
-        every = {
-            "settings": list(dict.fromkeys(next(iter(rows.values()))[0][by])),
-            "variants": list(dict.fromkeys(arm.variant for arm in self.study.arms())),
-        }
-        shown = {
-            "settings": spread(every["settings"], at_most),
-            "variants": spread(every["variants"], most_variants),
-        }
+        settings = list(dict.fromkeys(next(iter(rows.values()))[0][by]))
+        variants = list(dict.fromkeys(arm.variant for arm in self.study.arms()))
+        columns, kept = spread(settings, at_most), spread(variants, most_variants)
         tables = {
-            row: table[table["variant"].isin(shown["variants"])] if "variant" in table else table
+            row: self._ordered(table[table["variant"].isin(kept)])
             for row, (table, _) in rows.items()
         }
 
         def draw() -> None:
-            with facets(name, self.folder, list(rows), shown["settings"], **layout) as axes:
+            with facets(name, self.folder, list(rows), columns, **layout) as axes:
                 for (row, column), ax in axes.items():
                     rows[row][1](tables[row][tables[row][by] == column], ax=ax)
 
         said = [f"{self.verdict['standing']}: {self.study.name}, n = {len(self.study.seeds)} seeds"]
-        said += [
-            f"{len(shown[what])} of {len(every[what])} {what}"
-            for what in every
-            if len(shown[what]) < len(every[what])
-        ]
+        for some, every, what in ((columns, settings, "settings"), (kept, variants, "variants")):
+            said += [f"{len(some)} of {len(every)} {what}"] if len(some) < len(every) else []
         return StudyFigure(name, title, list(tables.values()), draw, ", ".join(said))
 
 
 def drawn(study: str) -> dict[str, dict[str, str]]:
     """Per figure of a study, not drawn: the hash of its data, and its words."""
-    figures = StudyFigures(design := load_study(study), collect(design))
+    figures = StudyFigures(design := load_study(study), of_runs.collect(design))
     return {f.name: {"data": f.data_hash, "words": f.words} for f in figures.applicable()}

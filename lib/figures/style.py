@@ -18,14 +18,12 @@ import pandas as pd
 from IPython.display import Image as DisplayedImage
 from IPython.display import display
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator
 from PIL import Image
 
 from lib.study.fields import Level
 from lib.study.files import replacing, write_bytes
-from lib.study.variants import Variant, variant
+from lib.study.variants import Variant, ordered, variant
 
 STYLE: Any = {  # matplotlib types the keys of a style one by one
     "figure.dpi": 100,
@@ -52,10 +50,21 @@ COLUMN_WIDTH, PAGE_WIDTH = 3.25, 6.75
 _WRAPPED = {1: 1, 2: 2, 3: 3, 4: 2}  # panels → panels side by side; more: 3
 
 
+def looks(table: pd.DataFrame) -> dict[str, Variant]:
+    """Give the look of every variant of a table, in the order in which they are drawn: as they
+    stand there, or, of the levels of an ordered factor, a categorical column, as that orders
+    them."""
+    names = table["variant"]
+    if not isinstance(names.dtype, pd.CategoricalDtype):
+        return {name: variant(name) for name in names.unique()}
+    every, there = ordered(list(names.cat.categories)), set(names)
+    return {name: look for name, look in every.items() if name in there}
+
+
 def variants(table: pd.DataFrame) -> Iterator[tuple[Variant, pd.DataFrame]]:
-    """Give each variant of a table, in the order in which they stand there, with its rows."""
-    for name, part in table.groupby("variant", sort=False):
-        yield variant(str(name)), part
+    """Give the look of every variant of a table, in order, with its rows."""
+    for name, look in looks(table).items():
+        yield look, table[table["variant"] == name]
 
 
 def line(look: Variant) -> dict[str, Any]:
@@ -76,8 +85,6 @@ def facets(
     folder: Path,
     rows: Sequence[str],
     columns: Sequence[str],
-    *,
-    common_legend: bool = True,
     height: float | Sequence[float] = 1.6,
 ) -> Iterator[dict[tuple[str, str], Axes]]:
     """Give an `ax` per (row, column) to draw on; then save the figure and show it.
@@ -105,8 +112,7 @@ def facets(
         for i, ax in enumerate(figure.axes):
             ax.set_ylabel(_wrap(ax.get_ylabel(), int(14 * heights[i // side_by_side])))
             ax.set_xlabel(_wrap(ax.get_xlabel(), int(10 * width / side_by_side)))
-        if common_legend:
-            _common_legend(figure)
+        _common_legend(figure)
         save(figure, folder, name)
         show(figure)
 
@@ -130,13 +136,6 @@ def level_text(level: Level) -> str:
         return str(level).lower()
     mantissa, _, exponent = f"{level:.2e}".partition("e")
     return f"{float(mantissa):g}e{int(exponent)}" if 0 < level < 0.01 else f"{level:g}"
-
-
-def few_digits(axis: Axis) -> None:
-    """Give a logarithmic axis with too few powers of ten to read other ticks too."""
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.set_major_formatter("{x:g}")
-    axis.set_minor_locator(NullLocator())
 
 
 def widen(ax: Axes, differences: pd.Series) -> None:

@@ -13,17 +13,15 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import EngFormatter, LogLocator
+from matplotlib.ticker import LogLocator, NullLocator
 
 from lib.analysis.runs import point
-from lib.figures.style import STYLE, few_digits, line, offsets, show, variants, widen
+from lib.figures.style import STYLE, line, looks, offsets, show, variants, widen
 from lib.study.config import Arm
 from lib.study.measures import MEASURES
-from lib.study.variants import variant
 
 LABELS = {
     "step": "step",
-    "tokens": "training tokens",
     "loss": "training loss (nats)",
     "dev_loss": "dev loss (nats)",
     "grad_norm": "gradient norm",
@@ -54,20 +52,23 @@ _MOST_POINTS = 200
 def trend(curves: pd.DataFrame, y: str, ax: Axes, x: str = "step") -> Axes:
     """Draw `y` over `x`: one line per variant (mean over seeds), band from lowest to highest. Of
     long trainings, neighbouring steps are taken together: a block's mean, lowest and highest."""
-    looks = {name: variant(name) for name in dict.fromkeys(curves["variant"])}
+    named = looks(curves)
+    palette = {look.label: look.colour for look in named.values()}
     places = np.unique(curves[x])
     block = np.searchsorted(places, curves[x]) // max(1, math.ceil(len(places) / _MOST_POINTS))
     sns.lineplot(
         curves.assign(
             **{x: curves[x].groupby(block).transform("max")},
-            variant=curves["variant"].map(lambda name: looks[name].label),
+            variant=curves["variant"].astype(str).map(lambda name: named[name].label),
         ),
         x=x,
         y=y,
         hue="variant",
         style="variant",
-        palette={look.label: look.colour for look in looks.values()},
-        dashes={look.label: look.dashes for look in looks.values()},
+        hue_order=[*palette],
+        style_order=[*palette],
+        palette=palette,
+        dashes={look.label: look.dashes for look in named.values()},
         errorbar=("pi", 100),
         err_kws={"alpha": 0.15, "linewidth": 0},
         linewidth=1.3,
@@ -78,38 +79,34 @@ def trend(curves: pd.DataFrame, y: str, ax: Axes, x: str = "step") -> Axes:
     return ax
 
 
-def trajectory(curves: pd.DataFrame, y: str, ax: Axes, x: str = "step") -> Axes:
+def trajectory(curves: pd.DataFrame, y: str, ax: Axes) -> Axes:
     """Draw a trend of runs whose rows hold their `status`: a line is the mean of the runs still
     training, and a cross marks where a diverged run ended. A loss far above its initial value is
-    cut off; tokens, and magnitudes that span more than fivefold, stand on a logarithmic axis."""
+    cut off; magnitudes that span more than fivefold stand on a logarithmic axis."""
     curves = curves[np.isfinite(curves[y])]
     initial = curves.loc[curves["step"] == curves["step"].min(), y].mean()
     ceiling = 1.1 * initial if y == "dev_loss" else np.inf
-    if x == "tokens":
-        curves = curves[curves[x] > 0]
     visible = curves.loc[curves[y] <= ceiling, y]
     low, high = np.nanmin([visible.min(), initial]), visible.max()
     logarithmic = y in _MAGNITUDES and high > 5 * visible[visible > 0].min()
     if logarithmic:
         curves = curves[curves[y] > 0]
-    trend(curves, y, ax, x)  # before the scales: on a logarithmic axis it draws a geometric mean
-    if x == "tokens":
-        ax.set_xscale("log", subs=[])
-        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        ax.xaxis.set_major_formatter(EngFormatter(sep=""))
+    trend(curves, y, ax)  # before the scale: on a logarithmic axis it draws a geometric mean
     if logarithmic:
         ax.set_yscale("log", subs=[])
-    if logarithmic and y in ("dev_loss", "embedding_norm"):  # too few powers of ten to read
-        few_digits(ax.yaxis)
+        if y in ("dev_loss", "embedding_norm"):  # too few powers of ten to read
+            ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            ax.yaxis.set_major_formatter("{x:g}")
+            ax.yaxis.set_minor_locator(NullLocator())
     if len(visible) < len(curves):
         ax.set_ylim(low / 1.1 if logarithmic else low - 0.05 * (ceiling - low), ceiling)
         ax.set_ylabel(f"{LABELS[y]},\ncut at 1.1 × initial")
     if y == "dev_loss":
         reference_lines(curves, ax)
     diverged = curves[curves["status"] == "diverged"].sort_values("step")
-    ends = diverged.groupby(["variant", "arm", "seed"], sort=False).tail(1)
-    ax.scatter(ends[x], ends[y].clip(upper=ceiling), s=28, marker="x", linewidth=1.4, zorder=4,
-               color=[variant(name).colour for name in ends["variant"]], clip_on=False)  # fmt: skip
+    ends, named = diverged.drop_duplicates(["arm", "seed"], keep="last"), looks(curves)
+    ax.scatter(ends["step"], ends[y].clip(upper=ceiling), s=28, marker="x", linewidth=1.4, zorder=4,
+               color=[named[name].colour for name in ends["variant"]], clip_on=False)  # fmt: skip
     return ax
 
 

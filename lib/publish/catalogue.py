@@ -49,6 +49,14 @@ class NotebookEntry:
         return f"{self.study}/{run}.html"
 
     @property
+    def place(self) -> str:
+        """Where it lies in the repository, that of a sealed record within its file."""
+        record = Record(self.study)
+        if record.is_sealed and self.path.is_relative_to(record.folder):
+            return f"{record.name(self.path)} in {shown(record.sealed_file)}"
+        return shown(self.path)
+
+    @property
     def variant(self) -> str:
         """What is compared: as the result says, or the level of the first factor."""
         first = dict(itertools.islice(self.levels.items(), 1))
@@ -203,7 +211,7 @@ def recorded(name: str) -> StudyEntry | None:
     if not all(path.is_file() for path in needed):
         return None
     results, shared = record.results, list(_shared(name, folder))
-    runs = [_run(name, folder, r["arm"], r["seed"], r["levels"], r) for r in results["runs"]]
+    runs = [_run(name, folder, r["arm"], r["seed"], r["levels"], r) for r in record.runs]
     if len(shared) < len(SHARED) or not all(run.path.is_file() for run in runs):
         return None
     text = parameters.read_text("utf-8")

@@ -49,7 +49,7 @@ def _environment(paper: Path) -> Environment:
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {}  # else it sorts what has an order
-    environment.filters |= {"sha256": sha256, "shown": shown}
+    environment.filters |= {"sha256": sha256}
     environment.filters |= {"history": history, "trained_with": trained_with}
     environment.filters |= {
         name: getattr(wording, name) for name in ("number", "literal", "estimate", "direction")

@@ -35,7 +35,7 @@ from markupsafe import Markup
 
 from lib.publish import wording
 from lib.publish.plans import plan_accounts, standing_shown
-from lib.record.record import root_hash
+from lib.record.record import Record, root_hash
 from lib.study import fields
 from lib.study.claim import load_plan
 from lib.study.config import arm_id, load_study
@@ -52,13 +52,17 @@ class TextError(UserError):
 
 
 class _Study(dict[str, Any]):
-    """The results of a study, which notes that something of them was asked for."""
+    """A recorded study: its results, verdict and, read when they are asked for, runs. It notes that
+    something of it was asked for."""
 
-    asked_for = False
+    def __init__(self, record: Record) -> None:
+        standing = standing_shown(record.study, record.verdict)
+        super().__init__(record.results, verdict=record.verdict | {"standing": standing})
+        self._record, self.asked_for = record, False
 
     def __getitem__(self, key: str) -> Any:
         self.asked_for = True
-        return super().__getitem__(key)
+        return self._record.runs if key == "runs" else super().__getitem__(key)
 
 
 class Sources:
@@ -68,14 +72,9 @@ class Sources:
         self.paper = paper
         self.left_out: dict[str, None] = {}
         """Studies without results that a template has asked for."""
-        self._results = paper / "results"
-        recorded: dict[str, _Study] = {}
-        for path in sorted(self._results.glob("[!.]*.verdict.json")):
-            study = path.name.removesuffix(".verdict.json")
-            content = read_json(self._results / f"{study}.json")
-            verdict = read_json(path)
-            verdict["standing"] = standing_shown(study, verdict)
-            recorded[study] = _Study(content, verdict=verdict)
+        verdicts = sorted(path.name for path in paper.glob("results/[!.]*.verdict.json"))
+        studies = [name.removesuffix(".verdict.json") for name in verdicts]
+        recorded = {study: _Study(Record(study, paper)) for study in studies}
         self._recorded = recorded
         asks = paper / "studies.yaml"
         self._asks = read_yaml(asks) if asks.is_file() else {}

@@ -34,6 +34,8 @@ from lib.study.paths import (
 from lib.study.raw import RAW, raw_file
 from lib.study.result import status_of
 
+LEFT = ("result.json", *(raw_file(Path(), name).name for name in RAW))
+"""What a run leaves behind, and `raw.zip` holds of it."""
 _HEADER, _ENTRY, _END = 30, 46, 22
 """Bytes of the parts of a zip beside names and contents: before a file, in the list, at the end."""
 
@@ -62,7 +64,7 @@ def archive(study: Study) -> Path:
         content = without_warnings(read_json(path))
         write_json(partial / path.relative_to(source), content, indent=None)
     folders = [run_folder(study.name, run.arm, run.seed) for run in runs]
-    raw = [raw_file(folder, name) for folder in folders for name in RAW]
+    raw = [folder / name for folder in folders for name in LEFT]
     raw += [path for path in (source / "suite").glob("*/*.*") if path.is_file()]
     pack(raw, source, partial / RAW_ZIP)
     parameters = yaml.safe_dump(study.model_dump(), sort_keys=False, allow_unicode=True)
@@ -78,7 +80,9 @@ def archive(study: Study) -> Path:
 
     shutil.rmtree(record.figures, ignore_errors=True)
     shutil.copytree(source / "figures", record.figures)
-    write_json(record.results_file, read_json(result_file("03_analysis", study.name)), indent=None)
+    results = read_json(result_file("03_analysis", study.name))
+    results.pop("runs")  # which `raw.zip` holds
+    write_json(record.results_file, results, indent=None)
     write_json(record.verdict_file, read_json(source / "verdict.json"), indent=None)
     write_manifest(study.name)
     return final
@@ -173,11 +177,7 @@ def check_raw_zip(record: Record) -> Iterator[str]:
         contents = {name: json.loads(packed.read(name)) for name in suites}
     # Where no suite is asked, one of no question may be left.
     asked = {run["suite_hash"] for run in record.runs if run["suite_hash"]}
-    known = {
-        f"{run['arm']}/seed-{run['seed']}/{raw_file(Path(), name)}"
-        for run in record.runs
-        for name in RAW
-    }
+    known = {f"{run['arm']}/seed-{run['seed']}/{name}" for run in record.runs for name in LEFT}
     for name, suite in contents.items():
         files = suite.get("files", {})
         if suite.get("hash") in asked or (suite.get("hash"), files) == (digest([]), {}):

@@ -1,17 +1,19 @@
 """The record of a study, and where everything of it lies.
 
-`papers/<paper>/record/<study>/` is laid out like `runs/<study>/`, with raw files in `raw.zip`; its
-MANIFEST.sha256 can also be checked by `sha256sum -c` from that folder. `record/index.json` says
-what the record of a paper holds, so that no study or run can vanish from it.
+`papers/<paper>/record/<study>/` is laid out like `runs/<study>/`, with results and raw files of the
+runs in `raw.zip`; its MANIFEST.sha256 can also be checked by `sha256sum -c` from that folder.
+`record/index.json` says what the record of a paper holds, so that no study or run can vanish.
 """
 
 import atexit
+import json
 import os
 import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterator
 from functools import cache, cached_property, lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +42,8 @@ SHARED = {
 class Record:
     """What is kept of a study. A file is read when it is first asked for, and then no more."""
 
-    def __init__(self, study: str) -> None:
-        self.study, self.paper = study, paper_of(study)
+    def __init__(self, study: str, paper: Path | None = None) -> None:
+        self.study, self.paper = study, paper or paper_of(study)
         self.place = self.paper / "record" / study
         self.sealed_file = self.place.with_name(f"{study}.zip")
         self.is_sealed = self.sealed_file.is_file() and not self.place.is_dir()
@@ -59,7 +61,7 @@ class Record:
         return self.folder / f"{name}.ipynb"
 
     def run_notebook(self, run: Run) -> Path:
-        """Return where the notebook of a run is kept."""
+        """Return where the notebook of a run, told by arm and seed, is kept."""
         return self.folder / str(run["arm"]) / f"seed-{run['seed']}" / "02_train.ipynb"
 
     def name(self, path: Path) -> str:
@@ -82,14 +84,27 @@ class Record:
 
     @property
     def results(self) -> dict[str, Any]:
-        """The study, its runs, and number, mean and sd of every measure by arm."""
+        """What is quoted of a study: its parameters, and number, mean and sd of every measure by
+        arm."""
         found: dict[str, Any] = self.read(self.results_file)
         return found
 
-    @property
+    @cached_property
     def runs(self) -> list[Run]:
-        """Every run, a `RunResult` as JSON."""
-        found: list[Run] = self.results["runs"]
+        """Every run, a `RunResult` as JSON, in the order of the design. Older records hold them
+        among the results."""
+        if "runs" in self.results:
+            found: list[Run] = self.results["runs"]
+            return found
+        places = product([arm.id for arm in self.parameters.arms()], self.parameters.seeds)
+        return [self._result({"arm": arm, "seed": seed}) for arm, seed in places]
+
+    def _result(self, run: Run) -> Run:
+        """Read what a run, told by arm and seed, has left. UserError where that is missing."""
+        path = raw_folder(self.run_notebook(run)) / "result.json"
+        if not path.is_file():
+            raise UserError(f"{named(run)}: its result.json is missing")
+        found: Run = json.loads(path.read_bytes())
         return found
 
     @property
@@ -165,8 +180,8 @@ def named(run: Run) -> str:
 
 
 def raw_folder(notebook: Path) -> Folder:
-    """Return where the raw files of a run are read: in the archive of the record that holds its
-    notebook, or, of a run in `runs/`, beside it."""
+    """Return where result and raw files of a run are read: in the archive of the record that holds
+    its notebook, or, of a run in `runs/`, beside it."""
     archive, place = notebook.parents[2] / RAW_ZIP, notebook.parent
     if not archive.is_file():
         return place

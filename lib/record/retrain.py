@@ -272,7 +272,7 @@ def _length(numbers: NDArray[np.float64]) -> float:
     return float(np.linalg.norm(numbers))
 
 
-_TIMES = ("train(", "write_result(", "measured.seconds")
+_TIMES = ("train(", "write_result(", "result_table(", "measured.seconds")
 """What the cells of 02_train hold that show times."""
 
 

@@ -19,12 +19,22 @@ import yaml
 from lib.record import build, provenance, runs
 from lib.record.archive import check_raw_zip, index_entry
 from lib.record.notebook import code_hash, foreign_content, has_parameters, shown_result
-from lib.record.record import MANIFEST, RAW_ZIP, SHARED, Record, named, paper_of, papers, read_index
+from lib.record.record import (
+    MANIFEST,
+    RAW_ZIP,
+    SHARED,
+    Record,
+    named,
+    paper_of,
+    papers,
+    raw_folder,
+    read_index,
+)
 from lib.record.replay import ReplayError
 from lib.study import paths
 from lib.study.claim import KEPT
 from lib.study.config import load_study
-from lib.study.errors import ConfigError
+from lib.study.errors import ConfigError, UserError
 from lib.study.git import git, is_checkout
 from lib.study.paths import shown
 from lib.study.result import attested, status_of
@@ -61,6 +71,8 @@ def verify(study: str, *, again: bool = True, redraw: bool = False) -> list[str]
         return [f"its parameters or its plan cannot be read: {error}"]
     except ReplayError as error:
         return [f"it cannot be executed again: {error}"]
+    except UserError as error:
+        return [str(error)]
     except Exception as error:  # a file can be broken in any way
         return [f"a file of it cannot be read as what it is: {error!r}"]
 
@@ -118,6 +130,10 @@ def check_format(record: Record) -> Iterator[str]:
             written = json.dumps(json.loads(text), separators=(",", ":")) + "\n"
         if text != written:  # it holds a key twice, or a comment
             yield f"{name} is not written as the archive writes it"
+    for run in record.runs:
+        result = raw_folder(record.run_notebook(run)) / "result.json"
+        if result.is_file() and result.read_bytes() != f"{json.dumps(run, indent=1)}\n".encode():
+            yield f"the result of {named(run)} is not written as the archive writes it"
 
 
 def check_index(record: Record) -> Iterator[str]:
@@ -164,17 +180,15 @@ def check_names(record: Record) -> Iterator[str]:
     names |= {record.name(record.run_notebook(run)) for run in record.runs}
     for path in sorted(record.folder.rglob("*")):
         if path.is_symlink() or (not path.is_dir() and record.name(path) not in names):
-            kind = "of no run in the results" if path.name == "02_train.ipynb" else "no file"
-            yield f"{record.name(path)} is {kind}{' of a record' if kind == 'no file' else ''}"
+            yield f"{record.name(path)} is no file of this record"
 
 
 def check_results(record: Record) -> Iterator[str]:
-    """Yield runs in the results that their notebooks do not show."""
+    """Yield runs whose result is not the one that their notebook shows."""
     for run in record.runs:
         path = record.run_notebook(run)
-        found = shown_result(record.read(path)) if path.is_file() else None
-        if found not in (attested(run), run):  # older notebooks show all of it
-            yield f"{named(run)} in the results is not its notebook's"
+        if not path.is_file() or shown_result(record.read(path)) != attested(run):
+            yield f"the result of {named(run)} is not its notebook's"
 
 
 def vanished() -> Iterator[str]:

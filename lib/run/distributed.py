@@ -78,7 +78,7 @@ def _train(words: list[str]) -> None:
     alone = dist.get_rank() == 0 and len(words) > 1  # else whoever launched this holds the lock
     with FileLock(folder / ".training.lock") if alone else nullcontext():
         with first_alone(dist.group.WORLD):  # what it has verified the others need not read
-            corpus = load_corpus(job.config.corpus, trust=dist.get_rank() > 0)
+            corpus = load_corpus(job.config.corpus)
         group = dist.new_group(timeout=PATIENCE)
         Run(job.config, corpus, job.provenance, folder, group).complete(_report)
 

@@ -300,9 +300,11 @@ def _in_runs(studies: Collection[str]) -> Iterator[Attempt]:
 
 
 def _in_record(studies: Iterable[str]) -> Iterator[Attempt]:
+    """What records say of their runs: notebooks, and what was kept; in older ones, results do."""
     for study in studies:
-        for name in (f"results/{study}.json", f"record/{study}/{KEPT}"):
-            for path in PAPERS.glob(f"*/{name}"):
+        own = f"*/record/{study}"
+        for places in (f"*/results/{study}.json", f"{own}/{KEPT}", f"{own}/**/02*.ipynb"):
+            for path in PAPERS.glob(places):
                 yield from _attempts_in(path, study, shown(path))
 
 

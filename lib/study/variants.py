@@ -6,7 +6,8 @@ look computed from its name, so that it looks the same whatever stands beside it
 
 import colorsys
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Marker = str | tuple[int, Literal[1], int]
@@ -62,5 +63,19 @@ def _from_name(name: str) -> Variant:
     # Darker than any registered colour but black, which is darker still; dots as none has them.
     rgb = colorsys.hls_to_rgb(hue / 256, 0.3, 0.6)
     dashes = (2.0 + on % 6, 1 + gap % 3 / 2) + (1.0, 2.0) * (1 + dots % 3)
-    colour = "#" + "".join(f"{round(255 * part):02X}" for part in rgb)
-    return Variant(name, colour, dashes, _SPARE_MARKERS[mark % len(_SPARE_MARKERS)], "")
+    return Variant(name, _hex(rgb), dashes, _SPARE_MARKERS[mark % len(_SPARE_MARKERS)], "")
+
+
+def ordered(names: Sequence[str]) -> dict[str, Variant]:
+    """How the levels of an ordered factor look, given the baseline and then the others in order:
+    in shades of blue from light to dark, the baseline in black."""
+    looks = {name: variant(name) for name in names}
+    for i, name in enumerate(names):
+        lightness = 0.62 - 0.4 * (i - 1) / max(1, len(names) - 2) if i else 0.0
+        colour = _hex(colorsys.hls_to_rgb(0.57, lightness, 0.75))
+        looks[name] = replace(looks[name], colour=colour, dashes=looks[name].dashes if i else ())
+    return looks
+
+
+def _hex(rgb: Iterable[float]) -> str:
+    return "#" + "".join(f"{round(255 * part):02X}" for part in rgb)

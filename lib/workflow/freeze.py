@@ -10,6 +10,7 @@ import math
 import re
 import textwrap
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import yaml
@@ -243,6 +244,7 @@ def _used_seeds() -> list[int]:
     for path in PARAMS.glob("*.yaml"):
         if not _drawn(path.stem):
             used |= set(load_study(path).seeds)
-    for path in PAPERS.glob("*/results/*.json"):
-        used |= {run["seed"] for run in read_json(path).get("runs", [])}
+    for path in PAPERS.glob("*/record/index.json"):
+        for study in read_json(path).values():
+            used |= set(chain(*study["seeds"].values()))
     return sorted(used)

@@ -356,7 +356,7 @@ def main() -> None:
     print("SHA-256", hashlib.sha256(text.encode()).hexdigest())
     source, heldout = Source(rules()), text[int(0.9 * LENGTH) :]
     print("endless", source.entropy_rate)
-    for block_size in (2**n for n in range(3, 11)):
+    for block_size in (1, 2, 3, 4, 6, 8, 12, 16, 24, *(2**n for n in range(5, 13))):
         print(block_size, float(source.nll(heldout, block_size).mean()))
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from lib.data.corpus import load_corpus
-from lib.data.references import ORDER, SOURCE_LOSS, NGrams, references
+from lib.data.references import ORDER, SOURCE_LOSS, NGrams, references, source_loss
 from lib.study.fields import CorpusConfig
 
 
@@ -38,8 +38,20 @@ def test_the_embedded_text_has_the_loss_of_its_source() -> None:
     found = references(corpus, 128)
     assert found["source_loss"] == 0.6953409433666945  # as in the results of the study `texts`
     assert 0.6664 < found["source_loss"] < found["bigram_loss"]
-    assert "source_loss" not in references(corpus, 100)
-    assert list(SOURCE_LOSS.values()) == sorted(SOURCE_LOSS.values(), reverse=True)
+    losses = [references(corpus, size)["source_loss"] for size in (1, 7, 100, 128, 300, 5000)]
+    assert losses == sorted(losses, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("block_size", "loss"),
+    [(48, 0.7475023289648292), (192, 0.6843546736150743), (768, 0.6677261276690392)],
+)
+def test_a_loss_between_those_known_is_that_of_the_source(block_size: int, loss: float) -> None:
+    """By `Source.nll` of `synthetic_text.py`, which takes seconds."""
+    assert source_loss(block_size) == pytest.approx(loss, abs=4e-4)
+    for size, known in SOURCE_LOSS.items():
+        assert source_loss(size) == pytest.approx(known, rel=1e-15)
+        assert source_loss(size) == known or size & (size - 1)  # powers of two are published
 
 
 def test_the_real_text_has_the_published_unigram_entropy(shakespeare) -> None:

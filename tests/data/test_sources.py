@@ -1,5 +1,6 @@
 """A corpus is found where it lies, or fetched, and what cannot be read is refused in one line."""
 
+import bz2
 import gzip
 import hashlib
 import json
@@ -24,7 +25,7 @@ from lib.study.fields import CorpusConfig
 # ---- finding and downloading a known corpus
 
 BODY = b"to be or not to be\n" * 20
-LITTLE = KnownCorpus("little.txt", len(BODY), hashlib.sha256(BODY).hexdigest())
+LITTLE = KnownCorpus("little.txt", hashlib.sha256(BODY).hexdigest())
 
 
 @pytest.fixture
@@ -122,8 +123,22 @@ def test_a_corpus_with_a_wrong_hash_is_refused(data: Path) -> None:
     found = hashlib.sha256(BODY.upper()).hexdigest()
     assert str(error.value) == (
         f"little: wrong hash: 380 bytes with SHA-256 {found}, "
-        f"expected 380 bytes with {LITTLE.sha256}; delete {data / 'little.txt'} and rerun"
+        f"expected {LITTLE.sha256}; delete {data / 'little.txt'} and rerun"
     )
+
+
+def test_an_embedded_text_that_is_damaged_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it is another text or no stream that can be unpacked."""
+    read = Path.read_bytes
+    for content in (bz2.compress(BODY), b"no stream"):
+        damaged = {"synthetic.packed": content}
+        monkeypatch.setattr(
+            Path, "read_bytes", lambda path, d=damaged: d.get(path.name) or read(path)
+        )
+        with pytest.raises(
+            CorpusError, match=r"^synthetic: wrong hash: .*; restore .*synthetic.pac"
+        ):
+            load_corpus(CorpusConfig(source="synthetic"))
 
 
 def test_the_first_place_that_holds_the_file_is_read(
@@ -296,7 +311,8 @@ def sources(tmp_path: Path, kept: None) -> tuple[str, str]:
 def test_every_beginning_of_a_mixture_has_the_shares(
     share: float, sources: tuple[str, str]
 ) -> None:
-    texts = list(find_mixture("mixed", dict(zip(sources, (share, 1 - share), strict=True))))
+    mixture = find_mixture("mixed", dict(zip(sources, (share, 1 - share), strict=True)))
+    texts = [text for _, text in mixture.parts()]
     counted: Counter[str] = Counter()
     for text in texts:
         counted[text[-1]] += len(text)

@@ -204,7 +204,7 @@ def test_what_is_written_is_found_again_until_something_changes(
     changed = load([*DOCUMENTS[1:], "another"], tokenizer="bytes")
     assert len(written) == 3
     assert changed.sha256 != first.sha256
-    for shard in kept.glob("*/000001.bin"):
+    for shard in kept.glob("*/000001-*.bin"):
         shard.write_bytes(shard.read_bytes()[:-1])
     load([*DOCUMENTS[1:], "another"], tokenizer="bytes")
     load([*DOCUMENTS[1:], "another"], tokenizer="bpe-300")
@@ -219,19 +219,12 @@ def test_a_damaged_shard_is_named_and_made_anew(
 ) -> None:
     before = load(tokenizer="bytes").train[:]
     (folder,) = (path for path in kept.iterdir() if path.is_dir())
-    path = folder / "000000.bin"
+    (path,) = folder.glob("000000-*.bin")
     content = path.read_bytes()
     path.write_bytes(bytes([content[0] ^ 1]) + content[1:])  # of the same size
     assert load(tokenizer="bytes").train[:].equal(before)
     assert path.read_bytes() == content
-    assert f"000000.bin of {folder.name} is damaged" in capsys.readouterr().out
-
-    read: list[Path] = []
-    whole = tokens._is_whole
-    monkeypatch.setattr(tokens, "_is_whole", lambda p, d: read.append(p) or whole(p, d))
-    for _ in range(2):
-        load(tokenizer="bytes")
-    assert sorted(path.name for path in read) == [f"00000{i}.bin" for i in range(3)]
+    assert f"{path.name} of {folder.name} is damaged" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -258,36 +251,29 @@ def test_an_account_that_is_not_as_it_was_written_is_written_anew(
     assert index.read_text() == account
 
 
-def test_who_trusts_reads_only_what_has_changed_since_it_was_checked(
-    load: Load, kept: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_only_what_has_changed_since_it_was_hashed_is_hashed_again(
+    load: Load, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = load(tokenizer="bytes").train[:]
     read: list[str] = []
-    whole = tokens._is_whole
-    monkeypatch.setattr(tokens, "_is_whole", lambda p, d: read.append(p.name) or whole(p, d))
-    config = CorpusConfig(source=str(tmp_path / "own.jsonl"), tokenizer="bytes")
+    hash_of = tokens._hash_of
+    monkeypatch.setattr(
+        tokens, "_hash_of", lambda path: read.append(path.name[:6]) or hash_of(path)
+    )
 
-    def trusting() -> Corpus:
-        monkeypatch.setattr(tokens, "_WHOLE", {})  # another process
+    def hashed() -> list[str]:
         read.clear()
-        return load_corpus(config, trust=True)
+        assert load(tokenizer="bytes").train[:].equal(before)
+        return sorted(read)
 
-    trusting()
-    assert sorted(read) == [f"00000{i}.bin" for i in range(3)]  # nobody had checked
-    trusting()
-    assert read == []
-    (shard,) = kept.glob("*/000000.bin")
-    content, status = shard.read_bytes(), shard.stat()
+    assert hashed() == ["000000", "000001", "000002"]  # nobody had checked what was written
+    assert hashed() == []
+    (shard,) = kept.glob("*/000000-*.bin")
+    status = shard.stat()
     os.utime(shard, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
-    trusting()
-    assert read == ["000000.bin"]
-    shard.write_bytes(bytes([content[0] ^ 1]) + content[1:])
-    assert trusting().train[:].equal(before)
-    assert shard.read_bytes() == content
-    monkeypatch.setattr(tokens, "_WHOLE", {})
-    read.clear()
-    load(tokenizer="bytes")  # who does not trust reads all
-    assert len(read) == 3
+    assert hashed() == ["000000"]
+    (shard.parent / "checked.json").write_text("[]")
+    assert len(hashed()) == 3
 
 
 PROGRAM = """
@@ -321,11 +307,11 @@ def test_a_writing_that_is_killed_is_taken_up_again(tmp_path: Path) -> None:
         return subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=False)
 
     total, _, undisturbed = run("whole", 10**6).stdout.partition(" ")
-    killed = run("killed", 15)  # in the midst of a shard, between its file and its description
+    killed = run("killed", 15)
     assert killed.returncode == -9, killed.stderr
     count, _, resumed = run("killed", 10**6).stdout.partition(" ")
     assert resumed == undisturbed != ""
-    assert int(count) == int(total) - 14
+    assert int(count) == int(total) - 15
 
 
 def test_more_shards_are_read_than_a_process_may_open_files(tmp_path: Path) -> None:

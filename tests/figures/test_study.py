@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
@@ -20,6 +21,7 @@ from tests.figures.samples import (
     analysed,
     drawn,
     shown_as,
+    study_of,
     with_findings,
 )
 
@@ -61,6 +63,41 @@ def test_a_study_of_one_arm_is_drawn_without_contrasts(
     (tmp_path / "verdict.json").write_text('{"standing": "", "contrasts": []}', "utf-8")
     assert drawn(figures, monkeypatch)
     assert figures.contrasts.empty
+
+
+@pytest.mark.slow
+def test_a_baseline_alone_at_several_rates_is_drawn_without_differences(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rates = study_of({"model.embedding_norm": ["none"], RATE: [1e-3, 1e-2]})
+    figures = analysed(rates, tmp_path, monkeypatch, kept={})
+    (tmp_path / "verdict.json").write_text('{"standing": "", "contrasts": []}', "utf-8")
+    figure = shown_as("interaction-learning_rate", figures, monkeypatch)
+    assert [ax.get_ylabel() for ax in figure.axes] == ["validation perplexity"]
+
+
+@pytest.mark.slow
+def test_levels_that_are_numbers_are_shades_in_order_and_the_baseline_is_black(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    decays = study_of({"training.weight_decay": [0.1, 1.0, 0.0, 0.3]})
+    figures = analysed(decays, tmp_path, monkeypatch, kept={})
+    for name, names in (("loss", [0.1, 0, 0.3, 1]), ("comparison", [0.1, 0, 0.3, 1])):
+        axes = shown_as(name, figures, monkeypatch).axes
+        labels = [f"weight_decay={level:g}" for level in names]
+        if name == "comparison":
+            assert [label.get_text() for label in axes[0].get_xticklabels()] == labels
+            bars = [line for line in axes[0].lines if line.get_linewidth() == 2.2]
+        else:
+            (legend,) = axes[0].figure.legends
+            assert [text.get_text() for text in legend.get_texts()] == labels
+            bars = legend.get_lines()
+            alone = [line for line in axes[1].lines if len(line.get_xdata()) > 2]
+            assert alone[0].get_color() == bars[1].get_color()  # without the baseline, too
+        baseline, *others = [to_rgb(line.get_color()) for line in bars]
+        assert baseline == (0, 0, 0)
+        assert [max(other) == other[2] for other in others] == [True] * 3  # one hue
+        assert sum(others[0]) > sum(others[1]) > sum(others[2])
 
 
 @pytest.mark.slow

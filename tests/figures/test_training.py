@@ -138,13 +138,6 @@ def test_a_difference_is_paired_by_seed_and_step_and_a_baseline_has_none(ax: Axe
     assert ax.get_ylabel() == "Δ dev loss (nats)"
 
 
-def test_tokens_stand_on_a_logarithmic_axis_without_zero(ax: Axes, training: pd.DataFrame) -> None:
-    trajectory(training[training["seed"] == 0], "dev_loss", ax, x="tokens")
-    assert list(ax.lines[0].get_xdata()) == [100, 200, 300]
-    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "linear")
-    assert len(ax.collections[-1].get_offsets()) == 0
-
-
 def test_residual_norms_stand_before_and_after_training(ax: Axes, training: pd.DataFrame) -> None:
     curve = training.assign(residual_norm_0=1.0, residual_norm_1=training["step"] + 1.0)
     residual_norms(curve, ax)

@@ -28,6 +28,7 @@ UNDEFINED = {"t_low": None, "t_high": None}
 @pytest.fixture
 def paper(tmp_path: Path) -> Path:
     shutil.copytree(PAPER / "results", tmp_path / "results")
+    (tmp_path / "record").symlink_to(PAPER / "record")
     (tmp_path / "templates").mkdir()
     for name in ("templates/answers.md", "templates/studies.md", "studies.yaml", "findings.json"):
         shutil.copyfile(PAPER / name, tmp_path / name)

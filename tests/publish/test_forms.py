@@ -40,6 +40,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     paper = tmp_path_factory.mktemp("whole") / "paper"
     ignored = shutil.ignore_patterns("record", "site", "*.pdf", "*.png")
     shutil.copytree(PAPER, paper, ignore=ignored)
+    (paper / "record").symlink_to(PAPER / "record")
     for figure in PAPER.glob("figures/*/*.pdf"):
         (paper / figure.relative_to(PAPER)).touch()
     for name in samples.PLANNED:
@@ -55,7 +56,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def texts(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Texts":
     monkeypatch.setattr("lib.publish.sources.verbatim", verbatim)
-    shutil.copytree(whole, tmp_path / "paper")
+    shutil.copytree(whole, tmp_path / "paper", symlinks=True)
     return Texts(tmp_path / "paper")
 
 

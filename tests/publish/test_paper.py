@@ -20,7 +20,7 @@ from PIL import Image
 from lib.publish.paper import begin, build, convert, filled_in, made, main, uncompressed
 from lib.publish.sources import Sources, TextError
 from lib.study.files import write_json
-from lib.study.paths import PAPER, ROOT
+from lib.study.paths import PAPER, PAPERS, ROOT
 
 SOURCE = (PAPER / "paper.md").read_text("utf-8")
 BIBLIOGRAPHY = (PAPER / "references.bib").read_text("utf-8")
@@ -30,8 +30,7 @@ def copy_of_paper(folder: Path) -> Path:
     """A copy of all that the paper is built of, without its outputs."""
     built = shutil.ignore_patterns("record", "site", "paper.pdf", "paper.tex")
     shutil.copytree(PAPER, folder, ignore=built)
-    (folder / "record").mkdir()
-    shutil.copyfile(PAPER / "record" / "index.json", folder / "record" / "index.json")
+    (folder / "record").symlink_to(PAPER / "record")
     return folder
 
 
@@ -181,6 +180,8 @@ def test_a_study_of_which_the_paper_says_nothing_is_named_with_the_remedy(
     monkeypatch.setattr("lib.publish.paper.papers_named", lambda names: [paper])
     for end in ("json", "verdict.json"):
         shutil.copyfile(paper / f"results/example.{end}", paper / f"results/the-second.{end}")
+    for name in ("example", "the-second"):
+        shutil.copytree(PAPERS / "example/record/example", paper / "record" / name)
     assert main(["example"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "Not in the paper the-second: recorded, but paper.md quotes nothing of it" in said

@@ -27,9 +27,10 @@ ROWS = [
 
 @pytest.fixture(scope="module")
 def paper(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the results and no text."""
+    """A folder with the record, its results and no text."""
     folder = tmp_path_factory.mktemp("paper")
     shutil.copytree(PAPER / "results", folder / "results")
+    (folder / "record").symlink_to(PAPER / "record")
     shutil.copyfile(PAPER / "preliminary.yaml", folder / "preliminary.yaml")
     return folder
 
@@ -133,7 +134,7 @@ def test_a_contrast_is_with_the_arms_own_baseline_unless_another_is_named():
 
 
 def test_a_study_named_like_a_function_hides_none(paper, tmp_path):
-    shutil.copytree(paper, tmp_path / "paper")
+    shutil.copytree(paper, tmp_path / "paper", symlinks=True)
     results = tmp_path / "paper" / "results"
     for end in (".json", ".verdict.json"):
         shutil.copyfile(results / f"final{end}", results / f"count{end}")

@@ -154,7 +154,7 @@ def test_numbers_are_compared_up_to_their_last_digits(one: Any, other: Any, same
 def with_runs(*runs: dict[str, Any]) -> Record:
     """A record whose results hold these runs."""
     record = Record(STUDY)
-    record.results["runs"] = list(runs)
+    record.runs = list(runs)
     return record
 
 

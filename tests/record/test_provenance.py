@@ -28,7 +28,7 @@ DESIGN = Record(STUDY).parameters
 def wrong_account(run: dict[str, Any]) -> list[str]:
     """The faults of one run's account, without its name."""
     record = Record(STUDY)
-    record.results["runs"] = [run]
+    record.runs = [run]
     return [fault.partition(": ")[2] for fault in check_accounts(record)]
 
 
@@ -208,7 +208,7 @@ def weights_of(record: Record, change: Callable[[dict[str, Any]], object]) -> li
     other = next(run for run in record.runs if run["arm"] != one["arm"])
     other.update(final_weights=one["final_weights"], config=json.loads(json.dumps(one["config"])))
     change(other["config"])
-    record.results["runs"] = [one, other]
+    record.runs = [one, other]
     return list(check_copies(record))
 
 

@@ -24,7 +24,7 @@ TABLE = pd.DataFrame({"step": [1, 2], "loss": [4.0, 0.1 + 0.2]})
 def of(folder: Path, runs: list[dict[str, Any]]) -> Record:
     """A record in a folder, with these runs in its results."""
     record = Record("example")
-    record.folder, record._read[record.results_file] = folder, {"runs": runs}
+    record.folder, record.runs = folder, runs
     return record
 
 

@@ -18,7 +18,7 @@ def record() -> Record:
     """A record of which nothing is read again: what a test changes stays changed."""
     record = Record("example")
     assert list(runs.check_runs(record)) == []
-    record.results["runs"] = record.runs[:1]
+    record.runs = record.runs[:1]
     return record
 
 
@@ -189,7 +189,7 @@ def test_runs_are_scored_on_the_same_windows() -> None:
 
 def test_raw_files_are_those_that_the_result_was_written_with(record: Record) -> None:
     assert list(runs.check_raw_files(record)) == []
-    record.results["runs"] = json.loads(json.dumps(record.runs))
+    record.runs = json.loads(json.dumps(record.runs))
     record.runs[0]["files"]["curve.parquet"] = "0" * 64
     (fault,) = runs.check_raw_files(record)
     assert fault.endswith("curve.parquet is not the file that the result was written with")

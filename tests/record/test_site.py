@@ -461,3 +461,19 @@ def test_a_verdict_names_the_study_of_its_plan_that_has_no_record(own: Path) -> 
         badge = '<span class="standing confirmatory">confirmatory</span> <span class="reason">'
         assert f"{badge}({said})" in (site / page).read_text("utf-8")
     assert said not in (site / "beta" / "index.html").read_text("utf-8")
+
+
+def test_a_sealed_record_is_shown_as_the_open_one_was(own: Path) -> None:
+    def shown(path: Path) -> str:
+        """A page without the root and its own mark, and without the folders of its notebook."""
+        text = re.sub(r"(plans: <code>|<!-- )\w{64}", "", path.read_text("utf-8"))
+        return re.sub(r"(?<=<dd>)\S*?(\w+\.ipynb)( in alpha\.zip)?(?=</dd>)", r"\1", text)
+
+    pages = sorted((own / "paper/site").rglob("*.html"))
+    before = [shown(page) for page in pages]
+    archive.seal("alpha")
+    rendered = build_site()
+    assert not Record("alpha").place.exists()
+    assert len(rendered) == 3 + 6  # each says where its notebook lies
+    assert [shown(page) for page in pages] == before
+    assert build_site() == []

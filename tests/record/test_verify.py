@@ -188,12 +188,10 @@ def test_results_that_no_notebook_shows_are_named(folder: Path) -> None:
     first = record.runs[0]
     first["tokens"] = 1
     name = f"{first['arm']} seed {first['seed']}"
-    assert list(verify.check_results(record)) == [
-        f"run {name} in the results is not its notebook's"
-    ]
+    assert list(verify.check_results(record)) == [f"the result of run {name} is not its notebook's"]
     record.runs.remove(first)
     place = f"{first['arm']}/seed-{first['seed']}"
-    said = f"{place}/02_train.ipynb is of no run in the results"
+    said = f"{place}/02_train.ipynb is no file of this record"
     assert list(verify.check_names(record)) == [said]
     assert all(f"raw.zip holds {place}/" in fault for fault in archive.check_raw_zip(record))
 
@@ -209,7 +207,7 @@ def test_a_plan_of_a_study_without_one_and_a_link_are_no_files_of_a_record(
         path.write_text("It helps.", "utf-8")
     else:
         path.symlink_to(folder)
-    assert list(verify.check_names(Record(STUDY))) == [f"{name} is no file of a record"]
+    assert list(verify.check_names(Record(STUDY))) == [f"{name} is no file of this record"]
 
 
 def test_warnings_and_bars_go_into_no_record() -> None:

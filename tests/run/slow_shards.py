@@ -20,17 +20,17 @@ def prepare(put: Callable[[object, str, Any], None]) -> None:
     put(tokens, "output_root", lambda: folder)
 
 
-def _slowly(path: Path, description: dict[str, Any]) -> bool:
+def _slowly(path: Path) -> str | None:
     """Hash a shard, and count it for the rank."""
     time.sleep(SECONDS)
     count = Path(os.environ["SLOW_SHARDS"], f"hashed-{os.environ['RANK']}")
     count.write_text(str(int(count.read_text() if count.exists() else 0) + 1))
-    return whole(path, description)
+    return hash_of(path)
 
 
-whole = tokens._is_whole
+hash_of = tokens._hash_of
 if __name__ == "__main__":
     prepare(setattr)
-    tokens._is_whole = _slowly
+    tokens._hash_of = _slowly
     distributed.PATIENCE = timedelta(seconds=PATIENCE)
     sys.exit(distributed.main(sys.argv[1:]))

@@ -156,7 +156,10 @@ def test_only_the_first_process_hashes_the_shards_and_the_others_wait_for_it(
     slow_shards.prepare(monkeypatch.setattr)
     config = change(change(TWO, "corpus", source=str(source), tokenizer="bytes"),
                     "training", iterations=2)  # fmt: skip
-    trained = train(config, load_corpus(config.corpus), 0, tmp_path / "run")
+    corpus = load_corpus(config.corpus)
+    for checked in tmp_path.rglob("checked.json"):
+        checked.unlink()
+    trained = train(config, corpus, 0, tmp_path / "run")
     assert len(trained.trace) == 2
     hashed = {path.name: int(path.read_text()) for path in tmp_path.glob("hashed-*")}
     assert hashed == {"hashed-0": 3}

@@ -63,8 +63,8 @@ def test_a_plan_is_frozen_and_its_study_is_confirmatory(
 ) -> None:
     path = parameters.plans / "p.yaml"
     path.write_text("# Why: a comment.\n" + path.read_text("utf-8") + "# The end.\n", "utf-8")
-    write(tmp_path / "papers" / "two" / "results" / "gone.json", {"runs": [{"seed": 9}]})
-    write(tmp_path / "papers" / "two" / "results" / "gone.verdict.json", {"standing": ""})
+    index = {"gone": {"seeds": {"none": [9]}}}
+    write(tmp_path / "papers" / "two" / "record" / "index.json", index)
     assert cli.main(["freeze", "params/plans/p.yaml"]) == 0
     plan, said = read_plan("p.yaml"), capsys.readouterr().out
     assert plan.hash in said
@@ -185,8 +185,13 @@ def test_a_plan_with_runs_is_frozen_no_more(
             lambda hash: origin(hash)["trained"],
         ),
         "record": (
-            tmp_path / "papers" / "one" / "results" / "trial.json",
-            lambda hash: {"runs": [{"seed": 1, "provenance": origin(hash)}]},
+            tmp_path / "papers" / "one" / "record" / "trial" / "none" / "seed-1" / "02_train.ipynb",
+            lambda hash: {
+                "metadata": {
+                    "study": {"preregistration": hash, "commit": "c" * 40},
+                    "papermill": {"start_time": "2026-01-31T23:59:59+00:00"},
+                }
+            },
         ),
     }[place]
     plan = read_plan("p.yaml")
@@ -253,9 +258,9 @@ def test_a_plan_must_be_there_and_name_a_study(
     assert main(["p"]) == 1
     assert "p.yaml: primary: 'perplexty' is unknown" in capsys.readouterr().err
     parameters.plan()
-    write(tmp_path / "papers" / "one" / "results" / "trial.json", {})
-    (tmp_path / "papers" / "one" / "results" / "trial.json").write_text("{", "utf-8")
-    assert "trial.json cannot be read" in refusal(capsys, "p")
+    write(index := tmp_path / "papers" / "one" / "record" / "index.json", {})
+    index.write_text("{", "utf-8")
+    assert "index.json cannot be read" in refusal(capsys, "p")
 
 
 @pytest.mark.long
