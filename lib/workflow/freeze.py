@@ -188,7 +188,7 @@ def _without_its_sentences(file: str) -> Plan | None:
         for hypothesis in content.get("hypotheses", {}).values():
             hypothesis.setdefault("says", "")
         return Plan.model_validate({"title": "", "question": ""} | content)
-    except (ConfigError, ValidationError, AttributeError):
+    except (ConfigError, ValidationError, AttributeError, OSError):
         return None
 
 
