@@ -10,23 +10,27 @@ cell starts the processes itself where `machine.processes` asks for more than on
 import json
 import os
 import sys
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from filelock import FileLock
 
-from lib.data.corpus import CorpusError, load_corpus
+from lib.data.corpus import Corpus, CorpusError, load_corpus
 from lib.run import lifeline
 from lib.run.machine import choose_device
 from lib.run.processes import JOB, STEP, Job
 from lib.run.training import Row, Run, begin, first_alone
 from lib.study.config import load_study
 from lib.study.errors import ConfigError
+from lib.study.fields import RunConfig
 from lib.study.files import write_json
 from lib.study.paths import run_folder
+from lib.study.provenance import Provenance
 
 PATIENCE = timedelta(minutes=5)
 """How long a process waits for the others while they train: longer than one takes to write a
@@ -36,60 +40,68 @@ LOADING = timedelta(days=1)
 started them ends all when one is lost."""
 
 
-def _device(words: list[str]) -> str:
-    """The device that a job asks for, of this process. Raises ConfigError for words that are no
-    job."""
+class Asked(NamedTuple):
+    """What the processes are to train."""
+
+    config: RunConfig
+    folder: Path
+    begin: Callable[[Corpus], Provenance]
+    lock: AbstractContextManager[object]
+    """Of the folder; whoever wrote a job there holds it already."""
+
+
+def asked_for(words: list[str]) -> Asked:
+    """Read what to train: a folder that holds a job, or a study, an arm and a seed. Raises
+    ConfigError for words that are neither."""
     if len(words) == 1 and Path(words[0], JOB).is_file():
-        asked = Job.model_validate_json(Path(words[0], JOB).read_text("utf-8")).config
-    elif len(words) == 3 and words[2].isdecimal():
-        asked = load_study(words[0]).arm(words[1]).config
-    else:
+        job = Job.model_validate_json(Path(words[0], JOB).read_text("utf-8"))
+        return Asked(job.config, Path(words[0]), lambda _: job.provenance, nullcontext())
+    if len(words) != 3 or not words[2].isdecimal():
         raise ConfigError(f"{' '.join(words)!r} is no run; give STUDY ARM SEED, the seed a number")
-    place = int(os.environ["LOCAL_RANK"])
-    if asked.machine.device != "cpu" and place < torch.cuda.device_count():
-        torch.cuda.set_device(place)  # before anything else touches a GPU, or all share the first
-    return choose_device(asked.machine.device)
-
-
-def _job(words: list[str]) -> tuple[Job, Path]:
-    """Read what to do: a folder that holds a job, or a study, an arm and a seed."""
-    if len(words) == 1:
-        return Job.model_validate_json(Path(words[0], JOB).read_text("utf-8")), Path(words[0])
     study = load_study(words[0])
     arm, seed = study.arm(words[1]), study.require_seed(int(words[2]))
-    corpus = load_corpus(arm.config.corpus)
-    provenance = begin(study, arm, seed, corpus)
     folder = run_folder(study.name, arm.id, seed)
-    write_json(folder / "provenance.json", provenance.model_dump(mode="json"))
-    return Job(config=arm.config, provenance=provenance), folder
+    lock = FileLock(folder / ".training.lock")
+    return Asked(arm.config, folder, lambda corpus: begin(study, arm, seed, corpus), lock)
+
+
+def own_device(asked: str) -> str:
+    """Choose the device of this process, of several GPUs the one of its place."""
+    place = int(os.environ["LOCAL_RANK"])
+    if asked != "cpu" and place < torch.cuda.device_count():
+        torch.cuda.set_device(place)  # before anything else touches a GPU, or all share the first
+    return choose_device(asked)
+
+
+def train(asked: Asked) -> None:
+    """Train in this process of several. The first of them writes."""
+    first = dist.get_rank() == 0
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    with asked.lock if first else nullcontext():
+        with first_alone(dist.group.WORLD):  # what it has verified the others need not read
+            corpus = load_corpus(asked.config.corpus)
+        begun = [asked.begin(corpus) if first else None]
+        dist.broadcast_object_list(begun)
+        assert begun[0] is not None
+        group = dist.new_group(timeout=PATIENCE)
+        run = Run(asked.config, corpus, begun[0], asked.folder, group)
+        if first:
+            write_json(asked.folder / "provenance.json", run.provenance.model_dump(mode="json"))
+        run.complete(_report if first else lambda *_: None)
 
 
 def _report(row: Row, point: Row | None) -> None:
-    if dist.get_rank() == 0:
-        print(f"{STEP}{json.dumps([row, point])}", flush=True)
-
-
-def _train(words: list[str]) -> None:
-    """Train in this process of several."""
-    found = [_job(words) if dist.get_rank() == 0 else None]
-    dist.broadcast_object_list(found)
-    assert found[0] is not None
-    job, folder = found[0]
-    alone = dist.get_rank() == 0 and len(words) > 1  # else whoever launched this holds the lock
-    with FileLock(folder / ".training.lock") if alone else nullcontext():
-        with first_alone(dist.group.WORLD):  # what it has verified the others need not read
-            corpus = load_corpus(job.config.corpus)
-        group = dist.new_group(timeout=PATIENCE)
-        Run(job.config, corpus, job.provenance, folder, group).complete(_report)
+    print(f"{STEP}{json.dumps([row, point])}", flush=True)
 
 
 def main(words: list[str]) -> int:
     """Train a run with the other processes that torchrun started."""
     lifeline.hold_on()
     try:
-        backend = "nccl" if _device(words) == "cuda" else "gloo"
+        asked = asked_for(words)
+        backend = "nccl" if own_device(asked.config.machine.device) == "cuda" else "gloo"
         dist.init_process_group(backend, timeout=LOADING)
-        _train(words)
+        train(asked)
     except (ConfigError, CorpusError) as error:
         if os.environ.get("RANK", "0") == "0":
             print(f"error: {error}", flush=True)

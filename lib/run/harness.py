@@ -9,14 +9,12 @@ continuation, but here a line break is a character like any other.
 
 import contextlib
 import io
-import json
 import logging
 import os
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.metadata import distribution
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -198,18 +196,9 @@ class SuiteResult:
 
 
 def evaluate_suite(model: GPT, corpus: Corpus, folder: Path, batch_size: int = 8) -> SuiteResult:
-    """Ask a model every question of the suite that `lib.data.suite` wrote to `folder`.
-
-    Raises ValueError without a suite, and for one of another corpus or a longer `block_size`.
-    """
+    """Ask a model every question of the suite that `lib.data.suite` wrote to `folder`, of this
+    corpus and for its `block_size`. Raises ValueError without a suite."""
     suite = read_suite(folder)
-    if suite["corpus_sha256"] != corpus.sha256:
-        raise ValueError(f"the suite in {folder.name} was made of another corpus: write a new one")
-    if suite["block_size"] > model.config.block_size:
-        raise ValueError(
-            f"the suite in {folder.name} needs block_size {suite['block_size']} and the model has "
-            f"{model.config.block_size}: write a suite for that"
-        )
     adapter = CharacterLM(model, corpus, batch_size)
     described = {task["task"]: task for task in suite["tasks"]}
     groups = [group for group, members in suite["groups"].items() if members]
@@ -303,9 +292,8 @@ def evaluate_tasks(
     """Ask a model stock tasks, with each number of shots; without any, with each task's own.
 
     A row per task, group and metric: task, shots, metric, filter, value, stderr, n (questions),
-    task_version, overflows (continuations of all tasks after a shortened context), harness (its
-    version) and harness_commit (None for a release). `all tasks` is the mean of the tasks'
-    accuracies, each counting the same.
+    task_version, and overflows (continuations of all tasks after a shortened context). `all tasks`
+    is the mean of the tasks' accuracies, each counting the same.
     """
     tables = []
     numbers: list[int | None] = [*shots] or [None]
@@ -320,7 +308,7 @@ def evaluate_tasks(
             results = evaluate(lm=adapter, task_dict=tasks, bootstrap_iters=_DRAWS)
         table = pd.DataFrame(_rows(results, list(tasks["tasks"])))
         tables.append(table.assign(overflows=adapter.overflows))
-    return pd.concat(tables, ignore_index=True).assign(**_harness())
+    return pd.concat(tables, ignore_index=True)
 
 
 def _rows(results: dict[str, Any], tasks: list[str]) -> list[dict[str, Any]]:
@@ -376,11 +364,3 @@ def _manager() -> TaskManager:
     # The bootstrap would else fork a kernel that holds threads.
     os.environ["DISABLE_MULTIPROC"] = "1"
     return TaskManager()
-
-
-def _harness() -> dict[str, str | None]:
-    """Name the harness's version, and its commit where it was installed from git (PEP 610)."""
-    installed = distribution("lm_eval")
-    origin = json.loads(installed.read_text("direct_url.json") or "{}")
-    commit = origin.get("vcs_info", {}).get("commit_id")
-    return {"harness": installed.version, "harness_commit": commit}

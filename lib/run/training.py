@@ -129,10 +129,11 @@ def train(
 
 
 @contextmanager
-def interrupts_wait() -> Iterator[threading.Event]:
-    """Have Ctrl-C, or a notebook's stop, set an event instead; a second one interrupts at once."""
+def interrupts_wait(alone: bool) -> Iterator[threading.Event]:
+    """Have Ctrl-C, or a notebook's stop, set an event instead; a second one interrupts at once. Of
+    several processes none may stop alone, and only the main thread takes signals."""
     interrupted = threading.Event()
-    if threading.current_thread() is not threading.main_thread():  # which alone takes signals
+    if not alone or threading.current_thread() is not threading.main_thread():
         yield interrupted
         return
     usual = signal.getsignal(signal.SIGINT)
@@ -269,7 +270,7 @@ class Run:
         every, kept = self.config.evaluation.interval, self.config.machine.checkpoint_interval
         if not self.points:
             self.evaluate()
-        with interrupts_wait() as interrupted:
+        with interrupts_wait(self.group is None) as interrupted:
             while not self.finished:
                 self.training_step()
                 stop = interrupted.is_set()

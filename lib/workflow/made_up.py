@@ -165,7 +165,7 @@ def _tables(config: RunConfig, raw: Raw, rng: Generator) -> Iterator[tuple[str, 
         table = pd.DataFrame(rows, columns=["task", "shots"])
         table["metric"], table["filter"], table["value"] = "acc", "none", rng.random(len(table))
         table["stderr"], table["n"], table["task_version"], table["overflows"] = 0.1, 100, "1", 0
-        yield "stock_tasks", table.assign(harness="", harness_commit=None)
+        yield "stock_tasks", table
 
 
 def _task_table(items: pd.DataFrame) -> pd.DataFrame:

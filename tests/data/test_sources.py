@@ -154,16 +154,6 @@ def test_the_first_place_that_holds_the_file_is_read(
         load_corpus(CorpusConfig(source="little"))
 
 
-def test_the_embedded_text_is_a_corpus_like_any_other() -> None:
-    corpus = load_corpus(CorpusConfig(source="synthetic", fraction=0.1))
-    assert (corpus.name, corpus.sha256) == ("synthetic", KNOWN["synthetic"].sha256)
-    assert [len(part) for part in (corpus.train, corpus.heldout)] == [99_000, 110_000]
-    assert corpus.decode(corpus.heldout) == corpus.text[990_000:]
-    dev, test = corpus.decode(corpus.dev), corpus.decode(corpus.test)
-    assert dev.endswith("\n\n")
-    assert test.partition("\n")[0].endswith(":")
-
-
 TEXTS = ["to be", "or not\nto be", "“q” 😀\x00 12", ""]
 LINES = "".join(json.dumps({"text": text, "id": 1}) + "\n\n" for text in TEXTS).encode()
 

@@ -62,14 +62,13 @@ def test_a_folder_without_a_suite_is_refused(tmp_path: Path) -> None:
         read_suite(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["suite.json", "spelling.test.jsonl", "spelling_0_shot.yaml"])
 @pytest.mark.parametrize(
-    "damage",
+    ("name", "damage"),
     [
-        pytest.param(lambda path: path.unlink(), id="deleted"),
-        pytest.param(lambda path: path.write_text(""), id="empty"),
-        pytest.param(lambda path: path.write_bytes(path.read_bytes()[:-9]), id="cut short"),
-        pytest.param(lambda path: path.write_text("[]"), id="another"),
+        ("suite.json", lambda path: path.write_text("")),
+        ("suite.json", lambda path: path.write_text("[]")),
+        ("spelling.test.jsonl", lambda path: path.write_bytes(path.read_bytes()[:-9])),
+        ("spelling_0_shot.yaml", lambda path: path.unlink()),
     ],
 )
 def test_a_damaged_suite_is_named_and_made_anew(

@@ -114,15 +114,6 @@ def test_brier_and_nll_are_scikit_learns(rng):
     assert (scored["correct"].numpy() == (probability.argmax(axis=-1) == target)).all()
 
 
-@pytest.mark.parametrize(
-    ("probability", "expected"), [([1, 0], 0.0), ([0, 1], 2.0), ([0.5, 0.5], 0.5)]
-)
-def test_brier_of_hand_made_cases(probability, expected):
-    logits = torch.tensor([probability], dtype=torch.float64).log()
-    scored = per_character(logits, torch.tensor([0]))
-    assert scored["brier"].tolist() == pytest.approx([expected])
-
-
 def test_null_ece_is_that_of_a_calibrated_coin(rng):
     """15 bins of n/15 fair coins: each gap is half-normal with sd sqrt(.25 / (n/15))."""
     n = 6000

@@ -32,13 +32,6 @@ def test_windows_are_evenly_spaced_from_the_first_character_to_the_last(corpus: 
     assert torch.equal(windows[-1], corpus.dev[-17:])
 
 
-def test_mean_cosine_is_that_over_all_pairs() -> None:
-    vectors = torch.randn(20, 5, generator=random_stream(0, "vectors"))
-    pairs = F.cosine_similarity(vectors[:, None], vectors[None], dim=-1)
-    expected = pairs[~torch.eye(20, dtype=torch.bool)].mean()
-    assert mean_cosine(vectors) == pytest.approx(float(expected), abs=1e-6)
-
-
 @pytest.mark.parametrize(
     ("vectors", "expected"),
     [([[1, 2], [2, 4], [3, 6]], 1.0), ([[1, 0], [0, 1]], 0.0), ([[1, 0], [-5, 0]], -1.0)],
@@ -51,6 +44,9 @@ def test_a_snapshot_agrees_with_what_it_is_made_of(corpus: Corpus) -> None:
     model = gpt(corpus, embedding_norm="layernorm")
     windows = evenly_spaced_windows(corpus.dev, 4, 16)
     shot = snapshot(model, windows)
+    with pytest.MonkeyPatch.context() as patch:  # a few rows of logits at a time
+        patch.setattr("lib.run.model.LOGITS_AT_ONCE", 5 * corpus.vocab_size)
+        assert snapshot(model, windows) == pytest.approx(shot, rel=1e-5)
     singly = [score(model, window, 1) for window in windows]
     assert shot["dev_loss"] == pytest.approx(
         np.mean([s.columns["nll"].mean() for s in singly]), rel=1e-5

@@ -17,7 +17,6 @@ from lib.data.corpus import Corpus, CorpusError, load_corpus
 from lib.run import distributed, processes, training
 from lib.run.model import weights_digest
 from lib.run.training import Run
-from lib.study.config import load_study
 from lib.study.errors import ConfigError
 from lib.study.fields import RunConfig
 from tests.conftest import TINY, change
@@ -243,7 +242,7 @@ def test_a_corpus_shorter_than_the_context_is_refused(
 @pytest.mark.parametrize("words", ["", "smoke", "smoke none", "smoke none x", "smoke none 1 2"])
 def test_other_words_than_a_study_an_arm_and_a_seed_are_refused(words: str) -> None:
     with pytest.raises(ConfigError, match=rf"^'{words}' is no run; give STUDY ARM SEED"):
-        distributed._device(words.split())
+        distributed.asked_for(words.split())
 
 
 @pytest.mark.parametrize(("asked", "placed"), [("cpu", []), ("auto", [1])])
@@ -254,18 +253,13 @@ def test_a_process_takes_its_own_gpu_and_none_for_a_study_of_the_cpu(
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
-    machine = load_study("smoke").machine.model_copy(update={"device": asked})
-    study = load_study("smoke").model_copy(update={"machine": machine})
-    monkeypatch.setattr(distributed, "load_study", lambda name: study)
-    assert distributed._device(["smoke", "none", "0"]) == "cpu"  # no kernel runs here
+    assert distributed.own_device(asked) == "cpu"  # no kernel runs here
     assert taken == placed
 
 
-def test_torchrun_takes_a_study_an_arm_and_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[Path] = []
-    monkeypatch.setattr(distributed, "write_json", lambda path, _: written.append(path))
-    job, folder = distributed._job(["smoke", "layernorm", "1"])
-    assert written == [folder / "provenance.json"]
-    assert folder.parts[-3:] == ("smoke", "layernorm", "seed-1")
-    assert (job.provenance.study, job.provenance.seed) == ("smoke", 1)
-    assert job.config.model.embedding_norm == "layernorm"
+def test_torchrun_takes_a_study_an_arm_and_a_seed(corpus: Corpus) -> None:
+    asked = distributed.asked_for(["smoke", "layernorm", "1"])
+    assert asked.folder.parts[-3:] == ("smoke", "layernorm", "seed-1")
+    assert asked.config.model.embedding_norm == "layernorm"
+    provenance = asked.begin(corpus)
+    assert (provenance.study, provenance.seed) == ("smoke", 1)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lib.data.corpus import Corpus, load_corpus
+from lib.data.corpus import Corpus
 from lib.run.evaluation import (
     Tempering,
     inference_throughput,
@@ -19,7 +19,7 @@ from lib.run.evaluation import (
 )
 from lib.run.machine import random_stream
 from lib.run.model import GPT
-from lib.study.fields import CorpusConfig, ModelConfig
+from lib.study.fields import ModelConfig
 from lib.study.paths import ROOT
 from tests.run.samples import hugging_face, hugging_face_layout, make_model
 
@@ -40,11 +40,6 @@ def test_scores_are_hugging_faces_losses_window_by_window(model: GPT, corpus: Co
         logits = peer(window[None, :-1]).logits[0]
         expected += F.cross_entropy(logits, window[1:], reduction="none").tolist()
     np.testing.assert_allclose(score(model, text, 2).columns["nll"], expected, atol=1e-5)
-
-
-def test_every_character_but_the_first_is_scored_once(model: GPT, corpus: Corpus) -> None:
-    scores = score(model, corpus.heldout, 256)
-    assert {len(column) for column in scores.columns.values()} == {109_999}
 
 
 @pytest.mark.slow
@@ -84,19 +79,18 @@ print(measure(512), measure(2048))
 
 
 @pytest.mark.parametrize("length", [2, 16, 17, 18, 33, 100])
-def test_scores_do_not_depend_on_the_batch_size(model: GPT, corpus: Corpus, length: int) -> None:
+def test_scores_do_not_depend_on_how_many_windows_or_logits_are_made_at_once(
+    model: GPT, corpus: Corpus, length: int
+) -> None:
     one, many = (score(model, corpus.heldout[:length], size) for size in (1, 64))
-    assert len(one.columns["nll"]) == length - 1
-    np.testing.assert_allclose(one.columns["nll"], many.columns["nll"], atol=1e-5)
-
-
-def test_a_model_without_preferences_has_the_perplexity_of_its_vocabulary(corpus: Corpus) -> None:
-    config = ModelConfig(n_layer=1, n_head=1, n_embd=8, block_size=16)
-    uniform = GPT(config, corpus.vocab_size, random_stream(0, "weights"))
-    with torch.no_grad():
-        uniform.transformer.wte.weight.zero_()  # tied: all logits are 0
-    scores = score(uniform, corpus.heldout[:2000], 64)
-    assert np.exp(scores.columns["nll"].mean()) == pytest.approx(corpus.vocab_size, rel=1e-6)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lib.run.model.LOGITS_AT_ONCE", 5 * corpus.vocab_size)
+        few = score(model, corpus.heldout[:length], 64)
+    assert {len(column) for column in one.columns.values()} == {length - 1}
+    for other in (many, few):
+        for name in ("nll", "brier", "embedding_norm"):
+            np.testing.assert_allclose(one.columns[name], other.columns[name], atol=1e-5)
+        np.testing.assert_allclose(one.sampled_logits, other.sampled_logits, atol=1e-5)
 
 
 def test_accuracy_counts_the_most_likely_character(model: GPT, corpus: Corpus) -> None:
@@ -180,12 +174,3 @@ def test_logits_are_described_by_a_sample_and_the_largest_by_all(
     tempering = Tempering(40)
     nll = score(model, text, 2, tempering).columns["nll"]
     assert -tempering.of_test()[1.0][0].mean() == pytest.approx(nll[40:].mean(), rel=1e-6)
-
-
-def test_token_classes_of_a_corpus_with_digits(tmp_path: object) -> None:
-    path = f"{tmp_path}/text.txt"
-    with open(path, "w") as file:  # noqa: PTH123
-        file.write("ab 12\x04\n" * 40)
-    corpus = load_corpus(CorpusConfig(source=path))
-    table = norm_by_token_class(corpus, corpus.heldout, np.ones(len(corpus.heldout)))
-    assert (table.set_index("token_class")["n"][["numeric", "end of document"]] > 0).all()

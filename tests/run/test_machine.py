@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from lib.run.machine import (
-    autocast,
     choose_device,
     compiler_fault,
     prepare,
@@ -25,9 +24,6 @@ CPU = "cpu"
 def machine_on(device: str, processes: int) -> Machine:
     sizes = {"threads": 1, "micro_batch_size": 1, "evaluation_batch_size": 1}
     return Machine.model_validate({"device": device, "processes": processes} | sizes)
-
-
-PURPOSES = ("weights", "batches", "sample")
 
 
 @pytest.fixture
@@ -48,47 +44,25 @@ def loose_torch() -> Iterator[None]:
     torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = tf32
 
 
-@pytest.mark.parametrize(
-    ("seed", "purpose", "start"),
-    [(0, "weights", 133441691874178746), (1, "batches", 7119672969635933958)],
-)
-def test_a_stream_starts_where_it_always_has(seed: int, purpose: str, start: int) -> None:
-    assert random_stream(seed, purpose).initial_seed() == start
-
-
-def test_streams_of_all_seeds_and_purposes_differ() -> None:
-    streams = [random_stream(*key) for key in itertools.product(range(5), PURPOSES)]
-    draws = {torch.rand(4, generator=stream).numpy().tobytes() for stream in streams}
-    assert len(draws) == 15
-
-
-def test_drawing_from_one_stream_shifts_no_other() -> None:
-    alone = torch.rand(4, generator=random_stream(0, "batches"))
-    batches = random_stream(0, "batches")
-    torch.rand(1000, generator=random_stream(0, "sample"))
-    torch.rand(1000)
-    assert torch.rand(4, generator=batches).equal(alone)
-
-
-def test_a_stream_leaves_torchs_own_alone() -> None:
+def test_each_seed_and_purpose_has_a_stream_that_no_other_draw_shifts() -> None:
+    keys = list(itertools.product(range(5), ("weights", "batches", "sample")))
     before = torch.get_rng_state()
-    torch.rand(4, generator=random_stream(0, "weights"))
+    draws = {key: torch.rand(4, generator=random_stream(*key)) for key in keys}
     assert torch.get_rng_state().equal(before)
+    assert len({draw.numpy().tobytes() for draw in draws.values()}) == 15
+    streams = {key: random_stream(*key) for key in keys}
+    for key in reversed(keys):  # in another order, among other draws
+        torch.rand(1000)
+        assert torch.rand(4, generator=streams[key]).equal(draws[key])
 
 
-@pytest.mark.parametrize(
-    ("working", "chosen"),
-    [(("cuda", "cpu"), "cuda"), (("cpu",), "cpu")],
-)
+@pytest.mark.parametrize("working", [("cuda", "cpu"), ("cpu",)])
 def test_auto_is_the_first_device_that_works(
-    monkeypatch: pytest.MonkeyPatch, working: tuple[str, ...], chosen: str
+    monkeypatch: pytest.MonkeyPatch, working: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr("lib.run.machine.works", lambda name: name in working)
-    assert choose_device("auto") == chosen
-
-
-def test_the_cpu_works_and_can_be_asked_for() -> None:
     assert works("cpu")
+    monkeypatch.setattr("lib.run.machine.works", lambda name: name in working)
+    assert choose_device("auto") == working[0]
     assert choose_device("cpu") == CPU
 
 
@@ -98,73 +72,63 @@ def test_a_device_that_the_machine_lacks_is_refused_by_name() -> None:
         choose_device("cuda")
 
 
-def test_prepare_pins_the_threads(loose_torch: None) -> None:
-    machine = MachineConfig(device="cpu", threads=2)
-    assert prepare(RunConfig(machine=machine)).threads == 2
-    assert torch.get_num_threads() == 2
-
-
-def test_prepare_makes_an_operation_that_is_not_deterministic_an_error(loose_torch: None) -> None:
+def test_prepare_pins_threads_and_precision_and_makes_what_is_not_deterministic_an_error(
+    loose_torch: None,
+) -> None:
     def put() -> torch.Tensor:
         return torch.zeros(2).put_(torch.tensor([0, 0]), torch.ones(2), accumulate=False)
 
     put()
-    prepare(RunConfig())
+    assert prepare(RunConfig(machine=MachineConfig(device="cpu", threads=2))).threads == 2
+    assert torch.get_num_threads() == 2
+    assert not torch.backends.cuda.matmul.allow_tf32
+    assert not torch.backends.cudnn.allow_tf32
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] in (":4096:8", ":16:8")
     with pytest.raises(RuntimeError, match="deterministic"):
         put()
 
 
-def test_prepare_turns_tf32_off(loose_torch: None) -> None:
-    prepare(RunConfig())
-    assert not torch.backends.cuda.matmul.allow_tf32
-    assert not torch.backends.cudnn.allow_tf32
-
-
-def test_cublas_is_told_to_be_deterministic() -> None:
-    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] in (":4096:8", ":16:8")
-
-
 @pytest.mark.parametrize(
-    ("device", "batch_size", "micro_batch_size"),
-    [("cpu", 16, 4), ("cpu", 6, 3), ("cpu", 7, 1), ("cuda", 16, 16)],
+    ("device", "gpus", "batch_size", "block_size", "machine", "settled"),
+    [  # micro-batch, processes, windows of an evaluation
+        ("cpu", 0, 16, 128, {}, (4, 1, 8)),
+        ("cpu", 0, 6, 128, {}, (3, 1, 8)),
+        ("cpu", 0, 7, 128, {}, (1, 1, 8)),
+        ("cuda", 4, 16, 64, {}, (16, 1, 256)),
+        ("cuda", 4, 16, 1024, {"processes": 2}, (8, 2, 32)),
+        ("cuda", 4, 16, 10**6, {"processes": None}, (4, 4, 1)),
+        ("cuda", 8, 12, 128, {"processes": None}, (2, 6, 256)),
+        ("cuda", 8, 16, 128, {"processes": None, "micro_batch_size": 8}, (8, 2, 256)),
+        ("cuda", 0, 16, 128, {"processes": None, "evaluation_batch_size": 3}, (16, 1, 3)),
+    ],
 )
-def test_auto_takes_micro_batches_that_fill_the_batch(
+def test_auto_settles_what_the_device_can_take(
     loose_torch: None,
     monkeypatch: pytest.MonkeyPatch,
     device: str,
+    gpus: int,
     batch_size: int,
-    micro_batch_size: int,
+    block_size: int,
+    machine: dict[str, int],
+    settled: tuple[int, int, int],
 ) -> None:
     monkeypatch.setattr("lib.run.machine.choose_device", lambda _: device)
-    config = RunConfig(training=TrainingConfig(batch_size=batch_size))
-    assert prepare(config).micro_batch_size == micro_batch_size
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    training, model = TrainingConfig(batch_size=batch_size), ModelConfig(block_size=block_size)
+    found = prepare(RunConfig(training=training, model=model, machine=MachineConfig(**machine)))
+    assert (found.micro_batch_size, found.processes, found.evaluation_batch_size) == settled
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "gpus", "machine", "processes", "micro_batch_size"),
-    [
-        (16, 4, {}, 1, 16),
-        (16, 4, {"processes": 2}, 2, 8),
-        (16, 4, {"processes": None}, 4, 4),
-        (12, 8, {"processes": None}, 6, 2),
-        (16, 8, {"processes": None, "micro_batch_size": 8}, 2, 8),
-        (16, 0, {"processes": None}, 1, 16),
-    ],
-)
-def test_auto_takes_as_many_gpus_as_divide_the_batch(
-    loose_torch: None,
-    monkeypatch: pytest.MonkeyPatch,
-    batch_size: int,
-    gpus: int,
-    machine: dict[str, int],
-    processes: int,
-    micro_batch_size: int,
+def test_bf16_alone_is_refused_where_a_gpu_lacks_it(
+    loose_torch: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lib.run.machine.choose_device", lambda _: "cuda")
-    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
-    training = TrainingConfig(batch_size=batch_size)
-    prepared = prepare(RunConfig(training=training, machine=MachineConfig(**machine)))
-    assert (prepared.processes, prepared.micro_batch_size) == (processes, micro_batch_size)
+    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda including_emulation: False)
+    for precision in ("fp32", "fp16"):
+        training = TrainingConfig.model_validate({"precision": precision})
+        assert prepare(RunConfig(training=training)).device == "cuda"
+    with pytest.raises(ConfigError, match=r"training\.precision: .* no bf16; use fp16 or fp32"):
+        prepare(RunConfig(training=TrainingConfig(precision="bf16")))
 
 
 @pytest.mark.parametrize(("device", "devices"), [("cpu", "the 3 cores"), ("cuda", "the 2 devices")])
@@ -195,62 +159,3 @@ def test_compiling_without_a_compiler_is_refused(
         prepare(RunConfig(machine=MachineConfig(device="cpu", compile=True)))
     assert f"({fault})" in str(caught.value)
     compiler_fault.cache_clear()
-
-
-@pytest.mark.parametrize(
-    ("device", "block_size", "windows"),
-    [
-        ("cpu", 128, 8),
-        ("cuda", 64, 256),
-        ("cuda", 128, 256),
-        ("cuda", 1024, 32),
-        ("cuda", 10**6, 1),
-    ],
-)
-def test_auto_evaluates_in_batches_of_the_device(
-    loose_torch: None,
-    monkeypatch: pytest.MonkeyPatch,
-    device: str,
-    block_size: int,
-    windows: int,
-) -> None:
-    monkeypatch.setattr("lib.run.machine.choose_device", lambda _: device)
-    config = RunConfig(model=ModelConfig(block_size=block_size))
-    assert prepare(config).evaluation_batch_size == windows
-    pinned = RunConfig(model=config.model, machine=MachineConfig(evaluation_batch_size=3))
-    assert prepare(pinned).evaluation_batch_size == 3
-
-
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_a_gpu_without_bf16_still_runs_other_precisions(
-    loose_torch: None, monkeypatch: pytest.MonkeyPatch, precision: str
-) -> None:
-    gpu_without_bf16(monkeypatch)
-    config = RunConfig.model_validate({"training": {"precision": precision}})
-    assert prepare(config).device == "cuda"
-
-
-def test_bf16_is_refused_where_a_gpu_lacks_it(
-    loose_torch: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gpu_without_bf16(monkeypatch)
-    with pytest.raises(ConfigError, match=r"training\.precision: .* no bf16; use fp16 or fp32"):
-        prepare(RunConfig(training=TrainingConfig(precision="bf16")))
-
-
-def gpu_without_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lib.run.machine.choose_device", lambda _: "cuda")
-    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda including_emulation: False)
-
-
-@pytest.mark.parametrize(
-    ("precision", "dtype"),
-    [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)],
-)
-def test_autocast_multiplies_at_the_configured_precision(
-    precision: str, dtype: torch.dtype
-) -> None:
-    ones = torch.ones(2, 2)
-    with autocast(precision, CPU):
-        assert (ones @ ones).dtype == dtype
-    assert (ones @ ones).dtype == torch.float32

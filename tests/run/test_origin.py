@@ -1,6 +1,5 @@
 """What a run is made with is named in full, and survives being written down."""
 
-import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
@@ -9,7 +8,7 @@ import pytest
 import torch
 
 from lib.data.corpus import Corpus
-from lib.run.machine import describe, package_versions
+from lib.run.machine import package_versions
 from lib.run.training import begin
 from lib.study.config import Study
 from lib.study.digests import measuring_digest, training_digest
@@ -39,14 +38,6 @@ def test_a_provenance_names_plan_code_text_parameters_machine_and_versions(corpu
     assert made.packages["numpy"] == np.__version__
     assert made.packages["lm_eval"] == version("lm_eval")
     assert Provenance.model_validate_json(made.model_dump_json()) == made
-
-
-def test_a_machine_is_named_by_all_that_may_change_a_number() -> None:
-    machine = describe(MACHINE)
-    assert (machine.device, machine.threads, machine.micro_batch_size) == ("cpu", 3, 4)
-    assert machine.vector_level == torch.backends.cpu.get_cpu_capability()
-    assert machine.cores == os.cpu_count()
-    assert machine.device_name
 
 
 def test_a_package_that_an_image_lacks_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """A person sees a bar; a log sees one line per evaluation; who watches reads every step."""
 
 import math
-import time
 from pathlib import Path
 from typing import Any
 
@@ -73,18 +72,6 @@ def test_who_watches_sees_the_trace_and_changes_nothing(
         assert live[name].tolist() == watched.trace[name].tolist() == alone.trace[name].tolist()
     for one, other in zip(alone.model.parameters(), watched.model.parameters(), strict=True):
         assert one.equal(other)
-
-
-def test_a_step_takes_a_thousandth_of_a_hundredth_second_to_report(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A step of the smallest study takes some ten milliseconds; one percent of it is 100 µs."""
-    monkeypatch.setenv(HEADLESS, "1")
-    with training_progress(2000, tmp_path) as report:
-        begun = time.process_time()
-        for step in range(1, 2001):
-            report(row(step), None)
-    assert (time.process_time() - begun) / 2000 < 100e-6
 
 
 @pytest.mark.parametrize("steps", [STEPS, STEPS[:2]], ids=["to the total", "diverged"])

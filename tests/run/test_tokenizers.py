@@ -94,23 +94,6 @@ def test_of_characters_they_are_the_loss_in_bits(corpus: Corpus, tmp_path: Path)
     assert measured["bits_per_character"] == measured["loss"] / math.log(2)
 
 
-def test_a_killed_run_continues_to_the_same_weights(
-    run: tuple[Run, Measurement, Path], pairs: Corpus, tmp_path: Path
-) -> None:
-    def stop(row: dict[str, float], _: object) -> None:
-        if row["step"] == 7:
-            raise KeyboardInterrupt
-
-    config = RunConfig.model_validate(CONFIG)
-    with pytest.raises(KeyboardInterrupt):
-        train(config, pairs, 0, tmp_path, stop)
-    resumed = train(config, pairs, 0, tmp_path)
-    assert resumed.resumed_at == [5]
-    assert resumed.batches == run[0].batches
-    for name, weight in resumed.model.state_dict().items():
-        assert weight.equal(run[0].model.state_dict()[name])
-
-
 def test_the_suite_asks_the_same_whatever_the_tokenizer(
     corpus: Corpus, in_bytes: Corpus, pairs: Corpus
 ) -> None:

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
-from lib.data.corpus import Corpus, CorpusError, sample_batch
+from lib.data.corpus import Corpus, sample_batch
 from lib.run import training
 from lib.run.machine import random_stream
 from lib.run.measure import measure
@@ -53,7 +53,7 @@ def without_seconds(trained: Run) -> object:
     return [t.drop(columns="seconds").to_dict("list") for t in (trained.trace, trained.curve)]
 
 
-@pytest.mark.parametrize("step", [1, 4, 5, 7, 10, 12])
+@pytest.mark.parametrize("step", [1, 5, 7, 12])
 def test_a_killed_run_continues_to_bit_identical_weights_trace_and_curve(
     step: int, tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Run
 ) -> None:
@@ -168,18 +168,11 @@ def test_arms_of_a_seed_share_weights_batches_and_budget(
     tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Run
 ) -> None:
     arm = train(change(tiny, "model", embedding_norm="layernorm"), corpus, 0, tmp_path / "arm")
-    assert arm.initial_weights == undisturbed.initial_weights
-    assert arm.batches == undisturbed.batches
+    other = train(tiny, corpus, 1, tmp_path / "other")
+    for name in ("initial_weights", "batches"):
+        assert getattr(arm, name) == getattr(undisturbed, name) != getattr(other, name)
     assert arm.trace["tokens"].iloc[-1] == 12 * 4 * 16
     assert weights_digest(arm.model) != weights_digest(undisturbed.model)
-
-
-def test_another_seed_has_other_weights_and_batches(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Run
-) -> None:
-    other = train(tiny, corpus, 1, tmp_path / "other")
-    assert other.initial_weights != undisturbed.initial_weights
-    assert other.batches != undisturbed.batches
 
 
 def test_training_is_adamw_on_the_mean_loss_of_its_batches(
@@ -242,17 +235,6 @@ def test_clipping_changes_the_update_and_the_recorded_norm_precedes_it(
     assert clipped.trace["second_moment_mean"][0] < undisturbed.trace["second_moment_mean"][0] / 100
 
 
-def test_a_curve_made_under_other_settings_is_not_taken_up(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path
-) -> None:
-    train(tiny, corpus, 0, tmp_path / "run")
-    other = change(tiny, "evaluation", interval=3, dev_windows=2)
-    again = train(other, corpus, 0, tmp_path / "run")
-    fresh = train(other, corpus, 0, tmp_path / "fresh")
-    assert again.curve["step"].tolist() == [0, 3, 6, 9, 12]
-    assert again.curve["dev_loss"].tolist() == fresh.curve["dev_loss"].tolist()
-
-
 def test_divergence_is_a_result_that_survives_a_rerun(
     tiny: RunConfig, corpus: Corpus, tmp_path: Path
 ) -> None:
@@ -313,12 +295,9 @@ def test_updates_that_fp16_skips_are_counted_and_twenty_in_a_row_are_a_divergenc
     assert np.isfinite(trace["loss"]).all()
 
 
-def test_constant_schedule_is_constant() -> None:
-    config = RunConfig.model_validate({"training": {"learning_rate": 0.1}}).training
-    assert {learning_rate(config, step) for step in range(300)} == {0.1}
-
-
-def test_warmup_cosine_schedule_has_its_closed_form() -> None:
+def test_a_schedule_is_constant_or_has_its_closed_form() -> None:
+    constant = RunConfig.model_validate({"training": {"learning_rate": 0.1}}).training
+    assert {learning_rate(constant, step) for step in range(300)} == {0.1}
     fields = {
         "schedule": "warmup_cosine",
         "iterations": 101,
@@ -332,14 +311,6 @@ def test_warmup_cosine_schedule_has_its_closed_form() -> None:
     assert learning_rate(config, 20) == 1.0
     assert learning_rate(config, 60) == pytest.approx(0.6)  # halfway: mean of 1 and 0.2
     assert learning_rate(config, 100) == pytest.approx(0.2)
-
-
-def test_a_corpus_shorter_than_the_context_is_refused_before_training(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path
-) -> None:
-    with pytest.raises(CorpusError, match="block_size 60000 needs 60001"):
-        train(change(tiny, "model", block_size=60_000), corpus, 0, tmp_path)
-    assert not (tmp_path / "provenance.json").exists()
 
 
 def test_the_dev_curve_is_of_the_dev_windows_and_its_cosine_of_two_quarters_of_them(
