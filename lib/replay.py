@@ -23,6 +23,7 @@ from lib.study.paths import executed_notebook, run_folder, shown, study_folder
 
 def state(name: str) -> dict[str, Any]:
     """Say which digests, plan, standing and parameters a study has, and which runs it asks for."""
+    from lib.analysis.runs import so_far
     from lib.study.claim import claim_status, load_plan
     from lib.study.digests import measuring_digest, training_digest
 
@@ -34,7 +35,7 @@ def state(name: str) -> dict[str, Any]:
         "plan": plan.hash if plan else None,
         "standing": str(claim_status(study, plan)),
         "parameters": study.model_dump(mode="json", exclude_defaults=True),
-        "runs": [[arm.id, seed] for arm in study.arms() for seed in study.seeds],
+        "runs": [[arm.id, seed] for arm in study.arms() for seed in so_far(study).seeds],
     }
 
 

@@ -61,7 +61,7 @@ def analyse(
     What is drawn at random follows from the study's hash, so that the same runs always give the
     same numbers."""
     rng = np.random.default_rng(int(design.hash[:8], 16))
-    verdict = reach_verdict(runs, trace, plan, rng)
+    verdict = reach_verdict(runs, trace, plan, rng, design.looks)
     if standing.reasons:
         verdict = untested(verdict)
     runs, alpha = verdict.runs, plan.alpha if plan else ALPHA

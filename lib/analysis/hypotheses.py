@@ -8,7 +8,7 @@ two-sided, so that the answer agrees with the interval beside it; equivalence by
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count, product
 from typing import Any
 
@@ -23,6 +23,7 @@ from lib.analysis.paired import holm, paired_deltas, sd_of, t_test
 from lib.analysis.resampling import Floats, sign_flip_test
 from lib.analysis.rules import Answer
 from lib.analysis.runs import own_baselines
+from lib.analysis.sequential import Looks, nominal_level, sequential_p
 from lib.study.measures import MEASURES
 from lib.study.plan import Hypothesis, Plan, arms_called
 
@@ -52,11 +53,43 @@ def p_values(h: Hypothesis, smallest: float, above: OneSided, below: OneSided) -
     return np.minimum(1, 2 * np.minimum(above(bound), below(-bound))), equal
 
 
-def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataFrame:
+def hypothesis_tests(
+    runs: pd.DataFrame, plan: Plan, rng: Generator, looks: Sequence[int] = ()
+) -> pd.DataFrame:
     """Test every hypothesis whose arms a study has, a row each: `hypothesis`, what it `says`,
     `claim`, arm, baseline, measure, family, test, n, mean_delta and its t interval, sd_delta; p and
     p_holm that it is true, `refuted_p` that it is false, adjusted too; the answer, the `sentence`
-    that the plan has for it, and of an undecided one the `seeds` that would decide it."""
+    that the plan has for it, and of an undecided one the `seeds` that would decide it.
+
+    Of a study with `looks`, numbers of seeds in the order of the runs, a row is that of the first
+    look that decides, else of the last so far; it names the `look`. All p are over the looks up to
+    then (see `lib.analysis.sequential`), and the interval is a repeated one; `looks` says how many
+    there are, `next_look` after how many seeds the next is.
+    """
+    every = list(dict.fromkeys(runs["seed"]))
+    so_far = [n for n in looks if n <= len(every)] or [len(every)]
+    found: dict[str, Row] = {}
+    for k in range(len(so_far)):
+        parts = [runs[runs["seed"].isin(every[:n])] for n in so_far[: k + 1]]
+        for row in _tested(parts, plan, rng, tuple(looks)).to_dict("records"):
+            if found.get(name := row["hypothesis"], UNDECIDED)["answer"] == "undecided":
+                found[name] = row | (_place(k, looks) if looks else {})
+    return pd.DataFrame(found.values())
+
+
+UNDECIDED: Row = {"answer": "undecided"}
+
+
+def _place(k: int, looks: Sequence[int]) -> Row:
+    """Say which of the looks one is (0, 1, …), of how many, and the seeds of the next."""
+    return {"look": k + 1, "looks": len(looks), "next_look": [*looks[k + 1 :], np.nan][0]}
+
+
+def _tested(parts: list[pd.DataFrame], plan: Plan, rng: Generator, looks: Looks) -> pd.DataFrame:
+    """Test every hypothesis by the runs at each look so far."""
+    runs, level = parts[-1], plan.alpha
+    if looks:
+        level = nominal_level(plan.alpha, looks, len(parts) - 1)
     arms = dict(zip(runs["arm"], runs["variant"], strict=True))
     rows = []
     for name, (h, *pair, measure) in plan.bound.items():
@@ -64,14 +97,20 @@ def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataF
         if measure not in runs or any(len(found) != 1 for found in called):
             continue
         (arm,), (baseline,) = called
-        deltas = _deltas(runs, arm, baseline, measure)
-        test, exact = t_test(deltas, plan.alpha), is_exact(h)
-        sd = sd_of(deltas)
-        sides = _by_sign_flips(deltas, rng) if exact else _t_sides(test.mean_delta, sd, test.n)
-        p, refuted = p_values(h, plan.smallest_effect_of_interest.get(measure, 0.0), *sides)
+        samples, exact = [_deltas(part, arm, baseline, measure) for part in parts], is_exact(h)
+        tests = [t_test(deltas, level) for deltas in samples]
+        sides = [
+            _by_sign_flips(deltas, rng)
+            if exact
+            else _t_sides(test.mean_delta, sd_of(deltas), test.n)
+            for deltas, test in zip(samples, tests, strict=True)
+        ]
+        smallest = plan.smallest_effect_of_interest.get(measure, 0.0)
+        p, refuted = p_values(h, smallest, *in_sequence(sides, looks))
         row: Row = {"hypothesis": name, "says": h.says.strip(), "claim": claim(h)}
         row |= {"arm": arm, "baseline": baseline, "measure": measure, "family": h.family}
-        row |= {"test": "exact" if exact else "t", **test._asdict(), "sd_delta": sd}
+        row |= {"test": "exact" if exact else "t", **tests[-1]._asdict()}
+        row |= {"sd_delta": sd_of(samples[-1])}
         rows.append(row | {"p": float(p), "refuted_p": float(refuted)})
     if not rows:
         return pd.DataFrame()
@@ -81,6 +120,17 @@ def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataF
     table["refuted_p"] = families["refuted_p"].transform(holm)
     table["alpha"] = plan.alpha / families["p"].transform("size")
     return pd.DataFrame([row | _answer(row, plan) for row in table.to_dict("records")])
+
+
+def in_sequence(sides: list[tuple[OneSided, OneSided]], looks: Looks) -> tuple[OneSided, OneSided]:
+    """One-sided tests by all looks so far, from those at each; without looks, the one there is."""
+    if not looks:
+        return sides[-1]
+
+    def at_all(side: int) -> OneSided:
+        return lambda bound: sequential_p(np.array([each[side](bound) for each in sides]), looks)
+
+    return at_all(0), at_all(1)
 
 
 def _deltas(runs: pd.DataFrame, arm: str, baseline: str, measure: str) -> Floats:
@@ -134,7 +184,11 @@ def answer_tests(tests: pd.DataFrame, power: float) -> dict[str, Answer]:
             f"{row['claim']} (n = {row['n']}, {p or 'no p'}).",
             row["sentence"],
         ]
-        if row["answer"] == "undecided":
+        if row["answer"] != "undecided":
+            shown += [f"Reached at look {row['look']} of {row['looks']}."] if "look" in row else []
+        elif row.get("next_look", np.nan) > 0:
+            shown += [f"The next look is after {row['next_look']:.0f} seeds."]
+        else:
             shown += [_what_would_decide(row["seeds"], power)]
         answers[row["hypothesis"]] = Answer(row["answer"], " ".join(filter(None, shown)))
     return answers
@@ -163,6 +217,24 @@ def power_of(
     spread = sd * np.sqrt(stats.chi2.ppf(share, n - 1) / (n - 1))
     p, refuted = p_values(h, smallest, *_t_sides(mean + sd * z / n**0.5, spread, n))
     return float(np.mean(p < alpha)), float(np.mean((refuted < alpha) & (p >= alpha)))
+
+
+def power_with_looks(
+    h: Hypothesis, mean: float, sd: float, looks: Looks, alpha: float, smallest: float = 0.0
+) -> tuple[float, float]:
+    """Simulate the power of a study that is looked at so, and ends with its answer: the probability
+    that a hypothesis is supported, and the seeds that it takes on average."""
+    samples = np.random.default_rng(0).normal(mean, sd, (DRAWS, looks[-1]))
+    sides, found = [], []
+    for n in looks:
+        part = samples[:, :n]
+        sides.append(_t_sides(part.mean(axis=1), part.std(axis=1, ddof=1), n))
+        p, refuted = p_values(h, smallest, *in_sequence(sides, looks))
+        found.append(np.where(p < alpha, 1, np.where(refuted < alpha, -1, 0)))
+    answers = np.array(found)
+    first = np.where(answers.any(axis=0), (answers != 0).argmax(axis=0), len(looks) - 1)
+    supported = answers[first, np.arange(DRAWS)] == 1
+    return float(supported.mean()), float(np.array(looks)[first].mean())
 
 
 def smallest_exact_p(n: int) -> float:
@@ -203,12 +275,17 @@ def seeds_to_decide(
 
 
 def expected_power(
-    plan: Plan, spread: Mapping[str, float], n: int, effect: float | None = None
+    plan: Plan,
+    spread: Mapping[str, float],
+    n: int,
+    effect: float | None = None,
+    looks: Sequence[int] = (),
 ) -> pd.DataFrame:
     """What `n` seeds can show, a row per hypothesis: the true difference assumed (`effect`; else
     none for an equivalence, and the smallest effect of interest beyond the bound for a direction),
     the sd of the differences (`spread`, by hypothesis, for those that it has), the power, and the
-    seeds that the plan's power takes. Tests share alpha as in a family where all others fail."""
+    seeds that the plan's power takes. Tests share alpha as in a family where all others fail. With
+    `looks`, the last of which is `n`, also the seeds that are `used` on average."""
     rows = []
     size = Counter(h.family for h, *_ in plan.bound.values())
     for name, (h, arm, baseline, measure) in plan.bound.items():
@@ -223,6 +300,8 @@ def expected_power(
         seeds = seeds_to_decide(h, *case, alpha, plan.power, smallest)
         row: Row = {"hypothesis": name, "arm": arm, "baseline": baseline, "measure": measure}
         row |= {"difference": true, "sd": spread[name], "n": n, "power": supported, "seeds": seeds}
+        if looks:
+            row["power"], row["used"] = power_with_looks(h, *case, tuple(looks), alpha, smallest)
         rows.append(row)
     return pd.DataFrame(rows)
 

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +25,8 @@ class ResultError(UserError):
 
 
 def collect(study: Study) -> list[RunResult]:
-    """Read all runs of a study from `runs/`, in the order of the design.
+    """Read all runs of a study from `runs/`, in the order of the design; of one that is looked at
+    early, those of the last look that has all its runs.
 
     Raises ResultError naming every missing run, or the first that does not fit the others, and
     PreregistrationError for a run made under another plan.
@@ -33,7 +34,7 @@ def collect(study: Study) -> list[RunResult]:
     files = {
         f"{arm.id} seed {seed}": run_folder(study.name, arm.id, seed) / "result.json"
         for arm in study.arms()
-        for seed in study.seeds
+        for seed in so_far(study).seeds
     }
     if missing := [run for run, path in files.items() if not path.is_file()]:
         raise ResultError(
@@ -45,6 +46,30 @@ def collect(study: Study) -> list[RunResult]:
     plans = {run: result.origin["plan"] for run, result in zip(files, results, strict=True)}
     require_stamps(load_plan(study), plans)
     return results
+
+
+def so_far(study: Study, is_there: Callable[[str, int], bool] | None = None) -> Study:
+    """Return a study with the seeds of the last of its looks that has all its runs; of the first
+    where none has, all without looks. Whether a run of an arm and seed is there, its result in
+    `runs/` tells, unless said otherwise."""
+
+    def has_result(arm: str, seed: int) -> bool:
+        return (run_folder(study.name, arm, seed) / "result.json").is_file()
+
+    there, reached = is_there or has_result, study.looks[:1] or [len(study.seeds)]
+    for n in study.looks:
+        if not all(there(arm.id, seed) for arm in study.arms() for seed in study.seeds[:n]):
+            break
+        reached = [n]
+    return study.model_copy(update={"seeds": study.seeds[: reached[0]]})
+
+
+def next_look(study: Study, n: int, verdict: Mapping[str, Any]) -> int | None:
+    """Return after how many seeds a study with the verdict on `n` is looked at next; None where
+    every hypothesis is decided, or all seeds have run."""
+    later = [look for look in study.looks if look > n]
+    answers = [test["answer"] for test in verdict["hypothesis_tests"]] if later else []
+    return later[0] if later and (not answers or "undecided" in answers) else None
 
 
 def read_result(path: Path) -> RunResult:
@@ -252,7 +277,7 @@ def read_parquet(study: Study, name: str) -> pd.DataFrame:
             arm=arm.id, seed=seed, variant=arm.variant, setting=arm.setting
         )
         for arm in study.arms()
-        for seed in study.seeds
+        for seed in so_far(study).seeds
     ]
     return pd.concat(parts, ignore_index=True)
 

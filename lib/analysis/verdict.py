@@ -2,7 +2,7 @@
 plan's rules decide of each arm, and all of it in words."""
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -72,12 +72,17 @@ class Verdict:
 
 
 def reach_verdict(
-    runs: pd.DataFrame, trace: pd.DataFrame, plan: Plan | None, rng: Generator
+    runs: pd.DataFrame,
+    trace: pd.DataFrame,
+    plan: Plan | None,
+    rng: Generator,
+    looks: Sequence[int] = (),
 ) -> Verdict:
     """Test and judge a study by its plan; without one, only contrast every arm with its baseline,
     and judge stability by the usual definition.
 
-    `runs` is the table of `lib.analysis.runs.tidy`, `trace` the joined traces of all its runs.
+    `runs` is the table of `lib.analysis.runs.tidy`, `trace` the joined traces of all its runs;
+    `looks` are as `hypothesis_tests` says.
     """
     stability = judge_runs(runs, trace, rule_of(plan))
     runs, none = with_stability(runs, stability), pd.DataFrame()
@@ -94,7 +99,7 @@ def reach_verdict(
         for arm, rows in by_arm_and_measure(contrasts, runs).items()
     ]
     decided = [decide(e, rules) for e in evidence if e.primary]
-    hypotheses = hypothesis_tests(runs, plan, rng)
+    hypotheses = hypothesis_tests(runs, plan, rng, looks)
     answers = answers_by_rules(_asked(evidence, runs, plan, rules), rules)
     answers |= answer_tests(hypotheses, plan.power)
     return Verdict(

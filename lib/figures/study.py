@@ -343,7 +343,8 @@ class StudyFigures:
                 for (row, column), ax in axes.items():
                     rows[row][1](tables[row][tables[row][by] == column], ax=ax)
 
-        said = [f"{self.verdict['standing']}: {self.study.name}, n = {len(self.study.seeds)} seeds"]
+        n = self.runs["seed"].nunique()
+        said = [f"{self.verdict['standing']}: {self.study.name}, n = {n} seeds"]
         for some, every, what in ((columns, settings, "settings"), (kept, variants, "variants")):
             said += [f"{len(some)} of {len(every)} {what}"] if len(some) < len(every) else []
         return StudyFigure(name, title, list(tables.values()), draw, ", ".join(said))

@@ -9,6 +9,7 @@ from math import hypot, inf, isclose
 from pathlib import Path
 from typing import Any
 
+from lib.analysis.runs import next_look
 from lib.record.notebook import unexecuted
 from lib.record.record import Record, Run, named
 from lib.record.replay import ask_code_of, committed
@@ -232,6 +233,13 @@ def _unlike_commit(
     for own in ("training_digest", "measuring_digest"):
         if account.get(own, stated[own]) != stated[own]:
             yield f"{named(run)} names a {own} ({name}) that is not that of commit {short}"
+
+
+def check_end(record: Record) -> Iterator[str]:
+    """Yield that a study with looks ended at one that left a hypothesis undecided."""
+    n = len({run["seed"] for run in record.runs})
+    if more := next_look(record.parameters, n, record.verdict):
+        yield f"it ended undecided after {n} seeds, and is looked at again after {more}; rerun it"
 
 
 def check_copies(record: Record) -> Iterator[str]:

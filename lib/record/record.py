@@ -19,6 +19,7 @@ from typing import Any
 
 import pandas as pd
 
+from lib.analysis.runs import so_far
 from lib.study.config import Study
 from lib.study.errors import ConfigError, UsageError, UserError, read_yaml, unknown
 from lib.study.fields import digest
@@ -96,7 +97,12 @@ class Record:
         if "runs" in self.results:
             found: list[Run] = self.results["runs"]
             return found
-        places = product([arm.id for arm in self.parameters.arms()], self.parameters.seeds)
+
+        def is_there(arm: str, seed: int) -> bool:
+            return self.run_notebook({"arm": arm, "seed": seed}).is_file()
+
+        arms, seeds = self.parameters.arms(), so_far(self.parameters, is_there).seeds
+        places = product([arm.id for arm in arms], seeds)
         return [self._result({"arm": arm, "seed": seed}) for arm, seed in places]
 
     def _result(self, run: Run) -> Run:

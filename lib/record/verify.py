@@ -99,6 +99,7 @@ def _checks(record: Record, again: bool, redraw: bool) -> Iterator[Iterator[str]
     yield provenance.check_times(record)
     yield provenance.check_copies(record)
     yield provenance.check_commits(record)
+    yield provenance.check_end(record)
     # What they say is built again.
     yield runs.check_runs(record)
     yield runs.check_windows(record)

@@ -104,8 +104,11 @@ def check_plan(plan: Plan, study: Study) -> Iterator[str]:
     if not plan.primary_measures:
         yield "primary: names no measure, and no hypothesis has a test; give either"
     answered = plan.bound.keys() | _answered_by_rules(plan)
-    if loose := plan.hypotheses.keys() - answered:
+    loose = plan.hypotheses.keys() - answered
+    if loose:
         yield f"hypotheses: nothing answers {', '.join(sorted(loose))}; give each its test"
+    if any(design.looks for design in planned) and (plan.families or loose or plan.rule_set):
+        yield "families, rules: are looked at once; a study with looks takes hypotheses with tests"
     for name in set(plan.primary) & set(MEASURES):
         if MEASURES[name].better is None:
             yield f"primary: of {name} neither lower nor higher is better; make it secondary"
@@ -154,6 +157,7 @@ def claim_status(
     else:
         drawn = plan.draw(study.name, frozen.seeds)
         reasons = [] if study.seeds == drawn else ["its seeds are not those drawn from the plan"]
+        reasons += [] if study.looks == frozen.looks else ["its looks are not those of the plan"]
         reasons += _departures(study, frozen, runs)
         commits = [run["provenance"].get("trained", {}).get("commit") for run in runs]
         answer, _, why = plan_precedes(study.plan or "", plan, commits).partition(": ")

@@ -22,6 +22,8 @@ from lib.study.plan import read_plan
 MOST_RUNS = 10_000
 """Of one study."""
 LONGEST_ID = 120
+FEWEST_AT_A_LOOK = 2
+"""Seeds without which there is no spread."""
 _SHARED = ("machine.", "evaluation.")
 _ARM_ID = re.compile(rf"\w[\w .=,+()-]{{0,{LONGEST_ID - 1}}}")
 
@@ -53,9 +55,10 @@ class IncludedArm(Section):
 
 
 class SeedCount(Section):
-    """How many seeds to draw from the study's plan, instead of listing them."""
+    """How many seeds to draw from the study's plan, instead of listing them, and `looks`."""
 
     count: Annotated[int, Field(gt=0, le=MOST_RUNS)]
+    looks: list[int] = Field(default_factory=list)
 
 
 class Study(RunConfig):
@@ -65,7 +68,10 @@ class Study(RunConfig):
     factors: dict[str, Annotated[list[Level], Field(min_length=1)]] = Field(default_factory=dict)
     """Dotted field → its levels. The first level of the first factor is the baseline."""
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1)]
-    """In a file also `{count: n}`: drawn from the plan when the study is loaded."""
+    """In a file also `{count: n, looks: […]}`: drawn from the plan when the study is loaded."""
+    looks: list[int] = Field(default_factory=list)
+    """Numbers of seeds after which the study is looked at, and ends where every hypothesis of its
+    plan is decided; the last is all. In a file they stand beside the count of seeds. None: once."""
     include: list[IncludedArm] = Field(default_factory=list)
     exclude: list[dict[str, Level]] = Field(default_factory=list)
     """Levels of some factors: arms of the grid that have them all are left out."""
@@ -93,6 +99,15 @@ class Study(RunConfig):
         if runs > MOST_RUNS:
             raise ValueError(f"factors: {runs:,} runs; a study holds {MOST_RUNS:,} at the most")
         _refuse_repeats("seeds", self.seeds)
+        if self.looks and (
+            sorted(set(self.looks)) != self.looks
+            or self.looks[0] < FEWEST_AT_A_LOOK
+            or self.looks[-1] != len(self.seeds)
+        ):
+            raise ValueError(
+                f"seeds.looks: {self.looks} must rise, from {FEWEST_AT_A_LOOK} seeds or more to "
+                f"all {len(self.seeds)}"
+            )
         for factor, levels in self.factors.items():
             _refuse_repeats(f"factors.{factor}", levels)
         for i, excluded in enumerate(self.exclude):
@@ -221,8 +236,9 @@ def load_study(study: str | Path, *, undrawn: bool = False) -> Study:
     try:
         count = None
         if isinstance(content.get("seeds"), dict):
-            count = _seed_count(content["seeds"])
-            content["seeds"] = list(range(count))
+            drawn = _seed_count(content["seeds"])
+            count = drawn.count
+            content |= {"seeds": list(range(count)), "looks": drawn.looks}
         result = Study.model_validate(content)
         if count and not undrawn:
             result = result.model_copy(update={"seeds": _drawn_seeds(result, count)})
@@ -235,9 +251,9 @@ def load_study(study: str | Path, *, undrawn: bool = False) -> Study:
     return result
 
 
-def _seed_count(content: dict[str, Any]) -> int:
+def _seed_count(content: dict[str, Any]) -> SeedCount:
     try:
-        return SeedCount.model_validate(content).count
+        return SeedCount.model_validate(content)
     except ValidationError as error:
         raise ConfigError(f"seeds.{explain(error, SeedCount)}") from None
 

@@ -133,6 +133,8 @@ class Frozen(Section):
 
     seeds: Positive
     """How many are drawn."""
+    looks: list[int] = Field(default_factory=list)
+    """Numbers of seeds after which the study is looked at; none: once, after all."""
     used_seeds: list[int]
     """Those of all studies before: none of them is drawn."""
     parameters: Sha256

@@ -15,6 +15,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from safetensors.torch import save, save_file
 
+from lib.analysis.runs import so_far
 from lib.record.record import MANIFEST
 from lib.run.finished import Finished, UnfinishedError, read_finished
 from lib.run.hugging_face import config_json, named_weights
@@ -104,7 +105,8 @@ def pack(study: Study, target: Path) -> int:
 
 def _contents(study: Study) -> Iterator[tuple[str, bytes]]:
     """Yield the files of an archive, by their names in it."""
-    runs = {f"{arm.id}/seed-{seed}": (arm.id, seed) for arm in study.arms() for seed in study.seeds}
+    seeds = so_far(study).seeds
+    runs = {f"{arm.id}/seed-{seed}": (arm.id, seed) for arm in study.arms() for seed in seeds}
     readme = text_of("archive.md.j2", study=study, manifest=MANIFEST, folders=list(runs))
     yield "README.md", readme.encode()
     yield f"{study.name}.yaml", (PARAMS / f"{study.name}.yaml").read_bytes()

@@ -227,6 +227,7 @@ def _frozen(study: Study, used: list[int]) -> Frozen:
         suites.add(suite_hash(corpus, arm.config, study_folder(study.name) / "suite"))
     return Frozen(
         seeds=len(study.seeds),
+        looks=study.looks,
         used_seeds=used,
         parameters=parameters_digest(study),
         corpus=corpora,

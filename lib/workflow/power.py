@@ -92,7 +92,7 @@ def power_report(
             yield f"Power of {name} is unknown: state the effect, the difference that matters."
     if not sds:
         return
-    table = expected_power(plan, sds, n, effect)
+    table = expected_power(plan, sds, n, effect, study.looks)
     per_seed = {name: total / n for name, total in (hours or {}).items()}
     yield f"What {n} seeds can show, with {said}:"
     yield _shown(table, plan, per_seed)
@@ -152,6 +152,8 @@ def _shown(table: pd.DataFrame, plan: Plan, per_seed: Mapping[str, float]) -> st
     shown["true difference"] = table["difference"].map("{:+.4g}".format)
     shown["sd"] = table["sd"].map("{:.4g}".format)
     shown[f"power of {table['n'].iloc[0]}"] = table["power"].map("{:.2f}".format)
+    if "used" in table:
+        shown["seeds used"] = table["used"].map("{:.1f}".format)
     shown[f"seeds for {plan.power:.0%}"] = needed.map(_many)
     for name, hours in per_seed.items():
         shown[name] = (needed * hours).map("{:,.2f}".format)

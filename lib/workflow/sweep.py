@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from lib.analysis.runs import next_look, so_far, tidy
 from lib.run import lifeline
 from lib.study.claim import claim_status, load_plan
 from lib.study.config import Study, load_study
 from lib.study.errors import TIME_UP, UserError
-from lib.study.files import write_json
-from lib.study.paths import NOTEBOOKS, PAPERS, ROOT, RUNS, result_file, shown
+from lib.study.files import read_json, write_json
+from lib.study.paths import NOTEBOOKS, PAPERS, ROOT, RUNS, result_file, shown, study_folder
 from lib.study.result import RunResult, status_of
 from lib.workflow.gpus import GPUS, gpu_slots
 from lib.workflow.progress import PROGRESS_FILE, SWEEP_FILE, follow
@@ -83,15 +84,39 @@ def run_sweep(sweep: Sweep) -> int:
             rehearse([study for study in studies if will_train(study, again)])
         keys = {s.name: {"data": data_key(s), "analysis": analysis_key(s)} for s in studies}
         patience = 0 if sweep.is_local else CANCELLING
-        write_json(SWEEP_FILE, {"keys": keys, "patience": patience})
-        status, failed = run_snakemake(studies, sweep, list(map(str, again)), log)
+        forced, began = [*sweep.forced, *map(str, again)], time.monotonic()
+        while True:
+            asked = {study.name: seeds_asked(study) for study in studies}
+            write_json(SWEEP_FILE, {"keys": keys, "seeds": asked, "patience": patience})
+            status, failed = run_snakemake(studies, sweep, forced, log, began)
+            more = [s for s in studies if seeds_asked(s) > asked[s.name]]
+            if status or sweep.is_dry_run or not more:
+                break
+            for study in more:
+                print(f"{study.name}: undecided after {asked[study.name]} seeds, so it goes on")
+            forced = []
+    if not status and not sweep.is_dry_run:
+        tell(studies)
     _show(failed)  # another sweep may begin meanwhile
     return status
 
 
+def seeds_asked(study: Study) -> int:
+    """Return how many seeds of a study are asked for now: those of the last look that is done, or,
+    where its analysis leaves a hypothesis undecided, of the next; all without looks."""
+    n = len(so_far(study).seeds)
+    with contextlib.suppress(OSError, ValueError, LookupError):  # not analysed yet, or damaged
+        runs = read_json(result_file("03_analysis", study.name))["runs"]
+        verdict = read_json(study_folder(study.name) / "verdict.json")
+        if len({run["seed"] for run in runs}) == n:
+            return next_look(study, n, verdict) or n
+    return n
+
+
 def will_train(study: Study, stale: Container[Path]) -> bool:
     """Tell whether a run of a study has no result, or one of these stale ones."""
-    runs = [(arm.id, seed) for arm in study.arms() for seed in study.seeds]
+    seeds = study.seeds[: seeds_asked(study)]
+    runs = [(arm.id, seed) for arm in study.arms() for seed in seeds]
     results = [result_file("02_train", study.name, *run) for run in runs]
     return any(path in stale or not path.is_file() for path in results)
 
@@ -151,10 +176,10 @@ def only_sweep() -> Iterator[IO[bytes]]:
 
 
 def run_snakemake(
-    studies: list[Study], sweep: Sweep, again: list[str], log: IO[bytes]
+    studies: list[Study], sweep: Sweep, forced: list[str], log: IO[bytes], began: float
 ) -> tuple[int, list[Path]]:
-    """Call Snakemake over all studies, then print what came of each; return the status, and the
-    notebooks and logs of what failed."""
+    """Call Snakemake over all studies; return the status, and the notebooks and logs of what
+    failed. Time is counted since the sweep `began`."""
     slots = gpu_slots(studies, sweep.runs_per_gpu) if sweep.is_local else []
     call = [sys.executable, "-m", "snakemake", "-s", str(NOTEBOOKS / "Snakefile")]
     # Snakemake's own lock outlives a kill; that of `only_sweep` does not.
@@ -163,36 +188,40 @@ def run_snakemake(
     if not sweep.limits_jobs:
         call += ["--jobs", str(len(slots) or os.cpu_count() or 1)]
     call += sweep.flags
-    if forced := [*sweep.forced, *again]:
+    if forced:
         call += ["--forcerun", *forced]
     environment = os.environ | {GPUS: ",".join(slots), "PYTHONPATH": str(ROOT)}
     if sweep.is_dry_run:  # in its own words, to the terminal
         return subprocess.run(call, env=environment).returncode, []
 
     PROGRESS_FILE.unlink(missing_ok=True)
-    papers = sorted({study.paper for study in studies})
-    for paper in papers:
+    for paper in {study.paper for study in studies}:
         if not (PAPERS / paper / "site" / "index.html").is_file():
             (RUNS / f"record-{paper}.txt").unlink(missing_ok=True)  # what has Snakemake build it
     with lifeline.start(call, environment, log) as snakemake:
         watch = [Watch(sweep.cluster)] if sweep.cluster else []
-        failed, stopped = follow(snakemake, PROGRESS_FILE, sweep.stop_after, studies, *watch)
+        hours = sweep.stop_after and sweep.stop_after - (time.monotonic() - began) / 3600
+        failed, stopped = follow(snakemake, PROGRESS_FILE, hours, studies, *watch)
     if not RUNS.is_dir() or not Path(log.name).is_file():
         raise UserError(f"{shown(RUNS)}/ was deleted while its studies ran; a rerun begins anew")
     if not stopped and not snakemake.returncode:
-        for study in studies:
-            summarise(study)
-        for paper in papers:
-            for name in ("paper", "record"):
-                if (said := RUNS / f"{name}-{paper}.txt").is_file():
-                    print(said.read_text("utf-8"), end="")
-            if not (PAPERS / paper / "paper.md").is_file():
-                print(f"To begin a paper    ./run_all.sh paper {paper}")
         return 0, []
     kept = _report(failed, Path(log.name)) if not stopped or failed else []
     if stopped:
         print(f"stopped after {sweep.stop_after:g} hours, as asked; a plain rerun continues")
     return (TIME_UP if stopped else snakemake.returncode), kept
+
+
+def tell(studies: list[Study]) -> None:
+    """Print what came of studies, and of their papers."""
+    for study in studies:
+        summarise(study)
+    for paper in sorted({study.paper for study in studies}):
+        for name in ("paper", "record"):
+            if (said := RUNS / f"{name}-{paper}.txt").is_file():
+                print(said.read_text("utf-8"), end="")
+        if not (PAPERS / paper / "paper.md").is_file():
+            print(f"To begin a paper    ./run_all.sh paper {paper}")
 
 
 def _report(failed: dict[str, str], log: Path) -> list[Path]:
@@ -227,7 +256,6 @@ def _show(failed: list[Path]) -> None:
 
 def summarise(study: Study) -> None:
     """Print a finished study's table and where to read more."""
-    from lib.analysis.runs import tidy
     from lib.analysis.tables import summary_table, takeaway
     from lib.analysis.verdict import for_terminal
     from lib.record.record import Record

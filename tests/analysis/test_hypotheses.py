@@ -9,6 +9,7 @@ from statsmodels.stats.weightstats import ttost_paired
 
 from lib.analysis.findings import Analysis, analyse
 from lib.analysis.hypotheses import (
+    answer_tests,
     expected_power,
     hypothesis_tests,
     out_of_reach,
@@ -17,6 +18,7 @@ from lib.analysis.hypotheses import (
     spread_of,
 )
 from lib.analysis.runs import tidy
+from lib.analysis.sequential import nominal_level, sequential_p
 from lib.analysis.verdict import for_terminal
 from lib.study.claim import ClaimStatus
 from lib.study.config import Study
@@ -315,3 +317,60 @@ def test_an_exact_test_that_no_number_of_these_seeds_can_pass_is_named() -> None
     (said,) = out_of_reach(Plan.model_validate(content), 7)
     assert said.startswith("families.all: ")
     assert said.endswith("8 seeds can reach it")
+
+
+# Looks
+
+LOOKS = [4, 6, 8]
+
+
+def looked(runs: pd.DataFrame, *hypotheses: dict[str, Any]) -> list[dict[Any, Any]]:
+    plan = plan_of(**{f"h{i}": h for i, h in enumerate(hypotheses)})
+    return hypothesis_tests(runs, plan, np.random.default_rng(0), LOOKS).to_dict("records")
+
+
+def test_what_is_clear_at_the_first_look_is_decided_there() -> None:
+    runs = decay_runs(0.2, n=8)
+    early, late = looked(runs, SLOWER, SLOWER | {"beyond": 0.2})
+    assert (early["answer"], early["look"], early["n"]) == ("supported", 1, 4)
+    first = runs[runs["seed"].isin(range(4))]
+    assert early["mean_delta"] == pytest.approx(deltas(first, "0.3").mean())
+    one_sided = stats.ttest_1samp(deltas(first, "0.3"), 0.02, alternative="greater").pvalue
+    assert early["p"] == pytest.approx(2 * float(sequential_p([one_sided], tuple(LOOKS))))
+    level = nominal_level(0.05, tuple(LOOKS), 0)
+    low, high = stats.ttest_1samp(deltas(first, "0.3"), 0).confidence_interval(1 - level)
+    assert (early["t_low"], early["t_high"]) == pytest.approx((low, high))
+    assert (late["answer"], late["look"], late["n"]) == ("undecided", 3, 8)
+    said = answer_tests(pd.DataFrame([early, late]), 0.8)
+    assert said["h0"].reason.endswith("Leave it off. Reached at look 1 of 3.")
+    assert "seeds would decide it" in said["h1"].reason
+
+
+def test_an_undecided_look_names_the_next() -> None:
+    (row,) = looked(decay_runs(0.02, n=5), SLOWER)
+    assert (row["answer"], row["look"], row["n"]) == ("undecided", 1, 4)
+    (answer,) = answer_tests(pd.DataFrame([row]), 0.8).values()
+    assert answer.reason.endswith("Ask again. The next look is after 6 seeds.")
+
+
+def test_futility_is_a_difference_shown_to_be_too_small() -> None:
+    (row,) = looked(decay_runs(0.0, spread=0.001, n=8), SLOWER)
+    assert (row["answer"], row["look"]) == ("refuted", 1)
+
+
+def test_an_exact_test_at_looks_waits_for_seeds_enough() -> None:
+    """Of four seeds that all agree p is 1/8, of six 1/32, of eight 1/128."""
+    (row,) = looked(decay_runs(n=8), SLOWER | {"exact": True})
+    assert (row["answer"], row["look"]) == ("supported", 3)
+    assert row["p"] == pytest.approx(
+        2 * float(sequential_p([1 / 16, 1 / 64, 1 / 256], tuple(LOOKS)))
+    )
+
+
+def test_the_power_of_looks_is_near_that_of_all_seeds() -> None:
+    plan = plan_of(slower=SLOWER)
+    (once,) = expected_power(plan, {"slower": 0.02}, 16).to_dict("records")
+    (early,) = expected_power(plan, {"slower": 0.02}, 16, None, [6, 10, 16]).to_dict("records")
+    assert early["power"] == pytest.approx(once["power"], abs=0.04)
+    assert 6 <= early["used"] < 14
+    assert "used" not in once

@@ -1,5 +1,6 @@
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,13 @@ from lib.analysis.runs import (
     ResultError,
     check,
     collect,
+    next_look,
     other_settings,
     point,
+    read_parquet,
     read_result,
     read_table,
+    so_far,
     study_results,
     tidy,
 )
@@ -25,6 +29,7 @@ from lib.study.files import write_json
 from lib.study.measures import MEASURES
 from lib.study.provenance import MachineFacts, Stretch
 from lib.study.result import RunResult, records
+from lib.workflow.made_up import lay_out
 from tests.conftest import TINY
 from tests.samples import sample_runs
 
@@ -312,3 +317,41 @@ def test_other_settings_name_neither_the_variant_nor_the_factor() -> None:
     arms = pd.DataFrame({"arm": [arm.id for arm in three.arms()]})
     names = other_settings(arms, three, "training.learning_rate")
     assert list(dict.fromkeys(names)) == ["gradient_clip=none", "gradient_clip=1"]
+
+
+@pytest.fixture
+def looked_at(tiny_study: Study) -> Study:
+    """Three seeds, with a look after two."""
+    return Study.model_validate(tiny_study.model_dump() | {"seeds": [5, 6, 7], "looks": [2, 3]})
+
+
+def test_a_study_with_looks_is_read_up_to_the_last_that_is_complete(
+    looked_at: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lib.study.paths.RUNS", tmp_path)
+    lay_out(looked_at, None, 0)
+    assert so_far(looked_at).seeds == [5, 6, 7]
+    (tmp_path / "tiny" / "layernorm" / "seed-7" / "result.json").unlink()
+    assert so_far(looked_at).seeds == [5, 6]
+    assert {run.seed for run in collect(looked_at)} == {5, 6}
+    assert set(read_parquet(looked_at, "trace")["seed"]) == {5, 6}
+    (tmp_path / "tiny" / "none" / "seed-5" / "result.json").unlink()
+    with pytest.raises(ResultError, match=r"no result of none seed 5\. Run"):
+        collect(looked_at)
+
+
+@pytest.mark.parametrize(
+    ("answers", "n", "following"),
+    [
+        (["undecided", "supported"], 2, 3),
+        (["undecided", "supported"], 3, None),
+        (["refuted", "supported"], 2, None),
+        ([], 2, 3),  # exploratory: nothing ends it
+    ],
+)
+def test_a_study_is_looked_at_again_while_a_hypothesis_is_undecided(
+    looked_at: Study, tiny_study: Study, answers: list[str], n: int, following: int | None
+) -> None:
+    verdict = {"hypothesis_tests": [{"answer": answer} for answer in answers]}
+    assert next_look(looked_at, n, verdict) == following
+    assert next_look(tiny_study, 2, {}) is None  # without looks

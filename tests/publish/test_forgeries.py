@@ -1305,6 +1305,7 @@ ELSEWHERE = {
     "record.check_files": "every forgery is sealed, which this check is not for",
     "verify.check_sealed": "needs a study of the first record: tests/record/test_verify.py",
     "build.check_pictures": "drawn again below",
+    "provenance.check_end": "needs a study with looks: tests/record/test_provenance.py",
     "provenance.check_versions": "needs a plan of two: tests/record/test_provenance.py",
     "runs.check_windows": "needs runs of two texts: tests/record/test_runs.py",
 }

@@ -13,6 +13,7 @@ from lib.record.provenance import (
     check_accounts,
     check_commits,
     check_copies,
+    check_end,
     check_times,
     check_versions,
 )
@@ -287,3 +288,19 @@ def test_arms_of_a_seed_have_equal_weights_only_where_they_are_one_training(
     faults = weights_of(record, change or (lambda config: None))
     assert bool(faults) is not alike
     assert all(" has the final weights of run " in fault for fault in faults)
+
+
+def test_a_study_does_not_end_before_its_looks_decide() -> None:
+    """Who leaves out the runs of a later look leaves a verdict that asks for them."""
+    record = Record(STUDY)
+    n = len(DESIGN.seeds)
+    assert list(check_end(record)) == []
+    more = {"seeds": [*DESIGN.seeds, 90, 91], "looks": [n, n + 2]}
+    record.parameters = DESIGN.model_copy(update=more)
+    record.verdict["hypothesis_tests"] = []
+    said = f"it ended undecided after {n} seeds, and is looked at again after {n + 2}; rerun it"
+    assert list(check_end(record)) == [said]  # an exploratory one runs to its end
+    record.verdict["hypothesis_tests"] = [{"answer": "refuted"}, {"answer": "undecided"}]
+    assert list(check_end(record)) == [said]
+    record.verdict["hypothesis_tests"] = [{"answer": "refuted"}]
+    assert list(check_end(record)) == []

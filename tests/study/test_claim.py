@@ -287,3 +287,35 @@ def test_a_run_without_a_stamp_is_refused_under_a_plan_and_the_other_way_round()
 
 def test_a_plan_is_needed_by_no_study() -> None:
     assert load_plan(Study.model_validate({"name": "s", "seeds": [0]})) is None
+
+
+HYPOTHESIS = {
+    "says": "It lowers perplexity.",
+    "test": ["layernorm", "none", "perplexity"],
+    "direction": "less",
+}
+ASKED: dict[str, Any] = {"hypotheses": {"lower": HYPOTHESIS}, "families": {}, "rules": "none"}
+
+
+def test_the_looks_of_a_confirmatory_study_are_those_that_were_frozen(
+    parameters: Parameters,
+) -> None:
+    parameters.study(seeds={"count": 3, "looks": [2, 3]})
+    frozen = parameters.frozen()
+    parameters.plan(**ASKED, frozen={"trial": frozen | {"looks": [2, 3]}})
+    study = load_study("trial")
+    assert (study.looks, len(study.seeds)) == ([2, 3], 3)
+    assert judged().name == "CONFIRMATORY"
+    parameters.plan(**ASKED, frozen={"trial": frozen})
+    assert judged().reasons == ["its looks are not those of the plan"]
+
+
+def test_what_is_looked_at_once_goes_with_no_looks(parameters: Parameters) -> None:
+    parameters.study(seeds={"count": 3, "looks": [2, 3]})
+    families = {"families": {"all": [["layernorm", "none"]]}}
+    for change in (families, {"rules": "embedding-norm"}):
+        parameters.plan(**ASKED | change)
+        with pytest.raises(ConfigError, match="families, rules: are looked at once"):
+            load_plan(load_study("trial", undrawn=True))
+    parameters.plan(**ASKED)
+    assert load_plan(load_study("trial", undrawn=True))

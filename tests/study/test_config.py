@@ -593,3 +593,11 @@ def test_every_study_in_the_repository_loads_and_names_its_arms_apart(name: str)
     ids = [arm.id for arm in load_study(name).arms()]
     assert len(set(ids)) == len(ids)
     assert {arm.baseline for arm in load_study(name).arms()} <= set(ids)
+
+
+@pytest.mark.parametrize("looks", ["[2, 5]", "[5, 3, 8]", "[3, 3, 8]", "[1, 8]", "[9]"])
+def test_looks_rise_to_all_seeds(load: Load, looks: str) -> None:
+    text = f"name: little\nseeds: [0, 1, 2, 3, 4, 5, 6, 7]\nlooks: {looks}\n"
+    with pytest.raises(ConfigError, match=r"seeds.looks: \[.* must rise, from 2 seeds or more to"):
+        load(text)
+    assert load(text.replace(looks, "[2, 5, 8]")).looks == [2, 5, 8]

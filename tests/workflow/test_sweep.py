@@ -8,6 +8,7 @@ import re
 import resource
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -17,10 +18,13 @@ import pytest
 import yaml
 
 from lib.publish import pages
+from lib.study.config import Study
 from lib.study.errors import UserError
+from lib.study.files import write_json
 from lib.study.paths import ROOT
 from lib.study.result import status_of
 from lib.workflow import cli, sweep
+from lib.workflow.made_up import lay_out
 from lib.workflow.sweep import Sweep
 from tests.conftest import Tree
 from tests.record.samples import move_to, write_samples
@@ -494,3 +498,55 @@ def test_a_study_of_learning_rates_is_judged_though_runs_diverge(tree: Tree) -> 
     assert (verdict["standing"], verdict["answers"]) == ("EXPLORATORY", {})
     assert {row["n"] for row in verdict["imputed"]} == {2}
     assert verdict["decisions"] == []  # no task was asked
+
+
+def test_an_undecided_look_is_followed_by_the_next_and_a_decided_one_is_not(
+    tiny_study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = Study.model_validate(tiny_study.model_dump() | {"seeds": [5, 6, 7], "looks": [2, 3]})
+    monkeypatch.setattr("lib.study.paths.RUNS", tmp_path)
+    assert sweep.seeds_asked(study) == 2
+    first = study.model_copy(update={"seeds": [5, 6]})
+    lay_out(first, None, 0)
+    assert sweep.seeds_asked(study) == 2  # it is to be analysed
+    write_json(tmp_path / "tiny/03_analysis.json", {"runs": [{"seed": 5}, {"seed": 6}]})
+    for answer, asked in (("undecided", 3), ("supported", 2)):
+        verdict = {"hypothesis_tests": [{"answer": answer}]}
+        write_json(tmp_path / "tiny/verdict.json", verdict)
+        assert sweep.seeds_asked(study) == asked
+    assert sweep.seeds_asked(tiny_study) == 2  # all it has
+
+
+@pytest.mark.long
+def test_a_study_ends_at_the_look_that_decides(tree: Tree) -> None:
+    """An arm that hardly learns differs at once; five seeds are too few for an exact test."""
+    brief = {"interval": 4, "dev_windows": 4, "items_per_task": 0}
+    rates = {"training.learning_rate": [1e-2, 1e-6], "training.weight_decay": [0.0]}
+    shared = {"evaluation": brief, "seeds": {"count": 5, "looks": [4, 5]}, "plan": "looks.yaml"}
+    tree.write_study("clear", factors=rates, **shared)
+    decays = {"training.weight_decay": [0.0, 0.1]}
+    tree.write_study("unclear", factors=decays, **shared)
+    arm = "learning_rate=1e-06,weight_decay=0"
+    less = {"says": "It learns less.", "direction": "greater", "family": "a"}
+    less |= {"test": [arm, "learning_rate=0.01,weight_decay=0", "loss"]}
+    same = {"says": "Nothing changes.", "direction": "differs", "family": "b", "exact": True}
+    same |= {"test": ["weight_decay=0.1", "weight_decay=0", "loss"]}
+    plan = {"title": "T", "question": "Q", "smallest_effect_of_interest": {"loss": 1e-9}}
+    plan |= {"confirmatory": ["clear", "unclear"], "hypotheses": {"less": less, "same": same}}
+    (tree.root / "params/plans/looks.yaml").write_text(yaml.safe_dump(plan), "utf-8")
+    status, text = tree.run_all("freeze", "looks")
+    assert status == 0, text
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "work"]):
+        user = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", "-C", str(tree.root), *user, *words], check=True)
+    status, text = tree.run_all("clear", "unclear")
+    assert status == 0, text
+    assert "unclear: undecided after 4 seeds, so it goes on" in text
+    assert "Reached at look 1 of 2." in " ".join(text.split())
+    for study, seeds in (("clear", 4), ("unclear", 5)):
+        assert len(list((tree.root / "runs" / study).glob("*/seed-*/result.json"))) == 2 * seeds
+        status, said = tree.run_all("verify", study)
+        assert status == 0, said
+    status, text = tree.run_all("clear", "unclear")  # nothing is left to do
+    assert status == 0, text
+    assert "undecided after" not in text
