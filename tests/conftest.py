@@ -85,11 +85,11 @@ def change(config: RunConfig, section: str, **fields: object) -> RunConfig:
 
 def copy_repository(to: Path) -> None:
     """Copy what the repository holds, but neither its records nor what running it leaves."""
-    top = {"runs", "papers", "data", ".git", ".venv"}
+    top = {"runs", "papers", "data", ".git", ".venv", ".hypothesis"}
 
     def ignored(folder: str, names: list[str]) -> set[str]:
         here = top if Path(folder) == ROOT else set()
-        return {name for name in names if name in here or name.endswith("cache__")}
+        return {name for name in names if name in here or name.endswith(("cache__", "_cache"))}
 
     shutil.copytree(ROOT, to, ignore=ignored, symlinks=True)
 
