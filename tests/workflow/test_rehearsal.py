@@ -12,8 +12,7 @@ import pytest
 from lib.analysis import planned, resampling, tables
 from lib.analysis.findings import Analysis
 from lib.analysis.runs import check, collect
-from lib.figures import study as study_figures
-from lib.figures import style
+from lib.figures import style, training
 from lib.study import paths
 from lib.study.config import Study, load_study
 from lib.study.errors import UserError
@@ -166,7 +165,7 @@ def form(result: RunResult, raw: dict[str, pd.DataFrame]) -> dict[str, Any]:
         # While a cell shows its value; what only a diverged run needs; figures.
         pytest.param(Analysis, "_repr_markdown_", False, "03_analysis", marks=pytest.mark.slow),
         pytest.param(planned, "contrast_table", True, "03_analysis", marks=pytest.mark.slow),
-        pytest.param(study_figures, "trajectory", True, "04_figures", marks=pytest.mark.slow),
+        pytest.param(training, "trajectory", True, "04_figures", marks=pytest.mark.slow),
         pytest.param(style, "_common_legend", True, "04_figures", marks=pytest.mark.slow),
     ],
 )
