@@ -89,7 +89,7 @@ def follow_all(root: Path) -> None:
     """Follow all recipes, and the conventions."""
     for recipe in RECIPES:
         follow(recipe, root)
-    for words in (["check", "--fix", "--quiet"], ["format", "--quiet"]):
+    for words in (["format", "--quiet"], ["check", "--fix", "--quiet"], ["format", "--quiet"]):
         subprocess.run([sys.executable, "-m", "ruff", *words, "lib"], cwd=root, check=True)
 
 
