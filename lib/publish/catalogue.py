@@ -152,9 +152,9 @@ class StudyEntry:
 
     @property
     def decisions(self) -> list[dict[str, Any]]:
-        """A row per arm that the rules judge: its decision (None where they reach none), its
-        hypotheses, and its contrasts with its baseline. Rules judge a confirmatory study only,
-        whatever an older verdict holds."""
+        """A row per arm of a confirmatory study: its decision (None where no rule reaches one), its
+        hypotheses, and its contrasts with its baseline. Rules judge no other study, whatever an
+        older verdict holds."""
         if not self.verdict or not self.confirmatory:
             return []
         decided = {decision["arm"]: decision for decision in self.verdict["decisions"]}
@@ -166,7 +166,7 @@ class StudyEntry:
         }
         rows = []
         for evidence in self.verdict["evidence"]:
-            primary = evidence.get("primary") or evidence["accuracy"]  # its older name
+            primary = evidence.get("primary", evidence.get("accuracy"))  # its older name
             arm, measures = evidence["arm"], dict.fromkeys([*primary, MAIN])
             row = {"arm": arm, "decision": decided.get(arm)}
             row["contrasts"] = [contrasts[arm, m] for m in measures if (arm, m) in contrasts]

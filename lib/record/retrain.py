@@ -174,11 +174,13 @@ def _told(name: str, recorded: Made, again: Made, twin: Made | None) -> str:
 
 
 def other_machine(run: dict[str, Any], again: dict[str, Any]) -> list[str]:
-    """Name the fields of the machine, and the versions, in which two trainings were not alike."""
-    one, other = trained_with(run["provenance"]), trained_with(again["provenance"])
+    """Name the fields of the machine, and the versions, in which two trainings were not alike. The
+    first may have been made on several machines, a stretch of steps on each."""
+    now, then = trained_with(again["provenance"]), [trained_with(run["provenance"])]
+    if stretches := run.get("stretches"):  # older results have none
+        then = [{**each["machine"], "packages": each["packages"]} for each in stretches]
     names = (*MachineFacts.model_fields, "packages")
-    several = ["stretches"] if len(run.get("stretches", [])) > 1 else []  # on several machines
-    return [name for name in names if one.get(name) != other.get(name)] + several
+    return [name for name in names if any(each.get(name) != now.get(name) for each in then)]
 
 
 def other_bits(one: Made, other: Made) -> list[str]:

@@ -14,6 +14,7 @@ from lib.record.replay import ReplayError, execute
 from lib.record.retrain import (
     Judgement,
     kept_weights,
+    other_machine,
     other_outputs,
     other_parts,
     other_rounding,
@@ -78,6 +79,17 @@ def test_one_sequence_is_summed_by_other_instructions() -> None:
     assert other_rounding(2, machine) == ({"micro_batch_size": 2}, "")
     assert other_rounding(1, machine) == ({"threads": 2}, "default")
     assert other_rounding(1, machine | {"device": "cuda"}) is None
+
+
+def test_a_machine_is_another_where_that_of_any_stretch_is() -> None:
+    machine = {"device": "cpu", "threads": 1}
+    began = {"machine": machine, "packages": {"torch": "2"}}
+    run = {"provenance": {"trained": began | {"parameters": {"training": {"precision": "fp32"}}}}}
+    moved = began | {"machine": machine | {"threads": 2}}
+    for stretches, others in (([], []), ([began], []), ([began, moved], ["threads"])):
+        assert other_machine(run | {"stretches": stretches}, run) == others
+    upgraded = began | {"packages": {"torch": "3"}}
+    assert other_machine(run | {"stretches": [upgraded, upgraded]}, run) == ["packages"]
 
 
 NAMED = {

@@ -1,5 +1,6 @@
 """The pages built from a made-up record."""
 
+import html
 import json
 import math
 import re
@@ -18,6 +19,7 @@ from lib.publish.catalogue import catalogue, lines_of, neighbours
 from lib.publish.site import DamagedError, build_site, main
 from lib.record import archive
 from lib.record.record import Record
+from lib.study.measures import MAIN, MEASURES
 from lib.study.result import live_file
 from tests.record.samples import (
     move_to,
@@ -94,7 +96,8 @@ def test_the_confirmatory_verdict_stands_first_and_alone(pages: Path) -> None:
     verdict = text[text.index('id="verdict"') : text.index('id="studies"')]
     assert "keep the baseline" in verdict
     assert "confirmatory" in verdict
-    assert "<b>H1a supported</b> <small>(layernorm).</small>" in verdict
+    answer = '<a class="source" href="alpha/03_analysis.html#verdict">supported</a>'
+    assert f"<b>H1a {answer}</b> <small>(layernorm).</small>" in verdict
     assert "exploratory" not in verdict
     assert "beta" not in verdict
     assert re.search(r"\+0\.0\d+ .*\[.*Holm p 0\.012", re.sub(r"\s+", " ", verdict))
@@ -120,6 +123,26 @@ def test_an_exploratory_study_shows_contrasts_and_no_decision_whatever_its_verdi
             number = f"{row['mean_delta']:+.3f} [".replace("-", "−")
             assert f">{number}" in text
             assert f'<td class="number n">{row["n"]}</td>' in text
+
+
+def test_a_confirmatory_study_without_rules_shows_its_answers_and_no_decision(own: Path) -> None:
+    path = Record("alpha").verdict_file
+    verdict = json.loads(path.read_text("utf-8"))
+    reason = "It is slower. layernorm - none: +0.1, claimed is > 0. So be it."
+    verdict |= {"decisions": [], "answers": {"slower": {"answer": "refuted", "reason": reason}}}
+    for evidence in verdict["evidence"]:
+        evidence["primary"] = {}
+    path.write_text(json.dumps(verdict), "utf-8")
+    archive.write_manifest("alpha")
+    build_site()
+    for page in ("index.html", "alpha/index.html"):
+        text = (own / "paper/site" / page).read_text("utf-8")
+        said = html.unescape(re.sub(r"<[^>]+>", "", text))
+        assert f"slower refuted {reason}\n" in said
+        assert "no decision" not in said
+        item = text[text.index('<ul class="decisions">') :].partition("</li>")[0]
+        assert "layernorm" in item
+        assert MEASURES[MAIN].label in item  # its difference in the main measure
 
 
 @pytest.mark.parametrize("study", ["alpha", "beta"])
