@@ -1,1 +1,1 @@
-"""The study's thin library; one concept per file, imports flow one way (see README)."""
+"""The study's thin library; one concept per file, imports flow one way (see its README)."""

@@ -1,11 +1,12 @@
 """What a record asks of the code that made it, printed as JSON.
 
-    python -m lib.replay {state,begin,suite,figures} STUDY
+    python -m lib.replay {digests,state,begin,suite,figures} STUDY
     python -m lib.replay execute STUDY NOTEBOOK [ARM SEED]
 
 `verify` runs this module in the tree of the commit that an artefact names, with the study's runs
-in `runs/`. So these commands, and what they print, must stay as they are; any other name in `lib`
-may change from one commit to the next. Imports stand in the commands: some need no torch.
+in `runs/`; a sweep asks `digests` and `execute` of an arm that is a commit. So these commands, and
+what they print, must stay as they are; any other name in `lib` may change from one commit to the
+next. Imports stand in the commands: some need no torch.
 """
 
 import hashlib
@@ -21,17 +22,22 @@ from lib.study.files import read_json
 from lib.study.paths import executed_notebook, run_folder, shown, study_folder
 
 
+def digests(name: str) -> dict[str, str]:
+    """Say which code decides weights and numbers, if it knows a study's parameters."""
+    from lib.study.digests import measuring_digest, training_digest
+
+    load_study(name, undrawn=True)
+    return {"training_digest": training_digest(), "measuring_digest": measuring_digest()}
+
+
 def state(name: str) -> dict[str, Any]:
     """Say which digests, plan, standing and parameters a study has, and which runs it asks for."""
     from lib.analysis.runs import so_far
     from lib.study.claim import claim_status, load_plan
-    from lib.study.digests import measuring_digest, training_digest
 
     study = load_study(name)
     plan = load_plan(study)
-    return {
-        "training_digest": training_digest(),
-        "measuring_digest": measuring_digest(),
+    return digests(name) | {
         "plan": plan.hash if plan else None,
         "standing": str(claim_status(study, plan)),
         "parameters": study.model_dump(mode="json", exclude_defaults=True),
@@ -135,7 +141,7 @@ def execute(name: str, notebook: str, arm: str = "", seed: str = "0") -> dict[st
 @exit_status
 def main(command: str, *words: str) -> None:
     """Print what a command returns."""
-    commands = {each.__name__: each for each in (state, begin, suite, figures, execute)}
+    commands = {each.__name__: each for each in (digests, state, begin, suite, figures, execute)}
     print(json.dumps(commands[command](*words)))
 
 

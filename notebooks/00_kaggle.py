@@ -20,6 +20,10 @@
 # T4s, and run all. The study runs over all GPUs as `./run_all.sh` runs it anywhere, and this
 # notebook leaves a zip that `./run_all.sh import` takes into the record at home.
 #
+# To ask a question of your own, write its study into the cell of parameters: between three quotes
+# what a file of `params/` holds, and its plan, if it has one, below a line `---`. Or give the path
+# of such a file, say beside this notebook.
+#
 # Without internet, also attach the folder that `./run_all.sh wheels` makes. To continue what an
 # earlier session left, attach the output of that session. On Colab, clone the repository into a
 # folder of your Drive and open this notebook from there: what is done then stays there. Or clone it
@@ -31,12 +35,22 @@ import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle am
 sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/study/../..", recursive=True)]
 
 # %%
+from lib.study.config import load_study
+from lib.study.errors import one_line_errors
 from lib.study.inputs import take_up
-from lib.workflow.kaggle import environment, pack, show, sweep
+from lib.workflow.kaggle import cost_of_full, environment, pack, show, sweep
+
+one_line_errors()
 
 # %% tags=["parameters"]
-study: str = "final-gpu"  # a name in params/
+study: str = "smoke"  # a name in params/, or a study of your own: """name: mine …"""
 hours: float = 11.0  # a session ends after 12, and what runs then is lost
+
+# %% [markdown]
+# `smoke` shows in minutes that everything works. A study of full size takes longer here:
+
+# %%
+print(cost_of_full())
 
 # %% [markdown]
 # ## The study
@@ -45,30 +59,31 @@ hours: float = 11.0  # a session ends after 12, and what runs then is lost
 # one session continues in the next.
 
 # %%
-print("\n".join(take_up(study)) or "nothing to take up")
-status = sweep(study, hours, environment())
+name = load_study(study).name
+print("\n".join(take_up(name)) or "nothing to take up")
+status = sweep(name, hours, environment())
 
 # %% [markdown]
 # ## Verdict
 # As 03_analysis says it.
 
 # %%
-show(study, "03_analysis", "Verdict")
+show(name, "03_analysis", "Verdict")
 
 # %% [markdown]
 # ## Every arm
 
 # %%
-show(study, "03_analysis", "Every arm")
+show(name, "03_analysis", "Every arm")
 
 # %% [markdown]
 # ## Figures
 
 # %%
-show(study, "04_figures")
+show(name, "04_figures")
 
 # %% [markdown]
 # ## To take home
 
 # %%
-pack(study, status)
+pack(name, status)

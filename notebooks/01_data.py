@@ -27,8 +27,11 @@ sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/study/../.
 # %%
 from lib.data.description import corpora_of, corpus_summary, data_summary, suites_of
 from lib.study.config import load_study
+from lib.study.errors import one_line_errors
 from lib.study.paths import result_file, shown, study_folder
 from lib.study.files import write_json
+
+one_line_errors()
 
 # %% tags=["parameters"]
 study: str = "final"  # a name in params/

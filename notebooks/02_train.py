@@ -18,6 +18,10 @@
 # # 02 · Train one run
 # One arm, one seed. For one seed all arms start from the same weights outside the embedding norm
 # and see the same batches, so what differs between two of these notebooks is the arm.
+#
+# To play, write some `changes` and run all: that trains a scratch run, which no record takes, and
+# shows it beside the run without them. A mistake says in one line what to mend; `%tb Context` in a
+# cell after it shows where it came from.
 
 # %%
 import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle among the inputs
@@ -26,36 +30,45 @@ sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/study/../.
 
 # %%
 from lib.data.corpus import load_corpus
-from lib.run.progress import training_progress
 from lib.run.training import begin, train
 from lib.study.config import load_study
+from lib.study.errors import one_line_errors
 from lib.study.inputs import take_up
 from lib.study.paths import run_folder
+from lib.study.scratch import scratch
+from lib.workflow.live import LiveCurve
+
+one_line_errors()
 
 # %% tags=["parameters"]
 study: str = "final"  # a name in params/
 arm: str = "none"  # an arm of that study
 seed: int = 0  # a seed of that study
+changes: dict = {}  # to play, say {"training.learning_rate": 1.0e-2}
 
 # %%
-design = load_study(study)
+asked = load_study(study)
+asked.require_seed(seed)
+design, this = scratch(asked, asked.arm(arm), changes)
 take_up(design.name)  # on Kaggle: what the notebooks before this one left
-this = design.arm(arm)
-design.require_seed(seed)
 corpus = load_corpus(this.config.corpus)
+live = LiveCurve(asked, design, this, seed)
 for section, fields in this.config:
     print(f"{section}: {fields}")
 
 # %% [markdown]
 # ## Training
-# What the weights are made with is written down before the first step and never changed. Killed at
-# any moment, this cell continues from its last checkpoint to the same weights.
+# What the weights are made with is written down before the first step and never changed. Stopped
+# or killed at any moment, this cell, run again, continues from its last checkpoint to the same
+# weights. Does the loss fall as the baseline's does? A gradient norm that jumps far above the usual
+# is the first sign of trouble.
 
 # %%
 provenance = begin(design, this, seed, corpus)
 folder = run_folder(design.name, this.id, seed)
-with training_progress(this.config.training.iterations, folder) as progress:
-    trained = train(this.config, corpus, provenance, folder, progress)
+with live:
+    trained = train(this.config, corpus, provenance, folder, live)
+    live.end(trained)
 if trained.diverged_at:
     print(f"DIVERGED at step {trained.diverged_at}: its loss or gradient is not finite")
 
@@ -84,24 +97,22 @@ print(history(result.provenance), shown(folder / "result.json"), sep="\n")
 result
 
 # %%
-import pandas as pd
-from IPython.display import display
-
-from lib.analysis.tables import readable, result_table, run_takeaway
-from lib.figures.training import show_measurement, show_training
-from lib.run.machine import random_stream
-from lib.study.claim import load_plan, claim_status
+from lib.analysis.tables import result_table, run_takeaway
 
 print(run_takeaway(result))
 result_table(result)
 
 # %%
+from lib.study.claim import load_plan, claim_status
+
 print(claim_status(design, load_plan(design)))
 
 # %% [markdown]
 # ## How it trained
 
 # %%
+from lib.figures.training import show_measurement, show_training
+
 show_training(trained.trace, trained.curve, this)
 
 # %% [markdown]
@@ -109,6 +120,8 @@ show_training(trained.trace, trained.curve, this)
 # embedding normalization, where it has them.
 
 # %%
+from lib.analysis.tables import readable
+
 own = ("step", "dev_loss", "embedding_norm", "norm_gain", "norm_bias")
 readable(trained.curve[[name for name in own if name in trained.curve]].iloc[[0, -1]], digits=4)
 
@@ -116,8 +129,10 @@ readable(trained.curve[[name for name in own if name in trained.curve]].iloc[[0,
 # ## What was measured
 
 # %%
-asked = [name for name in ("tasks", "stock_tasks") if name in measured.tables]
-display(*[readable(measured.tables[name]) for name in asked])
+from IPython.display import display
+
+suites_asked = [name for name in ("tasks", "stock_tasks") if name in measured.tables]
+display(*[readable(measured.tables[name]) for name in suites_asked])
 
 # %%
 show_measurement(measured.tables | measured.raw, this)
@@ -131,18 +146,20 @@ for name in ("token_classes", "lengths", "logits"):
     display(readable(measured.tables.get(name)))
 
 # %% [markdown]
-# What this model writes, at temperature 1:
+# ## What it writes
+# Change prompt, length and temperature, and run this cell again. A low temperature takes what is
+# likely, a high one tries more. The baseline goes on from the same prompt, where its weights are
+# here.
 
 # %%
-if trained.diverged_at is None:
-    prompt = corpus.beginning[None].to(trained.machine.device)
-    text = trained.model.generate(prompt, 200, random_stream(seed, "sample"))
-    print(corpus.decode(text[0]))
-else:
-    print("nothing: the weights of a diverged model give no probabilities")
+from lib.workflow.continuing import continuations
+
+print(continuations(trained, asked, this, prompt="", length=200, temperature=1.0))
 
 # %% [markdown]
 # Where the time went, in seconds:
 
 # %%
+import pandas as pd
+
 pd.Series(measured.seconds, name="seconds").round(2).to_frame().T

@@ -30,11 +30,14 @@ from lib.analysis.findings import analyse
 from lib.analysis.runs import collect, read_parquet, read_table, study_results, tidy
 from lib.study.config import load_study
 from lib.study.digests import analysing_digest
+from lib.study.errors import one_line_errors
 from lib.study.history import plan_provenance
 from lib.study.inputs import take_up
 from lib.study.paths import result_file, shown, study_folder
 from lib.study.files import write_json
 from lib.study.claim import load_plan, claim_status
+
+one_line_errors()
 
 # %% tags=["parameters"]
 study: str = "final"  # a name in params/

@@ -33,9 +33,12 @@ from IPython.display import Markdown, display
 from lib.analysis.runs import collect
 from lib.figures.study import StudyFigures
 from lib.study.config import load_study
+from lib.study.errors import one_line_errors
 from lib.study.inputs import take_up
 from lib.study.paths import result_file, shown
 from lib.study.files import write_json
+
+one_line_errors()
 
 # %% tags=["parameters"]
 study: str = "final"  # a name in params/

@@ -117,7 +117,8 @@ class Tree:
         copy_repository(root)
         paper = Path("papers", "embedding-norm")
         shutil.copytree(ROOT / paper / "templates", root / paper / "templates")
-        shutil.copyfile(ROOT / paper / "studies.yaml", root / paper / "studies.yaml")
+        for file in (paper / "studies.yaml", paper.with_name("README.md")):
+            shutil.copyfile(ROOT / file, root / file)
         path = f"{environment() / 'bin'}{os.pathsep}{os.environ['PATH']}"
         self.environment = os.environ | {"VIRTUAL_ENV": str(environment()), "PATH": path}
 
@@ -164,7 +165,7 @@ def smoke_tree(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tree, str]:
     """A copied tree in which the README's smoke command has been run, and what that printed."""
     tree = Tree(tmp_path_factory.mktemp("smoke") / "embedding-norm")
     readme = (ROOT / "README.md").read_text("utf-8")
-    (command,) = re.findall(r"^\./run_all\.sh (.*smoke.*)$", readme, re.MULTILINE)
-    status, text = tree.run_all(*command.split())
+    (command,) = re.findall(r"^\./run_all\.sh (\S*smoke\S*)", readme, re.MULTILINE)
+    status, text = tree.run_all(command)
     assert status == 0, text
     return tree, text

@@ -11,8 +11,7 @@ from rattler import MatchSpec
 
 from lib.record.record import Record
 from lib.record.verify import SEALED, verify
-from lib.study.config import load_study
-from lib.study.paths import PARAMS, ROOT
+from lib.study.paths import ROOT
 from lib.workflow.cli import COMMANDS
 
 MODULES = sorted((ROOT / "lib").rglob("*.py"))
@@ -28,14 +27,6 @@ def tracked() -> list[str]:
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_no_file_is_longer_than_600_lines(path):
     assert len(path.read_text("utf-8").splitlines()) <= 600
-
-
-STUDIES = sorted(PARAMS.glob("*.yaml"))
-
-
-@pytest.mark.parametrize("path", STUDIES, ids=lambda p: p.stem)
-def test_every_parameter_file_loads(path):
-    assert load_study(path).name == path.stem
 
 
 @pytest.mark.parametrize(

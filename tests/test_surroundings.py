@@ -15,13 +15,15 @@ from lib.workflow.cli import COMMANDS
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-TEXTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+FOLDERS = ("notebooks", "lib", "params", "papers", "tests")
+READMES = [ROOT / "README.md", *(ROOT / folder / "README.md" for folder in FOLDERS)]
+TEXTS = [*READMES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 FILES = [*WORKFLOWS, *TEXTS, ROOT / "Dockerfile", ROOT / ".devcontainer/devcontainer.json"]
 SUPPORTED = [f"3.{minor}" for minor in (11, 12, 13)]
 
 
 def name_of(path: Path) -> str:
-    return path.name
+    return path.relative_to(ROOT).as_posix()
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
@@ -35,6 +37,13 @@ def test_commands_that_are_named_exist(path: Path) -> None:
 def test_the_readmes_own_study_is_the_recorded_one() -> None:
     (example,) = re.findall(r"```yaml\n(.*?)```", TEXTS[0].read_text("utf-8"), re.S)
     assert example == (PARAMS / "example.yaml").read_text("utf-8")
+
+
+def test_the_readme_is_short_and_begins_with_the_answer() -> None:
+    lines = TEXTS[0].read_text("utf-8").splitlines()
+    assert len(lines) <= 150
+    assert re.match(r"\*\*(No|Yes|Perhaps|Undecided|It depends)\.\*\* ", lines[4])
+    assert sum(line.startswith("| ") for line in lines[:16]) == 1 + 6
 
 
 def test_supported_versions_of_python_are_those_of_pyproject() -> None:
@@ -117,5 +126,6 @@ def test_links_lead_to_what_is_there(path: Path) -> None:
         file, _, anchor = link.partition("#")
         if link.startswith(("http", "../../actions")):  # a page of GitHub beside the repository's
             continue
-        assert not file or (path.parent / file).exists(), link
-        assert not anchor or file or anchor in anchors(text), link
+        target = path.parent / file if file else path
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target.read_text("utf-8")), link

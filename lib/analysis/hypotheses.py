@@ -24,7 +24,8 @@ from lib.analysis.resampling import Floats, sign_flip_test
 from lib.analysis.rules import Answer
 from lib.analysis.runs import own_baselines
 from lib.analysis.sequential import Looks, nominal_level, sequential_p
-from lib.study.measures import MEASURES
+from lib.analysis.stability import harmed
+from lib.study.measures import JUDGED, MEASURES
 from lib.study.plan import Hypothesis, Plan, arms_called
 
 MOST_SEEDS = 1024
@@ -70,7 +71,7 @@ def hypothesis_tests(
     so_far = [n for n in looks if n <= len(every)] or [len(every)]
     found: dict[str, Row] = {}
     for k in range(len(so_far)):
-        parts = [runs[runs["seed"].isin(every[:n])] for n in so_far[: k + 1]]
+        parts = [harmed(runs[runs["seed"].isin(every[:n])], plan) for n in so_far[: k + 1]]
         for row in _tested(parts, plan, rng, tuple(looks)).to_dict("records"):
             if found.get(name := row["hypothesis"], UNDECIDED)["answer"] == "undecided":
                 found[name] = row | (_place(k, looks) if looks else {})
@@ -142,7 +143,7 @@ def _deltas(runs: pd.DataFrame, arm: str, baseline: str, measure: str) -> Floats
 
 def is_exact(h: Hypothesis) -> bool:
     """Tell whether a hypothesis is tested by sign flips; a share of runs always is."""
-    return h.exact or (h.test or [""])[-1] == "unstable"
+    return h.exact or (h.test or [""])[-1] in JUDGED
 
 
 def _answer(row: Row, plan: Plan) -> Row:

@@ -24,6 +24,7 @@ from lib.analysis.resampling import (
     sign_flip_test,
 )
 from lib.analysis.runs import budget_factors, own_baselines
+from lib.study.measures import JUDGED
 from lib.study.plan import ALPHA, POWER
 
 
@@ -84,8 +85,8 @@ def contrast_table(
 ) -> pd.DataFrame:
     """One row per measure and pair of arms: arm, baseline, measure, `budget` (the factors by which
     the two sides were trained for another budget; usually ""), then what `paired_contrast` says.
-    `runs` is the table of `lib.analysis.runs.tidy`; arms are paired by seed. Of the share of
-    unstable runs there is no t test and no t interval. Without `pairs`, every
+    `runs` is the table of `lib.analysis.runs.tidy`; arms are paired by seed. Of shares of
+    runs there is no t test and no t interval. Without `pairs`, every
     arm that is not its own baseline stands against it. `equivalence_margins` maps measure to
     margin.
 
@@ -105,7 +106,7 @@ def contrast_table(
                 power=power,
                 equivalence_margin=margins.get(measure),
             )
-            if measure == "unstable":  # of a share of runs, t says nothing; McNemar's test does
+            if measure in JUDGED:  # of a share of runs, t says nothing; McNemar's test does
                 contrast |= dict.fromkeys(("t_low", "t_high", "t_p"), np.nan)
             key: dict[str, Any] = {"arm": arm, "baseline": baseline, "measure": measure}
             key["budget"] = ", ".join(budget_factors(runs, arm, baseline))

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from lib.study.claim import load_plan, require_stamps
 from lib.study.config import Study, arm_id
 from lib.study.errors import UserError
-from lib.study.fields import MACHINE_SETTINGS, OF_MEASURES, MachineConfig, ModelConfig
+from lib.study.fields import CODE, MACHINE_SETTINGS, OF_MEASURES, MachineConfig, ModelConfig
 from lib.study.measures import MEASURES
 from lib.study.paths import run_folder, shown
 from lib.study.raw import read_raw_file
@@ -97,6 +97,7 @@ def check(study: Study, results: Iterable[RunResult]) -> None:
             for section, fields in run.config.items()
             for field, value in fields.items()
             if expected[section].get(field) != value
+            and (field in expected[section] or CODE not in run.levels)  # its own code may have more
         ]
         if differing or run.study_hash != expected_hash:
             reason = "; ".join(differing) or f"its study hash is {run.study_hash[:12]}"
@@ -108,7 +109,10 @@ def check(study: Study, results: Iterable[RunResult]) -> None:
     _require_equal("suite_hash", completed, "model.block_size", *_VOCABULARY, "corpus.deduplicate")
     _require_equal("measures", completed, value=lambda run: ", ".join(sorted(run.measures)))
     # A text's vocabulary decides the shape of the weights.
-    _require_equal("initial_weights", runs, "seed", *_VOCABULARY, *_OUTSIDE_THE_LAYER)
+    outside = ("seed", *_VOCABULARY, *_OUTSIDE_THE_LAYER)
+    _require_equal("initial_weights", runs, CODE, *outside)
+    if CODE in study.factors:  # between commits only as far as they have the same parameters
+        _require_equal("initial_weights", runs, "parameters", *outside)
     _require_equal(
         "precision", runs, "training.precision", value=lambda run: run.origin["precision"]
     )
@@ -201,12 +205,19 @@ def _grouped(runs: list[RunResult], *within: str) -> list[list[RunResult]]:
 
 
 def _asked(run: RunResult, name: str) -> Any:
-    """Return what a run was asked for: its seed, or a dotted parameter."""
+    """Return a dotted parameter of a run, its level of `code`, or a field of its result."""
     section, _, field = name.partition(".")
-    return run.config[section].get(field) if field else run.seed
+    if field:
+        return run.config[section].get(field)
+    return run.levels.get(CODE) if name == CODE else getattr(run, name)
 
 
 def _offence(run: RunResult, reason: str) -> ResultError:
+    if commit := run.origin.get("code"):
+        return ResultError(
+            f"run {run.arm} seed {run.seed} {reason}. If its code, commit {commit[:12]}, makes "
+            "it so, the arms are no pair: compare commits that leave this as it is"
+        )
     return ResultError(
         f"run {run.arm} seed {run.seed} {reason}. To make it anew, delete "
         f"runs/{run.study}/{run.arm}/seed-{run.seed}/result.json and rerun ./run_all.sh"

@@ -1,36 +1,94 @@
-"""When a run counts as unstable: judged from its training loss, from the first step on."""
+"""What a run's training loss says of stability, from the first step on: its largest rise, in nats
+and relative to its own batch noise; how long its plateau is; and, by a plan's definition, whether
+the run is unstable, and whether that did harm."""
 
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import ArrayLike, NDArray
 
 from lib.analysis.finding import Finding
-from lib.study.plan import ALPHA, INSTABILITY, Instability, Plan
+from lib.analysis.resampling import Floats
+from lib.study.plan import ALPHA, INSTABILITY, Instability, Noise, Plan
 from lib.study.raw import largest_rise
+
+FEWEST = 10
+"""Differences from which noise is estimated."""
+OF_PLATEAU = 5
+"""Steps over which a plateau's loss is averaged."""
 
 
 def rule_of(plan: Plan | None) -> Instability:
-    """The plan's definition; the usual one without a plan, or under the first, whose spikes in a
-    window could not see the first 64 steps."""
-    rule = plan.instability if plan else None
-    return rule if rule and rule.rise else INSTABILITY
+    """Return the plan's definition; one by which no run is unstable without a plan, or where the
+    plan has none; the usual transients under the first plan."""
+    rule = (plan.instability if plan else None) or Instability()
+    return INSTABILITY if rule.window else rule
+
+
+def batch_noise(loss: ArrayLike, window: int) -> Floats:
+    """Estimate the standard deviation (steps,) of a batch's loss, in nats, before each step of a
+    finite training loss (steps,); NaN of a run too short for it.
+
+    It is 1.4826 times the median absolute deviation (Hampel 1974) of the last `window` differences
+    between neighbours, over √2, as a difference has the noise of two. The loss's own fall moves it
+    little, and a spike less. The first steps have that of the first window.
+    """
+    from scipy.stats import median_abs_deviation
+
+    differences = np.diff(np.asarray(loss, dtype=float))
+    n = min(window, len(differences))
+    if n < FEWEST:
+        return np.full(len(differences) + 1, np.nan)
+    windows = sliding_window_view(differences, n)
+    spread = median_abs_deviation(windows, axis=1, scale="normal") / np.sqrt(2)
+    return np.asarray(spread[np.maximum(0, np.arange(len(differences) + 1) - n - 1)])
+
+
+def rises_in_noise(loss: ArrayLike, noise: Noise) -> Floats:
+    """How far a finite training loss (steps,) is above its running minimum, in multiples of its
+    noise before; NaN where it neither rises nor has noise, or the run is too short."""
+    values = np.asarray(loss, dtype=float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rises = values - np.minimum.accumulate(values)
+        return np.asarray(rises / batch_noise(values, noise.window))
+
+
+def transients(loss: ArrayLike, rule: Instability) -> NDArray[np.bool_]:
+    """Tell of each step of a finite training loss (steps,) whether it is further above the running
+    minimum than a definition allows; of none without one."""
+    values = np.asarray(loss, dtype=float)
+    if rule.noise:
+        return np.asarray(rises_in_noise(values, rule.noise) > rule.noise.times)
+    return np.asarray(values - np.minimum.accumulate(values) > (rule.rise or np.inf))
+
+
+def plateau(loss: ArrayLike, below: float) -> int:
+    """Count the steps until the mean of the last five training losses (steps,) is below `below`
+    nats; all steps where it never is."""
+    means = pd.Series(np.asarray(loss, dtype=float)).rolling(OF_PLATEAU).mean()
+    left = np.flatnonzero(means < below)
+    return int(left[0]) + 1 if len(left) else len(means)
 
 
 def judge_run(loss: ArrayLike, diverged: bool, rule: Instability, entropy: float) -> dict[str, Any]:
     """Judge one run by its training loss (steps,), in nats.
 
-    `severity` is its largest rise; `transient`: that is more than `rule.rise`; `collapsed`: such a
-    run whose last steps are above `entropy`, the training text's without context; `untrained`: a
+    `severity` is its largest rise, `severity_in_noise` in multiples of its batch noise; `plateau`
+    as `plateau` says; `transient`: a rise is more than the rule allows; `collapsed`: such a run
+    whose last steps are above `entropy`, the training text's without context; `untrained`: a
     run that ends there without a transient; `unstable`: diverged, transient or collapsed.
     """
     values = np.asarray(loss, dtype=float)
-    severity = largest_rise(values)
-    transient = bool(severity > (rule.rise or np.inf))
-    above = bool(values[-(rule.last or 1) :].mean() > entropy)
+    finite = values[np.isfinite(values)]
+    transient = bool(transients(finite, rule).any())
+    above = bool(values[-(rule.last or INSTABILITY.last or 1) :].mean() > entropy)
+    in_noise = rises_in_noise(finite, rule.noise or Noise())
     return {
-        "severity": severity,
+        "severity": largest_rise(finite),
+        "severity_in_noise": float(np.fmax.reduce(in_noise, initial=np.nan)),
+        "plateau": plateau(values, rule.plateau.below),
         "transient": transient,
         "collapsed": transient and above,
         "untrained": above and not transient and not diverged,
@@ -41,8 +99,8 @@ def judge_run(loss: ArrayLike, diverged: bool, rule: Instability, entropy: float
 
 def judge_runs(runs: pd.DataFrame, trace: pd.DataFrame, rule: Instability) -> pd.DataFrame:
     """Judge every run of the tidy table by its trace: arm, seed, what `judge_run` says, and
-    `judged`: not the runs of an arm whose mean first loss is more than `rule.start` above ln V;
-    their `unstable` is NaN."""
+    `judged`: no run where the rule has no definition, and not the runs of an arm whose mean first
+    loss is more than `rule.start` above ln V; their `unstable` is NaN."""
     losses = {key: part["loss"].to_numpy() for key, part in trace.groupby(["arm", "seed"])}
     rows = []
     for run in runs.to_dict("records"):
@@ -52,17 +110,32 @@ def judge_runs(runs: pd.DataFrame, trace: pd.DataFrame, rule: Instability) -> pd
         rows.append({"arm": run["arm"], "seed": run["seed"], "height": height} | judgement)
     table = pd.DataFrame(rows)
     high = table.groupby("arm")["height"].transform("mean") > (rule.start or np.inf)
-    unstable = table["unstable"].astype(float).mask(high)
-    return table.drop(columns="height").assign(unstable=unstable, judged=~high)
+    judged = ~high & rule.is_defined
+    unstable = table["unstable"].astype(float).where(judged)
+    return table.drop(columns="height").assign(unstable=unstable, judged=judged)
 
 
 def with_stability(runs: pd.DataFrame, stability: pd.DataFrame) -> pd.DataFrame:
-    """Give the tidy table the columns `unstable` (0 or 1; NaN of a run that is not judged) and
-    `severity` (NaN of a diverged run, as all its other measures)."""
+    """Give the tidy table the columns `unstable` (0 or 1; NaN of a run that is not judged), and
+    `severity` and `plateau` (NaN of a diverged run, as all its other measures)."""
     judged = runs[["arm", "seed"]].merge(stability, on=["arm", "seed"], how="left")
     completed = (runs["status"] == "completed").to_numpy()
-    severity = judged["severity"].where(completed).to_numpy()
-    return runs.assign(unstable=judged["unstable"].to_numpy(), severity=severity)
+    of = {name: judged[name].where(completed).to_numpy() for name in ("severity", "plateau")}
+    return runs.assign(unstable=judged["unstable"].to_numpy(), **of)
+
+
+def harmed(runs: pd.DataFrame, plan: Plan | None) -> pd.DataFrame:
+    """Give a table with plateaus the column `harmful`: 1 where a run diverged, or its loss is above
+    the median of its arm's by more than the plan's smallest effect of interest after a plateau
+    longer than the plan's longest, else 0; NaN where the plan has no such effect. The median is of
+    the runs given, so that what a look says does not change with later ones."""
+    smallest = plan.smallest_effect_of_interest.get("loss") if plan else None
+    if smallest is None:
+        return runs.assign(harmful=np.nan)
+    excess = runs["loss"] - runs.groupby("arm")["loss"].transform("median")
+    late = runs["plateau"] > rule_of(plan).plateau.longest
+    harm = (runs["status"] == "diverged") | (late & (excess > smallest))
+    return runs.assign(harmful=harm.astype(float))
 
 
 def share_interval(count: int, n: int, alpha: float = ALPHA) -> tuple[float, float]:
@@ -78,7 +151,8 @@ def share_interval(count: int, n: int, alpha: float = ALPHA) -> tuple[float, flo
 def stability_map(runs: pd.DataFrame, stability: pd.DataFrame, alpha: float) -> pd.DataFrame:
     """One row per arm: its variant and setting, n, how many runs are judged and of these unstable,
     their share with its exact 1 - alpha interval, how many runs have a transient, collapsed, are
-    untrained or diverged, and median and largest severity (nats)."""
+    untrained, diverged or harmful, median and largest severity (nats), the largest relative to the
+    run's noise, and median and longest plateau (steps). A verdict of before holds fewer."""
     places = runs[["arm", "seed", "variant", "setting"]]
     rows = []
     for arm, part in places.merge(stability, on=["arm", "seed"]).groupby("arm", sort=False):
@@ -90,9 +164,19 @@ def stability_map(runs: pd.DataFrame, stability: pd.DataFrame, alpha: float) -> 
             | {"share": count / judged if judged else np.nan, "low": low, "high": high}
             | {
                 f"{name}_runs": int(part[name].sum())
-                for name in ("transient", "collapsed", "untrained", "diverged")
+                for name in ("transient", "collapsed", "untrained", "diverged", "harmful")
+                if name in part and part[name].notna().all()
             }
-            | {"median_severity": part["severity"].median(), "severity": part["severity"].max()}
+            | {
+                f"median_{name}": part[name].median()
+                for name in ("severity", "plateau")
+                if name in part
+            }
+            | {
+                name: part[name].max()
+                for name in ("severity", "severity_in_noise", "plateau")
+                if name in part
+            }
         )
     return pd.DataFrame(rows)
 
@@ -106,13 +190,17 @@ def in_share(row: Any) -> str:
 
 
 def stability_finding(table: pd.DataFrame, rule: Instability) -> Finding:
-    """The map in words: how many runs are unstable, and each arm that is not calm."""
+    """The map in words: how many runs are unstable, and each arm that is not calm; which are
+    harmful; and what is largest. Without a definition, no run is called unstable."""
     judged, unstable = int(table["judged"].sum()), int(table["unstable"].sum())
-    words = [
-        f"{unstable} of {judged} judged runs are unstable: diverged, or their training loss rises "
-        f"more than {rule.rise:g} nats above its running minimum at any step."
-    ]
-    for row in table.to_dict("records"):
+    words = ["No run is called unstable, as no plan says when one is."]
+    if rule.is_defined:
+        bound = f"{rule.noise.times:g} times its noise" if rule.noise else f"{rule.rise:g} nats"
+        words = [
+            f"{unstable} of {judged} judged runs are unstable: diverged, or their training loss "
+            f"rises more than {bound} above its running minimum at any step."
+        ]
+    for row in table.to_dict("records") if rule.is_defined else ():
         if not row["judged"]:
             words.append(f"{row['arm']}: not judged, its loss falls from a height.")
         elif row["unstable"]:
@@ -125,4 +213,19 @@ def stability_finding(table: pd.DataFrame, rule: Instability) -> Finding:
                 f"{row['arm']}: none unstable, but {row['untrained_runs']} of {row['n']} "
                 "untrained: above the unigram entropy at the end."
             )
+    if "harmful_runs" in table:
+        words.append(
+            f"{table['harmful_runs'].sum()} of {table['n'].sum()} runs are harmful: diverged, or "
+            "their loss is above their arm's median by more than the smallest effect of interest, "
+            f"after a plateau of more than {rule.plateau.longest} steps."
+        )
+    words += [
+        f"{said}: {form.format(table[name].max())} ({table['arm'][table[name].idxmax()]})."
+        for name, said, form in (
+            ("severity", "Largest rise above the running minimum", "{:.2f} nats"),
+            ("severity_in_noise", "Largest relative to a run's batch noise", "{:.1f} times"),
+            ("plateau", f"Longest plateau, above {rule.plateau.below:g} nats", "{:.0f} steps"),
+        )
+        if table[name].notna().any()
+    ]
     return Finding("stability_map", "Stability: share of unstable runs", table, words)

@@ -8,7 +8,7 @@ import pandas as pd
 
 from lib.analysis.paired import minimum_detectable_effect
 from lib.analysis.runs import own_baselines, point, taken
-from lib.study.measures import MAIN, MEASURES, Place, measures_in
+from lib.study.measures import JUDGED, MAIN, MEASURES, Place, measures_in
 from lib.study.plan import ALPHA, POWER, Plan
 from lib.study.result import RunResult
 
@@ -16,7 +16,7 @@ from lib.study.result import RunResult
 def summary_table(runs: pd.DataFrame, place: Place = "summary") -> pd.DataFrame:
     """Mean ± standard deviation (n - 1) per arm and measure of a place, over completed runs, from
     the table of `lib.analysis.runs.tidy`; a measure that no run has is left out. Diverged runs are
-    counted, never averaged in; only in the share of unstable runs they count as one."""
+    counted, never averaged in; only in shares of runs they count as one."""
     rows = {}
     for arm, group in runs.groupby("arm", sort=False):
         completed = group[group["status"] == "completed"]
@@ -24,7 +24,7 @@ def summary_table(runs: pd.DataFrame, place: Place = "summary") -> pd.DataFrame:
         for name in taken(measures_in(place), runs):
             measure = MEASURES[name]
             row[measure.title] = mean_and_sd(completed[name].dropna(), measure.digits)
-            if name == "unstable" and group[name].notna().any():
+            if name in JUDGED and group[name].notna().any():
                 row[measure.title] = measure.text(group[name].mean())
         rows[arm] = row
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("arm")
@@ -260,7 +260,7 @@ def provenance_table(results: list[RunResult]) -> pd.DataFrame:
     runs = [
         {name: run.origin.get(name) for name in machine}
         | {name: run.origin["packages"].get(name) for name in packages}
-        | {"git commit": (run.origin["commit"] or "none")[:12]}
+        | {"git commit": (run.origin.get("code") or run.origin["commit"] or "none")[:12]}
         | {"working tree clean": run.origin["clean"], "corpus SHA-256": run.corpus_sha256[:12]}
         | {"tokens per run": f"{run.tokens:,}", "parameters": f"{run.parameters:,}"}
         for run in results

@@ -25,7 +25,14 @@ from lib.analysis.rules import (
     read_rules,
 )
 from lib.analysis.runs import own_baselines, taken
-from lib.analysis.stability import in_share, judge_runs, rule_of, stability_map, with_stability
+from lib.analysis.stability import (
+    harmed,
+    in_share,
+    judge_runs,
+    rule_of,
+    stability_map,
+    with_stability,
+)
 from lib.study.measures import MAIN, MEASURES, measures_in
 from lib.study.plan import Plan
 from lib.study.result import records
@@ -50,7 +57,7 @@ class Verdict:
     imputed: pd.DataFrame
     """The contrasts where runs diverged, each counting as the plan says; else empty."""
     stability: pd.DataFrame
-    """A row per run, as `lib.analysis.stability.judge_runs` says."""
+    """A row per run, as `lib.analysis.stability.judge_runs` says, and whether it is `harmful`."""
     evidence: list[Evidence]
     decisions: list[Decision]
     """By the plan's rules, one per arm whose primary measures were taken."""
@@ -79,13 +86,14 @@ def reach_verdict(
     looks: Sequence[int] = (),
 ) -> Verdict:
     """Test and judge a study by its plan; without one, only contrast every arm with its baseline,
-    and judge stability by the usual definition.
+    and call no run unstable.
 
     `runs` is the table of `lib.analysis.runs.tidy`, `trace` the joined traces of all its runs;
     `looks` are as `hypothesis_tests` says.
     """
     stability = judge_runs(runs, trace, rule_of(plan))
-    runs, none = with_stability(runs, stability), pd.DataFrame()
+    runs, none = harmed(with_stability(runs, stability), plan), pd.DataFrame()
+    stability["harmful"] = runs["harmful"].to_numpy()
     if plan is None:
         table = contrast_table(runs, taken(measures_in("headline"), runs), rng)
         table = table.assign(family="", test="", p_holm=np.nan)
@@ -155,8 +163,8 @@ def weigh(arm: str, rows: Rows, shares: dict[Any, Row], plan: Plan, rules: RuleS
 def _stability(row: Row, plan: Plan) -> str:
     if not row["judged"]:
         return "not judged"
-    tolerated = plan.instability.tolerated_share if plan.instability else 0.0
-    return "stable" if row["share"] <= tolerated else "unstable"
+    tolerated = plan.instability.tolerated_share if plan.instability else None
+    return "stable" if row["share"] <= (tolerated or 0.0) else "unstable"
 
 
 def _adjusted(rows: Rows, measure: str, plan: Plan) -> Direction:
@@ -250,16 +258,16 @@ def in_words(verdict: Verdict, kind: str) -> str:
     return "\n\n".join(paragraphs)
 
 
-def for_terminal(verdict: dict[str, Any]) -> Iterator[str]:
-    """Write what is kept of a study under a plan in lines of at most 100 characters: whether it may
-    confirm, the answer to each hypothesis, and what rules decide of each arm."""
+def for_terminal(verdict: dict[str, Any], width: int) -> Iterator[str]:
+    """Write what is kept of a study under a plan in lines of at most `width` characters: whether it
+    may confirm, the answer to each hypothesis, and what rules decide of each arm."""
     because = "".join(f"; {reason}" for reason in verdict["exploratory_because"])
-    yield from textwrap.wrap(f"{verdict['standing']}{because}", 100, subsequent_indent="    ")
+    yield from textwrap.wrap(f"{verdict['standing']}{because}", width, subsequent_indent="    ")
     said = [(name, a["answer"], a["reason"]) for name, a in verdict["answers"].items()]
     said += [(d["arm"], d["decision"], f"{d['rule']}: {d['reason']}") for d in verdict["decisions"]]
     for name, answer, reason in said:
         yield f"  {name}: {answer.upper()}"
-        yield from (f"    {line}" for line in textwrap.wrap(reason, 96))
+        yield from (f"    {line}" for line in textwrap.wrap(reason, width - 4))
 
 
 def _in_numbers(row: Row, kind: str) -> str:

@@ -34,6 +34,7 @@ from lib.data.tasks import N_CHOICES, RULES, Lexicon, Passage, Place
 from lib.study.digests import asking_digest
 from lib.study.fields import GRAM, RunConfig, digest
 from lib.study.files import sha256, write_json
+from lib.study.provenance import git_state
 
 FEWEST_ITEMS = 50
 """A task with fewer questions is too noisy and is left out."""
@@ -283,6 +284,8 @@ def prepare_suite(corpus: Corpus, items: int | None, block_size: int, suites: Pa
     removed = isinstance(corpus, TokenCorpus) and corpus.metadata["removed"]
     if removed or "".join(texts) != corpus.text:
         size += f"-{digest(texts)[:8]}"  # what is left of the text, which the hash does not tell
+    if code := git_state().get("code"):  # the folder is that of arms with other code, too
+        size += f"-{code[:12]}"
     folder = suites / f"{corpus.name}-{corpus.sha256[:8]}-{block_size}-{size}"
     suites.mkdir(parents=True, exist_ok=True)
     with FileLock(suites / ".lock"):

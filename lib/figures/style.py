@@ -195,9 +195,9 @@ def _common_legend(figure: Figure) -> None:
         figure.legend(handles, list(entries), loc="outside lower center", ncols=side_by_side)
 
 
-def show(figure: Figure, *, grey: bool = False) -> None:
+def show(figure: Figure, *, colours: int = 64) -> None:
     """Show a figure in a notebook as a small PNG: a record of many notebooks stays small."""
-    png = _small_png(figure, "figure", grey)
+    png = small_png(figure, "figure", colours)
     display(DisplayedImage(png, width=int(figure.bbox.width)))
     plt.close(figure)  # or the notebook would show it again
 
@@ -207,18 +207,15 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     pdf, png = folder / f"{name}.pdf", folder / f"{name}.png"
     with replacing(pdf) as temporary:
         figure.savefig(temporary, metadata={"CreationDate": None})
-    write_bytes(png, _small_png(figure, plt.rcParams["savefig.dpi"]))
+    write_bytes(png, small_png(figure, plt.rcParams["savefig.dpi"]))
     return [pdf, png]
 
 
-def _small_png(figure: Figure, dpi: float | str, grey: bool = False) -> bytes:
-    """Draw a PNG of 64 colours, enough for lines to keep theirs: a quarter of the usual size; or of
-    four greys, enough for one line and its text, at an eighth of it."""
+def small_png(figure: Figure, dpi: float | str, colours: int = 64) -> bytes:
+    """Draw a PNG of few colours: 64 are enough for lines to keep theirs, at a quarter of the usual
+    size, and 8 for one line and its text, at an eighth of it."""
     full, small = BytesIO(), BytesIO()
     figure.savefig(full, format="png", dpi=dpi)
-    if grey:
-        image = Image.open(full).convert("L").quantize(4)
-    else:
-        image = Image.open(full).convert("RGB").quantize(64, Image.Quantize.FASTOCTREE)
+    image = Image.open(full).convert("RGB").quantize(colours, Image.Quantize.FASTOCTREE)
     image.save(small, "png", optimize=True)
     return small.getvalue()

@@ -1,10 +1,11 @@
 """Figures of runs: what they read, how they train, and what training makes of a model.
 
 Each function takes tidy data and an `ax`, draws, and returns the `ax`; none touches global state.
-The last three lay out what 01_data and 02_train show.
+Those at the end lay out what 01_data and 02_train show.
 """
 
 import math
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -16,9 +17,10 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import LogLocator, NullLocator
 
 from lib.analysis.runs import point
-from lib.figures.style import STYLE, line, looks, offsets, show, variants, widen
+from lib.figures.style import STYLE, line, looks, offsets, show, small_png, variants, widen
 from lib.study.config import Arm
 from lib.study.measures import MEASURES
+from lib.study.variants import Variant
 
 LABELS = {
     "step": "step",
@@ -94,10 +96,8 @@ def trajectory(curves: pd.DataFrame, y: str, ax: Axes) -> Axes:
     trend(curves, y, ax)  # before the scale: on a logarithmic axis it draws a geometric mean
     if logarithmic:
         ax.set_yscale("log", subs=[])
-        if y in ("dev_loss", "embedding_norm"):  # too few powers of ten to read
-            ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            ax.yaxis.set_major_formatter("{x:g}")
-            ax.yaxis.set_minor_locator(NullLocator())
+        if y in ("dev_loss", "embedding_norm"):
+            _few_powers(ax)
     if len(visible) < len(curves):
         ax.set_ylim(low / 1.1 if logarithmic else low - 0.05 * (ceiling - low), ceiling)
         ax.set_ylabel(f"{LABELS[y]},\ncut at 1.1 × initial")
@@ -108,6 +108,13 @@ def trajectory(curves: pd.DataFrame, y: str, ax: Axes) -> Axes:
     ax.scatter(ends["step"], ends[y].clip(upper=ceiling), s=28, marker="x", linewidth=1.4, zorder=4,
                color=[named[name].colour for name in ends["variant"]], clip_on=False)  # fmt: skip
     return ax
+
+
+def _few_powers(ax: Axes) -> None:
+    """Number a logarithmic axis that spans too few powers of ten to be read by them alone."""
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    ax.yaxis.set_major_formatter("{x:g}")
+    ax.yaxis.set_minor_locator(NullLocator())
 
 
 _REFERENCES = {
@@ -217,8 +224,7 @@ def show_symbols(text: str) -> None:
         show(figure)
 
 
-_OF_A_RUN = STYLE | {"figure.dpi": 80, "axes.grid": False}
-"""A record holds hundreds of them: as small as they stay legible."""
+_OF_A_RUN = STYLE | {"axes.grid": False}
 
 
 def show_training(trace: pd.DataFrame, curve: pd.DataFrame, arm: Arm) -> None:
@@ -227,7 +233,7 @@ def show_training(trace: pd.DataFrame, curve: pd.DataFrame, arm: Arm) -> None:
     measured = ("dev_loss", "embedding_cosine", "input_cosine", "embedding_norm", "logit_sd")
     tables |= dict.fromkeys(measured, curve)
     with plt.rc_context(_OF_A_RUN):
-        figure, axes = plt.subplots(2, 4, figsize=(7.2, 3))
+        figure, axes = plt.subplots(2, 4, figsize=(9.6, 4))
         for (y, table), ax in zip(tables.items(), axes.flat, strict=True):
             trend(table.assign(variant=arm.variant), y, ax)
         _show_run(figure)
@@ -242,7 +248,7 @@ def show_measurement(tables: dict[str, pd.DataFrame], arm: Arm) -> None:
     measured = not tables["bins"].empty
     with plt.rc_context(_OF_A_RUN):
         n = 5 if measured else 2
-        figure, axes = plt.subplots(1, n, figsize=(1.6 * n, 1.7))
+        figure, axes = plt.subplots(1, n, figsize=(1.92 * n, 2.2))
         if measured:
             reliability_diagram(tables["bins"], axes[0])
             trend(tables["temperatures"], "nll", axes[1], x="temperature")
@@ -253,8 +259,69 @@ def show_measurement(tables: dict[str, pd.DataFrame], arm: Arm) -> None:
 
 
 def _show_run(figure: Figure) -> None:
-    """Show a figure of one run, whose one variant needs no colour and no legend."""
+    """Show a figure of one run, whose one variant needs no legend, in few colours: a record holds
+    hundreds of them."""
     for ax in figure.axes:
         if legend := ax.get_legend():
             legend.remove()
-    show(figure, grey=True)
+    show(figure, colours=8)
+
+
+_ON_A_SCREEN = STYLE | {"font.size": 9.5, "legend.fontsize": 9, "axes.titlesize": 10}
+Told = dict[str, pd.DataFrame]
+"""A run's trace and curve, so far; nothing without a run."""
+
+
+def live_picture(
+    runs: dict[str, Told], looks: list[Variant], total: int, standing: str, warnings: list[str]
+) -> tuple[bytes, int]:
+    """Draw a run that trains for `total` steps, and paler the finished one beside it, by name: loss
+    (on dev as points, in training as a thin line) and gradient norm. Return a PNG and its width on
+    a screen. How far it is stands above, then what is to be warned of."""
+    with plt.rc_context(_ON_A_SCREEN):
+        figure, axes = plt.subplots(1, 2, figsize=(9.4, 3.6), width_ratios=(5, 3))
+        drawn = zip(runs.items(), looks, (1.0, 0.5), strict=False)
+        for (name, tables), look, alpha in [*drawn][::-1]:  # what trains lies above
+            trace, curve = tables["trace"], tables["curve"]
+            own: dict[str, Any] = {"color": look.colour, "zorder": 2 + alpha}
+            for ax, y in zip(axes, ("loss", "grad_norm"), strict=True):
+                ax.plot(trace["step"], trace[y], linewidth=0.9, alpha=0.5 * alpha**2, **own)
+            axes[1].lines[-1].set_alpha(0.8 * alpha**2)
+            if "dev_loss" in curve:
+                axes[0].plot(curve["step"], curve["dev_loss"], marker=look.marker, markersize=4,
+                             linewidth=1.8, alpha=alpha, label=name, **own)  # fmt: skip
+        axes[0].set(xlabel="step", ylabel="loss (nats)", xlim=(0, total))
+        axes[1].set(xlabel="step", ylabel="gradient norm", xlim=(0, total), yscale="log")
+        _few_powers(axes[1])
+        if axes[0].lines:
+            _cut_explosions(axes[0])
+        if axes[0].get_legend_handles_labels()[0]:
+            axes[0].legend(title="on dev (thin: in training)", title_fontsize=8, alignment="left")
+        axes[0].set_title(f"{standing}\n{_apart(runs)}".strip(), loc="left")
+        if warnings:
+            figure.suptitle("\n".join(warnings), x=0.01, ha="left", color="#B00020", fontsize=10.5)
+        png, width = small_png(figure, "figure"), int(figure.bbox.width)
+        plt.close(figure)
+        return png, width
+
+
+def _cut_explosions(ax: Axes) -> None:
+    """Leave out what is far above the initial loss, so that the rest can be read."""
+    values = [np.asarray(line.get_ydata(), float) for line in ax.lines]
+    finite = [part[np.isfinite(part)] for part in values]
+    first = max((part[0] for part in finite if len(part)), default=np.inf)
+    if max((part.max() for part in finite if len(part)), default=0) > 1.5 * first:
+        ax.set_ylim(top=1.5 * first)
+
+
+def _apart(runs: dict[str, Told]) -> str:
+    """Say how far the dev losses of two runs are apart where both were last measured."""
+    curves = [tables["curve"] for tables in runs.values() if "dev_loss" in tables["curve"]]
+    if len(runs) < 2 or len(curves) < 2:
+        return f"dev loss {curves[0]['dev_loss'].iloc[-1]:.3f}" if curves else ""
+    own, other = (curve.set_index("step")["dev_loss"] for curve in curves)
+    apart = (own - other).dropna()
+    if apart.empty:
+        return ""
+    step, (_, beside) = apart.index[-1], runs
+    return f"dev loss {own[step]:.3f} at step {step}, {apart[step]:+.3f} against {beside}"

@@ -1,4 +1,4 @@
-"""The paper as PDF (through Typst) and as LaTeX, and the computed parts of the README.
+"""The paper as PDF (through Typst) and as LaTeX, and the computed parts of the READMEs.
 
 paper.md is a template (see `lib.publish.sources`) of Pandoc's Markdown. In it stand further
 
@@ -21,7 +21,7 @@ import typst
 
 from lib.publish.plans import FILE, has_history, plan_accounts, write_accounts
 from lib.publish.sources import Sources, TextError
-from lib.record.record import papers_named, root_hash
+from lib.record.record import papers_named
 from lib.study.errors import exit_status, unknown
 from lib.study.files import read_json, write_bytes, write_text
 from lib.study.paths import ROOT, TEMPLATES, shown
@@ -30,10 +30,13 @@ _CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _CITED = re.compile(r"(?<![\w@\\])@([A-Za-z][\w-]*(?::[\w-]+)?)")
 _LABEL = re.compile(r"\{[^}]*#((?:fig|tbl|sec):[\w-]+)")
 _FIGURE = re.compile(r"^:::.*\.figure.* file=([^\s}]+)", re.MULTILINE)
-ROOT_LINE = re.compile(r"(?<=^Root of records, results and plans: `)[^`]*", re.MULTILINE)
 MANUSCRIPT = TEMPLATES / "manuscript.md"
 """Of which a paper is begun."""
-COMPUTED = re.compile(r"(<!-- (\w+): .*? -->\n\n).*?(\n\n<!-- end of \2 -->)", re.DOTALL)
+PAGES = {"answers": "README.md", "studies": "params/README.md", "root": "papers/README.md"}
+"""Templates of what is computed, and the page where each stands."""
+_COMPUTED = re.compile(r"(<!-- (\w+): .*? -->\n\n).*?(\n\n<!-- end of \2 -->)", re.DOTALL)
+_BREAK = re.compile(r"(?<!\n)\n(?!\n|\|)")
+"""Of a line, but for those around a paragraph and before a row of a table."""
 
 
 def filled_in(paper: Path, sources: Sources) -> str:
@@ -139,36 +142,39 @@ def build(paper: Path) -> Sources:
     return sources
 
 
-def with_answers(sources: Sources, readme: str) -> str:
-    """The text of the README with its computed parts, each between two comments that name its
-    template, and with the root of the record that they rest on. TextError where there is none."""
+def with_computed(sources: Sources, name: str, page: str) -> str:
+    """The text of a page with its computed part, between two comments that name its template, a
+    line each paragraph and row. TextError where there is no such part."""
 
     def part(frame: re.Match[str]) -> str:
         text = sources.render(f"templates/{frame[2]}.md").strip()
-        items = re.split(r"\n(?=\d\. |\|)", text)  # of a list or a table, each on a line of its own
-        return frame[1] + "\n".join(" ".join(item.split()) for item in items) + frame[3]
+        lines = "\n".join(" ".join(line.split()) for line in text.split("\n"))
+        return frame[1] + re.sub(r"\n{3,}", "\n\n", _BREAK.sub(" ", lines)) + frame[3]
 
-    written, found = COMPUTED.subn(part, readme)
-    if not found:
-        raise TextError("README.md: <!-- answers: … --> and <!-- end of answers --> are missing")
-    return ROOT_LINE.sub(root_hash(sources.paper), written)
+    if [frame[2] for frame in _COMPUTED.finditer(page)] != [name]:
+        raise TextError(
+            f"{PAGES[name]} lacks a computed part, between <!-- {name}: … --> and <!-- end of "
+            f"{name} -->; restore it from git"
+        )
+    return _COMPUTED.sub(part, page)
 
 
-def write_answers(sources: Sources, readme: Path = ROOT / "README.md") -> None:
-    """Bring the computed parts of the README up to date."""
-    text = readme.read_text("utf-8")
-    written = with_answers(sources, text)
-    if written != text:
-        write_text(readme, written)
+def write_pages(sources: Sources, root: Path = ROOT) -> None:
+    """Bring the computed parts of the READMEs up to date."""
+    for name, place in PAGES.items():
+        text = (root / place).read_text("utf-8")
+        written = with_computed(sources, name, text)
+        if written != text:
+            write_text(root / place, written)
 
 
 def answers_readme(paper: Path) -> bool:
-    """Tell whether the computed parts of the README are those of this paper."""
+    """Tell whether the computed parts of the READMEs are those of this paper."""
     return (paper / "templates" / "answers.md").is_file()
 
 
 def check_texts(paper: Path) -> Iterator[str]:
-    """Yield what of a paper, and of the README if its answers are the paper's, is not what the
+    """Yield what of a paper, and of the READMEs if their answers are the paper's, is not what the
     results say."""
     if not (paper / "paper.md").is_file():
         return
@@ -183,12 +189,10 @@ def check_texts(paper: Path) -> Iterator[str]:
                 yield f"{name} is not what its sources and the results give; run ./run_all.sh paper"
         if not answers_readme(paper):
             return
-        readme = (ROOT / "README.md").read_text("utf-8")
-        parts = {frame[2] for frame in COMPUTED.finditer(readme)}
-        if parts != {"answers", "studies"} or not ROOT_LINE.search(readme):
-            yield "README.md lacks a computed part or the root; restore it from git"
-        elif with_answers(sources, readme) != readme:
-            yield "README.md does not say what the results do; run ./run_all.sh paper"
+        for name, place in PAGES.items():
+            text = (ROOT / place).read_text("utf-8")
+            if with_computed(sources, name, text) != text:
+                yield f"{place} does not say what the results do; run ./run_all.sh paper"
     except Exception as error:  # a file can be broken in any way
         yield f"the paper cannot be built: {error}"
 
@@ -206,7 +210,7 @@ def begin(paper: Path) -> None:
 @exit_status
 def main(names: list[str]) -> None:
     """Command line: build the papers named, or all that have a manuscript; begin one where a paper
-    that is named has none. Bring the README up to date, and say what was left out."""
+    that is named has none. Bring the READMEs up to date, and say what was left out."""
     for paper in papers_named(names):
         written = (paper / "paper.md").is_file()
         if not written and not names:
@@ -216,7 +220,7 @@ def main(names: list[str]) -> None:
             print(f"First manuscript    {shown(paper / 'paper.md')}: yours to rewrite")
         sources = build(paper)
         if answers_readme(paper):
-            write_answers(sources)
+            write_pages(sources)
         if sources.left_out:
             print(f"Left out            what needs {', '.join(sources.left_out)}: no results")
         if sources.unused:

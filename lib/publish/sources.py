@@ -1,4 +1,4 @@
-"""What the paper and the README may quote, and the Jinja templates that quote it.
+"""What the paper and the READMEs may quote, and the Jinja templates that quote it.
 
     {{ final.summary.none.perplexity | mean_sd(".2f") }}     results/final.json
     {{ one(confirmatory.verdict.decisions, arm="scale").rule }}     its .verdict.json

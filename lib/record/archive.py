@@ -207,9 +207,22 @@ def _fields(member: zipfile.ZipInfo) -> list[Any]:
     return [member.date_time, member.comment, member.extra, member.internal_attr]
 
 
+def is_ours(record: Record) -> bool:
+    """Tell whether a sweep may replace the record of a study: there is none, or it was archived
+    from `runs/` here."""
+    note, entry = result_file("archive", record.study), record.entry
+    return not entry or (note.is_file() and entry["manifest"] in note.read_text("utf-8"))
+
+
+def note(study: str) -> None:
+    """Note in `runs/` that the record of a study is of the runs there."""
+    manifest = Record(study).entry.get("manifest")
+    write_json(result_file("archive", study), {"manifest": manifest})
+
+
 @exit_status
 def main(arguments: list[str] | None = None) -> None:
-    """Archive studies, or seal the records of some."""
+    """Archive studies, or seal the records of some. A record that is not ours stays as it is."""
     parser = argparse.ArgumentParser(prog="python -m lib.record.archive", description=main.__doc__)
     parser.add_argument("studies", nargs="+", help="names of studies")
     parser.add_argument("--seal", action="store_true", help="keep each record as one file")
@@ -217,8 +230,11 @@ def main(arguments: list[str] | None = None) -> None:
     for name in options.studies:
         if options.seal:
             print(f"{name}: sealed as {shown(seal(name))}")
-        else:
+        elif is_ours(Record(name)):
             archive(load_study(name))
+            note(name)
+        else:
+            result_file("archive", name).touch()
 
 
 if __name__ == "__main__":

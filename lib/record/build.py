@@ -11,7 +11,7 @@ import numpy as np
 
 from lib.record.notebook import shown
 from lib.record.record import Record, named
-from lib.record.replay import ask_code_of, committed, executed_again
+from lib.record.replay import ask_code_of, executed_again, made_by
 from lib.record.runs import close
 from lib.study.files import read_json, sha256
 from lib.study.result import status_of
@@ -23,14 +23,14 @@ def check_beginnings(record: Record) -> Iterator[str]:
     under another's name without training. Print how many could not be looked at."""
     of = {(run["arm"], run["seed"]): run for run in record.runs}
     unseen = set(of)
-    first: dict[str | None, dict[str, Any]] = {}  # an account for each commit that trained some
+    first: dict[Any, dict[str, Any]] = {}  # an account for each code that trained some
     for run in record.runs if _has_torch() else ():
         account = run["provenance"]["trained"]
-        first.setdefault(committed(account), account)
-    for commit, account in first.items():
+        first.setdefault(made_by(account), account)
+    for code, account in first.items():
         for begun in ask_code_of(account, "begin", record):
             run = of[key := (begun.pop("arm"), begun.pop("seed"))]
-            if committed(run["provenance"]["trained"]) != commit:
+            if made_by(run["provenance"]["trained"]) != code:
                 continue
             unseen.discard(key)
             stated = run["references"]
@@ -50,13 +50,13 @@ def check_suites(record: Record) -> Iterator[str]:
     """Yield every run that was asked other questions than its text gives. Print how many could not
     be looked at."""
     asked = [run for run in record.runs if run["suite_hash"]]
-    built: dict[str | None, dict[str, str | None]] = {}  # by the commit that asked
+    built: dict[Any, dict[str, str | None]] = {}  # by the code that asked
     unseen = 0 if _has_torch() else len(asked)
     for run in asked if _has_torch() else ():
         account = run["provenance"]["executed"]
-        if (commit := committed(account)) not in built:
-            built[commit] = ask_code_of(account, "suite", record)
-        own = built[commit].get(run["arm"])
+        if (code := made_by(account)) not in built:
+            built[code] = ask_code_of(account, "suite", record)
+        own = built[code].get(run["arm"])
         unseen += own is None
         if own not in (None, run["suite_hash"]):
             yield f"{named(run)} was asked other questions than its text gives"

@@ -68,6 +68,7 @@ class _Stamp(_Exact):
     preregistration: Hash | None
     commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None
     clean: bool | None
+    code: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None = None
     by_hand: Literal[True] | None = None
 
 

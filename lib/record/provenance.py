@@ -12,15 +12,15 @@ from typing import Any
 from lib.analysis.runs import next_look
 from lib.record.notebook import unexecuted
 from lib.record.record import Record, Run, named
-from lib.record.replay import ask_code_of, committed
+from lib.record.replay import ask_code_of, committed, made_by
 from lib.record.runs import begun
 from lib.study.claim import load_plan, other_versions
 from lib.study.config import load_study
 from lib.study.errors import read_yaml
-from lib.study.fields import ModelConfig, digest
+from lib.study.fields import CODE, ModelConfig, digest
 from lib.study.git import git, is_checkout
 from lib.study.paths import NOTEBOOKS, PLANS, ROOT
-from lib.study.plan import Plan
+from lib.study.plan import Commit, Plan
 from lib.study.provenance import deciding
 from lib.study.result import status_of
 
@@ -44,12 +44,14 @@ def check_code(record: Record) -> Iterator[str]:
     accounts |= {record.run_notebook(run): run["provenance"]["executed"] for run in record.runs}
     source = cache(_source)
     held = cache(lambda commit: git("merge-base", "--is-ancestor", commit, "HEAD") is not None)
+    on_a_branch = cache(lambda c: bool(git("for-each-ref", "--count=1", "--contains", c)))
     for path, account in accounts.items():
-        name, commit = record.name(path), account.get("commit")
-        if commit and not held(commit):
-            yield f"{name} names commit {commit[:12]}, which this history does not hold"
+        name, commit, code = record.name(path), account.get("commit"), account.get("code")
+        lost = [commit] if commit and not held(commit) else []
+        if lost := lost or ([code] if code and not on_a_branch(code) else []):
+            yield f"{name} names commit {lost[0][:12]}, which this history does not hold"
             continue
-        clean = committed(account)
+        clean = code or committed(account)
         sources = [source(at, path.name) for at in ([clean] if clean else [commit, None])]
         if unexecuted(record.read(path)) not in sources:
             code = f"commit {clean[:12]}" if clean else "this checkout"
@@ -65,7 +67,7 @@ def _source(commit: str | None, notebook: str) -> list[Any]:
 def check_accounts(record: Record) -> Iterator[str]:
     """Yield what a run's account of its origin says otherwise than its result, its notebook, or its
     arm: levels, variant, setting and baseline decide what a run is compared with."""
-    study = load_study(record.study)
+    study, commits = load_study(record.study), record.parameters.commits
     for run in record.runs:
         notebook = record.read(record.run_notebook(run))["metadata"]
         yield from (f"{named(run)}: {fault}" for fault in _wrong_account(run, notebook))
@@ -73,6 +75,15 @@ def check_accounts(record: Record) -> Iterator[str]:
         for name in ("levels", "variant", "setting", "baseline"):
             if run[name] != (own := getattr(arm, name)):
                 yield f"{named(run)}: its {name} is {run[name]!r}, and of its arm {own!r}"
+        if level := arm.levels.get(CODE):
+            yield from _other_code(run, commits.get(str(level)))
+
+
+def _other_code(run: Run, by: Commit | None) -> Iterator[str]:
+    for name, part in (("training_digest", "trained"), ("measuring_digest", "executed")):
+        account = run["provenance"][part]
+        if account.get("code") is None or account[name] != getattr(by, name, None):
+            yield f"{named(run)} was {part} by other code than that of its commit"
 
 
 def _wrong_account(run: Run, metadata: dict[str, Any]) -> Iterator[str]:
@@ -96,7 +107,8 @@ def _wrong_account(run: Run, metadata: dict[str, Any]) -> Iterator[str]:
         suite = suite or run["suite_hash"]  # newer accounts name none: it decides no weights
     if run["status"] == "completed" and not anew and suite != run["suite_hash"]:
         yield "it was asked another suite than was prepared for it"
-    if metadata["study"]["commit"] != executed["commit"]:
+    stamp = metadata["study"]
+    if [stamp["commit"], stamp.get("code")] != [executed["commit"], executed.get("code")]:
         yield "its notebook is stamped with another commit than its result"
     if metadata["study"]["preregistration"] != trained["plan"]:
         yield "its notebook is stamped with another plan than it was trained under"
@@ -108,7 +120,8 @@ def _wrong_account(run: Run, metadata: dict[str, Any]) -> Iterator[str]:
     if fresh and sum(run["seconds"].values()) > ended - began + 1:
         yield "it says that it took longer than from its start to its end"
     accounts = [trained, executed] if fresh else [trained]
-    if len({digest([a["commit"], a["packages"], a["machine"]]) for a in accounts}) > 1:
+    same = ("commit", "code", "packages", "machine")
+    if len({digest([account.get(name) for name in same]) for account in accounts}) > 1:
         yield "it names two commits, machines or versions for one execution"
 
 
@@ -161,9 +174,9 @@ def check_times(record: Record) -> Iterator[str]:
     date = cache(lambda commit: float(git("show", "-s", "--format=%ct", commit) or 0))
 
     def before(name: str, account: dict[str, Any], dated: float) -> Iterator[str]:
-        commit = account.get("commit")
-        if commit and is_checkout() and dated < date(commit):
-            yield f"{name} is dated before commit {commit[:12]}, which it names"
+        for commit in filter(None, (account.get("commit"), account.get("code"))):
+            if is_checkout() and dated < date(commit):
+                yield f"{name} is dated before commit {commit[:12]}, which it names"
 
     def times(path: Path) -> tuple[float, float]:
         return _times(record.read(path)["metadata"])
@@ -188,31 +201,33 @@ def check_commits(record: Record) -> Iterator[str]:
     of their commit's code, runs that were made by different code, and runs left out that such a
     commit asks for; it may ask for fewer. Print how many runs name no committed code."""
     there = [[run["arm"], run["seed"]] for run in record.runs]
-    known: dict[str, dict[str, Any]] = {}
+    known: dict[Any, dict[str, Any]] = {}  # by the commits of parameters and of code
     account = status_of(record.notebook("03_analysis"))
     if commit := committed(account):
-        known[commit] = ask_code_of(account, "state", record)
+        known[by := made_by(account)] = ask_code_of(account, "state", record)
         # Without defaults: a field that came after a run was made changes nothing of it.
         recorded = record.parameters.model_dump(mode="json", exclude_defaults=True)
-        if known[commit]["parameters"] != recorded:
+        if known[by]["parameters"] != recorded:
             yield f"parameters.yaml is not params/{record.study}.yaml of commit {commit[:12]}"
     for run in record.runs:
         for name, account in run["provenance"].items():
-            if commit := committed(account):
-                if commit not in known:
-                    known[commit] = ask_code_of(account, "state", record)
-                yield from _unlike_commit(record, run, name, commit, known[commit])
-    for commit, stated in known.items():
+            if committed(account):
+                if (by := made_by(account)) not in known:
+                    known[by] = ask_code_of(account, "state", record)
+                yield from _unlike_commit(record, run, name, by[1] or by[0] or "", known[by])
+    for (commit, _), stated in known.items():
         for arm, seed in stated["runs"]:
             if [arm, seed] not in there:
                 yield f"run {arm} seed {seed} of commit {commit[:12]} is left out"
     for digest_name, name in (("training_digest", "trained"), ("measuring_digest", "executed")):
-        made_by: dict[str, Run] = {}
+        others: dict[str | None, dict[str, Run]] = {}
         for run in record.runs:
-            made_by.setdefault(run["provenance"][name][digest_name], run)
-        if len(made_by) > 1:
-            runs = ", ".join(map(named, made_by.values()))
-            yield f"its runs have different {digest_name}s: {runs}"
+            of_level = others.setdefault(run["levels"].get(CODE), {})
+            of_level.setdefault(run["provenance"][name][digest_name], run)
+        for of_level in others.values():
+            if len(of_level) > 1:
+                runs = ", ".join(map(named, of_level.values()))
+                yield f"its runs have different {digest_name}s: {runs}"
     uncommitted = sum(not run["provenance"]["trained"].get("clean") for run in record.runs)
     if uncommitted:
         print(f"{record.study}: the code of {uncommitted} of {len(record.runs)} runs was not "
@@ -263,7 +278,10 @@ def check_copies(record: Record) -> Iterator[str]:
 
 def _one_training(record: Record, one: Run, other: Run) -> bool:
     """Tell whether what two arms of a seed differ in may come to the same: how a run is evaluated,
-    what gives equal rates, a clip that nothing reached, stream and branches multiplied alike."""
+    code, what gives equal rates, a clip that nothing reached, stream and branches multiplied
+    alike."""
+    if one["levels"].get(CODE) != other["levels"].get(CODE):
+        return True
     sides, traces = [], []
     for run in (one, other):
         model, multiplied = _multiplied(ModelConfig.model_validate(run["config"]["model"]))

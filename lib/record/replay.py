@@ -21,10 +21,12 @@ from lib.record import protocol_1
 from lib.record.archive import unpack_raw
 from lib.record.record import Record
 from lib.study.claim import KEPT
+from lib.study.config import write_commits
 from lib.study.errors import UserError
 from lib.study.files import write_json
 from lib.study.git import git, is_checkout
 from lib.study.paths import ROOT, corpus_places
+from lib.study.provenance import CODE_REF
 from lib.study.result import status_of
 
 _CODE = ("lib", "notebooks", "params")
@@ -37,36 +39,49 @@ class ReplayError(UserError):
 
 
 def committed(account: dict[str, Any]) -> str | None:
-    """The commit whose code an account (of a result or a notebook) names as its own; None where it
-    was not committed or git cannot tell."""
+    """The commit whose code an account (of a result or a notebook) names as its own, or only whose
+    parameters, where it names one of code, too; None where it was not committed or git cannot
+    tell."""
     return account.get("commit") if account.get("clean") and is_checkout() else None
 
 
+def made_by(account: dict[str, Any]) -> tuple[str | None, str | None]:
+    """The commit of an account, None as for `committed`, and that of code, if that is another."""
+    return committed(account), account.get("code")
+
+
 @contextmanager
-def tree_at(account: dict[str, Any]) -> Iterator[Path]:
+def tree_at(account: dict[str, Any], prefix: str = "record-") -> Iterator[Path]:
     """Lay out the code and parameters of an account in a temporary folder: those of its commit, or,
-    where they were not committed, of this checkout.
+    where they were not committed, of this checkout; and code by the account's commit of code,
+    where it names one.
 
     It is a repository of its own, with the history up to the commit: what an analysis says of a
     plan's history, it says again.
     """
     commit, clean = str(account.get("commit") or ""), committed(account) is not None
+    code = account.get("code")
     known = commit and is_checkout() and git("cat-file", "-e", f"{commit}^{{commit}}") is not None
-    with tempfile.TemporaryDirectory(prefix="record-") as folder:
+    with tempfile.TemporaryDirectory(prefix=prefix) as folder:
         tree = Path(folder, "tree")
         if clean or known:
             words = ("clone", "--quiet", "--shared", "--no-checkout", str(ROOT), str(tree))
             execute(ROOT, "git", *words)
             execute(tree, "git", "update-ref", "--no-deref", "HEAD", commit)
-        if clean:
-            # All that `git_state` looks at: what is executed here says that it was committed.
-            but = (":!tests", ":(exclude,glob)papers/*/*/**")
+        # All that `git_state` looks at: what is executed here says that it was committed.
+        but = (":!tests", ":(exclude,glob)papers/*/*/**")
+        if code:
+            execute(tree, "git", "checkout", "--quiet", code, "--", ".", ":!params", *but)
+            execute(tree, "git", "checkout", "--quiet", commit, "--", "params")
+            execute(tree, "git", "update-ref", CODE_REF, code)
+        elif clean:
             execute(tree, "git", "checkout", "--quiet", commit, "--", ".", *but)
-        else:
-            for name in _CODE:
+        if not clean:
+            shutil.rmtree(tree / "params", ignore_errors=True)
+            for name in ["params"] if code else _CODE:
                 ignored = shutil.ignore_patterns("__pycache__")
                 shutil.copytree(ROOT / name, tree / name, ignore=ignored)
-            for path in ROOT.glob(_BESIDE):
+            for path in [] if code else ROOT.glob(_BESIDE):
                 (tree / path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, tree / path.relative_to(ROOT))
         yield tree
@@ -77,17 +92,18 @@ def lend_corpora(tree: Path, sections: Iterable[dict[str, Any]]) -> None:
     sections `corpus` name by a path in this folder, texts and tokenizers, that is not there yet."""
     for corpus in ("tinyshakespeare.txt", "input.txt"):
         for source in [path for path in corpus_places(corpus) if path.is_file()][:1]:
-            _link(tree / "data" / corpus, source)
+            lend(tree / "data" / corpus, source)
     named = (
         [*(section.get("sources") or [section["source"]]), section.get("tokenizer", "characters")]
         for section in sections
     )
     for own in itertools.chain(*named):
         if not Path(own).is_absolute() and (ROOT / own).exists():
-            _link(tree / own, ROOT / own)
+            lend(tree / own, ROOT / own)
 
 
-def _link(path: Path, to: Path) -> None:
+def lend(path: Path, to: Path) -> None:
+    """Link what lies elsewhere into a tree, unless something is there."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.symlink_to(to)
@@ -110,6 +126,7 @@ def restore(record: Record, tree: Path) -> None:
     """Lay out a study's texts, runs, suite and verdict in a tree as its sweep left them."""
     folder = tree / "runs" / record.study
     unpack_raw(record, folder)
+    write_commits(record.parameters.commits, folder)
     for run in record.runs:
         lend_corpora(tree, [run["config"]["corpus"]])
         write_json(folder / run["arm"] / f"seed-{run['seed']}" / "result.json", run)

@@ -23,6 +23,7 @@ from safetensors.numpy import load_file
 from lib.record.notebook import code_cells, shown, source
 from lib.record.record import Record, raw_folder
 from lib.record.replay import ReplayError, ask, committed, lend_corpora, tree_at
+from lib.study.config import write_commits
 from lib.study.errors import UsageError, read_yaml, unknown
 from lib.study.files import read_json
 from lib.study.paths import run_folder
@@ -326,6 +327,7 @@ def made_again(
             machine = (fields.get("machine") or {}) | settings
             path.write_text(yaml.safe_dump(fields | {"machine": machine}), "utf-8")
         lend_corpora(tree, [run["config"]["corpus"]])
+        write_commits(Record(run["study"]).parameters.commits, tree / "runs" / run["study"])
         words = ("02_train", run["arm"], str(run["seed"]))
         environment = {"ATEN_CPU_CAPABILITY": level} if level else {}
         written = ask(tree, "execute", run["study"], *words, **environment)

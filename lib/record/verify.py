@@ -5,7 +5,8 @@
 A study is verified in three steps: its files are those of manifest and index; they come from the
 commits, plan and times that they name; and what they say is built again from raw files, by the code
 of these commits, and compared. Without a study, all that the index names is verified, what was made
-of it (paper, README), and whether something vanished. What no record can show stands in the README.
+of it (paper, READMEs), and whether something vanished. What no record can show stands in
+papers/README.md.
 """
 
 import hashlib

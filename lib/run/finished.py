@@ -10,6 +10,7 @@ from lib.data.corpus import Corpus, load_corpus
 from lib.run import checkpoints
 from lib.run.model import GPT, weights_digest
 from lib.study.config import load_study
+from lib.study.digests import training_digest
 from lib.study.errors import UserError
 from lib.study.fields import ModelConfig, RunConfig
 from lib.study.paths import run_folder, shown
@@ -51,6 +52,8 @@ def read_finished(study: str, arm: str, seed: int) -> Finished:
         provenance = Provenance.model_validate(result.provenance["trained"])
     except (OSError, ValidationError, KeyError):
         raise UnfinishedError(f"{name} has no result; {command} makes it") from None
+    if provenance.training_digest != training_digest() and provenance.code:
+        raise UnfinishedError(f"{name} is a model of commit {provenance.code[:12]}; do this there")
     config = RunConfig.model_validate(result.config)
     corpus = load_corpus(config.corpus)
     model = GPT(config.model, corpus.vocab_size, None)

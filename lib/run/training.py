@@ -62,8 +62,15 @@ has a point there, that point: for a bar, a log or a curve that grows while it t
 def begin(study: Study, arm: Arm, seed: int, corpus: Corpus) -> Provenance:
     """Write down what a run is about to be trained with.
 
-    Raises ConfigError for a device or precision that this machine lacks, or a plan that is missing.
+    Raises ConfigError for a device or precision that this machine lacks, a plan that is missing, or
+    an arm of other code than that at hand.
     """
+    by = study.commit_of(arm)
+    if by and by.training_digest != training_digest():
+        raise ConfigError(
+            f"arm {arm.id} is trained by other code than that at hand, of commit {by.commit[:12]}: "
+            f"./run_all.sh params/{study.name}.yaml trains it by its own"
+        )
     plan = read_plan(study.plan) if study.plan else None
     return Provenance(
         study=study.name,

@@ -21,14 +21,14 @@ from pydantic import ValidationError
 from lib.study.config import Study, load_study
 from lib.study.digests import analysing_digest, measuring_digest, training_digest
 from lib.study.errors import ConfigError, UserError, read_yaml, unknown
-from lib.study.fields import EmbeddingNorm, digest
+from lib.study.fields import CODE, EmbeddingNorm, digest
 from lib.study.files import write_json
 from lib.study.git import GitError, changes, contents
 from lib.study.history import Version, every_version, plan_history, plan_precedes, precedes
 from lib.study.measures import MEASURES
 from lib.study.paths import PAPERS, PARAMS, RUNS, shown
 from lib.study.plan import Frozen, Plan, arms_called, read_plan, rules_file
-from lib.study.provenance import trained_with
+from lib.study.provenance import git_state, trained_with
 
 
 class PreregistrationError(UserError):
@@ -169,24 +169,26 @@ def claim_status(
 
 def _departures(study: Study, frozen: Frozen, runs: list[dict[str, Any]]) -> Iterator[str]:
     """Name what was not made as the plan froze it, with both values."""
-    fixed = frozen.model_dump()
-    made: list[tuple[str, Any]] = [("parameters", parameters_digest(study))]
-    if frozen.analysing_digest:  # plans frozen before do not fix it
-        made.append(("analysing_digest", analysing_digest()))
+    made: list[tuple[str, Any, tuple[Any, ...]]] = [
+        ("parameters", parameters_digest(study), (frozen.parameters,))
+    ]
+    # Plans frozen before do not fix it; nor is it the code of an arm that analyses.
+    if frozen.analysing_digest and "code" not in git_state():
+        made.append(("analysing_digest", analysing_digest(), (frozen.analysing_digest,)))
     for run in runs:
         by, source = run["provenance"], run["config"]["corpus"]["source"]
-        made.append((f"corpus.{source}", run["corpus_sha256"]))
-        made.append(("training_digest", by.get("trained", {}).get("training_digest")))
-        made.append(("measuring_digest", by.get("executed", {}).get("measuring_digest")))
+        level = run.get("levels", {}).get(CODE)
+        code, of = (frozen.commits.get(level), f" of {level}") if level else (frozen, "")
+        made.append((f"corpus.{source}", run["corpus_sha256"], (frozen.corpus.get(source),)))
+        for name, part in (("training_digest", "trained"), ("measuring_digest", "executed")):
+            made.append((f"{name}{of}", by.get(part, {}).get(name), (getattr(code, name, None),)))
         if run["status"] == "completed":
-            made.append(("suite", run["suite_hash"]))
-    if not runs:
-        made += [("training_digest", training_digest()), ("measuring_digest", measuring_digest())]
-    for name, value in dict.fromkeys(made):
-        section, _, source = name.partition(".")
-        expected = fixed[section].get(source) if source else fixed[section]
-        allowed = expected if section == "suite" else [expected]
-        if value not in (allowed or [None]):
+            made.append(("suite", run["suite_hash"], tuple(frozen.suite)))
+    if not runs and not frozen.commits:
+        made.append(("training_digest", training_digest(), (frozen.training_digest,)))
+        made.append(("measuring_digest", measuring_digest(), (frozen.measuring_digest,)))
+    for name, value, allowed in dict.fromkeys(made):
+        if value not in (allowed or (None,)):
             was = ", ".join(_short(each) for each in allowed) or "none"
             yield f"{name} is {_short(value)}, frozen was {was}"
 

@@ -7,17 +7,21 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from operator import not_
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import AliasChoices, Field, ValidationError, model_validator
 
-from lib.study.errors import ConfigError, explain, read_yaml, unknown
-from lib.study.fields import FIELDS, FileName, Level, RunConfig, Section, digest
-from lib.study.paths import BESIDE_ARMS, PAPER, PARAMS
-from lib.study.plan import read_plan
+from lib.study.errors import ConfigError, explain, parse_yaml, read_yaml, unknown
+from lib.study.fields import CODE, FIELDS, FileName, Level, RunConfig, Section, digest
+from lib.study.files import read_json, write_json
+from lib.study.own import PLAN_BELOW, keep, own_text, prepare_params
+from lib.study.paths import BESIDE_ARMS, PAPER, PARAMS, PLANS, study_folder
+from lib.study.plan import Commit, read_plan
 
 MOST_RUNS = 10_000
 """Of one study."""
@@ -25,6 +29,7 @@ LONGEST_ID = 120
 FEWEST_AT_A_LOOK = 2
 """Seeds without which there is no spread."""
 _SHARED = ("machine.", "evaluation.")
+_COMMITS = "commits.json"
 _ARM_ID = re.compile(rf"\w[\w .=,+()-]{{0,{LONGEST_ID - 1}}}")
 
 
@@ -66,7 +71,9 @@ class Study(RunConfig):
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=60)]
     factors: dict[str, Annotated[list[Level], Field(min_length=1)]] = Field(default_factory=dict)
-    """Dotted field → its levels. The first level of the first factor is the baseline."""
+    """Dotted field, or `code` → its levels. The first level of the first factor is the baseline."""
+    commits: dict[str, Commit] = Field(default_factory=dict, exclude_if=not_)
+    """Of the factor `code`, by level. In no file: found when it is frozen, or else when it runs."""
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1)]
     """In a file also `{count: n, looks: […]}`: drawn from the plan when the study is loaded."""
     looks: list[int] = Field(default_factory=list)
@@ -85,7 +92,7 @@ class Study(RunConfig):
     @model_validator(mode="after")
     def _grid_is_sound(self) -> Self:
         # How runs are executed and measured is one for all: else they could not be compared.
-        known = [name for name in FIELDS if not name.startswith(_SHARED)]
+        known = [CODE, *(name for name in FIELDS if not name.startswith(_SHARED))]
         fields = {"factors": list(self.factors)}
         fields |= {f"include.{i}.levels": list(arm.levels) for i, arm in enumerate(self.include)}
         for field, names in fields.items():
@@ -95,6 +102,11 @@ class Study(RunConfig):
                     raise ValueError(f"{field}: {name} is one for all runs; set it under {section}")
                 if name not in known:
                     raise ValueError(f"{field}: {unknown(name, known)}")
+                if name == CODE and CODE not in self.factors:
+                    raise ValueError(f"{field}: code must be a factor, if it is to have levels")
+        for level in {*self.factors.get(CODE, ()), *(a.levels.get(CODE, "") for a in self.include)}:
+            if not isinstance(level, str):
+                raise ValueError(f"factors.code: {level!r} is no text; write the commit in quotes")
         runs = math.prod(map(len, self.factors.values())) * len(self.seeds)
         if runs > MOST_RUNS:
             raise ValueError(f"factors: {runs:,} runs; a study holds {MOST_RUNS:,} at the most")
@@ -177,13 +189,8 @@ class Study(RunConfig):
         self, levels: dict[str, Level], name: str, baseline: str, variant: str | None = None
     ) -> Arm:
         config = self.model_dump(include=set(RunConfig.model_fields))
-        for factor, value in levels.items():
-            section, _, field = factor.partition(".")
-            config[section][field] = value
-        try:
-            run = RunConfig.model_validate(config)
-        except ValidationError as error:
-            raise ConfigError(f"factors {levels}: {explain(error, RunConfig)}") from None
+        fields = {factor: value for factor, value in levels.items() if factor != CODE}
+        run = with_fields(config, fields, f"factors {levels}")
         compared, *within = self.factors or [""]
         return Arm(
             id=name,
@@ -201,6 +208,19 @@ class Study(RunConfig):
             raise ConfigError(f"arm: {unknown(name, list(arms))} in study '{self.name}'")
         return arms[name]
 
+    def commit_of(self, arm: Arm) -> Commit | None:
+        """Return the commit by whose code an arm is run; None where that is the code at hand.
+
+        Raises ConfigError where the study has not begun, so that none is fixed.
+        """
+        level = arm.levels.get(CODE)
+        if level is not None and level not in self.commits:
+            raise ConfigError(
+                f"factors.code: which commit '{level}' is, is fixed when the study begins: "
+                f"./run_all.sh params/{self.name}.yaml"
+            )
+        return None if level is None else self.commits[str(level)]
+
     def require_seed(self, seed: int) -> int:
         """Return `seed`; ConfigError when the study does not hold it."""
         if seed not in self.seeds:
@@ -208,47 +228,111 @@ class Study(RunConfig):
         return seed
 
 
+def with_fields(content: dict[str, Any], fields: Mapping[str, Any], where: str) -> RunConfig:
+    """Set dotted fields in the content of a config; ConfigError, beginning with `where`, where that
+    gives none that is allowed."""
+    for name, value in fields.items():
+        section, _, field = name.partition(".")
+        content[section][field] = value
+    try:
+        return RunConfig.model_validate(content)
+    except ValidationError as error:
+        raise ConfigError(f"{where}: {explain(error, RunConfig)}") from None
+
+
 def arm_id(levels: dict[str, Level]) -> str:
     """Write levels as a readable, path-safe name, e.g. `layernorm,embedding_std=0.02`."""
     parts = []
     for factor, value in levels.items():
         text = f"{value:.12g}" if isinstance(value, float) else str(value).lower()
+        text = str(value).replace("/", "-") if factor == CODE else text  # a branch may be a/b
         named = isinstance(value, str) and factor != "corpus.source"
         parts.append(text if named else f"{factor.rpartition('.')[2]}={Path(text).name}")
     return ",".join(parts) or "baseline"
 
 
 def load_study(study: str | Path, *, undrawn: bool = False) -> Study:
-    """Load and validate a study of `params/`, by name (`final`) or path (`params/final.yaml`).
+    """Load and validate a study of `params/`, by name (`final`) or path (`params/final.yaml`); or
+    one of one's own, by its text or a path elsewhere, of which `params/` gets a copy.
 
     With `undrawn`, 0, 1, … stand for seeds that are to be drawn, as before the plan is frozen.
     Raises ConfigError when the file is missing, is not valid YAML, holds an unknown or impossible
     field, or is called otherwise than the study in it; or draws seeds from a plan not yet frozen.
     """
-    given = Path(study)
-    if given.parent not in (Path(), Path("params")) and given.resolve().parent != PARAMS.resolve():
-        raise ConfigError(f"study: {given} is elsewhere; copy it into params/")
-    path = PARAMS / f"{given.name.removesuffix('.yaml')}.yaml"
-    if not path.is_file():
-        names = [p.stem for p in sorted(PARAMS.glob("*.yaml"))]
-        raise ConfigError(f"study: {unknown(path.stem, names)} in params/")
-    content = read_yaml(path)
+    prepare_params()
+    where, plan, text = "study", "", own_text(study)
+    name: str | None = None
+    if text is None:
+        path = _place(study)
+        where, name, content = path.name, path.stem, read_yaml(path)
+    else:
+        text, _, plan = text.partition(PLAN_BELOW)
+        content = parse_yaml(text.encode(), where)
     try:
         count = None
         if isinstance(content.get("seeds"), dict):
             drawn = _seed_count(content["seeds"])
             count = drawn.count
             content |= {"seeds": list(range(count)), "looks": drawn.looks}
+        if "commits" in content:
+            raise ConfigError("commits: are found when the study is frozen or run; leave them out")
         result = Study.model_validate(content)
+        if text is not None:
+            _keep(result, text, plan)
         if count and not undrawn:
             result = result.model_copy(update={"seeds": _drawn_seeds(result, count)})
+        if CODE in result.factors and not undrawn:
+            result = result.model_copy(update={"commits": read_commits(result)})
     except ConfigError as error:
-        raise ConfigError(f"{path.name}: {error}") from None
+        raise ConfigError(f"{where}: {error}") from None
     except ValidationError as error:
-        raise ConfigError(f"{path.name}: {explain(error, Study)}") from None
-    if result.name != path.stem:
-        raise ConfigError(f"{path.name}: name is '{result.name}'; it must be '{path.stem}'")
+        raise ConfigError(f"{where}: {explain(error, Study)}") from None
+    if name not in (None, result.name):
+        raise ConfigError(f"{where}: name is '{result.name}'; it must be '{name}'")
     return result
+
+
+def fixed_commits(study: Study) -> dict[str, Commit]:
+    """Return the commits that the study's plan has fixed; none where it is not frozen for it."""
+    plan = read_plan(study.plan) if study.plan else None
+    return plan.frozen[study.name].commits if plan and study.name in plan.frozen else {}
+
+
+def read_commits(study: Study) -> dict[str, Commit]:
+    """Return the commits of a study's levels of `code`: those that its plan has fixed, and of
+    others those that `write_commits` wrote when it began."""
+    found: dict[str, Commit] = {}
+    with suppress(OSError, ValueError, AttributeError):  # it has not begun, or the file is damaged
+        content = read_json(study_folder(study.name) / _COMMITS)
+        found = {level: Commit.model_validate(commit) for level, commit in content.items()}
+    return found | fixed_commits(study)
+
+
+def write_commits(commits: Mapping[str, Commit], folder: Path) -> None:
+    """Write which commit each level of `code` is into a study's folder of `runs/`."""
+    if commits:
+        write_json(folder / _COMMITS, {level: c.model_dump() for level, c in commits.items()})
+
+
+def _place(study: str | Path) -> Path:
+    """Return the file of a study in `params/`; ConfigError where there is none."""
+    given = Path(study)
+    if given.parent not in (Path(), Path("params")) and given.resolve().parent != PARAMS.resolve():
+        raise ConfigError(f"study: there is no {given}; name a study of params/, or a file")
+    path = PARAMS / f"{given.name.removesuffix('.yaml')}.yaml"
+    if not path.is_file():
+        names = [p.stem for p in sorted(PARAMS.glob("*.yaml"))]
+        raise ConfigError(f"study: {unknown(path.stem, names)} in params/")
+    return path
+
+
+def _keep(study: Study, text: str, plan: str) -> None:
+    """Keep a study of one's own, and the plan that stands below it, in `params/`."""
+    if plan and not study.plan:
+        raise ConfigError("plan: is missing, and one stands below; name it, as plan: mine.yaml")
+    if plan:
+        keep(plan, PLANS / str(study.plan))
+    keep(text, PARAMS / f"{study.name}.yaml")
 
 
 def _seed_count(content: dict[str, Any]) -> SeedCount:

@@ -3,7 +3,8 @@
 A digest covers a notebook's code cells up to the one that makes what it is about, and every module
 of this repository that they import, in turn: in a function as well, by a name that stands in a
 string, and with the `__init__` of each package on the way, which importing a module runs. Later
-cells and what they alone import, figures and prose, come too late to decide anything.
+cells and what they alone import, figures and prose, come too late to decide anything. So does the
+process that draws the curve of a run in training: it is told numbers and gives pictures.
 
 Comments, docstrings and white space are no code. The values of a notebook's parameters are none
 either: a run is asked for by them. Not covered is what runs before a cell does: `sitecustomize`,
@@ -93,7 +94,9 @@ def _cells(notebook: str, last: str | None) -> list[str]:
     return code[: calls[-1] + 1] if calls else code
 
 
-_PARAMETER = re.compile(r"^(study|arm|seed)(?: : \w+)? = (.+)$", re.MULTILINE)
+_PARAMETER = re.compile(
+    r'''^(study|arm|seed|changes)(?: : \w+)? = ("""(?:\\.|[^\\])*?"""|.+)$''', re.MULTILINE
+)
 
 
 def _without_value(line: re.Match[str]) -> str:

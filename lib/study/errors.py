@@ -4,6 +4,7 @@ import copy
 import errno
 import functools
 import math
+import os
 import re
 import reprlib
 import sys
@@ -16,6 +17,8 @@ from typing import Any, ClassVar, ParamSpec, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
+
+from lib.study.paths import HEADLESS
 
 MOST_ERRORS = 5
 TIME_UP = 3
@@ -59,21 +62,35 @@ def exit_status(command: Callable[_Arguments, int | None]) -> Callable[_Argument
     return run
 
 
+def one_line_errors() -> None:
+    """Have cells of a notebook say in one line what stopped them; after it `%tb Context` shows
+    where. What a sweep executes keeps its tracebacks."""
+    from IPython import get_ipython
+
+    if (shell := get_ipython()) and not os.environ.get(HEADLESS):
+        shell.InteractiveTB.set_mode("Minimal")
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML mapping. Raises ConfigError, in one line, when the file is not one, is not valid
     YAML, or holds a field twice; OSError when it cannot be read."""
+    return parse_yaml(path.read_bytes(), path.name)
+
+
+def parse_yaml(text: bytes, name: str) -> dict[str, Any]:
+    """Read the YAML mapping of a text that messages call by `name`; ConfigError as `read_yaml`."""
     try:
-        content = copy.deepcopy(_load(path.read_text("utf-8")))
+        content = copy.deepcopy(_load(text.decode("utf-8")))
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ConfigError(f"{path.name}{line} is not valid YAML: {error.problem}") from None
+        raise ConfigError(f"{name}{line} is not valid YAML: {error.problem}") from None
     except RecursionError:
-        raise ConfigError(f"{path.name} is nested too deeply; a field takes two levels") from None
+        raise ConfigError(f"{name} is nested too deeply; a field takes two levels") from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # no text, or no UTF-8
         said = " ".join(str(error).split())
-        raise ConfigError(f"{path.name} is not valid YAML: {said}; write UTF-8 text") from None
+        raise ConfigError(f"{name} is not valid YAML: {said}; write UTF-8 text") from None
     if not isinstance(content, dict):
-        raise ConfigError(f"{path.name} must hold fields, one a line (name: value)")
+        raise ConfigError(f"{name} must hold fields, one a line (name: value)")
     return content
 
 

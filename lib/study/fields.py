@@ -314,3 +314,5 @@ FIELDS = [
     f"{name}.{field}" for name, section in RunConfig() for field in type(section).model_fields
 ]
 """Every dotted field."""
+CODE = "code"
+"""A factor beside the fields: its levels are commits, by whose own code their arms are run."""

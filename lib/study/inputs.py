@@ -84,14 +84,14 @@ def _take(source: Path, name: str) -> str:
         here = target / run.relative_to(source)
         if _progress(run) > _progress(here):
             shutil.rmtree(here, ignore_errors=True)
-            _copy(run, here)
+            copy_missing(run, here)
             taken += 1
     for path in sorted(source.glob("*")):  # what is made of the runs, after them
         if path.suffix in (".json", ".ipynb") or path.name in ("suite", "figures", BY_HAND):
-            _copy(path, target / path.name)
+            copy_missing(path, target / path.name)
     session = source.parents[1] / _SESSIONS
     if session.is_file():
-        _copy(session, target / BY_HAND / f"{sha256(session)[:12]}.ipynb")
+        copy_missing(session, target / BY_HAND / f"{sha256(session)[:12]}.ipynb")
     return f"{taken} runs taken up from {name}" if taken else ""
 
 
@@ -107,12 +107,12 @@ def _progress(run: Path) -> tuple[bool, int, str]:
     return (run / "result.json").is_file(), last, started
 
 
-def _copy(source: Path, target: Path) -> None:
+def copy_missing(source: Path, target: Path) -> None:
     """Copy a file or folder that is not there yet, without its times and read-only modes."""
     if source.is_dir():
         for path in sorted(source.rglob("*")):
             if path.is_file():
-                _copy(path, target / path.relative_to(source))
+                copy_missing(path, target / path.relative_to(source))
     elif not target.exists() and not any(source.match(pattern) for pattern in _NEVER):
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)

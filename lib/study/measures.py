@@ -29,7 +29,7 @@ class Measure:
     places: tuple[Place, ...]
     raw: str | None = None
     """`file.column` of a run's raw files that it is computed from (see `lib.study.raw`); None: from
-    the weights alone, because no few sums would do, or, of `unstable`, by the plan's definition."""
+    the weights alone, because no few sums would do, or from the trace by the plan's definition."""
 
     @property
     def title(self) -> str:
@@ -88,6 +88,8 @@ MEASURES = {
     "severity": Measure("largest rise of the training loss", "nats", "lower", 3, ("summary",),
                         "trace.loss"),
     "unstable": Measure("unstable runs, as a share", "", "lower", 2, ("summary",)),
+    "plateau": Measure("plateau of the training loss", "steps", "lower", 1, ("summary",)),
+    "harmful": Measure("runs of harmful instability, as a share", "", "lower", 2, ("summary",)),
     "embedding_norm": Measure("mean embedding norm", "", None, 3, ("summary",),
                               "windows.embedding_norm"),
     "training_tokens_per_second": Measure("training speed", "tokens/s", "higher", 0, ("summary",),
@@ -107,6 +109,9 @@ MAIN = "perplexity"
 
 ACCURACIES = ("accuracy", "macro_accuracy_zero_shot", "macro_accuracy_few_shot")
 """Shares of right answers: what a plan's hypotheses, cost and margin of equivalence are about."""
+
+JUDGED = ("unstable", "harmful")
+"""Yes (1) or no (0) of a run, by the plan's definition, so that a mean is a share of runs."""
 
 
 def measures_in(place: Place) -> list[str]:

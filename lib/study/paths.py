@@ -7,8 +7,6 @@ folder beside the inputs; everywhere else it goes to the repository itself.
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PARAMS = ROOT / "params"
-PLANS = PARAMS / "plans"
 NOTEBOOKS = ROOT / "notebooks"
 
 
@@ -22,7 +20,8 @@ def kaggle_folder(root: Path = ROOT) -> Path | None:
 
 
 def output_root(root: Path = ROOT) -> Path:
-    """Return the folder under which `runs/`, `data/` and `papers/` are written."""
+    """Return the folder under which `runs/`, `data/`, `papers/` and one's own `params/` are
+    written."""
     kaggle = kaggle_folder(root)
     if kaggle is not None and root.is_relative_to(kaggle / "input"):
         return kaggle / "working"
@@ -31,6 +30,8 @@ def output_root(root: Path = ROOT) -> Path:
 
 HEADLESS = "STUDY_HEADLESS"
 """Environment variable that `lib.workflow.execution` sets: nobody watches, so no bars."""
+PARAMS = output_root() / "params"
+PLANS = PARAMS / "plans"
 RUNS = output_root() / "runs"
 PAPERS = output_root() / "papers"
 PAPER = PAPERS / "embedding-norm"
@@ -42,7 +43,7 @@ _SHARED = ("01_data", "03_analysis", "04_figures")
 BESIDE_ARMS = frozenset(
     {
         *("suite", "figures", "by-hand", "verdict.json", "archive.json", "archive.log"),
-        "other-versions.json",
+        *("other-versions.json", "commits.json"),
         *(name + end for name in _SHARED for end in (".ipynb", ".json", ".lock", ".partial")),
         *("parameters.yaml", "plan.yaml", "raw.zip", "MANIFEST.sha256"),
     }

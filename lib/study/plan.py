@@ -8,6 +8,7 @@ Fields that came later enter it only where a plan has them.
 import hashlib
 from collections.abc import Mapping
 from itertools import count
+from operator import not_
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -35,8 +36,28 @@ FIRST_RULES = "embedding-norm"
 """What plans follow that are older than their field `rules`."""
 
 
+class Noise(Section):
+    """A transient relative to a run's own batch noise, whatever the batch, model and vocabulary."""
+
+    times: PositiveFloat = 12.0
+    """Standard deviations of that noise, above the running minimum of the training loss."""
+    window: Annotated[int, Field(ge=10)] = 50
+    """Steps before the one judged, by whose differences the noise is estimated."""
+
+
+class Plateau(Section):
+    """How long a run's training loss stays high at its start, and when that does harm."""
+
+    below: PositiveFloat = 3.0
+    """Nats that the mean training loss of five steps falls below when the plateau ends. 3 is of a
+    vocabulary of characters; another has its own."""
+    longest: Positive = 60
+    """Steps of a plateau that does no harm, however a run ends."""
+
+
 class Instability(Section):
-    """When a run is unstable: by transients, or, in the first plan, by spikes in a window."""
+    """When a run is unstable: by its rise in nats (a transient), or relative to its noise, or, in
+    the first plan, by spikes in a window; without any of them, no run is called so."""
 
     rise: PositiveFloat | None = None
     """Nats above the running minimum of the training loss that make a transient."""
@@ -44,25 +65,35 @@ class Instability(Section):
     """Steps at the end whose mean loss tells whether a run recovered."""
     start: PositiveFloat | None = None
     """Nats above ln V. An arm whose loss starts higher is not judged: it falls from a height."""
+    noise: Noise | None = None
     window: Positive | None = None
     """Steps before the one judged."""
     threshold: PositiveFloat | None = None
     """Standard deviations above that window's mean."""
-    tolerated_share: Share
-    """Of an arm's runs, for the arm to count as stable."""
+    plateau: Plateau = Plateau()
+    tolerated_share: Share | None = None
+    """Of an arm's runs, for the arm to count as stable; None: none may be unstable."""
     sensitivity: dict[str, str] | None = None
     """Of the first plan."""
 
     @model_validator(mode="after")
     def _one_definition(self) -> Self:
-        transients, spikes = {self.rise, self.last, self.start}, {self.window, self.threshold}
-        if (None in transients) == (None in spikes) or {None} not in (transients, spikes):
-            raise ValueError("give rise, last and start, or window and threshold, not both")
+        definitions = ("rise", "last", "start"), ("noise",), ("window", "threshold")
+        given = [{getattr(self, name) is not None for name in names} for names in definitions]
+        if {True, False} in given or given.count({True}) > 1:
+            raise ValueError(
+                "give one definition: noise; or rise, last and start; or window and threshold"
+            )
         return self
+
+    @property
+    def is_defined(self) -> bool:
+        """Whether it says when a run is unstable."""
+        return any((self.rise, self.noise, self.window))
 
 
 INSTABILITY = Instability(rise=0.5, last=10, start=0.5, tolerated_share=0.0)
-"""Where a study names no plan."""
+"""In place of the first plan's spikes, which could not see the first 64 steps."""
 
 
 class Hypothesis(Section):
@@ -127,6 +158,14 @@ class Deviation(Change):
     date: str
 
 
+class Commit(Section):
+    """A level of the factor `code`: which commit it is, and which code decides its numbers."""
+
+    commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
+    training_digest: Sha256
+    measuring_digest: Sha256
+
+
 class Frozen(Section):
     """What a plan fixes of a confirmatory study, beside its rules. `./run_all.sh freeze` writes
     it; one changed by hand makes another plan, with other seeds."""
@@ -143,8 +182,11 @@ class Frozen(Section):
     """Of the text, by its source."""
     suite: list[Sha256]
     """Hashes of the task suites; more than one where corpus or block size is a factor."""
-    training_digest: Sha256
-    measuring_digest: Sha256
+    training_digest: Sha256 | None = Field(None, exclude_if=not_)
+    measuring_digest: Sha256 | None = Field(None, exclude_if=not_)
+    """None: `commits` has those of each."""
+    commits: dict[str, Commit] = Field(default_factory=dict, exclude_if=not_)
+    """Of a study whose factor is `code`: by level."""
     analysing_digest: Sha256 | None = None
     """None: the plan was frozen before this was fixed."""
 
@@ -175,7 +217,7 @@ class Plan(Section):
     imputation: dict[str, Finite] = Field(default_factory=dict)
     """Measure → what a diverged run counts as in a second analysis; the first drops its pair."""
     instability: Instability | None = None
-    """None: the usual definition."""
+    """None: no run is called unstable; a plateau is as usual."""
     estimand: str = ""
     tests: str = ""
     exclusions: str = ""

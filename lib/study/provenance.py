@@ -8,6 +8,7 @@ import importlib.util
 import re
 from datetime import UTC, datetime
 from functools import lru_cache
+from operator import not_
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -15,7 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from lib.study.digests import measuring_digest
 from lib.study.fields import Machine, digest
 from lib.study.git import git, is_checkout
-from lib.study.paths import ROOT
+from lib.study.own import is_kept
+from lib.study.paths import PARAMS, ROOT
 
 CHECKPOINT_FORMAT = 6
 """Increase it when the content of checkpoints changes: those of another format are ignored."""
@@ -56,6 +58,9 @@ class Environment(_Facts):
     """None where there is no git."""
     clean: bool | None
     """Whether code, notebooks and parameters were as committed."""
+    code: str | None = Field(None, exclude_if=not_)
+    """Where code is a factor, the commit whose code and notebook execute; `commit` and `clean` are
+    then those of the parameters."""
     measuring_digest: str
     machine: MachineFacts
     packages: dict[str, str | None]
@@ -141,6 +146,8 @@ def history(provenance: dict[str, Any]) -> str:
 
     def by(part: dict[str, Any]) -> str:
         code = f"by commit {part['commit'][:12]}" if part["commit"] else "by code outside git"
+        if part.get("code"):
+            code = f"by the code of commit {part['code'][:12]}, started {code}"
         return code + (" and changes not committed" if part["clean"] is False else "")
 
     trained, executed = trained_with(provenance), provenance.get("executed", {})
@@ -155,6 +162,10 @@ def code_state() -> dict[str, Any]:
     return {"measuring_digest": measuring_digest(), **git_state()}
 
 
+CODE_REF = "refs/study/code"
+"""In a tree with the code of one commit and the parameters of another, as an arm that is a commit
+has it: the first."""
+
 # What a run is made of. A Python file beside it could stand in for a module.
 _RUNS = (
     *("lib", "notebooks", "params", "run_all.sh", "requirements.lock", "pyproject.toml"),
@@ -165,19 +176,22 @@ _RUNS = (
 @lru_cache(maxsize=1)
 def git_state() -> dict[str, Any]:
     """Name the commit, and whether what runs was as committed; texts and the record, which a study
-    writes itself, are nothing that runs.
+    writes itself, are nothing that runs. Where the code is that of another commit, name that too.
 
     In a tree that `git archive` packed, lib/VERSION names the commit. The code there counts as that
-    commit's: verifying a record compares its digests and notebooks with the commit.
+    commit's, unless a notebook added parameters: verifying a record compares its digests and
+    notebooks with the commit.
     """
     version = ROOT / "lib" / "VERSION"
     packed = version.read_text("utf-8").strip() if version.is_file() else ""
     if re.fullmatch(r"[0-9a-f]{40}", packed):
-        return {"commit": packed, "clean": True}
+        return {"commit": packed, "clean": not any(map(is_kept, PARAMS.rglob("*.yaml")))}
     if not is_checkout():
         return {"commit": None, "clean": None}
-    commit, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", *_RUNS)
+    code = git("rev-parse", "--verify", "--quiet", CODE_REF)
+    changes = git("status", "--porcelain", "--", *(["params"] if code else _RUNS))
+    commit = git("rev-parse", "HEAD")
     return {
         "commit": commit.strip() if commit else None,
         "clean": None if changes is None else not changes.strip(),
-    }
+    } | ({"code": code.strip()} if code else {})

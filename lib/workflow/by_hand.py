@@ -15,9 +15,10 @@ from papermill.parameterize import parameterize_notebook
 
 from lib.record.notebook import shown_result
 from lib.record.replay import committed
-from lib.study.errors import UserError
+from lib.study.errors import UserError, parse_yaml
 from lib.study.files import read_json, replacing
 from lib.study.git import git
+from lib.study.own import PLAN_BELOW, own_text
 from lib.study.paths import NOTEBOOKS
 from lib.study.result import attested
 from lib.workflow.execution import COMPACT, slim
@@ -50,7 +51,11 @@ def file(candidates: list[Path], result: dict[str, Any], target: Path) -> None:
         raise UserError("its notebook has other cells than the repository's")
     for number, (cell, own) in enumerate(zip(ran, source, strict=True), start=1):
         if "parameters" in own.metadata.get("tags", []):
-            if _values(cell.source) != given:
+            values = {"changes": {}} | _values(cell.source)
+            if text := own_text(str(values.get("study", ""))):  # of a study of one's own
+                own_study = parse_yaml(text.partition(PLAN_BELOW)[0].encode(), "study")
+                values["study"] = own_study.get("name")
+            if values != given | {"changes": {}}:
                 raise UserError("the parameters cell of its notebook names another run")
         elif cell.source.strip() != own.source.strip():
             raise UserError(f"code cell {number} of its notebook is not the repository's")

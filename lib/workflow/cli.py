@@ -28,9 +28,11 @@
 
 Studies and flags come in any order. --jobs is the number of runs side by side (default: one per
 core; on GPUs as many as cores, and an estimate of a run's memory, allow; --runs-per-gpu N says
-otherwise). --stop-after HOURS ends a sweep early and cleanly. Useful Snakemake flags: -n (only tell
-what would run), --profile params/slurm (a cluster); --snakemake-help lists them all. Ctrl-C stops
-everything; a plain rerun continues.
+otherwise). --stop-after HOURS ends a sweep early and cleanly. A record that came with the
+repository stays as it is: what runs stays in runs/, and --replace puts it in the record's place.
+-n only tells which runs would be made, why, and how long that takes. Another useful Snakemake flag
+is --profile params/slurm (a cluster); --snakemake-help lists them all. Ctrl-C stops everything and
+says how far it is; a plain rerun continues.
 Without an active environment, one is made in .venv.
 """
 
@@ -296,6 +298,7 @@ def parse_sweep(words: list[str]) -> Sweep:
     own = _Parser(prog="./run_all.sh", add_help=False, allow_abbrev=False)
     own.add_argument("--stop-after", type=_positive(float))
     own.add_argument("--runs-per-gpu", type=_positive(int))
+    own.add_argument("--replace", action="store_true")
     own.add_argument("--profile")
     rest = [word for word in words if word not in studies and word != "--"]
     ours, flags = own.parse_known_args(rest)
@@ -334,9 +337,11 @@ def parse_sweep(words: list[str]) -> Sweep:
         studies=studies,
         flags=flags + (["--profile", ours.profile] if ours.profile else []),
         forced=sorted(parsed.forcerun or ()),
-        limits_jobs=bool({"jobs", "cores"} & given or ours.profile),
+        jobs=(parsed.jobs or parsed.cores) if {"jobs", "cores"} & given or ours.profile else None,
         is_dry_run=bool(_TELLING & given),
+        foretells=_TELLING & given == {"dryrun"},
         is_local=parsed.executor in (None, "local"),
+        replaces=ours.replace,
         stop_after=ours.stop_after,
         runs_per_gpu=ours.runs_per_gpu,
         cluster=cluster,

@@ -19,6 +19,7 @@ import papermill
 from filelock import FileLock
 from traitlets.config import Config
 
+from lib.record.replay import ReplayError, ask
 from lib.run import lifeline
 from lib.study.claim import load_plan
 from lib.study.config import Study, load_study
@@ -28,6 +29,7 @@ from lib.study.files import replacing
 from lib.study.paths import HEADLESS, NOTEBOOKS, ROOT, RUNS, executed_notebook, result_file, shown
 from lib.study.provenance import git_state
 from lib.study.result import live_file
+from lib.workflow.commits import tree_of
 from lib.workflow.gpus import gpus
 
 START_ATTEMPTS = 3
@@ -56,6 +58,14 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
     plan = load_plan(study)
     output = executed_notebook(notebook, study.name, arm, seed)
     result = result_file(notebook, study.name, arm, seed)
+    by = study.commit_of(study.arm(arm)) if arm else None
+    if by and "code" not in git_state():  # the tree of that commit executes its own notebook
+        try:
+            with tree_of(study, by.commit) as tree:
+                ask(tree, "execute", study.name, notebook, *map(str, (arm, seed)))
+        except ReplayError as said:
+            raise ExecutionError(f"{said}; see {shown(output)}") from None
+        return result
     output.parent.mkdir(parents=True, exist_ok=True)
 
     with FileLock(output.with_suffix(".lock")), gpus(study.machine) as devices:

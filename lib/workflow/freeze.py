@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from lib.analysis.stability import rule_of
 from lib.data.corpus import load_corpus
 from lib.data.suite import suite_hash
 from lib.study.claim import attempts, check_plan, parameters_digest
@@ -23,9 +24,10 @@ from lib.study.config import Study, load_study
 from lib.study.digests import analysing_digest, measuring_digest, training_digest
 from lib.study.errors import ConfigError, UsageError, UserError, read_yaml
 from lib.study.files import read_json, replacing
-from lib.study.measures import MAIN, MEASURES
+from lib.study.measures import JUDGED, MAIN, MEASURES
 from lib.study.paths import PAPERS, PARAMS, PLANS, shown, study_folder
 from lib.study.plan import Frozen, Plan, read_plan, without_blanks
+from lib.workflow.commits import find_commits
 from lib.workflow.power import power_report, usual_hypotheses
 
 _BLOCK = re.compile(r"^frozen:.*\n(?:[ \t]+.*\n)*", re.MULTILINE)
@@ -116,6 +118,12 @@ spread:
 # power: 0.8       that you wish for
 # secondary: []    measures that are shown and not tested
 # rules: none      or a set of rules of params/plans/rules/
+# instability: {{plateau: {{below: 3.0, longest: 60}}}}
+#   `plateau`: steps until the mean of 5 training losses is below 3 nats (for characters; other
+#   tokens need another bound). `harmful`: a run diverged, or its loss is above its arm's median by
+#   more than the smallest effect of interest, after a plateau longer than 60 steps. `unstable`: no
+#   run, unless you write noise: {{times: 12.0, window: 50}} beside plateau: then one that rises
+#   above its lowest training loss by more than 12 times the noise of the 50 steps before.
 """
 
 
@@ -168,12 +176,14 @@ def _ready(file: str) -> list[Study]:
     for name in plan.confirmatory if plan else []:
         try:
             study = load_study(name, undrawn=True)
+            found = find_commits(study, {})
         except ConfigError as error:
             faults.append(str(error))
             continue
-        studies.append(study)
+        studies.append(study.model_copy(update={"commits": found}))
         lacks = _lacks(study, file).items()
         faults += [f"{study.name}.yaml: {why}; write {line}" for line, why in lacks]
+        faults += [f"{file}: {fault}" for fault in _of_other_tokens(plan, study)] if plan else []
         faults += [f"{file}: {fault}" for fault in check_plan(plan, study)] if plan else []
     if faults:
         raise UserError("\nerror: ".join(dict.fromkeys(faults)))
@@ -197,11 +207,33 @@ def _unsaid(plan: Plan) -> Iterator[str]:
     if not plan.confirmatory:
         yield "confirmatory: names no study; there is nothing to freeze"
     for measure in dict.fromkeys(m for h, *_, m in plan.bound.values() if h.direction):
-        if measure not in plan.smallest_effect_of_interest and measure != "unstable":
+        if measure not in plan.smallest_effect_of_interest and measure not in JUDGED:
             yield (
                 f"smallest_effect_of_interest: has none of {measure}; write the smallest "
                 "difference that matters"
             )
+    tested = _tested(plan)
+    if "unstable" in tested and not rule_of(plan).is_defined:
+        yield "instability: says not when a run is unstable; write noise: {times: 12.0, window: 50}"
+    if "harmful" in tested and "loss" not in plan.smallest_effect_of_interest:
+        yield "smallest_effect_of_interest: has none of loss, beyond which a run is harmful"
+
+
+def _tested(plan: Plan) -> set[str]:
+    """Name the measures that a plan's hypotheses and families are about."""
+    families = (family.measures for family in plan.tests_of.values())
+    return {of[-1] for of in plan.bound.values()}.union(*families)
+
+
+def _of_other_tokens(plan: Plan, study: Study) -> Iterator[str]:
+    """Say that a plateau of tokens that are no characters has no usual bound."""
+    others = {arm.config.corpus.tokenizer for arm in study.arms()} - {"characters"}
+    own = "below" in rule_of(plan).plateau.model_fields_set
+    if others and not own and _tested(plan) & {"plateau", "harmful"}:
+        yield (
+            f"instability.plateau.below: 3 nats is for characters, and {study.name} reads "
+            f"{', '.join(sorted(others))}; write the loss that its plateau is above"
+        )
 
 
 def _lacks(study: Study, file: str) -> dict[str, str]:
@@ -232,8 +264,9 @@ def _frozen(study: Study, used: list[int]) -> Frozen:
         parameters=parameters_digest(study),
         corpus=corpora,
         suite=sorted(filter(None, suites)),
-        training_digest=training_digest(),
-        measuring_digest=measuring_digest(),
+        training_digest=None if study.commits else training_digest(),
+        measuring_digest=None if study.commits else measuring_digest(),
+        commits=study.commits,
         analysing_digest=analysing_digest(),
     )
 

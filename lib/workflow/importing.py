@@ -51,7 +51,10 @@ def _take_in(packed: Path) -> str:
     with tempfile.TemporaryDirectory(prefix="import-") as folder:
         unpack(packed, Path(folder))
         runs = _runs_in(Path(folder))
-        study = load_study(runs.name)
+        own = runs.parents[1] / "params" / f"{runs.name}.yaml"  # of a study of one's own
+        study = load_study(own if own.is_file() else runs.name)
+        if study.name != runs.name:
+            raise UserError(f"its parameters are of '{study.name}', and its runs of '{runs.name}'")
         if study.name in read_index(paper_of(study.name)):
             raise UserError(f"the record already holds '{study.name}', and nothing is replaced")
         for arm in study.arms():
@@ -124,7 +127,7 @@ def stage(command: str, study: Study) -> None:
 
 def _runs_in(folder: Path) -> Path:
     """Find the one study that an unpacked zip holds."""
-    found = {path.parents[2] for path in folder.glob("**/runs/*/*/seed-*/result.json")}
+    found = {path.parents[2] for path in folder.glob("**/runs/[!.]*/*/seed-*/result.json")}
     if len(found) != 1:
         names = ", ".join(sorted(path.name for path in found)) or "none"
         raise UserError(f"it must hold the runs of one study, as runs/STUDY/, and holds {names}")

@@ -5,6 +5,7 @@ behind them, those of the session's image: torch among them is not touched.
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,12 +16,25 @@ import zipfile
 from pathlib import Path
 
 import nbformat
-from IPython.display import display
+import torch
+from IPython.display import DisplayHandle, display
 
+from lib.study.config import load_study
 from lib.study.errors import TIME_UP, UserError
 from lib.study.files import replacing
-from lib.study.paths import ROOT, RUNS, executed_notebook, kaggle_folder, result_file, study_folder
+from lib.study.own import MARK, PLAN_BELOW, is_kept
+from lib.study.paths import (
+    PARAMS,
+    PLANS,
+    ROOT,
+    RUNS,
+    executed_notebook,
+    kaggle_folder,
+    result_file,
+    study_folder,
+)
 from lib.study.result import status_of
+from lib.workflow.estimate import estimate
 
 ENVIRONMENT = Path(tempfile.gettempdir(), "embedding-norm")
 """Outside what a session keeps."""
@@ -51,18 +65,50 @@ def environment(folder: Path = ENVIRONMENT) -> dict[str, str]:
     return variables
 
 
+FULL = {"cuda": "final-gpu", "cpu": "final"}
+"""A study of full size, by the machine's device."""
+VOCABULARY = 65
+"""Of its text, which may not be here yet."""
+
+
+def cost_of_full() -> str:
+    """Say what a study of full size would take on this machine, by a few steps of it."""
+    name = FULL["cuda" if torch.cuda.is_available() else "cpu"]
+    study = load_study(name)
+    hours = estimate(study, VOCABULARY).hours
+    unit, number = next((unit, n) for unit, n in hours.items() if unit.endswith("here"))
+    together = max(1, torch.cuda.device_count() if name == FULL["cuda"] else os.cpu_count() or 1)
+    runs = len(list(study.arms())) * len(study.seeds)
+    return (
+        f'study = "{name}": {runs} runs; training alone takes {number:.2f} {unit}, some '
+        f"{number / together:.2f} hours with {together} runs at once"
+    )
+
+
+_OF_THE_MOMENT = re.compile(r" elapsed$|: (step )?\d+/\d+, |: (runs|starts)$")
+"""Lines about what runs at this moment, after which the next ones take their place."""
+
+
 def sweep(study: str, hours: float, variables: dict[str, str]) -> int:
-    """Run `./run_all.sh` for a study and for so many hours at the most, showing what it prints;
-    return its exit status. Stopping the cell stops it all."""
+    """Run `./run_all.sh` for a study and for so many hours at the most, showing what it prints:
+    what runs at the moment in one place, all else line by line. Return its exit status. Stopping
+    the cell stops it all."""
     command = ["bash", str(ROOT / "run_all.sh"), study, "--stop-after", f"{hours:g}"]
     process = subprocess.Popen(
         command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
+    board, lines = DisplayHandle(), list[str]()
+    board.display({"text/plain": ""}, raw=True)
     try:
         for line in process.stdout or ():
-            print(line, end="", flush=True)
+            if not _OF_THE_MOMENT.search(line):
+                print(line, end="", flush=True)
+                continue
+            lines = lines * (not line.endswith(" elapsed\n")) + [line]
+            board.update({"text/plain": "".join(lines).rstrip()}, raw=True)
     except KeyboardInterrupt:
         process.send_signal(signal.SIGINT)
+    board.update({"text/plain": ""}, raw=True)
     return process.wait()
 
 
@@ -97,6 +143,12 @@ def pack(study: str, status: int) -> Path:
             needless = "checkpoints" in parts and (run / "result.json").is_file()
             if not needless and not path.name.endswith(".lock"):
                 packed.write(path, Path("runs", study, *parts))
+        if is_kept(file := PARAMS / f"{study}.yaml"):  # a study of one's own, which home lacks
+            texts = [file.read_text("utf-8")]
+            if (plan := load_study(study).plan) and is_kept(PLANS / plan):
+                texts.append((PLANS / plan).read_text("utf-8"))
+            own = PLAN_BELOW.join(text.removeprefix(MARK).rstrip("\n") for text in texts)
+            packed.writestr(f"params/{study}.yaml", own)
     print(f"{target.name}: {target.stat().st_size / 1e6:.1f} MB")
     if result_file("archive", study).is_file():
         print(f"Download it; at home: ./run_all.sh import {target.name}")

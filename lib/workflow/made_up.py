@@ -183,13 +183,15 @@ def _origin(study: Study, arm: Arm, seed: int, plan: Plan | None, corpus: str) -
     counts = ("threads", "cores", "processes", "micro_batch_size", "evaluation_batch_size")
     named = {"device": "cpu", "device_name": "made up", "vector_level": "", "platform": ""}
     machine = MachineFacts.model_validate(named | dict.fromkeys(counts, 1))
-    made = {**code_state(), "machine": machine, "packages": {"torch": "made up"}}
+    by = study.commit_of(arm)
+    measuring = {"measuring_digest": by.measuring_digest} if by else {}
+    made = {**code_state(), **measuring, "machine": machine, "packages": {"torch": "made up"}}
     trained = Provenance(
         study=study.name,
         arm=arm.id,
         seed=seed,
         plan=plan.hash if plan else None,
-        training_digest=training_digest(),
+        training_digest=by.training_digest if by else training_digest(),
         corpus_sha256=corpus,
         parameters=arm.config.model_dump(exclude={"machine"}),
         **made,

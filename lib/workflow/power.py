@@ -15,12 +15,14 @@ from scipy import stats
 
 from lib.analysis.hypotheses import MOST_SEEDS, expected_power, out_of_reach, spread_of
 from lib.analysis.runs import tidy
-from lib.record.record import Record, recorded_studies
+from lib.analysis.stability import harmed, judge_runs, rule_of, with_stability
+from lib.record.record import Record, raw_folder, recorded_studies
 from lib.study.claim import load_plan
 from lib.study.config import Study
 from lib.study.errors import ConfigError, unknown
 from lib.study.measures import MAIN
 from lib.study.plan import Plan
+from lib.study.raw import read_raw_file
 from lib.study.result import RunResult
 
 
@@ -45,15 +47,25 @@ def plan_of(study: Study) -> Plan | None:
     return Plan.model_validate(content | level) if hypotheses else None
 
 
-def recorded_runs(name: str) -> pd.DataFrame:
-    """Read the tidy table of a recorded study; ConfigError where there is none."""
+def recorded_runs(name: str, plan: Plan) -> pd.DataFrame:
+    """Read the tidy table of a recorded study, its stability judged by a plan; ConfigError where
+    there is none."""
     known = recorded_studies()
     if name not in known:
         raise ConfigError(f"spread: {unknown(name, known)}; give a recorded study, or a number")
     try:
-        return tidy(map(RunResult.model_validate, Record(name).runs))
+        record = Record(name)
+        runs = tidy(map(RunResult.model_validate, record.runs))
     except ValidationError:
         raise ConfigError(f"spread: the record of {name} is of an older format") from None
+    traces = [
+        read_raw_file(raw_folder(record.run_notebook(run)), "trace").assign(
+            arm=run["arm"], seed=run["seed"]
+        )
+        for run in record.runs
+    ]
+    stability = judge_runs(runs, pd.concat(traces, ignore_index=True), rule_of(plan))
+    return harmed(with_stability(runs, stability), plan)
 
 
 def power_report(
@@ -76,7 +88,7 @@ def power_report(
     if source is None:
         yield "Power is unknown: name a pilot study, or guess an sd of differences, as the spread."
         return
-    runs = recorded_runs(source) if isinstance(source, str) else pd.DataFrame()
+    runs = recorded_runs(source, plan) if isinstance(source, str) else pd.DataFrame()
     if isinstance(source, str):
         sds, said = spread_of(plan, runs), f"the spread of {source}{_uncertainty(runs)}"
     else:

@@ -11,6 +11,7 @@ from lib.study.errors import ConfigError, UserError
 from lib.study.files import read_json
 from lib.study.paths import shown, study_folder
 from lib.study.provenance import INSTALL, has_harness, trained_with
+from lib.workflow.commits import with_commits
 from lib.workflow.estimate import prepared, require_memory
 
 
@@ -21,7 +22,7 @@ def ready(names: list[str], here: bool = True) -> list[Study]:
     studies = []
     for name in dict.fromkeys(names):
         with _noted(faults):
-            studies.append(load_study(name))
+            studies.append(with_commits(load_study(name)))
     for study in studies:
         _check(study, here, faults)
     if faults:

@@ -15,11 +15,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from lib.data.corpus import load_corpus
+from lib.record.archive import is_ours
 from lib.record.record import MANIFEST, Record
 from lib.study.claim import load_plan
 from lib.study.config import Arm, Study
 from lib.study.digests import asking_digest, measuring_digest, showing_digest, training_digest
-from lib.study.fields import CorpusConfig, digest
+from lib.study.fields import CODE, CorpusConfig, RunConfig, digest
 from lib.study.files import sha256
 from lib.study.paths import executed_notebook, result_file, shown, study_folder
 from lib.study.provenance import has_harness
@@ -60,11 +61,12 @@ def expected(study: Study, arm: Arm, seed: int, plan: str | None) -> dict[str, A
     """List what a run's result must have been made with, by the names that messages use: nothing
     of the machine, whose settings the analysis compares. `plan` is its hash. Raises CorpusError."""
     text, tokenizer = corpus_hashes(arm.config.corpus)
+    by = study.commit_of(arm)
     return {
         "run": f"{study.name}, {arm.id}",
         "plan": plan,
-        "training code": training_digest(),
-        "measuring code": measuring_digest(),
+        "training code": by.training_digest if by else training_digest(),
+        "measuring code": by.measuring_digest if by else measuring_digest(),
         "corpus": text,
         "tokenizer": tokenizer,
         "seed": seed,
@@ -122,14 +124,13 @@ def stale(study: Study) -> Iterator[tuple[Path, str]]:
             broken = [f"{each.name} cannot be read" for each in written if not _is_json(each)]
             if reason := next(iter(broken), _incomplete(executed_notebook(notebook, study.name))):
                 yield path, f"{reason}: executed again"
-    archived = result_file("archive", study.name)
-    if archived.is_file() and (lost := _lost(study.name)):
+    archived, record = result_file("archive", study.name), Record(study.name)
+    if archived.is_file() and is_ours(record) and (lost := _lost(record)):
         yield archived, f"{shown(lost)} is missing: archived again"
 
 
-def _lost(study: str) -> Path | None:
-    """Find a file that a study's record has lost; None when all are there."""
-    record = Record(study)
+def _lost(record: Record) -> Path | None:
+    """Find a file that a record has lost; None when all are there."""
     kept, listed = record.files, record.manifest or {MANIFEST: ""}
     return next((Path(normpath(record.place / name)) for name in listed if name not in kept), None)
 
@@ -140,8 +141,10 @@ def _stale_run(file: Path, wanted: dict[str, Any]) -> str | None:
         made_with = recorded(result)
     except (ValidationError, LookupError, TypeError):
         return f"result.json cannot be read, or is of another version: {_MEASURED}"
+    # A field that came later is one that an arm's own code may lack.
+    lacking = _dotted(RunConfig().model_dump()) if CODE in wanted["levels"] else {}
     for name, value in wanted.items():
-        if made_with.get(name) != value:
+        if made_with.get(name, lacking.get(name)) != value:
             done = _MEASURED if name in _OF_MEASURES else "trained anew"
             return f"{name} is {_short(value)} and was {_short(made_with.get(name))}: {done}"
     has_suite = result.status == "completed" and wanted["evaluation.items_per_task"] != 0

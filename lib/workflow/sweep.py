@@ -12,21 +12,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Container, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
-from lib.analysis.runs import next_look, so_far, tidy
+from lib.analysis.runs import next_look, so_far
+from lib.record.archive import is_ours, note
+from lib.record.record import Record, paper_of
 from lib.run import lifeline
 from lib.study.claim import claim_status, load_plan
-from lib.study.config import Study, load_study
+from lib.study.config import Study, load_study, write_commits
 from lib.study.errors import TIME_UP, UserError
 from lib.study.files import read_json, write_json
 from lib.study.paths import NOTEBOOKS, PAPERS, ROOT, RUNS, result_file, shown, study_folder
-from lib.study.result import RunResult, status_of
+from lib.study.result import status_of
 from lib.workflow.gpus import GPUS, gpu_slots
-from lib.workflow.progress import PROGRESS_FILE, SWEEP_FILE, follow
+from lib.workflow.progress import PROGRESS_FILE, SWEEP_FILE, follow, read_progress
 from lib.workflow.slurm import Cluster, Watch, explanation
 
 DEFAULT, EMBEDDED = "final", "final-embedded"
@@ -48,11 +50,15 @@ class Sweep:
     """For Snakemake."""
     forced: list[str] = field(default_factory=list)
     """Rules and files that --forcerun names."""
-    limits_jobs: bool = False
-    """Whether the flags say how many runs there are at once."""
+    jobs: int | None = None
+    """How many at once, where the flags say it."""
     is_dry_run: bool = False
     """Whether Snakemake is only asked to tell or tidy something."""
+    foretells: bool = False
+    """Whether that is what would run: told in our words."""
     is_local: bool = True
+    replaces: bool = False
+    """Whether records that came from elsewhere are replaced."""
     stop_after: float | None = None
     """Hours."""
     runs_per_gpu: int | None = None
@@ -62,6 +68,8 @@ class Sweep:
 
 def run_sweep(sweep: Sweep) -> int:
     """Run studies; return the exit status. Raises UserError for all that would stop them later."""
+    from lib.workflow.commits import TREES, moved
+    from lib.workflow.dry_run import needed
     from lib.workflow.execution import SOCKETS
     from lib.workflow.preflight import ready
     from lib.workflow.staleness import analysis_key, data_key, stale
@@ -70,31 +78,44 @@ def run_sweep(sweep: Sweep) -> int:
     if sweep.cluster and not sweep.is_dry_run:
         sweep.cluster.require_ready()
     with only_sweep() as log:
-        for leftover in Path(tempfile.gettempdir()).glob(f"{SOCKETS}*"):
+        temporary = Path(tempfile.gettempdir())
+        for leftover in (*temporary.glob(f"{SOCKETS}*"), *temporary.glob(f"{TREES}*")):
             shutil.rmtree(leftover, ignore_errors=True)
         for study in studies:
+            write_commits(study.commits, study_folder(study.name))
+            for line in moved(study):
+                print(line)
             plan = load_plan(study)
             claim = claim_status(study, plan)
             if plan and study.name in plan.confirmatory and claim.reasons:
                 print(f"{claim}: what runs now will not be confirmatory")
         again = {path: reason for study in studies for path, reason in stale(study)}
         for path, reason in again.items():
-            print(f"Stale: {shown(path)}: {reason}")
+            if not (sweep.foretells and path.name == "result.json"):  # it tells why, run by run
+                print(f"Stale: {shown(path)}: {reason}")
         if not sweep.is_dry_run:
-            rehearse([study for study in studies if will_train(study, again)])
+            rehearse([study for study in studies if any(needed(asked_now(study), again))])
         keys = {s.name: {"data": data_key(s), "analysis": analysis_key(s)} for s in studies}
         patience = 0 if sweep.is_local else CANCELLING
-        forced, began = [*sweep.forced, *map(str, again)], time.monotonic()
+        began = time.monotonic()
+        for record in (Record(study.name) for study in studies):
+            if sweep.is_dry_run or is_ours(record):
+                continue
+            if sweep.replaces:
+                note(record.study)
+                again[result_file("archive", record.study)] = "replaced, as asked"
+            else:
+                print(f"{record.study}: its record came from elsewhere and stays as it is")
         while True:
             asked = {study.name: seeds_asked(study) for study in studies}
             write_json(SWEEP_FILE, {"keys": keys, "seeds": asked, "patience": patience})
-            status, failed = run_snakemake(studies, sweep, forced, log, began)
+            status, failed = run_snakemake(studies, sweep, again, log, began)
             more = [s for s in studies if seeds_asked(s) > asked[s.name]]
             if status or sweep.is_dry_run or not more:
                 break
             for study in more:
                 print(f"{study.name}: undecided after {asked[study.name]} seeds, so it goes on")
-            forced = []
+            sweep, again = replace(sweep, forced=[]), {}
     if not status and not sweep.is_dry_run:
         tell(studies)
     _show(failed)  # another sweep may begin meanwhile
@@ -113,12 +134,9 @@ def seeds_asked(study: Study) -> int:
     return n
 
 
-def will_train(study: Study, stale: Container[Path]) -> bool:
-    """Tell whether a run of a study has no result, or one of these stale ones."""
-    seeds = study.seeds[: seeds_asked(study)]
-    runs = [(arm.id, seed) for arm in study.arms() for seed in seeds]
-    results = [result_file("02_train", study.name, *run) for run in runs]
-    return any(path in stale or not path.is_file() for path in results)
+def asked_now(study: Study) -> Study:
+    """Return a study with the seeds that are asked for now."""
+    return study.model_copy(update={"seeds": study.seeds[: seeds_asked(study)]})
 
 
 def rehearse(studies: list[Study]) -> None:
@@ -176,25 +194,36 @@ def only_sweep() -> Iterator[IO[bytes]]:
 
 
 def run_snakemake(
-    studies: list[Study], sweep: Sweep, forced: list[str], log: IO[bytes], began: float
+    studies: list[Study], sweep: Sweep, stale: dict[Path, str], log: IO[bytes], began: float
 ) -> tuple[int, list[Path]]:
-    """Call Snakemake over all studies; return the status, and the notebooks and logs of what
-    failed. Time is counted since the sweep `began`."""
+    """Call Snakemake over all studies, and have it make these stale results (→ why) anew; return
+    the status, and the notebooks and logs of what failed. Time is counted since the sweep `began`.
+    """
     slots = gpu_slots(studies, sweep.runs_per_gpu) if sweep.is_local else []
     call = [sys.executable, "-m", "snakemake", "-s", str(NOTEBOOKS / "Snakefile")]
     # Snakemake's own lock outlives a kill; that of `only_sweep` does not.
     call += ["--directory", str(RUNS.parent), "--nolock", "--rerun-incomplete", "--keep-going"]
     call += ["--rerun-triggers", "mtime", "params", "input"]
-    if not sweep.limits_jobs:
-        call += ["--jobs", str(len(slots) or os.cpu_count() or 1)]
+    jobs = sweep.jobs or len(slots) or os.cpu_count() or 1
+    if not sweep.jobs:
+        call += ["--jobs", str(jobs)]
     call += sweep.flags
-    if forced:
+    if forced := [*sweep.forced, *map(str, stale)]:
         call += ["--forcerun", *forced]
     environment = os.environ | {GPUS: ",".join(slots), "PYTHONPATH": str(ROOT)}
+    PROGRESS_FILE.unlink(missing_ok=True)
+    if sweep.foretells:
+        call += ["--quiet", "all"]  # it ends as soon as it has counted its jobs
+        status = subprocess.run(call, env=environment, stdout=log, stderr=log).returncode
+        if status:
+            return status, _report({}, Path(log.name))
+        from lib.workflow.dry_run import foretell
+
+        foretell(list(map(asked_now, studies)), stale, read_progress(PROGRESS_FILE).jobs, jobs)
+        return 0, []
     if sweep.is_dry_run:  # in its own words, to the terminal
         return subprocess.run(call, env=environment).returncode, []
 
-    PROGRESS_FILE.unlink(missing_ok=True)
     for paper in {study.paper for study in studies}:
         if not (PAPERS / paper / "site" / "index.html").is_file():
             (RUNS / f"record-{paper}.txt").unlink(missing_ok=True)  # what has Snakemake build it
@@ -214,6 +243,8 @@ def run_snakemake(
 
 def tell(studies: list[Study]) -> None:
     """Print what came of studies, and of their papers."""
+    from lib.workflow.summary import summarise
+
     for study in studies:
         summarise(study)
     for paper in sorted({study.paper for study in studies}):
@@ -242,7 +273,6 @@ def _report(failed: dict[str, str], log: Path) -> list[Path]:
 def _show(failed: list[Path]) -> None:
     """Bring the lab record's pages of the notebooks that failed up to date."""
     from lib.publish.site import DamagedError, build_site
-    from lib.record.record import paper_of
 
     notebooks = [path for path in failed if path.suffix == ".ipynb"]
     studies = {path.relative_to(RUNS).parts[0] for path in notebooks}
@@ -252,26 +282,6 @@ def _show(failed: list[Path]) -> None:
         for page in sorted(paper / "site" / study / "index.html" for study in studies):
             if page.is_file():
                 print(f"Lab record          {shown(page)}")
-
-
-def summarise(study: Study) -> None:
-    """Print a finished study's table and where to read more."""
-    from lib.analysis.tables import summary_table, takeaway
-    from lib.analysis.verdict import for_terminal
-    from lib.record.record import Record
-
-    record = Record(study.name)
-    if not record.results_file.is_file():  # --until and the like end before it is archived
-        print(f"{study.name}: not archived, as the flags ask for a part only")
-        return
-    runs = tidy(map(RunResult.model_validate, record.runs))
-    print(f"\n{study.name}: {len(runs)} runs\n{summary_table(runs).T.to_string()}\n")
-    print(takeaway(runs))
-    if study.plan:
-        print("", *for_terminal(record.verdict), sep="\n")
-    print(f"\nExecuted notebooks  {shown(record.place)}/")
-    print(f"Numbers             {shown(record.results_file)}")
-    print(f"To check the record ./run_all.sh verify {study.name}")
 
 
 def reason(log: Path, of_cluster: str = "") -> str:

@@ -128,7 +128,7 @@ def test_an_exploratory_study_answers_no_hypothesis() -> None:
 
 def test_a_terminal_shows_each_hypothesis_with_its_answer() -> None:
     plan, runs = Plan.model_validate(PLAN), decay_runs()
-    lines = [*for_terminal(analysed(plan, runs).as_json())]
+    lines = [*for_terminal(analysed(plan, runs).as_json(), 80)]
     change = deltas(runs, "0.3")
     low, high = stats.ttest_1samp(change, 0).confidence_interval()
     assert lines[:2] == ["CONFIRMATORY", "  slower: SUPPORTED"]
@@ -136,8 +136,8 @@ def test_a_terminal_shows_each_hypothesis_with_its_answer() -> None:
     text = " ".join(" ".join(lines).split())
     assert f"{change.mean():+.4f} [{low:+.4f}, {high:+.4f}], claimed is > 0.02 (n = 6" in text
     assert "Leave it off." in text
-    assert max(map(len, lines)) <= 100
-    assert [*for_terminal(analysed(plan, runs, "its seeds differ").as_json())] == [
+    assert max(map(len, lines)) <= 80
+    assert [*for_terminal(analysed(plan, runs, "its seeds differ").as_json(), 80)] == [
         "EXPLORATORY; its seeds differ"
     ]
 

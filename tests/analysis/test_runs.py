@@ -216,6 +216,34 @@ def test_where_the_budget_is_a_factor_its_contrasts_are_labelled_so() -> None:
     assert same["budget"].tolist() == [""]
 
 
+def test_arms_that_are_commits_pair_where_their_hashes_agree_or_are_refused_by_name() -> None:
+    own = {"training_digest": "a" * 64, "measuring_digest": "b" * 64}
+    commits = {name: own | {"commit": name[0] * 40} for name in ("base", "case")}
+    content = {"name": "t", "seeds": [0, 1], "factors": {"code": [*commits]}, "commits": commits}
+    study = Study.model_validate(TINY | content)
+    runs = [
+        run.model_copy(update={"provenance": origin})
+        for run in sample_runs(study, {"base": [20.0, 22.0], "case": [19.0, 20.0]})
+        for origin in [run.provenance | {"code": run.levels["code"] * 10}]
+    ]
+    check(study, runs)
+    more = config("model", added_by_the_patch=1)(runs[2])
+    check(study, changed(runs, 2, **more))
+    check(study, changed(runs, 2, initial_weights="e" * 64, parameters=2))  # another shape
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({field: "e" * 64}, f"has {field} 'eee")
+        for field in ("initial_weights", "batches", "corpus_sha256", "suite_hash")
+    ]
+    refused += [({"tokens": 5}, "has tokens 5"), (config("model", n_layer=1)(runs[2]), "n_layer")]
+    for fields, said in refused:
+        with pytest.raises(ResultError, match=rf"run case seed 0 .*{said}.*commit casecasecase.*"):
+            check(study, changed(runs, 2, **fields))
+    both = [r.model_copy(update={"initial_weights": r.levels["code"]}) for r in runs]
+    assert [r.seed for r in runs if r.arm == "case"] == [0, 1]
+    with pytest.raises(ResultError, match="has initial_weights 'case' and the others have 'base'"):
+        check(study, both)
+
+
 def test_a_diverged_run_may_have_spent_less(tiny_study: Study, runs: list[RunResult]) -> None:
     diverged = {"status": "diverged", "diverged_at": 3, "tokens": 64, "steps": 3, "batches": "0"}
     check(tiny_study, changed(runs, 3, **diverged))

@@ -15,6 +15,7 @@ from typing import Any
 
 import nbformat
 import pytest
+import yaml
 from nbclient import NotebookClient
 
 from lib.study.paths import ROOT
@@ -168,11 +169,12 @@ assert status == 0"""
     NotebookClient(content, kernel_name="python3", timeout=300).execute(cwd=str(tmp_path))
     (run,) = content.cells
     text = "".join(output.get("text", "") for output in run.outputs)
-    assert "\n3/3 steps done in 0:" in text
-    assert "probe · " in text  # what flooded is there
-    assert "\x1b" not in text
-    assert text.count("probe · ") <= 4
-    assert len(run.outputs) <= 12
+    assert "2/2 jobs done in 0:" in text
+    assert "\x1b" not in json.dumps(run.outputs)
+    assert [text.count(f"{name}: done, time 0:0") for name in ("one", "two")] == [1, 1]
+    assert "elapsed" not in text  # what runs at the moment stands in one place, and then goes
+    (board,) = [output for output in run.outputs if output.output_type == "display_data"]
+    assert board.data == {"text/plain": ""}
 
 
 @pytest.mark.parametrize("series", KERNELS)
@@ -214,7 +216,8 @@ def test_notebooks_run_by_hand_in_sessions_of_their_own_enter_the_record(
         return started
 
     outputs.append(session("one", "01_data").working)
-    outputs += [session(arm, "02_train", arm=arm, seed=3).working for arm in ("none", "layernorm")]
+    runs = [session(arm, "02_train", arm=arm, seed=3, changes={}) for arm in ("none", "layernorm")]
+    outputs += [run.working for run in runs]
     outputs = [session("three", "03_analysis").working]
     last = session("four", "04_figures").working
     assert len(json.loads((last / "runs/probe/03_analysis.json").read_text())["runs"]) == 2
@@ -239,14 +242,15 @@ def test_notebooks_run_by_hand_in_sessions_of_their_own_enter_the_record(
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[Session, str]:
-    """A session in which 00_kaggle ran a study, and what it showed."""
+    """A session in which 00_kaggle ran a study of one's own, and what it showed."""
     with pytest.MonkeyPatch.context() as patch:
         top = tmp_path_factory.mktemp("kaggle")
         started = Session(top, "embedding-norm")
-        return started, run_study(started, patch)
+        (started.repository / "params" / "probe.yaml").unlink()
+        return started, run_study(started, patch, yaml.safe_dump(STUDY))
 
 
-def run_study(started: Session, patch: pytest.MonkeyPatch) -> str:
+def run_study(started: Session, patch: pytest.MonkeyPatch, study: str = "probe") -> str:
     """Run 00_kaggle; return all that it shows as text."""
     temporary = started.working.parent / "tmp"
     temporary.mkdir()
@@ -254,18 +258,18 @@ def run_study(started: Session, patch: pytest.MonkeyPatch) -> str:
     patch.setenv("PIP_NO_INDEX", "1")
     patch.setenv("MPLBACKEND", "module://of.another.kernel")
     patch.delenv("PYTHONPATH", raising=False)
-    content = started.run("00_kaggle", study="probe", hours=1.0)
+    content = started.run("00_kaggle", study=study, hours=1.0)
     outputs = [output for cell in content.cells for output in cell.get("outputs", [])]
     shown = [output.get("text", "") or str(output.get("data", "")) for output in outputs]
     assert "\x1b" not in "".join(shown)
-    assert len(outputs) < 100
+    assert "".join(shown).count("\n") < 60
     assert not [output for output in outputs if output.output_type == "error"], shown
     return "".join(shown)
 
 
-def steps(text: str) -> int:
-    """How many steps a sweep took; all of them were done."""
-    (done, total) = re.findall(r"(\d+)/(\d+) steps done in", text)[-1]
+def jobs(text: str) -> int:
+    """How many jobs a sweep had; all of them were done."""
+    (done, total) = re.findall(r"(\d+)/(\d+) jobs done in", text)[-1]
     assert done == total
     return int(total)
 
@@ -273,15 +277,17 @@ def steps(text: str) -> int:
 @pytest.mark.long
 def test_a_study_runs_to_table_verdict_figures_and_zip(session: tuple[Session, str]) -> None:
     started, text = session
+    assert "training alone takes" in text
     assert "nothing to take up" in text
     assert "Installing torch and the packages of requirements.lock" in text
-    assert steps(text) > 0
+    assert jobs(text) > 0
     assert "EXPLORATORY" in text
     assert "image/png" in text
     assert "at home: ./run_all.sh import probe.zip" in text
     with zipfile.ZipFile(started.working / "probe.zip") as packed:
         names = packed.namelist()
     assert "runs/probe/none/seed-3/02_train.ipynb" in names
+    assert "params/probe.yaml" in names
     assert not [name for name in names if "checkpoints" in name or name.endswith(".lock")]
 
 
@@ -296,7 +302,7 @@ def test_a_second_session_continues_and_redoes_nothing(
     second = Session(tmp_path / "second", "datasets/owner/embedding-norm", half)
     text = run_study(second, monkeypatch)
     assert "2 runs taken up from notebooks/owner/output-0/runs/probe" in text
-    assert steps(text) == steps(session[1]) - 1
+    assert jobs(text) == jobs(session[1]) - 1
     before, after = (
         {
             arm: json.loads((top / f"runs/probe/{arm}/seed-3/result.json").read_text())
@@ -338,10 +344,13 @@ def test_what_a_session_left_enters_the_record_at_home_only_as_it_was(
         assert not (home.root / "papers/embedding-norm/record").exists()
         return text.removeprefix(f"error: {packed.name}: ").strip()
 
-    assert "'probe' is unknown" in refused(file)
-    (home.root / "params" / "probe.yaml").write_text(json.dumps(STUDY | {"seeds": [3, 4]}), "utf-8")
-    assert "none seed 4" in refused(file)
-    (home.root / "params" / "probe.yaml").write_text(json.dumps(STUDY), "utf-8")
+    parameters = home.root / "params" / "probe.yaml"
+    parameters.write_text(json.dumps(STUDY | {"seeds": [3, 4]}), "utf-8")
+    assert "there is another params/probe.yaml" in refused(file)
+    nameless = changed(file, tmp_path / "nameless.zip", lambda n, c: None if n.startswith("params/") else c)  # noqa: E501  # fmt: skip
+    assert "none seed 4" in refused(nameless)
+    parameters.unlink()
+    assert "'probe' is unknown" in refused(nameless)
 
     run = "none/seed-3/"
     trace = changed(file, tmp_path / "trace.zip", lambda n, c: c[:-1] if n.endswith(f"{run}trace.parquet") else c)  # noqa: E501  # fmt: skip

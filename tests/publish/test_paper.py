@@ -86,12 +86,21 @@ def typed_digits(text: str) -> list[str]:
     """Lines that hold a digit typed by hand, reduced to what is not excused.
 
     Excused are expressions and directives (they name keys, files and labels), citation keys, code
-    (names of files and of a library's arguments), what names a thing and measures nothing (GPT-2,
-    the hypotheses and rules of the plan), and in formulas 0, 1 and 2: exponents, indices, units.
+    (names of files and of a library's arguments), where links lead, what names a thing and measures
+    nothing (GPT-2, the hypotheses and rules of the plan), and in formulas 0, 1 and 2: exponents,
+    indices, units.
     """
     names = r"GPT-[23]|GLM-130B|\bH0\b|\bH1[ab]\b|\bR[1-8]\b"
     templates = [r"\{\{.*?\}\}", r"\{%.*?%\}"]
-    excused = [*templates, r"^:::.*?$", r"`[^`\n]*`", r"@[A-Za-z][\w-]*", r"\{#[^}]*\}", names]
+    excused = [
+        *templates,
+        r"^:::.*?$",
+        r"`[^`\n]*`",
+        r"\]\([^)]*\)",
+        r"@[A-Za-z][\w-]*",
+        r"\{#[^}]*\}",
+        names,
+    ]
     for pattern in excused:
         flags = re.MULTILINE | (re.DOTALL if pattern in templates else 0)
         text = re.sub(pattern, "", text, flags=flags)

@@ -20,6 +20,7 @@ from lib.record.provenance import (
 from lib.record.record import Record, named
 from lib.record.runs import begun
 from lib.study.fields import ModelConfig
+from lib.study.plan import Commit
 
 Runs = list[dict[str, Any]]
 STUDY = "example"
@@ -304,3 +305,18 @@ def test_a_study_does_not_end_before_its_looks_decide() -> None:
     assert list(check_end(record)) == [said]
     record.verdict["hypothesis_tests"] = [{"answer": "refuted"}]
     assert list(check_end(record)) == []
+
+
+def test_a_run_of_a_commit_was_made_by_the_code_of_that_commit() -> None:
+    accounts: dict[str, dict[str, Any]] = {
+        part: {"code": "c" * 40, "training_digest": "1" * 64, "measuring_digest": "2" * 64}
+        for part in ("trained", "executed")
+    }
+    run = {"arm": "patch", "seed": 0, "provenance": accounts}
+    by = Commit(commit="c" * 40, training_digest="1" * 64, measuring_digest="2" * 64)
+    assert not list(provenance._other_code(run, by))
+    accounts["trained"]["training_digest"] = "3" * 64
+    accounts["executed"]["code"] = None
+    told = " ".join(provenance._other_code(run, by))
+    assert "was trained by other code" in told
+    assert "was executed by other code" in told

@@ -257,7 +257,9 @@ def test_the_same_record_is_sealed_in_the_same_bytes_and_a_faulty_one_is_not(fol
     assert folder.is_dir()
 
 
-@pytest.mark.parametrize("path", [ROOT / "README.md", PAPER / "paper.tex"], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "path", [ROOT / "papers" / "README.md", PAPER / "paper.tex"], ids=lambda p: p.name
+)
 def test_the_root_stands_in_the_texts(path: Path) -> None:
     root, text = root_hash(PAPER), path.read_text("utf-8")
     assert root in text or all(

@@ -61,6 +61,33 @@ def test_one_run_not_made_as_frozen_makes_a_study_exploratory_and_is_named(
     assert any(named.startswith(reason) for named in claim.reasons), claim.reasons
 
 
+def test_arms_that_are_commits_are_each_held_against_the_code_of_their_own(
+    parameters: Parameters,
+) -> None:
+    parameters.study(factors={"code": ["main", "mine"]})
+    codes = {"main": ("1" * 64, "2" * 64), "mine": ("3" * 64, "4" * 64)}
+    commits = {
+        level: {"commit": "c" * 40, "training_digest": training, "measuring_digest": measuring}
+        for level, (training, measuring) in codes.items()
+    }
+    frozen = {name: v for name, v in parameters.frozen().items() if name[-6:] != "digest"}
+    plan = parameters.plan(frozen={"trial": frozen | {"commits": commits}})
+    assert plan.frozen["trial"].training_digest is None
+
+    def run(level: str, training: str, measuring: str) -> dict[str, Any]:
+        by = {"trained": {"training_digest": training}, "executed": {"measuring_digest": measuring}}
+        return runs_as_frozen(levels={"code": level}, provenance=by)[0]
+
+    made = [run(level, *code) for level, code in codes.items()]
+    assert judged().reasons == judged(made).reasons == []  # none is held against that at hand
+    swapped = judged([run("main", *codes["mine"]), made[1]]).reasons
+    assert swapped == [
+        f"{name}_digest of main is {is_ * 12}, frozen was {was * 12}"
+        for name, is_, was in (("training", "3", "1"), ("measuring", "4", "2"))
+    ]
+    assert judged([run("other", *codes["main"])]).reasons[0].endswith("frozen was none")
+
+
 def test_code_edited_after_freezing_is_named_before_anything_runs(
     parameters: Parameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:

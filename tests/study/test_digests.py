@@ -121,7 +121,7 @@ def edit_cell(notebook: Path, holding: str, code: str, *, before: bool = True) -
         ("03_analysis", "= analyse(", [*CLAIMS]),
         ("03_analysis", "report.seed_tables(", ["showing"]),
         ("04_figures", "figure.draw()", ["showing"]),
-        ("00_kaggle", "pack(study", []),
+        ("00_kaggle", "pack(name", []),
     ],
 )
 def test_a_cell_decides_what_is_made_in_it_and_after_it(
@@ -138,6 +138,8 @@ def test_a_cell_decides_what_is_made_in_it_and_after_it(
         ("'probe'  # mine", True),
         ('("sm"\n    "oke")', True),
         ("{1: [2.5, None, True]}", True),
+        ('"""\nname: mine  # and more\nseeds: [0]\n"""', True),
+        ('"""mine""" + str(print())', False),
         ("print() or 'final'", False),
         ('f"{print()}"', False),
         ("'final'; import os", False),
@@ -146,6 +148,13 @@ def test_a_cell_decides_what_is_made_in_it_and_after_it(
 def test_the_value_of_a_parameter_is_no_code(code: str, same: bool, copy: Path) -> None:
     path = copy / "notebooks" / "02_train.ipynb"
     assert (changed_by(lambda: edit_cell(path, '"final"', code, before=False)) == []) == same
+
+
+def test_what_a_scratch_run_changes_is_no_code_either(copy: Path) -> None:
+    path, none = copy / "notebooks" / "02_train.ipynb", "changes: dict = {}"
+    other = 'changes: dict = {"training.learning_rate": 1.0e-2}'
+    assert changed_by(lambda: edit_cell(path, none, other, before=False)) == []
+    assert changed_by(lambda: edit_cell(path, other, none + ".copy()", before=False)) == WEIGHTS
 
 
 @pytest.mark.parametrize("given", [False, True], ids=["another name", "a second cell"])
@@ -168,7 +177,12 @@ def test_what_only_shows_is_imported_after_what_is_made() -> None:
     shows = {"lib/figures/__init__.py", "lib/study/variants.py", "lib/study/measures.py"}
     weights, numbers = code_of(("02_train", "train")), code_of(("02_train", "write_result"))
     assert not shows & {*weights, *numbers}
-    assert not [name for name in numbers if name.startswith(("lib/analysis/", "lib/publish/"))]
+    rooms = ("lib/analysis/", "lib/publish/", "lib/record/")
+    assert not [name for name in numbers if name.startswith(rooms)]
+    assert sorted(name for name in numbers if "workflow" in name) == [  # and not what draws
+        "lib/workflow/__init__.py",
+        "lib/workflow/live.py",
+    ]
     assert not [name for name in weights if "suite" in name or "measure" in name]
     whole = code_of(("02_train", None))
     assert shows <= set(whole)
@@ -273,6 +287,9 @@ ALLOWED = {
     "lib/record/build.py": {"importlib"},  # find_spec: whether a package is installed
     "lib/study/provenance.py": {"importlib"},  # find_spec
     "lib/run/checkpoints.py": {"weights_only"},  # True: tensors alone, no code
+    "lib/study/errors.py": {"get_ipython"},  # how errors are shown
+    # Whether there is a notebook; and what draws, which is only told numbers.
+    "lib/workflow/live.py": {"get_ipython", "f'{__package__}.watching'"},
 }
 
 
@@ -309,7 +326,7 @@ def dynamic(source: str) -> set[str]:
             words += {*names} & ATTRIBUTES
         elif isinstance(node, ast.List | ast.Tuple) and "'-m'" in map(ast.unparse, node.elts):
             words = [ast.unparse(e) for e in node.elts if isinstance(e, ast.JoinedStr | ast.BinOp)]
-            words = [word for word in words if re.match("f?['\"]lib\\b", word)]
+            words = [word for word in words if re.match(r"f?['\"](lib\b|\{__package__)", word)]
         found |= {*words}
     return found
 
@@ -368,7 +385,8 @@ def test_the_library_holds_nothing_that_python_would_load_but_its_sources() -> N
     """Data in the library would be in no digest either; of a text, a run names the hash."""
     found = [path for path in (ROOT / "lib").rglob("*") if path.is_file()]
     others = [path for path in found if path.suffix not in (".py", ".pyc")]
-    assert sorted(others) == [ROOT / "lib" / "VERSION", ROOT / "lib" / "data" / "synthetic.packed"]
+    names = [str(path.relative_to(ROOT / "lib")) for path in sorted(others)]
+    assert names == ["README.md", "VERSION", "data/synthetic.packed"]
 
 
 @pytest.mark.parametrize("name", CODE)

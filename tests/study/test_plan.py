@@ -9,7 +9,6 @@ import pytest
 from lib.study.claim import load_plan
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError
-from lib.study.paths import PARAMS, PLANS
 from lib.study.plan import Plan, read_plan
 from tests.study.samples import LISTED, Parameters
 
@@ -197,4 +196,3 @@ def test_studies_and_plans_are_told_apart_by_their_folder(parameters: Parameters
     assert load_study("p").seeds == [0]
     with pytest.raises(ConfigError, match="'plans' is unknown; there are p, trial in params/"):
         load_study("plans")
-    assert not {path.name for path in PLANS.glob("*")} & {path.name for path in PARAMS.glob("*")}

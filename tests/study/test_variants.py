@@ -25,7 +25,7 @@ def test_every_normalization_of_the_schema_is_registered() -> None:
 
 
 def test_the_readme_says_of_a_variant_what_the_registry_says() -> None:
-    text = (ROOT / "README.md").read_text("utf-8")
+    text = (ROOT / "lib" / "README.md").read_text("utf-8")
     table = text.partition("| variant | input of block 1 |\n|---|---|\n")[2].partition("\n\n")[0]
     rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", table.replace("`E_tok + E_pos`", "E_tok + E_pos"),
                       re.MULTILINE)  # fmt: skip

@@ -86,7 +86,7 @@ def filed(tmp_path: Path, edit: Callable[[Cells], object]) -> nbformat.NotebookN
 
 def test_a_sound_notebook_is_filed_as_a_sweep_would_have_stamped_it(tmp_path: Path) -> None:
     def touch_up(cells: Cells) -> None:
-        own(cells).source = 'study: str = "s"\narm = "none"\nseed: int = 1'
+        own(cells).source = 'study: str = "s"\narm = "none"\nseed: int = 1\nchanges: dict = {}'
         cells[1].source += "  \n"
         cells.insert(1, nbformat.v4.new_code_cell("  \n"))  # as notebooks end up with
 
@@ -163,6 +163,7 @@ OTHER = "the parameters cell of its notebook names another run"
         (set_parameters(PARAMETERS.replace("none", "layernorm")), OTHER),
         (set_parameters(PARAMETERS.replace('"s"', '"t"')), OTHER),
         (set_parameters(f"{PARAMETERS}\nhours = 2"), OTHER),
+        (set_parameters(f'{PARAMETERS}\nchanges = {{"training.batch_size": 8}}'), OTHER),
         (set_parameters(PARAMETERS.rpartition("\n")[0]), OTHER),
         (set_parameters(f"{PARAMETERS}\nprint(seed)"), OTHER),
         (set_parameters(PARAMETERS.replace("1", "0 + 1")), OTHER),

@@ -248,6 +248,41 @@ def test_what_cannot_be_frozen_is_said_in_one_line(
     assert (parameters.plans / "p.yaml").read_text("utf-8") == before
 
 
+def test_what_judges_runs_is_said_in_the_plan(
+    parameters: Parameters, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No run is unstable without a definition, none harmful without an effect that matters, and no
+    plateau of byte pairs is above what is a plateau of characters."""
+    pair = [arm.id for arm in load_study("trial", undrawn=True).arms()][1::-1]
+    tests = {
+        name: {"says": "…", "test": [*pair, name], "direction": "less"}
+        for name in ("unstable", "harmful", "plateau")
+    }
+    parameters.study(**LITTLE | {"corpus": {"tokenizer": "bpe-300"}, "seeds": [1, 2]})
+
+    def said(effects: dict[str, float], **instability: Any) -> str:
+        of = {"smallest_effect_of_interest": effects, "instability": instability}
+        content = CONTENT | of | {"hypotheses": tests}
+        write(parameters.plans / "p.yaml", content)
+        assert main(["p"]) == 1
+        return capsys.readouterr().err
+
+    lacking = said({"plateau": 10})
+    for fault in (
+        "instability: says not when a run is unstable; write noise: {times: 12.0, window: 50}",
+        "smallest_effect_of_interest: has none of loss, beyond which a run is harmful",
+        "instability.plateau.below: 3 nats is for characters, and trial reads bpe-300; write the",
+    ):
+        assert f"error: p.yaml: {fault}" in lacking
+    whole = {"plateau": 10.0, "loss": 0.03}
+    left = said(whole, noise={}, plateau={"below": 4.5})
+    assert "p.yaml: instability" not in left
+    assert "p.yaml: smallest" not in left
+    usual = {"rise": 0.5, "last": 10, "start": 0.5}
+    for faulty in ({"noise": {}} | usual, {"rise": 0.5}):
+        assert "p.yaml: instability: give one definition: noise; or rise" in said(whole, **faulty)
+
+
 def test_a_plan_must_be_there_and_name_a_study(
     parameters: Parameters, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -300,4 +335,4 @@ def test_a_frozen_study_runs_as_confirmatory_and_an_edited_plan_has_no_runs(tmp_
     status, text = tree.run_all("freeze", "p.yaml")
     assert (status, "under a plan exist" in text) == (1, True)
     _, text = tree.run_all("params/trial.yaml", "-n")
-    assert "train 4" in " ".join(text.split())  # every run anew, of other seeds
+    assert "trial: would make 4 of 4 runs" in text  # every run anew, of other seeds

@@ -10,6 +10,7 @@ from statsmodels.stats.power import TTestPower
 
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError
+from lib.study.plan import Plan
 from lib.workflow import cli, power
 from tests.analysis.samples import design, noise, runs_of
 
@@ -62,7 +63,7 @@ def ladder_runs() -> pd.DataFrame:
 
 def test_a_ladder_says_which_number_of_steps_is_cheapest(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = ladder_runs()
-    monkeypatch.setattr(power, "recorded_runs", lambda _: runs)
+    monkeypatch.setattr(power, "recorded_runs", lambda *_: runs)
     text = report(decay(), 0.5, "ladder", {"core-hours here": 16.0})
     plan = power.plan_of(decay())
     assert plan
@@ -83,13 +84,31 @@ def test_a_ladder_says_which_number_of_steps_is_cheapest(monkeypatch: pytest.Mon
 
 def test_the_spread_of_a_recorded_study_is_that_of_its_runs() -> None:
     study = load_study("final")
-    runs = power.recorded_runs("final")
+    plan = power.plan_of(study)
+    assert plan
+    runs = power.recorded_runs("final", plan)
     deltas = runs.pivot(index="seed", columns="arm", values="perplexity")
     sd = (deltas["layernorm"] - deltas["none"]).std()
     row = next(line for line in report(study, 0.5, "final").splitlines() if "layernorm" in line)
     assert f"{sd:.4g}" in row.split()
     with pytest.raises(ConfigError, match="spread: 'finale' is unknown; did you mean 'final'"):
-        power.recorded_runs("finale")
+        power.recorded_runs("finale", plan)
+
+
+def test_the_spread_of_a_plateau_is_that_of_the_recorded_traces() -> None:
+    """Plateaus as plain counting has them, by seed; see `tests.analysis.test_stability`."""
+    h = {"says": "…", "test": ["layernorm", "none", "plateau"], "direction": "less"}
+    content = {"title": "t", "question": "q", "confirmatory": ["stability-confirm"]}
+    content |= {"hypotheses": {"h": h}, "smallest_effect_of_interest": {"plateau": 20}}
+    plan = Plan.model_validate(content)
+    plateaus = power.recorded_runs("stability-confirm", plan).pivot(
+        index="seed", columns="arm", values="plateau"
+    )
+    sd = (plateaus["layernorm"] - plateaus["none"]).std()
+    assert sorted(plateaus["none"]) == [21, 21, 22, 24, 26, 27, 76, 87]
+    study = load_study("stability-confirm")
+    said = "\n".join(power.power_report(study, plan, None, "stability-confirm"))
+    assert f"{sd:.4g}" in said.splitlines()[2].split()
 
 
 def test_estimate_says_price_and_power(capsys: pytest.CaptureFixture[str]) -> None:

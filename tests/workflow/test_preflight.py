@@ -221,8 +221,12 @@ def test_a_file_that_may_not_be_read_is_named(
     (folder / "secret.txt").write_text("a" * 1000)
     write(folder, "bad", corpus="secret.txt")
 
+    read = Path.read_bytes
+
     def refuse(path: Path) -> bytes:
-        raise PermissionError(13, "Permission denied", str(path))
+        if path.suffix == ".txt":
+            raise PermissionError(13, "Permission denied", str(path))
+        return read(path)
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
     (fault,) = faults("bad")

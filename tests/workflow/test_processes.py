@@ -1,6 +1,7 @@
 """However a sweep ends, nothing of it goes on, and the next one can begin."""
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -70,6 +71,9 @@ def test_a_signal_stops_everything_in_seconds_and_says_how_to_continue(
     text, _ = sweep.communicate(timeout=10)
     assert sweep.returncode == 130
     assert text.endswith("stopped; a plain rerun continues\n")
+    assert re.search(r"\n0/\d runs, [01]/\d jobs done in 0:\d\d\n(In the middle: .+\n)+", text)
+    # As it was last looked at, once a second.
+    assert re.search("In the middle: baseline · seed 0: (starts|step )", text)
     assert psutil.wait_procs(processes, timeout=5)[1] == []
     assert not (tree.run_folder("long", "baseline") / "result.json").exists()
 

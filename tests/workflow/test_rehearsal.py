@@ -22,7 +22,8 @@ from lib.study.paths import PARAMS, run_folder
 from lib.study.plan import read_plan
 from lib.study.raw import read_raw
 from lib.study.result import RunResult
-from lib.workflow import rehearsal, sweep
+from lib.workflow import rehearsal
+from lib.workflow.dry_run import needed
 from lib.workflow.made_up import made_up
 from lib.workflow.rehearsal import perform, rehearse
 from tests.analysis.samples import design
@@ -204,10 +205,11 @@ def test_only_a_study_that_will_be_trained_is_rehearsed(
     monkeypatch.setattr(paths, "RUNS", tmp_path)
     runs = [(arm.id, seed) for arm in tiny_study.arms() for seed in tiny_study.seeds]
     for arm, seed in runs:
-        assert sweep.will_train(tiny_study, [])
+        assert any(needed(tiny_study, {}))
         write_json(run_folder(tiny_study.name, arm, seed) / "result.json", {})
-    assert not sweep.will_train(tiny_study, [])
-    assert sweep.will_train(tiny_study, [run_folder(tiny_study.name, *runs[0]) / "result.json"])
+    assert not any(needed(tiny_study, {}))
+    first = run_folder(tiny_study.name, *runs[0]) / "result.json"
+    assert list(needed(tiny_study, {first: "why"})) == [(*runs[0], "why")]
 
 
 @pytest.mark.slow
@@ -235,4 +237,4 @@ def test_a_sweep_whose_analysis_would_fail_trains_nothing_and_one_with_nothing_t
 @pytest.mark.long
 @pytest.mark.parametrize("name", sorted(path.stem for path in PARAMS.glob("*.yaml")))
 def test_every_study_of_the_repository_passes_its_rehearsal(name: str) -> None:
-    rehearse(load_study(name))
+    rehearse(load_study(name, undrawn=True))

@@ -16,8 +16,11 @@ from lib.run.measure import measure, write_result
 from lib.run.training import begin
 from lib.study import paths
 from lib.study.config import Study, load_study
+from lib.study.digests import measuring_digest
 from lib.study.fields import MachineConfig
+from lib.study.files import read_json, write_json
 from lib.study.paths import result_file, run_folder
+from lib.study.plan import Commit
 from lib.workflow import staleness
 from lib.workflow.staleness import (
     analysis_key,
@@ -142,6 +145,30 @@ def test_changed_code_is_named(
     for reason in reasons:
         assert reason.startswith(f"{name} is ffffffffffff and was ")
         assert reason.endswith(f": {done}")
+
+
+def test_an_arm_that_is_a_commit_is_held_against_its_own_code(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, arm = study_with(), study_with().arm("none")
+    own = Commit(commit="c" * 40, training_digest="a" * 64, measuring_digest=measuring_digest())
+    with monkeypatch.context() as within:
+        within.setattr(Study, "commit_of", lambda *_: own)
+        reasons = [reason for _, reason in stale(study)]
+    assert len(reasons) == 2
+    for reason in reasons:
+        assert reason.startswith("training code is aaaaaaaaaaaa and was ")
+    # Of older code than this, which lacks a field that is off by default.
+    path = result_file("02_train", study.name, arm.id, 0)
+    result = read_json(path)
+    del result["provenance"]["trained"]["parameters"]["model"]["dropout"]
+    write_json(path, result | {"levels": {"code": "old"}})
+    wanted = expected(study, arm, 0, None)
+    said = f"model.dropout is 0.0 and was None: {RETRAINED}"
+    assert staleness._stale_run(path, wanted) == said
+    assert staleness._stale_run(path, wanted | {"levels": {"code": "old"}}) is None
+    fewer = wanted | {"levels": {"code": "old"}, "model.dropout": 0.1}
+    assert staleness._stale_run(path, fewer) == f"model.dropout is 0.1 and was None: {RETRAINED}"
 
 
 def test_another_text_is_named(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,7 +350,7 @@ def test_a_record_that_lost_a_file_is_archived_again(
         (paper / name).parent.mkdir(parents=True)
         (paper / name).write_text(name, "utf-8")
     archive.write_manifest("tiny")
-    (runs / "tiny" / "archive.json").touch()
+    archive.note("tiny")
     assert list(stale(study_with())) == []
     shutil.rmtree(paper / deleted) if (paper / deleted).is_dir() else (paper / deleted).unlink()
     reason = f"{named} is missing: archived again"

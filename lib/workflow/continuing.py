@@ -1,0 +1,55 @@
+"""What a model writes, and beside it what its baseline makes of the same prompt."""
+
+import os
+import textwrap
+from itertools import zip_longest
+
+from lib.run.finished import UnfinishedError, read_finished
+from lib.run.machine import random_stream
+from lib.run.model import GPT
+from lib.run.training import Run
+from lib.study.config import Arm, Study
+from lib.study.paths import HEADLESS
+
+WIDTH = 56
+"""Characters of a column."""
+
+
+def continuations(
+    run: Run, asked: Study, arm: Arm, prompt: str = "", length: int = 200, temperature: float = 1.0
+) -> str:
+    """Continue a prompt (none: the beginning of a text) by `length` characters or tokens; where
+    somebody looks on, also by the baseline of the same seed, with the same random numbers.
+
+    Raises CorpusError for a prompt with symbols that the text lacks, and ValueError for a
+    temperature that is not positive.
+    """
+    if run.diverged_at is not None:
+        return "nothing: the weights of a diverged model give no probabilities"
+    corpus, seed = run.corpus, run.provenance.seed
+    ids = corpus.encode(prompt) if prompt else corpus.beginning
+
+    def write(model: GPT) -> str:
+        device = model.transformer.wte.weight.device
+        stream = random_stream(seed, "sample")
+        text = model.generate(ids[None].to(device), length, stream, temperature)
+        return corpus.decode(text[0])
+
+    own = write(run.model)
+    if os.environ.get(HEADLESS) or arm.baseline == arm.id:
+        return own
+    try:
+        beside = write(read_finished(asked.name, arm.baseline, seed).model)
+    except UnfinishedError as error:
+        return f"{own}\n\n(Nothing beside it: {error}.)"
+    return side_by_side({arm.id.removeprefix(f"{asked.name},"): own, arm.baseline: beside})
+
+
+def side_by_side(texts: dict[str, str]) -> str:
+    """Lay out named texts in columns."""
+    columns = []
+    for name, text in texts.items():
+        lines = [part for line in text.splitlines() for part in textwrap.wrap(line, WIDTH) or [""]]
+        columns.append([name[:WIDTH], "─" * WIDTH, *lines])
+    rows = zip_longest(*columns, fillvalue="")
+    return "\n".join("  ".join(f"{part:<{WIDTH}}" for part in row).rstrip() for row in rows)

@@ -1,0 +1,126 @@
+"""Draws the curve of a run in training: `lib.workflow.live` tells it every step, a line each, and
+shows the pictures that it gives."""
+
+import json
+import math
+import sys
+import threading
+import time
+from typing import Any
+
+import pandas as pd
+
+from lib.analysis.stability import rule_of
+from lib.figures.training import live_picture
+from lib.record.record import Record, raw_folder
+from lib.study.claim import load_plan
+from lib.study.config import load_study
+from lib.study.errors import UserError
+from lib.study.paths import executed_notebook
+from lib.study.raw import raw_file, read_raw_file
+from lib.study.variants import variant
+from lib.workflow.alarm import WATCHED, trouble
+from lib.workflow.time_left import clock
+
+SHARE = 0.25
+"""The most of a core that drawing takes."""
+AT_LEAST = 1.0
+"""Seconds between two pictures."""
+
+
+class Told:
+    """What was told so far. A thread takes it in, so that nobody waits who tells it."""
+
+    def __init__(self) -> None:
+        self.about: dict[str, Any] = json.loads(sys.stdin.readline())
+        self.rows: list[dict[str, Any]] = []
+        self.points: dict[int, dict[str, Any]] = {}
+        self.end: dict[str, Any] = {}
+        self.times: list[tuple[float, int]] = []
+        """When, by `time.monotonic`, which step was done."""
+        self.new, self.over = threading.Event(), False
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        for line in sys.stdin:
+            news = json.loads(line)
+            if row := news.get("row"):
+                del self.rows[row["step"] - 1 :]  # told again
+                self.rows.append(row)
+                self.times.append((time.monotonic(), row["step"]))
+            elif "stopped" in news:
+                self.end = news
+            if point := news.get("point"):
+                self.points[point["step"]] = point
+            self.new.set()
+        self.over = True
+        self.new.set()
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """The trace and the curve so far."""
+        rows, points = list(self.rows), sorted(self.points.copy().items())
+        trace = pd.DataFrame(rows)
+        if not rows:
+            trace = pd.DataFrame(columns=["step", "loss", "grad_norm"], dtype=float)
+        curve = pd.DataFrame([point for _, point in points])
+        return {"trace": trace, "curve": curve if points else pd.DataFrame(columns=["step"])}
+
+    def standing(self, tables: dict[str, pd.DataFrame]) -> str:
+        """Say how far the run is."""
+        total, done = self.about["total"], max(tables["trace"]["step"], default=0)
+        if self.end.get("diverged"):
+            return f"DIVERGED at step {done} of {total}"
+        if self.end.get("stopped"):
+            return f"stopped at step {done} of {total}; run this cell again to continue"
+        if done in (0, total) or self.end:
+            return f"step {done} of {total}"
+        (begun, first), (now, last) = self.times[0], self.times[-1]
+        each = (now - begun) / (last - first) if last > first else math.nan
+        return f"step {done} of {total}, {clock(each * (total - done))} left"
+
+
+def baseline(study: str, arm: str, seed: int) -> dict[str, pd.DataFrame]:
+    """Read trace and curve of a finished run, in `runs/` or in the record; nothing without one."""
+    record = Record(study)
+    here = executed_notebook("02_train", study, arm, seed)
+    for folder in (here.parent, raw_folder(record.run_notebook({"arm": arm, "seed": seed}))):
+        if raw_file(folder, "trace").is_file():
+            return {name: read_raw_file(folder, name) for name in ("trace", "curve")}
+    return {}
+
+
+def main() -> None:
+    """Draw until nothing more is told, and then once more."""
+    told = Told()
+    study, arm, beside = (told.about[name] for name in ("study", "arm", "baseline"))
+    others, note, rule = {}, [], WATCHED
+    try:
+        design = load_study(study)
+        own = rule_of(load_plan(design))
+        rule = own if own.is_defined else WATCHED
+        if beside != arm and (found := baseline(study, beside, told.about["seed"])):
+            others = {beside: found}
+        elif beside != arm:
+            note = [f"There is no finished run of {beside}, seed {told.about['seed']}, to compare"]
+        looks = [variant(told.about["variant"]), variant(design.arm(beside).variant)]
+    except UserError as error:
+        note, looks = [f"Nothing to compare with: {error}"], [variant(told.about["variant"])]
+    over = False
+    while not over:
+        told.new.wait()
+        told.new.clear()
+        over, begun, tables = told.over, time.monotonic(), told.tables()
+        runs = {arm.removeprefix(f"{study},"): tables} | others
+        warnings = [f"Warning: {text}" for text in trouble(tables["trace"], rule).values()] + note
+        standing = told.standing(tables)
+        png, width = live_picture(runs, looks, told.about["total"], standing, warnings)
+        sys.stdout.buffer.write(f"{len(png)} {width}\n".encode() + png)
+        sys.stdout.buffer.flush()
+        took = time.monotonic() - begun
+        until = begun + max(AT_LEAST, took / SHARE)
+        while not told.over and time.monotonic() < until:
+            time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    main()

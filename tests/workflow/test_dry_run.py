@@ -1,0 +1,76 @@
+"""What `-n` says."""
+
+from pathlib import Path
+
+import pytest
+
+from lib.study import paths
+from lib.study.config import Study
+from lib.study.files import write_json
+from lib.study.paths import run_folder
+from lib.study.result import live_file
+from lib.workflow import dry_run
+from lib.workflow.dry_run import foretell
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(paths, "RUNS", tmp_path)
+    return tmp_path
+
+
+def done(study: Study, arm: str, seed: int, seconds: float) -> Path:
+    """Lay out a run that is done, and took so long; return its result."""
+    folder = run_folder(study.name, arm, seed)
+    stamp = {"metadata": {"study": {"status": "completed", "seconds": seconds}}}
+    write_json(folder / "02_train.ipynb", stamp)
+    write_json(folder / "result.json", {})
+    return folder / "result.json"
+
+
+def test_which_runs_why_and_how_long(
+    runs: Path, tiny_study: Study, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done(tiny_study, "none", 0, 20.0)
+    stale = {done(tiny_study, "none", 1, 40.0): "plan is 'b' and was 'a': trained anew"}
+    live = live_file(run_folder("tiny", "layernorm", 1))
+    live.parent.mkdir(parents=True)
+    live.write_text("1,2.5,1.0,64,0.5\n2,2.2,1.0,128,1.0\n", "utf-8")
+    foretell([tiny_study], stale, {"train": 3, "analysis": 1, "paper": 2}, 2)
+    said = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert said == [
+        "tiny: would make 3 of 4 runs",
+        "",
+        "arm        seeds  why",
+        "─" * 56,
+        "none       1      plan is 'b' and was 'a': trained anew",
+        "layernorm  0      not made yet",
+        "layernorm  1      stopped at step 2 of 12: continues",
+        "",
+        "Then: 03_analysis, paper × 2.",
+        # Three runs of 30 s on two cores, 6 s, and twice 10.
+        "About 1:11 with 2 at once, by runs of tiny that are done.",
+    ]
+
+
+def test_without_a_run_that_is_done_a_few_steps_tell_how_long_it_is_at_least(
+    runs: Path,
+    tiny_study: Study,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    hours = {"core-hours here": 4 * 50.0 / 3600, "H100-hours": 1.0}
+    said = type("", (), {"hours": hours})
+    monkeypatch.setattr(dry_run, "estimate", lambda study: said)
+    foretell([tiny_study], {}, {"train": 2}, 2)  # with --until or the like
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "tiny: would make 4 of 4 runs"
+    assert lines[-2:] == [
+        "The flags ask for 2 runs.",
+        "At least 0:50 with 2 at once, by training steps made now, without measuring.",
+    ]
+
+
+def test_nothing_is_nothing(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    foretell([], {}, {}, 2)
+    assert capsys.readouterr().out == "Nothing to do: everything is up to date.\n"

@@ -1,0 +1,130 @@
+"""The picture of a run in training: what is told is drawn, beside the baseline's recorded curve."""
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+from PIL import Image
+
+from lib.record.record import Record
+from lib.study.config import load_study
+from lib.study.paths import HEADLESS, ROOT
+from lib.study.variants import variant
+from lib.workflow import watching
+from lib.workflow.live import LiveCurve
+
+ABOUT = {"study": "example", "arm": "example,constant,dropout=0.1", "variant": "layernorm"}
+ABOUT |= {"baseline": "constant", "seed": 0, "total": 40}
+
+
+def row(step: int, norm: float = 1.0) -> dict[str, Any]:
+    return {"row": {"step": step, "loss": 4 - step / 40, "grad_norm": norm}, "point": None}
+
+
+def point(step: int) -> dict[str, Any]:
+    return {"row": None, "point": {"step": step, "dev_loss": 4 - step / 40}}
+
+
+def tell(monkeypatch: pytest.MonkeyPatch, *news: dict[str, Any], **about: Any) -> None:
+    lines = [ABOUT | about, *news]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(json.dumps(x) + "\n" for x in lines)))
+
+
+@pytest.mark.parametrize(
+    ("news", "said"),
+    [
+        ([], "step 0 of 40"),
+        ([row(1), row(2)], "step 2 of 40, 0:00 left"),
+        ([row(21), row(22)], "step 22 of 40, 0:00 left"),  # taken up again in another kernel
+        ([row(1), {"stopped": True}], "stopped at step 1 of 40; run this cell again to continue"),
+        ([*map(row, range(1, 41)), {"stopped": False}], "step 40 of 40"),
+        ([row(1), {"stopped": False, "diverged": True}], "DIVERGED at step 1 of 40"),
+    ],
+)
+def test_it_is_said_how_far_a_run_is(
+    news: list[dict[str, Any]], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell(monkeypatch, *news)
+    told = watching.Told()
+    while not told.over:
+        told.new.wait(1)
+    assert told.standing(told.tables()) == said
+
+
+def test_what_draws_needs_nothing_that_an_image_may_lack() -> None:
+    """As `rich`, which a session's image need not have."""
+    code = "import sys; sys.modules['rich'] = None; import lib.workflow.watching"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_what_is_told_again_stands_there_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tell(monkeypatch, row(1), row(2), point(2), row(1), row(2), row(3), point(2))
+    told = watching.Told()
+    while not told.over:
+        told.new.wait(1)
+    assert told.tables()["trace"]["step"].tolist() == [1, 2, 3]
+    assert told.tables()["curve"]["step"].tolist() == [2]
+
+
+def pictures(monkeypatch: pytest.MonkeyPatch) -> list[Image.Image]:
+    """All pictures that are given."""
+    out = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out))
+    watching.main()
+    out.seek(0)
+    found = []
+    while line := out.readline():
+        size, width = map(int, line.split())
+        found.append(Image.open(io.BytesIO(out.read(size))).convert("RGB"))
+        assert found[-1].width == width
+    return found
+
+
+def amount(picture: Image.Image, colour: str) -> int:
+    """How many pixels have nearly a colour."""
+    apart = np.asarray(picture, float) - 255 * np.array(to_rgb(colour))
+    return int((np.abs(apart).max(axis=2) < 40).sum())
+
+
+def test_the_run_is_drawn_in_its_colour_and_what_goes_wrong_is_said_in_red(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    quiet = [point(0), *map(row, range(1, 31)), point(20), {"stopped": True}]
+    blue, red = variant("layernorm").colour, "#B00020"
+    drawn = []
+    for news in (
+        [],
+        quiet,
+        [*quiet[:-1], row(31), *(row(s) for s in range(32, 60)), row(60, 50.0)],
+    ):
+        tell(monkeypatch, *news)
+        drawn.append(pictures(monkeypatch)[-1])
+    assert [amount(each, blue) > 100 for each in drawn] == [False, True, True]
+    assert [amount(each, red) > 20 for each in drawn] == [False, False, True]
+
+
+def test_the_baseline_s_curve_is_the_recorded_one() -> None:
+    record = Record("example")
+    run = record.runs[0]
+    found = watching.baseline("example", run["arm"], run["seed"])
+    assert found["trace"].equals(record.raw(run)["trace"])
+    assert found["curve"].equals(record.raw(run)["curve"])
+    assert watching.baseline("example", run["arm"], 10**6) == {}
+
+
+def test_where_nobody_looks_the_curve_is_printed_as_ever(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(HEADLESS, "1")
+    study = load_study("example")
+    curve = LiveCurve(study, study, next(study.arms()), 0)
+    monkeypatch.setattr("lib.run.progress.live_file", lambda _: Path("/dev/null"))
+    with curve:
+        curve(row(1)["row"] | {"tokens": 1}, {"dev_loss": 2.0, "embedding_norm": 1.0})
+    assert capsys.readouterr().out == "step 1: dev loss 2.0000, embedding norm 1.00\n"

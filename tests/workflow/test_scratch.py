@@ -1,0 +1,168 @@
+"""A scratch run is trained with what was changed, shown beside the run without, and taken by no
+record, however it is put there."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lib.analysis.runs import ResultError, collect
+from lib.data.corpus import Corpus
+from lib.record.archive import archive
+from lib.run import training
+from lib.run.measure import measure, write_result
+from lib.study import paths
+from lib.study.claim import attempts
+from lib.study.config import Study, load_study
+from lib.study.errors import ConfigError, UserError
+from lib.study.fields import RunConfig
+from lib.study.paths import HEADLESS, run_folder
+from lib.study.scratch import SCRATCH, scratch
+from lib.workflow.continuing import continuations, side_by_side
+from lib.workflow.importing import _runs_in
+from lib.workflow.staleness import stale
+from tests.conftest import TINY, beginning
+
+CHANGES: dict[str, Any] = {"training.learning_rate": 1e-2, "evaluation.dev_windows": 8}
+STUDY = Study.model_validate(
+    TINY
+    | {"name": "tiny", "seeds": [0], "factors": {"model.embedding_norm": ["none", "center"]}}
+    | {"evaluation": {"interval": 4, "dev_windows": 4, "items_per_task": 0}}
+)
+
+
+@pytest.fixture(autouse=True)
+def watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(HEADLESS, raising=False)
+
+
+def test_changes_make_another_arm_of_a_study_that_no_file_can_describe() -> None:
+    arm = STUDY.arm("center")
+    design, own = scratch(STUDY, arm, CHANGES)
+    changed = arm.config.model_dump()
+    changed["training"]["learning_rate"], changed["evaluation"]["dev_windows"] = 1e-2, 8
+    assert own.config == RunConfig.model_validate(changed)
+    assert own.id == "tiny,center,learning_rate=0.01,dev_windows=8"
+    assert (own.baseline, own.variant, design.plan) == ("center", "center", None)
+    assert arm == STUDY.arm("center")
+    long = scratch(STUDY, arm, {"corpus.source": "x" * 200})[1].id
+    assert len(long) == len(scratch(STUDY, arm, {"corpus.source": "y" * 200})[1].id) == 120
+    with pytest.raises(ConfigError):
+        load_study(SCRATCH)
+    with pytest.raises(ValueError, match="name"):
+        Study.model_validate(STUDY.model_dump() | {"name": SCRATCH})
+
+
+def test_without_changes_and_in_a_sweep_the_study_s_own_run_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arm = STUDY.arm("none")
+    assert scratch(STUDY, arm, {}) == (STUDY, arm)
+    monkeypatch.setenv(HEADLESS, "1")
+    assert scratch(STUDY, arm, CHANGES) == (STUDY, arm)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"training.learning_rat": 1}, "changes: .*did you mean 'training.learning_rate'"),
+        ({"training": {"learning_rate": 1}}, "changes: 'training' is unknown"),
+        ({"training.learning_rate": "1e-3"}, "changes: training.learning_rate: .* write 0.001"),
+        ({"model.n_head": 3}, "changes: model: n_embd 16 must be a multiple of n_head 3"),
+        (["training.learning_rate"], "changes: write fields with values"),
+    ],
+)
+def test_a_wrong_change_is_named_in_one_line(changes: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        scratch(STUDY, STUDY.arm("none"), changes)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, corpus: Corpus) -> tuple[Path, training.Run]:
+    """The folder `runs/` with a scratch run, and that run."""
+    runs, corpus = tmp_path_factory.mktemp("play") / "runs", beginning(corpus)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(HEADLESS, raising=False)
+        patch.setattr(paths, "RUNS", runs)
+        design, arm = scratch(STUDY, STUDY.arm("center"), CHANGES)
+        folder = run_folder(design.name, arm.id, 0)
+        provenance = training.begin(design, arm, 0, corpus)
+        run = training.train(arm.config, corpus, provenance, folder)
+        write_result(design, arm, run, measure(run, runs))
+    assert [path.name for path in runs.iterdir()] == [SCRATCH]
+    return runs, run
+
+
+def placed(runs: Path, tmp_path: Path, **forged: Any) -> Path:
+    """Put a scratch run where the study's own would be, with some of its result forged."""
+    (source,) = runs.glob(f"{SCRATCH}/*/seed-0")
+    for arm in ("none", "center"):
+        target = tmp_path / "runs" / "tiny" / arm / "seed-0"
+        shutil.copytree(source, target)
+        result = json.loads((target / "result.json").read_text())
+        (target / "result.json").write_text(json.dumps(result | forged | {"arm": arm}))
+    return tmp_path / "runs"
+
+
+@pytest.mark.parametrize("forged", [{}, {"study": "tiny", "baseline": "none"}])
+def test_no_record_takes_a_scratch_run(
+    forged: dict[str, Any],
+    trained: tuple[Path, training.Run],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs, _ = trained
+    monkeypatch.setattr(paths, "RUNS", runs)
+    assert list(stale(STUDY)) == []  # the study does not see it
+    with pytest.raises(UserError):
+        archive(STUDY)
+    with pytest.raises(UserError):
+        archive(scratch(STUDY, STUDY.arm("center"), CHANGES)[0])
+    with pytest.raises(UserError, match="holds none"):
+        _runs_in(runs.parent)
+    monkeypatch.setattr("lib.study.claim.RUNS", runs)
+    assert [made for made in attempts("tiny", "second.yaml") if "scratch" in made.where] == []
+
+    monkeypatch.setattr(paths, "RUNS", placed(runs, tmp_path, **forged))
+    assert {path.parent.parent.name for path, _ in stale(STUDY)} == {"none", "center"}
+    with pytest.raises(ResultError):
+        collect(STUDY)
+
+
+def test_a_prompt_is_continued_beside_the_baseline_where_that_has_weights(
+    trained: tuple[Path, training.Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, arm = trained[1], scratch(STUDY, STUDY.arm("center"), CHANGES)[1]
+    monkeypatch.setattr("lib.workflow.continuing.read_finished", missing)
+    text = continuations(run, STUDY, arm, "The ", 30, temperature=0.01)
+    own, note = text.rsplit("\n\n", 1)
+    assert own.startswith("The ")
+    assert len(own) == 34
+    assert note == "(Nothing beside it: tiny/center/0 has no result.)"
+    assert continuations(run, STUDY, arm, "The ", 30, 0.01) == text
+    monkeypatch.setattr("lib.workflow.continuing.read_finished", lambda *_: run)
+    both = continuations(run, STUDY, arm, "The ", 30, 0.01).splitlines()
+    assert both[0].split() == ["center,learning_rate=0.01,dev_windows=8", "center"]
+    monkeypatch.setenv(HEADLESS, "1")  # as in a record, whatever else is here
+    assert continuations(run, STUDY, arm, "The ", 30, 0.01) == own
+
+
+def missing(*run: object) -> None:
+    from lib.run.finished import UnfinishedError
+
+    raise UnfinishedError("/".join(map(str, run)) + " has no result")
+
+
+def test_texts_stand_in_columns_line_by_line() -> None:
+    laid = side_by_side({"a": "x\n\n" + "long " * 15, "b": "y"})
+    assert laid.splitlines() == [
+        f"{'a':<58}b",
+        f"{'─' * 56}  {'─' * 56}",
+        f"{'x':<58}y",
+        "",
+        "long " * 10 + "long",
+        "long long long long",
+    ]
