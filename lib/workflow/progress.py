@@ -1,5 +1,6 @@
 """How far a sweep is: Snakemake's own events, kept in a file and shown as one line, and above it a
-line for every notebook in execution, with a warning as soon as a run goes wrong.
+line for every job in execution, with a warning as soon as a run goes wrong. A job that ended leaves
+its last line. A run has steps, a sweep has jobs, some of which are runs.
 
 Snakemake runs in a process of its own, where the Snakefile attaches a `Recorder` to its log.
 """
@@ -10,11 +11,11 @@ import math
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 from rich.console import Console, Group
 from rich.live import Live
@@ -25,17 +26,47 @@ from lib.study.claim import load_plan
 from lib.study.config import Study
 from lib.study.files import read_json, write_json
 from lib.study.paths import RUNS
-from lib.study.result import read_live
+from lib.study.plan import Instability
+from lib.study.result import RunResult, read_live
+from lib.workflow.alarm import RECENT, WATCHED, trouble
+from lib.workflow.time_left import RUN, Job, TimeLeft, clock, taken
 
 SWEEP_FILE, PROGRESS_FILE = RUNS / ".sweep.json", RUNS / ".progress.json"
 """What a sweep tells the Snakefile, and what that tells the sweep."""
 
 
-def start() -> dict[str, Any]:
-    """Return the progress of a sweep that begins: jobs that are done; all jobs, 0 while unknown;
-    the log of each that failed → what was said of it by the cluster that ran it; and, by number,
-    the logs of those in execution."""
-    return {"done": 0, "total": 0, "failed": {}, "running": {}}
+class Progress(NamedTuple):
+    """How far a sweep is."""
+
+    jobs: dict[str, int]
+    """How many there are, by rule; empty while that is unknown."""
+    running: dict[str, Job]
+    """By Snakemake's number."""
+    ended: list[Job]
+    failed: dict[str, str]
+    """The log of each job that failed → what was said of it by the cluster that ran it."""
+
+    def __str__(self) -> str:
+        done = self._done()
+        said = f"{done.total()}/{sum(self.jobs.values())} jobs done"
+        return f"{done[RUN]}/{self.jobs[RUN]} runs, {said}" if RUN in self.jobs else said
+
+    def is_complete(self) -> bool:
+        """Tell whether no job is left to do."""
+        return self._done().total() >= sum(self.jobs.values())
+
+    def _done(self) -> Counter[str]:
+        return Counter(job.rule for job in self.ended if not job.has_failed)
+
+
+def read_progress(file: Path) -> Progress:
+    """Read what a `Recorder` keeps; a sweep that begins has none."""
+    try:
+        jobs, running, ended, failed = read_json(file)
+    except FileNotFoundError:
+        return Progress({}, {}, [], {})
+    there = {number: Job(*job) for number, job in running.items()}
+    return Progress(jobs, there, [Job(*job) for job in ended], failed)
 
 
 class Recorder(logging.Handler):
@@ -43,65 +74,34 @@ class Recorder(logging.Handler):
 
     def __init__(self, file: Path) -> None:
         super().__init__()
-        self.file, self.progress = file, start()
+        self.file, self.progress = file, Progress({}, {}, [], {})
 
     def emit(self, record: logging.LogRecord) -> None:
-        event, running = vars(record), self.progress["running"]
+        event, (jobs, running, _, failed) = vars(record), self.progress
         match event.get("event"):
-            case "run_info":
-                self.progress["total"] = event["stats"]["total"]
-            case "progress":
-                self.progress |= {"done": event["done"], "total": event["total"]}
+            case "run_info":  # "all" is what asks for the others
+                jobs |= {r: n for r, n in event["stats"].items() if r not in ("all", "total")}
             case "job_info" if event["log"]:
-                running[event["jobid"]] = event["log"][0]
+                job = Job(event["rule_name"], event["log"][0], record.created)
+                running[event["jobid"]] = job
             case "job_finished":
-                running.pop(event["job_id"], None)
+                self._end(event["job_id"], record.created)
             case "job_error":
-                running.pop(event["jobid"], None)
+                self._end(event["jobid"], record.created, has_failed=True)
                 log, *of_cluster = event["log"] or [""]
                 there = [Path(name) for name in of_cluster if name and Path(name).is_file()]
                 texts = [path.read_text("utf-8", "replace") for path in there]
                 said = "\n".join([event.get("rule_msg") or "", *texts])
-                self.progress["failed"].setdefault(log, said)  # later, Snakemake says less
+                failed.setdefault(log, said)  # later, Snakemake says less
             case _:
                 return
         with contextlib.suppress(OSError):  # only a line on a terminal depends on it
             write_json(self.file, self.progress)
 
-
-EXPLODES = 10
-"""Times the median of those before it, from which on a gradient norm is warned of."""
-RECENT = 50
-"""Steps over which speed and that median are taken."""
-
-
-def trouble(steps: pd.DataFrame, rise: float) -> dict[str, str]:
-    """Find what goes wrong in the steps of a run (see `read_live`): by kind, the first step where
-    its loss or gradient is not finite, where its loss is more than `rise` above its lowest so far,
-    and where its gradient norm is `EXPLODES` times the usual."""
-    loss, norm = steps["loss"], steps["grad_norm"]  # a step that fp16 skipped has no norm
-    finite = np.isfinite(loss) & ~np.isinf(norm)
-    above = loss - loss.cummin()
-    norms = norm[np.isfinite(norm)]
-    times = (norms / norms.rolling(RECENT).median().shift()).reindex(steps.index)
-    found = {}
-    for kind, where, text in (
-        ("finite", ~finite, "its loss or gradient is not finite"),
-        (
-            "rise",
-            finite & (above > rise),
-            "its loss is {loss:.2f}, {above:.2f} nats above its lowest so far",
-        ),
-        (
-            "norm",
-            times > EXPLODES,
-            "its gradient norm is {grad_norm:.3g}, {times:.0f} times the usual",
-        ),
-    ):
-        if where.any():
-            first = steps.assign(above=above, times=times)[where].iloc[0]
-            found[kind] = f"{text.format(**first)} at step {first['step']:.0f}"
-    return found
+    def _end(self, number: Any, when: float, has_failed: bool = False) -> None:
+        if job := self.progress.running.pop(number, None):
+            ended = job._replace(seconds=when - job.since, has_failed=has_failed)
+            self.progress.ended.append(ended)
 
 
 def cells(steps: pd.DataFrame, total: int) -> list[str]:
@@ -109,72 +109,116 @@ def cells(steps: pd.DataFrame, total: int) -> list[str]:
     the latter two by its last steps, evaluations and checkpoints included."""
     if steps.empty:
         return ["starts"]
-    last, begun = steps.iloc[-1], (steps["elapsed"].diff() < 0).cumsum()
-    recent = steps[begun == begun.iloc[-1]].tail(RECENT)  # since it was taken up again
-    span = (recent.iloc[-1] - recent.iloc[0]).replace(0, math.nan)
-    left = clock((total - last["step"]) * span["elapsed"] / span["step"])
+    last, each = steps.iloc[-1], seconds_per_step(steps)
+    left = clock((total - last["step"]) * each)
     numbers = [f"{last['loss']:.3f}", f"{last['grad_norm']:.3g}"]
-    numbers += [f"{span['tokens'] / span['elapsed']:,.0f}"]
+    numbers += [f"{last['tokens'] / last['step'] / each:,.0f}"]
     numbers += ["measures" if last["step"] == total else left]
     return [f"{last['step']:.0f}/{total}", *(text.replace("nan", "–") for text in numbers)]
 
 
+def seconds_per_step(steps: pd.DataFrame) -> float:
+    """Return what a step of a run took lately, since it was taken up again; NaN for one step."""
+    begun = (steps["elapsed"].diff() < 0).cumsum()
+    recent = steps[begun == begun.iloc[-1]].tail(RECENT)
+    span = (recent.iloc[-1] - recent.iloc[0]).replace(0, math.nan)
+    return float(span["elapsed"] / span["step"])
+
+
+LIVE = ("", "seed", "step", "loss", "gradient", "tokens/s", "left")
+ENDED = ("ended", "seed", "steps", "val. loss", "gradient", "tokens/s", "time")
+"""Headings of the rows of jobs in execution, and of those that ended."""
+LEAST = 16
+"""Characters for names, so that those of jobs that are no runs fit."""
+Row = list[str]
+"""Of a run its arm, its seed, then what `cells` says; of another job its name, "" and a word."""
+
+
 class Board:
-    """The notebooks that a sweep executes at this moment."""
+    """The jobs that a sweep executes at this moment, and the last line of each that ended."""
 
     def __init__(self, studies: Iterable[Study]) -> None:
         self.totals: dict[tuple[str, str], int] = {}
-        self.rises: dict[str, float] = {}
+        self.rules: dict[str, Instability] = {}
         for study in studies:
-            self.rises[study.name] = rule_of(load_plan(study)).rise or math.inf
+            rule = rule_of(load_plan(study))
+            self.rules[study.name] = rule if rule.is_defined else WATCHED
             for arm in study.arms():
                 self.totals[study.name, arm.id] = arm.config.training.iterations
-        self.rows: list[list[str]] = []
-        """Of each its name, then what `cells` says."""
+        digits = len(str(max(self.totals.values(), default=0)))
+        self.widths = (4, max(2 * digits + 1, 6), 9, 8, 8, 8)
+        """Of the columns after the first, so that rows of both kinds stand below each other."""
+        names = max((len(self._name(*place)[0]) for place in self.totals), default=0)
+        self.width = max(names, LEAST) + sum(self.widths) + len(self.widths) + 1
+        self.rows: list[Row] = []
+        self.ahead: list[tuple[float, float]] = []
+        """Seconds that each run in training needs, at its pace, for the steps left and for all."""
         self.told: set[tuple[str, str]] = set()
+        self.n_ended = 0
 
-    def update(self, notebooks: Iterable[str]) -> list[str]:
-        """Take in what is new of the notebooks in execution (their files); return warnings, each
-        kind once for a run."""
-        self.rows, warnings = [], []
-        for path in map(Path, notebooks):
-            if path.suffix != ".ipynb":
+    def update(self, jobs: Iterable[Job]) -> list[str]:
+        """Take in what is new of the jobs in execution; return warnings, each kind once for a
+        run."""
+        self.rows, self.ahead, warnings = [], [], []
+        for job in jobs:
+            row = self._name(*job.place)
+            if job.rule != RUN:
+                self.rows.append([*row, "runs"])
                 continue
-            if path.stem != "02_train":
-                self.rows.append([f"{path.parent.name} · {path.stem}", "runs"])
-                continue
-            study, arm, seed = path.parts[-4:-1]
-            name, steps = f"{study} · {arm} · {seed.replace('-', ' ')}", read_live(path.parent)
-            self.rows.append([name, *cells(steps, self.totals[study, arm])])
-            for kind, text in trouble(steps, self.rises[study]).items():
+            study, arm, _ = job.place
+            steps, total = read_live(job.folder), self.totals[study, arm]
+            self.rows.append([*row, *cells(steps, total)])
+            if len(steps) > 1 and not math.isnan(each := seconds_per_step(steps)):
+                self.ahead.append(((total - steps.iloc[-1]["step"]) * each, total * each))
+            name = " · seed ".join(row)
+            for kind, text in trouble(steps, self.rules[study]).items():
                 if (name, kind) not in self.told:
                     self.told.add((name, kind))
                     warnings.append(f"Warning: {name}: {text}")
         return warnings
 
-    def table(self) -> Table:
-        """The rows, for a terminal."""
-        table = Table(box=None, pad_edge=False, header_style="dim")
-        table.add_column("", overflow="ellipsis", no_wrap=True, ratio=1)
-        for heading in ("step", "loss", "gradient", "tokens/s", "left"):
-            table.add_column(heading, justify="right", no_wrap=True)
-        for row in self.rows:
-            table.add_row(*row)
+    def end(self, jobs: Sequence[Job]) -> list[Row]:
+        """Write the last line of each job that ended since the last call: of a run its validation
+        loss and final gradient norm."""
+        rows, new, self.n_ended = [], jobs[self.n_ended :], len(jobs)
+        for job in new:
+            said = ["failed" if job.has_failed else "done", "", "", ""]
+            with contextlib.suppress(OSError):  # of a run that was deleted meanwhile
+                if job.rule == RUN and not job.has_failed:
+                    said = self._of(job)
+            rows.append([*self._name(*job.place), *said, clock(job.seconds or 0.0)])
+        return rows
+
+    def _of(self, run: Job) -> list[str]:
+        result = RunResult.model_validate_json((run.folder / "result.json").read_bytes())
+        steps = f"{result.diverged_at or result.steps}/{self.totals[result.study, result.arm]}"
+        if result.status == "diverged":
+            return [steps, "diverged", "", ""]
+        known = result.measures | result.throughput
+        names = {"loss": ".3f", "grad_norm": ".3g", "training_tokens_per_second": ",.0f"}
+        return [steps, *(f"{known[name]:{form}}" for name, form in names.items())]
+
+    def _name(self, study: str, name: str, seed: str = "") -> Row:
+        several = len(self.rules) > 1 and study in self.rules
+        return [f"{study} · {name}" if several else name, seed]
+
+    def table(self, rows: Sequence[Row], headings: Sequence[str], width: int) -> Table:
+        """Lay rows out for a terminal of a width, with headings if these are not empty."""
+        table = Table(box=None, padding=(0, 1, 0, 0), width=min(width, self.width))
+        table.show_header, table.header_style = any(headings), "dim"
+        table.add_column(headings[0], overflow="ellipsis", no_wrap=True, ratio=1)
+        for heading, width in zip(headings[1:], self.widths, strict=True):
+            table.add_column(heading, justify="right", no_wrap=True, min_width=width)
+        for row in rows:
+            table.add_row(*row, style="red" if "failed" in row else "")
         return table
 
-    def lines(self) -> list[str]:
-        """The rows, for a log."""
-        text = "{}: step {}, loss {}, gradient norm {}, tokens/s {}, left {}"
-        return [": ".join(row) if len(row) == 2 else text.format(*row) for row in self.rows]
 
-
-def clock(seconds: float) -> str:
-    """Write seconds as 4:05 or 1:04:05; an unknown number as –."""
-    if math.isnan(seconds):
-        return "–"
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+def in_words(row: Row, headings: Sequence[str]) -> str:
+    """Write a row for a log, where no heading stands above it."""
+    pairs = [pair for pair in zip(headings[2:], row[2:], strict=False) if pair[1]]
+    said = (f"{h} {cell}" if cell[0].isdigit() or cell == "–" else cell for h, cell in pairs)
+    return f"{' · seed '.join(filter(None, row[:2]))}: {', '.join(said)}"
 
 
 REDRAWN, LOGGED = 2.0, 60.0
@@ -185,11 +229,66 @@ LAST = 0.05
 """The last part of a sweep's time, in which no more jobs start and those that run may end."""
 
 
+def terminal() -> Console:
+    """Return where a sweep prints: in colour on a terminal, else plain."""
+    # Asked of the output itself: with FORCE_COLOR, as kernels set it, rich would redraw in a pipe.
+    there = sys.stdout.isatty()
+    return Console(force_terminal=there, highlight=False, markup=False, emoji=False)
+
+
+class View:
+    """Shows a sweep: on a terminal a table that is redrawn below the last lines of jobs that ended;
+    in a log these lines, and now and then all."""
+
+    def __init__(self, studies: Sequence[Study]) -> None:
+        self.board, self.left, self.console = Board(studies), TimeLeft(taken(studies)), terminal()
+        self.live = Live(console=self.console, auto_refresh=False, transient=True)
+        self.logged = -math.inf
+
+    def show(self, progress: Progress, elapsed: float) -> None:
+        """Show a sweep so far."""
+        running, is_live = [*progress.running.values()], self.console.is_terminal
+        for warning in self.board.update(running):
+            self.console.print(warning, style="bold yellow", soft_wrap=True)
+        is_first = not self.board.n_ended
+        ended = self.board.end(progress.ended)
+        line = "looking for what is not done"
+        if progress.jobs:
+            now, ahead = time.time(), self.board.ahead
+            left = self.left.update(progress.jobs, running, progress.ended, ahead, now)
+            line = f"{progress}, {left}"
+        line += f", {clock(elapsed)} elapsed"
+        if is_live:
+            if ended:
+                headings = ENDED if is_first else [""] * len(ENDED)
+                self.console.print(self.board.table(ended, headings, self.console.width))
+            rows = self.board.rows
+            fitting = rows[: max(self.console.height - 4, 1)]
+            hidden = [f"and {len(rows) - len(fitting)} more"] if len(fitting) < len(rows) else []
+            table = self.board.table(fitting, LIVE, self.console.width)
+            self.live.update(Group(table, *hidden, line), refresh=True)
+            return
+        lines = [in_words(row, ENDED) for row in ended] + [line] * bool(ended and running)
+        if elapsed >= self.logged + LOGGED:
+            lines += [line] * (not ended) + [in_words(row, LIVE) for row in self.board.rows]
+            self.logged = elapsed
+        if lines:
+            print(*lines, sep="\n", flush=True)
+
+    def stop(self, progress: Progress, elapsed: float) -> None:
+        """Say what is done of a sweep that is interrupted, and how far the rest is."""
+        self.board.update(progress.running.values())
+        print(f"\n{progress} in {clock(elapsed)}")
+        for row in self.board.rows:
+            print("In the middle:", in_words(row[:3], LIVE))
+        sys.stdout.flush()  # before what follows to stderr
+
+
 def follow(
     sweep: "subprocess.Popen[bytes]",
     file: Path,
     hours: float | None = None,
-    studies: Iterable[Study] = (),
+    studies: Sequence[Study] = (),
     watch: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, str], bool]:
     """Show how far a sweep of some studies is, until it or its time ends; return the log of each
@@ -198,41 +297,32 @@ def follow(
 
     `watch` is called all the while; what it raises ends the sweep.
     """
-    begun, told, progress, board = time.monotonic(), "", start(), Board(studies)
-    limit, closing, look_at, log_at = (hours or math.inf) * 3600, False, 0.0, 0.0
-    # Asked of the output itself: with FORCE_COLOR, as kernels set it, rich would redraw in a pipe.
-    console = Console(highlight=False, force_terminal=sys.stdout.isatty())
-    live = Live(console=console, auto_refresh=False, transient=True)
-    with live if console.is_terminal else contextlib.nullcontext():
-        while True:
-            ended = sweep.poll() is not None  # asked first: what is read then is the last word
-            with contextlib.suppress(FileNotFoundError):
-                progress = read_json(file)
-            done, total, elapsed = progress["done"], progress["total"], time.monotonic() - begun
-            steps = f"{done}/{total} steps done"
-            if ended or elapsed > limit:
-                break
-            if elapsed > (1 - LAST) * limit and not closing:
-                closing = True
-                sweep.terminate()  # on which Snakemake starts nothing more
-            line = f"{steps}, no estimate yet" if total else "looking for what is not done"
-            if done:
-                line = f"{steps}, about {clock(elapsed / done * (total - done))} left"
-            line += f", {clock(elapsed)} elapsed"
-            if elapsed >= look_at:
-                for warning in board.update(progress["running"].values()):
-                    console.print(warning, style="bold yellow", markup=False, soft_wrap=True)
-                if console.is_terminal:
-                    live.update(Group(board.table(), line), refresh=True)
-                took = time.monotonic() - begun - elapsed
-                look_at = elapsed + max(REDRAWN, took / SHARE)
-            if not console.is_terminal and (steps != told or elapsed >= log_at):
-                print(line, *board.lines(), sep="\n", flush=True)
-                told, log_at = steps, elapsed + LOGGED
-            watch()
-            time.sleep(0.5)
-    line = f"{steps} in {clock(elapsed)}"
-    if not total and not sweep.returncode:
+    begun, view, progress = time.monotonic(), View(studies), read_progress(file)
+    limit, closing, look_at = (hours or math.inf) * 3600, False, 0.0
+    try:
+        with view.live if view.console.is_terminal else contextlib.nullcontext():
+            while True:
+                ended = sweep.poll() is not None  # asked first: what is read then is the last word
+                progress, elapsed = read_progress(file), time.monotonic() - begun
+                if ended or elapsed > limit:
+                    view.show(progress, elapsed)
+                    break
+                if elapsed > (1 - LAST) * limit and not closing:
+                    closing = True
+                    sweep.terminate()  # on which Snakemake starts nothing more
+                if elapsed >= look_at:
+                    view.show(progress, elapsed)
+                    took = time.monotonic() - begun - elapsed
+                    look_at = elapsed + max(REDRAWN, took / SHARE)
+                watch()
+                time.sleep(0.5)
+    except KeyboardInterrupt:
+        view.stop(progress, time.monotonic() - begun)
+        raise
+    line = f"{progress} in {clock(elapsed)}"
+    if ended and not progress.jobs and not sweep.returncode:
         line = "Nothing to do: everything is up to date."
     print(line, flush=True)  # before what stopped it, which goes to stderr
-    return progress["failed"], closing and bool(sweep.returncode or not ended)
+    # A Snakemake that is asked to end before its first job begins does so with status 0.
+    whole = not sweep.returncode and progress.is_complete()
+    return progress.failed, not ended or (closing and not whole)

@@ -100,6 +100,7 @@ def test_in_a_packed_tree_a_file_names_the_commit(
     subprocess.run(["tar", "-x", "-C", str(tmp_path)], input=archive.stdout, check=True)
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    monkeypatch.setattr(provenance, "PARAMS", tmp_path / "params")
     monkeypatch.setattr("lib.study.git.ROOT", tmp_path)
     git_state.cache_clear()
     packed = git_state()

@@ -1,21 +1,40 @@
 """How far a sweep is, as Snakemake itself tells it, and what its runs write while they train."""
 
 import io
-import json
 import logging
 import math
+import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
+from rich.table import Table
 
 from lib.study.config import Study
+from lib.study.files import write_json, write_text
 from lib.study.paths import ROOT
+from lib.study.plan import INSTABILITY
 from lib.study.result import live_file, read_live
 from lib.workflow import progress
-from lib.workflow.progress import RECENT, Board, Recorder, cells, clock, follow, trouble
+from lib.workflow.alarm import RECENT, WATCHED, trouble
+from lib.workflow.made_up import made_up
+from lib.workflow.progress import (
+    LIVE,
+    Board,
+    Progress,
+    Recorder,
+    View,
+    cells,
+    follow,
+    in_words,
+    read_progress,
+)
+from lib.workflow.time_left import Job
 
 SNAKEFILE = """
 import logging
@@ -29,7 +48,8 @@ rule all:
 
 rule good:
     output: "good"
-    shell: "touch {output}"
+    log: "good.log"
+    shell: "touch {output} {log}"
 
 rule bad:
     output: "bad"
@@ -51,36 +71,63 @@ def test_snakemakes_events_are_followed_to_the_end(
 ) -> None:
     failed = follow(sweep(tmp_path), tmp_path / "progress.json")
     assert failed == ({"bad.log": ""}, False)
-    assert "\n1/3 steps done in 0:" in capsys.readouterr().out
-    assert json.loads((tmp_path / "progress.json").read_text()) == {
-        "done": 1,
-        "total": 3,
-        "failed": {"bad.log": ""},  # once, though Snakemake repeats its errors at its end
-        "running": {},
-    }
+    said = capsys.readouterr().out
+    assert "\ngood: done, time 0:0" in said
+    assert "\nbad: failed, time 0:0" in said
+    assert "\n1/2 jobs done in 0:" in said
+    assert "\x1b" not in said
+    progress = read_progress(tmp_path / "progress.json")
+    assert (progress.jobs, progress.running) == ({"good": 1, "bad": 1}, {})
+    has_failed = {job.log: job.has_failed for job in progress.ended}
+    assert has_failed == {"good.log": False, "bad.log": True}
+    assert progress.failed == {
+        "bad.log": ""
+    }  # once, though Snakemake repeats its errors at its end
 
     (tmp_path / "mended").touch()
     assert follow(sweep(tmp_path), tmp_path / "progress.json") == ({}, False)
-    assert "\n2/2 steps done in 0:" in capsys.readouterr().out
+    assert "\n1/1 jobs done in 0:" in capsys.readouterr().out
     assert follow(sweep(tmp_path), tmp_path / "progress.json") == ({}, False)
     assert capsys.readouterr().out.endswith("Nothing to do: everything is up to date.\n")
 
 
+@pytest.mark.parametrize(("planned", "is_stopped"), [({"run": 1}, True), ({}, False)])
+def test_a_sweep_told_to_end_before_its_first_job_is_stopped(
+    planned: dict[str, int], is_stopped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "LAST", 0.5)
+    file = tmp_path / "progress.json"
+    write_json(file, Progress(planned, {}, [], {}))
+    ends_well = "import signal, sys; signal.sigwait([signal.SIGTERM])"
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # the process inherits it
+    process = subprocess.Popen([sys.executable, "-c", ends_well])
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+    assert follow(process, file, hours=4 / 3600) == ({}, is_stopped)
+    assert process.returncode == 0
+
+
 def test_jobs_are_listed_from_their_beginning_to_their_end(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "progress.json")
-    seen = []
+    file = tmp_path / "progress.json"
+    recorder, seen = Recorder(file), list[list[tuple[str, str, str]]]()
     for event in (
-        {"event": "job_info", "jobid": 1, "log": ["a.ipynb"]},
-        {"event": "job_info", "jobid": 2, "log": []},
-        {"event": "job_info", "jobid": 3, "log": ["b.ipynb"]},
+        {"event": "run_info", "stats": {"all": 1, "train": 2, "data": 1, "total": 4}},
+        {"event": "job_info", "jobid": 1, "rule_name": "data", "log": ["a.ipynb"]},
+        {"event": "job_info", "jobid": 2, "rule_name": "all", "log": []},
+        {"event": "job_info", "jobid": 3, "rule_name": "train", "log": ["s/x/seed-0/b.ipynb"]},
         {"event": "job_finished", "job_id": 1},
-        {"event": "job_error", "jobid": 3, "log": ["b.ipynb", None, "no/such/slurm.log"]},
+        {"event": "job_error", "jobid": 3, "log": ["s/x/seed-0/b.ipynb", None, "no/slurm.log"]},
     ):
-        recorder.emit(logging.makeLogRecord(event))
-        progress = json.loads((tmp_path / "progress.json").read_text())
-        seen.append(list(progress["running"].values()))
-    assert seen == [["a.ipynb"], ["a.ipynb"], ["a.ipynb", "b.ipynb"], ["b.ipynb"], []]
-    assert progress["failed"] == {"b.ipynb": ""}
+        recorder.emit(logging.makeLogRecord(event | {"created": 10.0 + len(seen)}))
+        seen.append([job.place for job in read_progress(file).running.values()])
+    a, b = ("", "a", ""), ("s", "x", "0")
+    assert seen == [[], [a], [a], [a, b], [b], []]
+    progress = read_progress(file)
+    assert progress.failed == {"s/x/seed-0/b.ipynb": ""}
+    assert [(job.rule, job.seconds, job.has_failed) for job in progress.ended] == [
+        ("data", 3.0, False),
+        ("train", 2.0, True),
+    ]
+    assert str(progress) == "0/2 runs, 1/3 jobs done"
 
 
 def append(file: Path, *rows: tuple[object, ...]) -> None:
@@ -97,7 +144,7 @@ def steps(first: int, last: int, loss: float = 2.0, norm: object = 1.0) -> list[
 def read(file: Path) -> tuple[list[str], list[str]]:
     """What is shown of the run, of 200 steps, that writes a live file, and what is warned of."""
     steps = read_live(file.parent)
-    return cells(steps, 200), list(trouble(steps, 0.5).values())
+    return cells(steps, 200), list(trouble(steps, INSTABILITY).values())
 
 
 @pytest.fixture
@@ -169,41 +216,136 @@ def board(tiny_study: Study) -> Board:
     return Board([tiny_study])
 
 
-def test_a_board_shows_a_line_per_notebook_in_execution(board: Board, tmp_path: Path) -> None:
+def shown(table: Table, width: int) -> list[str]:
+    """What a terminal of a width shows."""
+    console = Console(file=io.StringIO(), width=width, force_terminal=False)
+    console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def test_a_board_shows_a_line_per_job_in_execution(board: Board, tmp_path: Path) -> None:
     place = tmp_path / "runs" / "tiny"
     run = place / "layernorm" / "seed-1"
     append(live_file(run), *steps(1, 4))
-    notebooks = [str(run / "02_train.ipynb"), str(place / "01_data.ipynb"), "runs/paper.log"]
-    assert board.update(notebooks) == []
-    assert board.lines() == [
-        "tiny · layernorm · seed 1: "
-        "step 4/12, loss 2.000, gradient norm 1, tokens/s 128, left 0:04",
-        "tiny · 01_data: runs",
+    logs = {"train": run / "02_train.ipynb", "data": place / "01_data.ipynb", "paper": "paper.log"}
+    jobs = [Job(rule, str(log), 0.0) for rule, log in logs.items()]
+    assert board.update(jobs) == []
+    assert [in_words(row, LIVE) for row in board.rows] == [
+        "layernorm · seed 1: step 4/12, loss 2.000, gradient 1, tokens/s 128, left 0:04",
+        "01_data: runs",
+        "paper: runs",
     ]
-    append(live_file(run), *steps(5, 5, loss=2.6))
-    (warning,) = board.update(notebooks)
-    assert warning.startswith("Warning: tiny · layernorm · seed 1: its loss is 2.60, 0.60 nats")
-    assert board.update(notebooks) == []
-    console = Console(file=io.StringIO(), width=80, force_terminal=False)
-    console.print(board.table())
-    shown = console.file.getvalue().splitlines()
-    assert shown[0].split() == ["step", "loss", "gradient", "tokens/s", "left"]
-    assert " ".join(shown[1].split()) == "tiny · layernorm · seed 1 5/12 2.600 1 128 0:04"
-    assert all(len(line) <= 80 for line in shown)
-    assert board.update([]) == []
-    assert board.lines() == []
+    assert board.ahead == [(8 * 0.5, 12 * 0.5)]
+    append(live_file(run), *steps(5, 11), *steps(12, 12, loss=2.6))
+    (warning,) = board.update(jobs)
+    assert warning.startswith("Warning: layernorm · seed 1: its loss is 2.60, 0.60 nats")
+    assert board.update(jobs) == []
+    lines = shown(board.table(board.rows, LIVE, 80), 80)
+    assert lines[0].split() == ["seed", "step", "loss", "gradient", "tokens/s", "left"]
+    assert lines[1].split() == ["layernorm", "1", "12/12", "2.600", "1", "128", "measures"]
+    assert all(len(line) <= 80 for line in lines)
+    assert (board.update([]), board.rows, board.ahead) == ([], [], [])
+
+
+def test_a_job_that_ended_leaves_its_last_line(tiny_study: Study, tmp_path: Path) -> None:
+    other = tiny_study.model_copy(update={"name": "other"})
+    board, (first, second) = (
+        Board([tiny_study, other]),
+        [result for result, _ in made_up(tiny_study)][:2],
+    )
+    jobs = []
+    for result in (first, second.model_copy(update={"status": "diverged", "diverged_at": 7})):
+        run = tmp_path / "tiny" / result.arm / f"seed-{result.seed}"
+        write_text(run / "result.json", result.model_dump_json())
+        jobs.append(Job("train", str(run / "02_train.ipynb"), 5.0, 65.4))
+    jobs.append(Job("train", str(tmp_path / "tiny/none/seed-9/02_train.ipynb"), 5.0, 1.0, True))
+    jobs.append(Job("archive", str(tmp_path / "tiny" / "archive.log"), 5.0, 2.0))
+    assert board.end(jobs[:1]) + board.end(jobs) == [
+        [
+            f"tiny · {first.arm}",
+            str(first.seed),
+            f"{first.steps}/12",
+            f"{first.measures['loss']:.3f}",
+            f"{first.measures['grad_norm']:.3g}",
+            f"{first.throughput['training_tokens_per_second']:,.0f}",
+            "1:05",
+        ],
+        [f"tiny · {second.arm}", str(second.seed), "7/12", "diverged", "", "", "1:05"],
+        ["tiny · none", "9", "failed", "", "", "", "0:01"],
+        ["tiny · archive", "", "done", "", "", "", "0:02"],
+    ]
+    assert board.end(jobs) == []
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_rows_of_both_kinds_stand_below_each_other_and_fit(tiny_study: Study, width: int) -> None:
+    factors = {"model.embedding_norm": ["layernorm"], "training.learning_rate": [0.003]}
+    factors |= {"training.gradient_clip": [None], "training.weight_decay": [0.1234567]}
+    longest = Study.model_validate(tiny_study.model_dump() | {"factors": factors})
+    (name,) = (arm.id for arm in longest.arms())
+    ended = [name, "100", "12/12", "3.883", "1.1", "132,290", "1:02:03"]
+    live = [name, "3", "5/12", "12.883", "0.0123", "8,323", "measures"]
+    board = Board([longest])
+    above = shown(board.table([ended], [""] * 7, width), width)
+    below = shown(board.table([live], LIVE, width), width)
+    (length,) = {len(line) for line in above + below}
+    assert length <= width
+    ends = [
+        [match.end() for match in re.finditer(r"\S+", line)][1:] for line in (*above, *below[1:])
+    ]
+    assert ends[0] == ends[1]
+
+
+def data(number: int, seconds: float | None = None) -> Job:
+    return Job("data", f"study-{number}/01_data.ipynb", time.time(), seconds)
+
+
+def test_a_terminal_keeps_the_lines_of_jobs_that_ended_above_those_that_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out = io.StringIO()
+    screen = Console(file=out, width=80, height=7, force_terminal=True, color_system=None)
+    monkeypatch.setattr(progress, "terminal", lambda: screen)
+    view, seen = View([]), []
+    with view.live:
+        for n_ended in (0, 1, 3):
+            running = {str(n): data(n) for n in range(n_ended, 6)}
+            ended = [data(n, 3.0) for n in range(n_ended)]
+            view.show(Progress({"data": 6}, running, ended, {}), 65.0)
+            seen.append(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "\n", out.getvalue()).splitlines())
+            out.seek(0)
+            out.truncate()
+    assert all(len(line) <= 80 for lines in seen for line in lines)
+    rows = [[line.split() for line in lines if line.strip()] for lines in seen]
+    drawn = [each[max(n for n, row in enumerate(each) if row[-1] == "left") :] for each in rows]
+    assert [sum("runs" in row for row in each) for each in drawn] == [3, 3, 3]
+    assert [row[1] for each in drawn for row in each if row[0] == "and"] == ["3", "2"]
+    assert [sum("done" in row[1:2] for row in each) for each in rows] == [0, 1, 2]
+    assert [sum("time" in row for row in each) for each in rows] == [0, 1, 0]  # headed once
+    assert rows[2][-1][:3] == ["3/6", "jobs", "done,"]
+    assert rows[2][-1][-2:] == ["1:05", "elapsed"]
+
+
+def test_a_log_has_a_line_for_each_job_that_ended_and_each_minute_all(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    view = View([])
+    for elapsed, n_ended in ((0.0, 0), (2.0, 0), (4.0, 1), (6.0, 1), (62.0, 1)):
+        running, ended = {"1": data(1), "2": data(2)}, [data(0, 3.0)] * n_ended
+        view.show(Progress({"data": 3}, running, ended, {}), elapsed)
+    said = re.sub(r"about \d+:\d+ left", "TIME", capsys.readouterr().out).splitlines()
+    assert said == [
+        *("0/3 jobs done, TIME, 0:00 elapsed", "01_data: runs", "01_data: runs"),
+        *("01_data: done, time 0:03", "1/3 jobs done, TIME, 0:04 elapsed"),
+        *("1/3 jobs done, TIME, 1:02 elapsed", "01_data: runs", "01_data: runs"),
+    ]
 
 
 def test_the_threshold_is_that_of_the_studys_plan(
     tiny_study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert Board([tiny_study]).rises == {"tiny": 0.5}
-    monkeypatch.setattr(progress, "load_plan", lambda study: None)
-    assert Board([tiny_study]).rises == {"tiny": 0.5}
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0:00"), (65.4, "1:05"), (3661, "1:01:01"), (math.nan, "–")]
-)
-def test_a_clock(seconds: float, text: str) -> None:
-    assert clock(seconds) == text
+    assert Board([tiny_study]).rules == {"tiny": WATCHED}
+    plan = SimpleNamespace(instability=INSTABILITY)
+    monkeypatch.setattr(progress, "load_plan", lambda study: plan)
+    assert Board([tiny_study]).rules == {"tiny": INSTABILITY}
