@@ -2,18 +2,15 @@
 
 import itertools
 import statistics
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup
 from numpy.typing import NDArray
 
 from lib.analysis.pooled import pooled_contrasts
-from lib.publish import wording
 from lib.publish.catalogue import NotebookEntry, StudyEntry
 from lib.record.record import raw_folder
 from lib.study.measures import MAIN, MEASURES, measures_in
@@ -60,36 +57,6 @@ def differences(study: StudyEntry) -> list[Difference]:
             names = arm.variant, reference.variant, arm.setting
             found.append(Difference(study, row, *names, own))
     return found
-
-
-def in_short(study: StudyEntry) -> Iterator[Markup]:
-    """Say what each variant does to the main measure beside its own baseline: a sentence with the
-    interval, or over several settings how often it does what."""
-    rows = [d for d in differences(study) if d.own and d.row["measure"] == MAIN]
-    measure = MEASURES[MAIN]
-    form = f".{measure.digits}f"
-    for name in dict.fromkeys((d.variant, d.reference) for d in rows):
-        of = [d.row for d in rows if (d.variant, d.reference) == name]
-        who = Markup("<b>{}</b>").format(variant(name[0]).label)
-        if len(of) == 1:
-            (row,) = of
-            said = wording.effect(row, measure.label, form)
-            yield Markup("{} {} (n = {}).").format(who, said, row["n"])
-            continue
-        verbs = {"lower": "lowers", "higher": "raises", "undecided": "does not detectably change"}
-        verbs["undefined"] = "changes, with too few seeds for an interval,"
-        verbs["identity"] = "changes no digit shown of"
-        found = Counter(
-            "identity" if wording.is_identity(row, form) else wording.direction(row) for row in of
-        )
-        counts = [
-            f"{verbs[way]} {measure.label} in {wording.words(found[way])}"
-            for way in verbs
-            if found[way]
-        ]
-        yield Markup("{}, in {} settings: {}.").format(
-            who, wording.words(len(of)), "; ".join(counts)
-        )
 
 
 def by_measure(studies: Iterable[StudyEntry]) -> dict[str, dict[str, list[Difference]]]:

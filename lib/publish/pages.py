@@ -7,7 +7,7 @@ and whatever would load something are removed, even where nbconvert's own templa
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from html import escape
@@ -38,6 +38,7 @@ _TEXT = (
 _IMAGE = re.compile(r"data:image/(png|jpeg|gif|webp|svg\+xml);base64,", re.IGNORECASE)
 _HEADING = re.compile(r"^#+ +(.+)", re.MULTILINE)
 _LINK = re.compile(r"https?://", re.IGNORECASE)
+_OF_STUDY = re.compile(r"[\w-]+/\w+\.html")
 _CELL = re.compile(r"cell-id=([\w-]+)")
 
 
@@ -57,7 +58,14 @@ def _page_attribute(tag: str, name: str, value: str) -> str | None:
     return _attribute(tag, name, value)
 
 
-def _cleaner(page: bool) -> nh3.Cleaner:
+def _linking_attribute(tag: str, name: str, value: str) -> str | None:
+    """Keep also links from the first page to that of a study's notebook."""
+    if name == "href" and _OF_STUDY.fullmatch(value):
+        return value
+    return _attribute(tag, name, value)
+
+
+def _cleaner(keep: Callable[[str, str, str], str | None]) -> nh3.Cleaner:
     return nh3.Cleaner(
         tags=_TABLE | set(_TEXT.split()),
         clean_content_tags={"script", "style", "iframe", "object", "template", "noscript", "title"},
@@ -69,18 +77,23 @@ def _cleaner(page: bool) -> nh3.Cleaner:
             "th": {"colspan", "rowspan", "scope"},
             "ol": {"start"},
         }
-        | ({"div": {"id"}} if page else {}),
-        attribute_filter=_page_attribute if page else _attribute,
+        | ({"div": {"id"}} if keep is _page_attribute else {}),
+        attribute_filter=keep,
         url_schemes={"http", "https", "data"},
     )
 
 
-_FRAGMENT, _PAGE = _cleaner(page=False), _cleaner(page=True)
+_FRAGMENT, _PAGE, _LINKING = map(_cleaner, (_attribute, _page_attribute, _linking_attribute))
 
 
 def sanitise(html: str, cleaner: nh3.Cleaner = _FRAGMENT) -> str:
     """Remove from a fragment of HTML whatever could execute or load something."""
     return cleaner.clean(html)
+
+
+def linked_html(markdown: str) -> str:
+    """Turn a text into safe HTML whose links to the notebooks of studies stay."""
+    return sanitise(markdown2html(markdown), _LINKING)
 
 
 @lru_cache(maxsize=1)

@@ -35,8 +35,6 @@ MANUSCRIPT = TEMPLATES / "manuscript.md"
 PAGES = {"answers": "README.md", "studies": "params/README.md", "root": "papers/README.md"}
 """Templates of what is computed, and the page where each stands."""
 _COMPUTED = re.compile(r"(<!-- (\w+): .*? -->\n\n).*?(\n\n<!-- end of \2 -->)", re.DOTALL)
-_BREAK = re.compile(r"(?<!\n)\n(?!\n|\|)")
-"""Of a line, but for those around a paragraph and before a row of a table."""
 
 
 def filled_in(paper: Path, sources: Sources) -> str:
@@ -143,13 +141,11 @@ def build(paper: Path) -> Sources:
 
 
 def with_computed(sources: Sources, name: str, page: str) -> str:
-    """The text of a page with its computed part, between two comments that name its template, a
-    line each paragraph and row. TextError where there is no such part."""
+    """The text of a page with its computed part, between two comments that name its template.
+    TextError where there is no such part."""
 
     def part(frame: re.Match[str]) -> str:
-        text = sources.render(f"templates/{frame[2]}.md").strip()
-        lines = "\n".join(" ".join(line.split()) for line in text.split("\n"))
-        return frame[1] + re.sub(r"\n{3,}", "\n\n", _BREAK.sub(" ", lines)) + frame[3]
+        return frame[1] + sources.page_part(frame[2]) + frame[3]
 
     if [frame[2] for frame in _COMPUTED.finditer(page)] != [name]:
         raise TextError(

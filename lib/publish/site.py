@@ -5,6 +5,7 @@ Rendering a notebook takes a tenth of a second, so a page that would not change 
 """
 
 import hashlib
+import re
 import shutil
 import sys
 from collections.abc import Callable, Collection
@@ -13,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from lib.publish import overlay, pages, wording
 from lib.publish.catalogue import StudyEntry, catalogue, index_of, neighbours, why
 from lib.publish.plans import plan_accounts
+from lib.publish.sources import Sources
 from lib.record.record import SHARED, papers_named, root_hash
 from lib.study.errors import UserError, exit_status
 from lib.study.files import sha256
@@ -24,6 +27,8 @@ from lib.study.measures import MAIN, MEASURES, measures_in
 from lib.study.paths import PAPER, TEMPLATES, shown
 from lib.study.provenance import history, trained_with
 
+_EVIDENCE = re.compile(r"\]\(papers/[\w-]+/record/([\w-]+/\w+)\.ipynb\)")
+"""A link to a notebook of a record, as a README has it."""
 _LATER = "<p>Not rendered yet: <code>./run_all.sh record</code> renders it.</p>"
 
 
@@ -38,6 +43,15 @@ def _title(paper: Path) -> str:
     lines = text.splitlines()[:9]
     titles = [line.partition(":")[2].strip(' "') for line in lines if line.startswith("title:")]
     return titles[0] if titles else paper.name
+
+
+def _answers(paper: Path) -> tuple[Markup, str]:
+    """The paper's answers, as its README gives them, and the study that the first one is of; empty
+    where no README has any."""
+    if not (paper / "templates" / "answers.md").is_file():
+        return Markup(), ""
+    text = _EVIDENCE.sub(r"](\1.html)", Sources(paper).page_part("answers"))
+    return Markup(pages.linked_html(text)), text.partition("](")[2].partition("/")[0]
 
 
 def _environment(paper: Path) -> Environment:
@@ -69,6 +83,10 @@ def _environment(paper: Path) -> Environment:
         "ROOT_HASH": "" if fault else root_hash(paper),
         "SUPERSEDED": [name for name, entry in index.items() if "superseded" in entry],
     }
+    try:
+        environment.globals["ANSWERS"] = _answers(paper)
+    except Exception as error:  # a file can be broken in any way
+        environment.globals |= {"ANSWERS": ("", ""), "TROUBLE": fault or f"answers: {why(error)}"}
     try:
         environment.globals["PLANS"] = plan_accounts(paper)
         environment.get_template("index.html.j2").render(studies=[], paper=False, root="")

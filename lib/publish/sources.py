@@ -23,6 +23,7 @@ Comments stand in `<%` and `%>`, because `{#` opens a label. A name that is not 
 """
 
 import inspect
+import re
 import traceback
 from functools import cache, partial
 from pathlib import Path
@@ -45,6 +46,10 @@ from lib.study.paths import PLANS, ROOT, TEMPLATES
 
 Row = dict[str, Any]
 Rows = list[Row]
+
+
+_BREAK = re.compile(r"(?<!\n)\n(?!\n|\|)")
+"""Of a line, but for those around a paragraph and before a row of a table."""
 
 
 class TextError(UserError):
@@ -120,6 +125,13 @@ class Sources:
             frames = reversed(traceback.extract_tb(error.__traceback__))
             line = next((f.lineno for f in frames if f.filename.endswith(name)), "?")
             raise TextError(f"{name}, line {line}: {error}") from None
+
+    def page_part(self, name: str) -> str:
+        """Fill in what a page computes, by the name of its template: a line each paragraph and row
+        of a table."""
+        text = self.render(f"templates/{name}.md").strip()
+        lines = "\n".join(" ".join(line.split()) for line in text.split("\n"))
+        return re.sub(r"\n{3,}", "\n\n", _BREAK.sub(" ", lines))
 
     @property
     def unused(self) -> list[str]:

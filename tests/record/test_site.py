@@ -116,8 +116,8 @@ def test_an_exploratory_study_shows_contrasts_and_no_decision_whatever_its_verdi
     for word in ("keep the baseline", "not decided", "rule ", "H1a", "Holm"):
         assert word not in text, word
     assert "An exploratory study decides nothing" in text
-    said = re.sub(r"<[^>]+>", "", text[text.index('id="answer"') : text.index("<figure")])
-    assert "LayerNorm, in two settings: " in said
+    order = [text.index(part) for part in ('id="answer"', '<table class="forest">', "<figure")]
+    assert order == sorted(order)
     for row in held["contrasts"]:
         if row["measure"] == "perplexity":
             number = f"{row['mean_delta']:+.3f} [".replace("-", "−")
@@ -146,9 +146,9 @@ def test_a_confirmatory_study_without_rules_shows_its_answers_and_no_decision(ow
 
 
 @pytest.mark.parametrize("study", ["alpha", "beta"])
-def test_answer_and_figures_stand_before_the_first_table(pages: Path, study: str) -> None:
+def test_answer_and_figures_stand_before_the_runs(pages: Path, study: str) -> None:
     text = (pages / study / "index.html").read_text("utf-8")
-    order = [text.index(part) for part in ('id="answer"', "<figure", "<table")]
+    order = [text.index(part) for part in ('id="answer"', "<figure", '<table class="grid">')]
     assert order == sorted(order)
     assert text.count("<figure") == 2
     assert f"<p>What does <code>Loss</code> of {study} <em>show</em>? </p>" in text
@@ -222,6 +222,32 @@ def test_a_run_in_training_is_shown_with_its_curve_so_far(own: Path) -> None:
     assert lines == {"loss": [[1, 2], [4.0, 3.5]], "grad_norm": [[1, 2], [2.0, 1.5]]}
     build_site()
     assert "unfinished" in row_of(index, "none seed 2", "gamma")
+
+
+def test_the_first_page_begins_with_the_answers_of_the_readme(own: Path) -> None:
+    template = own / "paper/templates/answers.md"
+    template.parent.mkdir()
+    link = "[tested](papers/paper/record/alpha/03_analysis.ipynb)"
+    template.write_text(
+        f"**No.** It does not. [else](javascript:x)\n\n| Does it? | {link} |\n|---|---|\n"
+        "{% if has('alpha') %}\n| {{ recorded | words }} <script>x()</script> |\n  more |\n"
+        "{% endif %}",
+        "utf-8",
+    )
+    build_site()
+    index = own / "paper/site/index.html"
+    text = index.read_text("utf-8")
+    assert text.index("<strong>No.</strong> It does not.") < text.index("Verdicts of the plans")
+    assert '<a href="alpha/03_analysis.html" rel="noopener noreferrer">tested</a>' in text
+    assert "<td>more</td>" in text  # of the same row
+    assert "javascript:" not in text
+    assert "x()" not in text
+    assert (own / "paper/site/alpha/03_analysis.html").is_file()
+
+    template.write_text("{{ recorded.nothing }}", "utf-8")
+    with pytest.raises(DamagedError, match=r"answers\.md, line 1: "):
+        build_site()
+    assert "<strong>No.</strong>" not in index.read_text("utf-8")
 
 
 def test_without_a_confirmatory_study_the_index_says_so(own: Path) -> None:
