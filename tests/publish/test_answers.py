@@ -151,9 +151,27 @@ def test_it_is_the_scale_where_both_equivalences_are_shown(
 
 
 def test_a_cost_that_an_interval_excludes_is_named_only_then(paper: Path) -> None:
-    assert "That excludes the 0.121 nats of the third row." in answers(paper)[6]
+    assert "That excludes the 0.121 nats of the third row." in answers(paper)[-1]
     wide = setting("contrasts", {"t_high": 0.13}, measure="loss")
-    assert "That excludes" not in answers(paper, horizon_2=wide)[6]
+    assert "That excludes" not in answers(paper, horizon_2=wide)[-1]
+
+
+@pytest.mark.parametrize(
+    ("begin", "speed", "word"),
+    [
+        ("supported", "refuted", "Start"),
+        ("refuted", "supported", "Speed"),
+        ("supported", "supported", "Either"),
+        ("refuted", "refuted", "Neither alone"),
+        ("supported", "undecided", "Undecided"),
+    ],
+)
+def test_the_half_that_costs_is_named_where_both_are_decided(paper, begin, speed, word):
+    def decide(verdict: Verdict) -> None:
+        for row in verdict["hypothesis_tests"]:
+            row["answer"] = {"begin": begin, "speed": speed}.get(row["hypothesis"], row["answer"])
+
+    assert answers(paper, start_or_speed=decide)[4].startswith(f"**{word}.** A multiplier makes")
 
 
 def test_questions_whose_study_has_no_results_are_left_out_and_named(paper: Path) -> None:
