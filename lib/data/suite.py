@@ -16,6 +16,7 @@ import hashlib
 import json
 import math
 import shutil
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -291,7 +292,8 @@ def prepare_suite(corpus: Corpus, items: int | None, block_size: int, suites: Pa
     with FileLock(suites / ".lock"):
         fault = _fault(folder)
         if fault and folder.exists():
-            print(f"The suite in {folder.name} is {fault}. It is made anew.")
+            said = f"The suite in {folder.name} is {fault}. It is made anew."
+            print(said, file=sys.stderr)
             shutil.rmtree(folder)
         if fault:
             write_suite(build_suite(corpus, items, block_size), folder)

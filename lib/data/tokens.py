@@ -10,6 +10,7 @@ taken up again, and of a damaged corpus only the damaged shard is written again.
 
 import hashlib
 import json
+import sys
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -117,7 +118,7 @@ def _find(folder: Path) -> dict[str, Any] | None:
         name = shard["file"]
         state = whole[name] = [states.get(name), shard["sha256"]]
         if state != checked.get(name) and _hash_of(folder / name) != shard["sha256"]:
-            print(f"{name} of {folder.name} is damaged. It is made anew.")
+            print(f"{name} of {folder.name} is damaged. It is made anew.", file=sys.stderr)
             for path in (folder / name, folder / "index.json"):
                 path.unlink(missing_ok=True)
             return None

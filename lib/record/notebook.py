@@ -10,219 +10,160 @@ import re
 import struct
 from base64 import b64decode
 from collections.abc import Iterator
-from itertools import pairwise
-from typing import Annotated, Any, Literal, Self
-
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from datetime import datetime
+from itertools import chain, pairwise
+from typing import Any
 
 from lib.study.fields import digest
 
-Text = str | list[str]
-Nothing = Annotated[dict[str, Any], Field(max_length=0)]
-Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+_TEXT = r'"[^"\\]*(\\.[^"\\]*)*"'
+_LINES = rf"{_TEXT}|\[({_TEXT}(, {_TEXT})*)?\]"
+_WIDTH, _SECONDS = r"[1-9]\d*|null", r"\d+(\.\d+)?(e-\d+)?|null"
+_COMMIT = r'"[0-9a-f]{40}"|null'
+_TIMES = {
+    **dict.fromkeys(("start_time", "end_time"), r'"[\d-]{10}T[\d:]{8}(\.\d+)?(\+00:00|Z)"'),
+    "duration": _SECONDS,
+    "exception": "false|null",
+}
+_CELL = {"cell_type": _TEXT, "id": _TEXT, "source": _LINES}
+_RICH = {
+    "output_type": _TEXT,
+    "data": {
+        **dict.fromkeys(("text/html", "text/markdown", "text/plain"), _LINES),
+        "image/png": r'"([A-Za-z0-9+/]|\\n)+=*(\\n)?"',
+        "application/json": r"\{.*\}",
+    },
+    "metadata": {"image/png": {"width": _WIDTH, "height": _WIDTH}},
+}
+_WRITTEN = {
+    "nbformat": "4",
+    "nbformat_minor": r"\d+",
+    "metadata": {
+        # Which are those of the notebook that was executed: see `unexecuted`.
+        **{"jupytext": r"\{.*\}", "kernelspec": r"\{.*\}"},
+        "language_info": {
+            "codemirror_mode": {"name": '"ipython"', "version": "3"},
+            "file_extension": r'"\.py"',
+            "mimetype": '"text/x-python"',
+            "name": '"python"',
+            "nbconvert_exporter": '"python"',
+            "pygments_lexer": '"ipython3"',
+            "version": r'"3\.\d+\.\d+((a|b|rc)\d+)?\+?"',
+        },
+        "papermill": _TIMES
+        | {
+            # Which are those of its place: see `lib.record.verify.check_notebooks`.
+            **{"parameters": r"\{.*\}", "input_path": _TEXT, "output_path": _TEXT},
+            **dict.fromkeys(("default_parameters", "environment_variables"), r"\{\}"),
+            "version": r'"\d+(\.\d+)*"',
+        },
+        "study": {
+            "status": '"completed"',
+            "seconds": _SECONDS,
+            "preregistration": '"[0-9a-f]{64}"|null',
+            **{"commit": _COMMIT, "code": _COMMIT},
+            "clean": "true|false|null",
+            "by_hand": "true|null",
+        },
+    },
+    "cells": {
+        "markdown": _CELL
+        | {"metadata": {"tags": r"\[\]", "papermill": _TIMES | {"status": '"completed"'}}},
+        "code": _CELL
+        | {
+            "metadata": {"tags": r'\[("(injected-)?parameters")?\]'},
+            "execution_count": r"\d+",
+            "outputs": {
+                "stream": {"output_type": _TEXT, "name": '"stdout"', "text": _LINES},
+                "display_data": _RICH,
+                "execute_result": _RICH | {"execution_count": r"\d+"},
+            },
+        },
+    },
+}
+"""Every key of a notebook's JSON, with a pattern of what it may hold; cells and outputs by kind."""
 _ROUNDED = 1e-5
 """Seconds within which a duration is that between its times."""
 _AROUND = 600
 """Seconds that starting its kernel and writing it may take beside its execution."""
-
-
-class _Exact(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class _Times(_Exact):
-    start_time: AwareDatetime
-    end_time: AwareDatetime
-    duration: float | None = None
-    exception: Literal[False] | None = None
-
-    @model_validator(mode="after")
-    def _lasts_from_start_to_end(self) -> Self:
-        seconds = (self.end_time - self.start_time).total_seconds()
-        lasted = seconds if self.duration is None else self.duration
-        if seconds < 0 or abs(lasted - seconds) > _ROUNDED:
-            raise ValueError("its start, end and duration do not fit")
-        return self
-
-
-class _CellTimes(_Times):
-    status: Literal["completed"]
-
-
-class _Papermill(_Times):
-    """What Papermill notes; of a notebook run by hand, parameters and times."""
-
-    parameters: dict[str, str | int]
-    default_parameters: Nothing = {}
-    environment_variables: Nothing = {}
-    input_path: str = ""
-    output_path: str = ""
-    version: Annotated[str, Field(pattern=r"^\d+(\.\d+)*$")] = "0"
-
-
-class _Stamp(_Exact):
-    """What `lib.workflow` stamps on it."""
-
-    status: Literal["completed"]
-    seconds: Annotated[float, Field(ge=0)] | None = None
-    preregistration: Hash | None
-    commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None
-    clean: bool | None
-    code: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None = None
-    by_hand: Literal[True] | None = None
-
-
-class _Mode(_Exact):
-    name: Literal["ipython"]
-    version: Literal[3]
-
-
-class _Language(_Exact):
-    codemirror_mode: _Mode
-    file_extension: Literal[".py"]
-    mimetype: Literal["text/x-python"]
-    name: Literal["python"]
-    nbconvert_exporter: Literal["python"]
-    pygments_lexer: Literal["ipython3"]
-    version: Annotated[str, Field(pattern=r"^3\.\d+\.\d+((a|b|rc)\d+)?\+?$")]
-
-
-class _Metadata(_Exact):
-    jupytext: dict[str, Any]
-    kernelspec: dict[str, Any]
-    language_info: _Language | None = None
-    papermill: _Papermill
-    study: _Stamp
-
-
-class _Printed(_Exact):
-    output_type: Literal["stream"]
-    name: Literal["stdout"]
-    text: Text
-
-
-class _Data(_Exact):
-    html: Text | None = Field(None, alias="text/html")
-    markdown: Text | None = Field(None, alias="text/markdown")
-    plain: Text | None = Field(None, alias="text/plain")
-    png: Annotated[str, Field(pattern=r"^[A-Za-z0-9+/\n]+=*\n?$")] | None = Field(
-        None, alias="image/png"
-    )
-    result: dict[str, Any] | None = Field(None, alias="application/json")
-
-    @model_validator(mode="after")
-    def _is_one_thing(self) -> Self:
-        if len(self.model_fields_set - {"result"}) != 1:
-            raise ValueError("it must be one kind of output, or that and a result")
-        return self
-
-
-class _Width(_Exact):
-    width: Annotated[int, Field(gt=0)] | None = None
-    height: Annotated[int, Field(gt=0)] | None = None
-
-
-class _Pictured(_Exact):
-    png: _Width | None = Field(None, alias="image/png")
-
-
-class _Rich(_Exact):
-    data: _Data
-    metadata: _Pictured
-
-    @model_validator(mode="after")
-    def _is_shown_in_its_own_size(self) -> Self:
-        if given := self.metadata.png:
-            begin = b64decode((self.data.png or "").replace("\n", "")[:32])
-            width, height = struct.unpack(">16x2I", begin) if len(begin) == 24 else (0, 0)
-            if given.width not in (None, width) or given.height not in (None, height):
-                raise ValueError("its picture is to be shown in another size than its own")
-        return self
-
-
-class _Displayed(_Rich):
-    output_type: Literal["display_data"]
-
-
-class _Returned(_Rich):
-    output_type: Literal["execute_result"]
-    execution_count: int
-
-
-class _TextMetadata(_Exact):
-    tags: Annotated[list[str], Field(max_length=0)] = []
-    papermill: _CellTimes | None = None
-
-
-class _CodeMetadata(_Exact):
-    tags: list[Literal["parameters", "injected-parameters"]] = []
-
-
-class _TextCell(_Exact):
-    cell_type: Literal["markdown"]
-    id: str
-    metadata: _TextMetadata
-    source: Text
-
-
-class _CodeCell(_Exact):
-    cell_type: Literal["code"]
-    id: str
-    metadata: _CodeMetadata
-    source: Text
-    execution_count: int
-    outputs: list[Annotated[_Printed | _Displayed | _Returned, Field(discriminator="output_type")]]
-
-    @model_validator(mode="after")
-    def _shows_what_its_code_can(self) -> Self:
-        code = ast.parse("".join(self.source)).body
-        returned = [output for output in self.outputs if isinstance(output, _Returned)]
-        if self.outputs and all(isinstance(each, _SILENT) for each in code):
-            raise ValueError("its code shows nothing, and it has outputs")
-        if len(returned) > (isinstance(code[-1], ast.Expr) if code else 0):
-            raise ValueError("it has more results than its last line gives")
-        if any(output.execution_count != self.execution_count for output in returned):
-            raise ValueError("its result has another count than the cell")
-        return self
-
-
 _SILENT = ast.Import | ast.ImportFrom | ast.Assign | ast.AugAssign | ast.AnnAssign
 
 
-class _Notebook(_Exact):
-    nbformat: Literal[4]
-    nbformat_minor: int
-    metadata: _Metadata
-    cells: list[Annotated[_TextCell | _CodeCell, Field(discriminator="cell_type")]]
-
-    @model_validator(mode="after")
-    def _ran_once_from_top_to_bottom(self) -> Self:
-        code = [cell for cell in self.cells if isinstance(cell, _CodeCell)]
-        if self.metadata.study.by_hand:  # what was written in afterwards has the count before it
-            code = [cell for cell in code if "injected-parameters" not in cell.metadata.tags]
-        if [cell.execution_count for cell in code] != list(range(1, len(code) + 1)):
-            raise ValueError("its cells were not executed once each, from top to bottom")
-        whole, stamped = self.metadata.papermill, self.metadata.study.seconds
-        if stamped is not None and not 0 <= stamped - (whole.duration or 0) <= _AROUND:
-            raise ValueError("it was stamped with another time than it took")
-        cells = [cell.metadata for cell in self.cells if isinstance(cell, _TextCell)]
-        times = [whole.start_time]
-        for each in cells:
-            times += [each.papermill.start_time, each.papermill.end_time] if each.papermill else []
-        if any(one > other for one, other in pairwise([*times, whole.end_time])):
-            raise ValueError("the times of its cells are not in order")
-        return self
-
-
 def foreign_content(text: str) -> Iterator[str]:
-    """What an executed notebook, given as its file's text, holds that no execution writes."""
+    """Name what an executed notebook, given as its file's text, holds that no execution writes."""
     try:
-        _Notebook.model_validate_json(text)
-    except ValidationError as error:
-        for fault in error.errors(include_input=False, include_url=False):
-            where = ".".join(map(str, fault["loc"]))
-            said = fault["msg"].removeprefix("Value error, ")
-            yield f"holds what no execution writes: {where or 'as a whole'}: {said}"
+        notebook = json.loads(text)
+        faults = [*_unwritten(notebook, _WRITTEN)] or [*_impossible(notebook)]
+    except (ValueError, LookupError, TypeError, AttributeError, SyntaxError) as error:
+        faults = [f"as a whole: {error!r}"]
+    yield from (f"holds what no execution writes: {fault}" for fault in faults)
+
+
+def _unwritten(value: Any, written: Any, *where: str) -> Iterator[str]:
+    """Name where some JSON holds another key or content than is `written`."""
+    if isinstance(written, str):
+        if not re.fullmatch(written, json.dumps(value)):
+            yield ".".join(where)
+    elif where and where[-1] in ("cells", "outputs"):
+        for number, each in enumerate(value):
+            kind = each.get("cell_type", each.get("output_type"))
+            yield from _unwritten(each, written.get(kind, _NOTHING), *where, str(number))
+    else:
+        for key, each in value.items():
+            yield from _unwritten(each, written.get(key, _NOTHING), *where, key)
+
+
+_NOTHING = "(?!)"
+
+
+def _impossible(notebook: dict[str, Any]) -> Iterator[str]:
+    """Say what no single execution from top to bottom leaves: counts, times, sizes, outputs."""
+    stamp, whole = notebook["metadata"]["study"], notebook["metadata"]["papermill"]
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    # Of one run by hand, what was written in afterwards has the count before it.
+    counted = code_cells(notebook) if stamp.get("by_hand") else code
+    if [cell["execution_count"] for cell in counted] != list(range(1, len(counted) + 1)):
+        yield "its cells were not executed once each, from top to bottom"
+    noted = [cell["metadata"]["papermill"] for cell in notebook["cells"]
+             if "papermill" in cell["metadata"]]  # fmt: skip
+    spans = [(_time(each["start_time"]), _time(each["end_time"])) for each in (whole, *noted)]
+    for each, (start, end) in zip((whole, *noted), spans, strict=True):
+        seconds, lasted = (end - start).total_seconds(), each.get("duration")
+        if seconds < 0 or abs((seconds if lasted is None else lasted) - seconds) > _ROUNDED:
+            yield "its start, end and duration do not fit"
+    seconds = stamp.get("seconds")
+    if seconds is not None and not 0 <= seconds - (whole.get("duration") or 0) <= _AROUND:
+        yield "it was stamped with another time than it took"
+    (first, last), *inner = spans
+    times = [first, *chain(*inner), last]
+    if any(one > other for one, other in pairwise(times)):
+        yield "the times of its cells are not in order"
+    for cell in code:
+        yield from _impossible_outputs(cell)
+
+
+_time = datetime.fromisoformat
+
+
+def _impossible_outputs(cell: dict[str, Any]) -> Iterator[str]:
+    code, outputs = ast.parse(source(cell)).body, cell["outputs"]
+    returned = [output for output in outputs if output["output_type"] == "execute_result"]
+    if outputs and all(isinstance(each, _SILENT) for each in code):
+        yield "its code shows nothing, and it has outputs"
+    if len(returned) > (isinstance(code[-1], ast.Expr) if code else 0):
+        yield "it has more results than its last line gives"
+    if any(output["execution_count"] != cell["execution_count"] for output in returned):
+        yield "its result has another count than the cell"
+    for output in outputs:
+        if output["output_type"] != "stream":
+            if len(output["data"].keys() - {"application/json"}) != 1:
+                yield "it must be one kind of output, or that and a result"
+            begin = b64decode(output["data"].get("image/png", "").replace("\n", "")[:32])
+            own = struct.unpack(">16x2I", begin) if len(begin) == 24 else (0, 0)
+            size = output["metadata"].get("image/png", {})
+            if any(size.get(side) not in (None, length) for side, length in
+                   zip(("width", "height"), own, strict=True)):  # fmt: skip
+                yield "its picture is to be shown in another size than its own"
 
 
 def code_cells(notebook: dict[str, Any]) -> list[dict[str, Any]]:

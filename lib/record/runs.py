@@ -8,7 +8,6 @@ import zipfile
 from ast import literal_eval
 from collections.abc import Iterator
 from functools import cache, partial
-from math import isfinite, nan
 from typing import Any
 
 import numpy as np
@@ -39,32 +38,8 @@ _TABLE = re.compile(
 )
 """What pandas' HTML of a table consists of."""
 _MACHINE = re.compile(r" (\w+)=('\w+'|\d+|None|True|False)")
-_FILE = r"(weights\.safetensors|state\.pt|(trace|curve)\.parquet|(provenance|manifest)\.json)"
-_FAULTS = (
-    rf"{_FILE} is (missing|not as it was written)",
-    r"its state is that of step \d+",
-    r"its trace does not hold the steps 1 to \d+, each once",
-    r"its curve does not hold every evaluation up to step \d+, each once",
-    "its weights are not of this model's shapes",
-    r"unreadable: ([A-Z]\w*Error|BadZipFile|ArrowInvalid)",
-    "it is no folder",
-)
-"""What `lib.run.checkpoints` says of a damaged one."""
-_CHECKPOINT = (
-    r"Checkpoint (?P<name>step-\d{8,}|checkpoints) is ((?P<damaged>damaged) "
-    rf"\(({'|'.join(_FAULTS)})\)|foreign \(it belongs to [\w-]+, \S+, seed \d+\))\. "
-    r"It is not used, and kept as (?P=name)-(?(damaged)damaged|foreign)(-\d+)?"
-)
-_SUITE = (
-    r"The suite in [\w.-]+-\d+-[\w-]+ is (of other code|damaged( \((suite\.json is missing or "
-    r"cannot be read|[\w.-]+ is not as it was written)\))?)\. It is made anew"
-)
-_TOKENS = r"\d{6}\.bin of [\w.-]+ is damaged\. It is made anew"
-_NOTICE = re.compile(rf"^({_CHECKPOINT}|{_SUITE}|{_TOKENS})\.\n", re.MULTILINE)
-_DEV = re.compile(
-    r"^step (\d+): dev loss (\d+\.\d{4}|nan|inf), embedding norm (\d+\.\d{2}|nan|inf)$",
-    re.MULTILINE,
-)
+_DEV = ("step", "dev_loss", "embedding_norm")
+"""Columns of the dev curve that a training prints."""
 _FORMER = {
     "training tokens/s": "training_tokens_per_second",
     "inference tokens/s, batched": "inference_tokens_per_second",
@@ -235,27 +210,23 @@ def _wrong_print(record: Record, run: Run) -> Iterator[str]:
     there = {label for cell in shown for label, _ in _ROW.findall(_html(cell["outputs"]))}
     for name in sorted(_wanted(result) - {_NAMES.get(label, label) for label in there}):
         yield f"the table of its result in its notebook leaves out {name}"
-    curve = record.raw(run)["curve"]
-    measured = zip(curve["dev_loss"], curve["embedding_norm"], strict=True)
-    points = dict(zip(curve["step"], measured, strict=True))
-    trained = next((c for c in cells if "train(this.config" in source(c)), None)
-    course = _printed(trained) if trained else ""
-    printed: list[tuple[str, str, str]] = _DEV.findall(course)
-    lost = f"DIVERGED at step {result.diverged_at}: its loss or gradient is not finite"
-    if _DEV.sub("", course).strip() != (lost if result.diverged_at else ""):
-        yield "its notebook prints something beside the dev losses of its training"
-    _, *given, machine = begun(notebook) or [""] * 2
-    if given != list(map(_fields, run["config"].items())) or not _is_machine(machine, run):
-        yield "its notebook prints other parameters than its result says"
-    for step, *texts in printed:
-        if not all(map(_rounds, points.get(int(step), (nan, nan)), texts)):
-            yield f"the dev loss printed at step {step} is not that of curve.parquet"
-    first = max(result.resumed_at, default=0)
+    first, diverged_at = max(result.resumed_at, default=0), result.diverged_at
     # Nothing is printed where nothing is trained, and a bar shown to whoever runs it by hand.
     silent = run["provenance"]["executed"]["from_checkpoint"]
     silent |= "by_hand" in notebook["metadata"]["study"]
-    if [int(step) for step, *_ in printed] != [s for s in points if s > first and not silent]:
-        yield "its notebook does not print the dev loss of each step of curve.parquet, in order"
+    course = [
+        f"step {step}: dev loss {loss:.4f}, embedding norm {norm:.2f}"
+        for step, loss, norm in zip(*(record.raw(run)["curve"][name] for name in _DEV), strict=True)
+        if step > first and not silent
+    ]
+    if diverged_at:
+        course.append(f"DIVERGED at step {diverged_at}: its loss or gradient is not finite")
+    trained = next((c for c in cells if "train(this.config" in source(c)), None)
+    if (_printed(trained) if trained else "").splitlines() != course:
+        yield "its notebook prints something else of its training than the losses of curve.parquet"
+    _, *given, machine = begun(notebook) or [""] * 2
+    if given != list(map(_fields, run["config"].items())) or not _is_machine(machine, run):
+        yield "its notebook prints other parameters than its result says"
 
 
 def recorded_suites(record: Record) -> Iterator[dict[str, Any]]:
@@ -311,9 +282,8 @@ def _fields(section: tuple[str, dict[str, Any]]) -> str:
 
 
 def _printed(cell: dict[str, Any]) -> str:
-    """What a cell prints, without notices that a file was damaged."""
-    said = "".join("".join(output.get("text", "")) for output in cell["outputs"])
-    return _NOTICE.sub("", said)
+    """Return what a cell prints."""
+    return "".join("".join(output.get("text", "")) for output in cell["outputs"])
 
 
 def _wrong_table(outputs: list[dict[str, Any]], result: RunResult) -> Iterator[str]:
@@ -354,11 +324,3 @@ def _html(outputs: list[dict[str, Any]]) -> str:
 
 def _bare(html: str) -> str:
     return re.sub(r"<[^>]*>|\s+", "", html)
-
-
-def _rounds(value: float, text: str) -> bool:
-    """Tell whether a printed number is a value rounded, but for what single precision took."""
-    if not isfinite(value):
-        return text == str(value)
-    half = 0.5 * 10.0 ** -len(text.partition(".")[2])
-    return bool(abs(value - float(text)) <= half + _SINGLE * abs(value))

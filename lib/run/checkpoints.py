@@ -9,6 +9,7 @@ import io
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any, Literal
 
@@ -128,4 +129,5 @@ def _set_aside(path: Path, why: Literal["damaged", "foreign"], reason: str) -> N
         number += 1
         target = path.with_name(f"{path.name}-{why}-{number}")
     path.rename(target)
-    print(f"Checkpoint {path.name} is {why} ({reason}). It is not used, and kept as {target.name}.")
+    said = f"Checkpoint {path.name} is {why} ({reason}). It is not used, and kept as {target.name}."
+    print(said, file=sys.stderr)  # in no record: it differs wherever a run is repeated

@@ -26,7 +26,7 @@ from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, UserError, exit_status
 from lib.study.files import replacing
 from lib.study.inputs import unpack
-from lib.study.paths import PAPERS, RUNS, output_root, shown, study_folder
+from lib.study.paths import PAPERS, PARAMS, RUNS, output_root, shown, study_folder
 from lib.study.provenance import git_state
 from lib.study.result import RunResult, status_of
 from lib.workflow import by_hand
@@ -37,9 +37,12 @@ from lib.workflow.sweep import only_sweep
 
 def import_study(packed: Path) -> None:
     """Take the study that a zip holds into the record. Raises UserError, naming the zip."""
+    before = {*PARAMS.rglob("*.yaml")}
     try:
         study = _take_in(packed)
     except UserError as error:
+        for path in {*PARAMS.rglob("*.yaml")} - before:  # of a study of one's own, which is refused
+            path.unlink()
         raise UserError(f"{packed.name}: {error}") from None
     record = Record(study)
     print(f"{study}: imported, and its {len(record.manifest)} files verified")

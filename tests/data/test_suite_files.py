@@ -83,7 +83,7 @@ def test_a_damaged_suite_is_named_and_made_anew(
     damage(folder / name)
     assert prepare_suite(corpus, 50, 128, tmp_path) == folder
     assert {path.name: path.read_bytes() for path in folder.glob("*.*")} == before
-    assert f"The suite in {folder.name} is damaged ({name} is" in capsys.readouterr().out
+    assert f"The suite in {folder.name} is damaged ({name} is" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("earlier", ["no account of code", "other code"])
@@ -106,7 +106,7 @@ def test_a_suite_of_other_code_is_made_anew_with_the_hash_of_its_questions(
         monkeypatch.setattr("lib.data.suite.build_suite", lambda *size, built=built: built)
         prepare_suite(corpus, 50, 128, tmp_path)
         assert (read_suite(folder)["hash"], read_suite(folder)["code"]) == (suite.hash, before)
-    assert f"The suite in {folder.name} is of other code. It" in capsys.readouterr().out
+    assert f"The suite in {folder.name} is of other code. It" in capsys.readouterr().err
     monkeypatch.setattr("lib.data.suite.asking_digest", lambda: "d" * 64)
     prepare_suite(corpus, 50, 128, tmp_path)
     assert read_suite(folder)["hash"] == fewer.hash != suite.hash

@@ -224,7 +224,7 @@ def test_a_damaged_shard_is_named_and_made_anew(
     path.write_bytes(bytes([content[0] ^ 1]) + content[1:])  # of the same size
     assert load(tokenizer="bytes").train[:].equal(before)
     assert path.read_bytes() == content
-    assert f"{path.name} of {folder.name} is damaged" in capsys.readouterr().out
+    assert f"{path.name} of {folder.name} is damaged" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

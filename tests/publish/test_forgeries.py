@@ -747,13 +747,13 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
                 "text",
                 "step 5: dev loss ",
                 "step 5: dev loss 1",
-                "the dev loss printed at step 5 is not that of curve.parquet",
+                "its notebook prints something else of its training than the losses of",
             ),
             "a line among the dev losses": (
                 "text",
                 "step 5: dev loss ",
                 "It helps.\nstep 5: dev loss ",
-                "its notebook prints something beside the dev losses",
+                "its notebook prints something else of its training than the losses",
             ),
             "a printed parameter": (
                 "text",
@@ -830,7 +830,7 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
         "the (sentence about|table of) its result",
     ),
     "losses of the curve, with their hash": (
-        lambda f: f.in_raw("curve", times("dev_loss")), "the dev loss printed at step"
+        lambda f: f.in_raw("curve", times("dev_loss")), "prints something else of its training"
     ),
     "norms of the curve, with their hash": (
         lambda f: f.in_raw("curve", times("residual_norm_1", 2)), "code cell .* of 03_analysis"

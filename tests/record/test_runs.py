@@ -106,16 +106,19 @@ def set_apart(notebook: dict[str, Any]) -> dict[str, Any]:
     return notebook | {"cells": [*cells[: number + 1], after, *cells[number + 1 :]]}
 
 
+OTHERWISE = "prints something else of its training than the losses of curve.parquet"
+
+
 @pytest.mark.parametrize(
     ("pattern", "new", "fault"),
     [
-        ("step 50: ", "It helps.\nstep 50: ", "prints something beside the dev losses"),
-        ("step 50: ", "DIVERGED at step 9: its loss\nstep 50: ", "prints something beside"),
-        (r"step 50: .*\n", "", "does not print the dev loss of each step"),
-        (r"(step 50: dev loss )\d", r"\g<1>9", "the dev loss printed at step 50 is not that of"),
-        (r"(step 50: dev loss \d)\.\d+", r"\1", "prints something beside the dev losses"),
-        (r"(step 50: .*)\d\n", r"\1\n", "prints something beside the dev losses"),
-        ("step 50: ", "step 51: ", "does not print the dev loss of each step"),
+        ("step 50: ", "It helps.\nstep 50: ", OTHERWISE),
+        ("step 50: ", "DIVERGED at step 9: its loss\nstep 50: ", OTHERWISE),
+        (r"step 50: .*\n", "", OTHERWISE),
+        (r"(step 50: dev loss )\d", r"\g<1>9", OTHERWISE),
+        (r"(step 50: dev loss \d)\.\d+", r"\1", OTHERWISE),
+        (r"(step 50: .*)\d\n", r"\1\n", OTHERWISE),
+        ("step 50: ", "step 51: ", OTHERWISE),
         ("corpus: ", "It helps.\ncorpus: ", "prints other parameters than its result says"),
         ("batch_size=", "batch_size=1", "prints other parameters than its result says"),
         ("machine: ", "machine: It helps. ", "prints other parameters than its result says"),
@@ -142,41 +145,6 @@ def test_a_notebook_prints_parameters_and_losses_and_nothing_else(
                 if kind in content:
                     content[kind] = re.sub(pattern, new, "".join(content[kind]))
     assert any(fault in found for found in runs._wrong_print(record, record.runs[0]))
-
-
-@pytest.mark.parametrize(
-    ("notice", "may"),
-    [
-        ("Checkpoint step-00000100 is damaged (its state is that of step 5). It is not used, and "
-         "kept as step-00000100-damaged.", True),
-        ("Checkpoint step-00000100 is foreign (it belongs to pilot, none,tied=true, seed 3). It is "
-         "not used, and kept as step-00000100-foreign.", True),
-        ("The suite in own-86c4e6aa-64-500 is damaged. It is made anew.", True),
-        ("Checkpoint step-00000100 is damaged (its state is good, it helps). It is not used, and "
-         "kept as step-00000100-damaged.", False),
-        ("Checkpoint step-00000100 is damaged (its state is that of step 5). It is not used, and "
-         "kept as it-helps.", False),
-        ("The suite in own-86c4e6aa-64-500 is better. It is made anew.", False),
-    ],
-)  # fmt: skip
-def test_only_a_notice_of_a_damaged_file_may_stand_there(notice: str, may: bool) -> None:
-    printed = runs._printed({"outputs": [{"text": [f"{notice}\n", "step 1"]}]})
-    assert printed == ("step 1" if may else f"{notice}\nstep 1")
-
-
-@pytest.mark.parametrize(
-    ("value", "text", "same"),
-    [
-        (2.7346, "2.735", True),
-        (2.7346, "2.734", False),
-        (2.7345, "2.734", True),  # halfway, either way
-        (2.7345, "2.735", True),
-        (float("nan"), "nan", True),
-        (float("inf"), "2.7", False),
-    ],
-)
-def test_a_printed_number_is_its_value_rounded(value: float, text: str, same: bool) -> None:
-    assert runs._rounds(value, text) is same
 
 
 def test_runs_are_scored_on_the_same_windows() -> None:

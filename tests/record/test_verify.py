@@ -121,7 +121,7 @@ PLACE = "was executed with other parameters than those of its place"
         ),
         (
             lambda nb: nb.update(note="It helps."),
-            "holds what no execution writes: note: Extra inputs are not permitted",
+            "holds what no execution writes: note",
         ),
     ],
 )

@@ -119,7 +119,7 @@ def finish(
         capsys.readouterr()
         trained = train(tiny, corpus, 0, ruin.parents[1])
         assert_same(trained, whole)
-        return trained.resumed_at, capsys.readouterr().out
+        return trained.resumed_at, capsys.readouterr().err
 
     return finish
 
@@ -353,7 +353,7 @@ def test_weights_of_another_shape_are_set_aside(
     state = {"step": 0, "diverged_at": None, "trace": {"step": []}, "curve": {"step": [0]}}
     save(provenance, {"w": torch.ones(2)}, state, tmp_path)
     assert load(tmp_path, provenance, {"w": torch.ones(3)}) is None
-    assert "its weights are not of this model's shapes" in capsys.readouterr().out
+    assert "its weights are not of this model's shapes" in capsys.readouterr().err
 
 
 MOVES: list[dict[str, object]] = [

@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from lib.record import archive, replay
 from lib.record import record as records
 from lib.record.record import Record
-from lib.study import config, git, paths, provenance
+from lib.study import config, git, own, paths, provenance
 from lib.study.errors import UserError
 from lib.workflow import cli, importing
 from tests.conftest import TINY
 from tests.samples import sample_runs
+from tests.study.samples import CONTENT, Parameters
 
 
 def test_a_parameter_file_not_yet_committed_is_in_the_tree(
@@ -161,6 +163,25 @@ def test_a_zip_that_is_no_studys_is_refused_at_once_in_one_line(
     assert cli.main(["import", str(write_zip(tmp_path, files))]) == 1
     assert capsys.readouterr() == ("", f"error: smoke.zip: {fault}\n")
     assert not (tmp_path / "home").exists()
+
+
+def test_a_refused_study_of_ones_own_leaves_no_parameters_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parameters = Parameters(tmp_path, monkeypatch)
+    for module in (importing, own, records):
+        monkeypatch.setattr(module, "PARAMS", parameters.folder)
+    monkeypatch.setattr(config, "PLANS", parameters.plans)
+    parameters.study()
+    before = sorted(parameters.folder.rglob("*.yaml"))
+    text = yaml.safe_dump(TINY | {"name": "mine", "seeds": [0], "plan": "mine.yaml"})
+    files = {
+        "params/mine.yaml": f"{text}{own.PLAN_BELOW}{yaml.safe_dump(CONTENT)}",
+        "runs/mine/baseline/seed-0/result.json": RESULT,
+    }
+    with pytest.raises(UserError, match="no notebook shows its result"):
+        importing.import_study(write_zip(tmp_path, files))
+    assert sorted(parameters.folder.rglob("*.yaml")) == before
 
 
 @pytest.fixture
