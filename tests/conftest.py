@@ -83,6 +83,14 @@ def change(config: RunConfig, section: str, **fields: object) -> RunConfig:
     return RunConfig.model_validate(content)
 
 
+def run_git(folder: Path, *words: str, **environment: str) -> str:
+    """Run git in a folder, as somebody; return what it prints."""
+    command = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", *words]
+    variables = os.environ | environment
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=variables)
+    return done.stdout.strip()
+
+
 def copy_repository(to: Path) -> None:
     """Copy what the repository holds, but neither its records nor what running it leaves."""
     top = {"runs", "papers", "data", ".git", ".venv", ".hypothesis"}

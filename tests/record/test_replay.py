@@ -1,7 +1,6 @@
 """What a temporary tree is given to execute a record's notebooks again."""
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from lib.record.record import Record
 from lib.study.claim import KEPT
 from lib.study.files import read_json
 from lib.study.provenance import git_state
+from tests.conftest import run_git
 
 
 @pytest.fixture
@@ -30,18 +30,12 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(replay, "ROOT", tmp_path)
     monkeypatch.setattr("lib.study.provenance.ROOT", tmp_path)
     monkeypatch.setattr("lib.study.git.ROOT", tmp_path)
-    git(tmp_path, "init", "--quiet")
+    run_git(tmp_path, "init", "--quiet")
     for text in ("one", "two"):
         (tmp_path / "lib" / "file").write_text(text, "utf-8")
-        git(tmp_path, "add", "--all")
-        person = ("-c", "user.name=a", "-c", "user.email=a@b.c")
-        git(tmp_path, *person, "commit", "--quiet", "--message", text)
+        run_git(tmp_path, "add", "--all")
+        run_git(tmp_path, "commit", "--quiet", "--message", text)
     return tmp_path
-
-
-def git(folder: Path, *words: str) -> str:
-    done = subprocess.run(["git", "-C", folder, *words], capture_output=True, text=True, check=True)
-    return done.stdout.strip()
 
 
 def state() -> dict[str, object]:
@@ -53,7 +47,7 @@ def state() -> dict[str, object]:
 
 
 def test_code_is_clean_whatever_else_lies_around(checkout: Path) -> None:
-    head = git(checkout, "rev-parse", "HEAD")
+    head = run_git(checkout, "rev-parse", "HEAD")
     assert state() == {"commit": head, "clean": True}
     (checkout / "README.md").write_text("answers of a study", "utf-8")
     (checkout / ".venv").symlink_to("/nowhere")
@@ -67,12 +61,12 @@ def test_code_is_clean_whatever_else_lies_around(checkout: Path) -> None:
 def test_a_tree_has_the_code_of_its_commit_or_else_this_one_and_the_history_of_both(
     checkout: Path,
 ) -> None:
-    first = git(checkout, "rev-parse", "HEAD^")
+    first = run_git(checkout, "rev-parse", "HEAD^")
     (checkout / "lib" / "file").write_text("three", "utf-8")
     for clean, text in ((True, "one"), (False, "three")):
         with replay.tree_at({"commit": first, "clean": clean}) as tree:
             assert (tree / "lib" / "file").read_text("utf-8") == text
-            assert git(tree, "rev-parse", "HEAD") == first
+            assert run_git(tree, "rev-parse", "HEAD") == first
     for account in ({"commit": "0" * 40, "clean": False}, {}):
         with replay.tree_at(account) as tree:
             assert (tree / "lib" / "file").read_text("utf-8") == "three"
@@ -82,7 +76,7 @@ def test_a_tree_has_the_code_of_its_commit_or_else_this_one_and_the_history_of_b
 def test_a_tree_of_a_commit_is_clean_and_lacks_only_tests_and_records(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with replay.tree_at({"commit": git(checkout, "rev-parse", "HEAD"), "clean": True}) as tree:
+    with replay.tree_at({"commit": run_git(checkout, "rev-parse", "HEAD"), "clean": True}) as tree:
         there = {path.name for path in tree.iterdir()} - {".git"}
         assert there == {"lib", "notebooks", "params", "papers", "run_all.sh"}
         assert [path.name for path in (tree / "papers" / "one").iterdir()] == ["reported.yaml"]

@@ -19,6 +19,7 @@ from lib.study.errors import UserError
 from lib.study.files import read_json, write_json
 from lib.study.git import is_checkout
 from lib.study.paths import PAPER, PAPERS, ROOT
+from tests.conftest import run_git
 
 STUDY = "example"
 
@@ -295,22 +296,18 @@ def test_what_only_a_branch_recorded_has_vanished_too(
     index = tmp_path / "papers/one/record/index.json"
     index.parent.mkdir(parents=True)
 
-    def git(*words: str) -> None:
-        person = ("-c", "user.name=a", "-c", "user.email=a@b.c")
-        subprocess.run(["git", "-C", tmp_path, *person, *words], check=True, capture_output=True)
-
     def commit(content: str) -> None:
         index.write_text(content, "utf-8")
-        git("add", "--all")
-        git("commit", "--message", "x")
+        run_git(tmp_path, "add", "--all")
+        run_git(tmp_path, "commit", "--message", "x")
 
-    git("init", "--initial-branch", "main")
+    run_git(tmp_path, "init", "--initial-branch", "main")
     commit('{"one": {"seeds": {}}}')
-    git("checkout", "-b", "side")
+    run_git(tmp_path, "checkout", "-b", "side")
     commit('{"two": {"seeds": {}}}')
-    git("checkout", "main")
+    run_git(tmp_path, "checkout", "main")
     commit('{"one": {"se')  # broken: names nothing
-    git("merge", "--strategy", "ours", "side")
+    run_git(tmp_path, "merge", "--strategy", "ours", "side")
     monkeypatch.setattr("lib.study.git.ROOT", tmp_path)
     monkeypatch.setattr(verify, "papers", list)
     assert {line.partition(",")[0] for line in verify.vanished()} == {"study 'one'", "study 'two'"}

@@ -1,8 +1,6 @@
 """A folder of parameters with a plan that is frozen for one study."""
 
-import os
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from lib.study.config import load_study
 from lib.study.digests import analysing_digest, measuring_digest, training_digest
 from lib.study.paths import PLANS
 from lib.study.plan import Plan
+from tests.conftest import run_git
 
 LISTED: dict[str, Any] = yaml.safe_load((PLANS / "preregistration.yaml").read_text("utf-8"))
 """The plan in the repository, which lists its seeds."""
@@ -83,11 +82,7 @@ class Repository:
         return f"2026-12-01 10:{self.minutes:02}:00"
 
     def git(self, *words: str) -> str:
-        user = ("-c", "user.name=a", "-c", "user.email=a@b")
-        command = ["git", "-C", str(self.top), *user, *words]
-        dated = os.environ | {"GIT_COMMITTER_DATE": f"{self.now()} +0000"}
-        done = subprocess.run(command, capture_output=True, text=True, check=True, env=dated)
-        return done.stdout.strip()
+        return run_git(self.top, *words, GIT_COMMITTER_DATE=f"{self.now()} +0000")
 
     def commit(self, **changes: Any) -> tuple[str, Plan]:
         plan = self.parameters.plan(**changes)

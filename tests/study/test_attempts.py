@@ -79,6 +79,12 @@ class Lab(Repository):
         study = load_study(name)
         return claim_status(study, load_plan(study), runs).reasons
 
+    def require_named(self, seen: Plan, study: str = "trial") -> None:
+        """Under another version of the plan, runs are exploratory, and the reason names this."""
+        self.freeze(study, alpha=0.01)
+        (reason,) = self.reasons(self.train(study), study)
+        assert reason.startswith(named(seen))
+
 
 @pytest.fixture
 def lab(parameters: Parameters) -> Lab:
@@ -119,36 +125,30 @@ def test_a_version_that_was_never_committed_is_named_as_well(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("place", ["results", "record/trial", "record/index.json"])
-def test_runs_that_are_only_in_the_history_of_the_record_are_found(place: str, lab: Lab) -> None:
+@pytest.mark.parametrize("where", ["an earlier commit", "another branch", "a dropped branch"])
+def test_runs_that_only_git_still_holds_are_found(where: str, place: str, lab: Lab) -> None:
     seen = lab.freeze()
+    if where != "an earlier commit":
+        lab.git("switch", "-q", "-c", "aside")
     lab.archive(lab.train(), "trial", place)
-    lab.forget("papers", "runs")
+    if where == "an earlier commit":
+        lab.forget("papers")
+    else:
+        lab.git("switch", "-q", "main")
     lab.commit_all()
-    lab.freeze(alpha=0.01)
-    (reason,) = lab.reasons(lab.train())
-    assert reason.startswith(named(seen))
-
-
-@pytest.mark.parametrize("place", ["results", "record/trial", "record/index.json"])
-def test_runs_recorded_on_another_branch_are_found(place: str, lab: Lab) -> None:
-    seen = lab.freeze()
-    lab.git("switch", "-q", "-c", "aside")
-    lab.archive(lab.train(), "trial", place)
-    lab.git("switch", "-q", "main")
+    if where == "a dropped branch":
+        lab.git("merge", "-q", "-s", "ours", "aside")
+        lab.git("branch", "-D", "aside")
     lab.forget("runs")
     assert not (lab.top / "papers").exists()
-    lab.freeze(alpha=0.01)
-    (reason,) = lab.reasons(lab.train())
-    assert reason.startswith(named(seen))
+    lab.require_named(seen)
 
 
 def test_a_study_renamed_in_its_plan_is_the_study_that_it_was(lab: Lab) -> None:
     seen = lab.freeze()
     lab.train()
     lab.parameters.study(name="renamed")
-    lab.freeze("renamed", alpha=0.01)
-    (reason,) = lab.reasons(lab.train("renamed"), "renamed")
-    assert reason.startswith(named(seen))
+    lab.require_named(seen, "renamed")
 
 
 def test_a_plan_under_another_name_is_another_version(lab: Lab) -> None:
@@ -273,9 +273,7 @@ def test_a_name_that_is_no_text_hides_no_runs(lab: Lab) -> None:
     lab.archive(lab.train(), "trial", "results")
     lab.forget("papers", "runs")
     lab.commit_all()
-    lab.freeze(alpha=0.01)
-    (reason,) = lab.reasons(lab.train())
-    assert reason.startswith(named(seen))
+    lab.require_named(seen)
 
 
 def test_a_plan_renamed_on_another_branch_has_the_names_that_it_had_there(lab: Lab) -> None:
@@ -286,9 +284,7 @@ def test_a_plan_renamed_on_another_branch_has_the_names_that_it_had_there(lab: L
     lab.git("switch", "-q", "main")
     lab.forget("runs")
     lab.parameters.study(name="renamed")
-    lab.freeze("renamed", alpha=0.01, confirmatory=["renamed"])
-    (reason,) = lab.reasons(lab.train("renamed"), "renamed")
-    assert reason.startswith(named(seen))
+    lab.require_named(seen, "renamed")
 
 
 @pytest.mark.parametrize("place", ["trial.old", "link", "arm"])
@@ -304,9 +300,7 @@ def test_runs_are_found_wherever_they_lie_in_the_folder_of_runs(place: str, lab:
         moved.symlink_to(aside)
     (runs / "again").symlink_to(runs)  # without end
     (lab.top / ".gitignore").write_text("runs/\naside\n", "utf-8")
-    lab.freeze(alpha=0.01)
-    (reason,) = lab.reasons(lab.train())
-    assert reason.startswith(named(seen))
+    lab.require_named(seen)
 
 
 @pytest.mark.parametrize("damaged", [None, {"provenance": None}, {"provenance": {"trained": 3}}])
@@ -316,8 +310,7 @@ def test_a_damaged_run_hides_none_beside_it(damaged: Any, lab: Lab) -> None:
     run["provenance"]["trained"].pop("parameters")
     lab.write("papers/one/results/trial.json", {"runs": [damaged, run]})
     lab.forget("runs")
-    lab.freeze(alpha=0.01)
-    assert lab.reasons(lab.train())[0].startswith(named(seen))
+    lab.require_named(seen)
 
 
 @pytest.mark.parametrize("arms", [("none", "other"), ("none", "none")])
@@ -336,21 +329,6 @@ def test_every_notebook_of_a_commit_is_read(arms: tuple[str, str], lab: Lab) -> 
         lab.write(place, {"metadata": {"study": stamp, "papermill": times}})
     lab.commit_all()
     (reason,) = lab.reasons(runs)
-    assert reason.startswith(named(seen))
-
-
-@pytest.mark.parametrize("place", ["results", "record/trial", "record/index.json"])
-def test_runs_recorded_on_a_branch_that_a_merge_dropped_are_found(place: str, lab: Lab) -> None:
-    seen = lab.freeze()
-    lab.git("switch", "-q", "-c", "side")
-    lab.archive(lab.train(), "trial", place)
-    lab.git("switch", "-q", "main")
-    lab.commit_all()
-    lab.git("merge", "-q", "-s", "ours", "side")
-    lab.git("branch", "-D", "side")
-    lab.forget("runs")
-    lab.freeze(alpha=0.01)
-    (reason,) = lab.reasons(lab.train())
     assert reason.startswith(named(seen))
 
 

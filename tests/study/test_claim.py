@@ -1,6 +1,6 @@
 """What a study may claim, and the reason where it may claim no more."""
 
-import subprocess
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from lib.study.claim import (
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError
 from lib.study.plan import Plan
+from tests.conftest import run_git
 from tests.study.samples import CONTENT, LISTED, STUDY, Parameters, runs_as_frozen
 from tests.study.test_plan import BOUND
 
@@ -113,10 +114,7 @@ def test_runs_analysed_by_other_code_than_frozen_confirm_nothing(
 def test_a_plan_not_committed_before_the_runs_makes_a_study_exploratory(
     parameters: Parameters,
 ) -> None:
-    def git(*words: str) -> str:
-        user = ("-c", "user.name=a", "-c", "user.email=a@b")
-        command = ["git", "-C", str(parameters.folder.parent), *user, *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    git = partial(run_git, parameters.folder.parent)
 
     def commit() -> str:
         git("add", "--all")

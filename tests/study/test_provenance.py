@@ -11,6 +11,7 @@ from lib.study import provenance
 from lib.study.fields import MACHINE_SETTINGS, RunConfig
 from lib.study.paths import ROOT
 from lib.study.provenance import MachineFacts, Provenance, git_state, history, trained_with
+from tests.conftest import run_git
 
 RESULTS = sorted((ROOT / "papers/embedding-norm/results").glob("*[a-z].json"))
 MACHINE = {"device": "cpu", "device_name": "a processor", "threads": 1}
@@ -117,9 +118,8 @@ def test_a_copy_inside_another_repository_has_no_commit(
 ) -> None:
     (tmp_path / "copy").mkdir()
     (tmp_path / ".gitignore").write_text("*")
-    author = ("-c", "user.name=a", "-c", "user.email=a@b")
-    for words in (["init", "-q"], ["add", "-f", ".gitignore"], [*author, "commit", "-qm", "a"]):
-        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    for words in (["init", "-q"], ["add", "-f", ".gitignore"], ["commit", "-qm", "a"]):
+        run_git(tmp_path, *words)
     for module in ("provenance", "git"):
         monkeypatch.setattr(f"lib.study.{module}.ROOT", tmp_path / "copy")
     git_state.cache_clear()

@@ -3,6 +3,7 @@
 import json
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from lib.study.plan import Commit
 from lib.study.provenance import git_state
 from lib.workflow import commits
 from lib.workflow.commits import find_commits, moved
-from tests.conftest import TINY, Tree
+from tests.conftest import TINY, Tree, run_git
 
 DIGESTS = {"training_digest": "a" * 64, "measuring_digest": "b" * 64}
 KNOWS = f"import json\ndef digests(): ...\nprint(json.dumps({DIGESTS}))\n"
@@ -39,12 +40,8 @@ class Checkout:
         for name in ("lib/__init__.py", "params/t.yaml", "notebooks/x", ".gitignore"):
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text("/runs\n" if name == ".gitignore" else "", "utf-8")
+        self.git = partial(run_git, root)
         self.git("init", "-q", "-b", "main")
-
-    def git(self, *words: str) -> str:
-        user = ("-c", "user.name=a", "-c", "user.email=a@b")
-        command = ["git", "-C", str(self.root), *user, *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     def commit(self, branch: str, says: str) -> str:
         self.git("checkout", "-q", "-B", branch)
@@ -177,12 +174,7 @@ def test_whether_a_commit_is_better_is_one_study(tmp_path: Path) -> None:
     """As the README says, from a clone: a branch with another activation, and a frozen plan."""
     tree = Tree(tmp_path / "embedding-norm")
     tree.spare_rehearsals()
-
-    def git(*words: str) -> str:
-        user = ("-c", "user.name=a", "-c", "user.email=a@b")
-        command = ["git", "-C", str(tree.root), *user, *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
+    git = partial(run_git, tree.root)
     for words in (("init", "-qb", "main"), ("add", "."), ("commit", "-qm", "work")):
         git(*words)
     brief = {"interval": 4, "dev_windows": 4, "items_per_task": 0}

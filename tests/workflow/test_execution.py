@@ -1,3 +1,4 @@
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -61,9 +62,11 @@ def test_a_notebook_that_completes_is_stamped_and_leaves_its_result(
 )
 @pytest.mark.slow
 def test_a_failed_notebook_is_kept_and_stamped_and_its_result_does_not_count(
-    cell: str, reason: str, write_notebook: Callable[..., Path], tiny_study: Study
+    cell: str, reason: str, write_notebook: Callable[..., Path], tiny_study: Study, tmp_path: Path
 ) -> None:
-    output = write_notebook(WRITE, cell, "print('never reached')")
+    count = tmp_path / "count"
+    noted = f"open({str(count)!r}, 'a').write('x')"
+    output = write_notebook(WRITE, noted, cell, "print('never reached')")
     with pytest.raises(ExecutionError, match=reason):
         execute("probe", tiny_study)
     stamp = status_of(output)
@@ -71,6 +74,7 @@ def test_a_failed_notebook_is_kept_and_stamped_and_its_result_does_not_count(
     assert reason in stamp["reason"]
     assert nbformat.read(output, 4).cells[0].source.startswith("# FAILED")
     assert not (output.parent / "result.json").exists()
+    assert count.read_text() == "x"  # it is not tried again
 
 
 @pytest.mark.slow
@@ -84,49 +88,6 @@ def test_a_timeout_is_a_failure_though_papermill_leaves_every_cell_completed(
     with pytest.raises(ExecutionError, match="CellTimeoutError"):
         execute("probe", tiny_study)
     assert status_of(output)["status"] == "failed"
-
-
-@pytest.mark.parametrize(
-    ("cell", "reason"),
-    [
-        ({}, None),
-        ({"status": "running"}, "code cell 2 is running"),
-        ({"status": "pending"}, "code cell 2 is pending"),
-        ({"status": "failed"}, "code cell 2 is failed"),
-        ({"status": None}, "code cell 2 is not executed"),
-        ({"execution_count": None}, "code cell 2 is completed"),
-        ({"outputs": [nbformat.v4.new_output("error", ename="E", evalue="e", traceback=[])]},
-         "code cell 2 raised an error"),
-    ],
-)  # fmt: skip
-def test_a_notebook_counts_only_with_every_cell_completed_though_papermill_saw_no_error(
-    cell: dict[str, Any],
-    reason: str | None,
-    write_notebook: Callable[..., Path],
-    tiny_study: Study,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    output = write_notebook(WRITE)
-    result = output.with_name("result.json")
-
-    def leave(*_: object) -> None:
-        """Leave what papermill may: no exception, and a result."""
-        cells = [nbformat.v4.new_markdown_cell("text")]
-        for fault in ({}, cell):
-            fields = {"status": "completed", "execution_count": 1, "outputs": []} | fault
-            status = fields.pop("status")
-            metadata = {"papermill": {"status": status}} if status else {}
-            cells.append(nbformat.v4.new_code_cell("1", metadata=metadata, **fields))
-        nbformat.write(nbformat.v4.new_notebook(cells=cells), output)
-        result.write_text("{}", "utf-8")
-
-    monkeypatch.setattr(execution, "_run_papermill", leave)
-    if reason is None:
-        assert execute("probe", tiny_study) == result
-        return
-    with pytest.raises(ExecutionError, match=f"^{reason}"):
-        execute("probe", tiny_study)
-    assert (status_of(output)["status"], result.exists()) == ("failed", False)
 
 
 def test_a_parameter_that_the_notebook_does_not_declare_is_refused(
@@ -166,55 +127,27 @@ def refusing(attempts: list[int], refusals: int) -> Callable[..., Any]:
     return execute_notebook
 
 
-def test_a_kernel_that_does_not_start_is_tried_again(
-    write_notebook: Callable[..., Path], tiny_study: Study, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("refusals", [2, 99])
+def test_a_kernel_that_does_not_start_is_tried_again_and_then_given_up(
+    refusals: int,
+    write_notebook: Callable[..., Path],
+    tiny_study: Study,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     attempts: list[int] = []
     result = write_notebook().parent / "result.json"
     monkeypatch.setattr(papermill, "execute_notebook", played([("completed", 1)], result, {}))
-    monkeypatch.setattr(papermill, "execute_notebook", refusing(attempts, 2))
-    assert execute("probe", tiny_study) == result
-    assert len(attempts) == 3
-
-
-def test_a_kernel_that_never_starts_is_given_up(
-    write_notebook: Callable[..., Path], tiny_study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    attempts: list[int] = []
-    monkeypatch.setattr(papermill, "execute_notebook", refusing(attempts, 99))
-    write_notebook(WRITE)
-    with pytest.raises(ExecutionError, match="Kernel died before replying"):
-        execute("probe", tiny_study)
+    monkeypatch.setattr(papermill, "execute_notebook", refusing(attempts, refusals))
+    if refusals == 2:
+        assert execute("probe", tiny_study) == result
+    else:
+        with pytest.raises(ExecutionError, match="Kernel died before replying"):
+            execute("probe", tiny_study)
     assert len(attempts) == 3
 
 
 @pytest.mark.slow
-def test_a_kernel_that_dies_at_work_is_not_tried_again(
-    write_notebook: Callable[..., Path], tiny_study: Study, tmp_path: Path
-) -> None:
-    count = tmp_path / "count"
-    write_notebook(
-        f"open({str(count)!r}, 'a').write('x')", "import os; os.kill(os.getpid(), 9)", WRITE
-    )
-    with pytest.raises(ExecutionError, match="DeadKernelError"):
-        execute("probe", tiny_study)
-    assert count.read_text() == "x"
-
-
-@pytest.mark.slow
-def test_the_kernel_gets_pinned_threads_and_no_progress_bars(
-    write_notebook: Callable[..., Path], tiny_study: Study
-) -> None:
-    names = ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "STUDY_HEADLESS"]
-    write_notebook(
-        f"import os, json; values = [os.environ[n] for n in {names}]",
-        "open(result, 'w').write(json.dumps(values))",
-    )
-    assert execute("probe", tiny_study).read_text() == '["1", "1", "1"]'
-
-
-@pytest.mark.slow
-def test_the_kernel_is_of_this_python_whatever_the_machine_calls_python3(
+def test_the_kernel_is_of_this_python_and_has_its_variables_whatever_the_machine_calls_python3(
     write_notebook: Callable[..., Path],
     tiny_study: Study,
     tmp_path: Path,
@@ -224,8 +157,12 @@ def test_the_kernel_is_of_this_python_whatever_the_machine_calls_python3(
     elsewhere.parent.mkdir(parents=True)
     elsewhere.write_text('{"argv": ["/bin/false"], "display_name": "", "language": "python"}')
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
-    write_notebook("import sys; from pathlib import Path; Path(result).write_text(sys.prefix)")
-    assert execute("probe", tiny_study).read_text() == sys.prefix
+    names = ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "STUDY_HEADLESS"]
+    write_notebook(
+        f"import os, sys, json; values = [sys.prefix, *(os.environ[n] for n in {names})]",
+        "open(result, 'w').write(json.dumps(values))",
+    )
+    assert json.loads(execute("probe", tiny_study).read_text()) == [sys.prefix, "1", "1", "1"]
 
 
 def test_a_notebook_still_running_is_unfinished(tmp_path: Path) -> None:
@@ -260,7 +197,10 @@ def played(cells: list[tuple[str, int | None]], write: Path | None, options: dic
     [
         ([("completed", 1), ("completed", 2)], True, None),
         ([("completed", 1), ("completed", 2)], False, r"the notebook wrote no .*result\.json"),
-        ([("completed", 1), ("running", 2)], True, "code cell 2 is running"),
+        *(
+            ([("completed", 1), (status, 2)], True, f"code cell 2 is {status}")
+            for status in ("running", "pending", "failed")
+        ),
         ([("completed", 1), ("completed", None)], True, "code cell 2 is completed"),
         ([("", None)], True, "code cell 1 is not executed"),
         ([("completed", 1), ("raised", 2)], True, "code cell 2 raised an error"),

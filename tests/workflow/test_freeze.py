@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from lib.study.digests import analysing_digest
 from lib.study.plan import read_plan
 from lib.workflow import cli
 from lib.workflow import freeze as module
-from tests.conftest import Tree
+from tests.conftest import Tree, run_git
 from tests.study.samples import CONTENT, TEXT, Parameters, Repository
 
 LITTLE = {
@@ -302,12 +301,6 @@ def test_a_plan_must_be_there_and_name_a_study(
 @pytest.mark.slow
 def test_a_frozen_study_runs_as_confirmatory_and_an_edited_plan_has_no_runs(tmp_path: Path) -> None:
     tree = Tree(tmp_path / "embedding-norm")
-
-    def commit() -> None:
-        for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "work"]):
-            user = ["-c", "user.name=a", "-c", "user.email=a@b"]
-            subprocess.run(["git", "-C", str(tree.root), *user, *words], check=True)
-
     plan = tree.root / "params" / "plans" / "p.yaml"
     measures = {"primary": ["perplexity"], "secondary": [], "imputation": {"perplexity": 65.0}}
     families = {"primary": [["layernorm", "none"]]}
@@ -321,7 +314,8 @@ def test_a_frozen_study_runs_as_confirmatory_and_an_edited_plan_has_no_runs(tmp_
 
     status, text = tree.run_all("freeze", "p.yaml")
     assert status == 0, text
-    commit()
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "work"]):
+        run_git(tree.root, *words)
     status, text = tree.run_all("params/trial.yaml")
     assert status == 0, text
     assert "\nCONFIRMATORY\n  H0: " in text

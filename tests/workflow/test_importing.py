@@ -1,7 +1,6 @@
 """What the temporary tree of an import holds, and how what it archived is brought home."""
 
 import json
-import subprocess
 import sys
 import tempfile
 import zipfile
@@ -19,7 +18,7 @@ from lib.record.record import Record
 from lib.study import config, git, own, paths, provenance
 from lib.study.errors import UserError
 from lib.workflow import cli, importing
-from tests.conftest import TINY
+from tests.conftest import TINY, run_git
 from tests.samples import sample_runs
 from tests.study.samples import CONTENT, Parameters
 
@@ -31,9 +30,8 @@ def test_a_parameter_file_not_yet_committed_is_in_the_tree(
     for name in ("lib/file", "notebooks/file", "params/file"):
         (home / name).parent.mkdir(parents=True)
         (home / name).touch()
-    person = ("-c", "user.name=a", "-c", "user.email=a@b.c")
-    for words in (["init"], ["add", "--all"], [*person, "commit", "--message", "x"]):
-        subprocess.run(["git", "-C", home, *words], check=True, capture_output=True)
+    for words in (["init"], ["add", "--all"], ["commit", "--message", "x"]):
+        run_git(home, *words)
     study = TINY | {"name": "probe", "seeds": [0]}
     (home / "params" / "probe.yaml").write_text(json.dumps(study), "utf-8")
     with zipfile.ZipFile(packed, "w") as content:

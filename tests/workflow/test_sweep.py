@@ -8,7 +8,6 @@ import re
 import resource
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -26,7 +25,7 @@ from lib.study.result import status_of
 from lib.workflow import cli, sweep
 from lib.workflow.made_up import lay_out
 from lib.workflow.sweep import Sweep
-from tests.conftest import Tree
+from tests.conftest import Tree, run_git
 from tests.record.samples import move_to, write_samples
 
 pytestmark = pytest.mark.slow
@@ -573,8 +572,7 @@ def test_a_study_ends_at_the_look_that_decides(tree: Tree) -> None:
     status, text = tree.run_all("freeze", "looks")
     assert status == 0, text
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "work"]):
-        user = ["-c", "user.name=a", "-c", "user.email=a@b"]
-        subprocess.run(["git", "-C", str(tree.root), *user, *words], check=True)
+        run_git(tree.root, *words)
     status, text = tree.run_all("clear", "unclear")
     assert status == 0, text
     assert "unclear: undecided after 4 seeds, so it goes on" in text
