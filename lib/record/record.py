@@ -55,7 +55,7 @@ class Record:
         self.results_file = self.paper / "results" / f"{study}.json"
         self.verdict_file = self.paper / "results" / f"{study}.verdict.json"
         self.figures = self.paper / "figures" / study
-        self._read: dict[Path, Any] = {}
+        self._read: dict[Path, dict[str, Any]] = {}
 
     def notebook(self, name: str) -> Path:
         """Return where a notebook of the whole study is kept."""
@@ -69,7 +69,7 @@ class Record:
         """Name a file by its path in the record."""
         return path.relative_to(self.folder).as_posix()
 
-    def read(self, path: Path) -> Any:
+    def read(self, path: Path) -> dict[str, Any]:
         """Read a JSON file or a notebook as JSON."""
         if path not in self._read:
             self._read[path] = read_json(path)
@@ -80,15 +80,13 @@ class Record:
         path = self.run_notebook(run).parent
         if path not in self._read:
             self._read[path] = read_raw(raw_folder(path / "02_train.ipynb"))
-        found: dict[str, pd.DataFrame] = self._read[path]
-        return found
+        return self._read[path]
 
     @property
     def results(self) -> dict[str, Any]:
         """What is quoted of a study: its parameters, and number, mean and sd of every measure by
         arm."""
-        found: dict[str, Any] = self.read(self.results_file)
-        return found
+        return self.read(self.results_file)
 
     @cached_property
     def runs(self) -> list[Run]:
@@ -116,8 +114,7 @@ class Record:
     @property
     def verdict(self) -> dict[str, Any]:
         """Contrasts and decisions."""
-        found: dict[str, Any] = self.read(self.verdict_file)
-        return found
+        return self.read(self.verdict_file)
 
     @property
     def entry(self) -> dict[str, Any]:

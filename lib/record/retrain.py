@@ -212,10 +212,10 @@ def distances(one: Made, other: Made) -> dict[str, float]:
             others_of = (now.to_numpy() != then.to_numpy()).sum()
             found[name] = float(others_of / max(3, ANSWERS * len(now)))
         elif _moves(name, now):
-            found[name] = _distance(name, now.to_numpy(float), then.to_numpy(float), _largest)
+            found[name] = _distance(name, now.to_numpy(float), then.to_numpy(float), math.inf)
     if one.weights is not None and other.weights is not None:
         name = "final_weights"
-        found[name] = _distance(name, one.weights, other.weights, _length)
+        found[name] = _distance(name, one.weights, other.weights, 2)
     return found
 
 
@@ -251,28 +251,18 @@ def _columns(made: Made) -> dict[str, pd.Series]:
 
 
 def _distance(
-    name: str,
-    one: NDArray[np.float64],
-    other: NDArray[np.float64],
-    size: Callable[[NDArray[np.float64]], float],
+    name: str, one: NDArray[np.float64], other: NDArray[np.float64], order: float
 ) -> float:
-    """The size of what they differ by, as a share of theirs or of 1, in tolerances."""
+    """The norm of what they differ by, as a share of theirs or of 1, in tolerances."""
     finite = np.isfinite(one)
     if one.shape != other.shape or not np.array_equal(one[~finite], other[~finite], equal_nan=True):
         return math.inf
     one, other = one[finite], other[finite]
     if not np.isfinite(other).all():
         return math.inf
-    scale = max(1.0, min(size(one), size(other)))
-    return size(one - other) / scale / (SAFETY * MOVED.get(name, COLUMN))
-
-
-def _largest(numbers: NDArray[np.float64]) -> float:
-    return float(np.abs(numbers).max(initial=0))
-
-
-def _length(numbers: NDArray[np.float64]) -> float:
-    return float(np.linalg.norm(numbers))
+    # A zero beside them, for columns in which no number is finite.
+    sizes = [float(np.linalg.norm(np.append(n, 0.0), order)) for n in (one - other, one, other)]
+    return sizes[0] / max(1.0, min(sizes[1:])) / (SAFETY * MOVED.get(name, COLUMN))
 
 
 _TIMES = ("train(", "write_result(", "result_table(", "measured.seconds")

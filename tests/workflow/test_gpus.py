@@ -5,6 +5,7 @@ import stat
 import threading
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,36 +93,26 @@ def test_each_job_holds_a_slot_of_its_own_and_the_next_waits(
         assert late == [last]
 
 
-def test_without_a_list_of_gpus_none_is_assigned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(gpus.GPUS, raising=False)
-    with gpus.gpus(MachineConfig()) as device:
-        assert device is None
-
-
-def test_a_run_on_the_cpu_holds_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(gpus.GPUS, "0")
-    with gpus.gpus(MachineConfig(device="cpu")) as device:
-        assert device is None
-
-
 @pytest.mark.parametrize(
-    ("listed", "processes", "held"),
+    ("listed", "machine", "held"),
     [
-        ("0,3,5", 1, "0"),
-        ("0,3,5", 2, "0,3"),
-        ("0,3,5", None, "0,3,5"),
-        ("0,3,5", 9, "0,3,5"),
-        ("0,1,0,1", 2, "0,1"),  # processes of one run never share a GPU
+        ("0,3,5", {"processes": 1}, "0"),
+        ("0,3,5", {"processes": 2}, "0,3"),
+        ("0,3,5", {}, "0,3,5"),
+        ("0,3,5", {"processes": 9}, "0,3,5"),
+        ("0,1,0,1", {"processes": 2}, "0,1"),  # processes of one run never share a GPU
+        ("0", {"device": "cpu"}, None),
+        ("", {}, None),
     ],
 )
 def test_a_job_holds_a_gpu_for_each_of_its_processes(
     listed: str,
-    processes: int | None,
-    held: str,
+    machine: dict[str, Any],
+    held: str | None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(gpus, "RUNS", tmp_path)
     monkeypatch.setenv(gpus.GPUS, listed)
-    with gpus.gpus(MachineConfig(processes=processes)) as devices:
+    with gpus.gpus(MachineConfig(**machine)) as devices:
         assert devices == held

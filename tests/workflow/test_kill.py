@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import random
 import signal
 import time
@@ -138,39 +137,3 @@ def test_killed_again_and_again_a_run_ends_at_the_same_weights(
     if (victims, number) == (kernel, signal.SIGKILL):
         assert result["resumed_at"]
     assert (tree.root / "papers/embedding-norm/record/long").exists()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("victims", [kernel, papermill, snakemake, everything])
-def test_a_rerun_after_kill_9_ends_at_the_same_weights(
-    victims: Victims,
-    undisturbed: str,
-    tmp_path: Path,
-) -> None:
-    tree = Tree(tmp_path / "embedding-norm")
-    tree.write_study("long", **LONG)
-    folder = tree.run_folder("long", "baseline")
-    sweep = tree.start("params/long.yaml")
-    while not list(folder.glob("checkpoints/*/step-*")):
-        assert sweep.poll() is None, sweep.communicate()[0]
-        time.sleep(0.01)
-    moment = random.Random(victims.__name__).uniform(0, 1)
-    time.sleep(moment)  # any moment must do; each victim's is its own, the same every time
-    running = [psutil.Process(sweep.pid), *psutil.Process(sweep.pid).children(recursive=True)]
-    chosen = victims(running)
-    assert chosen
-    for process in chosen:
-        os.kill(process.pid, signal.SIGKILL)
-    text, _ = sweep.communicate(timeout=60)
-    assert sweep.returncode != 0, text
-    assert not (tree.root / "papers/embedding-norm/record/long").exists()
-    if victims is kernel:
-        assert "FAILED long/baseline/seed-0/02_train.ipynb: DeadKernelError" in text
-
-    status, text = tree.run_all("params/long.yaml")
-    assert status == 0, text
-    result = json.loads((folder / "result.json").read_text())
-    assert result["final_weights"] == undisturbed
-    assert result["steps"] == 2500
-    if victims is not snakemake:  # whose job went on to its end by itself
-        assert result["resumed_at"], "the run must have been taken up, not begun anew"
