@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -289,13 +289,10 @@ def follow(
     file: Path,
     hours: float | None = None,
     studies: Sequence[Study] = (),
-    watch: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, str], bool]:
     """Show how far a sweep of some studies is, until it or its time ends; return the log of each
     job that failed (→ what its cluster said), and whether it was stopped. What then still runs
     continues from its last checkpoint.
-
-    `watch` is called all the while; what it raises ends the sweep.
     """
     begun, view, progress = time.monotonic(), View(studies), read_progress(file)
     limit, closing, look_at = (hours or math.inf) * 3600, False, 0.0
@@ -314,7 +311,6 @@ def follow(
                     view.show(progress, elapsed)
                     took = time.monotonic() - begun - elapsed
                     look_at = elapsed + max(REDRAWN, took / SHARE)
-                watch()
                 time.sleep(0.5)
     except KeyboardInterrupt:
         view.stop(progress, time.monotonic() - begun)

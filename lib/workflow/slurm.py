@@ -1,33 +1,22 @@
-"""What a Slurm cluster lacks, said in one line: before a sweep begins, and while its jobs wait.
+"""What a Slurm cluster lacks, said in one line before a sweep begins.
 
-Slurm itself lets a job wait without limit for a node that is drained, or for one that never was.
+Slurm itself lets a job wait without limit for a node that is drained, or for one that never was. So
+it does during a sweep, as a cluster's users expect: `squeue` says what the jobs wait for.
 """
 
 import re
 import shutil
 import subprocess
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from lib.study.errors import UserError, unknown
-from lib.study.paths import RUNS
 
 LONGEST_SILENCE = 240
 """Seconds: an ended job must be remembered for longer than Snakemake pauses between looks, which
 is three minutes at most."""
-INTERVAL = 20.0
-"""Seconds between two looks at the cluster during a sweep."""
-PATIENCE = 120.0
-"""Seconds that a cluster may lack something during a sweep: a controller that restarts is back by
-then."""
 _UNUSABLE = ("down", "drained", "fail", "failing", "error", "unknown", "inval", "maint")
 _MARKS = "*~#!%$@^-+"
 """What Slurm appends to a node's state, and to the name of the default partition."""
-_HOPELESS = re.compile(
-    r"Partition|Invalid|BadConstraints|NotAllowed|JobHeld|launch failed|ReqNodeNotAvail|"
-    r"Nodes required for job are DOWN|DependencyNeverSatisfied"
-)
-"""Reasons for which a job waits that time alone does not mend."""
 
 
 class ClusterError(UserError):
@@ -93,45 +82,6 @@ class Cluster:
                 f"no node of partition {name} takes jobs: {what}; have one resumed, or set another "
                 "as slurm_partition"
             )
-
-
-@dataclass
-class Watch:
-    """Looks every now and then whether jobs of a sweep can still run."""
-
-    cluster: Cluster
-    _looked: float = field(default_factory=time.monotonic)
-    _lacks: str = ""
-    _since: float = 0.0
-
-    def __call__(self) -> None:
-        """Say once what the cluster lacks. Raises ClusterError when it still lacks it some time
-        later."""
-        now = time.monotonic()
-        if now < self._looked + INTERVAL:
-            return
-        self._looked = now
-        try:
-            self.cluster.require_nodes()
-            _require_hope()
-            self._lacks = ""
-        except ClusterError as error:
-            if not self._lacks:
-                self._since = now
-            if str(error) != self._lacks:
-                self._lacks = str(error)
-                print(error, flush=True)
-            if now > self._since + PATIENCE:
-                raise ClusterError(f"{error}. Its jobs are cancelled; a rerun continues") from None
-
-
-def _require_hope() -> None:
-    """Raise ClusterError where no job of this folder runs and all that wait do so in vain."""
-    said = _ask("squeue", "--me", "--noheader", "--format=%T|%r|%Z")
-    jobs = [line.split("|", 2) for line in said.splitlines()]
-    mine = [(state, reason) for state, reason, folder in jobs if folder == str(RUNS.parent)]
-    if mine and all(state == "PENDING" and _HOPELESS.search(why) for state, why in mine):
-        raise ClusterError(f"all {len(mine)} jobs wait in vain: {mine[0][1]}")
 
 
 def _ask(*command: str) -> str:

@@ -29,7 +29,7 @@ from lib.study.paths import NOTEBOOKS, PAPERS, ROOT, RUNS, result_file, shown, s
 from lib.study.result import status_of
 from lib.workflow.gpus import GPUS, gpu_slots
 from lib.workflow.progress import PROGRESS_FILE, SWEEP_FILE, follow, read_progress
-from lib.workflow.slurm import Cluster, Watch, explanation
+from lib.workflow.slurm import Cluster, explanation
 
 DEFAULT, EMBEDDED = "final", "final-embedded"
 """The study that is run when none is named, and the one in its place where its text is missing."""
@@ -228,9 +228,8 @@ def run_snakemake(
         if not (PAPERS / paper / "site" / "index.html").is_file():
             (RUNS / f"record-{paper}.txt").unlink(missing_ok=True)  # what has Snakemake build it
     with lifeline.start(call, environment, log) as snakemake:
-        watch = [Watch(sweep.cluster)] if sweep.cluster else []
         hours = sweep.stop_after and sweep.stop_after - (time.monotonic() - began) / 3600
-        failed, stopped = follow(snakemake, PROGRESS_FILE, hours, studies, *watch)
+        failed, stopped = follow(snakemake, PROGRESS_FILE, hours, studies)
     if not RUNS.is_dir() or not Path(log.name).is_file():
         raise UserError(f"{shown(RUNS)}/ was deleted while its studies ran; a rerun begins anew")
     if not stopped and not snakemake.returncode:

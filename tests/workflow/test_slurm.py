@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from lib.study.errors import UsageError
-from lib.study.paths import ROOT, RUNS
-from lib.workflow import slurm, sweep
+from lib.study.paths import ROOT
+from lib.workflow import sweep
 from lib.workflow.cli import parse_sweep
-from lib.workflow.slurm import Cluster, ClusterError, Watch
+from lib.workflow.slurm import Cluster, ClusterError
 
 PROFILE = ROOT / "params" / "slurm"
 INSTALLED = importlib.util.find_spec("snakemake_executor_plugin_slurm") is not None
@@ -25,7 +25,7 @@ class Played:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
         monkeypatch.setenv("PATH", str(folder))
-        for name, text in {"sinfo": SINFO, "scontrol": CONFIG, "squeue": "", "sbatch": ""}.items():
+        for name, text in {"sinfo": SINFO, "scontrol": CONFIG, "sbatch": ""}.items():
             self.say(name, text)
 
     def say(self, name: str, text: str, status: int = 0) -> None:
@@ -111,54 +111,6 @@ def test_a_cluster_that_could_not_tell_how_a_job_ended_is_refused(
         assert refusal(Cluster(None, command)).startswith(message)
     else:
         Cluster(None, command).require_ready()
-
-
-def test_what_is_lacking_during_a_sweep_is_said_once_and_ends_it_later(
-    played: Played, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    now = [0.0]
-    monkeypatch.setattr(slurm.time, "monotonic", lambda: now[0])
-    watch = Watch(Cluster("main", "squeue"), 0.0)
-
-    def look(seconds: float) -> str:
-        now[0] = seconds
-        watch()
-        return capsys.readouterr().out
-
-    assert look(30) == ""
-    played.say("sinfo", "main*|up|drained|maintenance\n")
-    assert look(31) == ""  # it looks again after a while
-    assert look(60).startswith("Slurm: no node of partition main takes jobs: drained (maintenance)")
-    assert look(120) == ""
-    played.say("sinfo", SINFO)
-    assert look(170) == ""
-    played.say("sinfo", "main*|up|drained|maintenance\n")
-    assert look(200) != ""  # anew, and counted anew
-    assert look(300) == ""
-    with pytest.raises(ClusterError, match=r"takes jobs.*Its jobs are cancelled"):
-        look(330)
-
-
-@pytest.mark.parametrize(
-    ("jobs", "vain"),
-    [
-        ("PENDING|PartitionTimeLimit|{here}\n", True),
-        ("PENDING|PartitionTimeLimit|{here}\nRUNNING|None|{here}\n", False),
-        ("PENDING|PartitionTimeLimit|/elsewhere\n", False),
-        ("PENDING|Priority|{here}\nPENDING|Resources|{here}\n", False),
-        ("PENDING|QOSMaxCpuPerUserLimit|{here}\n", False),
-        ("PENDING|JobHeldAdmin|{here}\n", True),
-    ],
-)
-def test_jobs_that_wait_in_vain_are_told_from_those_that_wait_their_turn(
-    jobs: str, vain: bool, played: Played
-) -> None:
-    played.say("squeue", jobs.format(here=RUNS.parent))
-    if not vain:
-        slurm._require_hope()
-        return
-    with pytest.raises(ClusterError, match="all 1 jobs wait in vain: "):
-        slurm._require_hope()
 
 
 def test_the_clusters_log_says_why_a_job_was_ended(tmp_path: Path) -> None:
