@@ -98,7 +98,7 @@ def test_each_job_holds_a_slot_of_its_own_and_the_next_waits(
     [
         ("0,3,5", {"processes": 1}, "0"),
         ("0,3,5", {"processes": 2}, "0,3"),
-        ("0,3,5", {}, "0,3,5"),
+        ("0,3,5", {"processes": None}, "0,3,5"),
         ("0,3,5", {"processes": 9}, "0,3,5"),
         ("0,1,0,1", {"processes": 2}, "0,1"),  # processes of one run never share a GPU
         ("0", {"device": "cpu"}, None),
