@@ -4,17 +4,15 @@
     {{ one(confirmatory.verdict.decisions, arm="scale").rule }}     its .verdict.json
     {{ contrast(final, "scale", "ece") | estimate("+.3f") }} an arm's contrast with its baseline
     {{ count(final.runs, status="diverged") | words }}       how many rows
-    {{ unstable(final, "none", learning_rate=0.1) | of_runs }}       of a variant at some levels
     {% for row in where(final.verdict.contrasts, measure="ece") %}      every such row
     {{ final.summary[arm("none", learning_rate=0.1)] }}      by the name of an arm
     {{ params("final").training.iterations }}                params/final.yaml, with defaults
-    {{ plan_of("final").alpha }}, {{ constants.GRAM }}       a study's plan; `lib.study.fields`
+    {{ plan_of("final").alpha }}                             a study's plan
     {% for plan in plans() %} {{ plan.hash }}  every plan, as `lib.publish.plans` accounts for it
     {% for name in recorded %} {{ recorded[name].runs | words }}      every study with results
     {{ preliminary.source }}                                 preliminary.yaml beside the paper
     {{ root_hash() }}                                        of records, results and plans
     {{ findings.dose[0] | estimate("+.3f") }}                findings.json, by findings.ipynb
-    {{ verbatim("params/final.yaml") }}                      a file of the repository, as code
     {% if has("pilot") %} … {% endif %}                      left out while it has no results; a
                                                              plan may name it before params/ does
 
@@ -32,17 +30,15 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateSyntaxError
 from jinja2.exceptions import UndefinedError
 from jinja2.utils import missing
-from markupsafe import Markup
 
 from lib.publish import wording
 from lib.publish.plans import plan_accounts, standing_shown
 from lib.record.record import Record, root_hash
-from lib.study import fields
 from lib.study.claim import load_plan
 from lib.study.config import arm_id, load_study
 from lib.study.errors import UserError, read_yaml, unknown
 from lib.study.files import read_json
-from lib.study.paths import PLANS, ROOT, TEMPLATES
+from lib.study.paths import PLANS, TEMPLATES
 
 Row = dict[str, Any]
 Rows = list[Row]
@@ -85,7 +81,7 @@ class Sources:
         self._asks = read_yaml(asks) if asks.is_file() else {}
         names: dict[str, Any] = {study.replace("-", "_"): of for study, of in recorded.items()}
         # After the studies, so that one called `count` hides no function.
-        functions = (where, one, count, contrast, contrasts, unstable, arm, verbatim)
+        functions = (where, one, count, contrast, arm)
         names |= {function.__name__: function for function in functions}
         names |= {
             "root_hash": partial(root_hash, paper),
@@ -93,7 +89,6 @@ class Sources:
             "recorded": recorded,
             "params": load_study,
             "plan_of": lambda study: load_plan(load_study(study)),
-            "constants": fields,
         }
         names["plans"] = cache(partial(plan_accounts, paper))  # asks git, so where a text wants it
         names |= {path.stem: read_yaml(path) for path in paper.glob("*.yaml")}
@@ -187,27 +182,6 @@ def contrast(
     return one(study["verdict"]["contrasts"], arm=arm, measure=measure, baseline=baseline)
 
 
-def contrasts(study: dict[str, Any], variant: str, measure: str) -> Rows:
-    """The contrasts of a variant with its baselines, one per setting."""
-    runs = [run for run in study["runs"] if run["levels"]["model.embedding_norm"] == variant]
-    return [contrast(study, name, measure) for name in dict.fromkeys(run["arm"] for run in runs)]
-
-
-def unstable(study: dict[str, Any], variant: str, **levels: Any) -> Row:
-    """How many of a variant's runs are unstable, of how many that are judged, and how many end
-    untrained, over all arms with these levels (of factors, by their last name). No interval: arms
-    may differ in other levels."""
-    arms = {
-        run["arm"]
-        for run in study["runs"]
-        if run["variant"] == variant
-        and levels.items() <= {k.rpartition(".")[2]: v for k, v in run["levels"].items()}.items()
-    }
-    rows = where(study["verdict"]["stability_map"], arm=sorted(arms))
-    names = ("unstable", "judged", "untrained_runs")
-    return {name: int(sum(row[name] for row in rows)) for name in names}
-
-
 def arm(variant: str, **levels: Any) -> str:
     """The name of an arm: `layernorm,learning_rate=0.1`."""
     return arm_id({"model.embedding_norm": variant} | levels)
@@ -218,11 +192,6 @@ def _column(rows: Rows, field: str) -> list[Any]:
     if absent:
         raise ValueError(unknown(field, list(absent[0])))
     return [row[field] for row in rows]
-
-
-def verbatim(name: str) -> Markup:
-    """A file of the repository, as code."""
-    return Markup(f"```\n{(ROOT / name).read_text('utf-8')}```")
 
 
 def _strict(names: dict[str, Any]) -> type[StrictUndefined]:

@@ -1,17 +1,16 @@
 """Results as words and numbers: the filters that templates of the paper and the README share.
 
-A sentence that states a direction is written by `effect` or `by_direction`. Both have a form for
-every result: lower, higher, undecided (the interval holds zero) and undefined (no interval).
+A sentence that states a direction is written by `sentence` or `effect`. Both have a form for every
+result: lower, higher, undecided (the interval holds zero) and undefined (no interval).
 """
 
 import json
 import re
-from collections.abc import Iterable
 from typing import Any, Literal
 
 from markupsafe import Markup
 
-from lib.analysis import course, finding
+from lib.analysis import finding
 from lib.study.measures import MEASURES
 
 MISSING = Markup("n/a")
@@ -86,12 +85,6 @@ def direction(row: Row) -> Literal["lower", "higher", "undecided", "undefined"]:
     return "lower" if high < unchanged else "higher" if low > unchanged else "undecided"
 
 
-def is_identity(row: Row, form: str) -> bool:
-    """Tell whether an estimate and its interval print as zero: what is nearly an identity may have
-    an interval that excludes zero."""
-    return _is_zero(*_estimate(row), form)
-
-
 def by_direction(row: Row, *, lower: str, higher: str, undecided: str, undefined: str) -> str:
     """Choose the words for the direction of a row. All four must be given."""
     choice = {"lower": lower, "higher": higher, "undecided": undecided, "undefined": undefined}
@@ -123,68 +116,37 @@ def effect(row: Row, what: str, form: str) -> Markup:
     return Markup(text)
 
 
-def answered(test: Row, what: str, form: str) -> Markup:
-    """Say what a test of a plan's family shows of `what`: as `effect`, and of a change that its
-    interval holds apart from zero and Holm's method does not, both."""
-    text, decided = effect(test, what, form), direction(test) in ("lower", "higher")
-    p = Markup(" (Holm $p$ ") + p_value(test["p_holm"], "= ") + ")"
-    if test["p_holm"] is None or is_identity(test, form):
-        return text
-    if decided and test["answer"] == "undecided":
-        return Markup(f"changes {what} by {estimate(test, '+' + form)}, which is undecided") + p
-    return text + p
+def sentence(row: Row, form: str, **sentences: str) -> Markup:
+    """Choose the whole sentence for the direction of a row. In it {} is the estimate with its
+    interval and {size} the estimate alone, both without a sign where the sentence tells the
+    direction. `sentences` are as in `by_direction`."""
+    chosen, found = by_direction(row, **sentences), direction(row)
+    value, low, high = _estimate(row)
+    size, text = number(value, "+" + form), estimate(row, "+" + form)
+    if found in ("lower", "higher"):
+        size, near, far = (number(abs(x), form) for x in (value, *sorted((low, high), key=abs)))
+        text = size + f" [{near}, {far}]"
+    return Markup(chosen.replace("{size}", size).replace("{}", text))
 
 
-def equality(test: Row, what: str, form: str) -> Markup:
-    """Say what a test of equivalence shows, after the names of the two:
-
-    are equivalent in accuracy (margin ± 0.01), with a difference of +0.002 [−0.001, +0.005]
-    are not shown to be equivalent in accuracy, with a difference of +0.005 [−0.001, +0.011]
-    differ in accuracy by +0.015 [+0.005, +0.026] and are not shown to be equivalent
-    """
-    margin = test["answer"].partition("no difference beyond ")[2]
-    if test["answer"] == "no difference in any seed":
-        return Markup(f"are identical in {what} in every seed")
-    if margin:
-        found = f"are equivalent in {what} (margin {margin})"
-    else:
-        tested = "shown to be" if test["answer"] == "undecided" else "tested for being"
-        if direction(test) in ("lower", "higher"):
-            change = estimate(test, "+" + form)
-            return Markup(f"differ in {what} by {change} and are not {tested} equivalent")
-        found = f"are not {tested} equivalent in {what}"
-    return Markup(f"{found}, with a difference of ") + estimate(test, "+" + form)
+def verdict(test: Row, claim: Literal["lower", "higher", "equal"]) -> str:
+    """Say in one of the plans' words what a test shows of a claim: that an arm is lower or higher
+    than another, or equal to it within the margin. What Holm's method leaves undecided is
+    undecided, whatever the interval; so is an interval that a contrast without a test has."""
+    answer = test.get("answer", "")
+    if claim == "equal":
+        return "supported" if answer.startswith("no difference") else "undecided"
+    found = direction(test)
+    if answer == "undecided" or found not in ("lower", "higher"):
+        return "undecided"
+    return "supported" if found == claim else "refuted"
 
 
-def of_runs(row: Row, runs: str = "") -> Markup:
-    """Say how many of how many judged runs are unstable, and `runs` after it; with the exact
-    interval of the share, where the row is one arm's."""
-    if not row["judged"]:
-        return Markup("none judged")
-    text = Markup(f"{number(row['unstable'], '.0f')} of {row['judged']}{runs}")
-    if "low" not in row:
-        return text
-    return text + f" [{number(row['low'], '.0%')}, {number(row['high'], '.0%')}]"
-
-
-def in_course(rows: Iterable[Row], than: str) -> Markup:
-    """Say when an arm is lower or higher than another, from its rows of a course."""
-    return Markup(course.in_words(list(rows), than))
-
-
-def p_value(p: float | None, sign: str = "") -> Markup:
-    """Write a p-value: .017 or < .001; with the sign "= ", = .017."""
+def p_value(p: float | None) -> Markup:
+    """Write a p-value: .017 or < .001."""
     if p is None:
         return MISSING
-    return Markup("< .001" if p < 0.001 else sign + f"{p:.3f}".removeprefix("0"))
-
-
-def scientific(value: float) -> Markup:
-    """Write a number as a power of ten, in TeX."""
-    mantissa, _, exponent = f"{value:.12e}".partition("e")
-    mantissa = mantissa.rstrip("0").rstrip(".")
-    times = "" if mantissa == "1" else rf"{mantissa} \times "
-    return Markup(f"${times}10^{{{int(exponent)}}}$")
+    return Markup("< .001" if p < 0.001 else f"{p:.3f}".removeprefix("0"))
 
 
 def words(value: Any) -> str:

@@ -15,10 +15,7 @@ from lib.study.files import write_json
 from lib.study.measures import ACCURACIES
 from tests.analysis.samples import REFERENCES, noise, results_of, trace_of
 
-PLANNED = (
-    *("tuning", "tuned", "stability-2", "stability-confirm"),
-    *("dose", "tied", "texts", "horizon-2", "ladder", "final-gpu"),
-)
+PLANNED = ("start-or-speed", "turn")
 Effect = Callable[[Arm, int], float]
 """What an arm changes of a seed's loss (nats)."""
 

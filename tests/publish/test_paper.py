@@ -90,7 +90,7 @@ def typed_digits(text: str) -> list[str]:
     nothing (GPT-2, the hypotheses and rules of the plan), and in formulas 0, 1 and 2: exponents,
     indices, units.
     """
-    names = r"GPT-[23]|GLM-130B|\bH0\b|\bH1[ab]\b|\bR[1-8]\b"
+    names = r"GPT-[23]|GLM-130B|OLMo 2|\bH0\b|\bH1[ab]\b|\bR[1-8]\b"
     templates = [r"\{\{.*?\}\}", r"\{%.*?%\}"]
     excused = [
         *templates,
@@ -117,7 +117,7 @@ def test_no_number_is_typed_by_hand():
 
 @pytest.mark.slow
 def test_one_changed_number_changes_that_number_and_nothing_else(paper):
-    results = paper / "results" / "final.json"
+    results = paper / "results" / "confirmatory-2.json"
     original = results.read_text("utf-8")
     before = markdown(paper).splitlines()
     content = json.loads(original)
@@ -127,12 +127,13 @@ def test_one_changed_number_changes_that_number_and_nothing_else(paper):
     results.write_text(original, "utf-8")
     changed = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
     assert len(changed) == 1
-    assert changed[0][1] == changed[0][0].replace("0.5556", "0.9877")
+    assert changed[0][1] == changed[0][0].replace("0.5479", "0.9877")
 
 
 @pytest.mark.slow
 def test_the_paper_shows_the_means_of_the_results():
-    summary = json.loads((PAPER / "results" / "final.json").read_text("utf-8"))["summary"]
+    results = json.loads((PAPER / "results" / "confirmatory-2.json").read_text("utf-8"))
+    summary = results["summary"]
     text = text_of(PAPER / "paper.pdf")
     for variant in ("none", "layernorm", "rmsnorm"):
         found = summary[variant]["perplexity"]
@@ -259,13 +260,9 @@ def test_every_reference_is_cited_complete_and_no_known_wrong_one():
             assert re.search(rf"^  {field} = \{{.+\}},?$", fields, re.MULTILINE), (key, field)
     identifiers = {key: arxiv[1] for key, fields in entries
                    if (arxiv := re.search(r"arxiv\.org/abs/([\d.]+)", fields))}  # fmt: skip
-    assert identifiers["wang2022"] == "2204.05832"
-    assert identifiers["narang2021"] == "2102.11972"
     assert identifiers["zhang2019"] == "1910.07467"
-    assert identifiers["ali2024"] == "2410.03730"  # the Teuken-7B report, once cited as RMSNorm
+    assert identifiers["takase2025"] == "2312.16903"
     for paper in (
-        "2112.11446",
-        "2203.15556",
         "1608.05859",
         "2203.03466",
         "2003.04887",
@@ -274,6 +271,13 @@ def test_every_reference_is_cited_complete_and_no_known_wrong_one():
         "1901.09321",
         "1810.04805",
         "2403.08295",
+        "2605.21486",
+        "2506.15025",
+        "2404.06395",
+        "2502.02732",
+        "2501.00656",
+        "2410.05052",
+        "1805.11604",
     ):
         assert paper in identifiers.values()
     assert len(set(identifiers.values())) == len(identifiers)
@@ -298,7 +302,7 @@ COLUMN, PAGE = 235.0, 488.0
 def test_figures_stand_as_large_as_drawn_with_text_of_seven_points():
     figures = re.findall(r"^::: \{(.*?\.figure.*?) file=([^\s}]+)", SOURCE, re.MULTILINE)
     recorded = [(place, PAPER / "figures" / name) for place, name in figures]
-    assert len(recorded) > 5
+    assert len(recorded) > 3
     for place, path in recorded:
         if not path.is_file():  # of a study that is not recorded yet
             continue

@@ -12,7 +12,6 @@ import yaml
 from lib.publish import plans
 from lib.publish.plans import FILE, missing_beside, plan_accounts, standing_shown, write_accounts
 from lib.publish.sources import Sources
-from lib.study.paths import TEMPLATES
 from tests.study.samples import CONTENT, Parameters
 
 NOTED = {"date": "2026-12-01", "what": "a | pipe", "why": "time"}
@@ -98,25 +97,6 @@ def test_without_all_of_git_it_is_what_git_told_when_the_paper_was_built(
     assert json.loads((repository.paper / FILE).read_text("utf-8")) == told
     (repository.paper / FILE).unlink()
     assert plan_accounts(repository.paper) == []
-
-
-def test_the_appendix_shows_all_of_it_or_says_that_it_is_not_here(
-    repository: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = repository.commit("a.yaml", changes=[CHANGE])
-    changed = repository.commit("a.yaml", changes=[CHANGE], alpha=0.01, deviations=[NOTED])
-    repository.ran(first)
-    (repository.paper / "text.md").write_text((TEMPLATES / "plans.md").read_text("utf-8"), "utf-8")
-    (plan,) = plan_accounts(repository.paper)
-    text = Sources(repository.paper).render("text.md")
-    for shown in (
-        plan["hash"], f"No: run at commit {first}, plan fixed at {changed}",
-        f"| `{changed}` | alpha | 0.05 | 0.01 |", "| Eight seeds. | Six cannot decide. |",
-        "| 2026-12-01 | a \\| pipe | time | 20", "after the first run",
-    ):  # fmt: skip
-        assert shown in text
-    monkeypatch.setattr(plans, "has_history", lambda: False)
-    assert "The history of the plans is not here" in Sources(repository.paper).render("text.md")
 
 
 def test_a_verdict_is_shown_with_the_studies_of_its_plan_that_have_no_record(
