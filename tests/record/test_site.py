@@ -245,8 +245,7 @@ def test_the_first_page_begins_with_the_answers_of_the_readme(own: Path) -> None
     assert (own / "paper/site/alpha/03_analysis.html").is_file()
 
     template.write_text("{{ recorded.nothing }}", "utf-8")
-    with pytest.raises(DamagedError, match=r"answers\.md, line 1: "):
-        build_site()
+    build_site()  # what is wrong with them, ./run_all.sh paper says
     assert "<strong>No.</strong>" not in index.read_text("utf-8")
 
 
