@@ -159,7 +159,7 @@ def dose_response(table, ax):
         label = "no layer" if layer == "none" else look.label
         for rows, name in ((part[~multiplied], label), (part[multiplied], f"{label}, rescued")):
             if len(rows):
-                x, mean = rows["relative_rms"] * 1.06 ** (i - 1), rows["mean_delta"]
+                x, mean = rows["relative_rms"] * 1.03 ** (i - 1), rows["mean_delta"]
                 style = line(look) | mark(look, rows["branch_multiplier"].iloc[0] == 1)
                 style |= {"label": name, "linewidth": 1, "markersize": 4.5, "zorder": 3}
                 ax.plot(x, mean, **style)
@@ -371,6 +371,16 @@ budgets = course_table(
 )
 display(keep("token_ratios", token_ratios(main.runs, curve, main.alpha)))
 keep("budgets", budgets)
+
+# %% [markdown]
+# The same over the course of `horizon-2`, whose rate warms up for 200 steps and decays over 2,000.
+# Look whether the difference is smaller than in `tuned` at the end only, or at step 300 already.
+
+# %%
+longer = recorded("horizon-2")
+curve = longer.raw("curve")
+of_budgets = curve[curve["step"].isin(BUDGETS)]
+keep("longer", course_table(own_baselines(longer.runs), of_budgets, "dev_loss", longer.alpha))
 
 # %% [markdown]
 # ## Above the source of a text
