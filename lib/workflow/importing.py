@@ -37,12 +37,15 @@ from lib.workflow.sweep import only_sweep
 
 def import_study(packed: Path) -> None:
     """Take the study that a zip holds into the record. Raises UserError, naming the zip."""
-    before = {*PARAMS.rglob("*.yaml")}
+    before = {path: path.read_bytes() for path in PARAMS.rglob("*.yaml")}
     try:
         study = _take_in(packed)
-    except UserError as error:
-        for path in {*PARAMS.rglob("*.yaml")} - before:  # of a study of one's own, which is refused
-            path.unlink()
+    except UserError as error:  # loading a study of one's own wrote its parameters and its plan
+        for path in PARAMS.rglob("*.yaml"):
+            if path not in before:
+                path.unlink()
+            elif path.read_bytes() != before[path]:
+                path.write_bytes(before[path])
         raise UserError(f"{packed.name}: {error}") from None
     record = Record(study)
     print(f"{study}: imported, and its {len(record.manifest)} files verified")

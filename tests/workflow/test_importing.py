@@ -163,15 +163,20 @@ def test_a_zip_that_is_no_studys_is_refused_at_once_in_one_line(
     assert not (tmp_path / "home").exists()
 
 
-def test_a_refused_study_of_ones_own_leaves_no_parameters_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("imported_before", [False, True])
+def test_a_refused_study_of_ones_own_leaves_parameters_as_they_were(
+    imported_before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parameters = Parameters(tmp_path, monkeypatch)
     for module in (importing, own, records):
         monkeypatch.setattr(module, "PARAMS", parameters.folder)
     monkeypatch.setattr(config, "PLANS", parameters.plans)
     parameters.study()
-    before = sorted(parameters.folder.rglob("*.yaml"))
+    if imported_before:  # which left copies that may be replaced
+        earlier = yaml.safe_dump(TINY | {"name": "mine", "seeds": [5]})
+        (parameters.folder / "mine.yaml").write_text(own.MARK + earlier, "utf-8")
+        (parameters.plans / "mine.yaml").write_text(own.MARK + "title: earlier\n", "utf-8")
+    before = {path: path.read_bytes() for path in parameters.folder.rglob("*.yaml")}
     text = yaml.safe_dump(TINY | {"name": "mine", "seeds": [0], "plan": "mine.yaml"})
     files = {
         "params/mine.yaml": f"{text}{own.PLAN_BELOW}{yaml.safe_dump(CONTENT)}",
@@ -179,7 +184,7 @@ def test_a_refused_study_of_ones_own_leaves_no_parameters_behind(
     }
     with pytest.raises(UserError, match="no notebook shows its result"):
         importing.import_study(write_zip(tmp_path, files))
-    assert sorted(parameters.folder.rglob("*.yaml")) == before
+    assert {path: path.read_bytes() for path in parameters.folder.rglob("*.yaml")} == before
 
 
 @pytest.fixture
