@@ -315,13 +315,16 @@ def _cut_explosions(ax: Axes) -> None:
 
 
 def _apart(runs: dict[str, Told]) -> str:
-    """Say how far the dev losses of two runs are apart where both were last measured."""
-    curves = [tables["curve"] for tables in runs.values() if "dev_loss" in tables["curve"]]
-    if len(runs) < 2 or len(curves) < 2:
-        return f"dev loss {curves[0]['dev_loss'].iloc[-1]:.3f}" if curves else ""
-    own, other = (curve.set_index("step")["dev_loss"] for curve in curves)
-    apart = (own - other).dropna()
-    if apart.empty:
+    """Say the first run's last dev loss; beside another, how far apart they are where both were
+    last measured."""
+    (_, own), *others = runs.items()
+    if "dev_loss" not in own["curve"]:
         return ""
-    step, (_, beside) = apart.index[-1], runs
-    return f"dev loss {own[step]:.3f} at step {step}, {apart[step]:+.3f} against {beside}"
+    mine = own["curve"].set_index("step")["dev_loss"]
+    for name, other in others:
+        curve = other["curve"].reindex(columns=["step", "dev_loss"])  # it may hold no evaluation
+        apart = (mine - curve.set_index("step")["dev_loss"]).dropna()
+        if len(apart):
+            step = apart.index[-1]
+            return f"dev loss {mine[step]:.3f} at step {step}, {apart[step]:+.3f} against {name}"
+    return f"dev loss {mine.iloc[-1]:.3f}"

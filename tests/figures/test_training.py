@@ -9,6 +9,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from lib.figures.training import (
+    _apart,
     difference,
     reliability_diagram,
     residual_norms,
@@ -180,3 +181,28 @@ def test_symbols_are_shown_readably_most_frequent_first(ax: Axes) -> None:
     assert [label.get_text() for label in ax.get_xticklabels()] == ["␣", r"\n", "a", r"\$"]
     assert [bar.get_height() for bar in ax.patches] == [9, 5, 2, 1]
     assert to_rgb(ax.patches[0].get_facecolor()) == to_rgb("0.4")
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "said"),
+    [
+        ({}, {0: 4.0, 10: 1.5}, ""),  # before its first evaluation
+        ({10: 2.0}, None, "dev loss 2.000"),
+        ({10: 2.0}, {}, "dev loss 2.000"),
+        ({10: 2.0}, {0: 4.0, 20: 1.5}, "dev loss 2.000"),  # never measured at the same step
+        (
+            {10: 2.0, 20: 1.75, 30: 1.5},
+            {10: 2.5, 20: 2.0},
+            "dev loss 1.750 at step 20, -0.250 against none",
+        ),
+    ],
+)
+def test_of_a_run_in_training_its_own_loss_is_said(
+    own: dict[int, float], other: dict[int, float] | None, said: str
+) -> None:
+    def told(losses: dict[int, float]) -> dict[str, pd.DataFrame]:
+        curve = pd.DataFrame(losses.items(), columns=["step", "dev_loss"])
+        return {"curve": curve if losses else curve[["step"]]}
+
+    runs = {"layernorm": told(own)} | ({} if other is None else {"none": told(other)})
+    assert _apart(runs) == said
