@@ -142,10 +142,10 @@ def test_it_is_the_scale_where_both_equivalences_are_shown(paper, perplexity, re
     line, _, second, *_ = answers(paper, confirmatory_2=change)
     assert second.startswith(f"**{word}.** ")
     assert second.startswith(f"**{word}.** LayerNorm and") == (perplexity == EQUAL)
-    assert ("Residual branches that are multiplied as much undo the layer." in second) == (
+    assert ("Multiplying the residual branches by the same factor undoes" in second) == (
         rescued == EQUAL
     )
-    assert ("A fixed multiplier in its place does the same" in line) == (perplexity == EQUAL)
+    assert ("So does a fixed multiplier in its place." in line) == (perplexity == EQUAL)
 
 
 @pytest.mark.parametrize(
@@ -164,6 +164,19 @@ def test_the_half_that_costs_is_named_where_both_are_decided(paper, begin, speed
             row["answer"] = {"begin": begin, "speed": speed}.get(row["hypothesis"], row["answer"])
 
     assert answers(paper, start_or_speed=decide)[4].startswith(f"**{word}.** A multiplier makes")
+
+
+@pytest.mark.parametrize(
+    ("answer", "word"),
+    [
+        ("supported", "It may be kept or left out"),
+        ("refuted", "It changes the loss"),
+        ("undecided", "Undecided"),
+    ],
+)
+def test_the_answer_about_a_trained_model_is_that_of_its_plan(paper, answer, word):
+    decide = setting("hypothesis_tests", {"answer": answer}, hypothesis="no cost")
+    assert answers(paper, modern=decide)[-1].startswith(f"**{word}, in nanochat's recipe.** ")
 
 
 def test_questions_whose_study_has_no_results_are_left_out_and_named(paper: Path) -> None:
