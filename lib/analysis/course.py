@@ -1,13 +1,9 @@
 """The course of training: how far arms are from their baseline at each evaluation, and how many
 tokens they need for the same loss."""
 
-from itertools import groupby
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
-from lib.analysis.finding import listed
 from lib.analysis.paired import t_test, t_tests
 from lib.analysis.runs import own_baselines
 
@@ -18,8 +14,8 @@ PER_STEP = ["training.batch_size", "model.block_size"]
 def course_table(
     baselines: dict[str, str], curve: pd.DataFrame, column: str, alpha: float
 ) -> pd.DataFrame:
-    """One row per arm beside its baseline and step at which both were evaluated: steps, n, mean
-    paired difference in `column` of the joined curves, with its t interval and p."""
+    """Return one row per arm beside its baseline and step at which both were evaluated: steps, n,
+    mean paired difference in `column` of the joined curves, with its t interval and p."""
     if column not in curve:
         return pd.DataFrame()
     values = curve.dropna(subset=column).pivot(index=["arm", "step"], columns="seed", values=column)
@@ -27,42 +23,9 @@ def course_table(
     return table[table["n"] > 0].reset_index(drop=True)  # a seed reached the step in both
 
 
-def phases(rows: list[dict[Any, Any]]) -> list[dict[str, Any]]:
-    """Join neighbouring rows of one arm's course whose mean difference has one sign: higher, lower
-    or equal; first and last step; how many checkpoints, and at how many of them the interval is on
-    that side of zero."""
-
-    found = []
-    for sign, group in groupby(rows, lambda row: int(np.sign(row["mean_delta"]))):
-        part = list(group)
-        ends = [row["t_high" if sign < 0 else "t_low"] for row in part]
-        found.append(
-            {"sign": ("equal", "higher", "lower")[sign]}
-            | {"first": part[0]["steps"], "last": part[-1]["steps"], "checkpoints": len(part)}
-            | {"clear": sum(end is not None and end * sign > 0 for end in ends)}
-        )
-    return found
-
-
-def in_words(rows: list[dict[Any, Any]], than: str) -> str:
-    """Say on which side the mean difference is, and when, and how clearly: lower than that of none
-    at step 0 (its interval excludes zero at 1 of 1 checkpoints) and higher from step 25 to 75 (0 of
-    3)."""
-    spans: list[str] = []
-    for phase in phases(rows):
-        first, last = phase["first"], phase["last"]
-        span = f"at step {first:,}" if first == last else f"from step {first:,} to {last:,}"
-        clear = f"{phase['clear']} of {phase['checkpoints']}"
-        if not spans:  # the rest is read alike
-            span = f"{'to' if phase['sign'] == 'equal' else 'than'} {than} {span}"
-            clear = f"its interval excludes zero at {clear} checkpoints"
-        spans.append(f"{phase['sign']} {span} ({clear})")
-    return listed(spans)
-
-
 def first_reached(loss: pd.Series, target: float) -> float:
-    """Where a loss (nats, indexed by steps or tokens, in order) first is `target`, interpolated
-    linearly between evaluations; NaN when it never is."""
+    """Find where a loss (nats, indexed by steps or tokens, in order) first is `target`,
+    interpolated linearly between evaluations; NaN when it never is."""
     values, place = loss.to_numpy(float), loss.index.to_numpy(float)
     if not (values <= target).any():
         return np.nan
@@ -72,11 +35,11 @@ def first_reached(loss: pd.Series, target: float) -> float:
 
 
 def token_ratios(runs: pd.DataFrame, curve: pd.DataFrame, alpha: float) -> pd.DataFrame:
-    """One row per arm beside its baseline: tokens needed relative to the baseline's, for the loss
-    that both reach in a seed: the worse of their two final ones. Below 1: the arm saves
-    tokens. Geometric mean over seeds with its t interval (on logarithms) and p; and in how many
-    seeds the arm reached the baseline's final loss at all. Pairs with a diverged run drop out, and
-    those in which the untrained model has that loss already."""
+    """Return one row per arm beside its baseline: the tokens that it needs, relative to the
+    baseline, for the loss that both reach in a seed. That is the worse of their two final ones.
+    Below 1: the arm saves tokens. Geometric mean over seeds with its t interval (on logarithms) and
+    p; and in how many seeds the arm reached the baseline's final loss at all. Pairs with a diverged
+    run drop out, and those in which the untrained model has that loss already."""
     losses = curve.set_index(["arm", "seed", "step"])["dev_loss"].sort_index()
     per_step = runs.drop_duplicates("arm").set_index("arm")[PER_STEP].prod(axis=1)
     completed = set(

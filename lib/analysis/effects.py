@@ -37,8 +37,8 @@ def paired_rows(
 
 
 def ratio_interval(part: ArrayLike, whole: ArrayLike, alpha: float = ALPHA) -> tuple[float, float]:
-    """1 - alpha interval for mean(part) / mean(whole), paired values (n,) (Fieller 1954): the
-    ratios r for which a t test of part - r · whole against zero is not significant.
+    """Compute the 1 - alpha interval for mean(part) / mean(whole), paired values (n,) (Fieller
+    1954): the ratios r for which a t test of part - r · whole against zero is not significant.
 
     NaN when n < 2, or when the whole itself does not differ significantly from zero: the interval
     is then unbounded.
@@ -60,10 +60,10 @@ def ratio_interval(part: ArrayLike, whole: ArrayLike, alpha: float = ALPHA) -> t
 
 
 def leave_one_out(runs: pd.DataFrame, contrasts: pd.DataFrame) -> pd.DataFrame:
-    """One row per contrast given (arm, baseline, measure): n, mean difference, lowest and highest
-    mean when one seed is left out, whether the sign of the mean ever changes, and the largest p
-    then. Where the contrasts are a family of tests, p is adjusted by Holm's method over the family
-    without that seed. Contrasts of fewer than three pairs are left out."""
+    """Return one row per contrast given (arm, baseline, measure): n, mean difference, lowest and
+    highest mean when one seed is left out, whether the sign of the mean ever changes, and the
+    largest p then. Where the contrasts are a family of tests, p is adjusted by Holm's method over
+    the family without that seed. Contrasts of fewer than three pairs are left out."""
     rows, p = [], []
     for row in contrasts.to_dict("records"):
         values = seed_differences(runs, row["measure"], row["arm"], row["baseline"])
@@ -87,10 +87,10 @@ def _spread(mean: float, without: Iterable[TTest]) -> dict[str, float | bool]:
 
 
 def leave_one_task_out(items: pd.DataFrame, contrasts: pd.DataFrame, alpha: float) -> pd.DataFrame:
-    """One row per contrast given (arm, baseline, measure) in a macro accuracy: n, mean difference,
-    lowest and highest mean when one task is left out, whether the sign of the mean ever changes;
-    then `task`, without which the mean moves most, and the t interval and p of what is left. Only
-    tasks that both were asked count. `items` are the joined answers of all runs."""
+    """Return one row per contrast given (arm, baseline, measure) in a macro accuracy: n, mean
+    difference, lowest and highest mean when one task is left out, whether the sign of the mean ever
+    changes; then `task`, without which the mean moves most, and the t interval and p of what is
+    left. Only tasks that both were asked count. `items` are the joined answers of all runs."""
     rows = []
     for row in contrasts.to_dict("records") if len(items) else []:
         asked = items[(items["shots"] > 0) == (row["measure"] == FEW_SHOT)]
@@ -126,8 +126,8 @@ def leave_one_out_finding(table: pd.DataFrame) -> Finding:
 
 
 def task_contrasts(runs: pd.DataFrame, items: pd.DataFrame, alpha: float) -> pd.DataFrame:
-    """One row per arm beside its baseline, task and number of shots: mean paired difference in
-    accuracy with its t interval and p, and that p adjusted by Holm's method over all tasks and
+    """Return one row per arm beside its baseline, task and number of shots: mean paired difference
+    in accuracy with its t interval and p, and that p adjusted by Holm's method over all tasks and
     shots of the contrast. `items` are the joined answers of all runs; empty without the suite."""
     keys = ["arm", "task", "shots", "seed"]
     if items.empty:
@@ -138,7 +138,7 @@ def task_contrasts(runs: pd.DataFrame, items: pd.DataFrame, alpha: float) -> pd.
 
 
 def task_finding(table: pd.DataFrame, alpha: float) -> Finding:
-    """The table, and in how many tasks each arm differs after adjustment."""
+    """Say in how many tasks each arm differs after adjustment."""
     words = ["The adjusted p rests on t alone: with so many tests no exact test could survive."]
     for (arm, baseline), part in table.groupby(["arm", "baseline"], sort=False):
         differ = part[part["p_holm"] < alpha]

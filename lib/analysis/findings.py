@@ -39,7 +39,7 @@ class Analysis:
         return in_words(self.verdict, self.standing.name)
 
     def as_json(self) -> dict[str, Any]:
-        """The same as plain values, each finding's table under its key; NaN becomes None."""
+        """Return the same as plain values, each finding's table under its key; NaN becomes None."""
         return {
             "standing": self.standing.name,
             "exploratory_because": self.standing.reasons,
@@ -81,8 +81,8 @@ def analyse(
 
 
 def untested(verdict: Verdict) -> Verdict:
-    """What an exploratory study keeps of a verdict: its differences with their intervals. It is in
-    no family of tests, so that nothing is adjusted or decided."""
+    """Take all tests out of the verdict of an exploratory study. Its differences stay, with their
+    intervals; nothing is adjusted or decided."""
     contrasts = verdict.contrasts.assign(family="", test="", p_holm=np.nan)
     none = pd.DataFrame()
     return replace(
@@ -91,8 +91,8 @@ def untested(verdict: Verdict) -> Verdict:
 
 
 def first_family(verdict: Verdict, plan: Plan | None) -> pd.DataFrame:
-    """The contrasts that the plan's first family tests; where nothing is tested, those in the main
-    measure."""
+    """Return the contrasts that the plan's first family tests; where nothing is tested, those in
+    the main measure."""
     contrasts = verdict.contrasts
     if plan is None or verdict.tests.empty:
         return contrasts[contrasts["measure"] == MAIN]

@@ -124,7 +124,8 @@ def _tested(parts: list[pd.DataFrame], plan: Plan, rng: Generator, looks: Looks)
 
 
 def in_sequence(sides: list[tuple[OneSided, OneSided]], looks: Looks) -> tuple[OneSided, OneSided]:
-    """One-sided tests by all looks so far, from those at each; without looks, the one there is."""
+    """Combine one-sided tests at each look so far into one test over all of them; without looks,
+    return the one there is."""
     if not looks:
         return sides[-1]
 
@@ -135,7 +136,7 @@ def in_sequence(sides: list[tuple[OneSided, OneSided]], looks: Looks) -> tuple[O
 
 
 def _deltas(runs: pd.DataFrame, arm: str, baseline: str, measure: str) -> Floats:
-    """Arm - baseline of every seed that completed in both."""
+    """Return arm - baseline of every seed that completed in both."""
     values = runs.pivot(index="seed", columns="arm", values=measure).astype(float)
     both = values[[baseline, arm]].dropna().to_numpy()
     return paired_deltas(both[:, 0], both[:, 1])
@@ -239,7 +240,7 @@ def power_with_looks(
 
 
 def smallest_exact_p(n: int) -> float:
-    """The smallest two-sided p that sign flips of `n` seeds can give."""
+    """Return the smallest two-sided p that sign flips of `n` seeds can give."""
     return float(2.0 ** (1 - n))
 
 
@@ -282,11 +283,12 @@ def expected_power(
     effect: float | None = None,
     looks: Sequence[int] = (),
 ) -> pd.DataFrame:
-    """What `n` seeds can show, a row per hypothesis: the true difference assumed (`effect`; else
-    none for an equivalence, and the smallest effect of interest beyond the bound for a direction),
-    the sd of the differences (`spread`, by hypothesis, for those that it has), the power, and the
-    seeds that the plan's power takes. Tests share alpha as in a family where all others fail. With
-    `looks`, the last of which is `n`, also the seeds that are `used` on average."""
+    """Say what `n` seeds can show, a row per hypothesis: the true difference assumed (`effect`;
+    else none for an equivalence, and the smallest effect of interest beyond the bound for a
+    direction), the sd of the differences (`spread`, by hypothesis, for those that it has), the
+    power, and the seeds that the plan's power takes. Tests share alpha as in a family where all
+    others fail. With `looks`, the last of which is `n`, also the seeds that are `used` on
+    average."""
     rows = []
     size = Counter(h.family for h, *_ in plan.bound.values())
     for name, (h, arm, baseline, measure) in plan.bound.items():
@@ -330,7 +332,8 @@ def spread_of(plan: Plan, runs: pd.DataFrame) -> dict[str, float]:
 
 
 def _t_sides(mean: ArrayLike, sd: ArrayLike, n: int) -> tuple[OneSided, OneSided]:
-    """One-sided t tests of samples with these means and standard deviations; NaN without spread."""
+    """Return one-sided t tests of samples with these means and standard deviations; NaN without
+    spread."""
     error = np.where(np.asarray(sd) > 0, sd, np.nan) / max(n, 1) ** 0.5
 
     def t(bound: float) -> Any:
@@ -340,7 +343,7 @@ def _t_sides(mean: ArrayLike, sd: ArrayLike, n: int) -> tuple[OneSided, OneSided
 
 
 def _by_sign_flips(deltas: Floats, rng: Generator) -> tuple[OneSided, OneSided]:
-    """One-sided halves of the exact test, whose distribution is symmetric."""
+    """Return the one-sided halves of the exact test, whose distribution is symmetric."""
 
     def side(sign: int) -> OneSided:
         def p(bound: float) -> float:

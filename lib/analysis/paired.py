@@ -83,12 +83,11 @@ def contrast_table(
     equivalence_margins: Mapping[str, float] | None = None,
     pairs: Sequence[tuple[str, str]] | None = None,
 ) -> pd.DataFrame:
-    """One row per measure and pair of arms: arm, baseline, measure, `budget` (the factors by which
-    the two sides were trained for another budget; usually ""), then what `paired_contrast` says.
-    `runs` is the table of `lib.analysis.runs.tidy`; arms are paired by seed. Of shares of
-    runs there is no t test and no t interval. Without `pairs`, every
-    arm that is not its own baseline stands against it. `equivalence_margins` maps measure to
-    margin.
+    """Return one row per measure and pair of arms: arm, baseline, measure, `budget` (the factors by
+    which the two sides were trained for another budget; usually ""), then what `paired_contrast`
+    says. `runs` is the table of `lib.analysis.runs.tidy`; arms are paired by seed. Of shares of
+    runs there is no t test and no t interval. Without `pairs`, every arm that is not its own
+    baseline stands against it. `equivalence_margins` maps measure to margin.
 
     For a family of tests, adjust the p of its rows: `holm(table["t_p"])`.
     """
@@ -124,8 +123,9 @@ class TTest(NamedTuple):
 
 
 def t_test(deltas: ArrayLike, alpha: float = ALPHA) -> TTest:
-    """Two-sided paired t test on deltas (n,), and the 1 - alpha interval for their mean: mean ±
-    t · sd / √n (Student 1908). NaN but for the mean when n < 2 or all deltas are equal."""
+    """Compute the two-sided paired t test on deltas (n,), and the 1 - alpha interval for their
+    mean: mean ± t · sd / √n (Student 1908). NaN but for the mean when n < 2 or all deltas are
+    equal."""
     values = finite_deltas(deltas)
     if not sd_of(values) > 0:
         return TTest(len(values), _mean(values), np.nan, np.nan, np.nan)
@@ -150,16 +150,15 @@ def t_tests(values: pd.DataFrame, pairs: Mapping[str, str], alpha: float = ALPHA
 
 
 def cohens_dz(deltas: ArrayLike) -> float:
-    """Mean over standard deviation of the deltas (n,) (Lakens 2013); NaN without spread."""
+    """Return mean over standard deviation of the deltas (n,) (Lakens 2013); NaN without spread."""
     values = finite_deltas(deltas)
     sd = sd_of(values)
     return _mean(values) / sd if sd > 0 else np.nan
 
 
 def hedges_gz(deltas: ArrayLike) -> float:
-    """d_z without its small-sample bias: times Γ(m/2) / (√(m/2) Γ((m-1)/2)) with m = n - 1
-    (Hedges 1981, p. 111). NaN without spread, and when n < 3, where d_z has no expectation.
-    """
+    """Return d_z without its small-sample bias: times Γ(m/2) / (√(m/2) Γ((m-1)/2)) with m = n - 1
+    (Hedges 1981, p. 111). NaN without spread, and when n < 3, where d_z has no expectation."""
     values = finite_deltas(deltas)
     m = len(values) - 1
     if m < 2:
@@ -169,8 +168,8 @@ def hedges_gz(deltas: ArrayLike) -> float:
 
 
 def tost(deltas: ArrayLike, margin: float) -> float:
-    """p of equivalence: the larger of two one-sided t tests, mean > -margin and mean < margin
-    (Schuirmann 1987), deltas (n,). p ≤ alpha: the arms differ by less than the margin.
+    """Return the p of equivalence: the larger of two one-sided t tests, mean > -margin and mean <
+    margin (Schuirmann 1987), deltas (n,). p ≤ alpha: the arms differ by less than the margin.
 
     NaN when n < 2 or all deltas are equal.
     """
@@ -198,8 +197,8 @@ def holm(p: ArrayLike) -> Floats:
 
 
 def t_test_power(d_z: float, n: int, alpha: float = ALPHA) -> float:
-    """Probability that n seeds give a two-sided p ≤ alpha when the true effect is `d_z`, mean over
-    standard deviation of the deltas (Cohen 1988, ch. 2).
+    """Return the probability that n seeds give a two-sided p ≤ alpha when the true effect is `d_z`,
+    mean over standard deviation of the deltas (Cohen 1988, ch. 2).
 
     Not by statsmodels: for n of 2 to 4 it takes scipy's lower tail of the noncentral t, which is
     NaN there, and then solves for a wrong effect. Turning the sign avoids that tail.
@@ -211,8 +210,8 @@ def t_test_power(d_z: float, n: int, alpha: float = ALPHA) -> float:
 def minimum_detectable_effect(
     sd: float, n: int, alpha: float = ALPHA, power: float = POWER
 ) -> float:
-    """Smallest true effect that n seeds detect with probability `power`, in the units of `sd`, the
-    standard deviation of the deltas. NaN when n < 2 or there is no spread.
+    """Return the smallest true effect that n seeds detect with probability `power`, in the units of
+    `sd`, the standard deviation of the deltas. NaN when n < 2 or there is no spread.
 
     With the sd of the same sample it says how small an effect the study could detect, not whether
     the observed delta is real. With few seeds it is uncertain itself: with 5, the true sd may be,
@@ -227,8 +226,8 @@ def minimum_detectable_effect(
 
 
 def seeds_needed(effect: float, sd: float, alpha: float = ALPHA, power: float = POWER) -> float:
-    """Smallest number of seeds, at least 2, that detects `effect` with probability `power`; NaN
-    without an effect or without spread."""
+    """Return the smallest number of seeds, at least 2, that detects `effect` with probability
+    `power`; NaN without an effect or without spread."""
     if not (abs(effect) > 0 and sd > 0):
         return np.nan
     d_z = abs(effect) / sd
@@ -239,7 +238,7 @@ def seeds_needed(effect: float, sd: float, alpha: float = ALPHA, power: float = 
 
 
 def paired_deltas(before: Floats, after: Floats) -> Floats:
-    """Sorted arm - baseline, rounded to 12 significant digits of the largest value, so that
+    """Return sorted arm - baseline, rounded to 12 significant digits of the largest value, so that
     differences that are equal on paper (0.3 - 0.2 and 0.2 - 0.1) are ties here too."""
     largest = max(np.abs(before).max(initial=0), np.abs(after).max(initial=0))
     digits = 12 - int(np.ceil(np.log10(largest))) if largest > 0 else 0
@@ -251,7 +250,8 @@ def _mean(values: Floats) -> float:
 
 
 def sd_of(values: Floats) -> float:
-    """Standard deviation (n - 1), exactly 0 for equal values, whose mean may be off by rounding."""
+    """Return the standard deviation (n - 1), exactly 0 for equal values, whose mean may be off by
+    rounding."""
     if len(values) < 2:
         return np.nan
     return float(values.std(ddof=1)) if np.ptp(values) > 0 else 0.0

@@ -42,8 +42,8 @@ def planned_measures(plan: Plan) -> list[str]:
 
 
 def margins_of(plan: Plan) -> dict[str, float]:
-    """Margin of equivalence per measure: the smallest effect of interest. Older plans name a margin
-    or, of what their rules call quality, mean the minimum detectable effect."""
+    """Return the margin of equivalence per measure: the smallest effect of interest. Older plans
+    name a margin or, of what their rules call quality, mean the minimum detectable effect."""
     margins = plan.margins | plan.smallest_effect_of_interest
     if plan.minimum_detectable_effect is None:
         return margins
@@ -83,9 +83,9 @@ def planned_contrasts(
 def family_tests(
     contrasts: pd.DataFrame, pairs: dict[tuple[str, str], list[str]], plan: Plan
 ) -> pd.DataFrame:
-    """One row per family, contrast and measure: family, test, arm, baseline, measure, n, mean_delta
-    and its t interval, p of the family's test, p_holm adjusted within the family, and the answer:
-    helps, harms, no difference beyond the margin, undecided."""
+    """Return one row per family, contrast and measure: family, test, arm, baseline, measure, n,
+    mean_delta and its t interval, p of the family's test, p_holm adjusted within the family, and
+    the answer: helps, harms, no difference beyond the margin, undecided."""
     columns = ["arm", "baseline", "measure", "n", "mean_delta", "t_low", "t_high", "sd_delta"]
     tables = []
     for name, family in plan.tests_of.items():

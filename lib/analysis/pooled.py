@@ -16,7 +16,7 @@ Runs = list[dict[str, Any]]
 
 
 def pooled_contrasts(
-    studies: Mapping[str, Runs], measures: Collection[str], alpha: float = ALPHA
+    studies: Mapping[str, Runs], measures: Collection[str]
 ) -> list[dict[str, Any]]:
     """Test the seeds of several studies together, wherever these hold one contrast: an arm and its
     own baseline of the same model, training, text and (for tasks) suite in each.
@@ -37,7 +37,7 @@ def pooled_contrasts(
     pairs = pd.DataFrame([row for row in rows if row["delta"] is not None])
     found = []
     for _, part in pairs.groupby("contrast", sort=False) if len(pairs) else ():
-        test = t_test(part.drop_duplicates("seed")["delta"], alpha)
+        test = t_test(part.drop_duplicates("seed")["delta"], ALPHA)
         if test.n > part.groupby("study")["seed"].nunique().max():
             names = {key: part[key].iloc[0] for key in ("variant", "reference", "measure")}
             numbers = {name: finite(value) for name, value in test._asdict().items()}
@@ -46,7 +46,8 @@ def pooled_contrasts(
 
 
 def _pair(study: str, run: dict[str, Any], other: dict[str, Any], measure: str) -> dict[str, Any]:
-    """A run beside its baseline: what is compared, and how far apart they are in a measure."""
+    """Describe a run beside its baseline: what is compared, and how far apart they are in a
+    measure."""
     values = [each["measures"].get(measure) for each in (run, other)]
     return {
         "study": study,
@@ -65,8 +66,8 @@ def _variant(run: dict[str, Any]) -> str:
 
 
 def _recipe(run: dict[str, Any], measure: str) -> tuple[Any, ...]:
-    """All that decides a measure but the seed; fields that an older schema lacks have the defaults
-    that were then fixed."""
+    """Return all that decides a measure but the seed; fields that an older schema lacks have the
+    defaults that were then fixed."""
     config = RunConfig.model_validate(run["config"])
     suite = run["suite_hash"] if MEASURES[measure].raw == "items.correct" else None
     return config.corpus, run["corpus_sha256"], config.model, config.training, suite

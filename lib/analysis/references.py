@@ -20,8 +20,8 @@ TEXT = "corpus.source"
 
 
 def reference_table(runs: pd.DataFrame) -> pd.DataFrame:
-    """One row per text and reference: nats per held-out character, perplexity, and how many of the
-    arms on this text have a higher mean loss. Empty for runs that know none."""
+    """Return one row per text and reference: nats per held-out character, perplexity, and how many
+    of the arms on this text have a higher mean loss. Empty for runs that know none."""
     rows = []
     for text, part in runs.groupby(TEXT, sort=False):
         losses = part.groupby("arm")["loss"].mean().dropna()

@@ -51,10 +51,10 @@ def finite_deltas(deltas: ArrayLike) -> Floats:
 
 
 def bootstrap(deltas: ArrayLike, rng: Generator, alpha: float = ALPHA) -> Bootstrap:
-    """1 - alpha percentile interval for the mean of deltas (n,) from `RESAMPLES` resamples (Efron &
-    Tibshirani 1993, section 13.3), and the two-sided achieved significance level (ibid., ch. 16)
-    that inverts it: twice the share of resampled means on the other side of zero, the sample
-    itself counted in.
+    """Return the 1 - alpha percentile interval for the mean of deltas (n,) from `RESAMPLES`
+    resamples (Efron & Tibshirani 1993, section 13.3), and the two-sided achieved significance level
+    (ibid., ch. 16) that inverts it: twice the share of resampled means on the other side of zero,
+    the sample itself counted in.
 
     With few seeds the interval is too narrow and p too small; print `percentile_coverage` beside
     them. NaN when n < 2. When all deltas are equal, both ends are their mean and p is NaN.
@@ -80,7 +80,8 @@ def bootstrap(deltas: ArrayLike, rng: Generator, alpha: float = ALPHA) -> Bootst
 
 @cache
 def percentile_coverage(n: int, alpha: float = ALPHA) -> float:
-    """Share of 1 - alpha percentile intervals that hold the true mean, for n normal deltas.
+    """Return the share of 1 - alpha percentile intervals that hold the true mean, for n normal
+    deltas.
 
     Simulated from 4000 samples (standard error below 0.01) by a generator of its own, so the
     answer is always the same; computed once per n. NaN when n < 2.
@@ -106,8 +107,8 @@ def percentile_coverage(n: int, alpha: float = ALPHA) -> float:
 
 
 def sign_flip_test(deltas: ArrayLike, rng: Generator) -> SignFlip:
-    """Two-sided p of the mean of deltas (n,) when each sign is a fair coin (Fisher 1935, § 21),
-    and the smallest p that these seeds could have given.
+    """Return the two-sided p of the mean of deltas (n,) when each sign is a fair coin (Fisher 1935,
+    § 21), and the smallest p that these seeds could have given.
 
     Exact up to n = 13, by enumeration: the smallest p is 2 / 2^m with m deltas that are not zero.
     Beyond it from `RESAMPLES` random sign patterns, the observed one counted in (Phipson & Smyth
@@ -120,7 +121,8 @@ def sign_flip_test(deltas: ArrayLike, rng: Generator) -> SignFlip:
         return SignFlip(p, p)
 
     def mean(flipped: Floats, axis: int) -> Floats:
-        """Rounded, so that sums that are equal on paper are ties; a tie counts as extreme."""
+        """Round the mean, so that sums that are equal on paper are ties; a tie counts as
+        extreme."""
         return np.asarray(np.round(flipped.sum(axis=axis) / scale, 9))
 
     test = scipy.stats.permutation_test(
@@ -138,9 +140,10 @@ def crossed_bootstrap(
     alpha: float = ALPHA,
     tasks: ArrayLike | None = None,
 ) -> Estimate:
-    """Difference in macro accuracy arm - baseline and its 1 - alpha percentile interval over seeds
-    and items, from whether each was answered correctly, booleans (seeds, items) paired in both.
-    `tasks` (items,) are the items' tasks, whose accuracies count alike; one task without them.
+    """Return the difference in macro accuracy arm - baseline and its 1 - alpha percentile interval
+    over seeds and items, from whether each was answered correctly, booleans (seeds, items) paired
+    in both. `tasks` (items,) are the items' tasks, whose accuracies count alike; one task without
+    them.
 
     Every resample draws seeds and, independently, items of each task: the pigeonhole bootstrap
     (Owen 2007), mildly conservative in its variance. So the interval speaks of new seeds and new

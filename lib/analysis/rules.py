@@ -28,7 +28,7 @@ class Condition(Section):
     when: dict[Fact, str | list[str]] = Field(default_factory=dict)
 
     def holds(self, facts: dict[str, list[str]]) -> bool:
-        """Whether of every fact asked for, one of the words asked for is said."""
+        """Tell whether every fact that the rule asks for has one of the words that it asks for."""
         asked = {
             fact: [words] if isinstance(words, str) else words for fact, words in self.when.items()
         }

@@ -186,8 +186,8 @@ def _require_equal(
     *within: str,
     value: Callable[[RunResult], Any] | None = None,
 ) -> None:
-    """Among runs with the same `within` (dotted parameters, or seed), refuse the first whose value
-    (its field, unless said otherwise) is not the usual one."""
+    """Refuse the first run whose value (its field, unless said otherwise) is not the usual one
+    among the runs with the same `within`: dotted parameters, or the seed."""
     value = value or (lambda run: getattr(run, field))
     for members in _grouped(runs, *within):
         usual = Counter(map(value, members)).most_common(1)[0][0]
@@ -233,8 +233,8 @@ def other_settings(runs: pd.DataFrame, study: Study, factor: str) -> pd.Series:
 
 
 def tidy(results: Iterable[RunResult]) -> pd.DataFrame:
-    """One row per run: arm, its baseline, variant (level of the first factor) and setting (the
-    other factors), seed, status, each factor's level, then every measure (NaN if diverged)."""
+    """Return one row per run: arm, its baseline, variant (level of the first factor) and setting
+    (the other factors), seed, status, each factor's level, then every measure (NaN if diverged)."""
     rows = [
         {
             "arm": run.arm,
@@ -296,8 +296,8 @@ def read_parquet(study: Study, name: str) -> pd.DataFrame:
 def point(
     curve: pd.DataFrame, prefix: str, name: str, end: Literal["min", "max"] = "max"
 ) -> pd.DataFrame:
-    """From the last step of every run's curve ("min": the first), gather the columns that begin
-    with `prefix` into rows: `name` is the rest of the column's name, `value` its number."""
+    """Gather the columns that begin with `prefix` into rows, from the last step of every run's
+    curve ("min": the first): `name` is the rest of the column's name, `value` its number."""
     chosen = curve[curve["step"] == curve.groupby(["arm", "seed"])["step"].transform(end)]
     columns = [column for column in curve.columns if column.startswith(prefix)]
     keys = ["arm", "variant", "setting", "seed"]
@@ -307,7 +307,7 @@ def point(
 
 
 def study_results(study: Study, results: list[RunResult]) -> dict[str, Any]:
-    """A whole study as plain values: parameters, every run, and their summary."""
+    """Return a whole study as plain values: parameters, every run, and their summary."""
     runs = [result.model_dump(mode="json") for result in results]
     return {
         "study": study.model_dump(),
@@ -318,8 +318,8 @@ def study_results(study: Study, results: list[RunResult]) -> dict[str, Any]:
 
 
 def summarise(runs: list[dict[str, Any]], measures: list[str]) -> dict[str, Any]:
-    """Number, mean and sd (n - 1) per arm and measure over completed runs, from runs as JSON.
-    It needs nothing but the runs, so any later version can check a record."""
+    """Return number, mean and sd (n - 1) per arm and measure over completed runs, from runs as
+    JSON. It needs nothing but the runs, so any later version can check a record."""
     summary: dict[str, Any] = {}
     for arm in dict.fromkeys(run["arm"] for run in runs):
         completed = [r for r in runs if r["arm"] == arm and r["status"] == "completed"]

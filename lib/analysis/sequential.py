@@ -37,7 +37,7 @@ def shares_of(looks: Looks) -> Shares:
 
 
 def spent(alpha: float, share: float) -> float:
-    """Part of a one-sided level that is spent when this share of the seeds has run."""
+    """Return the part of a one-sided level that is spent when this share of the seeds has run."""
     return float(2 * norm.sf(norm.isf(alpha / 2) / share**0.5))
 
 
@@ -71,13 +71,13 @@ def _crossing(due: float, root: float, step: float, points: Floats, density: Flo
 
 @cache
 def _boundaries(shares: Shares) -> Floats:
-    """The boundaries (levels, looks) of a table of levels."""
+    """Return the boundaries (levels, looks) of a table of levels."""
     return np.array([boundary(alpha, shares) for alpha in _LEVELS])
 
 
 def _smallest_level(p: ArrayLike, looks: Looks) -> Floats:
-    """The smallest level at which one of the looks so far would have rejected normal means, from
-    their one-sided p (looks so far, …). Between levels of a table, z is interpolated."""
+    """Return the smallest level at which one of the looks so far would have rejected normal means,
+    from their one-sided p (looks so far, …). Between levels of a table, z is interpolated."""
     z, own = norm.isf(_LEVELS), _boundaries(shares_of(looks))
     levels = [norm.sf(np.interp(norm.isf(of), own[:, k], z)) for k, of in enumerate(np.asarray(p))]
     return np.asarray(np.fmin.reduce(levels))
@@ -85,9 +85,9 @@ def _smallest_level(p: ArrayLike, looks: Looks) -> Floats:
 
 @cache
 def inflation(looks: Looks) -> float:
-    """How many times a level the errors of *t* tests would be, judged by the boundaries of normal
-    means: at the most, for one-sided levels from .0025 to .1, in simulated studies without an
-    effect. Few seeds make it 1.03 to 1.1."""
+    """Return by what factor the errors of *t* tests exceed a level when they are judged by the
+    boundaries of normal means. It is the largest one for one-sided levels from .0025 to .1, in
+    simulated studies without an effect. Few seeds make it 1.03 to 1.1."""
     draws = np.random.default_rng(0).standard_normal((_STUDIES, looks[-1]))
     sums, squares = np.cumsum(draws, axis=1), np.cumsum(draws**2, axis=1)
     p = []
@@ -107,6 +107,6 @@ def sequential_p(p: ArrayLike, looks: Looks) -> Floats:
 
 
 def nominal_level(alpha: float, looks: Looks, number: int) -> float:
-    """Two-sided level at one look (0, 1, …) of a two-sided test at level `alpha`: that of a
-    repeated confidence interval (Jennison and Turnbull 1989)."""
+    """Return the two-sided level at one look (0, 1, …) of a two-sided test at level `alpha`: that
+    of a repeated confidence interval (Jennison and Turnbull 1989)."""
     return float(2 * norm.sf(boundary(alpha / 2 / inflation(looks), shares_of(looks))[number]))

@@ -47,8 +47,8 @@ def batch_noise(loss: ArrayLike, window: int) -> Floats:
 
 
 def rises_in_noise(loss: ArrayLike, noise: Noise) -> Floats:
-    """How far a finite training loss (steps,) is above its running minimum, in multiples of its
-    noise before; NaN where it neither rises nor has noise, or the run is too short."""
+    """Return how far a finite training loss (steps,) is above its running minimum, in multiples of
+    its noise before; NaN where it neither rises nor has noise, or the run is too short."""
     values = np.asarray(loss, dtype=float)
     with np.errstate(divide="ignore", invalid="ignore"):
         rises = values - np.minimum.accumulate(values)
@@ -139,7 +139,8 @@ def harmed(runs: pd.DataFrame, plan: Plan | None) -> pd.DataFrame:
 
 
 def share_interval(count: int, n: int, alpha: float = ALPHA) -> tuple[float, float]:
-    """Exact 1 - alpha interval for a share, `count` of n (Clopper & Pearson 1934); NaN of none."""
+    """Return the exact 1 - alpha interval for a share, `count` of n (Clopper & Pearson 1934); NaN
+    of none."""
     from scipy.stats import binomtest
 
     if n == 0:
@@ -149,10 +150,11 @@ def share_interval(count: int, n: int, alpha: float = ALPHA) -> tuple[float, flo
 
 
 def stability_map(runs: pd.DataFrame, stability: pd.DataFrame, alpha: float) -> pd.DataFrame:
-    """One row per arm: its variant and setting, n, how many runs are judged and of these unstable,
-    their share with its exact 1 - alpha interval, how many runs have a transient, collapsed, are
-    untrained, diverged or harmful, median and largest severity (nats), the largest relative to the
-    run's noise, and median and longest plateau (steps). A verdict of before holds fewer."""
+    """Return one row per arm: its variant and setting, n, how many runs are judged and of these
+    unstable, their share with its exact 1 - alpha interval, how many runs have a transient,
+    collapsed, are untrained, diverged or harmful, median and largest severity (nats), the largest
+    relative to the run's noise, and median and longest plateau (steps). A verdict of before holds
+    fewer."""
     places = runs[["arm", "seed", "variant", "setting"]]
     rows = []
     for arm, part in places.merge(stability, on=["arm", "seed"]).groupby("arm", sort=False):
@@ -190,7 +192,7 @@ def in_share(row: Any) -> str:
 
 
 def stability_finding(table: pd.DataFrame, rule: Instability) -> Finding:
-    """The map in words: how many runs are unstable, and each arm that is not calm; which are
+    """Put the map into words: how many runs are unstable, and each arm that is not calm; which are
     harmful; and what is largest. Without a definition, no run is called unstable."""
     judged, unstable = int(table["judged"].sum()), int(table["unstable"].sum())
     words = ["No run is called unstable, as no plan says when one is."]

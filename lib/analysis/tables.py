@@ -14,9 +14,9 @@ from lib.study.result import RunResult
 
 
 def summary_table(runs: pd.DataFrame, place: Place = "summary") -> pd.DataFrame:
-    """Mean ± standard deviation (n - 1) per arm and measure of a place, over completed runs, from
-    the table of `lib.analysis.runs.tidy`; a measure that no run has is left out. Diverged runs are
-    counted, never averaged in; only in shares of runs they count as one."""
+    """Write mean ± standard deviation (n - 1) per arm and measure of a place, over completed runs,
+    from the table of `lib.analysis.runs.tidy`; a measure that no run has is left out. Diverged runs
+    are counted, never averaged in; only in shares of runs they count as one."""
     rows = {}
     for arm, group in runs.groupby("arm", sort=False):
         completed = group[group["status"] == "completed"]
@@ -44,8 +44,9 @@ def mean_and_sd(values: pd.Series, digits: int) -> str:
 
 
 def delta_table(runs: pd.DataFrame, measure: str) -> pd.DataFrame:
-    """Per-seed difference arm - baseline in one measure (rows arms, columns seeds), paired within
-    the other factors; then mean and standard deviation. NaN where either run diverged."""
+    """Return the per-seed difference arm - baseline in one measure (rows arms, columns seeds),
+    paired within the other factors; then mean and standard deviation. NaN where either run
+    diverged."""
     by_arm = runs.pivot(index="arm", columns="seed", values=measure)
     pairs = own_baselines(runs).items()
     deltas = pd.DataFrame({arm: by_arm.loc[arm] - by_arm.loc[other] for arm, other in pairs}).T
@@ -144,9 +145,9 @@ def inside_tables(classes: pd.DataFrame, curve: pd.DataFrame) -> list[pd.DataFra
 
 
 def task_table(tasks: pd.DataFrame) -> pd.DataFrame:
-    """Accuracy per task and number of shots: n, chance, what is reached without a network (older
-    results do not say), every arm's mean ± sd, and whether the first arm is near chance: less than
-    two standard errors (over items) above it."""
+    """Lay out accuracy per task and number of shots: n, chance, what is reached without a network
+    (older results do not say), every arm's mean ± sd, and whether the first arm is near chance:
+    less than two standard errors (over items) above it."""
     if tasks.empty:
         return tasks
     keys = ["task", "shots"]
@@ -159,11 +160,15 @@ def task_table(tasks: pd.DataFrame) -> pd.DataFrame:
 
 
 def stock_task_tables(tasks: pd.DataFrame) -> list[pd.DataFrame]:
-    """Every metric of each stock task, group and number of shots, every arm's mean ± sd, in one
-    table; none where no stock task was asked."""
+    """Lay out every metric of each stock task, group and number of shots, every arm's mean ± sd,
+    and of how large a share of questions the context was truncated in some run, in one table; none
+    where no stock task was asked."""
     if tasks.empty:
         return []
-    return [by_arm(tasks.fillna({"shots": ""}), ["task", "shots", "metric"], "value", 4)]
+    keys, tasks = ["task", "shots", "metric"], tasks.fillna({"shots": ""})
+    truncated = tasks.groupby(keys, sort=False)["truncated"].max()
+    words = truncated.map(lambda share: f"{share:.0%}" if share > 0 else "").rename("truncated")
+    return [pd.concat([words, by_arm(tasks, keys, "value", 4)], axis=1)]
 
 
 def contrast_overview(contrasts: pd.DataFrame) -> pd.DataFrame:
@@ -231,8 +236,8 @@ def _statistics(row: Mapping[Any, Any]) -> dict[str, str]:
 
 
 def power_summary(contrasts: pd.DataFrame, plan: Plan | None) -> pd.DataFrame:
-    """Smallest effect that a number of seeds (columns) detects at the plan's level and power, per
-    measure (rows), from the largest measured sd of paired differences among the arms."""
+    """Lay out the smallest effect that a number of seeds (columns) detects at the plan's level and
+    power, per measure (rows), from the largest measured sd of paired differences among the arms."""
     alpha, power = (plan.alpha, plan.power) if plan else (ALPHA, POWER)
     largest = contrasts.groupby("measure", sort=False)["sd_delta"].max().dropna()
     rows = {
@@ -271,7 +276,7 @@ def provenance_table(results: list[RunResult]) -> pd.DataFrame:
 
 
 def time_table(results: list[RunResult]) -> pd.DataFrame:
-    """Seconds per run by part (rows: part; columns: total over runs, median run)."""
+    """Lay out the seconds per run by part (rows: part; columns: total over runs, median run)."""
     seconds = pd.DataFrame([run.seconds for run in results])
     table = pd.DataFrame({"all runs (s)": seconds.sum(), "median run (s)": seconds.median()})
     return table.round(2).rename_axis("part")

@@ -65,7 +65,7 @@ class Verdict:
     """One to each hypothesis."""
 
     def as_json(self) -> dict[str, Any]:
-        """The same as plain values; NaN becomes None."""
+        """Return the same as plain values; NaN becomes None."""
         return {
             "answers": {name: asdict(answer) for name, answer in self.answers.items()},
             "decisions": [asdict(decision) for decision in self.decisions],

@@ -268,12 +268,16 @@ def _show_run(figure: Figure) -> None:
 
 
 _ON_A_SCREEN = STYLE | {"font.size": 9.5, "legend.fontsize": 9, "axes.titlesize": 10}
-Told = dict[str, pd.DataFrame]
-"""A run's trace and curve, so far; nothing without a run."""
+LiveTables = dict[str, pd.DataFrame]
+"""A run's `trace` and `curve` so far; empty where there is no run."""
 
 
 def live_picture(
-    runs: dict[str, Told], looks: list[Variant], total: int, standing: str, warnings: list[str]
+    runs: dict[str, LiveTables],
+    looks: list[Variant],
+    total: int,
+    standing: str,
+    warnings: list[str],
 ) -> tuple[bytes, int]:
     """Draw a run that trains for `total` steps, and paler the finished one beside it, by name: loss
     (on dev as points, in training as a thin line) and gradient norm. Return a PNG and its width on
@@ -314,7 +318,7 @@ def _cut_explosions(ax: Axes) -> None:
         ax.set_ylim(top=1.5 * first)
 
 
-def _apart(runs: dict[str, Told]) -> str:
+def _apart(runs: dict[str, LiveTables]) -> str:
     """Say the first run's last dev loss; beside another, how far apart they are where both were
     last measured."""
     (_, own), *others = runs.items()

@@ -1,4 +1,4 @@
-"""What is published: the record, the site around it, the paper.
+"""What is published of the record: the paper, the READMEs' answers, and the site.
 
-Imports `lib.study`, `lib.analysis` and `lib.figures`, and no torch. Start reading at `archive`.
+Imports `lib.record` and the rooms below it, and no torch. Start reading at `paper`, or at `site`.
 """

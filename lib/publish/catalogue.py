@@ -12,7 +12,7 @@ from urllib.parse import quote
 from filelock import FileLock, Timeout
 
 from lib.publish.plans import standing_shown
-from lib.record.record import MANIFEST, SHARED, Record, index_file, paper_of, read_index
+from lib.record.record import MANIFEST, SHARED, Record, index_file, paper_of, read_index, superseded
 from lib.study.config import arm_id, load_study
 from lib.study.errors import ConfigError, UserError, explain_os, read_yaml
 from lib.study.files import read_json
@@ -117,8 +117,8 @@ class StudyEntry:
         return min(dates, default="")
 
     def cell(self, notebook: str, name: str) -> str:
-        """The address of a cell on the page of a notebook of the whole study; empty where that has
-        not been executed. `lib.publish.pages.CELLS` names the cells."""
+        """Return the address of a cell on the page of a notebook of the whole study; empty where
+        that has not been executed. `lib.publish.pages.CELLS` names the cells."""
         pages = [shared.page for shared in self.shared if shared.title == notebook]
         return f"{quote(pages[0])}#{name}" if pages else ""
 
@@ -183,7 +183,8 @@ def catalogue(paper: Path) -> list[StudyEntry]:
     names = {name for name in names if paper_of(name) == paper}
     kept = {path.parent.name for path in paper.glob(f"record/[!.]*/{MANIFEST}")}
     kept |= {path.stem for path in paper.glob("record/[!.]*.zip")}
-    kept |= {name for name, entry in index_of(paper)[0].items() if "superseded" not in entry}
+    index, _ = index_of(paper)
+    kept |= {*index} - {*superseded(index)}
     found = [_read(name, name in kept) for name in sorted(names | kept)]
     found.sort(key=lambda pair: pair[0], reverse=True)
     return [study for _, study in found if study.runs or study.shared or study.trouble]
@@ -252,8 +253,8 @@ def lines_of(runs: list[NotebookEntry]) -> Lines:
 def neighbours(
     run: NotebookEntry, lines: Lines
 ) -> dict[str, tuple[NotebookEntry | None, NotebookEntry | None]]:
-    """For the seed and each factor, find the previous and the next run that differ from this one in
-    nothing else; None at an end. An axis with no other run on it is left out."""
+    """Find the previous and the next run that differ from this one only in the seed, or in one
+    factor; None at an end. An axis with no other run on it is left out."""
     found = {}
     for axis in run.coordinates:
         line = lines[_line(run, axis)]
@@ -307,7 +308,8 @@ def _stamp(path: Path) -> tuple[str, str, float | None]:
 
 
 def index_of(paper: Path) -> tuple[dict[str, dict[str, Any]], str]:
-    """What the index of a paper's record names, and what is wrong with the index."""
+    """Return what the index of a paper's record names, and what is wrong with it; "" where nothing
+    is."""
     try:
         index: Any = read_index(paper)
     except UserError as error:

@@ -114,7 +114,7 @@ def check_findings(paper: Path) -> Iterator[str]:
 
 @exit_status
 def main(names: list[str]) -> None:
-    """Command line: execute the notebooks of the papers named, or of all that have one."""
+    """Execute the notebooks of the papers named, or of all that have one."""
     for paper in papers_named(names):
         if (paper / NOTEBOOK).is_file():
             shutil.rmtree(paper / FIGURES, ignore_errors=True)

@@ -47,7 +47,7 @@ class Difference:
 
 
 def differences(study: StudyEntry) -> list[Difference]:
-    """Every contrast of a study in a headline measure, in the order of its verdict."""
+    """List every contrast of a study in a headline measure, in the order of its verdict."""
     arms = {run.arm: run for run in study.runs if run.result}
     found = []
     for row in study.verdict["contrasts"] if study.verdict else []:
@@ -60,7 +60,7 @@ def differences(study: StudyEntry) -> list[Difference]:
 
 
 def by_measure(studies: Iterable[StudyEntry]) -> dict[str, dict[str, list[Difference]]]:
-    """Every contrast of several studies: measure → name of the contrast → in each study and
+    """Group every contrast of several studies: measure → name of the contrast → in each study and
     setting; the main measure first."""
     found: dict[str, dict[str, list[Difference]]] = {MAIN: {}}
     for study in studies:
@@ -71,8 +71,8 @@ def by_measure(studies: Iterable[StudyEntry]) -> dict[str, dict[str, list[Differ
 
 
 def pooled(studies: Iterable[StudyEntry]) -> list[dict[str, Any]]:
-    """Every contrast in a headline measure that several recorded studies hold, over their seeds
-    together."""
+    """Test every contrast in a headline measure that several recorded studies hold, over their
+    seeds together."""
     recorded = {
         study.name: [run.result for run in study.runs if run.result]
         for study in studies
@@ -82,8 +82,8 @@ def pooled(studies: Iterable[StudyEntry]) -> list[dict[str, Any]]:
 
 
 def reach(rows: Iterable[Difference]) -> float:
-    """How far an axis for these differences reaches to each side of zero: over all of them, unless
-    few are far larger than the rest."""
+    """Return how far an axis for these differences reaches to each side of zero: over all of them,
+    unless few are far larger than the rest."""
     ends = []
     for each in rows:
         values = [each.row[key] for key in ("t_low", "t_high", "mean_delta")]
@@ -92,14 +92,14 @@ def reach(rows: Iterable[Difference]) -> float:
 
 
 def place(value: float, reach: float) -> float:
-    """Where a value stands on such an axis, in percent of its width."""
+    """Return where a value stands on such an axis, in percent of its width."""
     return round(50 + 48 * max(-1.0, min(1.0, value / reach)), 2)
 
 
 @cache
 def curves(run: NotebookEntry) -> dict[str, Any]:
-    """A run's curves, thinned: name → steps and values, beside the look of its line;
-    empty where it has left none. While it trains, as far as it is."""
+    """Read a run's curves, thinned: name → steps and values, beside the look of its line. Empty
+    where it has left none; of a run in training, what there is so far."""
     folder, names = raw_folder(run.path), ("trace", "curve")
     if all(raw_file(folder, name).is_file() for name in names):
         found = [read_raw_file(folder, name) for name in names]

@@ -140,7 +140,7 @@ def _name_cells(notebook: nbformat.NotebookNode) -> None:
 
 
 def _texts_and_images(notebook: nbformat.NotebookNode) -> Iterator[tuple[Any, str, Any]]:
-    """Every text in Markdown, and every output that holds an image (else None), each with its
+    """Yield every text in Markdown, and every output that holds an image (else None), each with its
     cell, in the order in which they are shown."""
     for cell in notebook.cells:
         if cell.cell_type == "markdown":

@@ -123,8 +123,8 @@ def same(found: bytes, made: bytes) -> bool:
 
 
 def uncompressed(pdf: bytes) -> bytes:
-    """A PDF that is the same whatever zlib packed it: builds of zlib differ. pikepdf.PdfError for
-    what is no PDF."""
+    """Unpack the streams of a PDF, which builds of zlib pack differently. pikepdf.PdfError for what
+    is no PDF."""
     decoded = pikepdf.StreamDecodeLevel.generalized
     return _saved(pdf, object_stream_mode=_ONE_BY_ONE, compress_streams=False,
                   stream_decode_level=decoded)  # fmt: skip
@@ -141,8 +141,8 @@ def build(paper: Path) -> Sources:
 
 
 def with_computed(sources: Sources, name: str, page: str) -> str:
-    """The text of a page with its computed part, between two comments that name its template.
-    TextError where there is no such part."""
+    """Fill in the computed part of a page, between two comments that name its template. TextError
+    where there is no such part."""
 
     def part(frame: re.Match[str]) -> str:
         return frame[1] + sources.page_part(frame[2]) + frame[3]
@@ -205,8 +205,8 @@ def begin(paper: Path) -> None:
 
 @exit_status
 def main(names: list[str]) -> None:
-    """Command line: build the papers named, or all that have a manuscript; begin one where a paper
-    that is named has none. Bring the READMEs up to date, and say what was left out."""
+    """Build the papers named, or all that have a manuscript; begin one where a paper that is named
+    has none. Bring the READMEs up to date, and say what was left out."""
     for paper in papers_named(names):
         written = (paper / "paper.md").is_file()
         if not written and not names:

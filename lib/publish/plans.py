@@ -34,15 +34,15 @@ def plan_accounts(paper: Path) -> list[dict[str, Any]]:
 
 
 def standing_shown(study: str, verdict: dict[str, Any]) -> str:
-    """What a verdict stands as (empty where it does not say), and what is missing beside it. That
-    is looked up wherever a verdict is shown, for records come and go."""
+    """Say what a verdict stands as (empty where it does not say), and what is missing beside it.
+    That is looked up wherever a verdict is shown, for records come and go."""
     missing = "; ".join(missing_beside(study))
     return str(verdict.get("standing", "")) + (f" ({missing})" if missing else "")
 
 
 def missing_beside(study: str) -> list[str]:
-    """Say of which other studies that its plan names as confirmatory there is no record under that
-    plan: one verdict of several may have been chosen."""
+    """Name the other confirmatory studies of its plan that have no record under that plan: one
+    verdict of several may have been chosen."""
     file = PARAMS / f"{study}.yaml"
     named = read_yaml(file).get("plan") if file.is_file() else None
     places = [_kept_plan(study), *([PLANS / named] if named else [])]

@@ -16,11 +16,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from lib.publish import overlay, pages, wording
+from lib.publish import lengths, overlay, pages, wording
 from lib.publish.catalogue import StudyEntry, catalogue, index_of, neighbours, why
 from lib.publish.plans import plan_accounts
 from lib.publish.sources import Sources
-from lib.record.record import SHARED, papers_named, root_hash
+from lib.record.record import SHARED, papers_named, root_hash, superseded
 from lib.study.errors import UserError, exit_status
 from lib.study.files import sha256
 from lib.study.measures import MAIN, MEASURES, measures_in
@@ -37,7 +37,7 @@ class DamagedError(UserError):
 
 
 def _title(paper: Path) -> str:
-    """The title of a paper's manuscript; before there is one, its folder's name."""
+    """Return the title of a paper's manuscript; before there is one, its folder's name."""
     manuscript = paper / "paper.md"
     text = manuscript.read_text("utf-8", "replace") if manuscript.is_file() else ""
     lines = text.splitlines()[:9]
@@ -46,12 +46,14 @@ def _title(paper: Path) -> str:
 
 
 def _answers(paper: Path) -> tuple[Markup, str]:
-    """The paper's answers, as its README gives them, and the study that the first one is of; empty
-    where no README has any."""
+    """Return the paper's answers, as its README gives them, and the study that the first one is of;
+    empty where no README has any."""
     if not (paper / "templates" / "answers.md").is_file():
         return Markup(), ""
-    text = _EVIDENCE.sub(r"](\1.html)", Sources(paper).page_part("answers"))
-    return Markup(pages.linked_html(text)), text.partition("](")[2].partition("/")[0]
+    text = Sources(paper).page_part("answers")
+    first = _EVIDENCE.search(text)
+    html = pages.linked_html(_EVIDENCE.sub(r"](\1.html)", text))
+    return Markup(html), first[1].partition("/")[0] if first else ""
 
 
 def _environment(paper: Path) -> Environment:
@@ -78,18 +80,21 @@ def _environment(paper: Path) -> Environment:
         "neighbours": neighbours,
         "pictures": pages.pictures,
         "overlay": overlay,
+        "SIZE": lengths.SIZE,
         "TITLE": _title(paper),
         "TROUBLE": fault,
         "ROOT_HASH": "" if fault else root_hash(paper),
-        "SUPERSEDED": [name for name, entry in index.items() if "superseded" in entry],
+        "SUPERSEDED": superseded(index),
     }
+    environment.globals |= {"ANSWERS": ("", ""), "NO_ANSWERS": ""}
     try:
         environment.globals["ANSWERS"] = _answers(paper)
-    except Exception:  # a study of theirs has no results here, or a file of it is broken: see there
-        environment.globals["ANSWERS"] = ("", "")
+    except Exception as error:  # a study of theirs has no results here, or a file of it is broken
+        environment.globals["NO_ANSWERS"] = why(error)
     try:
         environment.globals["PLANS"] = plan_accounts(paper)
-        environment.get_template("index.html.j2").render(studies=[], paper=False, root="")
+        nothing: dict[str, Any] = {"studies": [], "lengths": [], "paper": False, "root": ""}
+        environment.get_template("index.html.j2").render(nothing)
     except Exception as error:  # a file can be broken in any way
         environment.globals |= {"PLANS": [], "TROUBLE": fault or f"plans: {why(error)}"}
     return environment
@@ -150,10 +155,14 @@ def build_site(paper: Path | None = None, failed: Collection[Path] = ()) -> list
         return study
 
     def write_shared(studies: list[StudyEntry]) -> None:
-        first = write("index.html", "index.html.j2", studies=studies, paper=pdf.is_file())
+        of, is_paper = lengths.figures(studies), pdf.is_file()
+        first = write("index.html", "index.html.j2", studies=studies, lengths=of, paper=is_paper)
         current[""] = [first, write("compare.html", "compare.html.j2", studies=studies)]
+        if of:
+            current[""].append(write("lengths.html", "lengths.html.j2", lengths=of))
 
-    beside = [TEMPLATES / "record" / name for name in ("record.css", "record.js", "curves.js")]
+    files = ("record.css", "record.js", "curves.js", "lengths.js")
+    beside = [TEMPLATES / "record" / name for name in files]
     pdf = paper / "paper.pdf"
     studies = catalogue(paper)
     if failed:
@@ -201,8 +210,7 @@ def _without_damage(
 
 @exit_status
 def main(names: list[str]) -> None:
-    """Command line: build the lab records of some papers (none named: of all) and say where they
-    are."""
+    """Build the lab records of some papers (none named: of all) and say where they are."""
     damage = []
     for paper in papers_named(names):
         site, count = shown(paper / "site"), "all but what is damaged"

@@ -10,6 +10,7 @@
     {{ plan_of("final").alpha }}                             a study's plan
     {% for plan in plans() %} {{ plan.hash }}  every plan, as `lib.publish.plans` accounts for it
     {% for name in recorded %} {{ recorded[name].runs | words }}      every study with results
+    {% for name in superseded() %}                every study of which only results are kept
     {{ preliminary.source }}                                 preliminary.yaml beside the paper
     {{ root_hash() }}                                        of records, results and plans
     {{ findings.dose[0] | estimate("+.3f") }}                findings.json, by findings.ipynb
@@ -33,7 +34,7 @@ from jinja2.utils import missing
 
 from lib.publish import wording
 from lib.publish.plans import plan_accounts, standing_shown
-from lib.record.record import Record, root_hash
+from lib.record.record import Record, read_index, root_hash, superseded
 from lib.study.claim import load_plan
 from lib.study.config import arm_id, load_study
 from lib.study.errors import UserError, read_yaml, unknown
@@ -87,6 +88,7 @@ class Sources:
             "root_hash": partial(root_hash, paper),
             "has": self._has,
             "recorded": recorded,
+            "superseded": lambda: superseded(read_index(paper)),
             "params": load_study,
             "plan_of": lambda study: load_plan(load_study(study)),
         }
@@ -146,8 +148,8 @@ class Sources:
 
 
 def where(rows: Rows, **fields: Any) -> Rows:
-    """The rows with these values, each a single one or a list. ValueError naming a field or value
-    that no row has."""
+    """Return the rows with these values, each a single one or a list. ValueError naming a field or
+    value that no row has."""
     for field, wanted in fields.items():
         values = wanted if isinstance(wanted, list) else [wanted]
         there = _column(rows, field)
@@ -160,7 +162,7 @@ def where(rows: Rows, **fields: Any) -> Rows:
 
 
 def one(rows: Rows, **fields: Any) -> dict[str, Any]:
-    """The one row with these values; ValueError where several have them."""
+    """Return the one row with these values; ValueError where several have them."""
     found = where(rows, **fields)
     if len(found) != 1:
         raise ValueError(f"{len(found)} rows have {fields}; name another field")
@@ -168,7 +170,7 @@ def one(rows: Rows, **fields: Any) -> dict[str, Any]:
 
 
 def count(rows: Rows, **fields: Any) -> int:
-    """How many rows have these values; there may be none."""
+    """Count the rows with these values; there may be none."""
     for field in fields:
         _column(rows, field)
     return sum(all(row[field] == value for field, value in fields.items()) for row in rows)
@@ -177,13 +179,13 @@ def count(rows: Rows, **fields: Any) -> int:
 def contrast(
     study: dict[str, Any], arm: str, measure: str, baseline: str | None = None
 ) -> dict[str, Any]:
-    """The contrast of an arm with its own baseline, or with another arm."""
+    """Return the contrast of an arm with its own baseline, or with another arm."""
     baseline = baseline or where(study["runs"], arm=arm)[0]["baseline"]
     return one(study["verdict"]["contrasts"], arm=arm, measure=measure, baseline=baseline)
 
 
 def arm(variant: str, **levels: Any) -> str:
-    """The name of an arm: `layernorm,learning_rate=0.1`."""
+    """Return the name of an arm: `layernorm,learning_rate=0.1`."""
     return arm_id({"model.embedding_norm": variant} | levels)
 
 
@@ -195,8 +197,8 @@ def _column(rows: Rows, field: str) -> list[Any]:
 
 
 def _strict(names: dict[str, Any]) -> type[StrictUndefined]:
-    """An undefined that fails where it is looked up, with the nearest name; `names` are those that
-    a template begins with."""
+    """Make the type of an undefined name: it fails where it is looked up, and says the nearest
+    name. `names` are those that a template begins with."""
 
     class Missing(StrictUndefined):
         def __init__(

@@ -66,12 +66,12 @@ def interval(row: Row, form: str) -> Markup:
     return MISSING if low is None else Markup(f"[{number(low, form)}, {number(high, form)}]")
 
 
-def estimate(row: Row, form: str, why: str = "too few seeds") -> Markup:
-    """Write an estimate with its interval; `why` explains a missing one."""
+def estimate(row: Row, form: str) -> Markup:
+    """Write an estimate with its interval, or that there are too few seeds for one."""
     value, low, high = _estimate(row)
     if _is_zero(value, low, high, form):
         return number(0, form) + Markup(" (an identity in every digit shown)")
-    found = Markup(f"(no interval: {why})") if low is None else interval(row, form)
+    found = Markup("(no interval: too few seeds)") if low is None else interval(row, form)
     return number(value, form) + " " + found
 
 
@@ -110,9 +110,7 @@ def effect(row: Row, what: str, form: str) -> Markup:
     elif found == "undecided":
         text = f"does not detectably change {what}: {estimate(row, signed)}"
     else:
-        size, near, far = (number(abs(x), form) for x in (value, *sorted((low, high), key=abs)))
-        verb = "lowers" if found == "lower" else "raises"
-        text = f"{verb} {what} by {size} [{near}, {far}]"
+        text = f"{'lowers' if found == 'lower' else 'raises'} {what} by {_unsigned(row, form)}"
     return Markup(text)
 
 
@@ -121,18 +119,17 @@ def sentence(row: Row, form: str, **sentences: str) -> Markup:
     interval and {size} the estimate alone, both without a sign where the sentence tells the
     direction. `sentences` are as in `by_direction`."""
     chosen, found = by_direction(row, **sentences), direction(row)
-    value, low, high = _estimate(row)
-    size, text = number(value, "+" + form), estimate(row, "+" + form)
+    value, signed = _estimate(row)[0], "+" + form
+    size, text = number(value, signed), estimate(row, signed)
     if found in ("lower", "higher"):
-        size, near, far = (number(abs(x), form) for x in (value, *sorted((low, high), key=abs)))
-        text = size + f" [{near}, {far}]"
+        size, text = number(abs(value), form), _unsigned(row, form)
     return Markup(chosen.replace("{size}", size).replace("{}", text))
 
 
 def verdict(test: Row, claim: Literal["lower", "higher", "equal"]) -> str:
-    """Say in one of the plans' words what a test shows of a claim: that an arm is lower or higher
-    than another, or equal to it within the margin. What Holm's method leaves undecided is
-    undecided, whatever the interval; so is an interval that a contrast without a test has."""
+    """Answer a claim by a test: supported, refuted or undecided. The claim is that an arm is lower
+    or higher than another, or equal to it within the margin. What Holm's method leaves undecided
+    is undecided, whatever its interval. A contrast without a test is answered by its interval."""
     answer = test.get("answer", "")
     if claim == "equal":
         return "supported" if answer.startswith("no difference") else "undecided"
@@ -172,11 +169,18 @@ def code(name: str) -> Markup:
 
 
 def _estimate(row: Row) -> tuple[Any, Any, Any]:
-    """An estimate and the ends of its interval, each a number or None."""
+    """Return an estimate and the ends of its interval, each a number or None."""
     column = next((name for name in _ESTIMATES if name in row), None)
     if column is None:
         raise ValueError(f"a row with {', '.join(row)} holds no estimate")
     return row[column], row[_ESTIMATES[column] + "low"], row[_ESTIMATES[column] + "high"]
+
+
+def _unsigned(row: Row, form: str) -> Markup:
+    """Write an estimate and its interval by their size alone, the end nearer to zero first."""
+    value, *ends = map(abs, _estimate(row))
+    size, near, far = (number(x, form) for x in (value, *sorted(ends)))
+    return Markup(f"{size} [{near}, {far}]")
 
 
 def _is_zero(value: float | None, low: float | None, high: float | None, form: str) -> bool:

@@ -89,8 +89,8 @@ def archive(study: Study) -> Path:
 
 
 def without_warnings(notebook: dict[str, Any]) -> dict[str, Any]:
-    """Take out of an executed notebook its warnings and progress bars: they differ wherever it is
-    executed, so nothing could be held against them."""
+    """Take warnings and progress bars out of an executed notebook: they differ from one execution
+    to the next, and nothing can be checked against them."""
     for cell in notebook.get("cells", []):
         if "outputs" in cell:
             cell["outputs"] = [o for o in cell["outputs"] if o.get("name") != "stderr"]
@@ -207,22 +207,23 @@ def _fields(member: zipfile.ZipInfo) -> list[Any]:
     return [member.date_time, member.comment, member.extra, member.internal_attr]
 
 
-def is_ours(record: Record) -> bool:
+def is_replaceable(record: Record) -> bool:
     """Tell whether a sweep may replace the record of a study: there is none, or it was archived
     from `runs/` here."""
-    note, entry = result_file("archive", record.study), record.entry
-    return not entry or (note.is_file() and entry["manifest"] in note.read_text("utf-8"))
+    file, entry = result_file("archive", record.study), record.entry
+    return not entry or (file.is_file() and entry["manifest"] in file.read_text("utf-8"))
 
 
-def note(study: str) -> None:
-    """Note in `runs/` that the record of a study is of the runs there."""
+def mark_replaceable(study: str) -> None:
+    """Write into `runs/` that the record of a study is of the runs there."""
     manifest = Record(study).entry.get("manifest")
     write_json(result_file("archive", study), {"manifest": manifest})
 
 
 @exit_status
 def main(arguments: list[str] | None = None) -> None:
-    """Archive studies, or seal the records of some. A record that is not ours stays as it is."""
+    """Archive studies, or seal the records of some. A record that came from elsewhere
+    stays as it is."""
     parser = argparse.ArgumentParser(prog="python -m lib.record.archive", description=main.__doc__)
     parser.add_argument("studies", nargs="+", help="names of studies")
     parser.add_argument("--seal", action="store_true", help="keep each record as one file")
@@ -230,9 +231,9 @@ def main(arguments: list[str] | None = None) -> None:
     for name in options.studies:
         if options.seal:
             print(f"{name}: sealed as {shown(seal(name))}")
-        elif is_ours(Record(name)):
+        elif is_replaceable(Record(name)):
             archive(load_study(name))
-            note(name)
+            mark_replaceable(name)
         else:
             result_file("archive", name).touch()
 

@@ -47,7 +47,7 @@ def check_beginnings(record: Record) -> Iterator[str]:
 
 
 def check_suites(record: Record) -> Iterator[str]:
-    """Yield every run that was asked other questions than its text gives. Print how many could not
+    """Yield every run whose questions are not those that its text gives. Print how many could not
     be looked at."""
     asked = [run for run in record.runs if run["suite_hash"]]
     built: dict[Any, dict[str, str | None]] = {}  # by the code that asked

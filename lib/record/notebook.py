@@ -182,7 +182,7 @@ def source(cell: dict[str, Any]) -> str:
 
 
 def code_hash(notebook: dict[str, Any]) -> str:
-    """SHA-256 of a notebook's code."""
+    """Return the SHA-256 of a notebook's code."""
     return digest(list(map(source, code_cells(notebook))))
 
 

@@ -251,7 +251,7 @@ def _unlike_commit(
 
 
 def check_end(record: Record) -> Iterator[str]:
-    """Yield that a study with looks ended at one that left a hypothesis undecided."""
+    """Yield a fault where a study with looks ended at a look that left a hypothesis undecided."""
     n = len({run["seed"] for run in record.runs})
     if more := next_look(record.parameters, n, record.verdict):
         yield f"it ended undecided after {n} seeds, and is looked at again after {more}; rerun it"

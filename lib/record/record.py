@@ -260,8 +260,14 @@ def read_index(paper: Path) -> dict[str, Any]:
     return content
 
 
+def superseded(index: dict[str, Any]) -> list[str]:
+    """List the studies of an index of which only results are kept, because a later one asks the
+    same."""
+    return [study for study, entry in index.items() if "superseded" in entry]
+
+
 def root_hash(paper: Path) -> str:
-    """SHA-256 over the plans and a paper's index, which holds the hash of each record and its
-    results."""
+    """Return the SHA-256 over the plans and a paper's index, which holds the hash of each record
+    and its results."""
     hashes = {path.name: sha256(path) for path in sorted(PLANS.glob("[!.]*.yaml"))}
     return digest([read_index(paper), hashes])

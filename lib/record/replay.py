@@ -39,14 +39,14 @@ class ReplayError(UserError):
 
 
 def committed(account: dict[str, Any]) -> str | None:
-    """The commit whose code an account (of a result or a notebook) names as its own, or only whose
-    parameters, where it names one of code, too; None where it was not committed or git cannot
-    tell."""
+    """Return the commit that a result or a notebook names as what it was made from; None where
+    there were uncommitted changes, or outside git. Of an arm that is a commit, it is that of the
+    parameters."""
     return account.get("commit") if account.get("clean") and is_checkout() else None
 
 
 def made_by(account: dict[str, Any]) -> tuple[str | None, str | None]:
-    """The commit of an account, None as for `committed`, and that of code, if that is another."""
+    """Return the commit as `committed` does, and of an arm that is a commit, that of its code."""
     return committed(account), account.get("code")
 
 
@@ -87,22 +87,22 @@ def tree_at(account: dict[str, Any], prefix: str = "record-") -> Iterator[Path]:
         yield tree
 
 
-def lend_corpora(tree: Path, sections: Iterable[dict[str, Any]]) -> None:
+def link_corpora(tree: Path, sections: Iterable[dict[str, Any]]) -> None:
     """Link in a tree the texts that lie where this checkout finds them: the known ones, and what
     sections `corpus` name by a path in this folder, texts and tokenizers, that is not there yet."""
     for corpus in ("tinyshakespeare.txt", "input.txt"):
         for source in [path for path in corpus_places(corpus) if path.is_file()][:1]:
-            lend(tree / "data" / corpus, source)
+            link(tree / "data" / corpus, source)
     named = (
         [*(section.get("sources") or [section["source"]]), section.get("tokenizer", "characters")]
         for section in sections
     )
     for own in itertools.chain(*named):
         if not Path(own).is_absolute() and (ROOT / own).exists():
-            lend(tree / own, ROOT / own)
+            link(tree / own, ROOT / own)
 
 
-def lend(path: Path, to: Path) -> None:
+def link(path: Path, to: Path) -> None:
     """Link what lies elsewhere into a tree, unless something is there."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -128,7 +128,7 @@ def restore(record: Record, tree: Path) -> None:
     unpack_raw(record, folder)
     write_commits(record.parameters.commits, folder)
     for run in record.runs:
-        lend_corpora(tree, [run["config"]["corpus"]])
+        link_corpora(tree, [run["config"]["corpus"]])
         write_json(folder / run["arm"] / f"seed-{run['seed']}" / "result.json", run)
     shutil.copyfile(record.verdict_file, folder / "verdict.json")
     if (record.folder / KEPT).is_file():

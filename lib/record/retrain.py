@@ -22,7 +22,7 @@ from safetensors.numpy import load_file
 
 from lib.record.notebook import code_cells, shown, source
 from lib.record.record import Record, raw_folder
-from lib.record.replay import ReplayError, ask, committed, lend_corpora, tree_at
+from lib.record.replay import ReplayError, ask, committed, link_corpora, tree_at
 from lib.study.config import write_commits
 from lib.study.errors import UsageError, read_yaml, unknown
 from lib.study.files import read_json
@@ -149,7 +149,7 @@ def judge(recorded: Made, again: Made, otherwise: Callable[[], Made | None]) -> 
 
 
 def _limit(name: str, moved: dict[str, float]) -> float:
-    """How many tolerances rounding may move a number, by how many it moved the twin's."""
+    """Return how many tolerances rounding may move a number, by how many it moved the twin's."""
     furthest = max(moved.get(each, 0.0) for each in (_END, *_LEADING, name))
     return math.inf if furthest > CHAOTIC else max(1.0, AMPLIFIED * furthest)
 
@@ -200,8 +200,8 @@ def _timeless(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def distances(one: Made, other: Made) -> dict[str, float]:
-    """How far apart two trainings of a run are in every number, in tolerances: infinitely, where
-    one ended otherwise. Numbers that `other_labels` names are left out."""
+    """Measure how far apart two trainings of a run are in every number, in tolerances: infinitely,
+    where one ended otherwise. Numbers that `other_labels` names are left out."""
     if _end(one) != _end(other):
         return {_END: math.inf}
     columns, others = _columns(one), _columns(other)
@@ -238,7 +238,7 @@ def _moves(name: str, column: pd.Series) -> bool:
 
 
 def _columns(made: Made) -> dict[str, pd.Series]:
-    """Every measure, and every column of raw files and tables; of `bins`, whose edges move,
+    """Return every measure, and every column of raw files and tables; of `bins`, whose edges move,
     measures say what follows."""
     tables = {name: pd.DataFrame(rows) for name, rows in made.result["tables"].items()}
     raw = {name: _timeless(table) for name, table in made.raw.items() if name != "bins"}
@@ -253,7 +253,8 @@ def _columns(made: Made) -> dict[str, pd.Series]:
 def _distance(
     name: str, one: NDArray[np.float64], other: NDArray[np.float64], order: float
 ) -> float:
-    """The norm of what they differ by, as a share of theirs or of 1, in tolerances."""
+    """Return the norm of the difference of two columns, as a share of theirs or of 1, in
+    tolerances."""
     finite = np.isfinite(one)
     if one.shape != other.shape or not np.array_equal(one[~finite], other[~finite], equal_nan=True):
         return math.inf
@@ -316,7 +317,7 @@ def made_again(
             fields = read_yaml(path)
             machine = (fields.get("machine") or {}) | settings
             path.write_text(yaml.safe_dump(fields | {"machine": machine}), "utf-8")
-        lend_corpora(tree, [run["config"]["corpus"]])
+        link_corpora(tree, [run["config"]["corpus"]])
         write_commits(Record(run["study"]).parameters.commits, tree / "runs" / run["study"])
         words = ("02_train", run["arm"], str(run["seed"]))
         environment = {"ATEN_CPU_CAPABILITY": level} if level else {}
@@ -329,16 +330,16 @@ def made_again(
 
 
 def other_rounding(share: int, machine: dict[str, Any]) -> tuple[dict[str, int], str] | None:
-    """Settings of the machine, and a vector level, by which a process' share of a batch is summed
-    otherwise; None where one sequence is trained on a GPU."""
+    """Choose settings of the machine, and a vector level, by which a process' share of a batch is
+    summed otherwise; None where one sequence is trained on a GPU."""
     if size := other_parts(share, machine["micro_batch_size"]):
         return {"micro_batch_size": size}, ""
     return ({"threads": machine["threads"] + 1}, "default") if machine["device"] == "cpu" else None
 
 
 def other_parts(share: int, micro_batch_size: int) -> int | None:
-    """Another size of the parts that a process' share of a batch is summed in; None of one
-    sequence."""
+    """Choose another size of the parts in which a process' share of a batch is summed; None for a
+    share of one sequence."""
     sizes = (micro_batch_size // 2, 1, share)
     return next((n for n in sizes if n not in (0, micro_batch_size) and share % n == 0), None)
 

@@ -260,8 +260,8 @@ def begun(notebook: dict[str, Any]) -> list[str]:
 
 
 def _is_machine(line: str, run: Run) -> bool:
-    """Whether a line gives settings of the machine that came to what the run's account says. The
-    first fields of the section are the oldest; records of before have no more."""
+    """Tell whether a line gives settings of the machine that came to what the run's account says.
+    The first fields of the section are the oldest; records of before have no more."""
     given = dict(_MACHINE.findall(line))
     names = list(MachineConfig.model_fields)
     if line != "machine:" + "".join(f" {name}={text}" for name, text in given.items()):
@@ -287,7 +287,7 @@ def _printed(cell: dict[str, Any]) -> str:
 
 
 def _wrong_table(outputs: list[dict[str, Any]], result: RunResult) -> Iterator[str]:
-    """What the table of a result says otherwise."""
+    """Yield what the table of a result in the notebook says otherwise than the result."""
     if len(outputs) != 1 or not {*data(outputs[0])} <= {"application/json", "text/html"}:
         yield "its notebook shows something beside the table of its result"
         return
@@ -312,7 +312,8 @@ def _wrong_table(outputs: list[dict[str, Any]], result: RunResult) -> Iterator[s
 
 
 def _wanted(result: RunResult) -> set[str]:
-    """What the table of a result has a row for: what it is of, and each measure of the summary."""
+    """List the rows that the table of a result must have: what it is of, and each measure of the
+    summary."""
     values = result.measures | result.throughput
     measured = {name for name in measures_in("summary") if values.get(name) is not None}
     return measured | {"run", "status", "parameters", "tokens"}

@@ -11,11 +11,11 @@ import contextlib
 import io
 import logging
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +41,15 @@ class CharacterLM(LM):  # type: ignore[misc]
     """A GPT and the vocabulary of its corpus, as a language model of the harness.
 
     A symbol that is not in the training part raises CorpusError. A context too long for
-    `block_size` loses its beginning and counts in `overflows`.
+    `block_size` loses its beginning, for each choice no more than it must, as by the harness's own
+    adapter `HFLM`; its question is then one of `overflows`.
     """
 
     def __init__(self, model: GPT, corpus: Corpus, batch_size: int = 8) -> None:
         super().__init__()
         self.model, self.corpus, self.batch_size = model, corpus, batch_size
-        self.overflows = 0
-        """Number of continuations scored, or generated, after a shortened context."""
+        self.overflows: set[tuple[str | None, int | None]] = set()
+        """Questions, by task and place in it, that were asked after a shortened context."""
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
         """Score continuations: (summed log-probability in nats, whether greedy decoding gives it).
@@ -63,10 +64,9 @@ class CharacterLM(LM):  # type: ignore[misc]
         # Questions of one task share their solved examples.
         for _, task in groupby(asked, key=lambda context: context[0]):
             groups = [asked[context] for context in task]
-            questions = [self._question([requests[place] for place in group]) for group in groups]
-            scores = score_questions(self.model, questions, self.batch_size)
-            for group, likelihoods in zip(groups, scores, strict=True):
-                found |= zip(group, likelihoods, strict=True)
+            questions = [self._questions([requests[place] for place in group]) for group in groups]
+            scores = score_questions(self.model, [*chain(*questions)], self.batch_size)
+            found |= zip(chain(*groups), chain(*scores), strict=True)
         return [(found[place].log, found[place].greedy) for place in range(len(requests))]
 
     def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
@@ -95,14 +95,16 @@ class CharacterLM(LM):  # type: ignore[misc]
 
         Raises ValueError as `generation` does.
         """
-        return [self._continue(*request.args) for request in requests]
+        return [self._continue(request) for request in requests]
 
     @torch.no_grad()
-    def _continue(self, text: str, asked: dict[str, Any]) -> str:
+    def _continue(self, request: Instance) -> str:
+        text, asked = request.args
         stops, n = generation(asked, self.model.config.block_size)
         room = self.model.config.block_size - n
         context = self._encode(text) if text else self.corpus.beginning.tolist()
-        self.overflows += len(context) > room
+        if len(context) > room:
+            self.overflows.add((request.task_name, request.doc_id))
         unread, cache, written, answer = context[-room:], KVCache(), list[int](), ""
         device = self.model.transformer.wte.weight.device
         while len(written) < n and not any(stop in answer for stop in stops):
@@ -123,8 +125,9 @@ class CharacterLM(LM):  # type: ignore[misc]
         before = self._encode(context) if context else self.corpus.beginning.tolist()
         return before, [self._encode(choice) for choice in choices]
 
-    def _question(self, requests: list[Instance]) -> Question:
-        """Encode the choices of one question, and shorten its context where it is too long."""
+    def _questions(self, requests: list[Instance]) -> list[Question]:
+        """Encode the choices of one question; where its context is too long, each choice after as
+        much of the context as it leaves room for."""
         texts = [request.args[1] for request in requests]
         context, choices = self._encode_question(requests[0].args[0], texts)
         block_size = self.model.config.block_size
@@ -135,10 +138,10 @@ class CharacterLM(LM):  # type: ignore[misc]
                     f"{block_size}, model.block_size: change the task, or train with a larger one"
                 )
         question = Question(context, choices)
-        if question.longest > block_size:
-            self.overflows += len(choices)
-            question = Question(context[question.longest - block_size :], choices)
-        return question
+        if question.longest <= block_size:
+            return [question]
+        self.overflows |= {(request.task_name, request.doc_id) for request in requests}
+        return [Question(context[-(block_size + 1 - len(c)) :], [c]) for c in choices]
 
 
 class TokenLM(CharacterLM):
@@ -192,7 +195,7 @@ class SuiteResult:
     """A row per question: task, shots, item (its place in the task's file), choice (the likeliest;
     the first of equals) and correct."""
     overflows: int
-    """Continuations whose context was shortened; 0 for a suite built for this `block_size`."""
+    """Questions whose context was shortened; 0 for a suite built for this `block_size`."""
 
 
 def evaluate_suite(model: GPT, corpus: Corpus, folder: Path, batch_size: int = 8) -> SuiteResult:
@@ -226,7 +229,7 @@ def evaluate_suite(model: GPT, corpus: Corpus, folder: Path, batch_size: int = 8
         suite["hash"],
         pd.DataFrame(rows),
         pd.concat(items, ignore_index=True) if items else pd.DataFrame(),
-        adapter.overflows,
+        len(adapter.overflows),
     )
 
 
@@ -292,8 +295,8 @@ def evaluate_tasks(
     """Ask a model stock tasks, with each number of shots; without any, with each task's own.
 
     A row per task, group and metric: task, shots, metric, filter, value, stderr, n (questions),
-    task_version, and overflows (continuations of all tasks after a shortened context). `all tasks`
-    is the mean of the tasks' accuracies, each counting the same.
+    task_version, and truncated (the share of a task's questions that were asked after a shortened
+    context). `all tasks` is the mean of the tasks' accuracies, each counting the same.
     """
     tables = []
     numbers: list[int | None] = [*shots] or [None]
@@ -307,7 +310,8 @@ def evaluate_tasks(
         with quiet():
             results = evaluate(lm=adapter, task_dict=tasks, bootstrap_iters=_DRAWS)
         table = pd.DataFrame(_rows(results, list(tasks["tasks"])))
-        tables.append(table.assign(overflows=adapter.overflows))
+        shortened = Counter(task for task, _ in adapter.overflows)
+        tables.append(table.assign(truncated=table["task"].map(shortened) / table["n"]))
     return pd.concat(tables, ignore_index=True)
 
 

@@ -74,7 +74,7 @@ def file(candidates: list[Path], result: dict[str, Any], target: Path) -> None:
 
 
 def _values(source: str) -> dict[str, Any]:
-    """Read the literals that a parameters cell assigns; none of what is no such cell."""
+    """Read the literals that a parameters cell assigns; nothing from any other cell."""
     found = {}
     try:
         for line in ast.parse(source).body:

@@ -5,8 +5,9 @@
     Run the tests: those that take seconds, the usual ones, or every one.
 ./run_all.sh test --mutants N [--seed S] [--fast | --all] [lib/FILE.py …] [tests/… …]
     Change N lines of lib/ drawn at random, one at a time in a copy, and tell which test noticed.
-./run_all.sh verify [NAME …] [--redraw] [--retrain N | STUDY/ARM/SEED …]
-    Compute every published number again from the record; execute 01 and 04 again; train runs again.
+./run_all.sh verify [NAME …] [--redraw] [--retrain N | STUDY/ARM/SEED …] [--badge FILE]
+    Compute every published number again from the record; execute 01 and 04 again; train runs again,
+    and write how they compare as a badge (JSON for shields.io).
 ./run_all.sh analyse NAME …            Analyse and draw recorded studies again.
 ./run_all.sh import FILE
     Take a study that ran elsewhere into the record: the zip that 00_kaggle leaves, checked first.
@@ -21,6 +22,8 @@
     Write a run's model as a folder that Hugging Face's transformers load.
 ./run_all.sh pack STUDY
     Pack the weights of a study's runs into one archive, with hashes.
+./run_all.sh traces STUDY --to tensorboard|csv [--out DIR]
+    Write what a recorded study's runs left by step, for TensorBoard or as tables.
 ./run_all.sh paper [PAPER …]
     Execute the notebooks of papers, build PDF and LaTeX; begin new ones.
 ./run_all.sh record [PAPER …]          Build the lab record: a site of a paper's studies and runs.
@@ -158,12 +161,13 @@ def _test(options: argparse.Namespace) -> NoReturn:
     _word("studies", "a recorded study", nargs="*", metavar="NAME"),
     _word("--redraw", "execute 01 and 04 again as well"),
     _word("--retrain", "or STUDY/ARM/SEED …", nargs="+", default=[], metavar="N"),
+    _word("--badge", "where to say how they compare, for shields.io", type=_path, metavar="FILE"),
 )
 def _verify(options: argparse.Namespace) -> int:
     """Compute every published number again from the record; train some of its runs again."""
     from lib.workflow.verify import verify_record
 
-    return verify_record(options.studies, options.redraw, options.retrain)
+    return verify_record(options.studies, options.redraw, options.retrain, options.badge)
 
 
 @_command(_word("studies", "a recorded study", nargs="+", metavar="NAME"))
@@ -267,6 +271,20 @@ def _pack(options: argparse.Namespace) -> None:
     print(f"{shown(target)}: {number} files and their hashes; its README.md says how to load a run")
 
 
+@_command(
+    _word("study", "a recorded study"),
+    _word("--to", "for TensorBoard, or as tables", required=True, choices=["tensorboard", "csv"]),
+    _word("--out", "a folder (runs/traces/)", type=_path, metavar="DIR"),
+)
+def _traces(options: argparse.Namespace) -> None:
+    """Write what a recorded study's runs left by step, with their hyperparameters."""
+    from lib.workflow.traces import export_traces
+
+    folder = export_traces(options.study, options.to, options.out)
+    look = f"; to look at it: tensorboard --logdir {folder.parent}"
+    print(f"{folder.name} lies in {folder}{look if options.to == 'tensorboard' else ''}")
+
+
 @_command(_PAPERS)
 def _paper(options: argparse.Namespace) -> int:
     """Build papers from the results, as PDF and LaTeX; begin new ones."""
@@ -339,7 +357,7 @@ def parse_sweep(words: list[str]) -> Sweep:
         forced=sorted(parsed.forcerun or ()),
         jobs=(parsed.jobs or parsed.cores) if {"jobs", "cores"} & given or ours.profile else None,
         is_dry_run=bool(_TELLING & given),
-        foretells=_TELLING & given == {"dryrun"},
+        lists_runs=_TELLING & given == {"dryrun"},
         is_local=parsed.executor in (None, "local"),
         replaces=ours.replace,
         stop_after=ours.stop_after,
@@ -354,7 +372,7 @@ def _follow(words: list[str]) -> int | None:
         parser = COMMANDS[words[0]]
         options, further = parser.parse_known_intermixed_args(words[1:])
         if further and words[0] != "test":
-            parser.error(f"'{further[0]}' is none of its words")
+            parser.error(f"'{further[0]}' is no argument of this command")
         options.words, options.further = words[1:], further
         status: int | None = options.follow(options)
         return status

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
 
-from lib.record.replay import ReplayError, ask, lend, lend_corpora, tree_at
+from lib.record.replay import ReplayError, ask, link, link_corpora, tree_at
 from lib.study.config import Study, fixed_commits
 from lib.study.errors import ConfigError
 from lib.study.fields import CODE, digest
@@ -75,8 +75,8 @@ def moved(study: Study) -> Iterator[str]:
 
 
 def _named(level: str) -> str:
-    """The commit that a name stands for; "" where there is none. In a clone, a branch may be known
-    only where it came from."""
+    """Return the commit that a name stands for; "" where there is none. In a clone, a branch may be
+    known only where it came from."""
     words = ("rev-parse", "--verify", "--quiet", "--end-of-options")
     found = (git(*words, f"{name}^{{commit}}") for name in (level, f"origin/{level}"))
     return next(filter(None, found), "").strip()
@@ -99,8 +99,8 @@ def tree_of(study: Study, commit: str) -> Iterator[Path]:
     """Lay out a tree with the code of a commit, and the parameters, texts and runs of this one."""
     with tree_at(git_state() | {"code": commit}, TREES) as tree:
         RUNS.mkdir(parents=True, exist_ok=True)
-        lend(tree / "runs", RUNS)
+        link(tree / "runs", RUNS)
         for path in (output_root() / "data").glob("*"):
-            lend(tree / "data" / path.name, path)
-        lend_corpora(tree, [arm.config.corpus.model_dump() for arm in study.arms()])
+            link(tree / "data" / path.name, path)
+        link_corpora(tree, [arm.config.corpus.model_dump() for arm in study.arms()])
         yield tree

@@ -1,27 +1,27 @@
 """What a sweep would do (`-n`): which runs, why, and how long it takes."""
 
+import heapq
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from rich import box
-from rich.table import Table
+import numpy as np
 
 from lib.study.config import Study
 from lib.study.paths import result_file, run_folder
 from lib.study.result import read_live
 from lib.workflow.estimate import estimate
-from lib.workflow.progress import terminal
+from lib.workflow.progress import plain_table, terminal
 from lib.workflow.time_left import RUN, USUAL, clock, taken
 
-NOTEBOOKS = {"data": "01_data", "analysis": "03_analysis", "figures": "04_figures"}
-"""What jobs are called, by rule, where not by the rule itself."""
+NOTEBOOK_OF_RULE = {"data": "01_data", "analysis": "03_analysis", "figures": "04_figures"}
+"""The notebook that a rule of the Snakefile executes; other rules execute none."""
 
 
 def needed(study: Study, stale: Mapping[Path, str]) -> Iterator[tuple[str, int, str]]:
-    """Yield arm and seed of each run of a study that has no result, or one of these stale ones (→
-    why), and why it is made."""
+    """Yield arm, seed and reason of each run that a sweep would make: one without a result, or with
+    one that `stale` names, by its path, with the reason."""
     for arm, seed in itertools.product(study.arms(), study.seeds):
         path, total = result_file("02_train", study.name, arm.id, seed), arm.config.training
         if path in stale:
@@ -32,7 +32,7 @@ def needed(study: Study, stale: Mapping[Path, str]) -> Iterator[tuple[str, int, 
             yield arm.id, seed, "not made yet" if steps.empty else why
 
 
-def foretell(
+def print_dry_run(
     studies: Sequence[Study], stale: Mapping[Path, str], jobs: Mapping[str, int], at_once: int
 ) -> None:
     """Print which runs of some studies a sweep of so many jobs by rule would make, why, and how
@@ -40,43 +40,53 @@ def foretell(
     if not jobs:
         print("Nothing to do: everything is up to date.")
         return
-    console, named, seconds, sources = terminal(), 0, 0.0, []
+    console, lengths, sources = terminal(), list[float](), list[str]()
     for study in studies:
         runs = list(needed(study, stale))
-        named += len(runs)
         all_runs = len(list(study.arms())) * len(study.seeds)
         print(f"{study.name}: would make {len(runs)} of {all_runs} runs")
         if not runs:
             continue
-        table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-        for heading in ("arm", "seeds", "why"):
-            table.add_column(heading, overflow="fold")
+        table = plain_table("arm", "seeds", "why")
         for (arm, why), same in itertools.groupby(runs, key=lambda run: (run[0], run[2])):
             table.add_row(arm, ", ".join(str(seed) for _, seed, _ in same), why)
         console.print("", table, "")
-        each, source = seconds_of_run(study)
-        seconds += len(runs) * each / at_once
+        each, source = seconds_of_run(study, stale)
+        lengths += len(runs) * [each]
         sources.append(source)
-    if named and jobs.get(RUN, 0) != named:
-        seconds *= jobs.get(RUN, 0) / named
+    if lengths and jobs.get(RUN, 0) != len(lengths):
         print(f"The flags ask for {jobs.get(RUN, 0)} runs.")
+        lengths = list(itertools.islice(itertools.cycle(lengths), jobs.get(RUN, 0)))
     others = {rule: number for rule, number in jobs.items() if rule != RUN}
     if others:
-        names = [NOTEBOOKS.get(rule, rule) + f" × {n}" * (n > 1) for rule, n in others.items()]
+        names = [
+            NOTEBOOK_OF_RULE.get(rule, rule) + f" × {n}" * (n > 1) for rule, n in others.items()
+        ]
         console.print(f"Then: {', '.join(sorted(names))}.")
+    seconds = makespan(lengths, at_once)
     seconds += sum(USUAL.get(rule, 0.0) * number for rule, number in others.items())
     least = "At least" if STEPS in sources else "About"
     by = f", by {' and '.join(dict.fromkeys(sources))}" if sources else ""
     console.print(f"{least} {clock(seconds)} with {at_once} at once{by}.")
 
 
+def makespan(lengths: Sequence[float], at_once: int) -> float:
+    """Return how many seconds runs of some lengths take when so many go on at once, the longest
+    first, and each begins as soon as another has ended (Graham 1969); NaN where one has no length.
+    """
+    ends = at_once * [0.0]
+    for seconds in sorted(lengths, reverse=True):
+        heapq.heapreplace(ends, ends[0] + seconds)
+    return float(np.max(ends))
+
+
 STEPS = "training steps made now, without measuring"
 
 
-def seconds_of_run(study: Study) -> tuple[float, str]:
-    """Return what a run of a study takes here in seconds, and what says so: those that are done,
-    or else a few steps, which are made."""
-    if done := taken([study]):
+def seconds_of_run(study: Study, stale: Collection[Path]) -> tuple[float, str]:
+    """Return what a run of a study takes here in seconds, and what says so: those that are done and
+    not stale, or else a few steps, which are made."""
+    if done := taken([study], stale):
         return fmean(done), f"runs of {study.name} that are done"
     hours = estimate(study).hours
     here = next((value for name, value in hours.items() if name.endswith("here")), float("nan"))

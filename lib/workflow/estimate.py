@@ -105,7 +105,7 @@ def require_memory(config: RunConfig, vocab_size: int, machine: Machine) -> None
 
 
 def gpu_memory(studies: list[Study]) -> float:
-    """Bytes of a GPU that the largest run of some studies is taken to need: CUDA's context, and
+    """Estimate the bytes of a GPU that the largest run of some studies needs: CUDA's context, and
     half as much again as a training step or a pass of evaluation holds by formula.
 
     A pass of evaluation holds what a block computes of each token, and `LOGITS_AT_ONCE` logits,

@@ -98,8 +98,8 @@ glibc ignore it; numbers stay the same."""
 
 
 def _environment(study: Study, devices: str | None) -> dict[str, str]:
-    """What the kernel inherits: this Python whatever kernels the machine names, nobody watching,
-    threads pinned, GPUs of its own."""
+    """Return what the kernel inherits: this Python whatever kernels the machine names, nobody
+    watching, threads pinned, GPUs of its own."""
     threads = str(study.machine.threads)
     variables = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     environment = dict.fromkeys(variables, threads) | {HEADLESS: "1", **HUGE_PAGES}
@@ -110,7 +110,8 @@ def _environment(study: Study, devices: str | None) -> dict[str, str]:
 def _run_papermill(
     source: Path, output: Path, parameters: dict[str, Any], attempts: int = START_ATTEMPTS
 ) -> str | None:
-    """Execute; return None or what went wrong. Only a kernel that did not start is tried again."""
+    """Execute a notebook; return None, or what went wrong. Only a kernel that did not start is
+    tried again."""
     try:
         # A socket folder of its own: over TCP, kernels started at once sometimes take one port.
         with tempfile.TemporaryDirectory(prefix=SOCKETS) as sockets:

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from lib.analysis.stability import rule_of
+from lib.analysis.stability import OF_PLATEAU, rule_of
 from lib.data.corpus import load_corpus
 from lib.data.suite import suite_hash
 from lib.study.claim import attempts, check_plan, parameters_digest
@@ -26,12 +26,13 @@ from lib.study.errors import ConfigError, UsageError, UserError, read_yaml
 from lib.study.files import read_json, replacing
 from lib.study.measures import JUDGED, MAIN, MEASURES
 from lib.study.paths import PAPERS, PARAMS, PLANS, shown, study_folder
-from lib.study.plan import Frozen, Plan, read_plan, without_blanks
+from lib.study.plan import ALPHA, POWER, Frozen, Noise, Plan, Plateau, read_plan, without_blanks
 from lib.workflow.commits import find_commits
 from lib.workflow.power import power_report, usual_hypotheses
 
 _BLOCK = re.compile(r"^frozen:.*\n(?:[ \t]+.*\n)*", re.MULTILINE)
 _ABOVE = "written by ./run_all.sh freeze; seeds follow from the hash of the plan with all of this"
+_PLATEAU, _NOISE = Plateau(), Noise()
 
 
 def begin(file: str, name: str | None) -> None:
@@ -65,6 +66,8 @@ def template(study: Study, file: str) -> str:
     return _TEMPLATE.format(
         study=study.name, file=file, measure=MAIN, hypotheses=hypotheses,
         arms=_wrapped("; ".join(arms)), measures=_wrapped(", ".join(measures)),
+        alpha=ALPHA, power=POWER, of_plateau=OF_PLATEAU, p=_PLATEAU, n=_NOISE,
+        plateau=_in_yaml(_PLATEAU.model_dump()), noise=_in_yaml(_NOISE.model_dump()),
     )  # fmt: skip
 
 
@@ -114,16 +117,17 @@ smallest_effect_of_interest:
 spread:
 
 # With their usual values:
-# alpha: 0.05      shared by Holm's method among the hypotheses
-# power: 0.8       that you wish for
+# alpha: {alpha}      shared by Holm's method among the hypotheses
+# power: {power}       that you wish for
 # secondary: []    measures that are shown and not tested
 # rules: none      or a set of rules of params/plans/rules/
-# instability: {{plateau: {{below: 3.0, longest: 60}}}}
-#   `plateau`: steps until the mean of 5 training losses is below 3 nats (for characters; other
-#   tokens need another bound). `harmful`: a run diverged, or its loss is above its arm's median by
-#   more than the smallest effect of interest, after a plateau longer than 60 steps. `unstable`: no
-#   run, unless you write noise: {{times: 12.0, window: 50}} beside plateau: then one that rises
-#   above its lowest training loss by more than 12 times the noise of the 50 steps before.
+# instability: {{plateau: {plateau}}}
+#   `plateau`: steps until the mean of {of_plateau} training losses is below {p.below:g} nats. That
+#   bound is for characters; other tokens need another. `harmful`: a run diverged, or its loss is
+#   above its arm's median by more than the smallest effect of interest, after a plateau longer than
+#   {p.longest} steps. `unstable`: no run, unless you write noise: {noise}
+#   beside plateau: then one that rises above its lowest training loss by more than {n.times:g}
+#   times the noise of the {n.window} steps before.
 """
 
 
@@ -203,7 +207,7 @@ def _without_its_sentences(file: str) -> Plan | None:
 
 
 def _unsaid(plan: Plan) -> Iterator[str]:
-    """Name what a plan does not say and no default can."""
+    """Name what a plan does not say and no default can, and what it says in vain."""
     if not plan.confirmatory:
         yield "confirmatory: names no study; there is nothing to freeze"
     for measure in dict.fromkeys(m for h, *_, m in plan.bound.values() if h.direction):
@@ -213,8 +217,14 @@ def _unsaid(plan: Plan) -> Iterator[str]:
                 "difference that matters"
             )
     tested = _tested(plan)
+    if plan.instability and plan.instability.window:
+        yield (
+            "instability: window and threshold were the first plan's, and judge no run; write "
+            "noise: {times: 12.0, window: 50} in their place"
+        )
     if "unstable" in tested and not rule_of(plan).is_defined:
-        yield "instability: says not when a run is unstable; write noise: {times: 12.0, window: 50}"
+        noise = _in_yaml(_NOISE.model_dump())
+        yield f"instability: does not say when a run is unstable; write noise: {noise}"
     if "harmful" in tested and "loss" not in plan.smallest_effect_of_interest:
         yield "smallest_effect_of_interest: has none of loss, beyond which a run is harmful"
 
@@ -231,8 +241,9 @@ def _of_other_tokens(plan: Plan, study: Study) -> Iterator[str]:
     own = "below" in rule_of(plan).plateau.model_fields_set
     if others and not own and _tested(plan) & {"plateau", "harmful"}:
         yield (
-            f"instability.plateau.below: 3 nats is for characters, and {study.name} reads "
-            f"{', '.join(sorted(others))}; write the loss that its plateau is above"
+            f"instability.plateau.below: {_PLATEAU.below:g} nats is for characters, and "
+            f"{study.name} reads {', '.join(sorted(others))}; write the loss that its plateau is "
+            "above"
         )
 
 

@@ -99,7 +99,7 @@ def _staged(command: str, study: Study) -> Iterator[Path]:
     """Give a tree with this checkout's code, in which to lay out a study's runs; then stage them
     there, and bring the record home. A notebook that fails is kept beside `runs/STUDY`."""
     with replay.tree_at(git_state()) as tree:
-        replay.lend_corpora(tree, (arm.config.corpus.model_dump() for arm in study.arms()))
+        replay.link_corpora(tree, (arm.config.corpus.model_dump() for arm in study.arms()))
         yield tree
         words = ("-m", "lib.workflow.importing", command, study.name)
         try:
@@ -117,8 +117,8 @@ def _staged(command: str, study: Study) -> Iterator[Path]:
 
 
 def stage(command: str, study: Study) -> None:
-    """In the temporary tree, check the runs of an import, execute what reads them all, archive, and
-    verify an import. Raises UserError."""
+    """Check the runs of an import, execute the notebooks that read all runs, archive, and verify an
+    import: all in the temporary tree. Raises UserError."""
     imported = command == "import"
     for path, why in stale(study) if imported else ():
         name = path.relative_to(study_folder(study.name)).as_posix()
@@ -175,7 +175,7 @@ def _bring_home(paper: Path, study: str) -> None:
 
 @exit_status
 def main(command: str, study: str) -> None:
-    """In the temporary tree, stage a study for a command."""
+    """Stage a study for a command, in the temporary tree."""
     stage(command, load_study(study))
 
 

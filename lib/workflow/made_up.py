@@ -42,7 +42,7 @@ _CLASSES = ("alphabetic", "numeric", "punctuation", "whitespace", "end of docume
 
 
 def _loss(arm: Arm, seed: int) -> float:
-    """A loss that arms and seeds shift, the latter for all arms alike but for a little."""
+    """Make up a loss: arms shift it, and seeds do, nearly alike in all arms."""
     own, of_arm = default_rng([*arm.id.encode(), seed]), default_rng([*arm.id.encode()])
     shared = default_rng(seed).normal()
     return float(2.4 + 0.03 * of_arm.normal() + 0.02 * shared + 0.005 * own.normal())
@@ -73,7 +73,7 @@ def made_up(
 
 
 def _raw(config: RunConfig, loss: float, rng: Generator, diverged: bool) -> Raw:
-    """The raw files of a run, as `lib.study.raw` lists them."""
+    """Make up the raw files of a run, as `lib.study.raw` lists them."""
     training, size = config.training, config.model.block_size
     steps = np.unique(np.linspace(1, training.iterations, STEPS).astype(int))
     steps = steps[: len(steps) // 2 + 1] if diverged else steps
@@ -117,7 +117,7 @@ def _falling(steps: NDArray[np.int64], n: int, loss: float) -> NDArray[np.float6
 def _curve(
     config: RunConfig, steps: NDArray[np.int64], loss: float, rng: Generator
 ) -> pd.DataFrame:
-    """The dev curve. Before the first step there are no second moments."""
+    """Make up the dev curve. Before the first step there are no second moments."""
     norm = config.model.embedding_norm
     own = {"layernorm": ["gain", "bias"], "rmsnorm": ["gain"]}.get(norm, [])
     lacking = ([] if own else ["emb_norm"]) + (["lm_head"] if config.model.tied else [])
@@ -136,14 +136,14 @@ def _curve(
 
 
 def _items(task: str, shots: int, rng: Generator) -> pd.DataFrame:
-    """Answers to the questions of a task."""
+    """Make up answers to the questions of a task."""
     choice = rng.integers(0, N_CHOICES[task], QUESTIONS)
     block = {"task": task, "shots": shots, "item": np.arange(QUESTIONS), "choice": choice}
     return pd.DataFrame(block | {"correct": rng.random(QUESTIONS) < 0.6})
 
 
 def _tables(config: RunConfig, raw: Raw, rng: Generator) -> Iterator[tuple[str, pd.DataFrame]]:
-    """The tables of a completed run's result, as `lib.run.measure` lists them."""
+    """Make up the tables of a completed run's result, as `lib.run.measure` lists them."""
     loss = float(raw["positions"]["position_loss"].iloc[-1])
     lengths = [16, config.model.block_size]
     yield "lengths", pd.DataFrame({"length": lengths, "loss": loss, "perplexity": np.exp(loss)})
@@ -164,7 +164,7 @@ def _tables(config: RunConfig, raw: Raw, rng: Generator) -> Iterator[tuple[str, 
         rows = itertools.product(tasks, config.evaluation.shots or [0])
         table = pd.DataFrame(rows, columns=["task", "shots"])
         table["metric"], table["filter"], table["value"] = "acc", "none", rng.random(len(table))
-        table["stderr"], table["n"], table["task_version"], table["overflows"] = 0.1, 100, "1", 0
+        table["stderr"], table["n"], table["task_version"], table["truncated"] = 0.1, 100, "1", 0.0
         yield "stock_tasks", table
 
 
@@ -179,7 +179,7 @@ def _task_table(items: pd.DataFrame) -> pd.DataFrame:
 
 
 def _origin(study: Study, arm: Arm, seed: int, plan: Plan | None, corpus: str) -> Origin:
-    """What a run is said to be made with: the code at hand, on a machine of no kind."""
+    """Say what a run is made with: the code at hand, on a machine of no kind."""
     counts = ("threads", "cores", "processes", "micro_batch_size", "evaluation_batch_size")
     named = {"device": "cpu", "device_name": "made up", "vector_level": "", "platform": ""}
     machine = MachineFacts.model_validate(named | dict.fromkeys(counts, 1))
@@ -200,8 +200,8 @@ def _origin(study: Study, arm: Arm, seed: int, plan: Plan | None, corpus: str) -
 
 
 def _result(study: Study, arm: Arm, seed: int, plan: Plan | None, raw: Raw) -> RunResult:
-    """The result of a run with these raw files; of a frozen study of a text and, by the run's text
-    and length, a suite that the plan lists."""
+    """Make up the result of a run with these raw files; of a frozen study of a text and, by the
+    run's text and length, a suite that the plan lists."""
     config, trace, completed = arm.config, raw["trace"], len(raw["windows"]) > 0
     text, items = config.corpus, config.evaluation.items_per_task
     suite = digest([text.source, text.tokenizer, text.deduplicate, config.model.block_size, items])

@@ -27,7 +27,7 @@ from lib.study.result import RunResult
 
 
 def usual_hypotheses(study: Study) -> dict[str, dict[str, Any]]:
-    """That every arm differs from its baseline in the main measure, by the name of the arm."""
+    """Return the hypothesis of each arm that it differs from its baseline in the main measure."""
     return {
         arm.id: {"test": [arm.id, arm.baseline, MAIN], "direction": "differs"}
         for arm in study.arms()

@@ -71,7 +71,7 @@ def _check(study: Study, here: bool, faults: list[str]) -> None:
 
 
 def _devices(study: Study) -> set[str]:
-    """The devices that a study's results, as far as they can be read, were made on."""
+    """List the devices that a study's results were made on, as far as these can be read."""
     devices = set()
     for path in study_folder(study.name).glob("*/seed-*/result.json"):
         with suppress(ValueError, LookupError, TypeError, OSError):

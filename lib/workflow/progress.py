@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
+from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
+from lib.analysis.alarm import RECENT, WATCHED, trouble
 from lib.analysis.stability import rule_of
 from lib.study.claim import load_plan
 from lib.study.config import Study
@@ -28,7 +30,6 @@ from lib.study.files import read_json, write_json
 from lib.study.paths import RUNS
 from lib.study.plan import Instability
 from lib.study.result import RunResult, read_live
-from lib.workflow.alarm import RECENT, WATCHED, trouble
 from lib.workflow.time_left import RUN, Job, TimeLeft, clock, taken
 
 SWEEP_FILE, PROGRESS_FILE = RUNS / ".sweep.json", RUNS / ".progress.json"
@@ -157,8 +158,7 @@ class Board:
         self.n_ended = 0
 
     def update(self, jobs: Iterable[Job]) -> list[str]:
-        """Take in what is new of the jobs in execution; return warnings, each kind once for a
-        run."""
+        """Read how far the jobs in execution are; return warnings, each kind once for a run."""
         self.rows, self.ahead, warnings = [], [], []
         for job in jobs:
             row = self._name(*job.place)
@@ -178,8 +178,8 @@ class Board:
         return warnings
 
     def end(self, jobs: Sequence[Job]) -> list[Row]:
-        """Write the last line of each job that ended since the last call: of a run its validation
-        loss and final gradient norm."""
+        """Write the last line of each job that ended since the last call; of a run, with its
+        validation loss and final gradient norm."""
         rows, new, self.n_ended = [], jobs[self.n_ended :], len(jobs)
         for job in new:
             said = ["failed" if job.has_failed else "done", "", "", ""]
@@ -234,6 +234,15 @@ def terminal() -> Console:
     # Asked of the output itself: with FORCE_COLOR, as kernels set it, rich would redraw in a pipe.
     there = sys.stdout.isatty()
     return Console(force_terminal=there, highlight=False, markup=False, emoji=False)
+
+
+def plain_table(*headings: str) -> Table:
+    """Return an empty table as a sweep prints it: no lines but below the headings, and what is too
+    long for its column goes on in the next line."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    return table
 
 
 class View:

@@ -69,7 +69,7 @@ def perform(study: Study, diverged: int, figures: bool) -> None:
     ):
         lay_out(study, load_plan(study), diverged)
         for notebook in ["03_analysis"] + ["04_figures"] * figures:
-            if error := _execute(notebook, study.name):
+            if error := _execute(notebook):
                 how = {0: "all completed", 1: "one of them diverged"}.get(diverged, "all diverged")
                 raise UserError(
                     f"{study.name}: {notebook} fails on made-up runs of this study, {how}: "
@@ -82,8 +82,8 @@ def _lay_out(figure: Any, folder: Path, name: str) -> None:
     figure.draw_without_rendering()
 
 
-def _execute(notebook: str, study: str) -> BaseException | None:
-    """Execute a notebook's cells; return the first error."""
+def _execute(notebook: str) -> BaseException | None:
+    """Execute a notebook's cells, whatever study its parameters name; return the first error."""
     quiet = Config({"HistoryManager": {"enabled": False}})
     shell: Any = _Shell.instance(config=quiet, user_module=ModuleType("rehearsed"))
     try:
@@ -91,8 +91,6 @@ def _execute(notebook: str, study: str) -> BaseException | None:
             for cell in read_json(NOTEBOOKS / f"{notebook}.ipynb")["cells"]:
                 if cell["cell_type"] == "code" and not shell.error:
                     shell.run_cell("".join(cell["source"]))
-                    if "parameters" in cell["metadata"].get("tags", []):
-                        shell.push({"study": study})
     finally:
         _Shell.clear_instance()
     error: BaseException | None = shell.error

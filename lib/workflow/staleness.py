@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from lib.data.corpus import load_corpus
-from lib.record.archive import is_ours
+from lib.record.archive import is_replaceable
 from lib.record.record import MANIFEST, Record
 from lib.study.claim import load_plan
 from lib.study.config import Arm, Study
@@ -43,15 +43,15 @@ def corpus_hashes(config: CorpusConfig) -> tuple[str, str | None]:
 
 
 def data_key(study: Study) -> str:
-    """Digest of what decides 01_data; when it changes, the notebook is executed again. Raises
-    CorpusError."""
+    """Return a digest of what decides 01_data; when it changes, the notebook is executed again.
+    Raises CorpusError."""
     hashes = {corpus_hashes(arm.config.corpus) for arm in study.arms()}
     return digest([study.hash, asking_digest(), sorted(hashes, key=str)])
 
 
 def analysis_key(study: Study) -> str:
-    """Digest of what decides 03_analysis and 04_figures beside the runs; when it changes, both are
-    executed again. Runs made under another plan are made anew; none is restamped."""
+    """Return a digest of what decides 03_analysis and 04_figures beside the runs; when it changes,
+    both are executed again. Runs made under another plan are made anew; none is restamped."""
     plan = load_plan(study)
     deviations = [each.model_dump() for each in plan.deviations] if plan else []
     return digest([plan and plan.hash, deviations, showing_digest()])
@@ -94,7 +94,7 @@ def recorded(result: RunResult) -> dict[str, Any]:
 
 
 def _place(of: Arm | RunResult) -> dict[str, Any]:
-    """Where a run stands in its study's design."""
+    """Return where a run stands in its study's design."""
     return {name: getattr(of, name) for name in ("baseline", "levels", "variant", "setting")}
 
 
@@ -125,7 +125,7 @@ def stale(study: Study) -> Iterator[tuple[Path, str]]:
             if reason := next(iter(broken), _incomplete(executed_notebook(notebook, study.name))):
                 yield path, f"{reason}: executed again"
     archived, record = result_file("archive", study.name), Record(study.name)
-    if archived.is_file() and is_ours(record) and (lost := _lost(record)):
+    if archived.is_file() and is_replaceable(record) and (lost := _lost(record)):
         yield archived, f"{shown(lost)} is missing: archived again"
 
 

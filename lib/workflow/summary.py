@@ -7,7 +7,6 @@ from math import nan
 from typing import Any
 
 import pandas as pd
-from rich import box
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
@@ -17,7 +16,7 @@ from lib.analysis.runs import taken, tidy
 from lib.analysis.tables import mean_and_sd
 from lib.analysis.verdict import for_terminal
 from lib.publish.wording import mean_sd
-from lib.record.archive import is_ours
+from lib.record.archive import is_replaceable
 from lib.record.record import Record
 from lib.study.claim import load_plan
 from lib.study.config import Study, arm_id
@@ -26,7 +25,7 @@ from lib.study.measures import MAIN, MEASURES, measures_in
 from lib.study.paths import result_file, shown, study_folder
 from lib.study.plan import ALPHA
 from lib.study.result import RunResult
-from lib.workflow.progress import terminal
+from lib.workflow.progress import plain_table, terminal
 
 MOST = 5
 """Measures that are shown."""
@@ -50,7 +49,7 @@ def summarise(study: Study) -> None:
     console.print(f"\n{study.name}: {len(runs)} runs, of {arms} arms × {seeds} seeds\n")
     for table in tables(described(study, runs), runs, verdict["contrasts"], measures, console):
         console.print(table, "")
-    place = record.place if is_ours(record) else folder
+    place = record.place if is_replaceable(record) else folder
     said = "Mean ± sd over seeds."
     if contrasted:
         level = f"{1 - (plan.alpha if plan else ALPHA):.0%}"
@@ -61,7 +60,7 @@ def summarise(study: Study) -> None:
     console.print(f"{said} All measures: {shown(place)}/03_analysis.ipynb")
     if plan:
         print("", *for_terminal(verdict, console.width), sep="\n")
-    if not is_ours(record):
+    if not is_replaceable(record):
         console.print(f"\n{MEASURES[MAIN].title}\n", _both(results, record.results))
         print(f"\nExecuted notebooks  {shown(folder)}/, and figures/ beside them")
         print(f"The record          {shown(record.place)}/ came from elsewhere and is as it was")
@@ -73,9 +72,7 @@ def summarise(study: Study) -> None:
 
 
 def _both(here: Mapping[str, Any], recorded: Mapping[str, Any]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    for heading in ("arm", "here", "in the record"):
-        table.add_column(heading, overflow="fold")
+    table = plain_table("arm", "here", "in the record")
     for arm in dict.fromkeys([*here["summary"], *recorded["summary"]]):
         found = (of["summary"].get(arm) for of in (here, recorded))
         table.add_row(arm, *(mean_sd(of[MAIN], MAIN) if of else "" for of in found))
@@ -133,9 +130,7 @@ def _table(
     contrasts: Sequence[Mapping[str, Any]],
     measures: Sequence[str],
 ) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    for name in arms.columns:
-        table.add_column(textwrap.fill(name, 10), overflow="fold")
+    table = plain_table(*(textwrap.fill(name, 10) for name in arms.columns))
     for name in measures:
         title = textwrap.fill(MEASURES[name].title, 20, break_on_hyphens=False)
         table.add_column(title, justify="right", no_wrap=True)

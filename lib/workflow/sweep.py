@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from lib.analysis.runs import next_look, so_far
-from lib.record.archive import is_ours, note
+from lib.record.archive import is_replaceable, mark_replaceable
 from lib.record.record import Record, paper_of
 from lib.run import lifeline
 from lib.study.claim import claim_status, load_plan
@@ -54,8 +54,8 @@ class Sweep:
     """How many at once, where the flags say it."""
     is_dry_run: bool = False
     """Whether Snakemake is only asked to tell or tidy something."""
-    foretells: bool = False
-    """Whether that is what would run: told in our words."""
+    lists_runs: bool = False
+    """Whether it is `-n` alone: which runs would be made, and why, is then printed as a table."""
     is_local: bool = True
     replaces: bool = False
     """Whether records that came from elsewhere are replaced."""
@@ -82,7 +82,8 @@ def run_sweep(sweep: Sweep) -> int:
         for leftover in (*temporary.glob(f"{SOCKETS}*"), *temporary.glob(f"{TREES}*")):
             shutil.rmtree(leftover, ignore_errors=True)
         for study in studies:
-            write_commits(study.commits, study_folder(study.name))
+            if not sweep.is_dry_run:
+                write_commits(study.commits, study_folder(study.name))
             for line in moved(study):
                 print(line)
             plan = load_plan(study)
@@ -91,7 +92,7 @@ def run_sweep(sweep: Sweep) -> int:
                 print(f"{claim}: what runs now will not be confirmatory")
         again = {path: reason for study in studies for path, reason in stale(study)}
         for path, reason in again.items():
-            if not (sweep.foretells and path.name == "result.json"):  # it tells why, run by run
+            if not (sweep.lists_runs and path.name == "result.json"):  # the table says why
                 print(f"Stale: {shown(path)}: {reason}")
         if not sweep.is_dry_run:
             rehearse([study for study in studies if any(needed(asked_now(study), again))])
@@ -99,10 +100,10 @@ def run_sweep(sweep: Sweep) -> int:
         patience = 0 if sweep.is_local else CANCELLING
         began = time.monotonic()
         for record in (Record(study.name) for study in studies):
-            if sweep.is_dry_run or is_ours(record):
+            if sweep.is_dry_run or is_replaceable(record):
                 continue
             if sweep.replaces:
-                note(record.study)
+                mark_replaceable(record.study)
                 again[result_file("archive", record.study)] = "replaced, as asked"
             else:
                 print(f"{record.study}: its record came from elsewhere and stays as it is")
@@ -212,14 +213,14 @@ def run_snakemake(
         call += ["--forcerun", *forced]
     environment = os.environ | {GPUS: ",".join(slots), "PYTHONPATH": str(ROOT)}
     PROGRESS_FILE.unlink(missing_ok=True)
-    if sweep.foretells:
+    if sweep.lists_runs:
         call += ["--quiet", "all"]  # it ends as soon as it has counted its jobs
         status = subprocess.run(call, env=environment, stdout=log, stderr=log).returncode
         if status:
             return status, _report({}, Path(log.name))
-        from lib.workflow.dry_run import foretell
+        from lib.workflow.dry_run import print_dry_run
 
-        foretell(list(map(asked_now, studies)), stale, read_progress(PROGRESS_FILE).jobs, jobs)
+        print_dry_run(list(map(asked_now, studies)), stale, read_progress(PROGRESS_FILE).jobs, jobs)
         return 0, []
     if sweep.is_dry_run:  # in its own words, to the terminal
         return subprocess.run(call, env=environment).returncode, []
@@ -241,7 +242,7 @@ def run_snakemake(
 
 
 def tell(studies: list[Study]) -> None:
-    """Print what came of studies, and of their papers."""
+    """Print the results of studies, and what was built of their papers."""
     from lib.workflow.summary import summarise
 
     for study in studies:

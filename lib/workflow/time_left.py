@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -59,11 +59,13 @@ class Job(NamedTuple):
         return self.folder.name, Path(self.log).stem, ""
 
 
-def taken(studies: Iterable[Study]) -> list[float]:
-    """Return the seconds that runs of some studies took that are done; of each study a few."""
+def taken(studies: Iterable[Study], stale: Collection[Path] = ()) -> list[float]:
+    """Return the seconds that runs of some studies took that are done, but for those whose results
+    are stale; of each study a few."""
     found = []
     for study in studies:
-        results = study_folder(study.name).glob("*/seed-*/result.json")
+        there = study_folder(study.name).glob("*/seed-*/result.json")
+        results = (path for path in there if path not in stale)
         for path in itertools.islice(results, ENOUGH):
             stamp = status_of(path.with_name("02_train.ipynb"))
             found += [stamp["seconds"]] if "seconds" in stamp else []

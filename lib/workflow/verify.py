@@ -3,6 +3,7 @@
     ./run_all.sh verify [STUDY …] [--redraw]
     ./run_all.sh verify [STUDY …] --retrain 2                    runs drawn at random
     ./run_all.sh verify --retrain final/none/0 [STUDY/ARM/SEED …]
+    ./run_all.sh verify --retrain 1 --badge FILE.json            and say so on a badge
 
 Without a study, all that the index names is verified, what was made of it (paper, README), and
 whether something vanished. The exit status is 1 where something is wrong or differs, and 4 where
@@ -14,7 +15,9 @@ import random
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 
 from lib.publish.findings import check_findings
 from lib.publish.paper import check_texts
@@ -24,16 +27,22 @@ from lib.record.record import Record, papers, recorded_studies, require_recorded
 from lib.record.replay import ReplayError
 from lib.record.verify import SEALED, strays, vanished, verify
 from lib.study.errors import UsageError
+from lib.study.files import write_json
+from lib.study.git import git
 from lib.study.paths import shown
 
 CANNOT_TELL = 4
 """The exit status where nothing differs, and something cannot be judged."""
 
 
-def verify_record(studies: list[str], redraw: bool, words: list[str]) -> int:
+def verify_record(
+    studies: list[str], redraw: bool, words: list[str], badge: Path | None = None
+) -> int:
     """Verify the record of some or (none named) all studies, and what was made of them; return the
     exit status. `words` are those after --retrain: a number of runs, or the runs themselves, each
-    as STUDY/ARM/SEED; and studies, which may come last, too."""
+    as STUDY/ARM/SEED; and studies, which may come last, too. `badge`: a file for `write_badge`."""
+    if badge and not words:
+        raise UsageError("--badge: it says how runs that are trained again compare; add --retrain")
     runs = [word for word in words if "/" in word]
     number, *more = [word for word in words if "/" not in word] or ["0"]
     if words and not (runs or (number.isdecimal() and int(number))):
@@ -53,9 +62,28 @@ def verify_record(studies: list[str], redraw: bool, words: list[str]) -> int:
         known |= drawn
     outcomes = Counter(trained_again(name, known[name]) for name in runs)
     print("Trained again: " + ", ".join(f"{n} {outcome}" for outcome, n in outcomes.items()))
+    status = CANNOT_TELL if outcomes[retrain.UNJUDGED] else 0
     if faulty or not outcomes.keys() <= {retrain.EQUAL, retrain.WITHIN, retrain.UNJUDGED}:
-        return 1
-    return CANNOT_TELL if outcomes[retrain.UNJUDGED] else 0
+        status = 1
+    if badge:
+        write_badge(badge, outcomes, faulty, status)
+    return status
+
+
+_COLOURS = {0: "brightgreen", 1: "red", CANNOT_TELL: "yellow"}
+
+
+def write_badge(path: Path, outcomes: Counter[str], faulty: bool, status: int) -> None:
+    """Write how many runs were reproduced, when and by which commit, as JSON that
+    https://shields.io/badges/endpoint-badge draws."""
+    number = outcomes.total()
+    told = [f"{n} of {number} run{'s' if number > 1 else ''} {o}" for o, n in outcomes.items()]
+    when = f"{datetime.now(UTC):%Y-%m-%d} {git('rev-parse', '--short=7', 'HEAD') or 'outside git'}"
+    faults = ["verify finds faults"] if faulty else []
+    message = ", ".join([*faults, *(told or ["no run"]), when])
+    colour = _COLOURS[status] if told or faulty else "lightgrey"
+    shown = {"label": "reproduced", "message": message, "color": colour}
+    write_json(path, {"schemaVersion": 1, **shown})
 
 
 def check(studies: list[str], redraw: bool) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from lib.analysis.alarm import WATCHED, trouble
 from lib.analysis.stability import rule_of
 from lib.figures.training import live_picture
 from lib.record.record import Record, raw_folder
@@ -19,25 +20,26 @@ from lib.study.errors import UserError
 from lib.study.paths import executed_notebook
 from lib.study.raw import raw_file, read_raw_file
 from lib.study.variants import variant
-from lib.workflow.alarm import WATCHED, trouble
 from lib.workflow.time_left import clock
 
 SHARE = 0.25
 """The most of a core that drawing takes."""
 AT_LEAST = 1.0
 """Seconds between two pictures."""
+AGAIN = 2.0
+"""Seconds at the start in which steps made before are told again: these say nothing of speed."""
 
 
-class Told:
-    """What was told so far. A thread takes it in, so that nobody waits who tells it."""
+class LiveRun:
+    """A run in training, as far as it was told. A thread reads, so that training never waits."""
 
     def __init__(self) -> None:
         self.about: dict[str, Any] = json.loads(sys.stdin.readline())
         self.rows: list[dict[str, Any]] = []
         self.points: dict[int, dict[str, Any]] = {}
         self.end: dict[str, Any] = {}
-        self.times: list[tuple[float, int]] = []
-        """When, by `time.monotonic`, which step was done."""
+        self.times: list[float] = []
+        """When, by `time.monotonic`, each step was told."""
         self.new, self.over = threading.Event(), False
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -45,9 +47,9 @@ class Told:
         for line in sys.stdin:
             news = json.loads(line)
             if row := news.get("row"):
+                self.times.append(time.monotonic())
                 del self.rows[row["step"] - 1 :]  # told again
                 self.rows.append(row)
-                self.times.append((time.monotonic(), row["step"]))
             elif "stopped" in news:
                 self.end = news
             if point := news.get("point"):
@@ -57,7 +59,7 @@ class Told:
         self.new.set()
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """The trace and the curve so far."""
+        """Return the trace and the curve so far."""
         rows, points = list(self.rows), sorted(self.points.copy().items())
         trace = pd.DataFrame(rows)
         if not rows:
@@ -74,8 +76,10 @@ class Told:
             return f"stopped at step {done} of {total}; run this cell again to continue"
         if done in (0, total) or self.end:
             return f"step {done} of {total}"
-        (begun, first), (now, last) = self.times[0], self.times[-1]
-        each = (now - begun) / (last - first) if last > first else math.nan
+        times = list(self.times)
+        begun = max(when for when in times if when <= times[0] + AGAIN)
+        new = sum(when > begun for when in times)
+        each = (times[-1] - begun) / new if new else math.nan
         return f"step {done} of {total}, {clock(each * (total - done))} left"
 
 
@@ -91,7 +95,7 @@ def baseline(study: str, arm: str, seed: int) -> dict[str, pd.DataFrame]:
 
 def main() -> None:
     """Draw until nothing more is told, and then once more."""
-    told = Told()
+    told = LiveRun()
     study, arm, beside = (told.about[name] for name in ("study", "arm", "baseline"))
     others, note, rule = {}, [], WATCHED
     try:

@@ -1,22 +1,13 @@
-"""The course of a difference, and its sentence."""
+"""The course of a difference."""
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
-from lib.analysis.course import course_table, first_reached, in_words, phases, token_ratios
-
-
-def row(step: int, mean: float, low: float | None, high: float | None) -> dict[str, object]:
-    return {"steps": step, "mean_delta": mean, "t_low": low, "t_high": high}
-
+from lib.analysis.course import course_table, first_reached, token_ratios
 
 COSINE = "gradient_cosine"
-COURSE = [
-    row(0, -0.2, -0.3, -0.1), row(25, 0.1, -0.1, 0.3), row(50, 0.2, 0.1, 0.3),
-    row(75, -0.1, -0.2, -0.01), row(100, -0.1, None, None),
-]  # fmt: skip
 
 
 def test_each_row_is_a_paired_t_test_at_one_step() -> None:
@@ -47,28 +38,6 @@ def test_a_step_that_no_seed_reached_in_both_has_no_row() -> None:
     ]
     curve = pd.DataFrame(reached, columns=["arm", "seed", "step"]).assign(**{COSINE: 0.5})
     assert course_table({"layernorm": "none"}, curve, COSINE, 0.05)["steps"].tolist() == [0]
-
-
-def test_neighbours_of_one_sign_are_a_phase() -> None:
-    found = [(p["sign"], p["first"], p["last"], p["clear"]) for p in phases(COURSE)]
-    assert found == [("lower", 0, 0, 1), ("higher", 25, 50, 1), ("lower", 75, 100, 1)]
-    assert phases([row(0, 0.0, None, None)])[0]["sign"] == "equal"
-    assert phases([]) == []
-
-
-def test_what_begins_alike_is_equal_to_it() -> None:
-    same = [row(0, 0.0, 0.0, 0.0), row(25, 0.1, 0.05, 0.15)]
-    assert in_words(same, "that of none") == (
-        "equal to that of none at step 0 (its interval excludes zero at 0 of 1 checkpoints) and "
-        "higher at step 25 (1 of 1)"
-    )
-
-
-def test_the_sentence_names_every_phase() -> None:
-    assert in_words(COURSE, "that of none") == (
-        "lower than that of none at step 0 (its interval excludes zero at 1 of 1 checkpoints), "
-        "higher from step 25 to 50 (1 of 2) and lower from step 75 to 100 (1 of 2)"
-    )
 
 
 STEPS = np.arange(0, 301, 25)
@@ -102,7 +71,7 @@ def test_the_first_crossing_counts() -> None:
 
 
 def test_token_ratio_is_the_inverse_of_speed_and_its_interval_is_on_logarithms() -> None:
-    speed = {0: 0.5, 1: 0.8, 2: 0.6}
+    speed = {0: 0.5, 1: 0.8, 2: 0.98}  # the last falls just short of the baseline's end
     row = token_ratios(*study(speed), 0.05).iloc[0]
     logs = -np.log(list(speed.values()))
     assert row["token_ratio"] == pytest.approx(np.exp(logs.mean()))

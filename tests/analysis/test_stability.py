@@ -206,6 +206,13 @@ def test_arms_whose_loss_starts_high_are_not_judged() -> None:
     assert table.loc["layernorm", "unstable"].tolist() == [0.0] * 3
 
 
+def test_an_arm_whose_loss_starts_at_the_bound_is_judged() -> None:
+    runs, trace = two_arms()
+    runs["uniform_loss"] = 4.0
+    trace.loc[trace["step"] == 1, "loss"] = 4.0 + INSTABILITY.start
+    assert judge_runs(runs, trace, INSTABILITY)["judged"].all()
+
+
 def test_a_diverged_run_is_unstable_though_its_measures_are_missing() -> None:
     runs, trace = two_arms()
     runs.loc[runs["arm"] == "layernorm", "status"] = "diverged"

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from lm_eval.tasks import TaskManager
 
 from lib.data.corpus import Corpus, load_corpus
 from lib.data.suite import Suite, build_suite, prepare_suite, read_suite
@@ -55,6 +56,16 @@ def test_what_is_left_of_a_text_has_a_folder_of_its_own(
     cut = [named("bytes"), named("bpe-300")]
     assert len({plain, *cut}) == 3
     assert [named("bpe-300"), named("bytes")] == cut[::-1]
+
+
+def test_the_harness_is_told_which_way_is_better(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(prepare_suite(corpus, 50, 128, tmp_path))
+    tasks = TaskManager(include_path=".", include_defaults=False).load(["macro_zero_shot"])["tasks"]
+    assert tasks
+    for task in tasks.values():
+        assert task.higher_is_better() == {"acc": True, "brier_score": False}
 
 
 def test_a_folder_without_a_suite_is_refused(tmp_path: Path) -> None:

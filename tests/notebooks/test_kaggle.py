@@ -372,4 +372,4 @@ def test_every_wheel_is_asked_for_by_the_locks_hashes() -> None:
     for name in ("setuptools", "wheel"):  # some packages come as sources, and are built offline
         assert re.search(rf"^{name}==", lock, re.MULTILINE), name
     done = subprocess.run(["bash", "run_all.sh", "wheels", "x"], cwd=ROOT, capture_output=True, text=True, env=os.environ)  # noqa: E501  # fmt: skip
-    assert (done.returncode, done.stderr) == (2, "error: wheels: 'x' is none of its words; see ./run_all.sh wheels --help\n")  # noqa: E501  # fmt: skip
+    assert (done.returncode, done.stderr) == (2, "error: wheels: 'x' is no argument of this command; see ./run_all.sh wheels --help\n")  # noqa: E501  # fmt: skip

@@ -13,7 +13,14 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from lib.publish.site import build_site
 from lib.study.result import live_file
-from tests.record.samples import design, move_to, plain_notebook, write_notebook, write_record
+from tests.record.samples import (
+    design,
+    move_to,
+    plain_notebook,
+    write_lengths,
+    write_notebook,
+    write_record,
+)
 
 CHROMIUM = shutil.which("chromium")
 FLAGS = (
@@ -299,6 +306,35 @@ def test_a_study_in_progress_draws_its_runs_as_far_as_they_are(
     build_site()
     page.reload()
     expect(page.locator(".curves")).to_have_text("No run has left a curve yet.")
+
+
+@pytest.mark.parametrize("page", [390], indirect=True)
+def test_the_slider_over_lengths_is_moved_by_keys_and_shows_one_length(
+    page: Page, browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move_to(tmp_path, monkeypatch)
+    write_lengths()
+    build_site()
+    address = (tmp_path / "paper" / "site" / "lengths.html").as_uri()
+    page.goto(address)
+    slider, said = page.get_by_label("Initial RMS of the stream"), page.locator("output")
+    expect(said).to_have_text("0.05: dev loss ends at 2.05, the stream lengthens × 6.0")
+    chosen = page.locator("g.chosen")
+    assert [g.get_attribute("data-arm") for g in chosen.all()] == ["none"] * 2
+    slider.press("ArrowRight")
+    expect(said).to_have_text("1: dev loss ends at 3.00, the stream lengthens × 1.5")
+    expect(slider).to_have_attribute("aria-valuetext", "1")
+    assert [g.get_attribute("data-arm") for g in chosen.all()] == ["layernorm"] * 2
+    assert page.locator("g.pale").count() == 2
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+    context = browser.new_context(java_script_enabled=False)
+    still = context.new_page()
+    still.goto(address)
+    expect(still.locator("form")).to_be_hidden()
+    assert still.locator("polyline").count() == 2 * 2 * 3
+    assert all(each.is_visible() for each in still.locator("g").all())
+    context.close()
 
 
 def many(folder: Path, seeds: int) -> Path:

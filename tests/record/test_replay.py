@@ -142,7 +142,7 @@ def test_a_tree_is_lent_the_texts_and_tokenizers_of_its_studies(
     for _ in range(2):  # what is there already stays
         own = {"source": "data/own.txt", "sources": {}, "tokenizer": "data/own.json"}
         mixture = {"source": "mix", "sources": {"texts": 0.5, elsewhere: 0.5}}
-        replay.lend_corpora(tree, [own, mixture, {"source": "tinyshakespeare"}])
+        replay.link_corpora(tree, [own, mixture, {"source": "tinyshakespeare"}])
     assert {path.relative_to(tree).as_posix() for path in tree.glob("*/*")} == {
         *("data/own.txt", "data/own.json", "texts/a.txt", "texts/more")
     }

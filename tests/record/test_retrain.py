@@ -1,6 +1,7 @@
 """How runs are named, trained again, and what is said of each."""
 
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,63 @@ def test_status_and_last_line_tell_how_it_was_compared(
             assert f"final/none/0: trained again, {found.words}\n" in said.out
             for fault in found.differing:
                 assert f"error: final/none/0, trained again: {fault}\n" in said.err
+
+
+@pytest.mark.parametrize(
+    ("faulty", "found", "message", "colour"),
+    [
+        (False, [[]] * 2, "2 of 2 runs equal to the bit", "brightgreen"),
+        (False, [["device_name"]], "1 of 1 run within tolerance", "brightgreen"),
+        (True, [[]], "verify finds faults, 1 of 1 run equal to the bit", "red"),
+        (False, [[], None], "1 of 2 runs equal to the bit, 1 of 2 runs not trained again", "red"),
+    ],
+)
+def test_a_badge_says_how_many_runs_were_reproduced_when_and_by_which_commit(
+    faulty: bool,
+    found: list[list[str] | None],
+    message: str,
+    colour: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left = iter(found)
+
+    def train(_: dict[str, Any]) -> Judgement:
+        if (machine := next(left)) is None:
+            raise ReplayError("too old")
+        return Judgement(machine, bits=not machine)
+
+    monkeypatch.setattr(retrain, "retrain", train)
+    monkeypatch.setattr(verify, "check", lambda *_: faulty)
+    monkeypatch.setattr(verify, "git", lambda *_: "0123456")
+    badge = tmp_path / "badge.json"
+    names = [f"final/none/{seed}" for seed in range(len(found))]
+    status = cli.main(["verify", "--retrain", *names, "--badge", str(badge)])
+    assert status == (colour == "red")
+    when = f"{datetime.now(UTC):%Y-%m-%d} 0123456"
+    assert read_json(badge) == {
+        "schemaVersion": 1,  # as https://shields.io/badges/endpoint-badge asks
+        "label": "reproduced",
+        "message": f"{message}, {when}",
+        "color": colour,
+    }
+
+
+def test_a_badge_of_no_run_claims_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "check", lambda *_: False)
+    badge = tmp_path / "badge.json"
+    assert cli.main(["verify", "horizon", "--retrain", "2", "--badge", str(badge)]) == 0
+    assert read_json(badge)["message"].startswith("no run, ")
+    assert read_json(badge)["color"] == "lightgrey"
+
+
+def test_a_badge_without_runs_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["verify", "--badge", str(tmp_path / "badge.json")]) == 2
+    assert capsys.readouterr().err == (
+        "error: --badge: it says how runs that are trained again compare; add --retrain\n"
+    )
 
 
 def test_a_study_may_stand_after_the_number_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import json
 import math
 import re
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -87,7 +88,7 @@ def test_pages_name_nothing_outside_and_forbid_it(pages: Path) -> None:
         )
         for address in re.findall(r'\s(?:src|href|srcset|action|content)="([^"]*)"', text):
             assert not re.match(r"\s*(https?:|//|javascript:)", address), f"{page}: {address}"
-    for name in ("record.css", "record.js", "curves.js"):
+    for name in ("record.css", "record.js", "curves.js", "lengths.js"):
         assert not re.search(r"https?:|//\w|@import|url\(", (pages / name).read_text("utf-8"))
 
 
@@ -242,11 +243,36 @@ def test_the_first_page_begins_with_the_answers_of_the_readme(own: Path) -> None
     assert "<td>more</td>" in text  # of the same row
     assert "javascript:" not in text
     assert "x()" not in text
+    box = text[text.index('aria-label="Answers"') : text.index("Verdicts of the plans")]
+    assert 'alt="Effects of alpha"' in box  # of the first evidence, not of the first link
     assert (own / "paper/site/alpha/03_analysis.html").is_file()
+    assert "No answers" not in text
 
-    template.write_text("{{ recorded.nothing }}", "utf-8")
-    build_site()  # what is wrong with them, ./run_all.sh paper says
-    assert "<strong>No.</strong>" not in index.read_text("utf-8")
+
+@pytest.mark.parametrize(
+    ("file", "content", "why"),
+    [
+        ("templates/answers.md", "**No.**\n\n{{ nothing.runs }}", "templates/answers.md, line 3: "),
+        (
+            "templates/answers.md",
+            "{% if %}",
+            "templates/answers.md, line 1: Expected an expression",
+        ),
+        ("findings.json", "{", "findings.json cannot be read"),
+        ("results/alpha.verdict.json", "{", "alpha.verdict.json cannot be read"),
+    ],
+)
+def test_without_its_answers_the_first_page_says_why(
+    own: Path, file: str, content: str, why: str
+) -> None:
+    (own / "paper/templates").mkdir()
+    (own / "paper/templates/answers.md").write_text("**No.** It does not.", "utf-8")
+    (own / "paper" / file).write_text(content, "utf-8")
+    with suppress(DamagedError):  # the page of a study whose verdict is broken says it too
+        build_site()
+    text = unescape((own / "paper/site/index.html").read_text("utf-8"))
+    assert f'<p class="trouble">No answers: {why}' in text
+    assert "<strong>No.</strong>" not in text
 
 
 def test_without_a_confirmatory_study_the_index_says_so(own: Path) -> None:

@@ -19,6 +19,7 @@ from lm_eval.evaluator import evaluate
 from lm_eval.tasks import TaskManager
 from safetensors.torch import save_file
 
+from lib.analysis.tables import stock_task_tables
 from lib.data.corpus import Corpus, load_corpus
 from lib.run import harness
 from lib.run.finished import read_finished
@@ -151,7 +152,7 @@ def test_likelihoods_and_accuracies_are_those_of_the_harness_own_adapter(
 ) -> None:
     adapter = TokenLM(model, corpus)
     ours, theirs = (asked(lm, tasks, TASKS, shots) for lm in (adapter, peer))
-    assert adapter.overflows == 0
+    assert not adapter.overflows
     compared = 0
     for name in TASKS:
         for one, other in zip(ours["samples"][name], theirs["samples"][name], strict=True):
@@ -172,6 +173,33 @@ def test_likelihoods_and_accuracies_are_those_of_the_harness_own_adapter(
         assert (stated["value"], stated["shots"]) == (theirs["results"][name]["acc,none"], shots)
 
 
+def test_contexts_too_long_are_shortened_as_by_the_harness_own_adapter(
+    model: GPT, corpus: Corpus, peer: LM
+) -> None:
+    choices = [" a", " a longer answer than the first.", " an answer of " + "many words " * 20]
+    requests = [
+        Instance("loglikelihood", {}, (context, choice), 0, ("task", place, 1))
+        for place, context in enumerate(["A question.", TEXTS[1] * 10, TEXTS[2] * 30])
+        for choice in choices
+    ]
+    adapter = TokenLM(model, corpus)
+    ours, theirs = adapter.loglikelihood(requests), peer.loglikelihood(requests)
+    np.testing.assert_allclose([log for log, _ in ours], [log for log, _ in theirs], atol=1e-4)
+    assert adapter.overflows == {("task", 1), ("task", 2)}
+
+
+def test_a_row_says_which_share_of_its_questions_was_truncated(corpus: Corpus) -> None:
+    """Of texts of three lengths only the shortest fits, and no question."""
+    lengths = sorted(len(corpus.encode(text)) - 1 for text in TEXTS)  # the last is never read
+    small = make_model(corpus, block_size=lengths[0])
+    table = evaluate_tasks(small, corpus, ["lambada_openai", "arc_easy"], [0], 8)
+    rows = table.set_index(["task", "metric"])["truncated"]
+    assert rows["lambada_openai", "acc"] == rows["lambada_openai", "perplexity"] == 2 / 3
+    assert rows["arc_easy", "acc"] == 1
+    (shown,) = stock_task_tables(table.assign(arm="none"))
+    assert shown["truncated"].tolist().count("67%") == 2  # accuracy and perplexity
+
+
 def test_texts_are_continued_as_the_harness_own_adapter_does(
     model: GPT, corpus: Corpus, peer: LM
 ) -> None:
@@ -190,7 +218,7 @@ def test_texts_are_continued_as_the_harness_own_adapter_does(
     ours, theirs = adapter.generate_until(requests), peer.generate_until(requests)
     assert ours == theirs
     assert len(set(ours)) > 3
-    assert adapter.overflows == len(settings)  # the long one, each time
+    assert len(adapter.overflows) == len(settings)  # the long one, each time
 
 
 def test_whole_texts_have_the_likelihood_that_the_harness_own_adapter_gives_them(
@@ -221,7 +249,7 @@ def test_a_result_names_groups_shots_versions_and_the_harness(model: GPT, corpus
         assert one["stderr"] == pytest.approx(expected)
         assert one["task_version"] == "1.0"
     assert set(rows.loc["gsm8k"].index) == {"exact_match"}
-    assert (table["overflows"] == 0).all()
+    assert (table["truncated"].dropna() == 0).all()
 
 
 def test_a_perplexity_has_a_standard_error(model: GPT, corpus: Corpus) -> None:

@@ -19,6 +19,7 @@ LISTED: dict[str, Any] = yaml.safe_load((PLANS / "preregistration.yaml").read_te
 CONTENT = {name: value for name, value in LISTED.items() if name != "seeds"} | {
     "confirmatory": ["trial"],
     "deviations": [],
+    "instability": {"noise": {"times": 12.0, "window": 50}},
 }
 """A plan whose study's seeds are drawn."""
 STUDY: dict[str, Any] = {

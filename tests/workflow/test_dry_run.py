@@ -1,5 +1,6 @@
 """What `-n` says."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from lib.study.files import write_json
 from lib.study.paths import run_folder
 from lib.study.result import live_file
 from lib.workflow import dry_run
-from lib.workflow.dry_run import foretell
+from lib.workflow.dry_run import print_dry_run
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def test_which_runs_why_and_how_long(
     live = live_file(run_folder("tiny", "layernorm", 1))
     live.parent.mkdir(parents=True)
     live.write_text("1,2.5,1.0,64,0.5\n2,2.2,1.0,128,1.0\n", "utf-8")
-    foretell([tiny_study], stale, {"train": 3, "analysis": 1, "paper": 2}, 2)
+    print_dry_run([tiny_study], stale, {"train": 3, "analysis": 1, "paper": 2}, 2)
     said = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert said == [
         "tiny: would make 3 of 4 runs",
@@ -48,8 +49,8 @@ def test_which_runs_why_and_how_long(
         "layernorm  1      stopped at step 2 of 12: continues",
         "",
         "Then: 03_analysis, paper × 2.",
-        # Three runs of 30 s on two cores, 6 s, and twice 10.
-        "About 1:11 with 2 at once, by runs of tiny that are done.",
+        # Three runs of 20 s, the last of them alone, 6 s, and twice 10; the stale one took longer.
+        "About 1:06 with 2 at once, by runs of tiny that are done.",
     ]
 
 
@@ -62,7 +63,7 @@ def test_without_a_run_that_is_done_a_few_steps_tell_how_long_it_is_at_least(
     hours = {"core-hours here": 4 * 50.0 / 3600, "H100-hours": 1.0}
     said = type("", (), {"hours": hours})
     monkeypatch.setattr(dry_run, "estimate", lambda study: said)
-    foretell([tiny_study], {}, {"train": 2}, 2)  # with --until or the like
+    print_dry_run([tiny_study], {}, {"train": 2}, 2)  # with --until or the like
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "tiny: would make 4 of 4 runs"
     assert lines[-2:] == [
@@ -71,6 +72,23 @@ def test_without_a_run_that_is_done_a_few_steps_tell_how_long_it_is_at_least(
     ]
 
 
+@pytest.mark.parametrize(
+    ("lengths", "at_once", "seconds"),
+    [
+        ([2.0, 2.0, 3.0, 2.0, 3.0], 2, 7.0),  # 3 + 2, 3 + 2, then 2
+        ([1.0] * 4 + [10.0], 2, 10.0),  # the longest last would end after 12
+        ([30.0] * 3, 8, 30.0),
+        ([5.0, 6.0], 1, 11.0),
+        ([], 2, 0.0),
+    ],
+)
+def test_the_longest_run_begins_first_and_the_last_to_end_tells(
+    lengths: list[float], at_once: int, seconds: float
+) -> None:
+    assert dry_run.makespan(lengths, at_once) == seconds
+    assert math.isnan(dry_run.makespan([*lengths, math.nan], at_once))
+
+
 def test_nothing_is_nothing(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    foretell([], {}, {}, 2)
+    print_dry_run([], {}, {}, 2)
     assert capsys.readouterr().out == "Nothing to do: everything is up to date.\n"

@@ -268,7 +268,7 @@ def test_what_judges_runs_is_said_in_the_plan(
 
     lacking = said({"plateau": 10})
     for fault in (
-        "instability: says not when a run is unstable; write noise: {times: 12.0, window: 50}",
+        "instability: does not say when a run is unstable; write noise: {times: 12.0, window: 50}",
         "smallest_effect_of_interest: has none of loss, beyond which a run is harmful",
         "instability.plateau.below: 3 nats is for characters, and trial reads bpe-300; write the",
     ):
@@ -280,6 +280,20 @@ def test_what_judges_runs_is_said_in_the_plan(
     usual = {"rise": 0.5, "last": 10, "start": 0.5}
     for faulty in ({"noise": {}} | usual, {"rise": 0.5}):
         assert "p.yaml: instability: give one definition: noise; or rise" in said(whole, **faulty)
+
+
+def test_the_first_plan_s_instability_is_not_frozen_anew_and_goes_on_to_be_read(
+    parameters: Parameters, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parameters.study(**LITTLE)
+    parameters.plan(instability={"window": 64, "threshold": 6.0})
+    assert refusal(capsys, "p") == (
+        "p.yaml: instability: window and threshold were the first plan's, and judge no run; write "
+        "noise: {times: 12.0, window: 50} in their place"
+    )
+    read = read_plan("p.yaml").instability
+    assert read
+    assert (read.window, read.threshold) == (64, 6.0)
 
 
 def test_a_plan_must_be_there_and_name_a_study(

@@ -40,8 +40,7 @@ def tell(monkeypatch: pytest.MonkeyPatch, *news: dict[str, Any], **about: Any) -
     ("news", "said"),
     [
         ([], "step 0 of 40"),
-        ([row(1), row(2)], "step 2 of 40, 0:00 left"),
-        ([row(21), row(22)], "step 22 of 40, 0:00 left"),  # taken up again in another kernel
+        ([row(1), row(2)], "step 2 of 40, – left"),
         ([row(1), {"stopped": True}], "stopped at step 1 of 40; run this cell again to continue"),
         ([*map(row, range(1, 41)), {"stopped": False}], "step 40 of 40"),
         ([row(1), {"stopped": False, "diverged": True}], "DIVERGED at step 1 of 40"),
@@ -51,9 +50,37 @@ def test_it_is_said_how_far_a_run_is(
     news: list[dict[str, Any]], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tell(monkeypatch, *news)
-    told = watching.Told()
+    told = watching.LiveRun()
     while not told.over:
         told.new.wait(1)
+    assert told.standing(told.tables()) == said
+
+
+BEFORE = [(step, 0.01 * step) for step in range(1, 31)]
+"""Thirty steps that an execution of the cell before this one made."""
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        ([(1, 0.0), (2, 5.0)], "step 2 of 40, 3:10 left"),  # 38 steps of 5 s
+        ([(21, 0.0), (22, 5.0)], "step 22 of 40, 1:30 left"),  # taken up again in another kernel
+        # Ten steps at once; the second ten took 30 s.
+        ([(s, 30.0 * (s > 10)) for s in range(1, 21)], "step 20 of 40, 1:00 left"),
+        (BEFORE, "step 30 of 40, – left"),
+        ([*BEFORE, (31, 5.3), (32, 10.3)], "step 32 of 40, 0:40 left"),  # 8 steps of 5 s
+        # Killed, and taken up again where step 20 was kept, at 10 s a step.
+        ([*BEFORE, (21, 10.3), (22, 20.3)], "step 22 of 40, 3:00 left"),
+    ],
+)
+def test_the_time_left_is_by_steps_that_were_made_while_it_listened(
+    seen: list[tuple[int, float]], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([when for _, when in seen])
+    tell(monkeypatch, *(row(step) for step, _ in seen))
+    monkeypatch.setattr("threading.Thread.start", lambda thread: thread.run())
+    monkeypatch.setattr("time.monotonic", lambda: next(times))
+    told = watching.LiveRun()
     assert told.standing(told.tables()) == said
 
 
@@ -65,7 +92,7 @@ def test_what_draws_needs_nothing_that_an_image_may_lack() -> None:
 
 def test_what_is_told_again_stands_there_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tell(monkeypatch, row(1), row(2), point(2), row(1), row(2), row(3), point(2))
-    told = watching.Told()
+    told = watching.LiveRun()
     while not told.over:
         told.new.wait(1)
     assert told.tables()["trace"]["step"].tolist() == [1, 2, 3]

@@ -15,13 +15,13 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
+from lib.analysis.alarm import RECENT, WATCHED, trouble
 from lib.study.config import Study
 from lib.study.files import write_json, write_text
 from lib.study.paths import ROOT
 from lib.study.plan import INSTABILITY
 from lib.study.result import live_file, read_live
 from lib.workflow import progress
-from lib.workflow.alarm import RECENT, WATCHED, trouble
 from lib.workflow.made_up import made_up
 from lib.workflow.progress import (
     LIVE,

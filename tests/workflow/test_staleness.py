@@ -327,7 +327,7 @@ def test_a_record_that_lost_a_file_is_archived_again(
         (paper / name).parent.mkdir(parents=True)
         (paper / name).write_text(name, "utf-8")
     archive.write_manifest("tiny")
-    archive.note("tiny")
+    archive.mark_replaceable("tiny")
     assert list(stale(study_with())) == []
     shutil.rmtree(paper / deleted) if (paper / deleted).is_dir() else (paper / deleted).unlink()
     reason = f"{named} is missing: archived again"

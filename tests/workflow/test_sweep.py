@@ -17,10 +17,12 @@ import pytest
 import yaml
 
 from lib.publish import pages
+from lib.study import paths
 from lib.study.config import Study
 from lib.study.errors import UserError
 from lib.study.files import write_json
 from lib.study.paths import ROOT
+from lib.study.plan import Commit
 from lib.study.result import status_of
 from lib.workflow import cli, sweep
 from lib.workflow.made_up import lay_out
@@ -136,6 +138,7 @@ def test_a_changed_file_of_the_record_is_found(copy: Tree) -> None:
 
 def test_a_record_from_elsewhere_stays_until_it_is_to_be_replaced(copy: Tree) -> None:
     shutil.rmtree(copy.root / "runs")  # as in a clone
+    copy.spare_rehearsals()
     record = copy.root / "papers/smoke/record/smoke"
     published = record.parents[1].rglob("*")
     before = {
@@ -168,6 +171,7 @@ def test_a_record_is_analysed_again_by_the_code_at_hand(copy: Tree) -> None:
     notebook.write_text(notebook.read_text().replace("## Verdict", "## What is found"))
     status, text = copy.run_all("analyse", "smoke")
     assert status == 0, text
+    assert "smoke: 03_analysis, 04_figures\n" in text
     assert "## What is found" in (record / "03_analysis.ipynb").read_text()
     assert {path: path.read_bytes() for path in kept} == runs
     assert not (copy.root / "runs" / "smoke").exists()
@@ -234,14 +238,17 @@ def test_texts_of_different_vocabularies_are_a_factor(tree: Tree) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["paper", "-x"], "paper: '-x' is none of its words; see ./run_all.sh paper --help"),
+        (
+            ["paper", "-x"],
+            "paper: '-x' is no argument of this command; see ./run_all.sh paper --help",
+        ),
         (
             ["record", "--open"],
-            "record: '--open' is none of its words; see ./run_all.sh record --help",
+            "record: '--open' is no argument of this command; see ./run_all.sh record --help",
         ),
         (
             ["verify", "--all"],
-            "verify: '--all' is none of its words; see ./run_all.sh verify --help",
+            "verify: '--all' is no argument of this command; see ./run_all.sh verify --help",
         ),
         (["tset"], "study: 'tset' is unknown; did you mean 'test'?"),
     ],
@@ -305,6 +312,24 @@ def test_a_dry_run_tells_and_runs_nothing(tree: Tree) -> None:
     assert {"none       0, 1   not made yet", "layernorm  0, 1   not made yet"} < set(lines)
     assert re.search(r"^At least 0:\d\d with \d+ at once, by training steps made now", text, re.M)
     assert not (tree.root / "runs" / "smoke").exists()
+
+
+def test_only_what_runs_writes_which_commits_its_arms_are(
+    tiny_study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digests = {"training_digest": "1" * 64, "measuring_digest": "2" * 64}
+    study = tiny_study.model_copy(update={"commits": {"a": Commit(commit="a" * 40, **digests)}})
+    monkeypatch.setattr("lib.workflow.preflight.ready", lambda *_: [study])
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(paths, "RUNS", tmp_path)
+    monkeypatch.setattr(sweep, "RUNS", tmp_path)
+    monkeypatch.setattr(sweep, "SWEEP_FILE", tmp_path / ".sweep.json")
+    for name, answer in (("rehearse", None), ("tell", None), ("run_snakemake", (0, []))):
+        monkeypatch.setattr(sweep, name, lambda *_, answer=answer: answer)
+    assert sweep.run_sweep(Sweep(is_dry_run=True)) == 0
+    assert not (tmp_path / "tiny").exists()
+    assert sweep.run_sweep(Sweep()) == 0
+    assert [path.name for path in (tmp_path / "tiny").iterdir()] == ["commits.json"]
 
 
 def test_a_failed_run_keeps_its_notebook_and_the_others_finish(tree: Tree) -> None:

@@ -1,0 +1,32 @@
+// The slider over initial lengths: what is of another length turns pale. All lines are in the page.
+"use strict";
+
+for (const section of document.querySelectorAll(".lengths")) {
+  const form = section.querySelector("form");
+  const [slider, said] = form.elements;
+  const parts = [...section.querySelectorAll("[data-length]")];
+  const rows = parts.filter((part) => part.matches("tr"));
+
+  const show = () => {
+    for (const part of parts) {
+      const isShown = part.dataset.length === slider.value;
+      part.classList.toggle("pale", !isShown);
+      part.classList.toggle("chosen", isShown);
+      if (isShown && part.matches("g")) part.parentNode.append(part); // above the others
+    }
+    const [first, ...more] = rows.filter((row) => row.dataset.length === slider.value);
+    const of = (column) => [first, ...more].map((row) => Number(row.cells[column].textContent.replace("×", "")));
+    const range = (numbers, digits) => {
+      const ends = [Math.min(...numbers), Math.max(...numbers)].map((number) => number.toFixed(digits));
+      return ends[0] === ends[1] ? ends[0] : `${ends[0]} to ${ends[1]}`;
+    };
+    const length = first.cells[0].textContent.trim();
+    said.textContent = `${length}: dev loss ends at ${range(of(2), 2)}, the stream lengthens × ${range(of(3), 1)}`;
+    slider.setAttribute("aria-valuetext", length);
+  };
+
+  form.addEventListener("submit", (event) => event.preventDefault());
+  slider.addEventListener("input", show);
+  form.hidden = false;
+  show();
+}
