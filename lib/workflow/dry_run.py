@@ -2,9 +2,9 @@
 
 import heapq
 import itertools
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from lib.study.paths import result_file, run_folder
 from lib.study.result import read_live
 from lib.workflow.estimate import estimate
 from lib.workflow.progress import plain_table, terminal
-from lib.workflow.time_left import RUN, USUAL, clock, taken
+from lib.workflow.time_left import RUN, USUAL, Place, clock, done, pace, taken, works
 
 NOTEBOOK_OF_RULE = {"data": "01_data", "analysis": "03_analysis", "figures": "04_figures"}
 """The notebook that a rule of the Snakefile executes; other rules execute none."""
@@ -51,8 +51,8 @@ def print_dry_run(
         for (arm, why), same in itertools.groupby(runs, key=lambda run: (run[0], run[2])):
             table.add_row(arm, ", ".join(str(seed) for _, seed, _ in same), why)
         console.print("", table, "")
-        each, source = seconds_of_run(study, stale)
-        lengths += len(runs) * [each]
+        each, source = seconds_of_runs(study, stale)
+        lengths += [each[study.name, arm, str(seed)] for arm, seed, _ in runs]
         sources.append(source)
     if lengths and jobs.get(RUN, 0) != len(lengths):
         print(f"The flags ask for {jobs.get(RUN, 0)} runs.")
@@ -83,12 +83,13 @@ def makespan(lengths: Sequence[float], at_once: int) -> float:
 STEPS = "training steps made now, without measuring"
 
 
-def seconds_of_run(study: Study, stale: Collection[Path]) -> tuple[float, str]:
-    """Return what a run of a study takes here in seconds, and what says so: those that are done and
-    not stale, or else a few steps, which are made."""
-    if done := taken([study], stale):
-        return fmean(done), f"runs of {study.name} that are done"
-    hours = estimate(study).hours
-    here = next((value for name, value in hours.items() if name.endswith("here")), float("nan"))
-    runs = len(list(study.arms())) * len(study.seeds)
-    return here * 3600 / (study.machine.threads or 1) / runs, STEPS
+def seconds_of_runs(study: Study, stale: Collection[Path]) -> tuple[dict[Place, float], str]:
+    """Return what each run of a study takes here in seconds, and what says so: those that are done
+    and not stale, or else a few steps, which are made. Runs share by the work that they are."""
+    of_runs = works([study])
+    each, source = pace(taken(done(of_runs, stale)), of_runs), f"runs of {study.name} that are done"
+    if each is None:
+        hours = estimate(study).hours
+        here = next((value for name, value in hours.items() if name.endswith("here")), math.nan)
+        each, source = here * 3600 / (study.machine.threads or 1) / sum(of_runs.values()), STEPS
+    return {place: each * work for place, work in of_runs.items()}, source

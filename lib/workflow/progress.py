@@ -30,7 +30,7 @@ from lib.study.files import read_json, write_json
 from lib.study.paths import RUNS
 from lib.study.plan import Instability
 from lib.study.result import RunResult, read_live
-from lib.workflow.time_left import RUN, Job, TimeLeft, clock, taken
+from lib.workflow.time_left import RUN, Job, Place, TimeLeft, clock, done, taken, works
 
 SWEEP_FILE, PROGRESS_FILE = RUNS / ".sweep.json", RUNS / ".progress.json"
 """What a sweep tells the Snakefile, and what that tells the sweep."""
@@ -152,14 +152,14 @@ class Board:
         names = max((len(self._name(*place)[0]) for place in self.totals), default=0)
         self.width = max(names, LEAST) + sum(self.widths) + len(self.widths) + 1
         self.rows: list[Row] = []
-        self.ahead: list[tuple[float, float]] = []
+        self.ahead: dict[Place, tuple[float, float]] = {}
         """Seconds that each run in training needs, at its pace, for the steps left and for all."""
         self.told: set[tuple[str, str]] = set()
         self.n_ended = 0
 
     def update(self, jobs: Iterable[Job]) -> list[str]:
         """Read how far the jobs in execution are; return warnings, each kind once for a run."""
-        self.rows, self.ahead, warnings = [], [], []
+        self.rows, self.ahead, warnings = [], {}, []
         for job in jobs:
             row = self._name(*job.place)
             if job.rule != RUN:
@@ -169,7 +169,8 @@ class Board:
             steps, total = read_live(job.folder), self.totals[study, arm]
             self.rows.append([*row, *cells(steps, total)])
             if len(steps) > 1 and not math.isnan(each := seconds_per_step(steps)):
-                self.ahead.append(((total - steps.iloc[-1]["step"]) * each, total * each))
+                left = total - steps.iloc[-1]["step"]
+                self.ahead[job.place] = left * each, total * each
             name = " · seed ".join(row)
             for kind, text in trouble(steps, self.rules[study]).items():
                 if (name, kind) not in self.told:
@@ -250,7 +251,9 @@ class View:
     in a log these lines, and now and then all."""
 
     def __init__(self, studies: Sequence[Study]) -> None:
-        self.board, self.left, self.console = Board(studies), TimeLeft(taken(studies)), terminal()
+        self.board, self.console = Board(studies), terminal()
+        before = done(all_runs := works(studies))
+        self.left = TimeLeft(all_runs, taken(before), before)
         self.live = Live(console=self.console, auto_refresh=False, transient=True)
         self.logged = -math.inf
 

@@ -1,16 +1,16 @@
 """When a sweep will end, foretold from what each kind of job takes."""
 
-import itertools
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
 from lib.study.config import Study
-from lib.study.paths import study_folder
+from lib.study.fields import RunConfig
+from lib.study.paths import run_folder
 from lib.study.result import status_of
 
 RUN = "train"
@@ -28,7 +28,9 @@ USUAL = {
 """Seconds that a job of each other rule takes, until one has ended: medians of the recorded
 studies, and of a smoke sweep, on an EPYC."""
 ENOUGH = 20
-"""Runs of a study by which the time of another is foretold."""
+"""Runs that are done, by which the time of others is foretold."""
+Place = tuple[str, str, str]
+"""Of a run its study, arm and seed; of another job its study, name and ""."""
 WRONG = 1.1
 """How many times what was foretold is too long to stay with it."""
 
@@ -51,25 +53,51 @@ class Job(NamedTuple):
         return Path(self.log).parent
 
     @property
-    def place(self) -> tuple[str, str, str]:
-        """Its study, its arm or else its name, and of a run its seed."""
+    def place(self) -> Place:
         if self.rule == RUN:
             study, arm, seed = self.folder.parts[-3:]
             return study, arm, seed.removeprefix("seed-")
         return self.folder.name, Path(self.log).stem, ""
 
 
-def taken(studies: Iterable[Study], stale: Collection[Path] = ()) -> list[float]:
-    """Return the seconds that runs of some studies took that are done, but for those whose results
-    are stale; of each study a few."""
-    found = []
-    for study in studies:
-        there = study_folder(study.name).glob("*/seed-*/result.json")
-        results = (path for path in there if path not in stale)
-        for path in itertools.islice(results, ENOUGH):
-            stamp = status_of(path.with_name("02_train.ipynb"))
-            found += [stamp["seconds"]] if "seconds" in stamp else []
-    return found
+def work(config: RunConfig) -> float:
+    """Return the operations that training a run takes in its blocks, as in
+    `lib.run.cost.flops_per_token`. What of them a machine does in a second is measured; arms of
+    unequal length or size differ by them."""
+    model, training = config.model, config.training
+    weights = model.n_layer * (4 + 2 * model.mlp_ratio) * model.n_embd**2
+    per_token = 6 * weights + 12 * model.n_layer * model.n_embd * model.block_size
+    return training.iterations * training.batch_size * model.block_size * per_token
+
+
+def works(studies: Iterable[Study]) -> dict[Place, float]:
+    """Return the `work` of each run of some studies."""
+    return {
+        (study.name, arm.id, str(seed)): work(arm.config)
+        for study in studies
+        for arm in study.arms()
+        for seed in study.seeds
+    }
+
+
+def done(works: Iterable[Place], stale: Collection[Path] = ()) -> dict[Place, Path]:
+    """Return the results of those runs that are done, by run; not of those that are stale."""
+    places = {run_folder(study, arm, int(seed)): (study, arm, seed) for study, arm, seed in works}
+    results = {place: folder / "result.json" for folder, place in places.items()}
+    return {p: result for p, result in results.items() if result not in stale and result.is_file()}
+
+
+def taken(done: Mapping[Place, Path]) -> dict[Place, float]:
+    """Return the seconds that some of the runs took whose results are given, spread over all."""
+    few = list(done.items())[:: 1 + len(done) // ENOUGH]
+    stamps = {place: status_of(result.with_name("02_train.ipynb")) for place, result in few}
+    return {place: stamp["seconds"] for place, stamp in stamps.items() if "seconds" in stamp}
+
+
+def pace(took: Mapping[Place, float], works: Mapping[Place, float]) -> float | None:
+    """Return the seconds that a unit of work took in some runs; None of no run."""
+    known = {place: seconds for place, seconds in took.items() if place in works}
+    return sum(known.values()) / sum(works[place] for place in known) if known else None
 
 
 @dataclass
@@ -77,8 +105,12 @@ class TimeLeft:
     """What is left of a sweep: it falls as time goes by, and rises only when a job ended and showed
     that it was `WRONG`."""
 
-    earlier: Sequence[float] = ()
-    """Seconds of runs that are done, by which the first are foretold."""
+    works: Mapping[Place, float] = field(default_factory=dict)
+    """The work of each run of the sweep's studies."""
+    earlier: Mapping[Place, float] = field(default_factory=dict)
+    """Seconds of runs that were done before, by which the first are foretold."""
+    done: Collection[Place] = ()
+    """All runs that were done before."""
     _seconds: float = math.inf
     _ended: int = 0
     _at_once: int = 1
@@ -88,7 +120,7 @@ class TimeLeft:
         jobs: dict[str, int],
         running: Sequence[Job],
         ended: Sequence[Job],
-        ahead: Sequence[tuple[float, float]],
+        ahead: Mapping[Place, tuple[float, float]],
         now: float,
     ) -> str:
         """Say what is left of so many jobs by rule. Until a run has ended, its measuring is not
@@ -96,20 +128,28 @@ class TimeLeft:
         long all of them."""
         self._at_once = max(self._at_once, len(running))
         took: dict[str, list[float]] = {rule: [] for rule in jobs}
+        of_runs: dict[Place, float] = {}
         for job in ended:
             if job.seconds and not job.has_failed:
                 took[job.rule].append(job.seconds)
-        known = took.get(RUN) or self.earlier
+                if job.rule == RUN:
+                    of_runs[job.place] = job.seconds
+        known = pace(of_runs or self.earlier, self.works)
+        of_steps = pace({place: whole for place, (_, whole) in ahead.items()}, self.works)
+        each = known or of_steps or math.inf
+        begun = {job.place for job in [*running, *ended] if job.rule == RUN}
+        waiting = [w for p, w in self.works.items() if p not in begun and p not in self.done]
+        of_waiting = each * fmean(waiting or self.works.values() or [1.0])
         beside, after, number_ended = [0.0], 0.0, Counter(job.rule for job in ended)
         for rule, number in jobs.items():
-            spent = [now - job.since for job in running if job.rule == rule]
-            if rule == RUN and not known:
-                usual = fmean(whole for _, whole in ahead) if ahead else math.inf
-                left = [rest for rest, _ in ahead] + [usual] * (len(spent) - len(ahead))
+            at_work = [job for job in running if job.rule == rule]
+            if rule == RUN:
+                left = [self._of_run(job, each, known is not None, ahead, now) for job in at_work]
+                usual = of_waiting
             else:
-                usual = fmean(known if rule == RUN else took[rule] or [USUAL.get(rule, 0.0)])
-                left = [max(usual - seconds, 0.0) for seconds in spent]
-            left += [usual] * (number - number_ended[rule] - len(spent))
+                usual = fmean(took[rule] or [USUAL.get(rule, 0.0)])
+                left = [max(usual - (now - job.since), 0.0) for job in at_work]
+            left += [usual] * (number - number_ended[rule] - len(at_work))
             if rule in BESIDE:
                 beside += left
             else:
@@ -120,7 +160,22 @@ class TimeLeft:
             self._seconds = seconds
         if math.isinf(self._seconds):
             return "no estimate yet"
-        return f"{'about' if known or RUN not in jobs else 'at least'} {clock(self._seconds)} left"
+        is_known = known is not None or RUN not in jobs
+        return f"{'about' if is_known else 'at least'} {clock(self._seconds)} left"
+
+    def _of_run(
+        self,
+        job: Job,
+        each: float,
+        is_known: bool,
+        ahead: Mapping[Place, tuple[float, float]],
+        now: float,
+    ) -> float:
+        """Return the seconds left of a run in training, at so many `each` unit of work."""
+        if not is_known and job.place in ahead:
+            return ahead[job.place][0]
+        whole = each * self.works.get(job.place, math.inf)
+        return max(whole - (now - job.since), 0.0) if is_known else whole
 
 
 def clock(seconds: float) -> str:

@@ -236,7 +236,7 @@ def test_a_board_shows_a_line_per_job_in_execution(board: Board, tmp_path: Path)
         "01_data: runs",
         "paper: runs",
     ]
-    assert board.ahead == [(8 * 0.5, 12 * 0.5)]
+    assert board.ahead == {("tiny", "layernorm", "1"): (8 * 0.5, 12 * 0.5)}
     append(live_file(run), *steps(5, 11), *steps(12, 12, loss=2.6))
     (warning,) = board.update(jobs)
     assert warning.startswith("Warning: layernorm · seed 1: its loss is 2.60, 0.60 nats")
@@ -245,7 +245,7 @@ def test_a_board_shows_a_line_per_job_in_execution(board: Board, tmp_path: Path)
     assert lines[0].split() == ["seed", "step", "loss", "gradient", "tokens/s", "left"]
     assert lines[1].split() == ["layernorm", "1", "12/12", "2.600", "1", "128", "measures"]
     assert all(len(line) <= 80 for line in lines)
-    assert (board.update([]), board.rows, board.ahead) == ([], [], [])
+    assert (board.update([]), board.rows, board.ahead) == ([], [], {})
 
 
 def test_a_job_that_ended_leaves_its_last_line(tiny_study: Study, tmp_path: Path) -> None:
