@@ -9,6 +9,7 @@ from statsmodels.stats.weightstats import ttost_paired
 
 from lib.analysis.findings import Analysis, analyse
 from lib.analysis.hypotheses import (
+    MOST_SEEDS,
     answer_tests,
     expected_power,
     hypothesis_tests,
@@ -121,6 +122,18 @@ def test_each_hypothesis_of_a_plan_about_weight_decay_gets_one_word() -> None:
     assert found.as_json()["decisions"] == []
 
 
+def test_a_p_of_1_is_not_printed_and_a_sought_number_of_seeds_is_at_most_1024() -> None:
+    h = SLOWER | {"exact": True}
+    row = one(h, decay_runs(n=8))
+    assert row["refuted_p"] == 1
+    row |= {"answer": "undecided", "seeds": MOST_SEEDS}
+    said = answer_tests(pd.DataFrame([row]), 0.8)["h"].reason
+    assert "false" not in said
+    assert "Some 1024 seeds would decide it" in said
+    row["seeds"] = np.inf
+    assert "Not even 1,024 seeds" in answer_tests(pd.DataFrame([row]), 0.8)["h"].reason
+
+
 def test_an_exploratory_study_answers_no_hypothesis() -> None:
     found = analysed(Plan.model_validate(PLAN), decay_runs(), "it names no plan").as_json()
     assert (found["answers"], found["hypothesis_tests"]) == ({}, [])
@@ -193,6 +206,53 @@ def test_an_exact_test_is_half_the_sign_flips_and_needs_enough_seeds() -> None:
     assert (row["p"], row["answer"]) == (2 / 32, "undecided")
     assert row["seeds"] == 6  # 2/64
     assert one(h, decay_runs(n=6))["answer"] == "supported"
+
+
+@pytest.mark.parametrize(
+    ("shift", "h", "side"),
+    [
+        (0.05, {"direction": "greater"}, "p"),
+        (-0.05, {"direction": "less"}, "p"),
+        (0.05, {"direction": "differs"}, "p"),
+        (0.05, {"direction": "greater", "beyond": 0.02}, "p"),
+        (0.00, {"equivalent_within": 0.02}, "p"),
+        (-0.05, {"direction": "greater"}, "refuted_p"),
+        (0.05, {"direction": "less"}, "refuted_p"),
+        (0.00, {"direction": "differs"}, "refuted_p"),
+        (0.05, {"equivalent_within": 0.02}, "refuted_p"),
+    ],
+)
+def test_a_p_equal_to_alpha_decides_nothing(shift: float, h: dict[str, Any], side: str) -> None:
+    """Of five seeds that all agree p is 1/32 or 2/32, to the bit: so is alpha here."""
+    bound = {"says": "…", "test": SLOWER["test"], "exact": True} | h
+    runs = decay_runs(shift, n=5)
+    p = one(bound, runs)[side]
+    assert p in (1 / 32, 2 / 32)
+    answer = "supported" if side == "p" else "refuted"
+    assert one(bound, runs, alpha=p)["answer"] == "undecided"
+    assert one(bound, runs, alpha=np.nextafter(p, 1))["answer"] == answer
+
+
+@pytest.mark.parametrize(
+    ("shift", "h"),
+    [
+        (0.25, {"direction": "greater", "beyond": 0.25}),
+        (-0.25, {"direction": "less", "beyond": 0.25}),
+        (0.25, {"direction": "differs", "beyond": 0.25}),
+        (-0.25, {"direction": "differs", "beyond": 0.25}),
+        (0.25, {"equivalent_within": 0.25}),
+        (-0.25, {"equivalent_within": 0.25}),
+    ],
+)
+def test_differences_of_the_bound_itself_lie_on_neither_side(
+    shift: float, h: dict[str, Any]
+) -> None:
+    bound = {"says": "…", "test": SLOWER["test"], "exact": True} | h
+    runs = decay_runs(n=8)
+    runs["loss"] = 2.0 + shift * (runs["arm"] == "weight_decay=0.3")  # exact in binary
+    row = one(bound, runs)
+    assert {row["p"], row["refuted_p"]} <= {0.5, 1.0}  # one-sided, and twice that
+    assert row["answer"] == "undecided"
 
 
 def test_the_share_of_unstable_runs_is_tested_exactly() -> None:
@@ -307,6 +367,11 @@ def test_an_exact_test_that_no_number_of_these_seeds_can_pass_is_named() -> None
         "hypotheses.slower: the p of an exact test of 5 seeds is 0.0625 at the least, and must be "
         "below 0.05; 6 seeds can reach it"
     )
+    equal = Plan.model_validate(PLAN | {"hypotheses": {"slower": SLOWER | exact}, "alpha": 2 / 32})
+    assert [each[-21:] for each in out_of_reach(equal, 5)] == ["; 6 seeds can reach it"[-21:]]
+    exactly = Hypothesis.model_validate(SLOWER | exact)
+    assert power_of(exactly, 1.0, 0.1, 5, 2 / 32) == (0, 0)
+    assert power_of(exactly, 1.0, 0.1, 6, 2 / 32)[0] > 0.99
     (said,) = out_of_reach(plan_of(slower=SLOWER | exact, same=SAME), 6)
     assert said.endswith("is 0.0312 at the least, and must be below 0.025; 7 seeds can reach it")
     share = SLOWER | {"test": ["weight_decay=0.3", "weight_decay=0", "unstable"]}

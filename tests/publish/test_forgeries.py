@@ -1427,4 +1427,5 @@ def test_a_picture_that_does_not_show_its_data_is_found_by_drawing_it(
 
 
 def test_no_forgery_is_lost() -> None:
-    assert len(FORGERIES) + len(TEXTS) >= 153
+    """A new forgery is counted here, and none goes unnoticed."""
+    assert (len(FORGERIES), len(TEXTS)) == (167, 11)
