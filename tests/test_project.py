@@ -11,7 +11,8 @@ from rattler import MatchSpec
 
 from lib.record.record import Record
 from lib.record.verify import SEALED, verify
-from lib.study.paths import ROOT
+from lib.study.own import is_kept
+from lib.study.paths import ROOT, shown
 from lib.workflow.cli import COMMANDS
 
 MODULES = sorted((ROOT / "lib").rglob("*.py"))
@@ -55,6 +56,11 @@ def test_the_top_level_holds_what_the_project_fixes():
     allowed |= {"requirements-torch.lock", "CHANGELOG.md", "CITATION.cff", "Dockerfile"}
     top = {name.partition("/")[0] for name in tracked()}
     assert {name for name in top if not name.startswith(".")} == allowed
+
+
+def test_no_study_of_a_notebook_or_a_test_is_left_in_params():
+    files = [ROOT / name for name in tracked() if name.startswith("params/")]
+    assert not [shown(path) for path in files if path.suffix == ".yaml" and is_kept(path)]
 
 
 def test_environment_yml_lists_pyprojects_packages_and_parses_as_conda_would():

@@ -25,7 +25,6 @@ PLAN = yaml.safe_dump(CONTENT | {"confirmatory": ["mine"]})
 def params(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = Parameters(tmp_path, monkeypatch)
     monkeypatch.setattr("lib.study.config.PLANS", place.plans)
-    monkeypatch.setattr(own, "PARAMS", place.folder)
     return place.folder
 
 

@@ -10,9 +10,11 @@ from lib.data.corpus import Corpus
 from lib.run.model import GPT, count_parameters
 from lib.study.config import Study, load_study
 from lib.study.fields import RunConfig
+from lib.study.own import is_kept
 from lib.workflow import cli, estimate
 from tests.conftest import TINY, change
 from tests.run.samples import train
+from tests.study.samples import Parameters
 
 SCALE = load_study("scale")
 MACHINE = {
@@ -128,14 +130,16 @@ def test_more_processes_share_the_passes_and_not_the_updates(
 
 
 def test_a_vocabulary_that_cannot_be_known_is_asked_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    params = Parameters(tmp_path, monkeypatch).folder  # which gets a copy
     missing = tmp_path / "missing.yaml"
     missing.write_text("name: missing\nseeds: [0]\ncorpus: no/such/text\n", "utf-8")
     assert cli.main(["estimate", str(missing)]) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert error.count("\n") == 1
+    assert is_kept(params / "missing.yaml")
 
 
 @pytest.mark.parametrize("vocabulary", ["0", "-5"])

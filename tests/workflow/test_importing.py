@@ -168,7 +168,7 @@ def test_a_refused_study_of_ones_own_leaves_parameters_as_they_were(
     imported_before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parameters = Parameters(tmp_path, monkeypatch)
-    for module in (importing, own, records):
+    for module in (importing, records):
         monkeypatch.setattr(module, "PARAMS", parameters.folder)
     monkeypatch.setattr(config, "PLANS", parameters.plans)
     parameters.study()
