@@ -2,6 +2,7 @@
 
 import ast
 import io
+import itertools
 import json
 import re
 import shutil
@@ -280,12 +281,13 @@ ATTRIBUTES = {"os.system", "os.popen", "sys.path", "sys.modules"}
 DESCRIPTION = {"description=__doc__", "description=main.__doc__"}
 ALLOWED = {
     "lib/data/suite.py": {"__doc__"},  # what 01_data says of a task
-    "lib/workflow/cli.py": {"__doc__"},  # what --help says
+    "lib/workflow/cli.py": {"__doc__", "marks"},  # what --help says; pytest's -m
     "lib/workflow/kaggle.py": {"sys.path"},  # read
     "lib/workflow/importing.py": {"__doc__"},  # what --help says
     "lib/figures/study.py": {"__doc__"},  # what a figure's caption says
     "lib/record/build.py": {"importlib"},  # find_spec: whether a package is installed
     "lib/study/provenance.py": {"importlib"},  # find_spec
+    "lib/record/replay.py": {"protocol_1.PROGRAMS[command]"},  # asks the code of older commits
     "lib/run/checkpoints.py": {"weights_only"},  # True: tensors alone, no code
     "lib/study/errors.py": {"get_ipython"},  # how errors are shown
     # Whether there is a notebook; and what draws, which is only told numbers.
@@ -324,10 +326,41 @@ def dynamic(source: str) -> set[str]:
             plain = module == "importlib.metadata"  # versions, except for its entry points
             words = [w for name in names for w in name.split(".")[2 * plain :] if w in ANYWHERE]
             words += {*names} & ATTRIBUTES
-        elif isinstance(node, ast.List | ast.Tuple) and "'-m'" in map(ast.unparse, node.elts):
-            words = [ast.unparse(e) for e in node.elts if isinstance(e, ast.JoinedStr | ast.BinOp)]
-            words = [word for word in words if re.match(r"f?['\"](lib\b|\{__package__)", word)]
         found |= {*words}
+    return found | unnamed_programs(tree)
+
+
+FLAG = re.compile(r"(?:.*\s)?-[A-Za-z]*[mc]\s*(?:lib[\w.]*\.)?(?:[%{].*)?", re.DOTALL)
+"""How a text ends after which Python takes a module to run, or a program."""
+
+
+def unnamed_programs(tree: ast.Module) -> set[str]:
+    """Find what stands behind -m or -c in a command and is no text that is written out there, nor a
+    name that the module gives such a text once; and a flag behind which nothing stands."""
+    given = [
+        node
+        for each in tree.body
+        if isinstance(each, ast.Assign | ast.AnnAssign) and isinstance(each.value, ast.Constant)
+        for node in (each.targets if isinstance(each, ast.Assign) else [each.target])
+    ]
+    nodes = [*ast.walk(tree)]
+    bound = [n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)]
+    bound += [node.arg for node in nodes if isinstance(node, ast.arg)]
+    bound += [(n.asname or n.name).partition(".")[0] for n in nodes if isinstance(n, ast.alias)]
+    constants = {n.id for n in given if isinstance(n, ast.Name) and bound.count(n.id) == 1}
+    found, behind = set(), dict[ast.AST, ast.AST]()
+    for node in nodes:
+        row = getattr(node, "elts", []) or (node.args if isinstance(node, ast.Call) else [])
+        behind |= dict(itertools.pairwise(row))
+    for node in nodes:
+        text = node.value if isinstance(node, ast.Constant) else None
+        if not isinstance(text, str) or not FLAG.fullmatch(text):
+            continue
+        program = behind.get(node)
+        literal = isinstance(program, ast.Constant) and isinstance(program.value, str)
+        named = isinstance(program, ast.Name) and program.id in constants
+        if not (text.strip().startswith("-") and (literal or named)):
+            found.add(ast.unparse(program or node))
     return found
 
 
@@ -370,7 +403,15 @@ def test_a_notebook_loads_nothing_that_its_cells_do_not_name() -> None:
              "np.load(p, allow_pickle=True)", "os.system(s)", "from os import system as s",
              "ctypes.CDLL('x')", "partial(eval, s)()", "run = compile", "import runpy",
              "subprocess.run([sys.executable, '-m', f'lib.run.{K}'])",
-             "command = ('-m', 'lib.run.' + K)", "sys.path.insert(0, x)", "exec(text)"]
+             "command = ('-m', 'lib.run.' + K)", "sys.path.insert(0, x)", "exec(text)",
+             "m = 'lib.x.' + k\nrun([python, '-m', m])", "run(python, '-m', m)",
+             "run([python, '-m', *words])", "run([python, '-m'] + [m])", "flag = '-m'",
+             "M = 'lib.a'\nM += k\nrun([python, '-m', M])", "run([python, '-Im', '.'.join(m)])",
+             "M = 'lib.a'\ndef f(M): run([python, '-m', M])", "run([python, '-c', 'import ' + m])",
+             "from lib.a import M\nM = 'lib.a'\nrun([python, '-m', M])", "run(f'python -m {m}')",
+             "run(('python -m ' + m).split())", "run('python -m %s' % m)", "run('python -m {}'.format(m))",
+             "run([python, f'-mlib.run.{m}'])", "run('python -m lib.run.' + m)",
+             "def f():\n    m = 'lib.a'\n    run([python, '-m', m])"]
 )  # fmt: skip
 def test_a_dynamic_import_is_found(code: str) -> None:
     assert dynamic(code)
@@ -378,6 +419,7 @@ def test_a_dynamic_import_is_found(code: str) -> None:
 
 def test_what_only_sounds_like_a_dynamic_import_is_let_pass() -> None:
     code = "re.compile(x); model.eval(); torch.compile(f); run(['-m', 'lib.run.model', f'{x}'])"
+    code += "\nWORKER = 'lib.run.model'\nrun([python, '-m', WORKER, *words]); x['-m-']"
     assert not dynamic(f"{code}\nparser(description=__doc__)\nclass A:\n    compile: bool = False")
 
 
