@@ -409,8 +409,9 @@ def test_a_notebook_loads_nothing_that_its_cells_do_not_name() -> None:
              "M = 'lib.a'\nM += k\nrun([python, '-m', M])", "run([python, '-Im', '.'.join(m)])",
              "M = 'lib.a'\ndef f(M): run([python, '-m', M])", "run([python, '-c', 'import ' + m])",
              "from lib.a import M\nM = 'lib.a'\nrun([python, '-m', M])", "run(f'python -m {m}')",
-             "run(('python -m ' + m).split())", "run('python -m %s' % m)", "run('python -m {}'.format(m))",
-             "run([python, f'-mlib.run.{m}'])", "run('python -m lib.run.' + m)",
+             "run(('python -m ' + m).split())", "run('python -m %s' % m)",
+             "run('python -m {}'.format(m))", "run([python, f'-mlib.run.{m}'])",
+             "run('python -m lib.run.' + m)",
              "def f():\n    m = 'lib.a'\n    run([python, '-m', m])"]
 )  # fmt: skip
 def test_a_dynamic_import_is_found(code: str) -> None:
