@@ -169,6 +169,21 @@ def origin(plan: str | None) -> dict[str, Any]:
     return {"trained": {"plan": plan, "parameters": parameters, "machine": {}}}
 
 
+@pytest.mark.parametrize("of", ["the plan", "another plan"])
+def test_a_plan_edited_after_a_run_is_frozen_no_more(
+    of: str, parameters: Parameters, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a second; from where else runs are known, the tests below say."""
+    parameters.plan(frozen={"trial": parameters.frozen()})
+    hash_ = read_plan("p.yaml").hash if of == "the plan" else TEXT
+    run = tmp_path / "runs" / "trial" / "none" / "seed-1" / "result.json"
+    write(run, {"provenance": origin(hash_)})
+    parameters.plan(alpha=0.01)
+    before = (parameters.plans / "p.yaml").read_text("utf-8")
+    assert "runs of 'trial' under a plan exist" in refusal(capsys, "p")
+    assert (parameters.plans / "p.yaml").read_text("utf-8") == before
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["result", "checkpoint", "record"])
 def test_a_plan_with_runs_is_frozen_no_more(
