@@ -19,7 +19,7 @@ from lib.study.errors import UserError
 from lib.study.files import write_json
 from lib.study.history import plan_provenance
 from lib.study.paths import PARAMS, run_folder
-from lib.study.plan import read_plan
+from lib.study.plan import Commit, read_plan
 from lib.study.raw import read_raw
 from lib.study.result import RunResult
 from lib.workflow import rehearsal
@@ -105,6 +105,21 @@ def test_a_study_of_which_every_run_diverges_has_an_analysis(repository: Reposit
     repository.commit(**frozen(repository))
     study = load_study("trial")
     perform(study, diverged=len(study.seeds) * len(list(study.arms())), figures=True)
+
+
+@pytest.mark.parametrize("diverged", [1, pytest.param(0, marks=pytest.mark.slow)])
+def test_the_analysis_of_a_study_whose_arms_are_commits_is_rehearsed(diverged: int) -> None:
+    """Each run says that the code of its own commit made it."""
+    levels = {"main": "a", "try/it": "b"}
+    commits = {
+        name: Commit(commit=of * 40, training_digest=of * 64, measuring_digest=of * 64)
+        for name, of in levels.items()
+    }
+    study = design(name="patch", factors={"code": [*levels]}, **SMALL)
+    study = study.model_copy(update={"commits": commits})
+    made = [run.provenance["trained"] for run, _ in made_up(study)]
+    assert {run["training_digest"][0] for run in made} == {"a", "b"}
+    perform(study, diverged, figures=diverged == 0)
 
 
 def test_a_rehearsal_asks_what_happens_when_none_one_or_all_of_the_runs_diverge(
