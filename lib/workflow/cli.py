@@ -278,7 +278,7 @@ def _pack(options: argparse.Namespace) -> None:
 )
 def _traces(options: argparse.Namespace) -> None:
     """Write what a recorded study's runs left by step, with their hyperparameters."""
-    from lib.workflow.traces import export_traces
+    from lib.workflow.export import export_traces
 
     folder = export_traces(options.study, options.to, options.out)
     look = f"; to look at it: tensorboard --logdir {folder.parent}"
