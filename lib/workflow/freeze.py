@@ -28,7 +28,7 @@ from lib.study.measures import JUDGED, MAIN, MEASURES
 from lib.study.paths import PAPERS, PARAMS, PLANS, TEMPLATES, shown, study_folder
 from lib.study.plan import ALPHA, POWER, Frozen, Noise, Plan, Plateau, read_plan, without_blanks
 from lib.workflow.commits import find_commits
-from lib.workflow.power import power_report, usual_hypotheses
+from lib.workflow.estimate import power_report, usual_hypotheses
 
 _BLOCK = re.compile(r"^frozen:.*\n(?:[ \t]+.*\n)*", re.MULTILINE)
 _ABOVE = "written by ./run_all.sh freeze; seeds follow from the hash of the plan with all of this"
