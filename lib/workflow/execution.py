@@ -19,7 +19,7 @@ from traitlets.config import Config
 
 from lib.record.notebook import COMPACT, slim
 from lib.record.replay import ReplayError, ask
-from lib.run import lifeline
+from lib.run.processes import exit_with_parent
 from lib.study.claim import load_plan
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, UserError, exit_status, unknown
@@ -177,7 +177,7 @@ def _stamp(output: Path, reason: str | None, seconds: float, plan: str | None) -
 @exit_status
 def main(notebook: str, study: str, arm: str = "", seed: str = "0") -> None:
     """Execute a notebook: `python -m lib.workflow.execution 02_train final none 0`."""
-    lifeline.hold_on()
+    exit_with_parent()
     print(shown(execute(notebook, load_study(study), arm, int(seed))))
 
 
