@@ -345,9 +345,9 @@ def test_a_study_of_the_first_record_is_what_its_hash_says(
     study: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert verify.verify(study) == []
-    monkeypatch.setitem(verify.SEALED, study, "0" * 64)
+    monkeypatch.setitem(verify.FIRST_RECORD, study, "0" * 64)
     assert verify.verify(study) == ["its files have changed"]
-    monkeypatch.delitem(verify.SEALED, study)
+    monkeypatch.delitem(verify.FIRST_RECORD, study)
     assert verify.verify(study)  # by the rules of all others
 
 
