@@ -94,7 +94,7 @@ def _checks(record: Record, again: bool, redraw: bool) -> Iterator[Iterator[str]
     yield runs.check_raw_files(record)
     # They come from the commits, plan and times that they name.
     yield provenance.check_code(record)
-    yield provenance.check_accounts(record)
+    yield provenance.check_origins(record)
     yield provenance.check_plan(record)
     yield provenance.check_versions(record)
     yield provenance.check_times(record)
