@@ -15,7 +15,7 @@ import yaml
 from filelock import FileLock
 
 from lib.analysis.runs import collect
-from lib.record.notebook import code_hash
+from lib.record.notebook import code_hash, without_warnings
 from lib.record.record import MANIFEST, RAW_ZIP, SHARED, Record, index_file, read_index
 from lib.study.claim import keep
 from lib.study.config import Study, load_study
@@ -86,15 +86,6 @@ def archive(study: Study) -> Path:
     write_json(record.verdict_file, read_json(source / "verdict.json"), indent=None)
     write_manifest(study.name)
     return final
-
-
-def without_warnings(notebook: dict[str, Any]) -> dict[str, Any]:
-    """Take warnings and progress bars out of an executed notebook: they differ from one execution
-    to the next, and nothing can be checked against them."""
-    for cell in notebook.get("cells", []):
-        if "outputs" in cell:
-            cell["outputs"] = [o for o in cell["outputs"] if o.get("name") != "stderr"]
-    return notebook
 
 
 def write_manifest(study: str) -> None:

@@ -38,29 +38,29 @@ class ReplayError(UserError):
     """What could not be executed again."""
 
 
-def committed(account: dict[str, Any]) -> str | None:
+def committed(environment: dict[str, Any]) -> str | None:
     """Return the commit that a result or a notebook names as what it was made from; None where
     there were uncommitted changes, or outside git. Of an arm that is a commit, it is that of the
     parameters."""
-    return account.get("commit") if account.get("clean") and is_checkout() else None
+    return environment.get("commit") if environment.get("clean") and is_checkout() else None
 
 
-def made_by(account: dict[str, Any]) -> tuple[str | None, str | None]:
+def made_by(environment: dict[str, Any]) -> tuple[str | None, str | None]:
     """Return the commit as `committed` does, and of an arm that is a commit, that of its code."""
-    return committed(account), account.get("code")
+    return committed(environment), environment.get("code")
 
 
 @contextmanager
-def tree_at(account: dict[str, Any], prefix: str = "record-") -> Iterator[Path]:
-    """Lay out the code and parameters of an account in a temporary folder: those of its commit, or,
-    where they were not committed, of this checkout; and code by the account's commit of code,
-    where it names one.
+def tree_at(environment: dict[str, Any], prefix: str = "record-") -> Iterator[Path]:
+    """Lay out the code and parameters of an environment in a temporary folder: those of its commit,
+    or, where they were not committed, of this checkout; and code by its commit of code, where it
+    names one.
 
     It is a repository of its own, with the history up to the commit: what an analysis says of a
     plan's history, it says again.
     """
-    commit, clean = str(account.get("commit") or ""), committed(account) is not None
-    code = account.get("code")
+    commit, clean = str(environment.get("commit") or ""), committed(environment) is not None
+    code = environment.get("code")
     known = commit and is_checkout() and git("cat-file", "-e", f"{commit}^{{commit}}") is not None
     with tempfile.TemporaryDirectory(prefix=prefix) as folder:
         tree = Path(folder, "tree")
@@ -145,9 +145,9 @@ def executed_again(record: Record, notebook: str) -> Iterator[dict[str, Path]]:
         yield {what: tree / path for what, path in written.items()}
 
 
-def ask_code_of(account: dict[str, Any], command: str, record: Record) -> Any:
-    """Ask the code of an account, with the study's runs restored, what `lib.replay` prints."""
-    with tree_at(account) as tree:
+def ask_code_of(environment: dict[str, Any], command: str, record: Record) -> Any:
+    """Ask the code of an environment, with the study's runs restored, what `lib.replay` prints."""
+    with tree_at(environment) as tree:
         restore(record, tree)
         return ask(tree, command, record.study)
 

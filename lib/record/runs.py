@@ -260,7 +260,7 @@ def begun(notebook: dict[str, Any]) -> list[str]:
 
 
 def _is_machine(line: str, run: Run) -> bool:
-    """Tell whether a line gives settings of the machine that came to what the run's account says.
+    """Tell whether a line gives settings of the machine that came to what the run's origin says.
     The first fields of the section are the oldest; records of before have no more."""
     given = dict(_MACHINE.findall(line))
     names = list(MachineConfig.model_fields)

@@ -40,7 +40,7 @@ from lib.study.git import git, is_checkout
 from lib.study.paths import shown
 from lib.study.result import attested, status_of
 
-SEALED = {
+FIRST_RECORD = {
     "confirmatory": "f1769b474189e268ba23e12bd704f4edd5b3f5cc26ffd04688a7a7f865391d6e",
     "horizon": "eeaad013e701ba4ed8805d90ad22a33e3b2290743e06717e45d21a9b4469f52f",
     "initialisation": "3a36a30f4ce79e5ec56202a25dca6ce43bf53a6d4c3177e40dda4193d2e72547",
@@ -80,8 +80,8 @@ def verify(study: str, *, again: bool = True, redraw: bool = False) -> list[str]
 
 def _checks(record: Record, again: bool, redraw: bool) -> Iterator[Iterator[str]]:
     """Give every check of a record, in the order in which one rests on another."""
-    if record.study in SEALED:
-        yield check_sealed(record)
+    if record.study in FIRST_RECORD:
+        yield check_first_record(record)
         return
     # Its files are those of manifest and index.
     yield record.check_files()
@@ -94,7 +94,7 @@ def _checks(record: Record, again: bool, redraw: bool) -> Iterator[Iterator[str]
     yield runs.check_raw_files(record)
     # They come from the commits, plan and times that they name.
     yield provenance.check_code(record)
-    yield provenance.check_accounts(record)
+    yield provenance.check_origins(record)
     yield provenance.check_plan(record)
     yield provenance.check_versions(record)
     yield provenance.check_times(record)
@@ -113,9 +113,9 @@ def _checks(record: Record, again: bool, redraw: bool) -> Iterator[Iterator[str]
         yield build.check_pictures(record)
 
 
-def check_sealed(record: Record) -> Iterator[str]:
+def check_first_record(record: Record) -> Iterator[str]:
     """Yield what is wrong with a study of the first record: its files are as they were."""
-    if hashlib.sha256(record.manifest_text().encode()).hexdigest() != SEALED[record.study]:
+    if hashlib.sha256(record.manifest_text().encode()).hexdigest() != FIRST_RECORD[record.study]:
         yield "its files have changed"
     if not record.entry:
         yield "the index does not name it"

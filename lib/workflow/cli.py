@@ -235,8 +235,7 @@ def _estimate(options: argparse.Namespace) -> None:
     """Say before a study runs what it takes (arithmetic, memory, disk, time here and on GPUs), and
     what its seeds can show."""
     from lib.study.config import load_study
-    from lib.workflow.estimate import estimate
-    from lib.workflow.power import plan_of, power_report
+    from lib.workflow.estimate import estimate, plan_of, power_report
 
     study = load_study(options.study, undrawn=True)
     cost = estimate(study, options.vocabulary, options.price)
@@ -278,7 +277,7 @@ def _pack(options: argparse.Namespace) -> None:
 )
 def _traces(options: argparse.Namespace) -> None:
     """Write what a recorded study's runs left by step, with their hyperparameters."""
-    from lib.workflow.traces import export_traces
+    from lib.workflow.export import export_traces
 
     folder = export_traces(options.study, options.to, options.out)
     look = f"; to look at it: tensorboard --logdir {folder.parent}"

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from lib.record import replay
 from lib.record.archive import archive, write_index_entry
 from lib.record.record import SHARED, Record, paper_of, read_index
-from lib.record.verify import SEALED, verify
+from lib.record.verify import FIRST_RECORD, verify
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, UserError, exit_status
 from lib.study.files import replacing
@@ -84,7 +84,7 @@ def analyse_again(name: str) -> None:
     if not record.folder.is_dir() or not record.results_file.is_file():
         recorded = [path.name for path in PAPERS.glob("*/record/*") if path.is_dir()]
         raise ConfigError(f"study: '{name}' has no record; there are {', '.join(sorted(recorded))}")
-    if name in SEALED:
+    if name in FIRST_RECORD:
         raise ConfigError(
             f"study: '{name}' is of the first record, whose format this code does not analyse; its "
             "record stays as it is"

@@ -20,7 +20,7 @@ from typing import IO
 from lib.analysis.runs import next_look, so_far
 from lib.record.archive import is_replaceable, mark_replaceable
 from lib.record.record import Record, paper_of
-from lib.run import lifeline
+from lib.run import processes
 from lib.study.claim import claim_status, load_plan
 from lib.study.config import Study, load_study, write_commits
 from lib.study.errors import TIME_UP, UserError
@@ -228,7 +228,7 @@ def run_snakemake(
     for paper in {study.paper for study in studies}:
         if not (PAPERS / paper / "site" / "index.html").is_file():
             (RUNS / f"record-{paper}.txt").unlink(missing_ok=True)  # what has Snakemake build it
-    with lifeline.start(call, environment, log) as snakemake:
+    with processes.start(call, environment, log) as snakemake:
         hours = sweep.stop_after and sweep.stop_after - (time.monotonic() - began) / 3600
         failed, stopped = follow(snakemake, PROGRESS_FILE, hours, studies)
     if not RUNS.is_dir() or not Path(log.name).is_file():

@@ -25,7 +25,7 @@ from lib.publish.plans import missing_beside
 from lib.record import retrain
 from lib.record.record import Record, papers, recorded_studies, require_recorded, root_hash
 from lib.record.replay import ReplayError
-from lib.record.verify import SEALED, strays, vanished, verify
+from lib.record.verify import FIRST_RECORD, strays, vanished, verify
 from lib.study.errors import UsageError
 from lib.study.files import write_json
 from lib.study.git import git
@@ -97,7 +97,7 @@ def check(studies: list[str], redraw: bool) -> bool:
             for fault in faults:
                 print(f"error: {study}: {fault}", file=sys.stderr)
             if not faults:
-                how = "verified as they were sealed" if study in SEALED else "verified"
+                how = "verified as they were sealed" if study in FIRST_RECORD else "verified"
                 beside = "".join(f"; {missing}" for missing in missing_beside(study))
                 print(f"{study}: {len(Record(study).files)} files {how}{beside}", flush=True)
     if not studies:

@@ -24,7 +24,7 @@ from lib.analysis.verdict import for_terminal
 from lib.study.claim import ClaimStatus
 from lib.study.config import Study
 from lib.study.plan import Hypothesis, Plan
-from lib.workflow.made_up import made_up
+from lib.workflow.rehearsal import made_up
 from tests.analysis.samples import design, noise, runs_of, trace_of
 
 DECAY = "training.weight_decay"

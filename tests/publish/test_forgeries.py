@@ -1272,8 +1272,8 @@ SAMPLES = {
     "verify.check_results": "a measure in a result",
     "archive.check_raw_zip": "a raw file twice",
     "provenance.check_code": "a text cell of 03_analysis",
-    "provenance.check_accounts": "the variant of a run",
-    "provenance._wrong_account": "the plan stamped on a notebook",
+    "provenance.check_origins": "the variant of a run",
+    "provenance._wrong_origin": "the plan stamped on a notebook",
     "provenance.check_plan": "deviations rewritten in plan and verdict",
     "provenance.check_times": "an analysis before its runs",
     "provenance.check_copies": "final weights of another seed",
@@ -1300,7 +1300,7 @@ SAMPLES = {
 """The forgery that the usual tests try for each check."""
 ELSEWHERE = {
     "record.check_files": "every forgery is sealed, which this check is not for",
-    "verify.check_sealed": "needs a study of the first record: tests/record/test_verify.py",
+    "verify.check_first_record": "needs a study of the first record: tests/record/test_verify.py",
     "build.check_pictures": "drawn again below",
     "provenance.check_end": "needs a study with looks: tests/record/test_provenance.py",
     "provenance._other_code": "needs arms that are commits: tests/record/test_provenance.py",

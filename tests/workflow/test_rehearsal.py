@@ -24,8 +24,7 @@ from lib.study.raw import read_raw
 from lib.study.result import RunResult
 from lib.workflow import rehearsal
 from lib.workflow.dry_run import needed
-from lib.workflow.made_up import made_up
-from lib.workflow.rehearsal import perform, rehearse
+from lib.workflow.rehearsal import made_up, perform, rehearse
 from tests.analysis.samples import design
 from tests.conftest import TINY, Tree
 from tests.run.samples import finished_study

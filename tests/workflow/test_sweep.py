@@ -25,7 +25,7 @@ from lib.study.paths import ROOT
 from lib.study.plan import Commit
 from lib.study.result import status_of
 from lib.workflow import cli, sweep
-from lib.workflow.made_up import lay_out
+from lib.workflow.rehearsal import lay_out
 from lib.workflow.sweep import Sweep
 from tests.conftest import Tree, run_git
 from tests.record.samples import move_to, write_samples
