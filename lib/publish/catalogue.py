@@ -49,6 +49,11 @@ class NotebookEntry:
         return f"{self.study}/{run}.html"
 
     @property
+    def id(self) -> str:
+        """What an address calls a run."""
+        return f"{self.study}/{self.arm}/{self.seed}"
+
+    @property
     def place(self) -> str:
         """Where it lies in the repository, that of a sealed record within its file."""
         record = Record(self.study)
@@ -134,7 +139,7 @@ class StudyEntry:
     def lines(self) -> Lines:
         return lines_of(self.runs)
 
-    @property
+    @cached_property
     def grid(self) -> dict[str, dict[int, NotebookEntry]]:
         """The runs by arm and seed."""
         grid: dict[str, dict[int, NotebookEntry]] = {}
