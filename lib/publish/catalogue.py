@@ -115,6 +115,12 @@ class StudyEntry:
         return bool(self.verdict and self.verdict["standing"] == "CONFIRMATORY")
 
     @property
+    def looked_at_early(self) -> bool:
+        """Whether a hypothesis was decided at a look, by fewer seeds than there are now."""
+        tests = (self.verdict or {}).get("hypothesis_tests", [])
+        return any(test["n"] < len(self.grid.get(test["arm"], {})) for test in tests)
+
+    @property
     def started(self) -> str:
         """When its first run began; empty where no result says so."""
         results = [run.result for run in self.runs if run.result]

@@ -68,7 +68,8 @@ def _environment(paper: Path) -> Environment:
     environment.filters |= {"sha256": sha256}
     environment.filters |= {"history": history, "trained_with": trained_with}
     environment.filters |= {
-        name: getattr(wording, name) for name in ("number", "literal", "estimate", "direction")
+        name: getattr(wording, name)
+        for name in ("number", "literal", "estimate", "direction", "minus")
     }
     index, fault = index_of(paper)
     environment.globals |= {

@@ -15,12 +15,14 @@ for (const [id, run] of Object.entries(data.runs)) {
 }
 const runs = Object.values(data.runs);
 
+const FILTERS = ["q", "study", "status", ...data.columns];
+const isFiltered = (state) => FILTERS.some((name) => state.has(name));
+
 // The runs that the boxes of the table name; else those that pass its filters; else a study's.
 const chosenRuns = (state) => {
   const ticked = state.getAll("run").filter((id) => id in data.runs);
   if (ticked.length) return ticked.map((id) => data.runs[id]);
-  const isFiltered = [...state.keys()].some((name) => ["q", "study", "status", ...data.columns].includes(name));
-  return runs.filter((run) => (isFiltered ? passes(run, state) : run.study === runs[0].study));
+  return runs.filter((run) => (isFiltered(state) ? passes(run, state) : run.study === runs[0].study));
 };
 
 const baselineOf = (run, state) => data.runs[`${run.study}/${state.get("base") || run.baseline}/${run.seed}`];
@@ -160,7 +162,7 @@ const draw = (state) => {
     point();
   });
   const figure = document.createElement("figure");
-  figure.className = "charts";
+  figure.className = "charts one";
   const caption = document.createElement("figcaption");
   caption.textContent = title;
   figure.append(caption, svg);
@@ -170,8 +172,13 @@ const draw = (state) => {
 
 // Filters that only the table has fields for.
 const filtersText = (state) => {
-  const told = [...state].filter(([name]) => name === "status" || data.columns.includes(name));
-  return told.map(([name, wanted]) => `, ${name.split(".").at(-1).replaceAll("_", " ")} ${wanted.replace("..", " to ").trim()}`).join("");
+  const told = FILTERS.slice(2).filter((name) => state.has(name));
+  const bounds = (text) => {
+    const [, low, high] = RANGE.exec(text) ?? [, "", ""];
+    const ends = [low && (low.startsWith(">") ? low : `≥ ${low}`), high && (high.startsWith("<") ? high : `≤ ${high}`)];
+    return ends.filter(Boolean).join(" and ") || text;
+  };
+  return told.map((name) => `, ${name.split(".").at(-1).replaceAll("_", " ")} ${bounds(state.get(name))}`).join("");
 };
 
 const samples = (state) => {
@@ -193,6 +200,7 @@ const apply = (state = readState()) => {
   const arms = new Set(chosenRuns(state).flatMap((run) => [run.baseline, run.arm]).filter(Boolean));
   options(field("base"), [["", "each run's own"], ...[...arms].map((arm) => [arm, arm])]);
   intoFields(fields.filter(({ name }) => !["step", "left", "right"].includes(name)), state);
+  if (!isFiltered(state) && !state.has("run")) field("study").value = runs[0].study;
   draw(state);
   samples(state);
 };

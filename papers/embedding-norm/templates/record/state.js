@@ -46,7 +46,7 @@ const fits = (value, wanted) => {
 // Whether a run ({words, study, status, values}) passes the filters.
 const passes = (run, state) =>
   (state.get("q") ?? "").toLowerCase().split(/\s+/).every((word) => run.words.includes(word)) &&
-  ["study", "status"].every((name) => !state.get(name) || state.get(name) === run[name]) &&
+  ["study", "status"].every((name) => ["", "*", run[name]].includes(state.get(name) ?? "")) &&
   [...state].every(([name, wanted]) => !(name in run.values) || fits(run.values[name], wanted));
 
 // A button that copies the address of the view; what it did is said beside it.
