@@ -51,19 +51,19 @@ class Column:
 
 
 def columns(studies: Iterable[StudyEntry]) -> list[Column]:
-    """List the factors of some studies, those of several studies first, then the measures."""
+    """List the measures, then the factors of some studies, those that most of them vary first."""
     runs = [run for study in studies for run in study.runs]
     varied: dict[str, set[str]] = {}
     for run in runs:
         for name in run.levels:
             if name in FIELDS or name == CODE:
                 varied.setdefault(name, set()).add(run.study)
-    found = []
-    for name, of in sorted(varied.items(), key=lambda pair: len(pair[1]) == 1):
+    found = [Column(name, MEASURES[name].label) for name in measures_in("headline")]
+    for name, of in sorted(varied.items(), key=lambda pair: -len(pair[1])):
         column = Column(name, name.rpartition(".")[2].replace("_", " "), frozenset(of))
         values = [column.value(run) for run in runs]
         if not all(value is None or type(value) in (int, float) for value in values):
             words = dict.fromkeys(text for run in runs if (text := column.text(run)))
             column = Column(name, column.label, column.studies, tuple(words))
         found.append(column)
-    return [*found, *(Column(name, MEASURES[name].label) for name in measures_in("headline"))]
+    return found

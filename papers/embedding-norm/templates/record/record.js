@@ -86,7 +86,9 @@ const show = (state) => {
   const first = asked > 0 && asked < found.length ? asked : 0;
   const shown = found.slice(first, first + PAGE);
   const chosen = state.getAll("run");
-  const isHidden = headers.map(({ dataset }) => Boolean(dataset.study) && dataset.study !== state.get("study"));
+  const isOthers = ({ dataset }) => Boolean(dataset.study) && dataset.study !== state.get("study");
+  const isEmpty = ({ cellIndex }) => shown.every((row) => ["", "n/a"].includes(valueOf(row, cellIndex)));
+  const isHidden = headers.map((header) => isOthers(header) || (shown.length > 0 && isEmpty(header)));
   for (const { row } of runs) row.hidden = true;
   for (const row of shown) {
     row.hidden = false;
@@ -96,7 +98,7 @@ const show = (state) => {
   headers.forEach((header, i) => {
     header.hidden = isHidden[i];
     const range = form.querySelector(`[data-column="${header.dataset.column}"]`);
-    if (range) range.hidden = isHidden[i];
+    if (range) range.hidden = isOthers(header);
   });
   part("shown").textContent = `${found.length} of ${runs.length} runs`;
   part("part").textContent = `${first + 1} to ${first + shown.length} of ${found.length}`;
