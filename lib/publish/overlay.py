@@ -65,12 +65,11 @@ def differences(study: StudyEntry) -> list[Difference]:
 def by_measure(studies: Iterable[StudyEntry]) -> dict[str, dict[str, list[Difference]]]:
     """Group every contrast of several studies: measure → name of the contrast → in each study and
     setting; the main measure first."""
-    found: dict[str, dict[str, list[Difference]]] = {MAIN: {}}
+    found: dict[str, dict[str, list[Difference]]] = {}
     for study in studies:
         for each in differences(study):
             found.setdefault(each.row["measure"], {}).setdefault(each.name, []).append(each)
-    order = {name: number for number, name in enumerate(MEASURES)}
-    return {m: found[m] for m in sorted(found, key=lambda m: (m != MAIN, order[m])) if found[m]}
+    return {m: found[m] for m in dict.fromkeys([MAIN, *MEASURES, *found]) if m in found}
 
 
 def pooled(studies: Iterable[StudyEntry]) -> list[dict[str, Any]]:

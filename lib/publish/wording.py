@@ -57,7 +57,7 @@ def minus(text: str) -> str:
 def mean_sd(summary: Row, form: str) -> Markup:
     """Write mean ± sd, or the mean alone where there is no sd. `form` may name a measure: its
     number of digits is then used."""
-    form = f".{MEASURES[form].digits}f" if form in MEASURES else form
+    form = f".{MEASURES[form].digits}f" if form in MEASURES or ".acc" in form else form
     parts = [number(summary[key], form) for key in ("mean", "sd") if summary[key] is not None]
     return Markup(" ± ").join(parts) or MISSING
 

@@ -4,7 +4,6 @@ The tree of the recorded commit is laid out in a temporary folder, with the runs
 them. Code that was never committed, or lies outside git, is that of this checkout.
 """
 
-import itertools
 import json
 import os
 import shutil
@@ -87,19 +86,18 @@ def tree_at(environment: dict[str, Any], prefix: str = "record-") -> Iterator[Pa
         yield tree
 
 
-def link_corpora(tree: Path, sections: Iterable[dict[str, Any]]) -> None:
+def link_inputs(tree: Path, configs: Iterable[dict[str, Any]]) -> None:
     """Link in a tree the texts that lie where this checkout finds them: the known ones, and what
-    sections `corpus` name by a path in this folder, texts and tokenizers, that is not there yet."""
+    configs name by a path in this folder, texts, tokenizers and tasks, that is not there yet."""
     for corpus in ("tinyshakespeare.txt", "input.txt"):
         for source in [path for path in corpus_places(corpus) if path.is_file()][:1]:
             link(tree / "data" / corpus, source)
-    named = (
-        [*(section.get("sources") or [section["source"]]), section.get("tokenizer", "characters")]
-        for section in sections
-    )
-    for own in itertools.chain(*named):
-        if not Path(own).is_absolute() and (ROOT / own).exists():
-            link(tree / own, ROOT / own)
+    for config in configs:
+        corpus, tasks = config["corpus"], config.get("evaluation", {}).get("include_path")
+        named = [*(corpus.get("sources") or [corpus["source"]]), corpus.get("tokenizer"), tasks]
+        for own in filter(None, named):
+            if not Path(own).is_absolute() and (ROOT / own).exists():
+                link(tree / own, ROOT / own)
 
 
 def link(path: Path, to: Path) -> None:
@@ -128,7 +126,7 @@ def restore(record: Record, tree: Path) -> None:
     unpack_raw(record, folder)
     write_commits(record.parameters.commits, folder)
     for run in record.runs:
-        link_corpora(tree, [run["config"]["corpus"]])
+        link_inputs(tree, [run["config"]])
         write_json(folder / run["arm"] / f"seed-{run['seed']}" / "result.json", run)
     shutil.copyfile(record.verdict_file, folder / "verdict.json")
     if (record.folder / KEPT).is_file():

@@ -19,6 +19,7 @@ from pydantic import AliasChoices, Field, ValidationError, model_validator
 from lib.study.errors import ConfigError, explain, parse_yaml, read_yaml, unknown
 from lib.study.fields import CODE, FIELDS, FileName, Level, RunConfig, Section, digest
 from lib.study.files import read_json, write_json
+from lib.study.measures import stock_measures
 from lib.study.own import PLAN_BELOW, keep, own_text, prepare_params
 from lib.study.paths import BESIDE_ARMS, PAPER, PARAMS, PLANS, study_folder
 from lib.study.plan import Commit, read_plan
@@ -166,6 +167,12 @@ class Study(RunConfig):
         for section, _, field in (factor.partition(".") for factor in self.factors):
             shared.get(section, {}).pop(field, None)
         return digest({section: fields for section, fields in shared.items() if fields})
+
+    @property
+    def stock_measures(self) -> list[str]:
+        """Name the accuracies of the stock tasks, which a plan may be about."""
+        asked = self.evaluation
+        return [name for task in asked.tasks for name in stock_measures(task, asked.shots)]
 
     def arms(self) -> Iterator[Arm]:
         """Yield every combination of levels, the last factor varying fastest, without those that

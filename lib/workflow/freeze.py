@@ -25,6 +25,7 @@ from lib.study.digests import analysing_digest, measuring_digest, training_diges
 from lib.study.errors import ConfigError, UsageError, UserError, read_yaml
 from lib.study.files import read_json, replacing
 from lib.study.measures import JUDGED, MAIN, MEASURES
+from lib.study.own import tasks_hash
 from lib.study.paths import PAPERS, PARAMS, PLANS, TEMPLATES, shown, study_folder
 from lib.study.plan import ALPHA, POWER, Frozen, Noise, Plan, Plateau, read_plan, without_blanks
 from lib.workflow.commits import find_commits
@@ -58,7 +59,7 @@ def template(study: Study, file: str) -> str:
         name
         for name, measure in MEASURES.items()
         if measure.better and (asks or not name.startswith("macro_"))
-    ]
+    ] + study.stock_measures
     hypotheses = "\n".join(
         f"  {_in_yaml(name)}:\n    says:\n    test: {_in_yaml(h['test'])}\n    direction: differs"
         for name, h in usual_hypotheses(study).items()
@@ -224,6 +225,7 @@ def _frozen(study: Study, used: list[int]) -> Frozen:
         parameters=parameters_digest(study),
         corpus=corpora,
         suite=sorted(filter(None, suites)),
+        tasks=tasks_hash(study.evaluation.include_path),
         training_digest=None if study.commits else training_digest(),
         measuring_digest=None if study.commits else measuring_digest(),
         commits=study.commits,

@@ -99,7 +99,7 @@ def _staged(command: str, study: Study) -> Iterator[Path]:
     """Give a tree with this checkout's code, in which to lay out a study's runs; then stage them
     there, and bring the record home. A notebook that fails is kept beside `runs/STUDY`."""
     with replay.tree_at(git_state()) as tree:
-        replay.link_corpora(tree, (arm.config.corpus.model_dump() for arm in study.arms()))
+        replay.link_inputs(tree, (arm.config.model_dump() for arm in study.arms()))
         yield tree
         words = ("-m", "lib.workflow.importing", command, study.name)
         try:

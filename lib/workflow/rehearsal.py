@@ -39,10 +39,11 @@ from lib.study.digests import training_digest
 from lib.study.errors import UserError, exit_status
 from lib.study.fields import RunConfig, digest
 from lib.study.files import finite, read_json, sha256, write_json
+from lib.study.own import tasks_hash
 from lib.study.paths import HEADLESS, NOTEBOOKS, ROOT, run_folder
 from lib.study.plan import Plan
 from lib.study.provenance import Execution, MachineFacts, Origin, Provenance, code_state
-from lib.study.raw import BINNINGS, RAW, measures_of, write_raw
+from lib.study.raw import BINNINGS, STOCK, measures_of, raw_names, write_raw
 from lib.study.result import RunResult, records
 
 SEEDS = 3
@@ -180,7 +181,8 @@ def _raw(config: RunConfig, loss: float, rng: Generator, diverged: bool) -> Raw:
     if training.precision == "fp16":
         trace["skipped"] = False
     curve = _curve(config, np.unique([0, *steps[:-1:8], steps[-1]]), loss, rng)
-    raw = dict.fromkeys(RAW, pd.DataFrame()) | {"trace": trace, "curve": curve}
+    raw = dict.fromkeys(raw_names(config.model_dump()), pd.DataFrame())
+    raw |= {"trace": trace, "curve": curve}
     if diverged:
         trace.loc[n - 1, ["loss", "grad_norm"]] = np.nan
         return raw
@@ -200,6 +202,10 @@ def _raw(config: RunConfig, loss: float, rng: Generator, diverged: bool) -> Raw:
     if size >= _SHORTEST and (most is None or most >= _FEWEST):
         blocks = [_items(task, shots, rng) for task in N_CHOICES for shots in (0, 2)]
         raw["items"] = pd.concat(blocks, ignore_index=True)
+    if asked := config.evaluation.tasks:
+        shots = config.evaluation.shots or [0]
+        blocks = [_items(task, n, rng) for task, n in itertools.product(asked, shots)]
+        raw[STOCK] = pd.concat(blocks, ignore_index=True)
     return raw
 
 
@@ -231,7 +237,7 @@ def _curve(
 
 def _items(task: str, shots: int, rng: Generator) -> pd.DataFrame:
     """Make up answers to the questions of a task."""
-    choice = rng.integers(0, N_CHOICES[task], QUESTIONS)
+    choice = rng.integers(0, N_CHOICES.get(task, 4), QUESTIONS)
     block = {"task": task, "shots": shots, "item": np.arange(QUESTIONS), "choice": choice}
     return pd.DataFrame(block | {"correct": rng.random(QUESTIONS) < 0.6})
 
@@ -254,11 +260,11 @@ def _tables(config: RunConfig, raw: Raw, rng: Generator) -> Iterator[tuple[str, 
     yield "logits", pd.DataFrame(logits)
     if config.evaluation.items_per_task != 0:
         yield "tasks", _task_table(raw["items"])
-    if tasks := config.evaluation.tasks:
-        rows = itertools.product(tasks, config.evaluation.shots or [0])
-        table = pd.DataFrame(rows, columns=["task", "shots"])
-        table["metric"], table["filter"], table["value"] = "acc", "none", rng.random(len(table))
-        table["stderr"], table["n"], table["task_version"], table["truncated"] = 0.1, 100, "1", 0.0
+    if config.evaluation.tasks:
+        right = raw[STOCK].groupby(["task", "shots"], sort=False)["correct"]
+        table = right.agg(n="size", value="mean").reset_index()
+        table["metric"], table["filter"], table["stderr"] = "acc", "none", 0.1
+        table["task_version"], table["truncated"] = "1", 0.0
         yield "stock_tasks", table
 
 
@@ -323,6 +329,7 @@ def _result(study: Study, arm: Arm, seed: int, plan: Plan | None, raw: Raw) -> R
         config=config.model_dump(exclude={"machine"}),
         corpus_sha256=corpus,
         suite_hash=suite if has_suite else None,
+        tasks_hash=tasks_hash(config.evaluation.include_path),
         status="completed" if completed else "diverged",
         diverged_at=None if completed else last["step"],
         resumed_at=[],
