@@ -261,9 +261,9 @@ def _tables(config: RunConfig, raw: Raw, rng: Generator) -> Iterator[tuple[str, 
     if config.evaluation.items_per_task != 0:
         yield "tasks", _task_table(raw["items"])
     if config.evaluation.tasks:
-        right = raw[STOCK].groupby(["task", "shots"], sort=False)["correct"]
-        table = right.agg(n="size", value="mean").reset_index()
-        table["metric"], table["filter"], table["stderr"] = "acc", "none", 0.1
+        answers = raw[STOCK].astype({"correct": float}).groupby(["task", "shots"], sort=False)
+        table = answers["correct"].agg(n="size", value="mean", stderr="sem").reset_index()
+        table["metric"], table["filter"] = "acc", "none"
         table["task_version"], table["truncated"] = "1", 0.0
         yield "stock_tasks", table
 
