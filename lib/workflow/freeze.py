@@ -170,7 +170,7 @@ def _unsaid(plan: Plan) -> Iterator[str]:
     if plan.instability and plan.instability.window:
         yield (
             "instability: window and threshold were the first plan's, and judge no run; write "
-            "noise: {times: 12.0, window: 50} in their place"
+            f"noise: {_in_yaml(_NOISE.model_dump())} in their place"
         )
     if "unstable" in tested and not rule_of(plan).is_defined:
         noise = _in_yaml(_NOISE.model_dump())

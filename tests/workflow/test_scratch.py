@@ -117,9 +117,10 @@ def test_no_record_takes_a_scratch_run(
     runs, _ = trained
     monkeypatch.setattr(paths, "RUNS", runs)
     assert list(stale(STUDY)) == []  # the study does not see it
-    with pytest.raises(UserError):
+    missing = "is incomplete: no result of none seed 0; center"
+    with pytest.raises(UserError, match=f"'tiny' {missing}"):
         archive(STUDY)
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match=rf"'\.scratch' {missing}"):
         archive(scratch(STUDY, STUDY.arm("center"), CHANGES)[0])
     with pytest.raises(UserError, match="holds none"):
         _runs_in(runs.parent)
@@ -128,7 +129,7 @@ def test_no_record_takes_a_scratch_run(
 
     monkeypatch.setattr(paths, "RUNS", placed(runs, tmp_path, **forged))
     assert {path.parent.parent.name for path, _ in stale(STUDY)} == {"none", "center"}
-    with pytest.raises(ResultError):
+    with pytest.raises(ResultError, match=r"with other parameters: .*learning_rate"):
         collect(STUDY)
 
 
