@@ -255,12 +255,12 @@ def test_without_scripts_the_tables_still_read_whole(browser: Browser, pages: Pa
 def test_the_runs_that_are_asked_for_stand_at_an_address(page: Page, address: str) -> None:
     """The two runs of beta's second text with the highest perplexity above 20."""
     page.goto(f"{address}/index.html")
-    source = page.locator("#run-table th", has_text="source").last
+    source = page.locator("#run-table thead th", has_text="source")
     expect(source).to_be_hidden()  # only beta varies it
     page.get_by_label("Study").select_option("beta")
     expect(source).to_be_visible()
     page.get_by_text("Filter by factor and measure").click()
-    page.get_by_label("source").select_option("a+b.txt")
+    page.locator("[name='corpus.source']").select_option("a+b.txt")
     page.get_by_label("validation perplexity from").fill("19")
     expect(page.locator("#shown")).to_have_text("3 of 20 runs")
     page.get_by_label("validation perplexity from").fill(">1.9e1")
@@ -302,7 +302,7 @@ def test_curves_of_the_filtered_runs_show_paired_differences(
     expect(said).to_have_text("Step 300LayerNorm (2): +0.2 [−1.071, +1.471]")  # t of one degree
     expect(page.locator("#chosen")).to_contain_text("6 of 18 runs chosen; 2 of them drawn")
     assert page.locator("svg .dots").get_attribute("d").count("M") == 2 * 6
-    slider = page.get_by_label("Step")
+    slider = page.locator("[name=step]")
     slider.press("ArrowLeft")
     expect(said).to_contain_text("Step 250")
     assert page.url == f"{address}/compare.html#study=alpha&step=4"
@@ -330,9 +330,9 @@ def test_ticked_runs_are_drawn_beside_a_pinned_baseline_with_their_texts(
     page.locator("#overlay").click()
     said = page.locator("output.values")
     expect(said).to_have_text("Step 300LayerNorm (1): +0.6")
-    page.get_by_label("Baseline").select_option("none,source=a+b.txt")
+    page.locator("[name=base]").select_option("none,source=a+b.txt")
     expect(said).to_have_text("Step 300LayerNorm (1): +0.6")
-    page.get_by_label("Baseline").select_option("layernorm,source=a+b.txt")
+    page.locator("[name=base]").select_option("layernorm,source=a+b.txt")
     expect(said).to_have_text("Step 300none (1): −0.6")
     texts = [text.inner_text() for text in page.locator(".samples pre").all()]
     assert texts == [f"{arm},source=a+b.txt, seed 2" for arm in ("layernorm", "none")]

@@ -18,6 +18,7 @@ from filelock import FileLock
 from lib.publish import paper
 from lib.publish.catalogue import catalogue, lines_of, neighbours
 from lib.publish.site import DamagedError, build_site, main
+from lib.publish.table import columns
 from lib.record import archive
 from lib.record.record import Record
 from lib.study.measures import MAIN, MEASURES
@@ -60,6 +61,15 @@ def test_every_run_and_study_is_on_the_index(pages: Path) -> None:
     assert row_of(pages / "index.html", "gamma", "failed", "2 0 1")
     assert "20.400" in row_of(pages / "index.html", "none seed 2", "alpha")
     assert row_of(pages / "index.html", "layernorm seed 2", "alpha").split()[3] == "s3"
+
+
+def test_columns_are_measures_then_factors_with_what_a_study_leaves_alone(samples: Path) -> None:
+    studies = catalogue(samples / "paper")
+    norm, source = [column for column in columns(studies) if not column.is_measure]
+    assert (norm.label, norm.common, norm.words) == ("embedding norm", True, ("none", "layernorm"))
+    assert (source.label, source.common) == ("source", False)
+    assert source.words == ("synthetic", "a b (1).txt", "a+b.txt")  # alpha's by its configuration
+    assert columns(studies)[0].plain(studies[0].runs[0]) == 20.0
 
 
 def test_every_link_leads_to_a_page_and_every_page_can_be_reached(pages: Path) -> None:

@@ -73,12 +73,12 @@ const swatch = (line) => {
 };
 
 // A chart of lines, each with steps and values, perhaps low and high (a band) and dots (steps and
-// values of single runs).
-const chart = (label, lines, { width = 420, height = 240, logX = false, logY = false } = {}) => {
+// values of single runs). Its vertical axis also holds the values of `hold`.
+const chart = (label, lines, { width = 420, height = 240, hold = [], logX = false, logY = false } = {}) => {
   const all = (...parts) => lines.flatMap((line) => parts.flatMap((part) => line[part] ?? []));
   const dots = (end) => lines.flatMap((line) => line.dots?.[end] ?? []);
   const x = scale([...all("steps"), ...dots(0)], LEFT, width - RIGHT, logX);
-  const y = scale([...all("values", "low", "high"), ...dots(1)], height - BOTTOM, 8, logY);
+  const y = scale([...hold, ...all("values", "low", "high"), ...dots(1)], height - BOTTOM, 8, logY);
   const svg = element("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
   for (const tick of x.ticks)
     svg.append(element("text", { x: x.at(tick), y: height - 8, "text-anchor": "middle" }, String(tick)));

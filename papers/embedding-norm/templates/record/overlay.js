@@ -84,7 +84,7 @@ const linesOf = (chosen, state) => {
   const by = state.get("by") ?? "";
   const drawn = chosen.map((run) => ({ run, curve: curveOf(run, state) })).filter(({ curve }) => curve?.[0].length);
   const groups = Map.groupBy(drawn, ({ run }) => groupOf(run, by));
-  const names = [...groups.keys()].sort(new Intl.Collator("en", { numeric: true }).compare);
+  const names = [...groups.keys()].sort((a, b) => a - b || a.localeCompare(b));
   if (!by || by === "run") names.sort((a, b) => drawn.findIndex(({ run }) => groupOf(run, by) === a) - drawn.findIndex(({ run }) => groupOf(run, by) === b));
   return names.map((name, i) => {
     const members = groups.get(name);
@@ -139,6 +139,7 @@ const draw = (state) => {
   const { svg, x } = chart(`${title} by step: ${lines.map(({ name }) => name).join("; ")}`, lines, {
     width,
     height: Math.min(0.5 * width + 80, 440),
+    hold: view ? [] : [0],
     logX: field("logx").checked,
     logY: Boolean(view) && field("logy").checked,
   });
