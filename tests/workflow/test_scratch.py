@@ -15,11 +15,10 @@ from lib.run import training
 from lib.run.measure import measure, write_result
 from lib.study import paths
 from lib.study.claim import attempts
-from lib.study.config import Study, load_study
+from lib.study.config import SCRATCH, Study, load_study, scratch
 from lib.study.errors import ConfigError, UserError
 from lib.study.fields import RunConfig
 from lib.study.paths import HEADLESS, run_folder
-from lib.study.scratch import SCRATCH, scratch
 from lib.workflow.continuing import continuations, side_by_side
 from lib.workflow.importing import _runs_in
 from lib.workflow.staleness import stale
