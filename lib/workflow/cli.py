@@ -362,7 +362,7 @@ def parse_sweep(words: list[str]) -> Sweep:
         lists_runs=_TELLING & given == {"dryrun"},
         is_local=parsed.executor in (None, "local"),
         replaces=ours.replace,
-        forks_kernels=not ours.ordinary_kernels,
+        forks_kernels=Sweep.forks_kernels and not ours.ordinary_kernels,
         stop_after=ours.stop_after,
         runs_per_gpu=ours.runs_per_gpu,
         cluster=cluster,

@@ -39,12 +39,14 @@ def warm_process(environment: dict[str, str], log: IO[bytes]) -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix=SOCKETS) as folder:
         place = str(Path(folder, "warm"))
         command = [sys.executable, str(Path(__file__).with_name("warm.py")), place]
-        with lifeline.start(command, own, log):
+        with lifeline.start(command, own, log) as server:
             os.environ[WARM] = place
             try:
                 yield
             finally:
                 del os.environ[WARM]
+                server.kill()  # it may be importing, and holds the log, whose lock is the sweep's
+                server.wait()
 
 
 class Forked:

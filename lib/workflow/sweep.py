@@ -59,7 +59,8 @@ class Sweep:
     is_local: bool = True
     replaces: bool = False
     """Whether records that came from elsewhere are replaced."""
-    forks_kernels: bool = True
+    forks_kernels: bool = sys.platform == "linux"
+    """On macOS, a fork that does not start another program may not use the system's libraries."""
     stop_after: float | None = None
     """Hours."""
     runs_per_gpu: int | None = None

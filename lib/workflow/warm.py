@@ -20,6 +20,7 @@ import socket
 import sys
 import threading
 import warnings
+from pathlib import Path
 from typing import Any
 
 PACKAGES = (
@@ -81,7 +82,7 @@ def become(connection: socket.socket) -> None:
     os.environ.clear()
     os.environ.update(environment)
     path = environment.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:0] = [asked["folder"], *filter(None, path)]
+    sys.path[:0] = [str(Path.cwd()), *filter(None, path)]
     sys.modules["numpy"].random.seed()  # Python's own generator sees to it itself
     connection.sendall(b"%d" % os.getpid())
     threading.Thread(target=_end_with, args=(connection,), daemon=True).start()

@@ -110,7 +110,7 @@ def show(
 ) -> Callable[..., nbformat.NotebookNode]:
     """Execute cells in a kernel, forked or ordinary; return the notebook."""
 
-    def execute(*cells: str, forks: bool = True) -> nbformat.NotebookNode:
+    def execute(*cells: str, forks: bool = True, said: str = "") -> nbformat.NotebookNode:
         monkeypatch.setattr(os, "environ", {**os.environ, **ENVIRONMENT})
         if not forks:
             del os.environ[forked.WARM]
@@ -119,10 +119,19 @@ def show(
         notebook = nbformat.v4.new_notebook(metadata={"kernelspec": kernel})
         notebook.cells = list(map(nbformat.v4.new_code_cell, cells))
         nbformat.write(notebook, source)
-        assert execution._run_papermill(source, output, {}) is None
+        error = execution._run_papermill(source, output, {}) or ""
+        assert (said in error, bool(said)) == (True, bool(error)), error
         return nbformat.read(output, 4)
 
     return execute
+
+
+def test_a_kernel_that_is_killed_at_work_is_told_to_be_dead(
+    show: Callable[..., nbformat.NotebookNode], tmp_path: Path
+) -> None:
+    noted = f"open({str(tmp_path / 'noted')!r}, 'a').write('x')"
+    show(noted, "import os; os.kill(os.getpid(), 9)", said="DeadKernelError")
+    assert (tmp_path / "noted").read_text("utf-8") == "x"  # it is not tried again
 
 
 RUNS = f"""
