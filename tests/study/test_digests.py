@@ -287,6 +287,8 @@ ALLOWED = {
     "lib/record/build.py": {"importlib"},  # find_spec: whether a package is installed
     "lib/study/provenance.py": {"importlib"},  # find_spec
     "lib/run/checkpoints.py": {"weights_only"},  # True: tensors alone, no code
+    # A kernel's packages, and the kernel; imported by no notebook.
+    "lib/workflow/warm.py": {"importlib", "import_module", "runpy", "sys.path", "sys.modules"},
     "lib/study/errors.py": {"get_ipython"},  # how errors are shown
     # Whether there is a notebook; and what draws, which is only told numbers.
     "lib/workflow/live.py": {"get_ipython", "f'{__package__}.watching'"},
