@@ -7,7 +7,8 @@
     Change N lines of lib/ drawn at random, one at a time in a copy, and tell which test noticed.
 ./run_all.sh verify [NAME …] [--redraw] [--retrain N | STUDY/ARM/SEED …] [--badge FILE]
     Compute every published number again from the record; execute 01 and 04 again; train runs again,
-    and write how they compare as a badge (JSON for shields.io).
+    and write how they compare as a badge (JSON for shields.io). Runs that are named are trained
+    without verifying the whole record first.
 ./run_all.sh analyse NAME …            Analyse and draw recorded studies again.
 ./run_all.sh import FILE
     Take a study that ran elsewhere into the record: the zip that 00_kaggle leaves, checked first.
@@ -160,7 +161,7 @@ def _test(options: argparse.Namespace) -> NoReturn:
 @_command(
     _word("studies", "a recorded study", nargs="*", metavar="NAME"),
     _word("--redraw", "execute 01 and 04 again as well"),
-    _word("--retrain", "or STUDY/ARM/SEED …", nargs="+", default=[], metavar="N"),
+    _word("--retrain", "or STUDY/ARM/SEED …: only these", nargs="+", default=[], metavar="N"),
     _word("--badge", "where to say how they compare, for shields.io", type=_path, metavar="FILE"),
 )
 def _verify(options: argparse.Namespace) -> int:

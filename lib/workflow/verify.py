@@ -2,12 +2,13 @@
 
     ./run_all.sh verify [STUDY …] [--redraw]
     ./run_all.sh verify [STUDY …] --retrain 2                    runs drawn at random
-    ./run_all.sh verify --retrain final/none/0 [STUDY/ARM/SEED …]
+    ./run_all.sh verify --retrain final/none/0 [STUDY/ARM/SEED …]   these, not the whole record
     ./run_all.sh verify --retrain 1 --badge FILE.json            and say so on a badge
 
 Without a study, all that the index names is verified, what was made of it (paper, README), and
-whether something vanished. The exit status is 1 where something is wrong or differs, and 4 where
-nothing is but a run that was trained again cannot be judged.
+whether something vanished; where runs are named, only the records of their studies, whose analysis
+is not executed again. The exit status is 1 where something is wrong or differs, and 4 where nothing
+is but a run that was trained again cannot be judged.
 """
 
 import os
@@ -50,10 +51,12 @@ def verify_record(
     if not number.isdecimal():
         number, more = "0", [number, *more]
     studies = require_recorded(studies + more)
-    known = retrain.recorded_runs(require_recorded([name.partition("/")[0] for name in runs]))
+    of_runs = require_recorded(list(dict.fromkeys(name.partition("/")[0] for name in runs)))
+    known = retrain.recorded_runs(of_runs)
     for name in runs:
         retrain.require_run(name, list(known))
-    faulty = check(studies, redraw)
+    only_named = bool(runs) and number == "0" and not studies
+    faulty = check(of_runs, redraw, False) if only_named else check(studies, redraw)
     if not words:
         return int(faulty)
     if int(number):
@@ -86,18 +89,19 @@ def write_badge(path: Path, outcomes: Counter[str], faulty: bool, status: int) -
     write_json(path, {"schemaVersion": 1, **shown})
 
 
-def check(studies: list[str], redraw: bool) -> bool:
+def check(studies: list[str], redraw: bool, again: bool = True) -> bool:
     """Verify some studies, or all and their papers; print every fault, and return whether there is
-    one."""
+    one. What is made `again`, how runs begin, analysis and figures, can be left out."""
     found, names = [], studies or recorded_studies()
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # most of it is other processes' work
-        faults_of = pool.map(partial(verify, redraw=redraw), names)
+        faults_of = pool.map(partial(verify, again=again, redraw=redraw), names)
         for study, faults in zip(names, faults_of, strict=True):
             found += faults
             for fault in faults:
                 print(f"error: {study}: {fault}", file=sys.stderr)
             if not faults:
                 how = "verified as they were sealed" if study in FIRST_RECORD else "verified"
+                how += "" if again else " (its analysis was not executed again)"
                 beside = "".join(f"; {missing}" for missing in missing_beside(study))
                 print(f"{study}: {len(Record(study).files)} files {how}{beside}", flush=True)
     if not studies:
