@@ -69,6 +69,8 @@ _TELLING = {
     *("archive", "cleanup_metadata", "unlock", "delete_all_output", "delete_temp_output"),
 }
 """Options with which Snakemake tells or tidies something instead of running."""
+_ORDERING = {"until", "omit_from", "prioritize", "allowed_rules", "batch"}
+"""Options that say which jobs run, or which come first; a file given priority is one to make."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -356,6 +358,7 @@ def parse_sweep(words: list[str]) -> Sweep:
         flags=flags + (["--profile", ours.profile] if ours.profile else []),
         forced=sorted(parsed.forcerun or ()),
         jobs=(parsed.jobs or parsed.cores) if {"jobs", "cores"} & given or ours.profile else None,
+        is_ordered=bool(_ORDERING & given),
         is_dry_run=bool(_TELLING & given),
         lists_runs=_TELLING & given == {"dryrun"},
         is_local=parsed.executor in (None, "local"),
