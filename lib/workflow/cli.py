@@ -5,10 +5,11 @@
     Run the tests: those that take seconds, the usual ones, or every one.
 ./run_all.sh test --mutants N [--seed S] [--fast | --all] [lib/FILE.py …] [tests/… …]
     Change N lines of lib/ drawn at random, one at a time in a copy, and tell which test noticed.
-./run_all.sh verify [NAME …] [--redraw] [--retrain N | STUDY/ARM/SEED …] [--badge FILE]
-    Compute every published number again from the record; execute 01 and 04 again; train runs again,
-    and write how they compare as a badge (JSON for shields.io). Runs that are named are trained
-    without verifying the whole record first.
+./run_all.sh verify [NAME …] [--fresh] [--redraw] [--retrain N | STUDY/ARM/SEED …] [--badge FILE]
+    Compute every published number again from the record, but of what was sound before and has not
+    changed (--fresh: of that, too); execute 01 and 04 again; train runs again, and write how they
+    compare as a badge (JSON for shields.io). Runs that are named are trained without verifying the
+    whole record first.
 ./run_all.sh analyse NAME …            Analyse and draw recorded studies again.
 ./run_all.sh import FILE
     Take a study that ran elsewhere into the record: the zip that 00_kaggle leaves, checked first.
@@ -163,6 +164,7 @@ def _test(options: argparse.Namespace) -> NoReturn:
 @_command(
     _word("studies", "a recorded study", nargs="*", metavar="NAME"),
     _word("--redraw", "execute 01 and 04 again as well"),
+    _word("--fresh", "also what was sound before and has not changed"),
     _word("--retrain", "or STUDY/ARM/SEED …: only these", nargs="+", default=[], metavar="N"),
     _word("--badge", "where to say how they compare, for shields.io", type=_path, metavar="FILE"),
 )
@@ -170,7 +172,9 @@ def _verify(options: argparse.Namespace) -> int:
     """Compute every published number again from the record; train some of its runs again."""
     from lib.workflow.verify import verify_record
 
-    return verify_record(options.studies, options.redraw, options.retrain, options.badge)
+    return verify_record(
+        options.studies, options.redraw, options.retrain, options.badge, options.fresh
+    )
 
 
 @_command(_word("studies", "a recorded study", nargs="+", metavar="NAME"))
