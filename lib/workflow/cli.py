@@ -51,6 +51,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -262,6 +263,9 @@ def _export(options: argparse.Namespace) -> None:
 
     export(options.run, options.to)
     print(f"{options.run} lies in {options.to}, for AutoModelForCausalLM.from_pretrained")
+    if find_spec("transformers") is None:
+        install = "pip install --no-deps --require-hashes -r requirements-dev.lock"
+        print(f"transformers, which has it, is not installed: {install}")
 
 
 @_command(_STUDY)
