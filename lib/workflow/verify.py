@@ -107,11 +107,8 @@ def check(studies: list[str], redraw: bool, fresh: bool, again: bool = True) -> 
     around = receipts.surroundings() if not fresh else {}
 
     def faults_of(study: str) -> tuple[bool, list[str]]:
-        if (
-            around
-            and study not in FIRST_RECORD
-            and receipts.is_noted(receipts.study_key(study, around))
-        ):
+        can_be = around and study not in FIRST_RECORD
+        if can_be and receipts.is_noted(receipts.study_key(study, around)):
             return True, []
         return False, verify(study, again=again, redraw=redraw)
 

@@ -28,7 +28,8 @@ def test_thousands_of_runs_are_planned_and_analysed_in_time(thousands: int, tmp_
     fabricate(tree, study)
     done = planned()
     seconds, memory = analysed(tree)
-    print(f"{thousands},000 runs: planned {pending:.1f} s, nothing to train {done:.1f} s, analysed {seconds:.1f} s, "
+    print(f"{thousands},000 runs: "
+          f"planned {pending:.1f} s, nothing to train {done:.1f} s, analysed {seconds:.1f} s, "
           f"{memory:.2f} GB")  # fmt: skip
     assert max(pending, done) < 10 * thousands
     assert seconds < 30 * thousands

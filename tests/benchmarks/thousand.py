@@ -1,5 +1,5 @@
-"""A study of a thousand runs, or of more, fabricated: two runs are trained, and copied under other rates and
-seeds. Enough to plan, to look for what is stale, and to analyse."""
+"""A study of a thousand runs, or more, fabricated: two runs are trained, and copied under other
+rates and seeds. Enough to plan, to look for what is stale, and to analyse."""
 
 import json
 import shutil
