@@ -69,6 +69,7 @@ def _has_torch() -> bool:
 
 def _tell(record: Record, what: str, done: str, unseen: int, of: int) -> None:
     if unseen:
+        record.is_whole = False
         print(f"{record.study}: {what} of {unseen} of {of} runs not {done} again: torch or their "
               "text is not here", flush=True)  # fmt: skip
 

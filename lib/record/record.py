@@ -56,6 +56,8 @@ class Record:
         self.verdict_file = self.paper / "results" / f"{study}.verdict.json"
         self.figures = self.paper / "figures" / study
         self._read: dict[Path, dict[str, Any]] = {}
+        self.is_whole = True
+        """Whether nothing of it was left out that could not be made again here."""
 
     def notebook(self, name: str) -> Path:
         """Return where a notebook of the whole study is kept."""

@@ -50,6 +50,8 @@ class Sweep:
     """For Snakemake."""
     forced: list[str] = field(default_factory=list)
     """Rules and files that --forcerun names."""
+    is_ordered: bool = False
+    """Whether the flags say which jobs run, or which come first."""
     jobs: int | None = None
     """How many at once, where the flags say it."""
     is_dry_run: bool = False
@@ -215,6 +217,11 @@ def run_snakemake(
     if not sweep.jobs:
         call += ["--jobs", str(jobs)]
     call += sweep.flags
+    if not (sweep.is_dry_run or sweep.is_ordered):
+        from lib.workflow.dry_run import longest
+
+        if first := longest(list(map(asked_now, studies)), stale, jobs):
+            call += ["--prioritize", *map(str, first)]
     if forced := [*sweep.forced, *map(str, stale)]:
         call += ["--forcerun", *forced]
     environment = os.environ | {GPUS: ",".join(slots), "PYTHONPATH": str(ROOT)}
