@@ -12,7 +12,7 @@ from lib.record import runs
 from lib.record.record import Record
 from lib.study.measures import MEASURES
 from lib.study.raw import RAW, STOCK, raw_names
-from lib.workflow.made_up import made_up
+from lib.workflow.rehearsal import made_up
 from tests.analysis.samples import design
 
 
