@@ -19,7 +19,7 @@ from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning.factory import KernelProvisionerFactory
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
-from lib.run import lifeline
+from lib.run import processes
 from lib.study.fields import digest
 from lib.study.paths import RUNS
 
@@ -39,7 +39,7 @@ def warm_process(environment: dict[str, str], log: IO[bytes]) -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix=SOCKETS) as folder:
         place = str(Path(folder, "warm"))
         command = [sys.executable, str(Path(__file__).with_name("warm.py")), place]
-        with lifeline.start(command, own, log) as server:
+        with processes.start(command, own, log) as server:
             os.environ[WARM] = place
             try:
                 yield

@@ -362,7 +362,7 @@ def test_snakemake_is_told_which_runs_come_first(
     for name, put in {"RUNS": tmp_path, "PROGRESS_FILE": tmp_path / "progress"}.items():
         monkeypatch.setattr(sweep, name, put)
     monkeypatch.setattr(paths, "RUNS", tmp_path)
-    monkeypatch.setattr(sweep.lifeline, "start", start)
+    monkeypatch.setattr(sweep.processes, "start", start)
     monkeypatch.setattr(sweep, "follow", lambda *_: ({}, False))
     factors = {"training.iterations": [12, 120]}
     study = Study.model_validate(tiny_study.model_dump() | {"factors": factors})
