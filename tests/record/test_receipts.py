@@ -92,7 +92,7 @@ OF_ALL: dict[str, Change] = {
     "a plan": byte("params/plans/preregistration.yaml"),
     "a new study": new("params/new.yaml"),
     "reported numbers": new("papers/embedding-norm/reported.yaml"),
-    "a run": byte(f"{OWN}/record/{STUDY}/none/seed-0/02_train.ipynb"),
+    "a run": byte(f"{OWN}/record/{STUDY}/constant/seed-0/02_train.ipynb"),
     "a package": put(
         "lib.record.receipts.distributions", lambda: [SimpleNamespace(name="a", version="1")]
     ),
@@ -127,7 +127,7 @@ OF_STUDY: dict[str, Change] = {
 OF_PAPER: dict[str, Change] = {
     "the manuscript": byte(f"{OWN}/paper.md"),
     "the paper": byte(f"{OWN}/paper.pdf"),
-    "references": byte(f"{OWN}/references.bib"),
+    "accounts of plans": byte(f"{OWN}/plans.json"),
     "raw files": byte(f"{OWN}/record/{STUDY}/raw.zip"),
     "an index": lambda tree, _: (tree / f"{OWN}/record/index.json").write_text("{}\n", "utf-8"),
     "a template": byte("papers/embedding-norm/templates/a.md"),
