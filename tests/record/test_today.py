@@ -1,0 +1,110 @@
+"""The verdicts of recorded confirmatory studies, reached again from their raw files by the rules of
+today. `verify` asks the code of the time; here is whether what was concluded then still follows."""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from lib.analysis.findings import analyse
+from lib.analysis.runs import tidy
+from lib.record.record import Record
+from lib.study.claim import ClaimStatus
+from lib.study.errors import read_yaml
+from lib.study.plan import Plan
+from lib.study.result import RunResult
+
+HISTORY = {"plan_precedes", "deviations", "plan_changes", "analysing_digest"}
+"""What 03 adds to a verdict from git, and of its own code."""
+
+
+def of_today(record: Record) -> dict[str, Any]:
+    """Analyse what a record holds as 03 does."""
+    runs = [RunResult.model_validate(run) for run in record.runs]
+    plan = Plan.model_validate(read_yaml(record.folder / "plan.yaml"))
+
+    def joined(name: str) -> pd.DataFrame:
+        tables = {(run["arm"], run["seed"]): record.raw(run)[name] for run in record.runs}
+        tables = {key: table for key, table in tables.items() if not table.empty}
+        if not tables:
+            return pd.DataFrame()
+        table = pd.concat(tables, names=["arm", "seed"]).reset_index(["arm", "seed"])
+        return table.reset_index(drop=True)
+
+    claim = ClaimStatus(record.study, plan.hash, [])
+    tables = tidy(runs), joined("trace"), joined("items")
+    found = analyse(record.parameters, plan, claim, *tables).as_json()
+    return dict(json.loads(json.dumps(found)))
+
+
+def differing(now: Any, then: Any, place: str = "") -> Iterator[str]:
+    """Name each value that is another, beyond the last digits of a float."""
+    if isinstance(now, dict) and isinstance(then, dict):
+        yield from (f"{place}.{key}: only on one side" for key in sorted(now.keys() ^ then.keys()))
+        for key in sorted(now.keys() & then.keys()):
+            yield from differing(now[key], then[key], f"{place}.{key}")
+    elif isinstance(now, list) and isinstance(then, list) and len(now) == len(then):
+        for number, pair in enumerate(zip(now, then, strict=True)):
+            yield from differing(*pair, f"{place}[{number}]")
+    elif isinstance(now, float) and isinstance(then, float):
+        if not math.isclose(now, then, rel_tol=1e-9, abs_tol=1e-12):
+            yield f"{place}: {now}, was {then}"
+    elif now != then:
+        yield f"{place}: {now!r}, was {then!r}"
+
+
+RECENT = ("start-or-speed", "turn", "modern")
+EARLIER = (
+    "tuned",
+    "stability-confirm",
+    pytest.param("confirmatory-2", marks=pytest.mark.long),
+)
+EXPLAINED = {
+    "answers.H0.reason": "an arm's numbers stand in brackets behind it, and no word twice",
+    "answers.H1a.reason": "the same",
+    "answers.H1b.reason": "the same",
+    "decisions.reason": "the sentence was turned round; it names the same measures",
+    "evidence": "was fields of its own for each fact, which were the same facts in other words",
+    "hypothesis_tests": "rules answered all hypotheses; the table is empty",
+    "stability.severity_in_noise": "judged since, as are plateaus; no test used them",
+    "stability.plateau": "the same",
+    "stability.harmful": "the same",
+    "stability_map.median_plateau": "the same",
+    "stability_map.severity_in_noise": "the same",
+    "stability_map.plateau": "the same",
+    "leave_one_task_out": "a table of the suite that was added since",
+    "trade_off": "a table that only this paper asks: since in its findings",
+    "cosine_course": "the same",
+    "thresholds": "the same",
+    "mechanism": "the same",
+    "dose": "the same",
+    "layers_apart": "the same",
+    "efficiency": "the same",
+    "budgets": "the same",
+}
+"""Where verdicts of the first plans differ, and why: words and tables, and no number."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("study", RECENT)
+def test_a_verdict_of_today_is_the_recorded_one(study: str) -> None:
+    record = Record(study)
+    then = {name: of for name, of in record.verdict.items() if name not in HISTORY}
+    assert list(differing(of_today(record), then)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("study", EARLIER)
+def test_answers_decisions_and_numbers_of_the_first_plans_still_follow(study: str) -> None:
+    record = Record(study)
+    then = {name: of for name, of in record.verdict.items() if name not in HISTORY}
+    now = of_today(record)
+    assert now["tests"]
+    assert now["hypothesis_tests"] == []
+    found = [re.sub(r"\[\d+\]", "", line).removeprefix(".") for line in differing(now, then)]
+    places = [re.sub(r"^evidence\b.*", "evidence", line.partition(": ")[0]) for line in found]
+    assert {place: found[i] for i, place in enumerate(places) if place not in EXPLAINED} == {}
