@@ -191,6 +191,20 @@ def raw_folder(notebook: Path) -> Folder:
     return _opened(archive, archive.stat().st_mtime_ns) / f"{place.parent.name}/{place.name}/"
 
 
+def sample(notebook: Path) -> str:
+    """Return the text that an executed notebook of a run printed with its model; empty where it has
+    none, or cannot be read."""
+    try:
+        for cell in json.loads(notebook.read_bytes())["cells"]:
+            code = "".join(cell["source"])
+            if cell["cell_type"] == "code" and ("continuations(" in code or ".generate(" in code):
+                streams = (output.get("text", "") for output in cell["outputs"])
+                return "".join("".join(text) for text in streams).rstrip("\n")
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        pass  # its own page says what is wrong with it
+    return ""
+
+
 @lru_cache(maxsize=8)
 def _opened(archive: Path, _: int) -> zipfile.Path:
     """Open an archive as it was last written: that of a thousand runs takes 50 ms."""
