@@ -49,6 +49,11 @@ def number(value: Any, form: str) -> Markup:
     return Markup(text.replace("-", "−"))
 
 
+def minus(text: str) -> str:
+    """Write a minus sign before numbers, and between what is subtracted."""
+    return re.sub(r"(?<![\w.-])-(?=\.?\d)|(?<= )-(?= )", "−", text)
+
+
 def mean_sd(summary: Row, form: str) -> Markup:
     """Write mean ± sd, or the mean alone where there is no sd. `form` may name a measure: its
     number of digits is then used."""
