@@ -41,6 +41,7 @@ _LINK = re.compile(r"https?://", re.IGNORECASE)
 _OF_STUDY = re.compile(r"[\w-]+/\w+\.html")
 _SCROLLING = re.compile(r'(?<=<div )(?=class="output_(png|jpeg|svg|html|markdown)\b)')
 """Blocks of output that a sheet lets scroll sideways."""
+_UNDESCRIBED = re.compile(r"<img(?![^>]* alt=)")
 _CELL = re.compile(r"cell-id=([\w-]+)")
 
 
@@ -128,7 +129,8 @@ def notebook_html(path: Path) -> str:
     except Exception as error:  # a file can be broken in any way, and the other pages are fine
         why = escape(f"{type(error).__name__}: {error}")
         html = f"<p>This file cannot be shown as a notebook. Reading it failed with {why}</p>"
-    return _SCROLLING.sub('tabindex="0" ', sanitise(html, _PAGE))
+    html = _SCROLLING.sub('tabindex="0" ', sanitise(html, _PAGE))
+    return _UNDESCRIBED.sub("<img alt", html)  # no quotes: they would end an attribute that says so
 
 
 def _name_cells(notebook: nbformat.NotebookNode) -> None:
