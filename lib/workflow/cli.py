@@ -35,7 +35,8 @@ otherwise). --stop-after HOURS ends a sweep early and cleanly. A record that cam
 repository stays as it is: what runs stays in runs/, and --replace puts it in the record's place.
 -n only tells which runs would be made, why, and how long that takes. Another useful Snakemake flag
 is --profile params/slurm (a cluster); --snakemake-help lists them all. Ctrl-C stops everything and
-says how far it is; a plain rerun continues.
+says how far it is; a plain rerun continues. --ordinary-kernels imports every package anew for each
+notebook, instead of forking kernels from one process.
 Without an active environment, one is made in .venv.
 """
 
@@ -316,6 +317,7 @@ def parse_sweep(words: list[str]) -> Sweep:
     own.add_argument("--stop-after", type=_positive(float))
     own.add_argument("--runs-per-gpu", type=_positive(int))
     own.add_argument("--replace", action="store_true")
+    own.add_argument("--ordinary-kernels", action="store_true")
     own.add_argument("--profile")
     rest = [word for word in words if word not in studies and word != "--"]
     ours, flags = own.parse_known_args(rest)
@@ -359,6 +361,7 @@ def parse_sweep(words: list[str]) -> Sweep:
         lists_runs=_TELLING & given == {"dryrun"},
         is_local=parsed.executor in (None, "local"),
         replaces=ours.replace,
+        forks_kernels=Sweep.forks_kernels and not ours.ordinary_kernels,
         stop_after=ours.stop_after,
         runs_per_gpu=ours.runs_per_gpu,
         cluster=cluster,

@@ -23,17 +23,15 @@ from lib.run.processes import exit_with_parent
 from lib.study.claim import load_plan
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, UserError, exit_status, unknown
-from lib.study.fields import digest
 from lib.study.files import replacing
-from lib.study.paths import HEADLESS, NOTEBOOKS, ROOT, RUNS, executed_notebook, result_file, shown
+from lib.study.paths import HEADLESS, NOTEBOOKS, ROOT, executed_notebook, result_file, shown
 from lib.study.provenance import git_state
 from lib.study.result import live_file
 from lib.workflow.commits import tree_of
+from lib.workflow.forked import SOCKETS, WARM, prefer_forks
 from lib.workflow.gpus import gpus
 
 START_ATTEMPTS = 3
-SOCKETS = f"kernel-{digest(str(RUNS))[:8]}-"
-"""How the folders of kernels' sockets begin: a sweep removes those that a killed one left."""
 
 
 class ExecutionError(UserError):
@@ -66,7 +64,7 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
 
     with FileLock(output.with_suffix(".lock")), gpus(study.machine) as devices:
         result.unlink(missing_ok=True)  # an earlier result must not pass for this one's
-        os.environ.update(_environment(study, devices))
+        os.environ.update(kernel_environment(study, devices))
         start = time.perf_counter()
         error = _run_papermill(source, output, parameters)
         reason = error or _unclean(output)
@@ -93,7 +91,7 @@ HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 glibc ignore it; numbers stay the same."""
 
 
-def _environment(study: Study, devices: str | None) -> dict[str, str]:
+def kernel_environment(study: Study, devices: str | None = None) -> dict[str, str]:
     """Return what the kernel inherits: this Python whatever kernels the machine names, nobody
     watching, threads pinned, GPUs of its own."""
     threads = str(study.machine.threads)
@@ -107,7 +105,8 @@ def _run_papermill(
     source: Path, output: Path, parameters: dict[str, Any], attempts: int = START_ATTEMPTS
 ) -> str | None:
     """Execute a notebook; return None, or what went wrong. Only a kernel that did not start is
-    tried again."""
+    tried again, as an ordinary one."""
+    prefer_forks()
     try:
         # A socket folder of its own: over TCP, kernels started at once sometimes take one port.
         with tempfile.TemporaryDirectory(prefix=SOCKETS) as sockets:
@@ -129,6 +128,7 @@ def _run_papermill(
         if attempts == 1 or any(started):
             return f"{type(error).__name__}: {error}"
         print(f"{source.stem}: kernel did not start ({error}); trying again", file=sys.stderr)
+        os.environ.pop(WARM, None)
         return _run_papermill(source, output, parameters, attempts - 1)
     return None
 

@@ -59,6 +59,8 @@ class Sweep:
     is_local: bool = True
     replaces: bool = False
     """Whether records that came from elsewhere are replaced."""
+    forks_kernels: bool = sys.platform == "linux"
+    """On macOS, a fork that does not start another program may not use the system's libraries."""
     stop_after: float | None = None
     """Hours."""
     runs_per_gpu: int | None = None
@@ -70,14 +72,15 @@ def run_sweep(sweep: Sweep) -> int:
     """Run studies; return the exit status. Raises UserError for all that would stop them later."""
     from lib.workflow.commits import TREES, moved
     from lib.workflow.dry_run import needed
-    from lib.workflow.execution import SOCKETS
+    from lib.workflow.execution import kernel_environment
+    from lib.workflow.forked import SOCKETS, warm_process
     from lib.workflow.preflight import ready
     from lib.workflow.staleness import analysis_key, data_key, stale
 
     studies = ready(sweep.studies or [default_study()], sweep.is_local)
     if sweep.cluster and not sweep.is_dry_run:
         sweep.cluster.require_ready()
-    with only_sweep() as log:
+    with only_sweep() as log, contextlib.ExitStack() as beside:
         temporary = Path(tempfile.gettempdir())
         for leftover in (*temporary.glob(f"{SOCKETS}*"), *temporary.glob(f"{TREES}*")):
             shutil.rmtree(leftover, ignore_errors=True)
@@ -95,7 +98,10 @@ def run_sweep(sweep: Sweep) -> int:
             if not (sweep.lists_runs and path.name == "result.json"):  # the table says why
                 print(f"Stale: {shown(path)}: {reason}")
         if not sweep.is_dry_run:
-            rehearse([study for study in studies if any(needed(asked_now(study), again))])
+            due = [study for study in studies if any(needed(asked_now(study), again))]
+            if due and sweep.is_local and sweep.forks_kernels:
+                beside.enter_context(warm_process(kernel_environment(due[0]), log))
+            rehearse(due)
         keys = {s.name: {"data": data_key(s), "analysis": analysis_key(s)} for s in studies}
         patience = 0 if sweep.is_local else CANCELLING
         began = time.monotonic()

@@ -328,7 +328,7 @@ def test_only_what_runs_writes_which_commits_its_arms_are(
         monkeypatch.setattr(sweep, name, lambda *_, answer=answer: answer)
     assert sweep.run_sweep(Sweep(is_dry_run=True)) == 0
     assert not (tmp_path / "tiny").exists()
-    assert sweep.run_sweep(Sweep()) == 0
+    assert sweep.run_sweep(Sweep(forks_kernels=False)) == 0
     assert [path.name for path in (tmp_path / "tiny").iterdir()] == ["commits.json"]
 
 
@@ -378,7 +378,7 @@ def test_a_failed_sweep_lets_go_before_it_shows_what_failed(
     monkeypatch.setattr(sweep, "run_snakemake", run)
     monkeypatch.setattr(sweep, "rehearse", list)
     monkeypatch.setattr(sweep, "_show", show)
-    assert sweep.run_sweep(Sweep(["smoke"])) == 1
+    assert sweep.run_sweep(Sweep(["smoke"], forks_kernels=False)) == 1
     assert shown == [failed]
 
 
