@@ -25,7 +25,7 @@ from lib.study.paths import RUNS
 
 WARM = "STUDY_WARM"
 """Environment variable that names the socket of the warm process."""
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds that it is given to answer: it may be importing still."""
 SOCKETS = f"kernel-{digest(str(RUNS))[:8]}-"
 """How the folders of kernels' sockets begin: a sweep removes those that a killed one left."""
