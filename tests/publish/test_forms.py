@@ -238,9 +238,9 @@ def test_a_delay_or_a_level_is_called_by_the_rule_of_the_plan(
     path = texts.paper / "results/when.verdict.json"
     verdict = json.loads(path.read_text("utf-8"))
     for row in verdict["hypothesis_tests"]:
+        put(row, form if row["hypothesis"] == "late" else "higher")
         row["answer"] = {"early": early, "late": late}.get(row["hypothesis"], "supported")
         row["sentence"] = planned("when", row["hypothesis"], row["answer"])
-        put(row, form if row["hypothesis"] == "late" else "higher")
     path.write_text(json.dumps(verdict), "utf-8")
     called = "open"
     if early == "refuted":
