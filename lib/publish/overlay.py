@@ -141,7 +141,7 @@ def quantiles(studies: Iterable[StudyEntry]) -> list[float]:
     """Return the 97.5 % quantiles of Student's t for 1, 2, … degrees of freedom, as many as any
     pairs of runs can have."""
     most = sum(len({run.seed for run in study.runs}) for study in studies)
-    return [round(float(value), 4) for value in stats.t.ppf(0.975, np.arange(1, most))]
+    return [round(float(stats.t.ppf(0.975, freedom)), 4) for freedom in range(1, most)]
 
 
 def _thinned(points: NDArray[np.float64], digits: int) -> list[list[float]]:

@@ -73,7 +73,7 @@ def become(connection: socket.socket) -> None:
     asked: dict[str, Any] = json.loads(connection.makefile("rb").readline())
     (python, option, *argv), environment = asked["argv"], asked["environment"]
     other = [name for name in FIXED if os.environ.get(name) != environment.get(name)]
-    if other or python != sys.executable or option != "-m" or _cuda_is_lost():
+    if other or (python, option) != (sys.executable, "-m") or _cuda_is_lost():
         return
     for number, stream in enumerate([os.open(os.devnull, os.O_RDONLY), *streams]):
         os.dup2(stream, number)

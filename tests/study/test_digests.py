@@ -290,7 +290,10 @@ ALLOWED = {
     "lib/record/replay.py": {"protocol_1.PROGRAMS[command]"},  # asks the code of older commits
     "lib/run/checkpoints.py": {"weights_only"},  # True: tensors alone, no code
     # A kernel's packages, and the kernel; imported by no notebook.
-    "lib/workflow/warm.py": {"importlib", "import_module", "runpy", "sys.path", "sys.modules"},
+    "lib/workflow/warm.py": {
+        *("importlib", "import_module", "runpy", "sys.path", "sys.modules"),
+        "'-m'",  # which a kernel's command must hold
+    },
     "lib/study/errors.py": {"get_ipython"},  # how errors are shown
     # Whether there is a notebook; and what draws, which is only told numbers.
     "lib/workflow/live.py": {"get_ipython", "f'{__package__}.watching'"},
