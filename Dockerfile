@@ -1,4 +1,4 @@
-# The project with what its lock names, and a browser and its driver's library for the tests of the
+# The project with what its locks name, and a browser and its driver's library for the tests of the
 # lab record.
 #   docker build -t embedding-norm .
 #   docker run embedding-norm test                  or any other command of ./run_all.sh
@@ -8,7 +8,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /embedding-norm
 COPY . .
-# Makes .venv, installs the lock by hash, and says what the smallest study would run.
-RUN ./run_all.sh params/smoke.yaml -n
+# Makes .venv, installs both locks by hash, and says what the smallest study would run.
+RUN ./run_all.sh test --version && ./run_all.sh params/smoke.yaml -n
 ENTRYPOINT ["./run_all.sh"]
 CMD ["--help"]

@@ -19,14 +19,22 @@ find_python() {
   fail "Python 3.11, 3.12 or 3.13 is needed"
 }
 
+# Install by uv where it is here and nothing (PIP_INDEX_URL, say) tells pip how; else by pip.
+install() {
+  if [[ -z "${!PIP_*}" ]] && command -v uv >/dev/null && uv pip install --quiet --python "$prefix" "$@"; then return; fi
+  python -m pip --version >/dev/null 2>&1 || python -m ensurepip >/dev/null 2>&1 ||
+    fail "the environment $prefix has no pip; add it, or use another"
+  python -m pip install --quiet "$@"
+}
+
 # Install torch, whose build depends on the machine, by hash where it comes from PyPI or is the CPU
 # build of the lock; then what that build needs. Another index has hashes of its own.
 install_torch() {
   [[ -z "${PIP_NO_INDEX:-}" ]] || fail "this environment has no torch of 2.10 or newer, and without the internet none can be installed; take an image that has one, or turn the internet on"
   if [[ -z "${PIP_INDEX_URL:-}${PIP_EXTRA_INDEX_URL:-}" ]]; then
-    python -m pip install --quiet --no-deps --require-hashes -r requirements-torch.lock
+    install --no-deps --require-hashes -r requirements-torch.lock
   fi
-  python -m pip install --quiet "$(grep -o '^torch==[0-9.]*' requirements-torch.lock)"
+  install "$(grep -o '^torch==[0-9.]*' requirements-torch.lock)"
 }
 
 case " $* " in *" -h "* | *" --help "*) find_python; exec "$python" -m lib.workflow.cli "$@" ;; esac
@@ -44,15 +52,16 @@ if [[ -z "${VIRTUAL_ENV:-}" && "${CONDA_DEFAULT_ENV:-base}" == base ]]; then
   fi
   export VIRTUAL_ENV="$PWD/.venv" PATH="$PWD/.venv/bin:$PATH"
 fi
-# Install what the lock says, once per lock.
+# Install what a lock says, once per lock: what runs a study, or for tests that and what they need.
+lock=requirements.lock
+[[ "${1:-}" != test ]] || lock=requirements-dev.lock
 prefix="$(python -c 'import sys; print(sys.prefix)')"
-if ! cmp -s requirements.lock "$prefix/.embedding-norm-lock"; then
-  python -m pip --version >/dev/null 2>&1 || python -m ensurepip >/dev/null 2>&1 ||
-    fail "the environment $prefix has no pip; add it, or use another"
-  echo "Installing torch and the packages of requirements.lock"
+if ! cmp -s "$lock" "$prefix/.embedding-norm-$lock"; then
+  echo "Installing torch and the packages of $lock"
   python -c 'import torch; assert tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 10)' 2>/dev/null ||
     install_torch
-  python -m pip install --quiet --no-deps --require-hashes -r requirements.lock
-  cp requirements.lock "$prefix/.embedding-norm-lock"
+  install --no-deps --require-hashes -r "$lock"
+  cp requirements.lock "$prefix/.embedding-norm-requirements.lock" # which the other holds as well
+  cp "$lock" "$prefix/.embedding-norm-$lock"
 fi
 exec python -m lib.workflow.cli "$@"

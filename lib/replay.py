@@ -123,10 +123,10 @@ def figures(name: str) -> dict[str, dict[str, str]]:
 
 def execute(name: str, notebook: str, arm: str = "", seed: str = "0") -> dict[str, str]:
     """Execute a notebook; return where it and all that it wrote lie, from the tree's root."""
-    from lib.run import lifeline
+    from lib.run.processes import exit_with_parent
     from lib.workflow.execution import execute as run
 
-    lifeline.hold_on()
+    exit_with_parent()
     study = load_study(name)
     result, folder = run(notebook, study, arm, int(seed)), study_folder(name)
     written = {

@@ -31,11 +31,10 @@ sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/study/../.
 # %%
 from lib.data.corpus import load_corpus
 from lib.run.training import begin, train
-from lib.study.config import load_study
+from lib.study.config import load_study, scratch
 from lib.study.errors import one_line_errors
 from lib.study.inputs import take_up
 from lib.study.paths import run_folder
-from lib.study.scratch import scratch
 from lib.workflow.live import LiveCurve
 
 one_line_errors()

@@ -48,9 +48,9 @@ take_up(design.name)  # on Kaggle: what the notebooks before this one left
 plan = load_plan(design)
 results = collect(design)
 runs, tasks = tidy(results), read_table(results, "tasks")
-trace, items = (read_parquet(design, name) for name in ("trace", "items"))
+trace, items, stock = (read_parquet(design, n) for n in ("trace", "items", "stock_items"))
 claim = claim_status(design, plan, [run.model_dump() for run in results])
-analysis = analyse(design, plan, claim, runs, trace, items)
+analysis = analyse(design, plan, claim, runs, trace, items, stock)
 history = plan_provenance(design.plan, plan, [run.origin["commit"] for run in results])
 made_by = {"analysing_digest": analysing_digest()}
 write_json(study_folder(design.name) / "verdict.json", analysis.as_json() | history | made_by)
@@ -132,8 +132,9 @@ report.contrast_overview(verdict.imputed)
 # %% [markdown]
 # ## What else the runs show
 # Beyond the plan, and exploratory: the sentences say what to read from each table. First the suite
-# with its questions resampled, and what the text itself allows; then stability, the suite task by
-# task, and attempts to explain the results away. Questions of one paper stand in its own notebook.
+# with its questions resampled, and what the text itself allows; then stability, the suite and stock
+# tasks one by one (`crossed` is an interval with questions resampled too), and attempts to explain
+# the results away. Questions of one paper stand in its own notebook.
 
 # %%
 for finding in analysis.findings:
@@ -153,8 +154,8 @@ report.power_summary(contrasts, plan)
 # such a task cannot tell arms apart yet.
 
 # %%
-stock = read_table(results, "stock_tasks")
-display(report.task_table(tasks), *report.stock_task_tables(stock))
+of_stock = read_table(results, "stock_tasks")
+display(report.task_table(tasks), *report.stock_task_tables(of_stock))
 
 # %% [markdown]
 # ## Calibration and length

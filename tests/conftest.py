@@ -113,7 +113,8 @@ def environment() -> Path:
     borrowed = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
     (site / "borrowed.pth").write_text(borrowed, "utf-8")
     (folder / "share").symlink_to(Path(sys.prefix) / "share")  # nbconvert's templates
-    shutil.copyfile(ROOT / "requirements.lock", folder / ".embedding-norm-lock")
+    for lock in ("requirements.lock", "requirements-dev.lock"):
+        shutil.copyfile(ROOT / lock, folder / f".embedding-norm-{lock}")
     return folder
 
 

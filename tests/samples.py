@@ -2,7 +2,7 @@
 
 from lib.study.config import Study
 from lib.study.result import RunResult
-from lib.workflow.made_up import made_up
+from lib.workflow.rehearsal import made_up
 
 PERPLEXITY = {"none": [20.0, 22.0], "layernorm": [19.0, 20.0]}
 _PROVENANCE = {

@@ -10,7 +10,7 @@ import yaml
 from rattler import MatchSpec
 
 from lib.record.record import Record
-from lib.record.verify import SEALED, verify
+from lib.record.verify import FIRST_RECORD, verify
 from lib.study.own import is_kept
 from lib.study.paths import ROOT, shown
 from lib.workflow.cli import COMMANDS
@@ -53,7 +53,13 @@ def test_gitignore_swallows_no_code():
 def test_the_top_level_holds_what_the_project_fixes():
     allowed = {"notebooks", "lib", "params", "papers", "tests", "environment.yml", "run_all.sh"}
     allowed |= {"README.md", "CONTRIBUTING.md", "LICENSE", "pyproject.toml", "requirements.lock"}
-    allowed |= {"requirements-torch.lock", "CHANGELOG.md", "CITATION.cff", "Dockerfile"}
+    allowed |= {
+        "requirements-torch.lock",
+        "requirements-dev.lock",
+        "CHANGELOG.md",
+        "CITATION.cff",
+        "Dockerfile",
+    }
     top = {name.partition("/")[0] for name in tracked()}
     assert {name for name in top if not name.startswith(".")} == allowed
 
@@ -73,17 +79,27 @@ def test_environment_yml_lists_pyprojects_packages_and_parses_as_conda_would():
     assert project["requires-python"].replace(" ", "") in conda[0].replace(" ", "")
 
 
-def test_the_lock_pins_every_dependency_but_torch_by_hash():
-    lock = (ROOT / "requirements.lock").read_text("utf-8")
+def entries(lock: str) -> dict[str, str]:
+    """What a lock says of each package, by name."""
+    lines = (ROOT / lock).read_text("utf-8").replace("\\\n", "").splitlines()
+    return {line.partition("==")[0]: line for line in lines if "==" in line and line[0].isalpha()}
+
+
+def test_the_locks_pin_every_dependency_but_torch_by_hash():
+    user, dev = entries("requirements.lock"), entries("requirements-dev.lock")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     extras = [d for group in project["optional-dependencies"].values() for d in group]
-    for dependency in [*project["dependencies"], *extras]:
-        name = dependency.split(">")[0].split("=")[0].replace("_", "-")
-        entry = [line for line in lock.splitlines() if line.startswith(f"{name}==")]
-        assert len(entry) == 1, name
-        assert ("sys_platform == 'never'" in entry[0]) == (name == "torch")
-    blocks = [b for b in lock.replace("\\\n", "").splitlines() if "==" in b and b[0].isalpha()]
-    assert all("--hash=sha256:" in block for block in blocks)
+    for lock, needed in ((user, project["dependencies"]), (dev, extras)):
+        for dependency in needed:
+            name = dependency.split(">")[0].split("=")[0].replace("_", "-")
+            assert ("sys_platform == 'never'" in lock[name]) == (name == "torch")
+    assert all("--hash=sha256:" in entry for entry in (user | dev).values())
+
+
+def test_the_lock_of_tests_holds_that_of_studies_and_no_study_waits_for_tests():
+    user, dev = entries("requirements.lock"), entries("requirements-dev.lock")
+    assert user.items() < dev.items()
+    assert not {"pytest", "mypy", "ruff", "playwright", "transformers"} & user.keys()
 
 
 def test_help_names_every_command():
@@ -106,7 +122,7 @@ SMALL = {"example", "stability-check"}
 WHOLE = [
     pytest.param(name, marks=pytest.mark.slow if name in SMALL else pytest.mark.long)
     for name in RECORDS
-    if name not in SEALED
+    if name not in FIRST_RECORD
 ]
 
 

@@ -128,7 +128,8 @@ def leave_one_out_finding(table: pd.DataFrame) -> Finding:
 def task_contrasts(runs: pd.DataFrame, items: pd.DataFrame, alpha: float) -> pd.DataFrame:
     """Return one row per arm beside its baseline, task and number of shots: mean paired difference
     in accuracy with its t interval and p, and that p adjusted by Holm's method over all tasks and
-    shots of the contrast. `items` are the joined answers of all runs; empty without the suite."""
+    shots of the contrast. `items` are the joined answers of all runs, to the suite or to stock
+    tasks; empty without any."""
     keys = ["arm", "task", "shots", "seed"]
     if items.empty:
         return pd.DataFrame(columns=["arm", "baseline"])
@@ -137,7 +138,9 @@ def task_contrasts(runs: pd.DataFrame, items: pd.DataFrame, alpha: float) -> pd.
     return table.assign(p_holm=table.groupby(["arm", "baseline"])["t_p"].transform(holm))
 
 
-def task_finding(table: pd.DataFrame, alpha: float) -> Finding:
+def task_finding(
+    table: pd.DataFrame, alpha: float, key: str = "task_contrasts", of: str = "Task by task"
+) -> Finding:
     """Say in how many tasks each arm differs after adjustment."""
     words = ["The adjusted p rests on t alone: with so many tests no exact test could survive."]
     for (arm, baseline), part in table.groupby(["arm", "baseline"], sort=False):
@@ -149,4 +152,4 @@ def task_finding(table: pd.DataFrame, alpha: float) -> Finding:
             f"{len(part)} tasks × shots; {tested - len(differ)} undecided, "
             f"{len(part) - tested} without a test."
         )
-    return Finding("task_contrasts", "Task by task, adjusted over tasks", table, words)
+    return Finding(key, f"{of}, adjusted over tasks", table, words)

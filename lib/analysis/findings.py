@@ -17,7 +17,7 @@ from lib.analysis.effects import (
 )
 from lib.analysis.finding import Finding
 from lib.analysis.references import reference_finding
-from lib.analysis.resampling import suite_contrasts
+from lib.analysis.resampling import suite_contrasts, with_questions_resampled
 from lib.analysis.stability import rule_of, stability_finding, stability_map
 from lib.analysis.verdict import Verdict, in_words, reach_verdict
 from lib.study.claim import ClaimStatus
@@ -55,11 +55,12 @@ def analyse(
     runs: pd.DataFrame,
     trace: pd.DataFrame,
     items: pd.DataFrame,
+    stock: pd.DataFrame,
 ) -> Analysis:
     """Judge a study by its plan and make every table that applies, from the tables of
-    `lib.analysis.runs`. Only a confirmatory study gets tests, decisions and answers to hypotheses.
-    What is drawn at random follows from the study's hash, so that the same runs always give the
-    same numbers."""
+    `lib.analysis.runs`; `items` are the answers to the suite, `stock` those to stock tasks. Only a
+    confirmatory study gets tests, decisions and answers to hypotheses. What is drawn at random
+    follows from the study's hash, so that the same runs always give the same numbers."""
     rng = np.random.default_rng(int(design.hash[:8], 16))
     verdict = reach_verdict(runs, trace, plan, rng, design.looks)
     if standing.reasons:
@@ -69,11 +70,13 @@ def analyse(
     stability = stability_map(runs, verdict.stability, alpha)
     pairs = pd.concat([verdict.contrasts, verdict.tests])[["arm", "baseline", "measure"]]
     left_out = leave_one_task_out(items, pairs.drop_duplicates(), alpha)
+    of_stock = with_questions_resampled(task_contrasts(runs, stock, alpha), stock, rng, alpha)
     found = [
         Finding("suite", "The suite, seeds and questions resampled", suite),
         reference_finding(runs),
         stability_finding(stability, rule_of(plan)),
         task_finding(task_contrasts(runs, items, alpha), alpha),
+        task_finding(of_stock, alpha, "stock_contrasts", "Stock tasks one by one"),
         Finding("leave_one_task_out", "With one task left out", left_out),
         leave_one_out_finding(leave_one_out(runs, first_family(verdict, plan))),
     ]

@@ -167,6 +167,18 @@ def crossed_bootstrap(
     return Estimate(value, float(low), float(high))
 
 
+def _pairs(items: pd.DataFrame, arm: str, baseline: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Lay out whether arm and baseline were right in each question that both were asked (columns),
+    in every seed that completed in both (rows)."""
+    own, other = (
+        items[items["arm"] == name].pivot(index="seed", columns=["task", "item"], values="correct")
+        for name in (arm, baseline)
+    )
+    seeds = own.index.intersection(other.index)
+    both = own.columns.intersection(other.columns)
+    return own.loc[seeds, both], other.loc[seeds, both]
+
+
 def suite_contrasts(
     runs: pd.DataFrame, items: pd.DataFrame, rng: Generator, alpha: float = ALPHA
 ) -> pd.DataFrame:
@@ -180,18 +192,26 @@ def suite_contrasts(
             continue
         for shots, few in (("zero", False), ("few", True)) if len(items) else ():
             asked = items[(items["shots"] > 0) == few]
-            own, other = (
-                asked[asked["arm"] == name].pivot(
-                    index="seed", columns=["task", "item"], values="correct"
-                )
-                for name in (arm, baseline)
-            )
-            # Only a seed that completed in both arms was asked in both.
-            seeds = own.index.intersection(other.index)
-            both = own.columns.intersection(other.columns)
-            if len(seeds) and len(both):
-                pair = own.loc[seeds, both], other.loc[seeds, both]
-                tasks = both.get_level_values("task")
-                found = crossed_bootstrap(*pair, rng, alpha, tasks)._asdict()
-                rows.append({"arm": arm, "shots": shots, "seeds": len(seeds)} | found)
+            own, other = _pairs(asked, arm, baseline)
+            if own.size:
+                tasks = own.columns.get_level_values("task")
+                found = crossed_bootstrap(own, other, rng, alpha, tasks)._asdict()
+                rows.append({"arm": arm, "shots": shots, "seeds": len(own)} | found)
     return pd.DataFrame(rows)
+
+
+def with_questions_resampled(
+    contrasts: pd.DataFrame, items: pd.DataFrame, rng: Generator, alpha: float = ALPHA
+) -> pd.DataFrame:
+    """Join to each contrast of an arm with its baseline in a task and number of shots: how many
+    questions it has, and its interval with seeds and questions resampled, from the joined answers
+    of all runs."""
+    rows = []
+    for row in contrasts.to_dict("records"):
+        asked = items[(items["task"] == row["task"]) & (items["shots"] == row["shots"])]
+        own, other = _pairs(asked, row["arm"], row["baseline"])
+        low = high = np.nan
+        if own.size:
+            _, low, high = crossed_bootstrap(own, other, rng, alpha)
+        rows.append({"questions": own.shape[1], "crossed_low": low, "crossed_high": high})
+    return contrasts.join(pd.DataFrame(rows, index=contrasts.index))

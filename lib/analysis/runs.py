@@ -16,7 +16,7 @@ from lib.study.errors import UserError
 from lib.study.fields import CODE, MACHINE_SETTINGS, OF_MEASURES, MachineConfig, ModelConfig
 from lib.study.measures import MEASURES
 from lib.study.paths import run_folder, shown
-from lib.study.raw import read_raw_file
+from lib.study.raw import RAW, raw_file, read_raw_file
 from lib.study.result import RunResult
 
 
@@ -106,6 +106,7 @@ def check(study: Study, results: Iterable[RunResult]) -> None:
     completed = [run for run in runs if run.status == "completed"]
     _require_one_machine(runs)
     _require_equal("corpus_sha256", runs, "corpus.source")
+    _require_equal("tasks_hash", runs)
     _require_equal("suite_hash", completed, "model.block_size", *_VOCABULARY, "corpus.deduplicate")
     _require_equal("measures", completed, value=lambda run: ", ".join(sorted(run.measures)))
     # A text's vocabulary decides the shape of the weights.
@@ -282,15 +283,20 @@ def read_table(results: Iterable[RunResult], name: str) -> pd.DataFrame:
 
 def read_parquet(study: Study, name: str) -> pd.DataFrame:
     """Join one of the raw files (see `lib.study.raw`) of all runs, with arm, variant, setting and
-    seed."""
-    parts = [
-        read_raw_file(run_folder(study.name, arm.id, seed), name).assign(
-            arm=arm.id, seed=seed, variant=arm.variant, setting=arm.setting
-        )
+    seed; empty where no run has answers to stock tasks."""
+    places = [
+        (arm, seed, run_folder(study.name, arm.id, seed))
         for arm in study.arms()
         for seed in so_far(study).seeds
     ]
-    return pd.concat(parts, ignore_index=True)
+    parts = [
+        read_raw_file(folder, name).assign(
+            arm=arm.id, seed=seed, variant=arm.variant, setting=arm.setting
+        )
+        for arm, seed, folder in places
+        if name in RAW or raw_file(folder, name).is_file()
+    ]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
 def point(
@@ -313,7 +319,7 @@ def study_results(study: Study, results: list[RunResult]) -> dict[str, Any]:
         "study": study.model_dump(),
         "study_hash": study.hash,
         "runs": runs,
-        "summary": summarise(runs, list(MEASURES)),
+        "summary": summarise(runs, [*MEASURES, *study.stock_measures]),
     }
 
 

@@ -103,7 +103,7 @@ def reach_verdict(
     rules = read_rules(plan)
     shares = stability_map(runs, stability, plan.alpha).set_index("arm", drop=False)
     evidence = [
-        weigh(arm, rows, shares.to_dict("index"), plan, rules)
+        collect_evidence(arm, rows, shares.to_dict("index"), plan, rules)
         for arm, rows in by_arm_and_measure(contrasts, runs).items()
     ]
     decided = [decide(e, rules) for e in evidence if e.primary]
@@ -117,7 +117,9 @@ def reach_verdict(
     )  # fmt: skip
 
 
-def weigh(arm: str, rows: Rows, shares: dict[Any, Row], plan: Plan, rules: RuleSet) -> Evidence:
+def collect_evidence(
+    arm: str, rows: Rows, shares: dict[Any, Row], plan: Plan, rules: RuleSet
+) -> Evidence:
     """Gather what the rules look at, from an arm's contrasts with its baseline and the table of
     `lib.analysis.stability.stability_map`, by arm."""
     own, baseline = shares[arm], shares[next(iter(rows.values()))["baseline"]]

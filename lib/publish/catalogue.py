@@ -49,6 +49,11 @@ class NotebookEntry:
         return f"{self.study}/{run}.html"
 
     @property
+    def id(self) -> str:
+        """What an address calls a run."""
+        return f"{self.study}/{self.arm}/{self.seed}"
+
+    @property
     def place(self) -> str:
         """Where it lies in the repository, that of a sealed record within its file."""
         record = Record(self.study)
@@ -110,6 +115,12 @@ class StudyEntry:
         return bool(self.verdict and self.verdict["standing"] == "CONFIRMATORY")
 
     @property
+    def looked_at_early(self) -> bool:
+        """Whether a hypothesis was decided at a look, by fewer seeds than there are now."""
+        tests = (self.verdict or {}).get("hypothesis_tests", [])
+        return any(test["n"] < len(self.grid.get(test["arm"], {})) for test in tests)
+
+    @property
     def started(self) -> str:
         """When its first run began; empty where no result says so."""
         results = [run.result for run in self.runs if run.result]
@@ -134,7 +145,7 @@ class StudyEntry:
     def lines(self) -> Lines:
         return lines_of(self.runs)
 
-    @property
+    @cached_property
     def grid(self) -> dict[str, dict[int, NotebookEntry]]:
         """The runs by arm and seed."""
         grid: dict[str, dict[int, NotebookEntry]] = {}

@@ -5,7 +5,6 @@ it is executed. It is committed with its outputs: `check_findings` executes it a
 """
 
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from lib.analysis.runs import tidy
 from lib.publish.paper import same
 from lib.record.build import same_json
 from lib.record.notebook import shown as shown_by
+from lib.record.notebook import slim, without_warnings
 from lib.record.record import Record, papers_named, raw_folder
 from lib.study.claim import load_plan
 from lib.study.config import Study, load_study
@@ -76,14 +76,7 @@ def execute(paper: Path, folder: Path) -> None:
     where: dict[str, Any] = {"metadata": {"path": folder}}
     client = NotebookClient(notebook, kernel_name="python3", record_timing=False, resources=where)
     client.execute(env={**os.environ, "PYTHONPATH": str(ROOT)})
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            cell.outputs = [out for out in cell.outputs if out.get("name") != "stderr"]
-            for out in cell.outputs:  # a table or a picture is kept once
-                if {"text/html", "image/png"} & {*out.get("data", {})}:
-                    out.data.pop("text/plain", None)
-                if html := out.get("data", {}).get("text/html"):
-                    out.data["text/html"] = re.sub(r"(?s)<style scoped>.*?</style>\n", "", html)
+    slim(without_warnings(notebook))
     for picture in (folder / FIGURES).glob("*.png"):  # the notebook shows it; the paper takes PDF
         picture.unlink()
     notebook.metadata.pop("language_info", None)

@@ -7,12 +7,13 @@ All is drawn here, as points of lines; the script of the page only says which le
 import itertools
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.ticker import LogLocator, MaxNLocator
+from scipy import stats
 
 from lib.publish.catalogue import NotebookEntry, StudyEntry
 from lib.record.record import raw_folder
@@ -22,6 +23,7 @@ SHOWN = ("dose", "start-or-speed")
 """Studies of the page: their arms start the stream at several lengths."""
 PANELS = {
     "dev_loss": "dev loss (nats), by step",
+    "difference": "dev loss minus that without a layer, of the same seed (nats), by step",
     "growth": "length of the stream after the last block, over that at its start, by step",
 }
 SIZE = WIDTH, HEIGHT, LEFT, RIGHT = 420, 240, 46, 16
@@ -47,6 +49,15 @@ class Arm:
     def end(self, panel: str) -> float:
         """The mean over seeds at the last step."""
         return float(self.curves[panel].iloc[-1].mean())
+
+    @property
+    def difference(self) -> dict[str, float | None]:
+        """The mean paired difference from no layer at the last step, with its t interval."""
+        last = self.curves["difference"].iloc[-1].dropna()
+        reach = stats.t.ppf(0.975, len(last) - 1) * last.sem() if len(last) > 1 else np.nan
+        ends = (last.mean(), last.mean() - reach, last.mean() + reach)
+        found = (None if np.isnan(end) else float(end) for end in ends)
+        return dict(zip(("mean_delta", "t_low", "t_high"), found, strict=True))
 
 
 @dataclass(frozen=True)
@@ -103,16 +114,22 @@ def _arms(runs: list[NotebookEntry]) -> list[Arm]:
             models[run.arm] = run.result["config"]["model"]
             found.setdefault(run.arm, {})[run.seed] = read_raw_file(folder, "curve")
     arms = []
+    baselines = {run.result["baseline"] for run in runs if run.result}
     for name, seeds in found.items():
         table = pd.concat(seeds, names=["seed"]).reset_index("seed")
         model, end = models[name], f"residual_norm_{models[name]['n_layer']}"
         if end in table:
             growth = table[end] / table["residual_norm_0"]
-            curves = table.assign(growth=growth).pivot_table(list(PANELS), "step", "seed")
+            curves = table.assign(growth=growth).pivot_table(["dev_loss", "growth"], "step", "seed")
             start = table.loc[table["step"] == 0, "residual_norm_0"].mean()
             rms = float(start) / math.sqrt(model["n_embd"]) / model["branch_multiplier"]
             arms.append(Arm(name, rms, curves))
-    return _placed(sorted(arms, key=lambda arm: arm.rms))
+    bare = next((arm.curves["dev_loss"] for arm in arms if arm.name in baselines), 0)
+    compared = []
+    for arm in arms:
+        gaps = pd.concat({"difference": arm.curves["dev_loss"] - bare}, axis="columns")
+        compared.append(replace(arm, curves=arm.curves.join(gaps)))
+    return _placed(sorted(compared, key=lambda arm: arm.rms))
 
 
 def _placed(arms: list[Arm]) -> list[Arm]:
@@ -149,7 +166,11 @@ def _panel(name: str, arms: list[Arm]) -> Axes:
         return " ".join(f"{across:.1f},{down:.1f}" for across, down in places)
 
     def ticks(found: Iterable[float], least: float, most: float, place: Any) -> dict[str, float]:
-        return {f"{t:g}": round(float(place(t)), 1) for t in found if least <= t <= most}
+        return {
+            f"{t + 0.0:g}".replace("-", "−"): round(float(place(t)), 1)
+            for t in found
+            if least <= t <= most
+        }
 
     lines = []
     for arm in arms:

@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from lib.analysis.pooled import pooled_contrasts
 from lib.publish.catalogue import NotebookEntry, StudyEntry
-from lib.record.record import raw_folder
+from lib.publish.table import Column
+from lib.record.record import raw_folder, sample
+from lib.study.files import sha256
 from lib.study.measures import MAIN, MEASURES, measures_in
 from lib.study.raw import raw_file, read_raw_file
 from lib.study.result import read_live
@@ -62,12 +65,11 @@ def differences(study: StudyEntry) -> list[Difference]:
 def by_measure(studies: Iterable[StudyEntry]) -> dict[str, dict[str, list[Difference]]]:
     """Group every contrast of several studies: measure → name of the contrast → in each study and
     setting; the main measure first."""
-    found: dict[str, dict[str, list[Difference]]] = {MAIN: {}}
+    found: dict[str, dict[str, list[Difference]]] = {}
     for study in studies:
         for each in differences(study):
             found.setdefault(each.row["measure"], {}).setdefault(each.name, []).append(each)
-    order = {name: number for number, name in enumerate(MEASURES)}
-    return {m: found[m] for m in sorted(found, key=lambda m: (m != MAIN, order[m])) if found[m]}
+    return {m: found[m] for m in dict.fromkeys([MAIN, *MEASURES, *found]) if m in found}
 
 
 def pooled(studies: Iterable[StudyEntry]) -> list[dict[str, Any]]:
@@ -107,8 +109,8 @@ def curves(run: NotebookEntry) -> dict[str, Any]:
         found = [read_live(run.path.parent)]
     look = variant(run.variant)
     lines = {
-        name: _thinned(table.loc[np.isfinite(table[name]), ["step", name]].to_numpy())
-        for name in CURVES
+        name: _thinned(table.loc[np.isfinite(table[name]), ["step", name]].to_numpy(), digits)
+        for name, digits in zip(CURVES, (4, 6, 4), strict=True)  # dev losses are subtracted
         for table in found
         if name in table and np.isfinite(table[name]).any()
     }
@@ -118,7 +120,31 @@ def curves(run: NotebookEntry) -> dict[str, Any]:
     return {"variant": look.label, "colour": look.colour, "dashes": dashes, "lines": lines}
 
 
-def _thinned(points: NDArray[np.float64]) -> list[list[float]]:
+def about(run: NotebookEntry, columns: Iterable[Column]) -> dict[str, Any]:
+    """Return a run's curves with what it is filtered, grouped and paired by, and what it wrote."""
+    result = run.result or {}
+    words = [run.arm, f"seed {run.seed}", run.study, run.status]
+    words += [result.get("final_weights", ""), sha256(run.path)]
+    return curves(run) | {
+        "study": run.study,
+        "arm": run.arm,
+        "seed": run.seed,
+        "status": run.status,
+        "baseline": result.get("baseline", ""),
+        "words": " ".join(words).lower(),
+        "values": [column.plain(run) for column in columns],
+        "sample": sample(run.path),
+    }
+
+
+def quantiles(studies: Iterable[StudyEntry]) -> list[float]:
+    """Return the 97.5 % quantiles of Student's t for 1, 2, … degrees of freedom, as many as any
+    pairs of runs can have."""
+    most = sum(len({run.seed for run in study.runs}) for study in studies)
+    return [round(float(stats.t.ppf(0.975, freedom)), 4) for freedom in range(1, most)]
+
+
+def _thinned(points: NDArray[np.float64], digits: int) -> list[list[float]]:
     """Keep of points (n, 2) the lowest and the highest of each of `POINTS` stretches, so that no
     spike is lost, and both ends; return steps and values."""
     if len(points) > 2 * POINTS:
@@ -126,4 +152,5 @@ def _thinned(points: NDArray[np.float64]) -> list[list[float]]:
         stretches = [(start, points[start:end, 1]) for start, end in itertools.pairwise(edges)]
         kept = {start + at for start, y in stretches for at in (y.argmin(), y.argmax())}
         points = points[sorted(kept | {0, len(points) - 1})]
-    return [points[:, 0].astype(int).tolist(), [float(f"{value:.4g}") for value in points[:, 1]]]
+    values = [float(f"{value:.{digits}g}") for value in points[:, 1]]
+    return [points[:, 0].astype(int).tolist(), values]

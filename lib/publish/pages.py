@@ -39,6 +39,9 @@ _IMAGE = re.compile(r"data:image/(png|jpeg|gif|webp|svg\+xml);base64,", re.IGNOR
 _HEADING = re.compile(r"^#+ +(.+)", re.MULTILINE)
 _LINK = re.compile(r"https?://", re.IGNORECASE)
 _OF_STUDY = re.compile(r"[\w-]+/\w+\.html")
+_SCROLLING = re.compile(r'(?<=<div )(?=class="output_(png|jpeg|svg|html|markdown)\b)')
+"""Blocks of output that a sheet lets scroll sideways."""
+_UNDESCRIBED = re.compile(r"<img(?![^>]* alt=)")
 _CELL = re.compile(r"cell-id=([\w-]+)")
 
 
@@ -79,6 +82,7 @@ def _cleaner(keep: Callable[[str, str, str], str | None]) -> nh3.Cleaner:
         }
         | ({"div": {"id"}} if keep is _page_attribute else {}),
         attribute_filter=keep,
+        set_tag_attribute_values={"pre": {"tabindex": "0"}},  # scrolled by its keys
         url_schemes={"http", "https", "data"},
     )
 
@@ -125,7 +129,8 @@ def notebook_html(path: Path) -> str:
     except Exception as error:  # a file can be broken in any way, and the other pages are fine
         why = escape(f"{type(error).__name__}: {error}")
         html = f"<p>This file cannot be shown as a notebook. Reading it failed with {why}</p>"
-    return sanitise(html, _PAGE)
+    html = _SCROLLING.sub('tabindex="0" ', sanitise(html, _PAGE))
+    return _UNDESCRIBED.sub("<img alt", html)  # no quotes: they would end an attribute that says so
 
 
 def _name_cells(notebook: nbformat.NotebookNode) -> None:

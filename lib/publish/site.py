@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from lib.publish import lengths, overlay, pages, wording
+from lib.publish import lengths, overlay, pages, table, wording
 from lib.publish.catalogue import StudyEntry, catalogue, index_of, neighbours, why
 from lib.publish.plans import plan_accounts
 from lib.publish.sources import Sources
@@ -68,7 +68,8 @@ def _environment(paper: Path) -> Environment:
     environment.filters |= {"sha256": sha256}
     environment.filters |= {"history": history, "trained_with": trained_with}
     environment.filters |= {
-        name: getattr(wording, name) for name in ("number", "literal", "estimate", "direction")
+        name: getattr(wording, name)
+        for name in ("number", "literal", "estimate", "direction", "minus")
     }
     index, fault = index_of(paper)
     environment.globals |= {
@@ -80,6 +81,7 @@ def _environment(paper: Path) -> Environment:
         "neighbours": neighbours,
         "pictures": pages.pictures,
         "overlay": overlay,
+        "columns_of": table.columns,
         "SIZE": lengths.SIZE,
         "TITLE": _title(paper),
         "TROUBLE": fault,
@@ -161,7 +163,7 @@ def build_site(paper: Path | None = None, failed: Collection[Path] = ()) -> list
         if of:
             current[""].append(write("lengths.html", "lengths.html.j2", lengths=of))
 
-    files = ("record.css", "record.js", "curves.js", "lengths.js")
+    files = ("record.css", "state.js", "record.js", "curves.js", "overlay.js", "lengths.js")
     beside = [TEMPLATES / "record" / name for name in files]
     pdf = paper / "paper.pdf"
     studies = catalogue(paper)

@@ -49,10 +49,15 @@ def number(value: Any, form: str) -> Markup:
     return Markup(text.replace("-", "−"))
 
 
+def minus(text: str) -> str:
+    """Write a minus sign before numbers, and between what is subtracted."""
+    return re.sub(r"(?<![\w.-])-(?=\.?\d)|(?<= )-(?= )", "−", text)
+
+
 def mean_sd(summary: Row, form: str) -> Markup:
     """Write mean ± sd, or the mean alone where there is no sd. `form` may name a measure: its
     number of digits is then used."""
-    form = f".{MEASURES[form].digits}f" if form in MEASURES else form
+    form = f".{MEASURES[form].digits}f" if form in MEASURES or ".acc" in form else form
     parts = [number(summary[key], form) for key in ("mean", "sd") if summary[key] is not None]
     return Markup(" ± ").join(parts) or MISSING
 

@@ -15,7 +15,7 @@ import yaml
 from filelock import FileLock
 
 from lib.analysis.runs import collect
-from lib.record.notebook import code_hash
+from lib.record.notebook import code_hash, without_warnings
 from lib.record.record import MANIFEST, RAW_ZIP, SHARED, Record, index_file, read_index
 from lib.study.claim import keep
 from lib.study.config import Study, load_study
@@ -31,11 +31,9 @@ from lib.study.paths import (
     shown,
     study_folder,
 )
-from lib.study.raw import RAW, raw_file
+from lib.study.raw import raw_file, raw_names
 from lib.study.result import status_of
 
-LEFT = ("result.json", *(raw_file(Path(), name).name for name in RAW))
-"""What a run leaves behind, and `raw.zip` holds of it."""
 _HEADER, _ENTRY, _END = 30, 46, 22
 """Bytes of the parts of a zip beside names and contents: before a file, in the list, at the end."""
 
@@ -63,8 +61,8 @@ def archive(study: Study) -> Path:
     for path in [*notebooks, result_file("04_figures", study.name)]:
         content = without_warnings(read_json(path))
         write_json(partial / path.relative_to(source), content, indent=None)
-    folders = [run_folder(study.name, run.arm, run.seed) for run in runs]
-    raw = [folder / name for folder in folders for name in LEFT]
+    folders = [(run_folder(study.name, run.arm, run.seed), run.config) for run in runs]
+    raw = [folder / name for folder, config in folders for name in _left(config)]
     raw += [path for path in (source / "suite").glob("*/*.*") if path.is_file()]
     pack(raw, source, partial / RAW_ZIP)
     parameters = yaml.safe_dump(study.model_dump(), sort_keys=False, allow_unicode=True)
@@ -86,15 +84,6 @@ def archive(study: Study) -> Path:
     write_json(record.verdict_file, read_json(source / "verdict.json"), indent=None)
     write_manifest(study.name)
     return final
-
-
-def without_warnings(notebook: dict[str, Any]) -> dict[str, Any]:
-    """Take warnings and progress bars out of an executed notebook: they differ from one execution
-    to the next, and nothing can be checked against them."""
-    for cell in notebook.get("cells", []):
-        if "outputs" in cell:
-            cell["outputs"] = [o for o in cell["outputs"] if o.get("name") != "stderr"]
-    return notebook
 
 
 def write_manifest(study: str) -> None:
@@ -177,7 +166,11 @@ def check_raw_zip(record: Record) -> Iterator[str]:
         contents = {name: json.loads(packed.read(name)) for name in suites}
     # Where no suite is asked, one of no question may be left.
     asked = {run["suite_hash"] for run in record.runs if run["suite_hash"]}
-    known = {f"{run['arm']}/seed-{run['seed']}/{name}" for run in record.runs for name in LEFT}
+    known = {
+        f"{run['arm']}/seed-{run['seed']}/{name}"
+        for run in record.runs
+        for name in _left(run["config"])
+    }
     for name, suite in contents.items():
         files = suite.get("files", {})
         if suite.get("hash") in asked or (suite.get("hash"), files) == (digest([]), {}):
@@ -187,6 +180,11 @@ def check_raw_zip(record: Record) -> Iterator[str]:
             yield f"{RAW_ZIP} holds {name}, which is of no run in the results"
         if times > 1:
             yield f"{RAW_ZIP} holds {name} twice"
+
+
+def _left(config: dict[str, Any]) -> list[str]:
+    """Name the files that a run leaves behind, and `raw.zip` holds of it."""
+    return ["result.json", *(raw_file(Path(), name).name for name in raw_names(config))]
 
 
 def _is_packed(packed: zipfile.ZipFile, size: int) -> bool:

@@ -23,12 +23,12 @@ def check_beginnings(record: Record) -> Iterator[str]:
     under another's name without training. Print how many could not be looked at."""
     of = {(run["arm"], run["seed"]): run for run in record.runs}
     unseen = set(of)
-    first: dict[Any, dict[str, Any]] = {}  # an account for each code that trained some
+    first: dict[Any, dict[str, Any]] = {}  # an environment for each code that trained some
     for run in record.runs if _has_torch() else ():
-        account = run["provenance"]["trained"]
-        first.setdefault(made_by(account), account)
-    for code, account in first.items():
-        for begun in ask_code_of(account, "begin", record):
+        environment = run["provenance"]["trained"]
+        first.setdefault(made_by(environment), environment)
+    for code, environment in first.items():
+        for begun in ask_code_of(environment, "begin", record):
             run = of[key := (begun.pop("arm"), begun.pop("seed"))]
             if made_by(run["provenance"]["trained"]) != code:
                 continue
@@ -53,9 +53,9 @@ def check_suites(record: Record) -> Iterator[str]:
     built: dict[Any, dict[str, str | None]] = {}  # by the code that asked
     unseen = 0 if _has_torch() else len(asked)
     for run in asked if _has_torch() else ():
-        account = run["provenance"]["executed"]
-        if (code := made_by(account)) not in built:
-            built[code] = ask_code_of(account, "suite", record)
+        environment = run["provenance"]["executed"]
+        if (code := made_by(environment)) not in built:
+            built[code] = ask_code_of(environment, "suite", record)
         own = built[code].get(run["arm"])
         unseen += own is None
         if own not in (None, run["suite_hash"]):
@@ -69,6 +69,7 @@ def _has_torch() -> bool:
 
 def _tell(record: Record, what: str, done: str, unseen: int, of: int) -> None:
     if unseen:
+        record.is_whole = False
         print(f"{record.study}: {what} of {unseen} of {of} runs not {done} again: torch or their "
               "text is not here", flush=True)  # fmt: skip
 

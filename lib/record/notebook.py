@@ -11,11 +11,14 @@ import struct
 from base64 import b64decode
 from collections.abc import Iterator
 from datetime import datetime
-from itertools import chain, pairwise
+from itertools import chain, groupby, pairwise
 from typing import Any
 
 from lib.study.fields import digest
 
+COMPACT: dict[str, Any] = {"indent": 0, "separators": (",", ":")}
+"""How a notebook's JSON is written: in lines, which git compares, without their indentation."""
+_PANDAS_STYLE = re.compile(r"<style scoped>.*?</style>", re.DOTALL)
 _TEXT = r'"[^"\\]*(\\.[^"\\]*)*"'
 _LINES = rf"{_TEXT}|\[({_TEXT}(, {_TEXT})*)?\]"
 _WIDTH, _SECONDS = r"[1-9]\d*|null", r"\d+(\.\d+)?(e-\d+)?|null"
@@ -258,3 +261,47 @@ def _stable(content: Any) -> Any:
     if not isinstance(content, str):
         return content
     return re.sub(r"T_[0-9a-f]{5}(?=_|[\"' ])|(?<= at )0x[0-9a-f]+(?=>)", "", content)
+
+
+def without_warnings(notebook: dict[str, Any]) -> dict[str, Any]:
+    """Take warnings and progress bars out of an executed notebook: they differ from one execution
+    to the next, and nothing can be checked against them."""
+    for cell in notebook.get("cells", []):
+        if "outputs" in cell:
+            cell["outputs"] = [o for o in cell["outputs"] if o.get("name") != "stderr"]
+    return notebook
+
+
+def slim(notebook: dict[str, Any]) -> None:
+    """Leave of an executed notebook, as nbformat reads it, what was executed and shown.
+
+    A table stays as HTML and a picture as an image, without their plain texts. pandas' indentation
+    and style go, and what Papermill notes of single cells.
+    """
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            tags = cell["metadata"].get("tags")
+            cell["metadata"] = {"tags": tags} if tags else {}
+            cell["outputs"] = _joined(cell["outputs"])
+            for output in cell["outputs"]:
+                _slim_data(output.get("data", {}))
+
+
+def _joined(outputs: list[Any]) -> list[Any]:
+    """Join what was printed to one stream with no other output in between."""
+    joined: list[Any] = []
+    for name, group in groupby(outputs, key=lambda output: output.get("name")):
+        first, *rest = group
+        if name:
+            first["text"] += "".join(each["text"] for each in rest)
+        joined += [first] if name else [first, *rest]
+    return joined
+
+
+def _slim_data(data: dict[str, Any]) -> None:
+    if set(data) - {"text/plain", "application/json"}:
+        data.pop("text/plain", None)
+    if "image/png" in data:
+        data["image/png"] = "".join(data["image/png"].split())
+    if 'class="dataframe"' in data.get("text/html", ""):
+        data["text/html"] = re.sub(r">\s+<", "><", _PANDAS_STYLE.sub("", data["text/html"]))

@@ -40,18 +40,18 @@ def check_code(record: Record) -> Iterator[str]:
     repository's history does not hold."""
     if not is_checkout():
         return
-    accounts = {path: status_of(path) for path in record.folder.glob("*.ipynb")}
-    accounts |= {record.run_notebook(run): run["provenance"]["executed"] for run in record.runs}
+    environments = {path: status_of(path) for path in record.folder.glob("*.ipynb")}
+    environments |= {record.run_notebook(run): run["provenance"]["executed"] for run in record.runs}
     source = cache(_source)
     held = cache(lambda commit: git("merge-base", "--is-ancestor", commit, "HEAD") is not None)
     on_a_branch = cache(lambda c: bool(git("for-each-ref", "--count=1", "--contains", c)))
-    for path, account in accounts.items():
-        name, commit, code = record.name(path), account.get("commit"), account.get("code")
+    for path, environment in environments.items():
+        name, commit, code = record.name(path), environment.get("commit"), environment.get("code")
         lost = [commit] if commit and not held(commit) else []
         if lost := lost or ([code] if code and not on_a_branch(code) else []):
             yield f"{name} names commit {lost[0][:12]}, which this history does not hold"
             continue
-        clean = code or committed(account)
+        clean = code or committed(environment)
         sources = [source(at, path.name) for at in ([clean] if clean else [commit, None])]
         if unexecuted(record.read(path)) not in sources:
             code = f"commit {clean[:12]}" if clean else "this checkout"
@@ -64,13 +64,13 @@ def _source(commit: str | None, notebook: str) -> list[Any]:
     return unexecuted(json.loads(text or (NOTEBOOKS / notebook).read_text("utf-8")))
 
 
-def check_accounts(record: Record) -> Iterator[str]:
-    """Yield what a run's account of its origin says otherwise than its result, its notebook, or its
-    arm: levels, variant, setting and baseline decide what a run is compared with."""
+def check_origins(record: Record) -> Iterator[str]:
+    """Yield what a run's origin says otherwise than its result, its notebook, or its arm: levels,
+    variant, setting and baseline decide what a run is compared with."""
     study, commits = load_study(record.study), record.parameters.commits
     for run in record.runs:
         notebook = record.read(record.run_notebook(run))["metadata"]
-        yield from (f"{named(run)}: {fault}" for fault in _wrong_account(run, notebook))
+        yield from (f"{named(run)}: {fault}" for fault in _wrong_origin(run, notebook))
         arm = study.arm(run["arm"])
         for name in ("levels", "variant", "setting", "baseline"):
             if run[name] != (own := getattr(arm, name)):
@@ -81,16 +81,16 @@ def check_accounts(record: Record) -> Iterator[str]:
 
 def _other_code(run: Run, by: Commit | None) -> Iterator[str]:
     for name, part in (("training_digest", "trained"), ("measuring_digest", "executed")):
-        account = run["provenance"][part]
-        if account.get("code") is None or account[name] != getattr(by, name, None):
+        environment = run["provenance"][part]
+        if environment.get("code") is None or environment[name] != getattr(by, name, None):
             yield f"{named(run)} was {part} by other code than that of its commit"
 
 
-def _wrong_account(run: Run, metadata: dict[str, Any]) -> Iterator[str]:
+def _wrong_origin(run: Run, metadata: dict[str, Any]) -> Iterator[str]:
     trained, executed = run["provenance"]["trained"], run["provenance"]["executed"]
-    for account, name in ((trained, "started"), (executed, "finished")):
-        if not _WHEN.fullmatch(str(account[name])):
-            yield f"{name} is {account[name]!r}, and no time like 2026-01-31 23:59:59 UTC"
+    for environment, name in ((trained, "started"), (executed, "finished")):
+        if not _WHEN.fullmatch(str(environment[name])):
+            yield f"{name} is {environment[name]!r}, and no time like 2026-01-31 23:59:59 UTC"
             return
     for name in ("study", "arm", "seed", "corpus_sha256"):
         if trained[name] != run[name]:
@@ -104,7 +104,7 @@ def _wrong_account(run: Run, metadata: dict[str, Any]) -> Iterator[str]:
         yield "it was trained with other parameters than its result says"
     suite = trained["suite_hash"]
     if trained["parameters"]["evaluation"]["items_per_task"] != 0:
-        suite = suite or run["suite_hash"]  # newer accounts name none: it decides no weights
+        suite = suite or run["suite_hash"]  # newer runs name none: it decides no weights
     if run["status"] == "completed" and not anew and suite != run["suite_hash"]:
         yield "it was asked another suite than was prepared for it"
     stamp = metadata["study"]
@@ -119,9 +119,9 @@ def _wrong_account(run: Run, metadata: dict[str, Any]) -> Iterator[str]:
         yield "it was trained at another time than its notebook was executed"
     if fresh and sum(run["seconds"].values()) > ended - began + 1:
         yield "it says that it took longer than from its start to its end"
-    accounts = [trained, executed] if fresh else [trained]
+    environments = [trained, executed] if fresh else [trained]
     same = ("commit", "code", "packages", "machine")
-    if len({digest([account.get(name) for name in same]) for account in accounts}) > 1:
+    if len({digest([environment.get(name) for name in same]) for environment in environments}) > 1:
         yield "it names two commits, machines or versions for one execution"
 
 
@@ -173,8 +173,8 @@ def check_times(record: Record) -> Iterator[str]:
     runs."""
     date = cache(lambda commit: float(git("show", "-s", "--format=%ct", commit) or 0))
 
-    def before(name: str, account: dict[str, Any], dated: float) -> Iterator[str]:
-        for commit in filter(None, (account.get("commit"), account.get("code"))):
+    def before(name: str, environment: dict[str, Any], dated: float) -> Iterator[str]:
+        for commit in filter(None, (environment.get("commit"), environment.get("code"))):
             if is_checkout() and dated < date(commit):
                 yield f"{name} is dated before commit {commit[:12]}, which it names"
 
@@ -182,9 +182,9 @@ def check_times(record: Record) -> Iterator[str]:
         return _times(record.read(path)["metadata"])
 
     for run in record.runs:
-        for account in run["provenance"].values():
-            dated = _time(account.get("started") or account["finished"])
-            yield from before(named(run), account, dated)
+        for environment in run["provenance"].values():
+            dated = _time(environment.get("started") or environment["finished"])
+            yield from before(named(run), environment, dated)
     last = max(times(record.run_notebook(run))[1] for run in record.runs)
     for name in ("01_data", "03_analysis", "04_figures"):
         path = record.notebook(name)
@@ -202,18 +202,18 @@ def check_commits(record: Record) -> Iterator[str]:
     commit asks for; it may ask for fewer. Print how many runs name no committed code."""
     there = [[run["arm"], run["seed"]] for run in record.runs]
     known: dict[Any, dict[str, Any]] = {}  # by the commits of parameters and of code
-    account = status_of(record.notebook("03_analysis"))
-    if commit := committed(account):
-        known[by := made_by(account)] = ask_code_of(account, "state", record)
+    environment = status_of(record.notebook("03_analysis"))
+    if commit := committed(environment):
+        known[by := made_by(environment)] = ask_code_of(environment, "state", record)
         # Without defaults: a field that came after a run was made changes nothing of it.
         recorded = record.parameters.model_dump(mode="json", exclude_defaults=True)
         if known[by]["parameters"] != recorded:
             yield f"parameters.yaml is not params/{record.study}.yaml of commit {commit[:12]}"
     for run in record.runs:
-        for name, account in run["provenance"].items():
-            if committed(account):
-                if (by := made_by(account)) not in known:
-                    known[by] = ask_code_of(account, "state", record)
+        for name, environment in run["provenance"].items():
+            if committed(environment):
+                if (by := made_by(environment)) not in known:
+                    known[by] = ask_code_of(environment, "state", record)
                 yield from _unlike_commit(record, run, name, by[1] or by[0] or "", known[by])
     for (commit, _), stated in known.items():
         for arm, seed in stated["runs"]:
@@ -237,16 +237,16 @@ def check_commits(record: Record) -> Iterator[str]:
 def _unlike_commit(
     record: Record, run: Run, name: str, commit: str, stated: dict[str, Any]
 ) -> Iterator[str]:
-    account, short = run["provenance"][name], commit[:12]
+    environment, short = run["provenance"][name], commit[:12]
     if [run["arm"], run["seed"]] not in stated["runs"]:
         yield f"{named(run)} names commit {short}, which does not ask for it"
-    if account.get("plan", stated["plan"]) != stated["plan"]:
+    if environment.get("plan", stated["plan"]) != stated["plan"]:
         yield f"{named(run)} names a plan that is not that of commit {short}"
     notebook = record.read(record.run_notebook(run))
     if name == "executed" and begun(notebook)[:1] != [stated["standing"]]:
         yield f"{named(run)}: its notebook says another standing than commit {short}"
     for own in ("training_digest", "measuring_digest"):
-        if account.get(own, stated[own]) != stated[own]:
+        if environment.get(own, stated[own]) != stated[own]:
             yield f"{named(run)} names a {own} ({name}) that is not that of commit {short}"
 
 

@@ -56,6 +56,8 @@ class Record:
         self.verdict_file = self.paper / "results" / f"{study}.verdict.json"
         self.figures = self.paper / "figures" / study
         self._read: dict[Path, dict[str, Any]] = {}
+        self.is_whole = True
+        """Whether nothing of it was left out that could not be made again here."""
 
     def notebook(self, name: str) -> Path:
         """Return where a notebook of the whole study is kept."""
@@ -189,6 +191,20 @@ def raw_folder(notebook: Path) -> Folder:
     if not archive.is_file():
         return place
     return _opened(archive, archive.stat().st_mtime_ns) / f"{place.parent.name}/{place.name}/"
+
+
+def sample(notebook: Path) -> str:
+    """Return the text that an executed notebook of a run printed with its model; empty where it has
+    none, or cannot be read."""
+    try:
+        for cell in json.loads(notebook.read_bytes())["cells"]:
+            code = "".join(cell["source"])
+            if cell["cell_type"] == "code" and ("continuations(" in code or ".generate(" in code):
+                streams = (output.get("text", "") for output in cell["outputs"])
+                return "".join("".join(text) for text in streams).rstrip("\n")
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        pass  # its own page says what is wrong with it
+    return ""
 
 
 @lru_cache(maxsize=8)

@@ -4,7 +4,6 @@ The tree of the recorded commit is laid out in a temporary folder, with the runs
 them. Code that was never committed, or lies outside git, is that of this checkout.
 """
 
-import itertools
 import json
 import os
 import shutil
@@ -38,29 +37,29 @@ class ReplayError(UserError):
     """What could not be executed again."""
 
 
-def committed(account: dict[str, Any]) -> str | None:
+def committed(environment: dict[str, Any]) -> str | None:
     """Return the commit that a result or a notebook names as what it was made from; None where
     there were uncommitted changes, or outside git. Of an arm that is a commit, it is that of the
     parameters."""
-    return account.get("commit") if account.get("clean") and is_checkout() else None
+    return environment.get("commit") if environment.get("clean") and is_checkout() else None
 
 
-def made_by(account: dict[str, Any]) -> tuple[str | None, str | None]:
+def made_by(environment: dict[str, Any]) -> tuple[str | None, str | None]:
     """Return the commit as `committed` does, and of an arm that is a commit, that of its code."""
-    return committed(account), account.get("code")
+    return committed(environment), environment.get("code")
 
 
 @contextmanager
-def tree_at(account: dict[str, Any], prefix: str = "record-") -> Iterator[Path]:
-    """Lay out the code and parameters of an account in a temporary folder: those of its commit, or,
-    where they were not committed, of this checkout; and code by the account's commit of code,
-    where it names one.
+def tree_at(environment: dict[str, Any], prefix: str = "record-") -> Iterator[Path]:
+    """Lay out the code and parameters of an environment in a temporary folder: those of its commit,
+    or, where they were not committed, of this checkout; and code by its commit of code, where it
+    names one.
 
     It is a repository of its own, with the history up to the commit: what an analysis says of a
     plan's history, it says again.
     """
-    commit, clean = str(account.get("commit") or ""), committed(account) is not None
-    code = account.get("code")
+    commit, clean = str(environment.get("commit") or ""), committed(environment) is not None
+    code = environment.get("code")
     known = commit and is_checkout() and git("cat-file", "-e", f"{commit}^{{commit}}") is not None
     with tempfile.TemporaryDirectory(prefix=prefix) as folder:
         tree = Path(folder, "tree")
@@ -87,19 +86,18 @@ def tree_at(account: dict[str, Any], prefix: str = "record-") -> Iterator[Path]:
         yield tree
 
 
-def link_corpora(tree: Path, sections: Iterable[dict[str, Any]]) -> None:
+def link_inputs(tree: Path, configs: Iterable[dict[str, Any]]) -> None:
     """Link in a tree the texts that lie where this checkout finds them: the known ones, and what
-    sections `corpus` name by a path in this folder, texts and tokenizers, that is not there yet."""
+    configs name by a path in this folder, texts, tokenizers and tasks, that is not there yet."""
     for corpus in ("tinyshakespeare.txt", "input.txt"):
         for source in [path for path in corpus_places(corpus) if path.is_file()][:1]:
             link(tree / "data" / corpus, source)
-    named = (
-        [*(section.get("sources") or [section["source"]]), section.get("tokenizer", "characters")]
-        for section in sections
-    )
-    for own in itertools.chain(*named):
-        if not Path(own).is_absolute() and (ROOT / own).exists():
-            link(tree / own, ROOT / own)
+    for config in configs:
+        corpus, tasks = config["corpus"], config.get("evaluation", {}).get("include_path")
+        named = [*(corpus.get("sources") or [corpus["source"]]), corpus.get("tokenizer"), tasks]
+        for own in filter(None, named):
+            if not Path(own).is_absolute() and (ROOT / own).exists():
+                link(tree / own, ROOT / own)
 
 
 def link(path: Path, to: Path) -> None:
@@ -128,7 +126,7 @@ def restore(record: Record, tree: Path) -> None:
     unpack_raw(record, folder)
     write_commits(record.parameters.commits, folder)
     for run in record.runs:
-        link_corpora(tree, [run["config"]["corpus"]])
+        link_inputs(tree, [run["config"]])
         write_json(folder / run["arm"] / f"seed-{run['seed']}" / "result.json", run)
     shutil.copyfile(record.verdict_file, folder / "verdict.json")
     if (record.folder / KEPT).is_file():
@@ -145,9 +143,9 @@ def executed_again(record: Record, notebook: str) -> Iterator[dict[str, Path]]:
         yield {what: tree / path for what, path in written.items()}
 
 
-def ask_code_of(account: dict[str, Any], command: str, record: Record) -> Any:
-    """Ask the code of an account, with the study's runs restored, what `lib.replay` prints."""
-    with tree_at(account) as tree:
+def ask_code_of(environment: dict[str, Any], command: str, record: Record) -> Any:
+    """Ask the code of an environment, with the study's runs restored, what `lib.replay` prints."""
+    with tree_at(environment) as tree:
         restore(record, tree)
         return ask(tree, command, record.study)
 

@@ -22,13 +22,13 @@ from safetensors.numpy import load_file
 
 from lib.record.notebook import code_cells, shown, source
 from lib.record.record import Record, raw_folder
-from lib.record.replay import ReplayError, ask, committed, link_corpora, tree_at
+from lib.record.replay import ReplayError, ask, committed, link_inputs, tree_at
 from lib.study.config import write_commits
 from lib.study.errors import UsageError, read_yaml, unknown
 from lib.study.files import read_json
 from lib.study.paths import run_folder
 from lib.study.provenance import MachineFacts, trained_with
-from lib.study.raw import RAW, Folder, raw_file, read_raw_file
+from lib.study.raw import RAW, STOCK, Folder, raw_file, read_raw_file
 
 EQUAL, WITHIN = "equal to the bit", "within tolerance"
 UNJUDGED, DIFFERS = "cannot be judged", "differs"
@@ -68,7 +68,10 @@ _REPEATING = (
 _END = "the end"
 _MOST = 10
 """Lines about one run."""
-_COUNTED = ("items.choice", "items.correct", "trace.skipped")
+_COUNTED = (
+    *("items.choice", "items.correct", "stock_items.choice", "stock_items.correct"),
+    "trace.skipped",
+)
 """Columns whose rows change at once or not at all."""
 
 
@@ -317,7 +320,7 @@ def made_again(
             fields = read_yaml(path)
             machine = (fields.get("machine") or {}) | settings
             path.write_text(yaml.safe_dump(fields | {"machine": machine}), "utf-8")
-        link_corpora(tree, [run["config"]["corpus"]])
+        link_inputs(tree, [run["config"]])
         write_commits(Record(run["study"]).parameters.commits, tree / "runs" / run["study"])
         words = ("02_train", run["arm"], str(run["seed"]))
         environment = {"ATEN_CPU_CAPABILITY": level} if level else {}
@@ -356,7 +359,8 @@ def kept_weights(folder: Path, digest: str) -> NDArray[np.float64] | None:
 
 def _raw(folder: Folder) -> dict[str, pd.DataFrame]:
     """Read the raw files that a run has; older ones lack some."""
-    return {name: read_raw_file(folder, name) for name in RAW if raw_file(folder, name).is_file()}
+    names = [name for name in (*RAW, STOCK) if raw_file(folder, name).is_file()]
+    return {name: read_raw_file(folder, name) for name in names}
 
 
 def other_outputs(notebook: dict[str, Any], again: dict[str, Any]) -> Iterator[str]:

@@ -21,7 +21,7 @@ from lib.study.fields import MachineConfig, digest
 from lib.study.files import finite, sha256
 from lib.study.measures import MEASURES, measures_in
 from lib.study.provenance import history
-from lib.study.raw import RAW, measures_of, raw_file
+from lib.study.raw import STOCK, measures_of, raw_file, raw_names
 from lib.study.result import RunResult
 
 close = partial(math.isclose, rel_tol=1e-9, abs_tol=1e-12)
@@ -83,7 +83,7 @@ def check_raw_files(record: Record) -> Iterator[str]:
     """Yield raw files that are not those that a result was written with."""
     for run in record.runs:
         folder = raw_folder(record.run_notebook(run))
-        for name in RAW:
+        for name in raw_names(run["config"]):
             path = raw_file(folder, name)
             if not path.is_file() or sha256(path) != run["files"].get(path.name):
                 yield f"{named(run)}: {path.name} is not the file that the result was written with"
@@ -124,15 +124,29 @@ def _wrong_numbers(run: Run, raw: Raw) -> Iterator[str]:
 
 
 def _wrong_tables(run: Run, raw: Raw) -> Iterator[str]:
-    tables, measures, items = run["tables"], run["measures"], raw["items"]
+    tables, measures = run["tables"], run["measures"]
     for row in tables.get("lengths", []):
         if not close(row["loss"], raw["positions"]["position_loss"][: row["length"]].mean()):
             yield f"the loss at length {row['length']} does not follow from that by position"
-    for row in tables.get("tasks", []):
+    stock = [row for row in tables.get("stock_tasks", []) if row["metric"] == "acc"]
+    judged = set(raw[STOCK]["task"]) if len(raw.get(STOCK, ())) else set()
+    accuracies = [("items", row, row["accuracy"]) for row in tables.get("tasks", [])]
+    accuracies += [(STOCK, row, row["value"]) for row in stock if row["task"] in judged]
+    for name, row, accuracy in accuracies:
+        items = raw[name]
         asked = (items["task"] == row["task"]) & (items["shots"] == row["shots"])
-        right = items.loc[asked, "correct"]
-        if row["n"] != len(right) or not close(row["accuracy"], right.mean()):
-            yield f"accuracy in {row['task']} ({row['shots']} shots) is not that of items.parquet"
+        right = items.loc[asked, "correct"].astype(float)
+        found = [len(right), right.mean(), right.sem()]
+        if not all(map(close, [row["n"], accuracy, row["stderr"]], found)):
+            yield f"accuracy in {row['task']} ({row['shots']} shots) is not that of {name}.parquet"
+    values = list[float]()
+    for row in stock:
+        if row["n"]:
+            values.append(row["value"])
+        elif row["task"] == "all tasks":
+            if not close(row["value"], sum(values) / len(values)):
+                yield f"accuracy in all tasks ({row['shots']} shots) is not the mean of theirs"
+            values.clear()
     for row in tables.get("temperatures", []):
         fitted = row["temperature"] == measures["temperature"]
         for name in ("nll", "ece") if fitted else ():
@@ -260,7 +274,7 @@ def begun(notebook: dict[str, Any]) -> list[str]:
 
 
 def _is_machine(line: str, run: Run) -> bool:
-    """Tell whether a line gives settings of the machine that came to what the run's account says.
+    """Tell whether a line gives settings of the machine that came to what the run's origin says.
     The first fields of the section are the oldest; records of before have no more."""
     given = dict(_MACHINE.findall(line))
     names = list(MachineConfig.model_fields)

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from lib.record import build, provenance, runs
+from lib.record import build, provenance, receipts, runs
 from lib.record.archive import check_raw_zip, index_entry
 from lib.record.notebook import code_hash, foreign_content, has_parameters, shown_result
 from lib.record.record import (
@@ -40,7 +40,7 @@ from lib.study.git import git, is_checkout
 from lib.study.paths import shown
 from lib.study.result import attested, status_of
 
-SEALED = {
+FIRST_RECORD = {
     "confirmatory": "f1769b474189e268ba23e12bd704f4edd5b3f5cc26ffd04688a7a7f865391d6e",
     "horizon": "eeaad013e701ba4ed8805d90ad22a33e3b2290743e06717e45d21a9b4469f52f",
     "initialisation": "3a36a30f4ce79e5ec56202a25dca6ce43bf53a6d4c3177e40dda4193d2e72547",
@@ -57,14 +57,18 @@ def verify(study: str, *, again: bool = True, redraw: bool = False) -> list[str]
     runs, its analysis and its figures, is made `again` unless told otherwise, and its pictures are
     drawn again if asked for.
 
-    What rests on something faulty is not looked at: the faults of a kind end the search.
+    What rests on something faulty is not looked at: the faults of a kind end the search. That there
+    is none is noted, where nothing was left out and nothing changed meanwhile.
     """
     try:
         if (paths.PARAMS / f"{study}.yaml").is_file():
             load_study(study)  # without which nobody knows where its record is
-        for check in _checks(Record(study), again, redraw):
+        record, before = Record(study), receipts.study_key(study) if again else None
+        for check in _checks(record, again, redraw):
             if faults := list(check):
                 return faults
+        if again and record.is_whole and receipts.study_key(study) == before:
+            receipts.note(before)
         return []
     except FileNotFoundError as error:
         return [f"{shown(Path(str(error.filename)))} is missing"]
@@ -80,8 +84,8 @@ def verify(study: str, *, again: bool = True, redraw: bool = False) -> list[str]
 
 def _checks(record: Record, again: bool, redraw: bool) -> Iterator[Iterator[str]]:
     """Give every check of a record, in the order in which one rests on another."""
-    if record.study in SEALED:
-        yield check_sealed(record)
+    if record.study in FIRST_RECORD:
+        yield check_first_record(record)
         return
     # Its files are those of manifest and index.
     yield record.check_files()
@@ -94,7 +98,7 @@ def _checks(record: Record, again: bool, redraw: bool) -> Iterator[Iterator[str]
     yield runs.check_raw_files(record)
     # They come from the commits, plan and times that they name.
     yield provenance.check_code(record)
-    yield provenance.check_accounts(record)
+    yield provenance.check_origins(record)
     yield provenance.check_plan(record)
     yield provenance.check_versions(record)
     yield provenance.check_times(record)
@@ -113,9 +117,9 @@ def _checks(record: Record, again: bool, redraw: bool) -> Iterator[Iterator[str]
         yield build.check_pictures(record)
 
 
-def check_sealed(record: Record) -> Iterator[str]:
+def check_first_record(record: Record) -> Iterator[str]:
     """Yield what is wrong with a study of the first record: its files are as they were."""
-    if hashlib.sha256(record.manifest_text().encode()).hexdigest() != SEALED[record.study]:
+    if hashlib.sha256(record.manifest_text().encode()).hexdigest() != FIRST_RECORD[record.study]:
         yield "its files have changed"
     if not record.entry:
         yield "the index does not name it"

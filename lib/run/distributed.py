@@ -21,9 +21,8 @@ import torch.distributed as dist
 from filelock import FileLock
 
 from lib.data.corpus import Corpus, CorpusError, load_corpus
-from lib.run import lifeline
 from lib.run.machine import choose_device
-from lib.run.processes import JOB, STEP, Job
+from lib.run.processes import JOB, STEP, Job, exit_with_parent
 from lib.run.training import Row, Run, begin, first_alone
 from lib.study.config import load_study
 from lib.study.errors import ConfigError
@@ -96,7 +95,7 @@ def _report(row: Row, point: Row | None) -> None:
 
 def main(words: list[str]) -> int:
     """Train a run with the other processes that torchrun started."""
-    lifeline.hold_on()
+    exit_with_parent()
     try:
         asked = asked_for(words)
         backend = "nccl" if own_device(asked.config.machine.device) == "cuda" else "gloo"

@@ -1,7 +1,7 @@
 """The LM-Eval harness: the adapter between it and a GPT, the task suite, and its own tasks.
 
 Of its stock tasks any may be asked by name, and any group: their definitions are the harness's, and
-their data what it downloads, or has before.
+their data what it downloads, or has before. So may tasks of one's own, from `include_path`.
 
 The adapter subclasses `LM`: `TemplateLM` would move white space from the end of a context to the
 continuation, but here a line break is a character like any other.
@@ -12,7 +12,7 @@ import io
 import logging
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, groupby
@@ -24,6 +24,7 @@ import numpy as np
 import pandas as pd
 import torch
 from lm_eval.api.instance import Instance
+from lm_eval.api.metrics import mean
 from lm_eval.api.model import LM
 from lm_eval.evaluator import evaluate
 from lm_eval.models.utils import normalize_gen_kwargs
@@ -35,6 +36,10 @@ from lib.data.suite import BASELINES, read_suite
 from lib.run.model import GPT, KVCache
 from lib.run.scoring import Likelihood, Question, score_questions
 from lib.study.errors import ConfigError, unknown
+from lib.study.fields import EvaluationConfig
+from lib.study.measures import stock_measures
+from lib.study.own import tasks_hash
+from lib.study.paths import ROOT
 
 
 class CharacterLM(LM):  # type: ignore[misc]
@@ -255,17 +260,22 @@ def quiet() -> Iterator[None]:
 
 def _item_table(task: str, shots: int, samples: list[dict[str, Any]]) -> pd.DataFrame:
     samples = sorted(samples, key=lambda sample: sample["doc_id"])
-    log = np.array([[score for score, _ in sample["filtered_resps"]] for sample in samples])
-    choice = log.argmax(axis=1)
     return pd.DataFrame(
         {
             "task": task,
             "shots": shots,
             "item": [sample["doc_id"] for sample in samples],
-            "choice": choice,
-            "correct": choice == np.array([sample["doc"]["gold"] for sample in samples]),
+            "choice": [_choice(sample) for sample in samples],
+            "correct": [bool(sample["acc"]) for sample in samples],
         }
     )
+
+
+def _choice(sample: dict[str, Any]) -> int:
+    """Return the likeliest choice. Behind those of `acc_mutual_info` stand the same without a
+    context."""
+    log = [score for score, _ in sample["filtered_resps"]]
+    return int(np.argmax(log[: len(log) // (1 + ("acc_mutual_info" in sample))]))
 
 
 # ---- tasks of the harness's own
@@ -276,10 +286,14 @@ _SEED = 1234
 """Of the choice of solved examples: the harness's own default."""
 
 
-def require_tasks(names: list[str], block_size: int) -> None:
+def require_tasks(asked: EvaluationConfig, block_size: int, tested: Collection[str] = ()) -> None:
     """Raise ConfigError, in one line, for a task that the harness lacks, whose data cannot be had,
-    or that this adapter cannot be asked."""
-    for name, task in _load(names)["tasks"].items():
+    or that this adapter cannot be asked; and for a measure of `tested` that none of them gives."""
+    tasks_hash(asked.include_path)
+    given: list[str] = []
+    for name, task in _load(asked)["tasks"].items():
+        shots = {_shots(task, number) for number in (*asked.shots,) or (None,)}
+        given += stock_measures(name, sorted(shots)) if _is_judged(task) else []
         try:
             if getattr(task, "MULTIMODAL", False) or getattr(task, "UNSAFE_CODE", False):
                 raise ValueError("it shows pictures, or executes what a model writes")
@@ -287,32 +301,52 @@ def require_tasks(names: list[str], block_size: int) -> None:
                 generation(task.config.generation_kwargs, block_size)
         except ValueError as error:
             raise ConfigError(f"evaluation.tasks: {name}: {error}; leave it out") from None
+    for measure in tested:
+        if measure not in given:
+            raise ConfigError(f"plan: of evaluation.tasks, {unknown(measure, given)}")
 
 
 def evaluate_tasks(
-    model: GPT, corpus: Corpus, names: list[str], shots: list[int], batch_size: int
-) -> pd.DataFrame:
+    model: GPT, corpus: Corpus, asked: EvaluationConfig, batch_size: int
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Ask a model stock tasks, with each number of shots; without any, with each task's own.
 
-    A row per task, group and metric: task, shots, metric, filter, value, stderr, n (questions),
-    task_version, and truncated (the share of a task's questions that were asked after a shortened
-    context). `all tasks` is the mean of the tasks' accuracies, each counting the same.
+    The first table has a row per task, group and metric: task, shots, metric, filter, value,
+    stderr, n (questions), task_version, and truncated (the share of a task's questions that were
+    asked after a shortened context). `all tasks` is the mean of the tasks' accuracies, each
+    counting the same. The second is as `SuiteResult.items`, for each task that has an accuracy.
     """
-    tables = []
-    numbers: list[int | None] = [*shots] or [None]
-    for number in numbers:
-        adapter, tasks = TokenLM(model, corpus, batch_size), _load(names)
-        for task in tasks["tasks"].values():
-            own = task.get_config("num_fewshot")
-            if own is None or (number is not None and own != 0):  # a task's own 0 is meant
-                task.set_config("num_fewshot", number or 0)
+    tables, items = [], []
+    for number in (*asked.shots,) or (None,):
+        adapter, tasks = TokenLM(model, corpus, batch_size), _load(asked)
+        shots = {name: _shots(task, number) for name, task in tasks["tasks"].items()}
+        for name, task in tasks["tasks"].items():
+            task.set_config("num_fewshot", shots[name])
             task.set_fewshot_seed(_SEED)
         with quiet():
             results = evaluate(lm=adapter, task_dict=tasks, bootstrap_iters=_DRAWS)
         table = pd.DataFrame(_rows(results, list(tasks["tasks"])))
         shortened = Counter(task for task, _ in adapter.overflows)
         tables.append(table.assign(truncated=table["task"].map(shortened) / table["n"]))
-    return pd.concat(tables, ignore_index=True)
+        items += [
+            _item_table(name, shots[name], results["samples"][name])
+            for name, task in tasks["tasks"].items()
+            if _is_judged(task)
+        ]
+    answers = pd.concat(items).drop_duplicates(ignore_index=True) if items else pd.DataFrame()
+    return pd.concat(tables, ignore_index=True), answers
+
+
+def _shots(task: Any, number: int | None) -> int:
+    """Return how many solved examples stand before a question; None: as many as the task says."""
+    own = task.get_config("num_fewshot")
+    return int(own or 0) if own == 0 or number is None else number  # a task's own 0 is meant
+
+
+def _is_judged(task: Any) -> bool:
+    """Tell whether a task's accuracy is the share of right choices."""
+    of_choices = task.OUTPUT_TYPE in ("multiple_choice", "loglikelihood")
+    return of_choices and task.aggregation().get("acc") is mean
 
 
 def _rows(results: dict[str, Any], tasks: list[str]) -> list[dict[str, Any]]:
@@ -344,15 +378,16 @@ def _rows(results: dict[str, Any], tasks: list[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def _load(names: list[str]) -> dict[str, Any]:
+def _load(asked: EvaluationConfig) -> dict[str, Any]:
     """Load tasks with their data. Raises ConfigError."""
-    known = _manager().all_tasks
+    names, manager = asked.tasks, _manager(asked.include_path)
+    known = manager.all_tasks
     for name in names:
         if name not in known:
             raise ConfigError(f"evaluation.tasks: {unknown(name, known).partition('; there')[0]}")
     try:
         with quiet():
-            loaded = dict(_manager().load(names))
+            loaded = dict(manager.load([task for name in names for task in _named(manager, name)]))
     except Exception as error:  # whatever a task's code and its host raise
         why = " ".join(str(error).split())[:200] or type(error).__name__
         raise ConfigError(
@@ -362,9 +397,18 @@ def _load(names: list[str]) -> dict[str, Any]:
     return loaded
 
 
+def _named(manager: TaskManager, name: str) -> Iterable[Any]:
+    """Load what a name stands for: a group, a task, or several."""
+    file = manager.task_index[name].yaml_path
+    # A task of one's own may name its data by a path beside its file.
+    with contextlib.chdir(Path(file).parent if file else "."):
+        loaded = manager.load([name])
+    return [loaded["groups"][name]] if name in loaded["groups"] else loaded["tasks"].values()
+
+
 @lru_cache(maxsize=1)
-def _manager() -> TaskManager:
-    """Index the harness's tasks, which takes seconds."""
+def _manager(include_path: str | None) -> TaskManager:
+    """Index the harness's tasks, which takes seconds, and those of one's own."""
     # The bootstrap would else fork a kernel that holds threads.
     os.environ["DISABLE_MULTIPROC"] = "1"
-    return TaskManager()
+    return TaskManager(include_path=include_path and ROOT / include_path)

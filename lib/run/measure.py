@@ -30,9 +30,10 @@ from lib.run.training import Run
 from lib.study.config import Arm, Study
 from lib.study.errors import UserError
 from lib.study.files import finite, sha256, write_json
+from lib.study.own import tasks_hash
 from lib.study.paths import run_folder
 from lib.study.provenance import INSTALL, Execution, Origin, has_harness
-from lib.study.raw import RAW, measures_of, single, window_table, write_raw
+from lib.study.raw import RAW, STOCK, measures_of, single, window_table, write_raw
 from lib.study.result import RunResult, records
 
 
@@ -71,6 +72,8 @@ def measure(run: Run, suites: Path) -> Measurement:
     result, config, corpus = Measurement(), run.config, run.corpus
     trace, curve = single(run.trace), single(run.curve)
     result.raw |= {"trace": trace, "curve": curve}
+    if config.evaluation.tasks:
+        result.raw[STOCK] = pd.DataFrame()
     if "skipped" in trace and trace["skipped"].any():
         result.notes.append(f"fp16 overflowed: {trace['skipped'].sum()} updates were skipped")
     result.seconds["training"] = float(trace["seconds"].sum())
@@ -151,10 +154,9 @@ def _ask_stock_tasks(result: Measurement, run: Run) -> None:
     from lib.run.harness import evaluate_tasks
 
     with result.timed("stock tasks"):
-        asked, batch_size = run.config.evaluation, run.machine.evaluation_batch_size
-        result.tables["stock_tasks"] = evaluate_tasks(
-            run.model, run.corpus, asked.tasks, asked.shots, batch_size
-        )
+        batch_size = run.machine.evaluation_batch_size
+        found = evaluate_tasks(run.model, run.corpus, run.config.evaluation, batch_size)
+        result.tables["stock_tasks"], result.raw[STOCK] = found
 
 
 def write_result(study: Study, arm: Arm, run: Run, measured: Measurement) -> RunResult:
@@ -175,6 +177,7 @@ def write_result(study: Study, arm: Arm, run: Run, measured: Measurement) -> Run
         config=arm.config.model_dump(exclude={"machine"}),
         corpus_sha256=run.corpus.sha256,
         suite_hash=measured.suite_hash,
+        tasks_hash=tasks_hash(arm.config.evaluation.include_path),
         status="completed" if run.diverged_at is None else "diverged",
         diverged_at=run.diverged_at,
         resumed_at=run.resumed_at,

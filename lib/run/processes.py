@@ -1,16 +1,26 @@
-"""Start the processes that train one run together, and follow them to their end."""
+"""Start the processes that train one run together, and follow them to their end; and have every
+process end with whoever started it, however that ends.
+
+Whoever a sweep, or a run over several devices, starts, and whatever they start, inherits as
+standard input a pipe to which nothing is ever written. It reaches its end when the starter is gone,
+also after `kill -9`.
+"""
 
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from pydantic import BaseModel
 
-from lib.run import lifeline
 from lib.study.fields import Machine, RunConfig
 from lib.study.files import write_json
 from lib.study.paths import ROOT, shown
@@ -22,6 +32,8 @@ JOB, LOG = "job.json", "processes.log"
 """What the processes are to do, and what they say, in the run's folder."""
 STEP = "\x1estep "
 """What a line begins with that reports a step: its row of the trace and its point of the curve."""
+_PIPE = "STUDY_LIFELINE"
+"""Environment variable that names the pipe by which a process was started."""
 
 
 class LostProcessError(RuntimeError):
@@ -57,7 +69,7 @@ def launch(
     try:
         with (
             (folder / LOG).open("w", encoding="utf-8") as log,
-            lifeline.start(command, environment, subprocess.PIPE) as agent,
+            start(command, environment, subprocess.PIPE) as agent,
         ):
             assert agent.stdout is not None
             for line in agent.stdout:
@@ -84,3 +96,44 @@ def _reason(log: str) -> str:
     if rank and code:
         return f"training process {rank[1]} ended with status {code[1]}"
     return "the training processes could not be started"
+
+
+@contextmanager
+def start(
+    command: list[str], environment: dict[str, str], output: IO[bytes] | int
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """Start a process that ends when this block is left, with all that it starts."""
+    inner, outer = os.pipe()
+    environment = environment | {_PIPE: str(os.fstat(inner).st_ino)}
+    try:
+        # A session of its own: Ctrl-C reaches the sweep alone, which then ends the others.
+        yield subprocess.Popen(
+            command,
+            env=environment,
+            stdin=inner,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    finally:
+        os.close(inner)
+        os.close(outer)
+
+
+def exit_with_parent(patience: float = 0) -> None:
+    """End this process as soon as whoever started it is gone. One that runs by itself, or on
+    another machine of a cluster, has another standard input and goes on.
+
+    With patience (seconds) it is interrupted first, and has that long to cancel what it has running
+    elsewhere.
+    """
+    if os.environ.get(_PIPE) == str(os.fstat(0).st_ino):
+        threading.Thread(target=_wait, args=(patience,), daemon=True).start()
+
+
+def _wait(patience: float) -> None:
+    os.read(0, 1)  # nothing is ever written
+    if patience:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(patience)
+    os._exit(1)

@@ -26,6 +26,7 @@ from lib.study.files import write_json
 from lib.study.git import GitError, changes, contents
 from lib.study.history import Version, every_version, plan_history, plan_precedes, precedes
 from lib.study.measures import MEASURES
+from lib.study.own import tasks_hash
 from lib.study.paths import PAPERS, PARAMS, RUNS, shown
 from lib.study.plan import Frozen, Plan, arms_called, read_plan, rules_file
 from lib.study.provenance import git_state, trained_with
@@ -99,7 +100,8 @@ def check_plan(plan: Plan, study: Study) -> Iterator[str]:
         **{f"hypotheses.{name}.test": of[3:] for name, of in plan.bound.items()},
         **{f"families.{name}.measures": f.measures for name, f in plan.tests_of.items()},
     }
-    for field, names, known in [*used, *((*of, MEASURES) for of in of_measures.items())]:
+    measures = [*MEASURES, *chain(*(each.stock_measures for each in [study, *planned]))]
+    for field, names, known in [*used, *((*of, measures) for of in of_measures.items())]:
         yield from (f"{field}: {unknown(name, [*known])}" for name in names if name not in known)
     if not plan.primary_measures:
         yield "primary: names no measure, and no hypothesis has a test; give either"
@@ -175,6 +177,9 @@ def _departures(study: Study, frozen: Frozen, runs: list[dict[str, Any]]) -> Ite
     # Plans frozen before do not fix it; nor is it the code of an arm that analyses.
     if frozen.analysing_digest and "code" not in git_state():
         made.append(("analysing_digest", analysing_digest(), (frozen.analysing_digest,)))
+    own_tasks = [run.get("tasks_hash") for run in runs]
+    for value in own_tasks or [tasks_hash(study.evaluation.include_path)]:
+        made.append(("tasks", value, (frozen.tasks,)))
     for run in runs:
         by, source = run["provenance"], run["config"]["corpus"]["source"]
         level = run.get("levels", {}).get(CODE)

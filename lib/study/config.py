@@ -5,11 +5,12 @@ Every error names the field, the value found, what is allowed and the nearest va
 
 import itertools
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import not_
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -19,13 +20,16 @@ from pydantic import AliasChoices, Field, ValidationError, model_validator
 from lib.study.errors import ConfigError, explain, parse_yaml, read_yaml, unknown
 from lib.study.fields import CODE, FIELDS, FileName, Level, RunConfig, Section, digest
 from lib.study.files import read_json, write_json
+from lib.study.measures import stock_measures
 from lib.study.own import PLAN_BELOW, keep, own_text, prepare_params
-from lib.study.paths import BESIDE_ARMS, PAPER, PARAMS, PLANS, study_folder
+from lib.study.paths import BESIDE_ARMS, HEADLESS, PAPER, PARAMS, PLANS, study_folder
 from lib.study.plan import Commit, read_plan
 
 MOST_RUNS = 10_000
 """Of one study."""
 LONGEST_ID = 120
+SCRATCH = ".scratch"
+"""The study that scratch runs are of, a name that no parameter file may have: `runs/.scratch/`."""
 FEWEST_AT_A_LOOK = 2
 """Seeds without which there is no spread."""
 _SHARED = ("machine.", "evaluation.")
@@ -167,6 +171,12 @@ class Study(RunConfig):
             shared.get(section, {}).pop(field, None)
         return digest({section: fields for section, fields in shared.items() if fields})
 
+    @property
+    def stock_measures(self) -> list[str]:
+        """Name the accuracies of the stock tasks, which a plan may be about."""
+        asked = self.evaluation
+        return [name for task in asked.tasks for name in stock_measures(task, asked.shots)]
+
     def arms(self) -> Iterator[Arm]:
         """Yield every combination of levels, the last factor varying fastest, without those that
         are excluded; then the included ones.
@@ -249,6 +259,28 @@ def arm_id(levels: dict[str, Level]) -> str:
         named = isinstance(value, str) and factor != "corpus.source"
         parts.append(text if named else f"{factor.rpartition('.')[2]}={Path(text).name}")
     return ",".join(parts) or "baseline"
+
+
+def scratch(study: Study, arm: Arm, changes: dict[str, Any]) -> tuple[Study, Arm]:
+    """Return the study and the arm to train: with changes (dotted field → value) a scratch run, to
+    play with, which no record takes and no study sees, whose baseline is the arm as it was, under
+    no plan; without, and in a notebook that a sweep executes, the study's own.
+
+    Raises ConfigError for a field that does not exist, or a value that is not allowed.
+    """
+    if not changes or os.environ.get(HEADLESS):
+        return study, arm
+    if not isinstance(changes, dict):
+        raise ConfigError('changes: write fields with values: {"training.learning_rate": 0.01}')
+    for name in changes:
+        if name not in FIELDS:
+            raise ConfigError(f"changes: {unknown(str(name), FIELDS)}")
+    config = with_fields(arm.config.model_dump(), changes, "changes")
+    name = f"{study.name},{arm.id},{arm_id(changes)}".replace("/", "-")
+    if len(name) > LONGEST_ID:
+        name = f"{name[: LONGEST_ID - 13]}-{digest(changes)[:12]}"
+    own = study.model_copy(update={"name": SCRATCH, "plan": None})
+    return own, replace(arm, id=name, config=config, baseline=arm.id)
 
 
 def load_study(study: str | Path, *, undrawn: bool = False) -> Study:

@@ -196,11 +196,14 @@ class EvaluationConfig(Section):
     shots: list[Annotated[int, Field(ge=0, le=1000)]] = []
     """Solved examples before each question of `tasks`, one number after the other; none given: as
     many as each task says."""
+    include_path: Annotated[str, Field(pattern=r"^\w[\w.-]*(/\w[\w.-]*)*$")] | None = None
+    """Folder in this repository with task files of one's own, and their data."""
 
     @model_validator(mode="after")
     def _shots_are_of_tasks(self) -> Self:
-        if self.shots and not self.tasks:
-            raise ValueError("shots are those of evaluation.tasks, and there are none; name some")
+        for name in ("shots", "include_path"):
+            if getattr(self, name) and not self.tasks:
+                raise ValueError(f"{name}: is for evaluation.tasks, and there are none; name some")
         return self
 
 

@@ -1,11 +1,12 @@
 """The registry of measures: how each is called, read and printed, and where it stands.
 
 Every list of measures is a query on it: `measures_in` by place, `ACCURACIES` by what they are.
+Beside it stand the accuracies of a study's stock tasks, `sciq.acc`: see `stock_measures`.
 To add a measure, add it here and return it from where its like are: what raw files
 suffice for from `lib.study.raw`, so that `verify` computes it again, else from `lib.run.measure`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import nan
 from typing import Any, Literal
@@ -52,7 +53,19 @@ class Measure:
 
 _EVERYWHERE: tuple[Place, ...] = ("summary", "headline", "comparison", "mechanism")
 
-MEASURES = {
+
+class _Registry(dict[str, Measure]):
+    """Knows the accuracy of any stock task, without listing it."""
+
+    def __missing__(self, name: str) -> Measure:
+        task, _, shots = name.rpartition(".acc")
+        if not task or shots[:1] not in ("", "@"):
+            raise KeyError(name)
+        label = f"{task} accuracy" + (f", {shots[1:]}-shot" if shots else "")
+        return Measure(label, "", "higher", 4, (), "stock_items.correct")
+
+
+MEASURES = _Registry({
     "perplexity": Measure("validation perplexity", "", "lower", 3, _EVERYWHERE, "windows.nll"),
     "perplexity_dev": Measure("dev perplexity", "", "lower", 3, (), "windows.nll"),
     "perplexity_test": Measure("test perplexity", "", "lower", 3, ("summary",), "windows.nll"),
@@ -101,7 +114,7 @@ MEASURES = {
                                            ("summary",)),
     "inference_tokens_per_second_batch_1": Measure("inference speed, batch 1", "tokens/s", "higher",
                                                    0, ("summary",)),
-}  # fmt: skip
+})  # fmt: skip
 """Measures in the order in which tables show them."""
 
 MAIN = "perplexity"
@@ -117,3 +130,8 @@ JUDGED = ("unstable", "harmful")
 def measures_in(place: Place) -> list[str]:
     """Name the measures that stand in a place, in order."""
     return [name for name, measure in MEASURES.items() if place in measure.places]
+
+
+def stock_measures(task: str, shots: Collection[int]) -> list[str]:
+    """Name the accuracies of a stock task that is asked with these numbers of shots."""
+    return [f"{task}.acc@{n}" for n in shots] if len(shots) > 1 else [f"{task}.acc"]

@@ -1,5 +1,5 @@
 """Studies and plans of one's own, from a notebook: the text in a cell, or a YAML elsewhere. The
-folder `params/` gets a copy, so that every process finds it.
+folder `params/` gets a copy, so that every process finds it. And tasks of one's own.
 
 On Kaggle, where the repository cannot be written, `params/` is itself a copy beside `runs/`.
 """
@@ -7,7 +7,8 @@ On Kaggle, where the repository cannot be written, `params/` is itself a copy be
 from pathlib import Path
 
 from lib.study.errors import ConfigError
-from lib.study.files import replacing, write_text
+from lib.study.fields import digest
+from lib.study.files import replacing, sha256, write_text
 from lib.study.inputs import copy_missing
 from lib.study.paths import PARAMS, ROOT, shown
 
@@ -53,3 +54,23 @@ def keep(text: str, file: Path) -> None:
 def is_kept(file: Path) -> bool:
     """Tell whether a file of params/ is such a copy."""
     return file.is_file() and file.read_text("utf-8").startswith(MARK)
+
+
+def tasks_hash(include_path: str | None) -> str | None:
+    """SHA-256 of the files in `evaluation.include_path`; None without it. ConfigError where no task
+    is there."""
+    if include_path is None:
+        return None
+    folder = ROOT / include_path
+    names = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file()}
+    files = {
+        name.as_posix(): sha256(path)
+        for name, path in names.items()
+        if not any(part.startswith((".", "__pycache__")) for part in name.parts)
+    }
+    if not any(name.endswith(".yaml") for name in files):
+        raise ConfigError(
+            f"evaluation.include_path: {include_path}/ holds no task file (.yaml); give the path "
+            "of a folder of them from the repository's top, or leave it out"
+        )
+    return digest(files)

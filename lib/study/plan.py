@@ -182,6 +182,8 @@ class Frozen(Section):
     """Of the text, by its source."""
     suite: list[Sha256]
     """Hashes of the task suites; more than one where corpus or block size is a factor."""
+    tasks: Sha256 | None = Field(None, exclude_if=not_)
+    """Of the files in `evaluation.include_path`."""
     training_digest: Sha256 | None = Field(None, exclude_if=not_)
     measuring_digest: Sha256 | None = Field(None, exclude_if=not_)
     """None: `commits` has those of each."""

@@ -2,7 +2,8 @@
 
 Six tables stand beside a result. `trace` has a row per step and `curve` one per evaluation;
 `windows` and `bins` hold sums over the held-out text, `positions` its loss by length of context,
-`items` a row per question of the suite.
+`items` a row per question of the suite. Where stock tasks are asked, `stock_items` has one per
+question of theirs.
 """
 
 import io
@@ -10,7 +11,7 @@ import math
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import ArrayLike, NDArray
 
+from lib.study.measures import stock_measures
+
 RAW = ("trace", "curve", "windows", "bins", "positions", "items")
+STOCK = "stock_items"
 MOST_WINDOWS = 128
 """Rows of `windows`, roughly: more would tell more about where in the text a model fails, in larger
 files."""
@@ -57,9 +61,17 @@ def read_raw_file(folder: Folder, name: str) -> pd.DataFrame:
     return pd.read_parquet(io.BytesIO((folder / f"{name}.parquet").read_bytes()))
 
 
+def raw_names(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Name the raw files of a run, from the `config` in its result; older ones kept no answers to
+    stock tasks."""
+    asked = config["evaluation"]
+    return (*RAW, STOCK) if asked.get("tasks") and "include_path" in asked else RAW
+
+
 def read_raw(folder: Folder) -> dict[str, pd.DataFrame]:
     """Read the raw files of a run."""
-    return {name: read_raw_file(folder, name) for name in RAW}
+    names = (*RAW, STOCK) if raw_file(folder, STOCK).is_file() else RAW
+    return {name: read_raw_file(folder, name) for name in names}
 
 
 def single(table: pd.DataFrame) -> pd.DataFrame:
@@ -105,7 +117,7 @@ test's in bins of equal mass, before and after the fitted temperature."""
 
 def measures_of(raw: Mapping[str, pd.DataFrame]) -> dict[str, float]:
     """Compute every measure that raw files suffice for; none of them of a diverged run, which has
-    no `windows`. Those of the suite are left out where it was not asked."""
+    no `windows`. Those of the suite and of stock tasks are left out where these were not asked."""
     windows, bins, items, trace, curve = (
         raw[name] for name in ("windows", "bins", "items", "trace", "curve")
     )
@@ -137,7 +149,7 @@ def measures_of(raw: Mapping[str, pd.DataFrame]) -> dict[str, float]:
     }
     if "gradient_cosine" in curve:  # dev has enough windows for it
         measures["gradient_cosine"] = float(curve.loc[curve["step"] > 0, "gradient_cosine"].mean())
-    return measures | _macro_accuracies(items)
+    return measures | _macro_accuracies(items) | _accuracies(raw.get(STOCK, pd.DataFrame()))
 
 
 def largest_rise(loss: ArrayLike) -> float:
@@ -164,3 +176,12 @@ def _macro_accuracies(items: pd.DataFrame) -> dict[str, float]:
     few = few.loc[few.groupby("task")["shots"].idxmax()]
     named = {"macro_accuracy_zero_shot": zero, "macro_accuracy_few_shot": few}
     return {name: float(table["correct"].mean()) for name, table in named.items() if len(table)}
+
+
+def _accuracies(items: pd.DataFrame) -> dict[str, float]:
+    """Accuracy in each stock task and number of shots."""
+    found: dict[str, float] = {}
+    for task, rows in items.groupby("task") if len(items) else ():
+        right = rows.groupby("shots")["correct"].mean()
+        found |= zip(stock_measures(str(task), right.index), right.tolist(), strict=True)
+    return found

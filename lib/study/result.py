@@ -33,6 +33,8 @@ class RunResult(BaseModel):
     config: dict[str, Any]
     corpus_sha256: str
     suite_hash: str | None
+    tasks_hash: str | None = None
+    """Of the files in `evaluation.include_path`; None without it."""
     status: Literal["completed", "diverged"]
     diverged_at: int | None
     resumed_at: list[int]

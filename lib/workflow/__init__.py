@@ -2,5 +2,5 @@
 
 May import every room. Start reading at `cli`; of a sweep, at `sweep.run_sweep`: what it does stands
 there in order, `preflight`, `staleness`, `rehearsal`, then `notebooks/Snakefile`, whose jobs are
-`execution`, followed by `progress`.
+`execution`, in kernels that are `forked` from a `warm` process, followed by `progress`.
 """

@@ -13,7 +13,7 @@ from typing import Any
 import nbformat
 from papermill.parameterize import parameterize_notebook
 
-from lib.record.notebook import shown_result
+from lib.record.notebook import COMPACT, shown_result, slim
 from lib.record.replay import committed
 from lib.study.errors import UserError, parse_yaml
 from lib.study.files import read_json, replacing
@@ -21,7 +21,6 @@ from lib.study.git import git
 from lib.study.own import PLAN_BELOW, own_text
 from lib.study.paths import NOTEBOOKS
 from lib.study.result import attested
-from lib.workflow.execution import COMPACT, slim
 
 
 def file(candidates: list[Path], result: dict[str, Any], target: Path) -> None:

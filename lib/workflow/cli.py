@@ -5,9 +5,11 @@
     Run the tests: those that take seconds, the usual ones, or every one.
 ./run_all.sh test --mutants N [--seed S] [--fast | --all] [lib/FILE.py …] [tests/… …]
     Change N lines of lib/ drawn at random, one at a time in a copy, and tell which test noticed.
-./run_all.sh verify [NAME …] [--redraw] [--retrain N | STUDY/ARM/SEED …] [--badge FILE]
-    Compute every published number again from the record; execute 01 and 04 again; train runs again,
-    and write how they compare as a badge (JSON for shields.io).
+./run_all.sh verify [NAME …] [--fresh] [--redraw] [--retrain N | STUDY/ARM/SEED …] [--badge FILE]
+    Compute every published number again from the record, but of what was sound before and has not
+    changed (--fresh: of that, too); execute 01 and 04 again; train runs again, and write how they
+    compare as a badge (JSON for shields.io). Runs that are named are trained without verifying the
+    whole record first.
 ./run_all.sh analyse NAME …            Analyse and draw recorded studies again.
 ./run_all.sh import FILE
     Take a study that ran elsewhere into the record: the zip that 00_kaggle leaves, checked first.
@@ -35,7 +37,8 @@ otherwise). --stop-after HOURS ends a sweep early and cleanly. A record that cam
 repository stays as it is: what runs stays in runs/, and --replace puts it in the record's place.
 -n only tells which runs would be made, why, and how long that takes. Another useful Snakemake flag
 is --profile params/slurm (a cluster); --snakemake-help lists them all. Ctrl-C stops everything and
-says how far it is; a plain rerun continues.
+says how far it is; a plain rerun continues. --ordinary-kernels imports every package anew for each
+notebook, instead of forking kernels from one process.
 Without an active environment, one is made in .venv.
 """
 
@@ -49,6 +52,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -68,6 +72,8 @@ _TELLING = {
     *("archive", "cleanup_metadata", "unlock", "delete_all_output", "delete_temp_output"),
 }
 """Options with which Snakemake tells or tidies something instead of running."""
+_ORDERING = {"until", "omit_from", "prioritize", "allowed_rules", "batch"}
+"""Options that say which jobs run, or which come first; a file given priority is one to make."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -160,14 +166,17 @@ def _test(options: argparse.Namespace) -> NoReturn:
 @_command(
     _word("studies", "a recorded study", nargs="*", metavar="NAME"),
     _word("--redraw", "execute 01 and 04 again as well"),
-    _word("--retrain", "or STUDY/ARM/SEED …", nargs="+", default=[], metavar="N"),
+    _word("--fresh", "also what was sound before and has not changed"),
+    _word("--retrain", "or STUDY/ARM/SEED …: only these", nargs="+", default=[], metavar="N"),
     _word("--badge", "where to say how they compare, for shields.io", type=_path, metavar="FILE"),
 )
 def _verify(options: argparse.Namespace) -> int:
     """Compute every published number again from the record; train some of its runs again."""
     from lib.workflow.verify import verify_record
 
-    return verify_record(options.studies, options.redraw, options.retrain, options.badge)
+    return verify_record(
+        options.studies, options.redraw, options.retrain, options.badge, options.fresh
+    )
 
 
 @_command(_word("studies", "a recorded study", nargs="+", metavar="NAME"))
@@ -235,8 +244,7 @@ def _estimate(options: argparse.Namespace) -> None:
     """Say before a study runs what it takes (arithmetic, memory, disk, time here and on GPUs), and
     what its seeds can show."""
     from lib.study.config import load_study
-    from lib.workflow.estimate import estimate
-    from lib.workflow.power import plan_of, power_report
+    from lib.workflow.estimate import estimate, plan_of, power_report
 
     study = load_study(options.study, undrawn=True)
     cost = estimate(study, options.vocabulary, options.price)
@@ -256,6 +264,9 @@ def _export(options: argparse.Namespace) -> None:
 
     export(options.run, options.to)
     print(f"{options.run} lies in {options.to}, for AutoModelForCausalLM.from_pretrained")
+    if find_spec("transformers") is None:
+        install = "pip install --no-deps --require-hashes -r requirements-dev.lock"
+        print(f"transformers, which has it, is not installed: {install}")
 
 
 @_command(_STUDY)
@@ -278,7 +289,7 @@ def _pack(options: argparse.Namespace) -> None:
 )
 def _traces(options: argparse.Namespace) -> None:
     """Write what a recorded study's runs left by step, with their hyperparameters."""
-    from lib.workflow.traces import export_traces
+    from lib.workflow.export import export_traces
 
     folder = export_traces(options.study, options.to, options.out)
     look = f"; to look at it: tensorboard --logdir {folder.parent}"
@@ -317,6 +328,7 @@ def parse_sweep(words: list[str]) -> Sweep:
     own.add_argument("--stop-after", type=_positive(float))
     own.add_argument("--runs-per-gpu", type=_positive(int))
     own.add_argument("--replace", action="store_true")
+    own.add_argument("--ordinary-kernels", action="store_true")
     own.add_argument("--profile")
     rest = [word for word in words if word not in studies and word != "--"]
     ours, flags = own.parse_known_args(rest)
@@ -356,10 +368,12 @@ def parse_sweep(words: list[str]) -> Sweep:
         flags=flags + (["--profile", ours.profile] if ours.profile else []),
         forced=sorted(parsed.forcerun or ()),
         jobs=(parsed.jobs or parsed.cores) if {"jobs", "cores"} & given or ours.profile else None,
+        is_ordered=bool(_ORDERING & given),
         is_dry_run=bool(_TELLING & given),
         lists_runs=_TELLING & given == {"dryrun"},
         is_local=parsed.executor in (None, "local"),
         replaces=ours.replace,
+        forks_kernels=Sweep.forks_kernels and not ours.ordinary_kernels,
         stop_after=ours.stop_after,
         runs_per_gpu=ours.runs_per_gpu,
         cluster=cluster,

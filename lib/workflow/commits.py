@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
 
-from lib.record.replay import ReplayError, ask, link, link_corpora, tree_at
+from lib.record.replay import ReplayError, ask, link, link_inputs, tree_at
 from lib.study.config import Study, fixed_commits
 from lib.study.errors import ConfigError
 from lib.study.fields import CODE, digest
@@ -102,5 +102,5 @@ def tree_of(study: Study, commit: str) -> Iterator[Path]:
         link(tree / "runs", RUNS)
         for path in (output_root() / "data").glob("*"):
             link(tree / "data" / path.name, path)
-        link_corpora(tree, [arm.config.corpus.model_dump() for arm in study.arms()])
+        link_inputs(tree, [arm.config.model_dump() for arm in study.arms()])
         yield tree

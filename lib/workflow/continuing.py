@@ -4,6 +4,7 @@ import os
 import textwrap
 from itertools import zip_longest
 
+from lib.record.record import Record, sample
 from lib.run.finished import UnfinishedError, read_finished
 from lib.run.machine import random_stream
 from lib.run.model import GPT
@@ -11,6 +12,8 @@ from lib.run.training import Run
 from lib.study.config import Arm, Study
 from lib.study.paths import HEADLESS
 
+DEFAULTS = "", 200, 1.0
+"""Prompt, length and temperature of what a recorded notebook printed."""
 WIDTH = 56
 """Characters of a column."""
 
@@ -19,7 +22,9 @@ def continuations(
     run: Run, asked: Study, arm: Arm, prompt: str = "", length: int = 200, temperature: float = 1.0
 ) -> str:
     """Continue a prompt (none: the beginning of a text) by `length` characters or tokens; where
-    somebody looks on, also by the baseline of the same seed, with the same random numbers.
+    somebody looks on, also by the baseline of the same seed, with the same random numbers. Where
+    its weights are not here, what its recorded notebook printed stands there, if that was asked
+    the same.
 
     Raises CorpusError for a prompt with symbols that the text lacks, and ValueError for a
     temperature that is not positive.
@@ -38,11 +43,16 @@ def continuations(
     own = write(run.model)
     if os.environ.get(HEADLESS) or arm.baseline == arm.id:
         return own
+    name, other = arm.id.removeprefix(f"{asked.name},"), arm.baseline
     try:
-        beside = write(read_finished(asked.name, arm.baseline, seed).model)
+        beside = write(read_finished(asked.name, other, seed).model)
     except UnfinishedError as error:
-        return f"{own}\n\n(Nothing beside it: {error}.)"
-    return side_by_side({arm.id.removeprefix(f"{asked.name},"): own, arm.baseline: beside})
+        notebook = Record(asked.name).run_notebook({"arm": other, "seed": seed})
+        beside = sample(notebook) if (prompt, length, temperature) == DEFAULTS else ""
+        if not beside:
+            return f"{own}\n\n(Nothing beside it: {error}.)"
+        other = f"{other}, as recorded"
+    return side_by_side({name: own, other: beside})
 
 
 def side_by_side(texts: dict[str, str]) -> str:

@@ -1,9 +1,9 @@
-"""What a sweep would do (`-n`): which runs, why, and how long it takes."""
+"""What a sweep would do (`-n`): which runs, in which order, why, and how long it takes."""
 
 import heapq
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -74,10 +74,34 @@ def makespan(lengths: Sequence[float], at_once: int) -> float:
     """Return how many seconds runs of some lengths take when so many go on at once, the longest
     first, and each begins as soon as another has ended (Graham 1969); NaN where one has no length.
     """
+    return _end(sorted(lengths, reverse=True), at_once)
+
+
+def _end(lengths: Iterable[float], at_once: int) -> float:
+    """Return when the last of some runs has ended that begin in this order."""
     ends = at_once * [0.0]
-    for seconds in sorted(lengths, reverse=True):
+    for seconds in lengths:
         heapq.heapreplace(ends, ends[0] + seconds)
     return float(np.max(ends))
+
+
+def longest(studies: Sequence[Study], stale: Mapping[Path, str], at_once: int) -> list[Path]:
+    """Return the results of those runs that a sweep should begin with, so that no core is idle
+    while a long one ends the sweep; none where all are equally long. Snakemake takes two classes:
+    the longer begin first, and within a class any order, here the worst."""
+    each = works(studies)
+    length = {
+        result_file("02_train", study.name, arm, seed): each[study.name, arm, str(seed)]
+        for study in studies
+        for arm, seed, _ in needed(study, stale)
+    }
+
+    def ends(least: float) -> float:
+        return _end(sorted(length.values(), key=lambda work: (work < least, work)), at_once)
+
+    longer = sorted(set(length.values()), reverse=True)[:-1]
+    least = min(longer, key=ends, default=math.inf)
+    return [path for path, work in length.items() if work >= least]
 
 
 STEPS = "training steps made now, without measuring"

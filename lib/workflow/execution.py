@@ -5,9 +5,7 @@ that the notebook declares was written. Papermill alone does not tell: a killed 
 leaves a notebook whose cells all read `completed`, and a misspelt parameter only warns.
 """
 
-import itertools
 import os
-import re
 import sys
 import tempfile
 import time
@@ -19,25 +17,21 @@ import papermill
 from filelock import FileLock
 from traitlets.config import Config
 
+from lib.record.notebook import COMPACT, slim
 from lib.record.replay import ReplayError, ask
-from lib.run import lifeline
+from lib.run.processes import exit_with_parent
 from lib.study.claim import load_plan
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, UserError, exit_status, unknown
-from lib.study.fields import digest
 from lib.study.files import replacing
-from lib.study.paths import HEADLESS, NOTEBOOKS, ROOT, RUNS, executed_notebook, result_file, shown
+from lib.study.paths import HEADLESS, NOTEBOOKS, ROOT, executed_notebook, result_file, shown
 from lib.study.provenance import git_state
 from lib.study.result import live_file
 from lib.workflow.commits import tree_of
+from lib.workflow.forked import SOCKETS, WARM, prefer_forks
 from lib.workflow.gpus import gpus
 
 START_ATTEMPTS = 3
-SOCKETS = f"kernel-{digest(str(RUNS))[:8]}-"
-"""How the folders of kernels' sockets begin: a sweep removes those that a killed one left."""
-COMPACT: dict[str, Any] = {"indent": 0, "separators": (",", ":")}
-"""How a notebook's JSON is written: in lines, which git compares, without their indentation."""
-_PANDAS_STYLE = re.compile(r"<style scoped>.*?</style>", re.DOTALL)
 
 
 class ExecutionError(UserError):
@@ -70,7 +64,7 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
 
     with FileLock(output.with_suffix(".lock")), gpus(study.machine) as devices:
         result.unlink(missing_ok=True)  # an earlier result must not pass for this one's
-        os.environ.update(_environment(study, devices))
+        os.environ.update(kernel_environment(study, devices))
         start = time.perf_counter()
         error = _run_papermill(source, output, parameters)
         reason = error or _unclean(output)
@@ -97,7 +91,7 @@ HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 glibc ignore it; numbers stay the same."""
 
 
-def _environment(study: Study, devices: str | None) -> dict[str, str]:
+def kernel_environment(study: Study, devices: str | None = None) -> dict[str, str]:
     """Return what the kernel inherits: this Python whatever kernels the machine names, nobody
     watching, threads pinned, GPUs of its own."""
     threads = str(study.machine.threads)
@@ -111,7 +105,8 @@ def _run_papermill(
     source: Path, output: Path, parameters: dict[str, Any], attempts: int = START_ATTEMPTS
 ) -> str | None:
     """Execute a notebook; return None, or what went wrong. Only a kernel that did not start is
-    tried again."""
+    tried again, as an ordinary one."""
+    prefer_forks()
     try:
         # A socket folder of its own: over TCP, kernels started at once sometimes take one port.
         with tempfile.TemporaryDirectory(prefix=SOCKETS) as sockets:
@@ -133,6 +128,7 @@ def _run_papermill(
         if attempts == 1 or any(started):
             return f"{type(error).__name__}: {error}"
         print(f"{source.stem}: kernel did not start ({error}); trying again", file=sys.stderr)
+        os.environ.pop(WARM, None)
         return _run_papermill(source, output, parameters, attempts - 1)
     return None
 
@@ -178,45 +174,10 @@ def _stamp(output: Path, reason: str | None, seconds: float, plan: str | None) -
         nbformat.write(notebook, temporary, **COMPACT)
 
 
-def slim(notebook: nbformat.NotebookNode) -> None:
-    """Leave of an executed notebook what was executed and shown.
-
-    A table stays as HTML and a picture as an image, without their plain texts. pandas' indentation
-    and style go, and what Papermill notes of single cells.
-    """
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            tags = cell.metadata.get("tags")
-            cell.metadata = nbformat.NotebookNode(tags=tags) if tags else nbformat.NotebookNode()
-            cell.outputs = _joined(cell.outputs)
-            for output in cell.outputs:
-                _slim_data(output.get("data", {}))
-
-
-def _joined(outputs: list[Any]) -> list[Any]:
-    """Join what was printed to one stream with no other output in between."""
-    joined: list[Any] = []
-    for name, group in itertools.groupby(outputs, key=lambda output: output.get("name")):
-        first, *rest = group
-        if name:
-            first.text += "".join(each.text for each in rest)
-        joined += [first] if name else [first, *rest]
-    return joined
-
-
-def _slim_data(data: dict[str, Any]) -> None:
-    if set(data) - {"text/plain", "application/json"}:
-        data.pop("text/plain", None)
-    if "image/png" in data:
-        data["image/png"] = "".join(data["image/png"].split())
-    if 'class="dataframe"' in data.get("text/html", ""):
-        data["text/html"] = re.sub(r">\s+<", "><", _PANDAS_STYLE.sub("", data["text/html"]))
-
-
 @exit_status
 def main(notebook: str, study: str, arm: str = "", seed: str = "0") -> None:
     """Execute a notebook: `python -m lib.workflow.execution 02_train final none 0`."""
-    lifeline.hold_on()
+    exit_with_parent()
     print(shown(execute(notebook, load_study(study), arm, int(seed))))
 
 

@@ -25,10 +25,11 @@ from lib.study.digests import analysing_digest, measuring_digest, training_diges
 from lib.study.errors import ConfigError, UsageError, UserError, read_yaml
 from lib.study.files import read_json, replacing
 from lib.study.measures import JUDGED, MAIN, MEASURES
-from lib.study.paths import PAPERS, PARAMS, PLANS, shown, study_folder
+from lib.study.own import tasks_hash
+from lib.study.paths import PAPERS, PARAMS, PLANS, TEMPLATES, shown, study_folder
 from lib.study.plan import ALPHA, POWER, Frozen, Noise, Plan, Plateau, read_plan, without_blanks
 from lib.workflow.commits import find_commits
-from lib.workflow.power import power_report, usual_hypotheses
+from lib.workflow.estimate import power_report, usual_hypotheses
 
 _BLOCK = re.compile(r"^frozen:.*\n(?:[ \t]+.*\n)*", re.MULTILINE)
 _ABOVE = "written by ./run_all.sh freeze; seeds follow from the hash of the plan with all of this"
@@ -58,12 +59,12 @@ def template(study: Study, file: str) -> str:
         name
         for name, measure in MEASURES.items()
         if measure.better and (asks or not name.startswith("macro_"))
-    ]
+    ] + study.stock_measures
     hypotheses = "\n".join(
         f"  {_in_yaml(name)}:\n    says:\n    test: {_in_yaml(h['test'])}\n    direction: differs"
         for name, h in usual_hypotheses(study).items()
     )
-    return _TEMPLATE.format(
+    return (TEMPLATES / "plan.yaml").read_text("utf-8").format(
         study=study.name, file=file, measure=MAIN, hypotheses=hypotheses,
         arms=_wrapped("; ".join(arms)), measures=_wrapped(", ".join(measures)),
         alpha=ALPHA, power=POWER, of_plateau=OF_PLATEAU, p=_PLATEAU, n=_NOISE,
@@ -78,57 +79,6 @@ def _in_yaml(value: Any) -> str:
 
 def _wrapped(text: str) -> str:
     return "\n".join(textwrap.wrap(text, 96, initial_indent="#   ", subsequent_indent="#   "))
-
-
-_TEMPLATE = """\
-# What you expect of the study `{study}`, written down before it runs. Fill in what ends in a
-# colon; lines that begin with # may stay as they are. Then
-#   ./run_all.sh estimate {study} says what its seeds can show, and what they cost;
-#   ./run_all.sh freeze {file} names all that is missing, or fixes it; then commit it, and run.
-title:
-question:
-confirmatory: [{study}]
-
-# Every hypothesis has a name, a sentence of your own, and a test: of the mean difference over seeds
-# of the first arm minus the second, in a measure. Remove those that you do not expect; add others.
-# Arms:
-{arms}
-# Measures:
-{measures}
-hypotheses:
-{hypotheses}
-    # Instead of direction: differs
-    #   direction: greater       or less: the difference is above 0, or below
-    #   beyond: 0.1              with a direction: by more than this
-    #   equivalent_within: 0.1   the difference is smaller than this, either way
-    # And, if you like:
-    #   if_supported:            the sentence to print then
-    #   if_refuted:
-    #   if_undecided:
-    #   exact: true              tested by sign flips, which assume only symmetry, not by t
-
-# By measure, the smallest difference that matters, in its units: power is computed for it, and a
-# difference that is shown to be smaller refutes a hypothesis of one.
-smallest_effect_of_interest:
-  {measure}:
-
-# What power is computed from: the name of a study that has run, such as a pilot, or, by measure, a
-# guess of the sd over seeds of the difference of two arms.
-spread:
-
-# With their usual values:
-# alpha: {alpha}      shared by Holm's method among the hypotheses
-# power: {power}       that you wish for
-# secondary: []    measures that are shown and not tested
-# rules: none      or a set of rules of params/plans/rules/
-# instability: {{plateau: {plateau}}}
-#   `plateau`: steps until the mean of {of_plateau} training losses is below {p.below:g} nats. That
-#   bound is for characters; other tokens need another. `harmful`: a run diverged, or its loss is
-#   above its arm's median by more than the smallest effect of interest, after a plateau longer than
-#   {p.longest} steps. `unstable`: no run, unless you write noise: {noise}
-#   beside plateau: then one that rises above its lowest training loss by more than {n.times:g}
-#   times the noise of the {n.window} steps before.
-"""
 
 
 def fix(file: str) -> None:
@@ -275,6 +225,7 @@ def _frozen(study: Study, used: list[int]) -> Frozen:
         parameters=parameters_digest(study),
         corpus=corpora,
         suite=sorted(filter(None, suites)),
+        tasks=tasks_hash(study.evaluation.include_path),
         training_digest=None if study.commits else training_digest(),
         measuring_digest=None if study.commits else measuring_digest(),
         commits=study.commits,

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from lib.record import replay
 from lib.record.archive import archive, write_index_entry
 from lib.record.record import SHARED, Record, paper_of, read_index
-from lib.record.verify import SEALED, verify
+from lib.record.verify import FIRST_RECORD, verify
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, UserError, exit_status
 from lib.study.files import replacing
@@ -84,7 +84,7 @@ def analyse_again(name: str) -> None:
     if not record.folder.is_dir() or not record.results_file.is_file():
         recorded = [path.name for path in PAPERS.glob("*/record/*") if path.is_dir()]
         raise ConfigError(f"study: '{name}' has no record; there are {', '.join(sorted(recorded))}")
-    if name in SEALED:
+    if name in FIRST_RECORD:
         raise ConfigError(
             f"study: '{name}' is of the first record, whose format this code does not analyse; its "
             "record stays as it is"
@@ -99,7 +99,7 @@ def _staged(command: str, study: Study) -> Iterator[Path]:
     """Give a tree with this checkout's code, in which to lay out a study's runs; then stage them
     there, and bring the record home. A notebook that fails is kept beside `runs/STUDY`."""
     with replay.tree_at(git_state()) as tree:
-        replay.link_corpora(tree, (arm.config.corpus.model_dump() for arm in study.arms()))
+        replay.link_inputs(tree, (arm.config.model_dump() for arm in study.arms()))
         yield tree
         words = ("-m", "lib.workflow.importing", command, study.name)
         try:

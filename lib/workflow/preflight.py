@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from lib.analysis.planned import planned_measures
 from lib.data.corpus import load_corpus
 from lib.run.machine import require_devices
 from lib.study.claim import load_plan
@@ -54,7 +55,10 @@ def _check(study: Study, here: bool, faults: list[str]) -> None:
         if study.evaluation.tasks:
             from lib.run.harness import require_tasks  # takes seconds, for few studies
 
-            require_tasks(study.evaluation.tasks, min(c.model.block_size for c in configs))
+            plan = load_plan(study)
+            planned = planned_measures(plan) if plan else []
+            tested = [name for name in study.stock_measures if name in planned]
+            require_tasks(study.evaluation, min(c.model.block_size for c in configs), tested)
     devices = _devices(study)
     for config in configs if here else ():
         with _noted(faults, file):

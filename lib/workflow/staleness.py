@@ -22,6 +22,7 @@ from lib.study.config import Arm, Study
 from lib.study.digests import asking_digest, measuring_digest, showing_digest, training_digest
 from lib.study.fields import CODE, CorpusConfig, RunConfig, digest
 from lib.study.files import sha256
+from lib.study.own import tasks_hash
 from lib.study.paths import executed_notebook, result_file, shown, study_folder
 from lib.study.provenance import has_harness
 from lib.study.result import RunResult, status_of
@@ -29,6 +30,7 @@ from lib.study.result import RunResult, status_of
 _OF_MEASURES = (
     *("run", "measuring code", "study", "baseline", "levels", "variant", "setting"),
     *("corpus.source", "evaluation.items_per_task", "evaluation.tasks", "evaluation.shots"),
+    *("evaluation.include_path", "files of evaluation.include_path"),
 )
 """What leaves weights as they are: a difference in anything else trains a run anew."""
 _MEASURED = "measured anew from its weights"
@@ -71,6 +73,7 @@ def expected(study: Study, arm: Arm, seed: int, plan: str | None) -> dict[str, A
         "tokenizer": tokenizer,
         "seed": seed,
         **_dotted(arm.config.model_dump(exclude={"machine"})),
+        "files of evaluation.include_path": tasks_hash(arm.config.evaluation.include_path),
         "study": study.hash,
         **_place(arm),
     }
@@ -88,6 +91,7 @@ def recorded(result: RunResult) -> dict[str, Any]:
         "tokenizer": trained.get("tokenizer_sha256"),
         "seed": trained["seed"],
         **_dotted(trained["parameters"] | {"evaluation": result.config["evaluation"]}),
+        "files of evaluation.include_path": result.tasks_hash,
         "study": result.study_hash,
         **_place(result),
     }

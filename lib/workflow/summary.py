@@ -57,6 +57,9 @@ def summarise(study: Study) -> None:
             " Below it the paired difference from the baseline, which is the first arm of each "
             f"block, and its {level} interval."
         )
+    seeds_of = runs.groupby("arm")["seed"].nunique()
+    if any(row["n"] < seeds_of.get(row["arm"], 0) for row in verdict.get("hypothesis_tests", [])):
+        said += " The table is over all seeds; a hypothesis below says how many its test is over."
     console.print(f"{said} All measures: {shown(place)}/03_analysis.ipynb")
     if plan:
         print("", *for_terminal(verdict, console.width), sep="\n")

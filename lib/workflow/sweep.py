@@ -20,7 +20,7 @@ from typing import IO
 from lib.analysis.runs import next_look, so_far
 from lib.record.archive import is_replaceable, mark_replaceable
 from lib.record.record import Record, paper_of
-from lib.run import lifeline
+from lib.run import processes
 from lib.study.claim import claim_status, load_plan
 from lib.study.config import Study, load_study, write_commits
 from lib.study.errors import TIME_UP, UserError
@@ -50,6 +50,8 @@ class Sweep:
     """For Snakemake."""
     forced: list[str] = field(default_factory=list)
     """Rules and files that --forcerun names."""
+    is_ordered: bool = False
+    """Whether the flags say which jobs run, or which come first."""
     jobs: int | None = None
     """How many at once, where the flags say it."""
     is_dry_run: bool = False
@@ -59,6 +61,8 @@ class Sweep:
     is_local: bool = True
     replaces: bool = False
     """Whether records that came from elsewhere are replaced."""
+    forks_kernels: bool = sys.platform == "linux"
+    """On macOS, a fork that does not start another program may not use the system's libraries."""
     stop_after: float | None = None
     """Hours."""
     runs_per_gpu: int | None = None
@@ -70,14 +74,15 @@ def run_sweep(sweep: Sweep) -> int:
     """Run studies; return the exit status. Raises UserError for all that would stop them later."""
     from lib.workflow.commits import TREES, moved
     from lib.workflow.dry_run import needed
-    from lib.workflow.execution import SOCKETS
+    from lib.workflow.execution import kernel_environment
+    from lib.workflow.forked import SOCKETS, warm_process
     from lib.workflow.preflight import ready
     from lib.workflow.staleness import analysis_key, data_key, stale
 
     studies = ready(sweep.studies or [default_study()], sweep.is_local)
     if sweep.cluster and not sweep.is_dry_run:
         sweep.cluster.require_ready()
-    with only_sweep() as log:
+    with only_sweep() as log, contextlib.ExitStack() as beside:
         temporary = Path(tempfile.gettempdir())
         for leftover in (*temporary.glob(f"{SOCKETS}*"), *temporary.glob(f"{TREES}*")):
             shutil.rmtree(leftover, ignore_errors=True)
@@ -95,7 +100,10 @@ def run_sweep(sweep: Sweep) -> int:
             if not (sweep.lists_runs and path.name == "result.json"):  # the table says why
                 print(f"Stale: {shown(path)}: {reason}")
         if not sweep.is_dry_run:
-            rehearse([study for study in studies if any(needed(asked_now(study), again))])
+            due = [study for study in studies if any(needed(asked_now(study), again))]
+            if due and sweep.is_local and sweep.forks_kernels:
+                beside.enter_context(warm_process(kernel_environment(due[0]), log))
+            rehearse(due)
         keys = {s.name: {"data": data_key(s), "analysis": analysis_key(s)} for s in studies}
         patience = 0 if sweep.is_local else CANCELLING
         began = time.monotonic()
@@ -209,6 +217,11 @@ def run_snakemake(
     if not sweep.jobs:
         call += ["--jobs", str(jobs)]
     call += sweep.flags
+    if not (sweep.is_dry_run or sweep.is_ordered):
+        from lib.workflow.dry_run import longest
+
+        if first := longest(list(map(asked_now, studies)), stale, jobs):
+            call += ["--prioritize", *map(str, first)]
     if forced := [*sweep.forced, *map(str, stale)]:
         call += ["--forcerun", *forced]
     environment = os.environ | {GPUS: ",".join(slots), "PYTHONPATH": str(ROOT)}
@@ -228,7 +241,7 @@ def run_snakemake(
     for paper in {study.paper for study in studies}:
         if not (PAPERS / paper / "site" / "index.html").is_file():
             (RUNS / f"record-{paper}.txt").unlink(missing_ok=True)  # what has Snakemake build it
-    with lifeline.start(call, environment, log) as snakemake:
+    with processes.start(call, environment, log) as snakemake:
         hours = sweep.stop_after and sweep.stop_after - (time.monotonic() - began) / 3600
         failed, stopped = follow(snakemake, PROGRESS_FILE, hours, studies)
     if not RUNS.is_dir() or not Path(log.name).is_file():

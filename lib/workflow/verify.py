@@ -1,13 +1,17 @@
 """Verify the record, and train runs of it again.
 
-    ./run_all.sh verify [STUDY …] [--redraw]
+    ./run_all.sh verify [STUDY …] [--redraw] [--fresh]
     ./run_all.sh verify [STUDY …] --retrain 2                    runs drawn at random
-    ./run_all.sh verify --retrain final/none/0 [STUDY/ARM/SEED …]
+    ./run_all.sh verify --retrain final/none/0 [STUDY/ARM/SEED …]   these, not the whole record
     ./run_all.sh verify --retrain 1 --badge FILE.json            and say so on a badge
 
 Without a study, all that the index names is verified, what was made of it (paper, README), and
-whether something vanished. The exit status is 1 where something is wrong or differs, and 4 where
-nothing is but a run that was trained again cannot be judged.
+whether something vanished; where runs are named, only the records of their studies, whose analysis
+is not executed again. The exit status is 1 where something is wrong or differs, and 4 where nothing
+is but a run that was trained again cannot be judged.
+
+What was sound before is not verified again while nothing that it rests on has changed: see
+`lib.record.receipts`. `--fresh` and `--redraw` verify it nevertheless.
 """
 
 import os
@@ -16,31 +20,37 @@ import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 from lib.publish.findings import check_findings
 from lib.publish.paper import check_texts
 from lib.publish.plans import missing_beside
-from lib.record import retrain
+from lib.record import receipts, retrain
 from lib.record.record import Record, papers, recorded_studies, require_recorded, root_hash
 from lib.record.replay import ReplayError
-from lib.record.verify import SEALED, strays, vanished, verify
+from lib.record.verify import FIRST_RECORD, strays, vanished, verify
 from lib.study.errors import UsageError
 from lib.study.files import write_json
 from lib.study.git import git
 from lib.study.paths import shown
 
+NOTED = "verified before, and nothing changed since (--fresh verifies them anyway)"
 CANNOT_TELL = 4
 """The exit status where nothing differs, and something cannot be judged."""
 
 
 def verify_record(
-    studies: list[str], redraw: bool, words: list[str], badge: Path | None = None
+    studies: list[str],
+    redraw: bool,
+    words: list[str],
+    badge: Path | None = None,
+    fresh: bool = True,
 ) -> int:
     """Verify the record of some or (none named) all studies, and what was made of them; return the
     exit status. `words` are those after --retrain: a number of runs, or the runs themselves, each
-    as STUDY/ARM/SEED; and studies, which may come last, too. `badge`: a file for `write_badge`."""
+    as STUDY/ARM/SEED; and studies, which may come last, too. `badge`: a file for `write_badge`.
+    `fresh`: what is noted as sound is verified as well."""
     if badge and not words:
         raise UsageError("--badge: it says how runs that are trained again compare; add --retrain")
     runs = [word for word in words if "/" in word]
@@ -50,10 +60,13 @@ def verify_record(
     if not number.isdecimal():
         number, more = "0", [number, *more]
     studies = require_recorded(studies + more)
-    known = retrain.recorded_runs(require_recorded([name.partition("/")[0] for name in runs]))
+    of_runs = require_recorded(list(dict.fromkeys(name.partition("/")[0] for name in runs)))
+    known = retrain.recorded_runs(of_runs)
     for name in runs:
         retrain.require_run(name, list(known))
-    faulty = check(studies, redraw)
+    only_named = bool(runs) and number == "0" and not studies
+    fresh |= redraw
+    faulty = check(of_runs, redraw, fresh, False) if only_named else check(studies, redraw, fresh)
     if not words:
         return int(faulty)
     if int(number):
@@ -86,29 +99,53 @@ def write_badge(path: Path, outcomes: Counter[str], faulty: bool, status: int) -
     write_json(path, {"schemaVersion": 1, **shown})
 
 
-def check(studies: list[str], redraw: bool) -> bool:
+def check(studies: list[str], redraw: bool, fresh: bool, again: bool = True) -> bool:
     """Verify some studies, or all and their papers; print every fault, and return whether there is
-    one."""
+    one. What is noted as sound is verified only `fresh`. What is made `again`, how runs begin,
+    analysis and figures, can be left out."""
     found, names = [], studies or recorded_studies()
+    around = receipts.surroundings() if not fresh else {}
+
+    def faults_of(study: str) -> tuple[bool, list[str]]:
+        can_be = around and study not in FIRST_RECORD
+        if can_be and receipts.is_noted(receipts.study_key(study, around)):
+            return True, []
+        return False, verify(study, again=again, redraw=redraw)
+
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # most of it is other processes' work
-        faults_of = pool.map(partial(verify, redraw=redraw), names)
-        for study, faults in zip(names, faults_of, strict=True):
+        for study, (noted, faults) in zip(names, pool.map(faults_of, names), strict=True):
             found += faults
             for fault in faults:
                 print(f"error: {study}: {fault}", file=sys.stderr)
             if not faults:
-                how = "verified as they were sealed" if study in SEALED else "verified"
+                how = "verified as they were sealed" if study in FIRST_RECORD else "verified"
+                how = NOTED if noted else how
+                how += "" if again or noted else " (its analysis was not executed again)"
                 beside = "".join(f"; {missing}" for missing in missing_beside(study))
                 print(f"{study}: {len(Record(study).files)} files {how}{beside}", flush=True)
     if not studies:
-        checks = (strays, check_texts, check_findings)
-        of_papers = [fault for paper in papers() for check in checks for fault in check(paper)]
+        of_papers = [
+            fault for paper in papers() for fault in [*strays(paper), *_texts(paper, around)]
+        ]
         for fault in [*vanished(), *of_papers]:
             print(f"error: {fault}", file=sys.stderr)
             found.append(fault)
     for paper in papers():
         print(f"Root of records, results and plans of {shown(paper)}: {root_hash(paper)}")
     return bool(found)
+
+
+def _texts(paper: Path, around: dict[str, Any]) -> list[str]:
+    """List the faults of a paper's texts and findings, unless it is noted that in these
+    surroundings there are none; note it."""
+    if around and receipts.is_noted(receipts.paper_key(paper, around)):
+        print(f"{shown(paper)}: texts and findings {NOTED}")
+        return []
+    before = receipts.paper_key(paper)
+    faults = [*check_texts(paper), *check_findings(paper)]
+    if not faults and receipts.paper_key(paper) == before:
+        receipts.note(before)
+    return faults
 
 
 def trained_again(name: str, run: dict[str, object]) -> str:

@@ -28,6 +28,7 @@ import sys
 sys.path += ["../.."]
 
 # %%
+import re
 from itertools import product
 from math import inf, isfinite
 from pathlib import Path
@@ -43,8 +44,16 @@ from lib.analysis.pooled import pooled_contrasts
 from lib.analysis.runs import other_settings, own_baselines, taken
 from lib.analysis.stability import stability_map
 from lib.analysis.tables import mean_and_sd, readable
-from lib.figures.effects import by_level, count_lost, differences, factor_axis, mark
+from lib.figures.effects import (
+    by_level,
+    count_lost,
+    differences,
+    factor_axis,
+    interaction,
+    mark,
+)
 from lib.figures.style import facets, line, variants
+from lib.figures.training import LABELS, difference, reference_lines, trend
 from lib.publish.findings import Recorded, recorded
 from lib.record.record import Record
 from lib.study.config import arm_id
@@ -66,6 +75,77 @@ def keep(name: str, table: pd.DataFrame) -> pd.DataFrame:
 
 
 main, dose, tied = recorded("confirmatory-2"), recorded("dose"), recorded("tied")
+
+# %% [markdown]
+# ## The identity in one figure
+# Dev loss, and its difference from no layer, over the steps of `confirmatory-2`. A point is a seed
+# at the last step. Lines that end nearer to each other than a line is wide share a label. Look for
+# two bundles: the variants that train alike, and `rescued` on the line of no layer.
+
+# %%
+CALLED = {"none": "no layer", "scale": "multiplier"}
+LINE_WIDTH, LINE_HEIGHT = line(variant("none"))["linewidth"], 9  # points
+
+
+def bundles(ends: dict[str, float], nearer: float) -> list[list[str]]:
+    """Put together the variants whose lines end nearer than `nearer` to the one below, from the
+    lowest up; within a bundle as in `ends`."""
+    found, last = [], -inf
+    for name in sorted(ends, key=ends.__getitem__):
+        if ends[name] - last >= nearer:
+            found.append([])
+        found[-1].append(name)
+        last = ends[name]
+    return [sorted(names, key=list(ends).index) for names in found]
+
+
+def label_ends(ends: dict[str, float], ax, x: float) -> None:
+    """Name lines at `x`, in widths of the axis, no name over another."""
+    (_, low), (_, high) = ax.transData.transform([(0, y) for y in ax.get_ylim()])
+    per_point = np.ptp(ax.get_ylim()) / (high - low) * ax.figure.dpi / 72
+    free_above = -inf
+    for names in bundles(ends, LINE_WIDTH * per_point):
+        half = len(names) * LINE_HEIGHT * per_point / 2
+        place = max(np.mean([ends[name] for name in names]), free_above + half)
+        colour = variant(names[0]).colour if len(names) == 1 else "black"
+        text = " =\n".join(CALLED.get(name, variant(name).label) for name in names)
+        ax.text(x, place, text, transform=ax.get_yaxis_transform(), va="center", color=colour,
+                fontsize=7.5, linespacing=1.1)  # fmt: skip
+        free_above = place + half
+
+
+def seeds_at_end(curves: pd.DataFrame, y: str, ax) -> None:
+    """Draw a point per seed at the last step, and name the lines that end there."""
+    last = curves[curves["step"] == curves["step"].max()]
+    across, place = ax.get_yaxis_transform(), 1.0
+    for look, part in variants(last):
+        place += 0.02
+        ax.scatter([place] * len(part), part[y], s=5, color=look.colour, linewidth=0, clip_on=False,
+                   transform=across)  # fmt: skip
+    label_ends(last.groupby("variant", sort=False)[y].mean().to_dict(), ax, place + 0.03)
+
+
+def opening(study: Recorded, left, right) -> None:
+    """Draw the dev loss, and its difference from no layer with the same seed."""
+    columns = ["arm", "seed", "variant", "baseline", "unigram_loss", "bigram_loss"]
+    curves = study.raw("curve").merge(study.runs[columns])
+    trend(curves, "dev_loss", left)
+    difference(curves, "dev_loss", right)
+    reference_lines(curves, left)
+    own = curves[curves["arm"] == curves["baseline"]].set_index(["seed", "step"])["dev_loss"]
+    at = pd.MultiIndex.from_frame(curves[["seed", "step"]])
+    apart = curves.assign(dev_loss=curves["dev_loss"] - own.reindex(at).to_numpy())
+    for ax, part in ((left, curves), (right, apart)):
+        ax.get_legend().remove()
+        for drawn in ax.get_lines():
+            drawn.set_label("_")
+        ax.set_xlim(0, part["step"].max())
+        seeds_at_end(part, "dev_loss", ax)
+    right.set_ylabel(f"Δ {LABELS['dev_loss']}")
+
+
+with facets("opening", FIGURES, ["loss", "difference"], [""], height=2.1) as axes:
+    opening(main, axes["loss", ""], axes["difference", ""])
 
 # %% [markdown]
 # ## Which step accounts for how much
@@ -150,22 +230,27 @@ keep("layers_apart", pd.concat([layers_apart(main), layers_apart(dose)], ignore_
 
 
 # %%
-def dose_response(table, ax):
+def dose_response(table, runs, ax):
     """The difference in loss to no layer against the initial RMS of the stream relative to its
-    branches; hollow, arms whose branches are multiplied too."""
+    branches, a point per seed beside it; hollow, arms whose branches are multiplied too."""
     ax.axhline(0, color="0.5", linewidth=0.8)
     for i, (layer, part) in enumerate(table.groupby("layer", sort=False)):
         look, multiplied = variant(layer), part["branch_multiplier"] != 1
         label = "no layer" if layer == "none" else look.label
         for rows, name in ((part[~multiplied], label), (part[multiplied], f"{label}, rescued")):
             if len(rows):
-                x, mean = rows["relative_rms"] * 1.03 ** (i - 1), rows["mean_delta"]
+                x, mean = rows["relative_rms"] * 1.1 ** (i - 2), rows["mean_delta"]
                 style = line(look) | mark(look, rows["branch_multiplier"].iloc[0] == 1)
                 style |= {"label": name, "linewidth": 1, "markersize": 4.5, "zorder": 3}
                 ax.plot(x, mean, **style)
                 error = np.abs(rows[["t_low", "t_high"]].to_numpy().T - mean.to_numpy())
                 ax.errorbar(x, mean, error, fmt="none", ecolor=look.colour, elinewidth=0.9,
                             capsize=2)  # fmt: skip
+                for place, row in zip(x, rows.to_dict("records"), strict=True):
+                    if layer != "none":
+                        seeds = seed_differences(runs, "loss", row["arm"], row["baseline"])
+                        ax.scatter([place * 1.05] * len(seeds), seeds, s=4, color=look.colour,
+                                   alpha=0.6, linewidth=0, zorder=2)  # fmt: skip
     ax.set_xscale("log")
     values = sorted(set(table["relative_rms"].round(4)))
     apart = [x for x, before in zip(values, [0.0, *values], strict=False) if x > 1.2 * before]
@@ -181,7 +266,7 @@ width = dose.design.arm(bare).config.model.n_embd
 none = {"layer": "none", "relative_rms": start / width**0.5, "branch_multiplier": 1.0}
 placed = pd.concat([pd.DataFrame([none | {"mean_delta": 0.0}]), response], ignore_index=True)
 with facets("dose", FIGURES, ["dose"], [""], height=2.4) as axes:
-    dose_response(placed, axes["dose", ""])
+    dose_response(placed, dose.runs, axes["dose", ""])
 
 # %% [markdown]
 # ## Tied output
@@ -448,6 +533,70 @@ with facets("ladder", FIGURES, ["loss"], panels, height=2.2) as axes:
     for (_, rate), ax in axes.items():
         part = by_width[by_width["rate"] == rate]
         differences(part, "loss", WIDTH, ladder.design.factors[WIDTH], ax)
+
+# %% [markdown]
+# ## A delay or a level
+# What `when` shows, once it is recorded: the loss, and its difference from no layer, against the
+# number of steps, each the end of its own decay. A point is a seed; grey is the margin of the plan,
+# dashed the loss at which it calls a model trained. Look whether the difference reaches the grey.
+
+# %%
+BUDGET, TRAINED = "training.iterations", r"at most ([\d.]+) nats"
+
+
+def budget_effects(study: Recorded) -> pd.DataFrame:
+    """The difference in loss to no layer: a row per variant and number of steps."""
+    arms = study.runs.drop_duplicates("arm").query("arm != baseline")
+    pairs = arms[["arm", "baseline", "variant", BUDGET]].reset_index(drop=True)
+    table = paired_rows(pairs, study.runs, "loss", study.alpha)
+    return table.assign(n_dropped=len(study.design.seeds) - table["n"])
+
+
+def trained_at_most(plan) -> float:
+    """The baseline's loss (nats) at which the plan calls a model trained."""
+    return float(re.search(TRAINED, plan.procedures["trained"])[1])
+
+
+def loss_by_budget(study: Recorded, levels, ax) -> None:
+    """Draw the loss against the number of steps, of the variants that were run for each."""
+    every = study.runs.groupby("variant")[BUDGET].transform("nunique") == len(levels)
+    interaction(study.runs[every], "loss", BUDGET, levels, ax)
+    known = study.runs[["bigram_loss"]].assign(step=0, dev_loss=study.runs["loss"])
+    reference_lines(known, ax)
+    ax.margins(y=0.12)  # room for their labels
+    bar = trained_at_most(study.plan)
+    ax.axhline(bar, color="0.35", linewidth=0.7, linestyle="--", zorder=1)
+    ax.text(0.01, bar, "trained", transform=ax.get_yaxis_transform(), fontsize=7, va="bottom")
+
+
+def effects_by_budget(table: pd.DataFrame, study: Recorded, levels, ax) -> None:
+    """Draw the difference to no layer with its interval, a point per seed beside it."""
+    margin = study.plan.smallest_effect_of_interest["loss"]
+    ax.axhspan(-margin, margin, color="0.9", linewidth=0, zorder=0)
+    differences(table, "loss", BUDGET, levels, ax)
+    for drawn in ax.lines:  # nothing is claimed of numbers of steps that were not run
+        if drawn.get_marker() != "None" and len(drawn.get_xdata()) < len(levels):
+            drawn.set_linestyle("none")
+    for look, aside, part in by_level(table, BUDGET, levels):
+        for row in part.to_dict("records"):
+            seeds = seed_differences(study.runs, "loss", row["arm"], row["baseline"])
+            ax.scatter([row["place"] + aside + 0.07] * len(seeds), seeds, s=5, color=look.colour,
+                       alpha=0.7, linewidth=0)  # fmt: skip
+
+
+def draw_budgets(study: Recorded) -> pd.DataFrame:
+    """Draw both panels; return what the right one shows."""
+    table, levels = budget_effects(study), study.design.factors[BUDGET]
+    with facets("when", FIGURES, ["loss", "differences"], [""], height=2.1) as axes:
+        loss_by_budget(study, levels, axes["loss", ""])
+        effects_by_budget(table, study, levels, axes["differences", ""])
+        for ax in axes.values():
+            ax.set_xlabel("steps")
+    return table
+
+
+if Record("when").verdict_file.is_file():
+    display(keep("when", draw_budgets(recorded("when"))))
 
 # %% [markdown]
 # ## Beside the preliminary table

@@ -9,7 +9,7 @@ import pandas as pd
 from lib.analysis.runs import tidy
 from lib.study.config import Arm, Study
 from lib.study.result import RunResult
-from lib.workflow.made_up import REFERENCES, made_up
+from lib.workflow.rehearsal import REFERENCES, made_up
 from tests.conftest import TINY
 
 

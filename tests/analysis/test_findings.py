@@ -30,6 +30,7 @@ def analysed(
     study: Study,
     plan: Plan | None,
     items: pd.DataFrame = NO_ITEMS,
+    stock: pd.DataFrame = NO_ITEMS,
     because: tuple[str, ...] = (),
     **more: Any,
 ) -> Analysis:
@@ -40,7 +41,7 @@ def analysed(
     )
     trace = trace_of(runs)
     standing = ClaimStatus(study.name, plan.hash if plan else None, list(because))
-    return analyse(study, plan, standing, runs, trace, items)
+    return analyse(study, plan, standing, runs, trace, items, stock)
 
 
 def keys(analysis: Analysis) -> list[str]:
@@ -71,7 +72,14 @@ def test_results_from_before_references_are_still_analysed(plan: Plan | None) ->
 
 def test_the_suite_is_shown_task_by_task(plan: Plan | None) -> None:
     study = design(factors={"model.embedding_norm": NORMS})
-    items = pd.DataFrame(
+    items = answers(study)
+    found = keys(analysed(study, plan, items, **accuracies()))
+    of_tasks = ["task_contrasts", "leave_one_task_out"]
+    assert found == ["suite", *ALWAYS[:2], *of_tasks, ALWAYS[2]]
+
+
+def answers(study: Study) -> pd.DataFrame:
+    return pd.DataFrame(
         [
             {"arm": arm, "seed": seed, "task": task, "shots": shots, "item": item}
             | {"correct": noise(seed, item, shots, len(arm)) > 0}
@@ -82,9 +90,17 @@ def test_the_suite_is_shown_task_by_task(plan: Plan | None) -> None:
             for item in range(10)
         ]
     )
-    found = keys(analysed(study, plan, items, **accuracies()))
-    of_tasks = ["task_contrasts", "leave_one_task_out"]
-    assert found == ["suite", *ALWAYS[:2], *of_tasks, ALWAYS[2]]
+
+
+def test_stock_tasks_are_contrasted_with_seeds_and_questions_resampled(plan: Plan | None) -> None:
+    study = design(factors={"model.embedding_norm": NORMS})
+    analysis = analysed(study, plan, stock=answers(study), **accuracies())
+    assert keys(analysis) == [*ALWAYS[:2], "stock_contrasts", ALWAYS[2]]
+    table = next(f.table for f in analysis.findings if f.key == "stock_contrasts")
+    assert len(table) == (len(NORMS) - 1) * 2 * 2  # arms, tasks, numbers of shots
+    assert (table["questions"] == 10).all()
+    assert (table["crossed_low"] < table["mean_delta"]).all()
+    assert (table["crossed_high"] > table["mean_delta"]).all()
 
 
 def test_the_same_runs_give_the_same_numbers(plan: Plan | None) -> None:

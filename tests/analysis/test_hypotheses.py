@@ -24,7 +24,7 @@ from lib.analysis.verdict import for_terminal
 from lib.study.claim import ClaimStatus
 from lib.study.config import Study
 from lib.study.plan import Hypothesis, Plan
-from lib.workflow.made_up import made_up
+from lib.workflow.rehearsal import made_up
 from tests.analysis.samples import design, noise, runs_of, trace_of
 
 DECAY = "training.weight_decay"
@@ -88,7 +88,7 @@ def analysed(plan: Plan, runs: pd.DataFrame, *because: str) -> Analysis:
     items = pd.DataFrame(columns=["arm", "seed", "task", "shots", "item", "correct"])
     claim = ClaimStatus("decay", plan.hash, list(because))
     study = decay_study(runs["seed"].nunique())
-    return analyse(study, plan, claim, runs, trace_of(runs), items)
+    return analyse(study, plan, claim, runs, trace_of(runs), items, items)
 
 
 def test_each_hypothesis_of_a_plan_about_weight_decay_gets_one_word() -> None:

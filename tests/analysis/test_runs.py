@@ -29,7 +29,7 @@ from lib.study.files import write_json
 from lib.study.measures import MEASURES
 from lib.study.provenance import MachineFacts, Stretch
 from lib.study.result import RunResult, records
-from lib.workflow.made_up import lay_out
+from lib.workflow.rehearsal import lay_out
 from tests.conftest import TINY
 from tests.samples import sample_runs
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from lib.record.replay import link_corpora
+from lib.record.replay import link_inputs
 from lib.run.machine import works
 from lib.study.config import load_study
 from tests.conftest import Tree
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.benchmark
 def test_a_study_is_timed_from_its_first_command_to_its_pages(tmp_path: Path) -> None:
     study = load_study("final-gpu" if works("cuda") else "final")
     tree = Tree(tmp_path / "embedding-norm")
-    link_corpora(tree.root, [study.corpus.model_dump()])
+    link_inputs(tree.root, [study.model_dump()])
     start = time.perf_counter()
     status, text = tree.run_all(f"params/{study.name}.yaml", seconds=7200)
     wall = time.perf_counter() - start

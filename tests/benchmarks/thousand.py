@@ -1,5 +1,5 @@
-"""A study of a thousand runs, fabricated: two runs are trained, and copied under other rates and
-seeds. Enough to plan, to look for what is stale, and to analyse."""
+"""A study of a thousand runs, or more, fabricated: two runs are trained, and copied under other
+rates and seeds. Enough to plan, to look for what is stale, and to analyse."""
 
 import json
 import shutil
@@ -14,15 +14,15 @@ from tests.conftest import Tree
 RATES, SEEDS = 50, 10
 
 
-def write_studies(tree: Tree) -> Study:
-    """Write the study `thousand`, and `two`, of which it is made."""
+def write_studies(tree: Tree, seeds: int = SEEDS) -> Study:
+    """Write the study `thousand`, of so many seeds in 100 arms, and `two`, of which it is made."""
     rates = [round(1e-4 * 1.05**i, 8) for i in range(RATES)]
     content = {"plan": "second.yaml", "evaluation": {"interval": 4, "dev_windows": 4}}
     content["evaluation"] |= {"items_per_task": 20}
     norms = ["none", "layernorm"]
-    for name, levels, seeds in (("two", rates[:1], 1), ("thousand", rates, SEEDS)):
+    for name, levels, number in (("two", rates[:1], 1), ("thousand", rates, seeds)):
         factors = {"model.embedding_norm": norms, "training.learning_rate": levels}
-        tree.write_study(name, **content, factors=factors, seeds=list(range(seeds)))
+        tree.write_study(name, **content, factors=factors, seeds=list(range(number)))
     text = (tree.root / "params" / "thousand.yaml").read_text("utf-8")
     return Study.model_validate(yaml.safe_load(text))
 
@@ -75,9 +75,9 @@ design = load_study(sys.argv[1])
 plan = load_plan(design)
 results = collect(design)
 runs, tasks = tidy(results), read_table(results, "tasks")
-trace, items = (read_parquet(design, name) for name in ("trace", "items"))
+trace, items, stock = (read_parquet(design, n) for n in ("trace", "items", "stock_items"))
 claim = claim_status(design, plan, [run.model_dump() for run in results])
-analysis = analyse(design, plan, claim, runs, trace, items)
+analysis = analyse(design, plan, claim, runs, trace, items, stock)
 analysis.as_json(), study_results(design, results)
 print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
 """

@@ -56,6 +56,13 @@ def faults(sentence: str) -> list[str]:
     return [name for name, wrong in checks.items() if wrong]
 
 
+def answers(markdown: str) -> list[str]:
+    """Return questions and answers of a table of three columns: the last holds evidence."""
+    rows = [line.strip().strip("|").split(" | ") for line in markdown.splitlines()]
+    tables = [cells[:-1] for cells in rows if len(cells) == 3 and "Question" not in cells[0]]
+    return [cell.strip() for cells in tables for cell in cells]
+
+
 def abstract(markdown: str) -> str:
     """Return the text of the abstract, on one line."""
     found = re.search(r"^::: \{\.abstract\}\n(.*?)^:::", markdown, re.DOTALL | re.MULTILINE)

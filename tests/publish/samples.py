@@ -15,7 +15,7 @@ from lib.study.files import write_json
 from lib.study.measures import ACCURACIES
 from tests.analysis.samples import REFERENCES, noise, results_of, trace_of
 
-PLANNED = ("start-or-speed", "turn")
+PLANNED = ("start-or-speed", "turn", "when")
 Effect = Callable[[Arm, int], float]
 """What an arm changes of a seed's loss (nats)."""
 
@@ -37,7 +37,7 @@ def write(name: str, paper: Path, effect: Effect, rise: Effect) -> None:
     runs = tidy(results)
     trace = trace_of(runs, lambda arm, seed: rise(own[arm], seed))
     claim = ClaimStatus(name, plan.hash, [] if name in plan.confirmatory else ["made up"])
-    found = analyse(design, plan, claim, runs, trace, pd.DataFrame())
+    found = analyse(design, plan, claim, runs, trace, pd.DataFrame(), pd.DataFrame())
     content = study_results(design, results)
     write_json(paper / "results" / f"{name}.json", json.loads(json.dumps(content)))
     verdict: dict[str, Any] = found.as_json()

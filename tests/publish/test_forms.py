@@ -19,7 +19,7 @@ from lib.study.measures import MEASURES
 from lib.study.paths import PAPER
 from tests.analysis.samples import noise
 from tests.publish import samples
-from tests.publish.prose import abstract, faults, numbers, sentences
+from tests.publish.prose import MOST_NUMBERS, abstract, answers, faults, numbers, sentences
 
 NUMBER = r"([+−]?[\d.,]*\d%?)"
 ESTIMATE = rf"{NUMBER} \[{NUMBER}, {NUMBER}\]"
@@ -43,6 +43,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (paper / "record").symlink_to(PAPER / "record")
     for figure in PAPER.glob("figures/*/*.pdf"):
         (paper / figure.relative_to(PAPER)).touch()
+    (paper / "figures/findings/when.pdf").touch()  # which the notebook draws once that is recorded
     for name in samples.PLANNED:
         samples.write(
             name,
@@ -78,6 +79,24 @@ class Texts:
                 if form not in FORMS and "next_look" in row:
                     row["next_look"] = None  # an open one is of the last look
                 row |= {"sentence": planned(study, row["hypothesis"], row["answer"])}
+            path.write_text(json.dumps(verdict), "utf-8")
+
+    def mix(self, seed: int) -> None:
+        """Give every result a form of its own, drawn with a seed."""
+        drawn = random.Random(seed)
+        for path in [
+            *sorted(self.paper.glob("results/*.verdict.json")),
+            self.paper / "findings.json",
+        ]:
+            verdict = json.loads(path.read_text("utf-8"))
+            for row in rows_of(verdict):
+                put(row, drawn.choice([*FORMS]))
+            study = path.name.removesuffix(".verdict.json")
+            for row in verdict.get("hypothesis_tests", ()):
+                form = drawn.choice(["lower", "higher", "undecided"])
+                put(row, form)
+                row["answer"] = drawn.choice(["supported", "refuted", "undecided"])
+                row["sentence"] = planned(study, row["hypothesis"], row["answer"])
             path.write_text(json.dumps(verdict), "utf-8")
 
     def manuscript(self) -> str:
@@ -194,9 +213,27 @@ def test_no_form_contradicts_its_number_or_reads_badly(texts: Texts, form: str) 
         assert bool(re.findall(rf"{verb} \d", text)) == (form == direction)
     if form != "nothing":  # of a ratio, nothing is one
         assert ("no interval: too few seeds" in text) == (form == "undefined")
+    reads_well(texts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_no_mixture_of_forms_contradicts_its_numbers_or_reads_badly(
+    texts: Texts, seed: int
+) -> None:
+    texts.mix(seed)
+    assert contradictions(texts.written()) == []
+    reads_well(texts)
+
+
+def reads_well(texts: Texts) -> None:
+    """Check every sentence of the paper and the answers, and the size of the abstract."""
     manuscript = texts.manuscript()
-    bad = {line: wrong for line in sentences(manuscript) if (wrong := faults(line))}
-    assert bad == {}
+    page = Sources(texts.paper).page_part("answers")
+    found = [*sentences(manuscript), *sentences(page)]
+    found += [line for cell in answers(page) for line in sentences(cell)]
+    assert {line: wrong for line in found if (wrong := faults(line))} == {}
+    assert [cell for cell in answers(page) if len(numbers(cell)) > MOST_NUMBERS] == []
     assert len(abstract(manuscript).split()) <= 160
     assert len(numbers(abstract(manuscript))) <= 4
 
@@ -210,6 +247,38 @@ def test_results_of_different_forms_stand_beside_each_other(texts: Texts, form: 
     assert all(re.search(rf"{verb} \d", text) for verb in ("costs", "gains"))
     bad = {line: wrong for line in sentences(texts.manuscript()) if (wrong := faults(line))}
     assert bad == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("early", ["supported", "refuted", "undecided"])
+@pytest.mark.parametrize("late", ["supported", "refuted", "undecided"])
+@pytest.mark.parametrize("form", ["lower", "higher"])
+def test_a_delay_or_a_level_is_called_by_the_rule_of_the_plan(
+    texts: Texts, early: str, late: str, form: str
+) -> None:
+    path = texts.paper / "results/when.verdict.json"
+    verdict = json.loads(path.read_text("utf-8"))
+    for row in verdict["hypothesis_tests"]:
+        put(row, form if row["hypothesis"] == "late" else "higher")
+        row["answer"] = {"early": early, "late": late}.get(row["hypothesis"], "supported")
+        row["sentence"] = planned("when", row["hypothesis"], row["answer"])
+    path.write_text(json.dumps(verdict), "utf-8")
+    called = "open"
+    if early == "refuted":
+        called = "none"
+    elif (late, form) == ("refuted", "higher"):
+        called = "level"
+    elif early == late == "supported":
+        called = "delay"
+    said = {
+        "none": "there is no early cost that could be called a delay or a level",
+        "level": "The cost is a level:",
+        "delay": "The early cost is a delay:",
+        "open": "Whether the early cost is a delay or a level stays open.",
+    }
+    text = texts.written()
+    assert [name for name, sentence in said.items() if sentence in text] == [called]
+    reads_well(texts)
 
 
 @pytest.mark.slow

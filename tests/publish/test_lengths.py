@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from lib.publish.catalogue import StudyEntry, recorded
 from lib.publish.lengths import Arm, Figure, figures
@@ -47,24 +48,41 @@ def test_lines_are_the_recorded_curves_of_every_seed_and_their_mean(dose: Figure
     with zipfile.ZipFile(PAPERS / "embedding-norm/record/dose.zip") as sealed:
         raw = zipfile.ZipFile(io.BytesIO(sealed.read("raw.zip")))
     with raw:
-        files = [raw.read(f"scale,rms=1/seed-{seed}/curve.parquet") for seed in range(920, 925)]
-    tables = [pd.read_parquet(io.BytesIO(file)) for file in files]
+        tables, bare = (
+            [
+                pd.read_parquet(raw.open(f"{arm}/seed-{seed}/curve.parquet"))
+                for seed in range(920, 925)
+            ]
+            for arm in ("scale,rms=1", "none")
+        )
     growth = [table["residual_norm_8"] / table["residual_norm_0"] for table in tables]
     loss = [table["dev_loss"] for table in tables]
+    apart = [
+        table["dev_loss"] - other["dev_loss"] for table, other in zip(tables, bare, strict=True)
+    ]
     for panel, name, turn, values in zip(
-        dose.panels, ("dev_loss", "growth"), (np.asarray, np.log), (loss, growth), strict=True
+        dose.panels,
+        ("dev_loss", "difference", "growth"),
+        (np.asarray, np.asarray, np.log),
+        (loss, apart, growth),
+        strict=True,
     ):
         ((arm, lines),) = ((arm, lines) for arm, lines in panel.lines if arm.name == "scale,rms=1")
         assert arm.end(name) == pytest.approx(np.mean([each.iloc[-1] for each in values]))
         # The axes, by two ticks of each.
         (s0, x0), (s1, x1) = [(float(t), at) for t, at in panel.x_ticks.items()][:2]
-        (v0, y0), *_, (v1, y1) = [(turn(float(t)), at) for t, at in panel.y_ticks.items()]
+        (v0, y0), *_, (v1, y1) = [
+            (turn(float(t.replace("−", "-"))), at) for t, at in panel.y_ticks.items()
+        ]
         for line, recorded_ in zip(lines, [*values, np.mean(values, axis=0)], strict=True):
             drawn = np.array([point.split(",") for point in line.split()], float)
             steps = x0 + (tables[0]["step"] - s0) * (x1 - x0) / (s1 - s0)
             places = y0 + (turn(recorded_) - v0) * (y1 - y0) / (v1 - v0)
             np.testing.assert_allclose(drawn[:, 0], steps, atol=0.25)
             np.testing.assert_allclose(drawn[:, 1], places, atol=0.25)
+    low, high = stats.ttest_1samp([each.iloc[-1] for each in apart], 0).confidence_interval()
+    found = next(arm for arm in dose.arms if arm.name == "scale,rms=1").difference
+    assert (found["t_low"], found["t_high"]) == pytest.approx((low, high))
 
 
 def test_a_length_is_named_once_and_its_arms_differ_in_their_dashes(dose: Figure) -> None:
@@ -91,10 +109,10 @@ def test_the_page_is_linked_where_a_study_of_it_is_recorded(
     rows = [re.sub(r"<[^>]+>", " ", row).split() for row in re.findall(r"<tr data.*?</tr>", text)]
     # Loss 2 + RMS, and growth, as the samples have them.
     assert rows == [
-        ["0.05", "none", "2.050", "×", "6.00"],
-        ["1", "layernorm", "3.000", "×", "1.50"],
+        ["0.05", "none", "2.050", "×", "6.00", "0"],
+        ["1", "layernorm", "3.000", "×", "1.50", "+0.950", "[+0.950,", "+0.950]"],
     ]
-    assert text.count("<polyline") == 2 * 2 * (2 + 1)  # panels, arms, seeds and mean
+    assert text.count("<polyline") == 3 * 2 * (2 + 1)  # panels, arms, seeds and mean
     assert re.findall(r'<h2 id="([^"]+)">', unescape(text)) == ["dose"]
     assert "style=" not in text  # which the policy of the page forbids
 

@@ -7,7 +7,7 @@ import pytest
 
 from lib.publish.sources import Sources
 from lib.study.paths import PAPER
-from tests.publish.prose import abstract, faults, numbers, sentences
+from tests.publish.prose import MOST_NUMBERS, abstract, answers, faults, numbers, sentences
 
 MOST_PAGES, MOST_IN_APPENDIX = 10, 5
 MOST_IN_ABSTRACT = 160, 4
@@ -23,6 +23,15 @@ def test_every_sentence_passes_the_checklist(text: str) -> None:
     found = sentences(text)
     assert len(found) > 100
     assert {sentence: wrong for sentence in found if (wrong := faults(sentence))} == {}
+
+
+def test_every_sentence_and_cell_of_the_answers_passes_it_too() -> None:
+    text = Sources(PAPER).page_part("answers")
+    cells = answers(text)
+    assert len(cells) >= 12
+    found = [*sentences(text), *(line for cell in cells for line in sentences(cell))]
+    assert {sentence: wrong for sentence in found if (wrong := faults(sentence))} == {}
+    assert {cell for cell in cells if len(numbers(cell)) > MOST_NUMBERS} == set()
 
 
 @pytest.mark.parametrize(

@@ -146,3 +146,8 @@ def test_a_direction_without_all_its_forms_is_refused():
         by_direction(LOWER, lower="helps", higher="harms", undecided="unclear")  # type: ignore
     with pytest.raises(ValueError, match="holds no estimate"):
         direction({"mean": 1.0})
+
+
+def test_a_minus_sign_stands_before_numbers_and_between_what_is_subtracted() -> None:
+    text = "warm-up - none: -0.1 [-.2, 3e-05] on 2026-11-23"
+    assert wording.minus(text) == "warm-up − none: −0.1 [−.2, 3e-05] on 2026-11-23"

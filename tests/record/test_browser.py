@@ -2,13 +2,14 @@
 
 import functools
 import http.server
+import itertools
 import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from lib.publish.site import build_site
@@ -22,6 +23,7 @@ from tests.record.samples import (
     write_record,
 )
 
+expect.set_options(timeout=30_000)  # other work on the machine may be long
 CHROMIUM = shutil.which("chromium")
 FLAGS = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
@@ -72,7 +74,7 @@ def page(browser: Browser, requested: list[str], request: pytest.FixtureRequest)
     """A tab; a test may give its width by the mark's parameter. Any error in it fails the test."""
     width = getattr(request, "param", 1200)
     context = browser.new_context(viewport={"width": width, "height": 800})
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(60_000)
     context.on("request", lambda asked: requested.append(asked.url))
     page = context.new_page()
     complaints: list[str] = []
@@ -98,7 +100,9 @@ def test_the_index_loads_and_asks_for_nothing_outside(
         "uppercase"
     )
     local = [url for url in requested if not url.startswith("data:")]
-    assert {url.rpartition("/")[2] for url in local} == {"index.html", "record.css", "record.js"}
+    assert {url.rpartition("/")[2] for url in local} == {
+        *("index.html", "record.css", "record.js", "state.js")
+    }
     assert all(url.startswith(f"{address}/") for url in local)
 
 
@@ -248,36 +252,151 @@ def test_without_scripts_the_tables_still_read_whole(browser: Browser, pages: Pa
     context.close()
 
 
-def test_two_runs_stand_side_by_side_on_equal_axes(
+def test_the_runs_that_are_asked_for_stand_at_an_address(page: Page, address: str) -> None:
+    """The two runs of beta's second text with the highest perplexity above 20."""
+    page.goto(f"{address}/index.html")
+    source = page.locator("#run-table thead th", has_text="source")
+    expect(source).to_be_hidden()  # only beta varies it
+    page.get_by_label("Study").select_option("beta")
+    expect(source).to_be_visible()
+    page.get_by_text("Filter by factor and measure").click()
+    page.locator("[name='corpus.source']").select_option("a+b.txt")
+    page.get_by_label("validation perplexity from").fill("19")
+    expect(page.locator("#shown")).to_have_text("3 of 20 runs")
+    page.get_by_label("validation perplexity from").fill(">1.9e1")
+    expect(page.locator("#shown")).to_have_text("2 of 20 runs")
+    header = page.locator("#run-table th", has_text="validation perplexity").get_by_role("button")
+    header.click()
+    header.click()
+    seen = [column(page, number) for number in (1, 10, 4)]
+    assert seen == [["s3", "s2"], ["none", "none"], ["19.800", "19.200"]]
+    sent, _, state = page.url.partition("#")
+    assert state == "study=beta&corpus.source=a%2Bb.txt&perplexity=%3E1.9e1..&sort=-perplexity"
+
+    page.goto("about:blank")
+    page.goto(f"{sent}#{state}")  # as who gets the link sees it
+    assert [column(page, number) for number in (1, 10, 4)] == seen
+    expect(page.get_by_label("validation perplexity from")).to_have_value(">1.9e1")
+    page.get_by_role("button", name="Show all").click()
+    expect(page.locator("#shown")).to_have_text("20 of 20 runs")
+    assert page.url.rstrip("#") == sent
+    page.evaluate("location.hash = 'study=alpha'")
+    expect(page.locator("#shown")).to_have_text("6 of 20 runs")
+
+
+def test_a_link_to_the_view_is_copied(page: Page, address: str) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.goto(f"{address}/index.html#study=alpha")
+    page.get_by_role("button", name="Copy link to this view").click()
+    expect(page.locator(".actions output")).to_have_text("copied")
+    assert page.evaluate("navigator.clipboard.readText()") == f"{address}/index.html#study=alpha"
+
+
+def test_curves_of_the_filtered_runs_show_paired_differences(
     page: Page, address: str, requested: list[str]
 ) -> None:
-    page.goto(f"{address}/compare.html#{quote('alpha · layernorm, seed 2')}")
-    left, right = page.get_by_label("Left"), page.get_by_label("Right")
-    assert left.input_value() == "alpha · layernorm, seed 2"
-    assert right.input_value() == "alpha · none, seed 2"
-    captions = page.locator(".charts figcaption").all_inner_texts()
-    assert captions == [
-        f"{axis}: alpha · {arm}, seed 2"
-        for axis in ("training loss (nats)", "dev loss (nats)", "gradient norm")
-        for arm in ("layernorm", "none")
-    ]
-    chart = page.locator(".charts svg").first
-
-    def points(line: int) -> list[tuple[float, float]]:
-        said = chart.locator("polyline").nth(line).get_attribute("points")
-        return [tuple(map(float, point.split(","))) for point in said.split()]
-
-    assert chart.locator("polyline.pale").count() == 1
-    assert points(0) == points(1)  # the samples' losses are those of the seed
-    spike = min(points(1), key=lambda point: point[1])
-    right.select_option("beta · none,source=a+b.txt, seed 0")
-    assert points(1) != points(0)
-    moved = min(points(0), key=lambda point: point[1])
-    # Two steps of 299 on an axis of 358 units; 9 is the largest value in both.
-    assert spike[0] - moved[0] == pytest.approx(2 * 358 / 299, abs=0.2)
-    assert spike[1] == moved[1] == 8
+    """Samples of seeds 0 and 2 are 0.1 and 0.3 above their baseline, at every step."""
+    page.goto(f"{address}/index.html#study=alpha")
+    page.locator("#overlay").click()
+    said = page.locator("output.values")
+    expect(said).to_have_text("Step 300LayerNorm (2): +0.2 [−1.071, +1.471]")  # t of one degree
+    expect(page.locator("#chosen")).to_contain_text("6 of 18 runs chosen; 2 of them drawn")
+    assert page.locator("svg .dots").get_attribute("d").count("M") == 2 * 6
+    slider = page.locator("[name=step]")
+    slider.press("ArrowLeft")
+    expect(said).to_contain_text("Step 250")
+    assert page.url == f"{address}/compare.html#study=alpha&step=4"
+    page.get_by_label("Show").select_option("dev_loss")
+    expect(said).to_contain_text("none (3): 2.013 [2.013, 2.013]")
+    expect(said).to_contain_text("LayerNorm (2): 2.213 [2.113, 2.313]")
+    page.get_by_label("One line for each").select_option("run")
+    assert page.locator(".curves polyline").count() == 6
+    assert page.url.endswith("#study=alpha&step=4&view=dev_loss&by=run")
+    page.reload()
+    expect(said).to_contain_text("alpha · layernorm, seed 2 (1): 2.313")
+    page.locator(".curves svg").hover(position={"x": 60, "y": 50})
+    expect(said).to_contain_text("Step 50")
     local = {url.rpartition("/")[2].partition("#")[0] for url in requested if url[:5] != "data:"}
-    assert local == {"compare.html", "record.css", "curves.js"}
+    assert local >= {"compare.html", "record.css", "state.js", "curves.js", "overlay.js"}
+
+
+def test_ticked_runs_are_drawn_beside_a_pinned_baseline_with_their_texts(
+    page: Page, address: str
+) -> None:
+    page.goto(f"{address}/index.html#study=beta")
+    for arm in ("layernorm", "none"):
+        page.get_by_label(f"Draw the curves of {arm},source=a+b.txt seed 2, beta").check()
+    expect(page.locator("#overlay")).to_have_text("Curves of the 2 ticked")
+    page.locator("#overlay").click()
+    said = page.locator("output.values")
+    expect(said).to_have_text("Step 300LayerNorm (1): +0.6")
+    page.locator("[name=base]").select_option("none,source=a+b.txt")
+    expect(said).to_have_text("Step 300LayerNorm (1): +0.6")
+    page.locator("[name=base]").select_option("layernorm,source=a+b.txt")
+    expect(said).to_have_text("Step 300none (1): −0.6")
+    texts = [text.inner_text() for text in page.locator(".samples pre").all()]
+    assert texts == [f"{arm},source=a+b.txt, seed 2" for arm in ("layernorm", "none")]
+    page.get_by_label("Filter").fill("gamma")
+    expect(page.locator(".curves")).to_have_text("No run passes the filter.")
+
+
+def test_a_runs_page_begins_with_its_curve_and_folds_its_code(
+    page: Page, browser: Browser, pages: Path
+) -> None:
+    address = (pages / "alpha" / "layernorm" / "seed-2.html").as_uri()
+    page.goto(address)
+    expect(page.locator(".legend")).to_have_text("layernorm, seed 2none, seed 2")
+    assert page.locator(".charts svg").count() == 3
+    assert page.locator(".charts polyline.pale").count() == 3
+    assert page.evaluate(
+        "document.querySelector('.charts').compareDocumentPosition("
+        "document.querySelector('.notebook')) === Node.DOCUMENT_POSITION_FOLLOWING"
+    )
+    page.goto((pages / "alpha" / "none" / "seed-2.html").as_uri())
+    expect(page.locator(".legend")).to_have_text("none, seed 2")
+
+    context = browser.new_context(java_script_enabled=False)
+    still = context.new_page()
+    still.goto(address)
+    code = still.get_by_text("print(continuations(text))")
+    expect(code).to_be_hidden()
+    expect(still.locator(".notebook").get_by_text("layernorm, seed 2")).to_be_visible()
+    still.get_by_label("Show code").check()
+    expect(code).to_be_visible()
+    still.goto(f"{address}#result")
+    still.get_by_label("Show code").uncheck()
+    expect(still.get_by_text("write_result(design)")).to_be_visible()
+    expect(code).to_be_hidden()
+    still.emulate_media(media="print")
+    expect(code).to_be_visible()
+    context.close()
+
+
+def assert_accessible(page: Page) -> None:
+    """axe-core finds nothing serious on the page, light and dark, on a desktop and on a phone."""
+    for scheme, width in itertools.product(("light", "dark"), (1280, 390)):
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size({"width": width, "height": 800})
+        # Not preloading style sheets: the policy of the pages lets nothing be fetched.
+        options = {"resultTypes": ["violations"], "preload": False}
+        found = Axe().run(page, options=options).response["violations"]
+        serious = [each for each in found if each["impact"] in ("serious", "critical")]
+        told = [(each["id"], [node["html"] for node in each["nodes"]]) for each in serious]
+        assert told == [], (scheme, width)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("index.html#study=beta", "beta/index.html", "alpha/index.html", "compare.html"),
+        *("alpha/layernorm/seed-2.html", "gamma/none/seed-1.html"),
+    ],
+)
+def test_axe_finds_nothing_serious(page: Page, pages: Path, place: str) -> None:
+    page.goto(f"{pages.as_uri()}/{place}")
+    for folded in page.locator("details").all():
+        folded.evaluate("details => { details.open = true }")
+    assert_accessible(page)
 
 
 def test_a_study_in_progress_draws_its_runs_as_far_as_they_are(
@@ -318,21 +437,30 @@ def test_the_slider_over_lengths_is_moved_by_keys_and_shows_one_length(
     address = (tmp_path / "paper" / "site" / "lengths.html").as_uri()
     page.goto(address)
     slider, said = page.get_by_label("Initial RMS of the stream"), page.locator("output")
-    expect(said).to_have_text("0.05: dev loss ends at 2.05, the stream lengthens × 6.0")
+    expect(said).to_have_text(
+        "0.05: dev loss ends at 2.05, the stream lengthens × 6.0; minus that without a layer: 0"
+    )
     chosen = page.locator("g.chosen")
-    assert [g.get_attribute("data-arm") for g in chosen.all()] == ["none"] * 2
+    assert [g.get_attribute("data-arm") for g in chosen.all()] == ["none"] * 3
     slider.press("ArrowRight")
-    expect(said).to_have_text("1: dev loss ends at 3.00, the stream lengthens × 1.5")
+    expect(said).to_have_text(
+        "1: dev loss ends at 3.00, the stream lengthens × 1.5; minus that without a layer: +0.950"
+    )
+    assert page.url == f"{address}#dose=1"
     expect(slider).to_have_attribute("aria-valuetext", "1")
-    assert [g.get_attribute("data-arm") for g in chosen.all()] == ["layernorm"] * 2
-    assert page.locator("g.pale").count() == 2
+    assert [g.get_attribute("data-arm") for g in chosen.all()] == ["layernorm"] * 3
+    assert page.locator("g.pale").count() == 3
     assert page.evaluate("document.documentElement.scrollWidth") == 390
+    page.goto("about:blank")
+    page.goto(f"{address}#dose=1")
+    expect(said).to_contain_text("1: dev loss ends at 3.00")
+    assert_accessible(page)
 
     context = browser.new_context(java_script_enabled=False)
     still = context.new_page()
     still.goto(address)
     expect(still.locator("form")).to_be_hidden()
-    assert still.locator("polyline").count() == 2 * 2 * 3
+    assert still.locator("polyline").count() == 3 * 2 * 3
     assert all(each.is_visible() for each in still.locator("g").all())
     context.close()
 

@@ -10,10 +10,10 @@ import pytest
 
 from lib.record import provenance
 from lib.record.provenance import (
-    check_accounts,
     check_commits,
     check_copies,
     check_end,
+    check_origins,
     check_times,
     check_versions,
 )
@@ -31,7 +31,7 @@ def wrong_account(run: dict[str, Any]) -> list[str]:
     """The faults of one run's account, without its name."""
     record = Record(STUDY)
     record.runs = [run]
-    return [fault.partition(": ")[2] for fault in check_accounts(record)]
+    return [fault.partition(": ")[2] for fault in check_origins(record)]
 
 
 def read_runs(study: str) -> Runs:

@@ -17,7 +17,7 @@ from lib.study.fields import digest
 from lib.study.files import sha256
 from lib.study.raw import raw_file, read_raw_file, write_raw
 
-RUN = {"arm": "none", "seed": 3, "suite_hash": "1a"}
+RUN = {"arm": "none", "seed": 3, "suite_hash": "1a", "config": {"evaluation": {}}}
 TABLE = pd.DataFrame({"step": [1, 2], "loss": [4.0, 0.1 + 0.2]})
 
 

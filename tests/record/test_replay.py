@@ -128,11 +128,12 @@ def test_only_the_address_of_an_object_is_left_out(tmp_path: Path) -> None:
         assert _stable(text) == text
 
 
-def test_a_tree_is_lent_the_texts_and_tokenizers_of_its_studies(
+def test_a_tree_is_lent_the_texts_tokenizers_and_tasks_of_its_studies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, tree = tmp_path / "here", tmp_path / "tree"
     files = ("data/own.txt", "texts/a.txt", "texts/more/b.txt", "data/other.txt", "data/own.json")
+    files += ("tasks/own/own.yaml",)
     for name in files:
         (here / name).parent.mkdir(parents=True, exist_ok=True)
         (here / name).write_text(name, "utf-8")
@@ -142,9 +143,12 @@ def test_a_tree_is_lent_the_texts_and_tokenizers_of_its_studies(
     for _ in range(2):  # what is there already stays
         own = {"source": "data/own.txt", "sources": {}, "tokenizer": "data/own.json"}
         mixture = {"source": "mix", "sources": {"texts": 0.5, elsewhere: 0.5}}
-        replay.link_corpora(tree, [own, mixture, {"source": "tinyshakespeare"}])
+        corpora = [own, mixture, {"source": "tinyshakespeare"}]
+        replay.link_inputs(tree, [{"corpus": corpus} for corpus in corpora])
+        asked = {"include_path": "tasks/own"}
+        replay.link_inputs(tree, [{"corpus": own, "evaluation": asked}])
     assert {path.relative_to(tree).as_posix() for path in tree.glob("*/*")} == {
-        *("data/own.txt", "data/own.json", "texts/a.txt", "texts/more")
+        *("data/own.txt", "data/own.json", "texts/a.txt", "texts/more", "tasks/own")
     }
     assert (tree / "texts/more/b.txt").read_text("utf-8") == "texts/more/b.txt"
 

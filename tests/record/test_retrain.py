@@ -212,15 +212,47 @@ def test_a_badge_without_runs_is_refused(
 
 
 def test_a_study_may_stand_after_the_number_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    verified: list[tuple[list[str], bool]] = []
+    verified: list[tuple[list[str], bool, bool]] = []
     monkeypatch.setattr(verify, "check", lambda *of: bool(verified.append(of)))
     assert (
         cli.main(["verify", "--redraw", "--retrain", "2", "horizon"]) == 0
     )  # of which no run is kept
-    assert verified == [(["horizon"], True)]
+    assert verified == [(["horizon"], True, True)]
 
 
 def test_what_failed_in_a_temporary_tree_names_no_file_there(tmp_path: Path) -> None:
     script = "import sys; sys.exit('error: KeyError: a; see runs/x/03_analysis.ipynb')"
     with pytest.raises(ReplayError, match=r"^KeyError: a$"):
         execute(tmp_path, sys.executable, "-c", script)
+
+
+@pytest.mark.parametrize(
+    ("words", "studies", "again"),
+    [
+        (["--retrain", "final/none/0", "final/none/1"], ["final"], False),
+        (["--retrain", "final/none/0", "pilot"], ["pilot"], True),
+        (["--retrain", "1", "final/none/0"], [], True),
+    ],
+)
+def test_of_runs_that_are_named_only_the_records_are_looked_at(
+    words: list[str], studies: list[str], again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verified: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(verify, "check", lambda *of: bool(verified.append(of)))
+    monkeypatch.setattr(retrain, "retrain", lambda _: Judgement([], bits=True))
+    assert cli.main(["verify", *words]) == 0
+    assert verified == [(studies, False, False, *([] if again else [False]))]
+
+
+def test_it_says_that_their_analysis_was_not_executed_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[dict[str, bool]] = []
+    monkeypatch.setattr(verify, "verify", lambda _, **how: asked.append(how) or [])
+    monkeypatch.setattr(verify, "strays", lambda _: pytest.fail("it looked at the whole record"))
+    monkeypatch.setattr(retrain, "retrain", lambda _: Judgement([], bits=True))
+    assert cli.main(["verify", "--fresh", "--retrain", "final/none/0"]) == 0
+    assert asked == [{"again": False, "redraw": False}]
+    said = capsys.readouterr().out
+    assert "files verified (its analysis was not executed again)" in said
+    assert said.splitlines()[-1] == "Trained again: 1 equal to the bit"

@@ -11,6 +11,9 @@ import pytest
 from lib.record import runs
 from lib.record.record import Record
 from lib.study.measures import MEASURES
+from lib.study.raw import RAW, STOCK, raw_names
+from lib.workflow.rehearsal import made_up
+from tests.analysis.samples import design
 
 
 @pytest.fixture
@@ -161,3 +164,46 @@ def test_raw_files_are_those_that_the_result_was_written_with(record: Record) ->
     record.runs[0]["files"]["curve.parquet"] = "0" * 64
     (fault,) = runs.check_raw_files(record)
     assert fault.endswith("curve.parquet is not the file that the result was written with")
+
+
+def test_forged_answers_to_stock_tasks_are_named() -> None:
+    """In the table, in the raw file and in the measure; results that kept no answers are valid."""
+    asked = {"items_per_task": 0, "tasks": ["sciq", "piqa"], "shots": [0, 5]}
+    study = design(corpus={"source": "synthetic", "tokenizer": "bytes"}, evaluation=asked)
+    result, raw = next(made_up(study))
+
+    def faults(change: Callable[[dict[str, Any], dict[str, Any]], object]) -> list[str]:
+        run, files = result.model_dump(mode="json"), {n: table.copy() for n, table in raw.items()}
+        run["seconds"]["snapshots"] = 0.0
+        table = run["tables"]["stock_tasks"]
+        table.sort(key=lambda row: row["shots"])
+        for last in (4, 2):
+            value = (table[last - 1]["value"] + table[last - 2]["value"]) / 2
+            row = {"shots": table[last - 1]["shots"], "value": value, "n": None}
+            table.insert(last, {"task": "all tasks", "metric": "acc"} | row)
+        change(run, files)
+        found = [*runs._wrong_numbers(run, files), *runs._wrong_tables(run, files)]
+        return [fault for fault in found if "accuracy in" in fault or ".acc@" in fault]
+
+    def forged(row: int, column: str, value: float) -> list[str]:
+        return faults(lambda run, _: run["tables"]["stock_tasks"][row].update({column: value}))
+
+    assert faults(lambda *_: None) == []
+    named = "accuracy in sciq (0 shots) is not that of stock_items.parquet"
+    for column, value in (("value", 0.99), ("stderr", 0.2), ("n", 19)):
+        assert named in forged(0, column, value)
+    of_all = "accuracy in all tasks (0 shots) is not the mean of theirs"
+    assert forged(2, "value", 0.99) == [of_all]
+    right = faults(lambda _, files: files[STOCK].__setitem__("correct", True))
+    assert named in right
+    assert sum("by its raw files" in fault for fault in right) == 4
+    (measure,) = faults(lambda run, _: run["measures"].update({"sciq.acc@5": 0.99}))
+    assert measure.startswith("sciq.acc@5 is 0.99, and ")
+
+    def older(run: dict[str, Any], files: dict[str, Any]) -> None:
+        del files[STOCK], run["config"]["evaluation"]["include_path"]
+        run["measures"] = {n: v for n, v in run["measures"].items() if ".acc@" not in n}
+        assert raw_names(run["config"]) == RAW
+
+    assert raw_names(result.config) == (*RAW, STOCK)
+    assert faults(older) == []

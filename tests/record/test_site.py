@@ -18,6 +18,7 @@ from filelock import FileLock
 from lib.publish import paper
 from lib.publish.catalogue import catalogue, lines_of, neighbours
 from lib.publish.site import DamagedError, build_site, main
+from lib.publish.table import columns
 from lib.record import archive
 from lib.record.record import Record
 from lib.study.measures import MAIN, MEASURES
@@ -59,6 +60,16 @@ def test_every_run_and_study_is_on_the_index(pages: Path) -> None:
     assert row_of(pages / "index.html", "beta", "recorded", "12 2 0")
     assert row_of(pages / "index.html", "gamma", "failed", "2 0 1")
     assert "20.400" in row_of(pages / "index.html", "none seed 2", "alpha")
+    assert row_of(pages / "index.html", "layernorm seed 2", "alpha").split()[3] == "s3"
+
+
+def test_columns_are_measures_then_factors_with_what_a_study_leaves_alone(samples: Path) -> None:
+    studies = catalogue(samples / "paper")
+    norm, source = [column for column in columns(studies) if not column.is_measure]
+    assert (norm.label, norm.common, norm.words) == ("embedding norm", True, ("none", "layernorm"))
+    assert (source.label, source.common) == ("source", False)
+    assert source.words == ("synthetic", "a b (1).txt", "a+b.txt")  # alpha's by its configuration
+    assert columns(studies)[0].plain(studies[0].runs[0]) == 20.0
 
 
 def test_every_link_leads_to_a_page_and_every_page_can_be_reached(pages: Path) -> None:
@@ -73,7 +84,7 @@ def test_every_link_leads_to_a_page_and_every_page_can_be_reached(pages: Path) -
                 address, _, part = unquote(unescape(href)).partition("#")
                 target = (page.parent / address).resolve() if address else page
                 assert target.is_file(), f"{page}: {href}"
-                if part and target.name != "compare.html":  # there a script reads it
+                if part and "=" not in part:  # else a script reads it
                     assert f'id="{part}"' in target.read_text("utf-8"), f"{page}: {href}"
                 waiting.append(target)
     assert reached == set(pages.rglob("*.html"))
@@ -88,7 +99,7 @@ def test_pages_name_nothing_outside_and_forbid_it(pages: Path) -> None:
         )
         for address in re.findall(r'\s(?:src|href|srcset|action|content)="([^"]*)"', text):
             assert not re.match(r"\s*(https?:|//|javascript:)", address), f"{page}: {address}"
-    for name in ("record.css", "record.js", "curves.js", "lengths.js"):
+    for name in ("record.css", "state.js", "record.js", "curves.js", "overlay.js", "lengths.js"):
         assert not re.search(r"https?:|//\w|@import|url\(", (pages / name).read_text("utf-8"))
 
 
@@ -139,7 +150,8 @@ def test_a_confirmatory_study_without_rules_shows_its_answers_and_no_decision(ow
     for page in ("index.html", "alpha/index.html"):
         text = (own / "paper/site" / page).read_text("utf-8")
         said = html.unescape(re.sub(r"<[^>]+>", "", text))
-        assert f"slower refuted {reason}\n" in said
+        assert f"slower refuted {reason.replace('-', '−')}\n" in said
+        assert "Every contrast, over every seed" in said
         assert "no decision" not in said
         item = text[text.index('<ul class="decisions">') :].partition("</li>")[0]
         assert "layernorm" in item
@@ -196,12 +208,12 @@ def test_runs_curves_are_in_the_page_with_their_spikes(pages: Path) -> None:
     runs = json.loads(block)["runs"]
     assert len(runs) == 18  # none of those that left no trace
     for seed in (0, 2):
-        steps, losses = runs[f"alpha · layernorm, seed {seed}"]["lines"]["loss"]
+        steps, losses = runs[f"alpha/layernorm/{seed}"]["lines"]["loss"]
         assert len(steps) <= 102
         assert dict(zip(steps, losses, strict=True))[150 + seed] == max(losses) == 9.0
         assert (steps[0], steps[-1]) == (1, 300)
         assert losses[0] == pytest.approx(2 + 2 * math.exp(-1 / 50), rel=1e-3)
-        steps, losses = runs[f"alpha · layernorm, seed {seed}"]["lines"]["dev_loss"]
+        steps, losses = runs[f"alpha/layernorm/{seed}"]["lines"]["dev_loss"]
         assert steps == [50, 100, 150, 200, 250, 300]
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from lib.publish import paper as publishing
 from lib.record import archive, provenance, record, verify
+from lib.record.notebook import without_warnings
 from lib.record.record import Record, papers, read_index, recorded_studies, root_hash
 from lib.study.errors import UserError
 from lib.study.files import read_json, write_json
@@ -216,7 +217,7 @@ def test_warnings_and_bars_go_into_no_record() -> None:
         return {"outputs": [{"output_type": "stream", "name": name} for name in names]}
 
     notebook = {"cells": [{"source": "text"}, cell("stderr", "stdout", "stderr")]}
-    kept = archive.without_warnings(json.loads(json.dumps(notebook)))
+    kept = without_warnings(json.loads(json.dumps(notebook)))
     assert kept == {"cells": [{"source": "text"}, cell("stdout")]}
 
 
@@ -344,9 +345,9 @@ def test_a_study_of_the_first_record_is_what_its_hash_says(
     study: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert verify.verify(study) == []
-    monkeypatch.setitem(verify.SEALED, study, "0" * 64)
+    monkeypatch.setitem(verify.FIRST_RECORD, study, "0" * 64)
     assert verify.verify(study) == ["its files have changed"]
-    monkeypatch.delitem(verify.SEALED, study)
+    monkeypatch.delitem(verify.FIRST_RECORD, study)
     assert verify.verify(study)  # by the rules of all others
 
 

@@ -388,3 +388,35 @@ def test_a_run_that_stays_on_its_machine_has_one_stretch(
     finished = train(change(tiny, "machine", threads=2), corpus, 0, ruin.parents[1])
     assert (finished.from_checkpoint, finished.stretches) == (True, trained.stretches)
     torch.set_num_threads(1)
+
+
+def test_a_run_goes_on_with_half_the_micro_batch_then_two_processes_then_one(
+    tiny: RunConfig, corpus: Corpus, whole: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saving = checkpoints.save
+
+    def save_and_stop(*of: Any) -> None:
+        saving(*of)
+        raise KilledError
+
+    def go_on(**settings: object) -> Run:
+        moved = change(tiny, "machine", checkpoint_interval=3, **settings)
+        return train(moved, corpus, 0, tmp_path)
+
+    monkeypatch.setattr(checkpoints, "save", save_and_stop)
+    for size in (4, 2):  # ends at step 3, then at 6
+        with pytest.raises(KilledError):
+            go_on(micro_batch_size=size)
+    monkeypatch.setattr(checkpoints, "save", saving)
+    go_on(micro_batch_size=2, processes=2)
+    (last,) = tmp_path.glob("checkpoints/*/step-00000012")
+    shutil.rmtree(last)  # as if they had been killed after step 9
+    trained = go_on(micro_batch_size=2)
+    told = [(s.start, s.end, s.machine.micro_batch_size, s.machine.processes)
+            for s in trained.stretches]  # fmt: skip
+    assert told == [(0, 3, 4, 1), (3, 6, 2, 1), (6, 9, 2, 2), (9, 12, 2, 1)]
+    assert trained.resumed_at == [3, 6, 9]
+    assert trained.provenance.machine == trained.stretches[0].machine
+    assert trained.batches == whole.batches
+    np.testing.assert_array_equal(trained.trace["loss"][:3], whole.trace["loss"][:3])
+    np.testing.assert_allclose(trained.trace["loss"], whole.trace["loss"], rtol=1e-5)

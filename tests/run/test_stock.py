@@ -11,6 +11,7 @@ from typing import Any
 import datasets
 import lm_eval
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from lm_eval.api.instance import Instance
@@ -27,7 +28,7 @@ from lib.run.harness import TokenLM, evaluate_tasks, require_tasks
 from lib.run.hugging_face import config_json, named_weights
 from lib.run.model import GPT
 from lib.study.errors import ConfigError
-from lib.study.fields import CorpusConfig
+from lib.study.fields import CorpusConfig, EvaluationConfig
 from lib.study.files import write_json
 from lib.study.paths import ROOT
 from lib.workflow.staleness import stale
@@ -134,8 +135,13 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TaskManager]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lm_eval.api.task.datasets.load_dataset", local)
-        patch.setattr(harness, "_manager", lambda: manager)
+        patch.setattr(harness, "_manager", lambda _: manager)
         yield manager
+
+
+def table_of(model: GPT, corpus: Corpus, names: list[str], shots: list[int]) -> pd.DataFrame:
+    """The table of a model's results."""
+    return evaluate_tasks(model, corpus, EvaluationConfig(tasks=names, shots=shots), 8)[0]
 
 
 def asked(lm: LM, manager: TaskManager, names: list[str], shots: int) -> dict[str, Any]:
@@ -167,7 +173,7 @@ def test_likelihoods_and_accuracies_are_those_of_the_harness_own_adapter(
             if metric in theirs["results"][name]:
                 assert ours["results"][name][metric] == theirs["results"][name][metric]
     assert compared == 3 + 3 * 4 + 4 * 2 + 2 * 5 * 4
-    table = evaluate_tasks(model, corpus, TASKS, [shots], 8).set_index(["task", "metric"])
+    table = table_of(model, corpus, TASKS, [shots]).set_index(["task", "metric"])
     for name in TASKS:
         stated = table.loc[(name, "acc")]
         assert (stated["value"], stated["shots"]) == (theirs["results"][name]["acc,none"], shots)
@@ -192,7 +198,7 @@ def test_a_row_says_which_share_of_its_questions_was_truncated(corpus: Corpus) -
     """Of texts of three lengths only the shortest fits, and no question."""
     lengths = sorted(len(corpus.encode(text)) - 1 for text in TEXTS)  # the last is never read
     small = make_model(corpus, block_size=lengths[0])
-    table = evaluate_tasks(small, corpus, ["lambada_openai", "arc_easy"], [0], 8)
+    table = table_of(small, corpus, ["lambada_openai", "arc_easy"], [0])
     rows = table.set_index(["task", "metric"])["truncated"]
     assert rows["lambada_openai", "acc"] == rows["lambada_openai", "perplexity"] == 2 / 3
     assert rows["arc_easy", "acc"] == 1
@@ -231,7 +237,7 @@ def test_whole_texts_have_the_likelihood_that_the_harness_own_adapter_gives_them
 
 
 def test_a_result_names_groups_shots_versions_and_the_harness(model: GPT, corpus: Corpus) -> None:
-    table = evaluate_tasks(model, corpus, ["pair", "gsm8k"], [0, 1], 8)
+    table = table_of(model, corpus, ["pair", "gsm8k"], [0, 1])
     accuracy = table[table["metric"] == "acc"].set_index(["task", "shots"])["value"]
     rows = table.set_index(["task", "metric"])
     piqa, arc = rows.loc[("piqa", "acc")], rows.loc[("arc_easy", "acc")]
@@ -253,7 +259,7 @@ def test_a_result_names_groups_shots_versions_and_the_harness(model: GPT, corpus
 
 
 def test_a_perplexity_has_a_standard_error(model: GPT, corpus: Corpus) -> None:
-    table = evaluate_tasks(model, corpus, ["lambada_openai"], [], 8).set_index("metric")
+    table = table_of(model, corpus, ["lambada_openai"], []).set_index("metric")
     assert table.loc["perplexity", "stderr"] > 0
     assert table["shots"].tolist() == [0, 0]
 
@@ -267,9 +273,18 @@ def test_a_perplexity_has_a_standard_error(model: GPT, corpus: Corpus) -> None:
 )
 def test_a_task_that_cannot_be_asked_is_refused_in_one_line(names: list[str], message: str) -> None:
     with pytest.raises(ConfigError) as error:
-        require_tasks(names, block_size=128)
+        require_tasks(EvaluationConfig(tasks=names), block_size=128)
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
+
+
+def test_a_measure_that_no_task_gives_is_refused() -> None:
+    """Of a group there is no measure, and gsm8k has no accuracy."""
+    asked = EvaluationConfig(tasks=["pair", "gsm8k"], shots=[0, 1])
+    require_tasks(asked, 512, ["piqa.acc@1", "arc_easy.acc@0"])
+    for measure in ("pair.acc@0", "gsm8k.acc@0", "piqa.acc"):
+        with pytest.raises(ConfigError, match=f"plan: of evaluation.tasks, '{measure}' is"):
+            require_tasks(asked, 512, [measure])
 
 
 def test_without_a_network_the_data_is_asked_for_in_one_line(
@@ -280,7 +295,7 @@ def test_without_a_network_the_data_is_asked_for_in_one_line(
 
     monkeypatch.setattr("lm_eval.api.task.datasets.load_dataset", offline)
     with pytest.raises(ConfigError, match="piqa cannot be had: Couldn't reach the Hub; download"):
-        require_tasks(["piqa"], block_size=128)
+        require_tasks(EvaluationConfig(tasks=["piqa"]), block_size=128)
 
 
 def test_samples_are_refused(model: GPT, corpus: Corpus) -> None:

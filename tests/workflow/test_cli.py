@@ -97,6 +97,12 @@ def test_the_time_given_is_not_for_snakemake() -> None:
     assert (command.flags, command.is_dry_run) == (["-n"], True)
 
 
+def test_kernels_are_forked_unless_ordinary_ones_are_asked_for() -> None:
+    command = parse_sweep(["smoke", "--ordinary-kernels", "-j2"])
+    assert (command.forks_kernels, command.flags) == (False, ["-j2"])
+    assert parse_sweep(["smoke"]).forks_kernels == (sys.platform == "linux")
+
+
 def test_what_is_forced_is_named_together_with_what_is_stale() -> None:
     """Of two --forcerun Snakemake would follow the last one alone."""
     assert parse_sweep(["smoke", "-R", "train", "-j2"]).forced == ["train"]

@@ -58,7 +58,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checkout:
     monkeypatch.setattr(commits, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(commits, "output_root", lambda: tmp_path)
     monkeypatch.setattr(commits, "git_state", git_state.__wrapped__)
-    monkeypatch.setattr(commits, "link_corpora", lambda *_: None)
+    monkeypatch.setattr(commits, "link_inputs", lambda *_: None)
     return Checkout(tmp_path)
 
 

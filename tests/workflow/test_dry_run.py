@@ -92,3 +92,33 @@ def test_the_longest_run_begins_first_and_the_last_to_end_tells(
 def test_nothing_is_nothing(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     print_dry_run([], {}, {}, 2)
     assert capsys.readouterr().out == "Nothing to do: everything is up to date.\n"
+
+
+@pytest.mark.parametrize(
+    ("iterations", "at_once", "first"),
+    [
+        ([12, 120], 1, [120]),
+        ([12], 2, []),
+        ([10, 50, 60], 3, [50, 60]),  # 60 alone first, and a run of 50 may begin at 130
+        ([12, 24, 60], 3, [60]),
+    ],
+)
+def test_a_sweep_begins_with_those_runs_that_end_it_soonest(
+    iterations: list[int], at_once: int, first: list[int], runs: Path, tiny_study: Study
+) -> None:
+    factors = {"training.iterations": iterations, "training.learning_rate": [1e-3, 1.1e-3]}
+    study = tiny_study.model_copy(update={"factors": factors, "seeds": [0, 1]})
+    study = Study.model_validate(study.model_dump())
+    arms = {arm.id: arm.config.training.iterations for arm in study.arms()}
+    found = dry_run.longest([study], {}, at_once)
+    assert sorted({arms[path.parent.parent.name] for path in found}) == first
+    assert len(found) == 4 * len(first)  # a result for each rate and seed
+
+
+def test_only_runs_that_it_makes_are_begun_with(runs: Path, tiny_study: Study) -> None:
+    factors = {"training.iterations": [12, 120]}
+    study = Study.model_validate(tiny_study.model_dump() | {"factors": factors})
+    stale = done(study, "iterations=120", 0, 1.0)
+    done(study, "iterations=120", 1, 1.0)
+    assert dry_run.longest([study], {}, 2) == []  # what is left is equally long
+    assert dry_run.longest([study], {stale: "its text has changed"}, 2) == [stale]

@@ -262,7 +262,7 @@ def test_a_kernel_inherits_threads_and_devices(
 ) -> None:
     machine = tiny_study.machine.model_copy(update={"threads": threads})
     study = tiny_study.model_copy(update={"machine": machine})
-    given = execution._environment(study, devices)
+    given = execution.kernel_environment(study, devices)
     assert {given[f"{name}_NUM_THREADS"] for name in ("OMP", "MKL", "OPENBLAS")} == {str(threads)}
     assert (given["STUDY_HEADLESS"], given.get("CUDA_VISIBLE_DEVICES")) == ("1", devices)
     assert given["JUPYTER_PATH"].startswith(sys.prefix)

@@ -78,7 +78,7 @@ def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A zip with runs of `smoke`, which whatever is executed in a tree archives there."""
     monkeypatch.setattr("lib.record.record.PAPERS", tmp_path / "home" / "papers")
     monkeypatch.setattr(importing, "output_root", lambda: tmp_path / "home")
-    monkeypatch.setattr(replay, "link_corpora", lambda *_: None)
+    monkeypatch.setattr(replay, "link_inputs", lambda *_: None)
 
     @contextmanager
     def tree_at(*_: Any) -> Iterator[Path]:

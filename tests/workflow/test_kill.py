@@ -16,7 +16,7 @@ from lib.run.model import weights_digest
 from lib.study.config import Study
 from tests.conftest import TINY, Tree
 from tests.run.samples import train
-from tests.workflow.test_processes import command
+from tests.workflow.test_processes import command, is_forked, is_kernel, is_warm
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def kernel(processes: list[psutil.Process]) -> list[psutil.Process]:
-    return [p for p in processes if "ipykernel_launcher" in command(p)]
+    return [p for p in processes if is_kernel(p)]
+
+
+def server(processes: list[psutil.Process]) -> list[psutil.Process]:
+    return [p for p in processes if is_warm(p) and not is_forked(p)]
 
 
 def papermill(processes: list[psutil.Process]) -> list[psutil.Process]:
@@ -71,6 +75,8 @@ KINDS: dict[str, tuple[Victims, signal.Signals]] = {
         (kernel, signal.SIGKILL),
         (kernel, signal.SIGTERM),
         (kernel, signal.SIGSEGV),
+        (server, signal.SIGKILL),
+        (server, signal.SIGTERM),
         (papermill, signal.SIGKILL),
         (papermill, signal.SIGTERM),
         (jobs, signal.SIGKILL),

@@ -11,7 +11,7 @@ from statsmodels.stats.power import TTestPower
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError
 from lib.study.plan import Plan
-from lib.workflow import cli, power
+from lib.workflow import cli, estimate
 from tests.analysis.samples import design, noise, runs_of
 
 DECAY = "training.weight_decay"
@@ -23,9 +23,9 @@ def decay(n: int = 8, **content: Any) -> Study:
 
 
 def report(study: Study, *asked: Any, **options: Any) -> str:
-    plan = power.plan_of(study)
+    plan = estimate.plan_of(study)
     assert plan
-    return "\n".join(power.power_report(study, plan, *asked, **options))
+    return "\n".join(estimate.power_report(study, plan, *asked, **options))
 
 
 def test_a_stated_spread_gives_the_power_of_the_textbook() -> None:
@@ -63,11 +63,11 @@ def ladder_runs() -> pd.DataFrame:
 
 def test_a_ladder_says_which_number_of_steps_is_cheapest(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = ladder_runs()
-    monkeypatch.setattr(power, "recorded_runs", lambda *_: runs)
+    monkeypatch.setattr(estimate, "recorded_runs", lambda *_: runs)
     text = report(decay(), 0.5, "ladder", {"core-hours here": 16.0})
-    plan = power.plan_of(decay())
+    plan = estimate.plan_of(decay())
     assert plan
-    designs = power.designs_by_steps(plan, runs, 0.5)
+    designs = estimate.designs_by_steps(plan, runs, 0.5)
     sds = {}
     for steps, part in runs.groupby("training.iterations"):
         values = part.pivot(index="seed", columns="variant", values="perplexity")
@@ -84,15 +84,15 @@ def test_a_ladder_says_which_number_of_steps_is_cheapest(monkeypatch: pytest.Mon
 
 def test_the_spread_of_a_recorded_study_is_that_of_its_runs() -> None:
     study = load_study("final")
-    plan = power.plan_of(study)
+    plan = estimate.plan_of(study)
     assert plan
-    runs = power.recorded_runs("final", plan)
+    runs = estimate.recorded_runs("final", plan)
     deltas = runs.pivot(index="seed", columns="arm", values="perplexity")
     sd = (deltas["layernorm"] - deltas["none"]).std()
     row = next(line for line in report(study, 0.5, "final").splitlines() if "layernorm" in line)
     assert f"{sd:.4g}" in row.split()
     with pytest.raises(ConfigError, match="spread: 'finale' is unknown; did you mean 'final'"):
-        power.recorded_runs("finale", plan)
+        estimate.recorded_runs("finale", plan)
 
 
 def test_the_spread_of_a_plateau_is_that_of_the_recorded_traces() -> None:
@@ -101,13 +101,13 @@ def test_the_spread_of_a_plateau_is_that_of_the_recorded_traces() -> None:
     content = {"title": "t", "question": "q", "confirmatory": ["stability-confirm"]}
     content |= {"hypotheses": {"h": h}, "smallest_effect_of_interest": {"plateau": 20}}
     plan = Plan.model_validate(content)
-    plateaus = power.recorded_runs("stability-confirm", plan).pivot(
+    plateaus = estimate.recorded_runs("stability-confirm", plan).pivot(
         index="seed", columns="arm", values="plateau"
     )
     sd = (plateaus["layernorm"] - plateaus["none"]).std()
     assert sorted(plateaus["none"]) == [21, 21, 22, 24, 26, 27, 76, 87]
     study = load_study("stability-confirm")
-    said = "\n".join(power.power_report(study, plan, None, "stability-confirm"))
+    said = "\n".join(estimate.power_report(study, plan, None, "stability-confirm"))
     assert f"{sd:.4g}" in said.splitlines()[2].split()
 
 

@@ -127,7 +127,7 @@ def having(monkeypatch: pytest.MonkeyPatch, cores: int, memory: int) -> None:
         (
             {"model": TINY["model"] | {"n_embd": 100_000}},
             "model: with n_embd 100000, n_layer 2, block_size 16 and 60 symbols a run needs "
-            "3,840.12 GB of memory for 240,007,600,000 parameters and their optimizer and 870.5 MB "
+            "3,840.17 GB of memory for 240,010,400,000 parameters and their optimizer and 870.5 MB "
             "for activations of 4 sequences, and this machine has 32.00 GB; reduce model.n_embd, "
             "model.n_layer or the vocabulary",
         ),
@@ -183,7 +183,7 @@ def test_a_stock_task_that_the_harness_lacks_is_found(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lib.data.tokens.output_root", lambda: folder)
-    monkeypatch.setattr("lib.run.harness._manager", lambda: SimpleNamespace(all_tasks=["piqa"]))
+    monkeypatch.setattr("lib.run.harness._manager", lambda _: SimpleNamespace(all_tasks=["piqa"]))
     evaluation = TINY["evaluation"] | {"tasks": ["piqq"]}
     write(folder, "asks", corpus=TINY["corpus"] | {"tokenizer": "bytes"}, evaluation=evaluation)
     (fault,) = faults("asks")

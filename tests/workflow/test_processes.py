@@ -1,5 +1,6 @@
 """However a sweep ends, nothing of it goes on, and the next one can begin."""
 
+import contextlib
 import os
 import re
 import signal
@@ -49,9 +50,25 @@ def command(process: psutil.Process) -> list[str]:
         return []
 
 
+def is_warm(process: psutil.Process | None) -> bool:
+    """Tell whether a process is the warm one, or a fork of it, which bears its command line."""
+    return process is not None and any(w.endswith("workflow/warm.py") for w in command(process))
+
+
+def is_forked(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return is_warm(process) and is_warm(process.parent())
+    return False
+
+
+def is_kernel(process: psutil.Process) -> bool:
+    """Tell whether a process is a kernel: an ordinary one, or a fork."""
+    return "ipykernel_launcher" in command(process) or is_forked(process)
+
+
 def started_by(sweep: "subprocess.Popen[str]") -> list[psutil.Process]:
     processes = psutil.Process(sweep.pid).children(recursive=True)
-    assert any("ipykernel_launcher" in command(process) for process in processes)
+    assert any(map(is_kernel, processes))
     return processes
 
 
@@ -94,7 +111,7 @@ def test_a_second_sweep_is_refused_until_the_first_ones_processes_have_ended(
     tree: Tree, sweep: "subprocess.Popen[str]"
 ) -> None:
     processes = started_by(sweep)
-    kernel = next(p for p in processes if "ipykernel_launcher" in command(p))
+    kernel = next(filter(is_kernel, processes))
     kernel.suspend()  # so that it cannot see that it is alone
     sweep.kill()
     sweep.wait()
@@ -122,9 +139,8 @@ def test_a_sweep_whose_folder_is_deleted_says_so(
 ) -> None:
     processes = started_by(sweep)
     (tree.root / "runs").rename(tree.root / "gone")
-    for process in processes:
-        if "ipykernel_launcher" in command(process):
-            process.kill()
+    for process in filter(is_kernel, processes):
+        process.kill()
     text, _ = sweep.communicate(timeout=60)
     assert sweep.returncode == 1
     assert text.endswith("error: runs/ was deleted while its studies ran; a rerun begins anew\n")

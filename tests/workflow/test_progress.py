@@ -22,7 +22,6 @@ from lib.study.paths import ROOT
 from lib.study.plan import INSTABILITY
 from lib.study.result import live_file, read_live
 from lib.workflow import progress
-from lib.workflow.made_up import made_up
 from lib.workflow.progress import (
     LIVE,
     Board,
@@ -34,6 +33,7 @@ from lib.workflow.progress import (
     in_words,
     read_progress,
 )
+from lib.workflow.rehearsal import made_up
 from lib.workflow.time_left import Job
 
 SNAKEFILE = """

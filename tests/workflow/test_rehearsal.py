@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import yaml
 
 from lib.analysis import planned, resampling, tables
 from lib.analysis.findings import Analysis
@@ -24,8 +25,7 @@ from lib.study.raw import read_raw
 from lib.study.result import RunResult
 from lib.workflow import rehearsal
 from lib.workflow.dry_run import needed
-from lib.workflow.made_up import made_up
-from lib.workflow.rehearsal import perform, rehearse
+from lib.workflow.rehearsal import made_up, perform, rehearse
 from tests.analysis.samples import design
 from tests.conftest import TINY, Tree
 from tests.run.samples import finished_study
@@ -253,3 +253,20 @@ def test_a_sweep_whose_analysis_would_fail_trains_nothing_and_one_with_nothing_t
 @pytest.mark.parametrize("name", sorted(path.stem for path in PARAMS.glob("*.yaml")))
 def test_every_study_of_the_repository_passes_its_rehearsal(name: str) -> None:
     rehearse(load_study(name, undrawn=True))
+
+
+@pytest.mark.slow
+def test_a_hypothesis_about_a_stock_task_is_rehearsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parameters = Parameters(tmp_path, monkeypatch)
+    asked = {"interval": 4, "dev_windows": 4, "items_per_task": 0, "tasks": ["sciq"]}
+    fields = SMALL | {"corpus": {"source": "synthetic", "tokenizer": "bytes"}}
+    fields |= {"evaluation": asked | {"shots": [0, 5]}}
+    test = {"test": ["layernorm", "none", "sciq.acc@5"], "direction": "greater"}
+    plan = {"title": "T", "question": "Q", "confirmatory": ["trial"]}
+    plan |= {"hypotheses": {"better": {"says": "It answers more."} | test}}
+    (parameters.plans / "p.yaml").write_text(yaml.safe_dump(plan), "utf-8")
+    parameters.study(seeds=[0, 1, 2], **fields)
+    for diverged in (0, 6):
+        perform(load_study("trial"), diverged, figures=True)

@@ -15,11 +15,10 @@ from lib.run import training
 from lib.run.measure import measure, write_result
 from lib.study import paths
 from lib.study.claim import attempts
-from lib.study.config import Study, load_study
+from lib.study.config import SCRATCH, Study, load_study, scratch
 from lib.study.errors import ConfigError, UserError
 from lib.study.fields import RunConfig
 from lib.study.paths import HEADLESS, run_folder
-from lib.study.scratch import SCRATCH, scratch
 from lib.workflow.continuing import continuations, side_by_side
 from lib.workflow.importing import _runs_in
 from lib.workflow.staleness import stale
@@ -144,6 +143,17 @@ def test_a_prompt_is_continued_beside_the_baseline_where_that_has_weights(
     assert len(own) == 34
     assert note == "(Nothing beside it: tiny/center/0 has no result.)"
     assert continuations(run, STUDY, arm, "The ", 30, 0.01) == text
+    place = tmp_path / "paper" / "record" / "tiny" / "center" / "seed-0" / "02_train.ipynb"
+    place.parent.mkdir(parents=True)
+    cell = {"cell_type": "code", "source": "print(continuations(trained))"}
+    cell["outputs"] = [{"output_type": "stream", "text": ["As it\n", "was.\n"]}]
+    place.write_text(json.dumps({"cells": [cell]}), "utf-8")
+    monkeypatch.setattr("lib.record.record.PAPERS", tmp_path)
+    monkeypatch.setattr("lib.record.record.PAPER", tmp_path / "paper")
+    assert continuations(run, STUDY, arm, "The ", 30, 0.01) == text  # it was asked something else
+    head, _, first, *_ = continuations(run, STUDY, arm).splitlines()
+    assert head.endswith("  center, as recorded")
+    assert first.endswith("  As it")
     monkeypatch.setattr("lib.workflow.continuing.read_finished", lambda *_: run)
     both = continuations(run, STUDY, arm, "The ", 30, 0.01).splitlines()
     assert both[0].split() == ["center,learning_rate=0.01,dev_windows=8", "center"]

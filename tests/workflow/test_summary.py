@@ -15,7 +15,7 @@ from lib.analysis.runs import tidy
 from lib.study.config import Study
 from lib.study.measures import MEASURES, measures_in
 from lib.study.result import records
-from lib.workflow.made_up import made_up
+from lib.workflow.rehearsal import made_up
 from lib.workflow.summary import described, tables
 from tests.conftest import TINY
 

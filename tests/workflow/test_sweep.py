@@ -8,7 +8,10 @@ import re
 import resource
 import shutil
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote
 
@@ -25,12 +28,13 @@ from lib.study.paths import ROOT
 from lib.study.plan import Commit
 from lib.study.result import status_of
 from lib.workflow import cli, sweep
-from lib.workflow.made_up import lay_out
+from lib.workflow.rehearsal import lay_out
 from lib.workflow.sweep import Sweep
 from tests.conftest import Tree, run_git
 from tests.record.samples import move_to, write_samples
 
 pytestmark = pytest.mark.slow
+UNASKED = {"interval": 4, "dev_windows": 4, "items_per_task": 0}
 
 
 @pytest.fixture
@@ -328,7 +332,7 @@ def test_only_what_runs_writes_which_commits_its_arms_are(
         monkeypatch.setattr(sweep, name, lambda *_, answer=answer: answer)
     assert sweep.run_sweep(Sweep(is_dry_run=True)) == 0
     assert not (tmp_path / "tiny").exists()
-    assert sweep.run_sweep(Sweep()) == 0
+    assert sweep.run_sweep(Sweep(forks_kernels=False)) == 0
     assert [path.name for path in (tmp_path / "tiny").iterdir()] == ["commits.json"]
 
 
@@ -368,6 +372,55 @@ def test_however_a_sweep_ends_it_has_let_go_of_its_lock_before_pages_are_rendere
     else:
         assert sweep.run_sweep(Sweep()) == 1
     assert rendered == ([[]] if isinstance(ends, BaseException) else [ends[1]])
+
+
+@pytest.mark.parametrize(
+    ("words", "is_first"),
+    [
+        ([], True),
+        (["--jobs", "1"], True),
+        (["--until", "data"], False),
+        (["--prioritize", "data"], False),
+    ],
+)
+def test_snakemake_is_told_which_runs_come_first(
+    words: list[str],
+    is_first: bool,
+    tiny_study: Study,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called: list[list[str]] = []
+
+    @contextmanager
+    def start(call: list[str], *_: object) -> Iterator[SimpleNamespace]:
+        called.append(call)
+        yield SimpleNamespace(returncode=0)
+
+    for name, put in {"RUNS": tmp_path, "PROGRESS_FILE": tmp_path / "progress"}.items():
+        monkeypatch.setattr(sweep, name, put)
+    monkeypatch.setattr(paths, "RUNS", tmp_path)
+    monkeypatch.setattr(sweep.processes, "start", start)
+    monkeypatch.setattr(sweep, "follow", lambda *_: ({}, False))
+    factors = {"training.iterations": [12, 120]}
+    study = Study.model_validate(tiny_study.model_dump() | {"factors": factors})
+    with (tmp_path / "sweep.log").open("wb") as log:
+        asked = cli.parse_sweep(["--forcerun", "data", *words])
+        assert sweep.run_snakemake([study], asked, {}, log, 0.0) == (0, [])
+    long = [str(tmp_path / f"tiny/iterations=120/seed-{seed}/result.json") for seed in (0, 1)]
+    own = ["--prioritize", *long, "--forcerun", "data"]
+    assert (called[0][-len(own) :] == own) == is_first
+    assert called[0].count("--prioritize") == (is_first or "--prioritize" in words)
+
+
+def test_the_longest_runs_begin_first(tree: Tree) -> None:
+    tree.write_study("unequal", factors={"training.iterations": [12, 120]}, evaluation=UNASKED)
+    tree.spare_rehearsals()
+    status, text = tree.run_all("params/unequal.yaml", "--jobs", "1")
+    assert status == 0, text
+    short, long = (tree.run_folder("unequal", f"iterations={n}") for n in (12, 120))
+    ended = [(folder / "result.json").stat().st_mtime for folder in (long, short)]
+    assert ended == sorted(ended)
 
 
 def test_a_failed_run_keeps_its_notebook_and_the_others_finish(tree: Tree) -> None:
@@ -416,7 +469,7 @@ def test_a_failed_sweep_lets_go_before_it_shows_what_failed(
     monkeypatch.setattr(sweep, "run_snakemake", run)
     monkeypatch.setattr(sweep, "rehearse", list)
     monkeypatch.setattr(sweep, "_show", show)
-    assert sweep.run_sweep(Sweep(["smoke"])) == 1
+    assert sweep.run_sweep(Sweep(["smoke"], forks_kernels=False)) == 1
     assert shown == [failed]
 
 

@@ -1,11 +1,12 @@
-// Curves of runs, drawn as SVG from the data block of the page.
+// Curves drawn as SVG from the data block of a page: by itself on a run's and a study's page, by
+// overlay.js where runs are chosen.
 "use strict";
 
-const { axes, runs } = JSON.parse(document.querySelector("#curve-data").textContent);
-const [WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM] = [420, 240, 46, 16, 26];
+const [LEFT, RIGHT, BOTTOM] = [58, 16, 26];
 
 const place = document.querySelector(".curves");
 const SPACE = place.querySelector("svg").namespaceURI;
+const data = JSON.parse(document.querySelector("#curve-data").textContent);
 
 const element = (name, attributes, text = "") => {
   const made = document.createElementNS(SPACE, name);
@@ -17,7 +18,7 @@ const element = (name, attributes, text = "") => {
 // Round numbers between two ends: multiples of 1, 2 or 5, on a logarithmic axis times powers of ten.
 const ticks = (low, high, logarithmic) => {
   const found = [];
-  if (logarithmic) {
+  if (logarithmic && high > 3 * low) {
     for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1)
       for (const factor of high / low > 100 ? [1] : [1, 2, 5]) found.push(factor * 10 ** power);
   } else {
@@ -29,117 +30,107 @@ const ticks = (low, high, logarithmic) => {
   return found.filter((value) => value >= low && value <= high);
 };
 
-// One axis: where a value stands between two places, linear or, over many magnitudes, logarithmic.
-const scale = (values, from, to, mayBeLogarithmic) => {
+const numberText = (value, digits = 3) => String(Number(value.toPrecision(digits))).replace("-", "−");
+
+// One axis: where a value stands between two places. What a logarithm does not have is NaN.
+const scale = (values, from, to, logarithmic) => {
   let [low, high] = [Infinity, -Infinity];
-  for (const value of values) [low, high] = [Math.min(low, value), Math.max(high, value)];
-  const logarithmic = mayBeLogarithmic && low > 0 && high > 10 * low;
-  const turn = logarithmic ? Math.log10 : Number;
+  for (const value of values)
+    if (!logarithmic || value > 0) [low, high] = [Math.min(low, value), Math.max(high, value)];
+  if (low > high) [low, high] = [1, 2];
+  const turn = logarithmic ? (value) => (value > 0 ? Math.log10(value) : NaN) : Number;
   const span = turn(high) - turn(low) || 1;
-  const place = (value) => from + ((turn(value) - turn(low)) / span) * (to - from);
-  return { place, ticks: ticks(low, high, logarithmic) };
+  const at = (value) => from + ((turn(value) - turn(low)) / span) * (to - from);
+  return { at, low, high, ticks: ticks(low, high, logarithmic) };
 };
 
-const line = (name, [steps, values], x, y, pale) =>
+const spansMagnitudes = (values) => {
+  const { low, high } = scale(values, 0, 1, true);
+  return values.every((value) => value > 0) && high > 10 * low;
+};
+
+const points = (steps, values, x, y) =>
+  steps
+    .map((step, i) => [x.at(step), y.at(values[i])])
+    .filter((point) => !point.some(Number.isNaN))
+    .map((point) => point.map((each) => each.toFixed(1)).join(","));
+
+// Black is the colour of the text, so that it shows on a dark page.
+const paint = ({ colour }) => (colour === "#000000" ? "currentColor" : colour);
+
+const stroke = (line, drawn) =>
   element("polyline", {
-    points: steps.map((step, i) => `${x.place(step).toFixed(1)},${y.place(values[i]).toFixed(1)}`).join(" "),
-    // Black is the colour of the text, so that it shows on a dark page.
-    stroke: runs[name].colour === "#000000" ? "currentColor" : runs[name].colour,
-    "stroke-dasharray": runs[name].dashes,
-    class: pale ? "pale" : "",
+    points: drawn.join(" "),
+    stroke: paint(line),
+    "stroke-dasharray": line.dashes ?? "",
+    class: line.pale ? "pale" : "",
   });
 
-// One chart of a curve for some runs, on axes that hold all of `within`.
-const chart = (curve, shown, within) => {
-  const lines = within.map((name) => runs[name].lines[curve]).filter(Boolean);
-  const x = scale(lines.flatMap(([steps]) => steps), LEFT, WIDTH - RIGHT, false);
-  const y = scale(lines.flatMap(([, values]) => values), HEIGHT - BOTTOM, 8, true);
-  const label = `${axes[curve]} by step: ${shown.join("; ")}`;
-  const svg = element("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label });
+const swatch = (line) => {
+  const svg = element("svg", { viewBox: "0 0 24 8", "aria-hidden": "true" });
+  svg.append(stroke(line, ["0,4", "24,4"]));
+  return svg;
+};
+
+// A chart of lines, each with steps and values, perhaps low and high (a band) and dots (steps and
+// values of single runs). Its vertical axis also holds the values of `hold`.
+const chart = (label, lines, { width = 420, height = 240, hold = [], logX = false, logY = false } = {}) => {
+  const all = (...parts) => lines.flatMap((line) => parts.flatMap((part) => line[part] ?? []));
+  const dots = (end) => lines.flatMap((line) => line.dots?.[end] ?? []);
+  const x = scale([...all("steps"), ...dots(0)], LEFT, width - RIGHT, logX);
+  const y = scale([...hold, ...all("values", "low", "high"), ...dots(1)], height - BOTTOM, 8, logY);
+  const svg = element("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
   for (const tick of x.ticks)
-    svg.append(element("text", { x: x.place(tick), y: HEIGHT - 8, "text-anchor": "middle" }, String(tick)));
+    svg.append(element("text", { x: x.at(tick), y: height - 8, "text-anchor": "middle" }, String(tick)));
   for (const tick of y.ticks) {
-    const place = y.place(tick);
-    svg.append(element("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: place, y2: place }));
-    const text = String(Number(tick.toPrecision(3)));
-    svg.append(element("text", { x: LEFT - 6, y: place + 4, "text-anchor": "end" }, text));
+    const at = y.at(tick);
+    svg.append(element("line", { class: tick === 0 ? "grid zero" : "grid", x1: LEFT, x2: width - RIGHT, y1: at, y2: at }));
+    svg.append(element("text", { x: LEFT - 6, y: at + 4, "text-anchor": "end" }, numberText(tick)));
   }
-  const drawn = [...within].sort((a, b) => shown.includes(a) - shown.includes(b));
-  for (const name of drawn) {
-    const found = runs[name].lines[curve];
-    if (found) svg.append(line(name, found, x, y, !shown.includes(name)));
-  }
-  const figure = document.createElement("figure");
-  const caption = document.createElement("figcaption");
-  caption.textContent = shown.length > 1 ? axes[curve] : `${axes[curve]}: ${shown[0]}`;
-  figure.append(caption, svg);
-  return figure;
-};
-
-const names = Object.keys(runs);
-
-const choice = (label, chosen) => {
-  const frame = document.createElement("label");
-  const select = document.createElement("select");
-  const groups = new Map();
-  for (const name of names) {
-    const [study, run] = name.split(" · ");
-    if (!groups.has(study)) {
-      const group = document.createElement("optgroup");
-      group.label = study;
-      groups.set(study, group);
-      select.append(group);
+  for (const line of lines) {
+    if (line.low) {
+      const ends = [points(line.steps, line.low, x, y), points(line.steps, line.high, x, y).reverse()];
+      svg.append(element("polygon", { points: ends.flat().join(" "), fill: paint(line), class: "band" }));
     }
-    groups.get(study).append(new Option(run, name, false, name === chosen));
+    if (line.dots) {
+      const d = points(...line.dots, x, y).map((point) => `M${point}h0`);
+      svg.append(element("path", { d: d.join(""), stroke: paint(line), class: "dots" }));
+    }
   }
-  frame.append(`${label} `, select);
-  return frame;
+  for (const line of lines) svg.append(stroke(line, points(line.steps, line.values, x, y)));
+  return { svg, x };
 };
 
-const drawTwo = () => {
-  const asked = decodeURIComponent(location.hash.slice(1));
-  const first = names.includes(asked) ? asked : names[0];
-  // Beside it, a run of the same study and seed that differs in its arm.
-  const seed = first.split(", seed ").pop();
-  const [study] = first.split(" · ");
-  const like = (name) => name.startsWith(`${study} · `) && name.endsWith(`, seed ${seed}`);
-  const second = names.find((name) => name !== first && like(name)) ?? names.at(-1);
-  const form = document.createElement("form");
-  form.className = "filters";
-  form.append(choice("Left", first), choice("Right", second));
-  const charts = document.createElement("div");
-  charts.className = "charts two";
-  const draw = () => {
-    const two = [...form.elements].map((select) => select.value);
-    const curves = Object.keys(axes).filter((curve) => two.some((name) => runs[name].lines[curve]));
-    charts.replaceChildren(...curves.flatMap((curve) => two.map((name) => chart(curve, [name], two))));
-  };
-  form.addEventListener("change", draw);
-  place.replaceChildren(form, charts);
-  draw();
-  if (names.includes(asked)) place.scrollIntoView();
-};
-
+// Every run of the page, in a chart for each curve. Of two, the second is the baseline.
 const drawAll = () => {
+  const runs = Object.entries(data.runs);
+  const beside = place.dataset.curves === "beside";
   const charts = document.createElement("div");
   charts.className = "charts";
-  const curves = Object.keys(axes).filter((curve) => names.some((name) => runs[name].lines[curve]));
-  charts.append(...curves.map((curve) => chart(curve, names, names)));
+  for (const [curve, axis] of Object.entries(data.axes)) {
+    const lines = runs
+      .filter(([, run]) => run.lines[curve])
+      .map(([, run], i) => ({ ...run, steps: run.lines[curve][0], values: run.lines[curve][1], pale: beside && i > 0 }))
+      .reverse();
+    if (lines.length === 0) continue;
+    const label = `${axis} by step: ${runs.map(([name]) => name).join("; ")}`;
+    const figure = document.createElement("figure");
+    const caption = document.createElement("figcaption");
+    caption.textContent = axis;
+    const values = lines.flatMap((line) => line.values);
+    figure.append(caption, chart(label, lines, { logY: spansMagnitudes(values) }).svg);
+    charts.append(figure);
+  }
   const legend = document.createElement("p");
   legend.className = "legend";
-  for (const variant of new Set(names.map((name) => runs[name].variant))) {
-    const of = names.find((name) => runs[name].variant === variant);
-    const sample = element("svg", { viewBox: "0 0 24 8", "aria-hidden": "true" });
-    sample.append(line(of, [[0, 24], [4, 4]], { place: Number }, { place: Number }, false));
+  const shown = new Map(runs.map(([name, run]) => [beside ? name : run.variant, run]));
+  for (const [name, run] of shown) {
     const entry = document.createElement("span");
-    entry.append(sample, variant);
+    entry.append(swatch({ ...run, pale: beside && run !== runs[0][1] }), name);
     legend.append(entry);
   }
   place.replaceChildren(legend, charts);
 };
 
-if (names.length === 0) place.textContent = "No run has left a curve yet.";
-else if (place.dataset.curves === "two") {
-  drawTwo();
-  window.addEventListener("hashchange", drawTwo);
-} else drawAll();
+if (Object.keys(data.runs).length === 0) place.textContent = "No run has left a curve yet.";
+else if (place.dataset.curves !== "chosen") drawAll();

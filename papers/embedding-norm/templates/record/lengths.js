@@ -1,4 +1,5 @@
-// The slider over initial lengths: what is of another length turns pale. All lines are in the page.
+// The slider over initial lengths: what is of another length turns pale. All lines are in the page,
+// and the place of each slider in its address.
 "use strict";
 
 for (const section of document.querySelectorAll(".lengths")) {
@@ -21,12 +22,25 @@ for (const section of document.querySelectorAll(".lengths")) {
       return ends[0] === ends[1] ? ends[0] : `${ends[0]} to ${ends[1]}`;
     };
     const length = first.cells[0].textContent.trim();
-    said.textContent = `${length}: dev loss ends at ${range(of(2), 2)}, the stream lengthens × ${range(of(3), 1)}`;
+    const gaps = [first, ...more].map((row) => row.cells[4].textContent.split(" ")[0]);
+    said.textContent =
+      `${length}: dev loss ends at ${range(of(2), 2)}, the stream lengthens × ${range(of(3), 1)}; ` +
+      `minus that without a layer: ${[...new Set(gaps)].join(", ")}`;
     slider.setAttribute("aria-valuetext", length);
   };
 
   form.addEventListener("submit", (event) => event.preventDefault());
-  slider.addEventListener("input", show);
+  slider.addEventListener("input", () => {
+    const state = readState();
+    intoState([slider], state);
+    show();
+    writeState(state);
+  });
+  const apply = () => {
+    intoFields([slider], readState());
+    show();
+  };
+  window.addEventListener("hashchange", apply);
   form.hidden = false;
-  show();
+  apply();
 }

@@ -6,7 +6,7 @@ import nbformat
 import pandas as pd
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from lib.workflow.execution import COMPACT, slim
+from lib.record.notebook import COMPACT, slim
 
 TABLE = pd.DataFrame({"task": ["a < b", "c"], "n": [1, 2]})
 

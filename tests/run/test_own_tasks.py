@@ -1,0 +1,186 @@
+"""A task of one's own, with the schema of sciq, from a local file: asked, compared over seeds and
+questions, and checked against numpy and scipy."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy
+from pydantic import ValidationError
+
+from lib.analysis.effects import task_contrasts
+from lib.analysis.resampling import with_questions_resampled
+from lib.analysis.runs import collect, read_parquet, tidy
+from lib.run import harness
+from lib.run.finished import read_finished
+from lib.run.harness import require_tasks
+from lib.study import own
+from lib.study.config import Study
+from lib.study.errors import ConfigError
+from lib.study.fields import EvaluationConfig
+from lib.study.own import tasks_hash
+from lib.study.paths import run_folder
+from lib.study.raw import read_raw
+from lib.workflow.staleness import stale
+from tests.run.samples import direct, finished_study
+
+pytestmark = pytest.mark.slow
+WORDS = ["ocean", "metal", "birds", "water", "light", "cells", "three", "stone", "rains", "seven"]
+CHOICES = ("distractor1", "distractor2", "distractor3", "correct_answer")
+QUESTIONS = [
+    dict(zip(CHOICES, (WORDS[(n + k * k) % len(WORDS)] for k in range(4)), strict=True))
+    | {"question": f"What is {n}?", "support": f"Number {n}."}
+    for n in range(12)
+]
+TASK = """\
+task: own_sciq
+dataset_path: json
+dataset_kwargs: {data_files: {test: items.jsonl}}
+output_type: multiple_choice
+test_split: test
+doc_to_text: "{{support}}\\nQuestion: {{question}}\\nAnswer:"
+doc_to_target: 3
+doc_to_choice: "{{[distractor1, distractor2, distractor3, correct_answer]}}"
+metric_list: [{metric: acc, aggregation: mean, higher_is_better: true}]
+"""
+ASKED = {"tasks": ["own_sciq"], "include_path": "tasks/own"}
+
+
+def write_tasks(root: Path) -> Path:
+    """Write the task two folders below the repository's top, and its data beside it."""
+    folder = root / "tasks/own/science"
+    folder.mkdir(parents=True)
+    (folder / "sciq.yaml").write_text(TASK, "utf-8")
+    lines = [json.dumps(question) for question in QUESTIONS]
+    (folder / "items.jsonl").write_text("\n".join(lines), "utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A repository with the task, in which the harness's own are not indexed, for speed."""
+    root = tmp_path_factory.mktemp("root")
+    write_tasks(root)
+    manager = harness.TaskManager(include_path=root / "tasks/own", include_defaults=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(own, "ROOT", root)
+        patch.setattr(harness, "_manager", lambda _: manager)
+        patch.setattr("datasets.config.HF_DATASETS_CACHE", root / "cache")
+        yield root
+
+
+@pytest.fixture(scope="module")
+def study(root: Path) -> Iterator[Study]:
+    """Two tiny models, of three seeds, that were asked it."""
+    content = {
+        "corpus": {"source": "synthetic", "fraction": 0.02, "tokenizer": "bytes"},
+        "model": {"n_layer": 1, "n_head": 1, "n_embd": 8, "block_size": 64},
+        "evaluation": {"interval": 4, "dev_windows": 4, "items_per_task": 0} | ASKED,
+        "factors": {"model.embedding_norm": ["none", "layernorm"]},
+        "seeds": [0, 1, 2],
+    }
+    with finished_study(root, **content) as study:
+        yield study
+
+
+def choices_by_hand(study: Study, arm: str, seed: int) -> list[int]:
+    """The likeliest answer to each question, by a forward pass for each."""
+    run, found = read_finished(study.name, arm, seed), []
+    for question in QUESTIONS:
+        text = f"{question['support']}\nQuestion: {question['question']}\nAnswer:"
+        answers = [f" {question[name]}" for name in CHOICES]
+        found.append(int(np.argmax([direct(run.model, run.corpus, text, a)[0] for a in answers])))
+    return found
+
+
+def test_every_answer_is_kept_and_right_where_the_likeliest_choice_is(study: Study) -> None:
+    for arm in study.arms():
+        for seed in study.seeds:
+            folder = run_folder(study.name, arm.id, seed)
+            items, choices = read_raw(folder)["stock_items"], choices_by_hand(study, arm.id, seed)
+            assert items["item"].tolist() == list(range(len(QUESTIONS)))
+            assert items["choice"].tolist() == choices
+            assert items["correct"].tolist() == [choice == 3 for choice in choices]
+            result = read_finished(study.name, arm.id, seed).result
+            accuracy = np.mean([choice == 3 for choice in choices])
+            assert result.measures["own_sciq.acc"] == pytest.approx(accuracy)
+            assert result.tables["stock_tasks"][0]["value"] == pytest.approx(accuracy)
+            assert result.files["stock_items.parquet"]
+
+
+def test_arms_are_compared_over_seeds_and_questions(study: Study) -> None:
+    runs, items = tidy(collect(study)), read_parquet(study, "stock_items")
+    contrasts, rng = task_contrasts(runs, items, 0.05), np.random.default_rng(0)
+    (row,) = with_questions_resampled(contrasts, items, rng).to_dict("records")
+    right = {
+        arm: np.array([choices_by_hand(study, arm, seed) for seed in study.seeds]) == 3
+        for arm in ("none", "layernorm")
+    }
+    deltas = right["layernorm"].astype(float) - right["none"]  # (seeds, questions)
+    assert deltas.any()
+    by_seed = deltas.mean(axis=1)
+    test = scipy.stats.ttest_1samp(by_seed, 0)
+    low, high = test.confidence_interval(0.95)
+    assert (row["n"], row["questions"]) == (len(study.seeds), len(QUESTIONS))
+    assert row["mean_delta"] == pytest.approx(by_seed.mean())
+    assert (row["t_low"], row["t_high"]) == pytest.approx((low, high))
+    assert row["t_p"] == row["p_holm"] == pytest.approx(test.pvalue)
+    weights = [rng.multinomial(n, np.full(n, 1 / n), 20_000) / n for n in deltas.shape]
+    means = np.einsum("bs,si,bi->b", weights[0], deltas, weights[1])
+    expected = np.quantile(means, [0.025, 0.975])
+    np.testing.assert_allclose([row["crossed_low"], row["crossed_high"]], expected, atol=0.02)
+
+
+def test_an_edited_task_makes_measures_stale_and_no_weights(study: Study, root: Path) -> None:
+    file = root / "tasks/own/science/items.jsonl"
+    before = file.read_text("utf-8")
+    file.write_text(before.replace("What", "Which"), "utf-8")
+    reasons = [why for _, why in stale(study)]
+    file.write_text(before, "utf-8")
+    assert len(reasons) == 2 * len(study.seeds)
+    for why in reasons:
+        assert why.startswith("files of evaluation.include_path is ")
+        assert why.endswith(": measured anew from its weights")
+    assert all("02_train.ipynb is unfinished" in why for _, why in stale(study))
+
+
+def test_what_python_leaves_beside_a_task_is_no_part_of_it(root: Path) -> None:
+    before = tasks_hash("tasks/own")
+    for name in ("__pycache__/utils.pyc", ".cache/data.arrow"):
+        (root / "tasks/own" / name).parent.mkdir()
+        (root / "tasks/own" / name).write_text("", "utf-8")
+    assert tasks_hash("tasks/own") == before
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (
+            ASKED | {"include_path": "tasks/owm"},
+            "evaluation.include_path: tasks/owm/ holds no task",
+        ),
+        (ASKED | {"tasks": ["own_scig"]}, "evaluation.tasks: 'own_scig' is unknown; did you mean"),
+    ],
+)
+def test_a_folder_or_task_that_is_not_there_is_told(asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        require_tasks(EvaluationConfig.model_validate(asked), 64)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+def test_a_folder_is_for_tasks_and_in_the_repository() -> None:
+    for asked in (
+        {"include_path": "tasks"},
+        *(ASKED | {"include_path": p} for p in ("../x", "/x")),
+    ):
+        with pytest.raises(ValidationError, match="include_path"):
+            EvaluationConfig.model_validate(asked)
+
+
+def test_a_study_without_the_field_is_the_study_that_it_was() -> None:
+    asked = EvaluationConfig(tasks=["piqa"])
+    assert asked.model_dump(exclude_defaults=True) == {"tasks": ["piqa"]}
