@@ -105,6 +105,46 @@ def test_a_damaged_file_is_said_on_its_studys_page_and_all_others_are_built(
     assert build() == []
 
 
+OTHERWISE: dict[str, Callable[[Path], object]] = {
+    "a folder": lambda path: path.mkdir(),
+    "a link to itself": lambda path: path.symlink_to(path),
+    "a link to nowhere": lambda path: path.symlink_to("nowhere"),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERWISE)
+def test_what_is_no_file_where_one_should_be_ends_no_build(
+    kind: str, own: Path, build: Callable[[], list[str]]
+) -> None:
+    for name, place in FILES.items():
+        path = own / "paper" / place
+        whole = path.read_bytes()
+        path.unlink()
+        OTHERWISE[kind](path)
+        assert build() == ["alpha"], name
+        path.rmdir() if path.is_dir() else path.unlink()
+        path.write_bytes(whole)
+
+
+def test_a_sealed_record_that_cannot_be_opened_damages_its_study_alone(
+    own: Path, build: Callable[[], list[str]]
+) -> None:
+    place = Record("alpha").place
+    shutil.rmtree(place)
+    for content in (b"", b"PK\x03\x04" + b"\0" * 40, bytes(range(256))):
+        place.with_name("alpha.zip").write_bytes(content)
+        assert build() == ["alpha"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff", b'{"cells": [null]}'])
+def test_a_damaged_notebook_of_a_study_in_progress_ends_no_build(
+    content: bytes, own: Path, build: Callable[[], list[str]]
+) -> None:
+    for path in [*(own / "runs/gamma").rglob("*.ipynb")][:2]:
+        path.write_bytes(content)
+    assert set(build()) <= {"gamma"}
+
+
 @pytest.mark.parametrize("kind", WHOLE)
 def test_a_file_that_was_archived_damaged_ends_no_build(
     kind: str, own: Path, build: Callable[[], list[str]]

@@ -28,15 +28,16 @@ def of_today(record: Record) -> dict[str, Any]:
     plan = Plan.model_validate(read_yaml(record.folder / "plan.yaml"))
 
     def joined(name: str) -> pd.DataFrame:
-        tables = {(run["arm"], run["seed"]): record.raw(run)[name] for run in record.runs}
+        none = pd.DataFrame()
+        tables = {(run["arm"], run["seed"]): record.raw(run).get(name, none) for run in record.runs}
         tables = {key: table for key, table in tables.items() if not table.empty}
         if not tables:
-            return pd.DataFrame()
+            return none
         table = pd.concat(tables, names=["arm", "seed"]).reset_index(["arm", "seed"])
         return table.reset_index(drop=True)
 
     claim = ClaimStatus(record.study, plan.hash, [])
-    tables = tidy(runs), joined("trace"), joined("items")
+    tables = tidy(runs), joined("trace"), joined("items"), joined("stock_items")
     found = analyse(record.parameters, plan, claim, *tables).as_json()
     return dict(json.loads(json.dumps(found)))
 
@@ -57,12 +58,8 @@ def differing(now: Any, then: Any, place: str = "") -> Iterator[str]:
         yield f"{place}: {now!r}, was {then!r}"
 
 
-RECENT = ("start-or-speed", "turn", "modern")
-EARLIER = (
-    "tuned",
-    "stability-confirm",
-    pytest.param("confirmatory-2", marks=pytest.mark.long),
-)
+RECENT = ("modern", "start-or-speed", pytest.param("turn", marks=pytest.mark.slow))
+EARLIER = ("tuned", "stability-confirm", "confirmatory-2")
 EXPLAINED = {
     "answers.H0.reason": "an arm's numbers stand in brackets behind it, and no word twice",
     "answers.H1a.reason": "the same",
@@ -89,7 +86,6 @@ EXPLAINED = {
 """Where verdicts of the first plans differ, and why: words and tables, and no number."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("study", RECENT)
 def test_a_verdict_of_today_is_the_recorded_one(study: str) -> None:
     record = Record(study)

@@ -337,6 +337,44 @@ def test_only_what_runs_writes_which_commits_its_arms_are(
 
 
 @pytest.mark.parametrize(
+    "ends", [(1, [Path("02_train.ipynb")]), UserError("the disk is full"), KeyboardInterrupt()]
+)
+def test_however_a_sweep_ends_it_has_let_go_of_its_lock_before_pages_are_rendered(
+    ends: Any, tiny_study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rendering takes minutes, in which a rerun would be refused."""
+    monkeypatch.setattr("lib.workflow.preflight.ready", lambda *_: [tiny_study])
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(paths, "RUNS", tmp_path)
+    monkeypatch.setattr(sweep, "RUNS", tmp_path)
+    monkeypatch.setattr(sweep, "SWEEP_FILE", tmp_path / ".sweep.json")
+    monkeypatch.setattr(sweep, "PATIENCE", 0)
+    monkeypatch.setattr(sweep, "rehearse", lambda _: None)
+    rendered = []
+
+    def show(failed: list[Path]) -> None:
+        with sweep.only_sweep():  # UserError where the lock is held
+            rendered.append(failed)
+
+    def run(*_: Any) -> tuple[int, list[Path]]:
+        with pytest.raises(UserError, match="another sweep"), sweep.only_sweep():
+            pass
+        if isinstance(ends, BaseException):
+            raise ends
+        return ends
+
+    monkeypatch.setattr(sweep, "_show", show)
+    monkeypatch.setattr(sweep, "run_snakemake", run)
+    if isinstance(ends, BaseException):
+        with pytest.raises(type(ends)):
+            sweep.run_sweep(Sweep())
+        show([])
+    else:
+        assert sweep.run_sweep(Sweep()) == 1
+    assert rendered == ([[]] if isinstance(ends, BaseException) else [ends[1]])
+
+
+@pytest.mark.parametrize(
     ("words", "is_first"),
     [
         ([], True),
