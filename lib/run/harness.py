@@ -36,8 +36,7 @@ from lib.data.suite import BASELINES, read_suite
 from lib.run.model import GPT, KVCache
 from lib.run.scoring import Likelihood, Question, score_questions
 from lib.study.errors import ConfigError, unknown
-from lib.study.fields import EvaluationConfig
-from lib.study.measures import stock_measures
+from lib.study.fields import EvaluationConfig, stock_measures
 from lib.study.own import tasks_hash
 from lib.study.paths import ROOT
 

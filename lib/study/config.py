@@ -18,9 +18,17 @@ from typing import Annotated, Any, Self
 from pydantic import AliasChoices, Field, ValidationError, model_validator
 
 from lib.study.errors import ConfigError, explain, parse_yaml, read_yaml, unknown
-from lib.study.fields import CODE, FIELDS, FileName, Level, RunConfig, Section, digest
+from lib.study.fields import (
+    CODE,
+    FIELDS,
+    FileName,
+    Level,
+    RunConfig,
+    Section,
+    digest,
+    stock_measures,
+)
 from lib.study.files import read_json, write_json
-from lib.study.measures import stock_measures
 from lib.study.own import PLAN_BELOW, keep, own_text, prepare_params
 from lib.study.paths import BESIDE_ARMS, HEADLESS, PAPER, PARAMS, PLANS, study_folder
 from lib.study.plan import Commit, read_plan

@@ -6,6 +6,7 @@ Every error names the field, the value found, what is allowed and the nearest va
 import hashlib
 import json
 import re
+from collections.abc import Collection
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -30,8 +31,6 @@ WPE_STD = 0.02
 """Standard deviation of GPT-2's initial weights. For token embeddings it is `embedding_std`."""
 GRADIENT_SHARE = 0.1
 """How much of the embeddings' gradient the variant `grad_shrink` lets through."""
-TINYSHAKESPEARE_LENGTH = 1_115_394
-"""Characters of the corpus."""
 TRAIN_SHARE = 0.9
 """Leading share of a corpus that is for training; the rest is held out."""
 GRAM = 24
@@ -205,6 +204,11 @@ class EvaluationConfig(Section):
             if getattr(self, name) and not self.tasks:
                 raise ValueError(f"{name}: is for evaluation.tasks, and there are none; name some")
         return self
+
+
+def stock_measures(task: str, shots: Collection[int]) -> list[str]:
+    """Name the accuracies of a stock task that is asked with these numbers of shots."""
+    return [f"{task}.acc@{n}" for n in shots] if len(shots) > 1 else [f"{task}.acc"]
 
 
 class MachineConfig(Section):

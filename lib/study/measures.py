@@ -1,12 +1,13 @@
 """The registry of measures: how each is called, read and printed, and where it stands.
 
 Every list of measures is a query on it: `measures_in` by place, `ACCURACIES` by what they are.
-Beside it stand the accuracies of a study's stock tasks, `sciq.acc`: see `stock_measures`.
+Beside it stand the accuracies of a study's stock tasks, `sciq.acc`: see
+`lib.study.fields.stock_measures`.
 To add a measure, add it here and return it from where its like are: what raw files
 suffice for from `lib.study.raw`, so that `verify` computes it again, else from `lib.run.measure`.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import nan
 from typing import Any, Literal
@@ -130,8 +131,3 @@ JUDGED = ("unstable", "harmful")
 def measures_in(place: Place) -> list[str]:
     """Name the measures that stand in a place, in order."""
     return [name for name, measure in MEASURES.items() if place in measure.places]
-
-
-def stock_measures(task: str, shots: Collection[int]) -> list[str]:
-    """Name the accuracies of a stock task that is asked with these numbers of shots."""
-    return [f"{task}.acc@{n}" for n in shots] if len(shots) > 1 else [f"{task}.acc"]

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import ArrayLike, NDArray
 
-from lib.study.measures import stock_measures
+from lib.study.fields import stock_measures
 
 RAW = ("trace", "curve", "windows", "bins", "positions", "items")
 STOCK = "stock_items"

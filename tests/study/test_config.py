@@ -57,9 +57,10 @@ OTHER_TEXTS = {
 LISTS: dict[str, object] = {
     "evaluation.tasks": ["piqa"],
     "evaluation.shots": [2],
+    "evaluation.include_path": "tasks",
     "corpus.sources": {"web": 0.7, "books": 0.3},
 }
-"""Fields of several values, which no level of a factor can be."""
+"""Fields of several values, or of stock tasks, which no level of a factor can be."""
 STOCK = {
     "corpus": {"source": "mixed", "tokenizer": "bytes"},
     "evaluation": {"tasks": ["arc_easy"]},
