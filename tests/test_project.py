@@ -1,5 +1,7 @@
 """The habits of the house, checked."""
 
+import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -152,3 +154,47 @@ def test_rooms_without_torch_load_none(room: str) -> None:
     modules = [f"lib.{room}.{path.stem}" for path in (ROOT / "lib" / room).glob("[a-z]*.py")]
     code = f"import sys, {', '.join(modules)}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+SHOWN_AS_THEY_STAND = {"lib/data/tasks.py", "lib/figures/study.py"}
+"""Their docstrings are read by visitors of notebooks: what a task asks, what a figure shows."""
+NO_VERB = {
+    "a",
+    "an",
+    "the",
+    "how",
+    "what",
+    "where",
+    "whether",
+    "which",
+    "every",
+    "each",
+    "all",
+    "one",
+}
+NO_VERB |= {"no", "in", "of", "for", "when"}
+
+
+def first_sentences() -> list[tuple[str, str]]:
+    """The first sentence of every docstring of a function, but for properties, which are named by
+    what they are."""
+    found = []
+    for path in MODULES:
+        name = path.relative_to(ROOT).as_posix()
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            text = ast.get_docstring(node) if isinstance(node, ast.FunctionDef) else None
+            if not text or name in SHOWN_AS_THEY_STAND:
+                continue
+            if not any("property" in ast.unparse(each) for each in node.decorator_list):
+                sentence = re.split(r"(?<=[.:?!])\s", " ".join(text.split()))[0]
+                found.append((f"{name}: {node.name}", sentence))
+    return found
+
+
+def test_docstrings_of_functions_begin_with_a_verb_and_a_short_sentence():
+    found = first_sentences()
+    assert len(found) > 500
+    first = {where: re.split(r"[\s,:]", sentence)[0] for where, sentence in found}
+    assert {where: word for where, word in first.items() if word.lower() in NO_VERB} == {}
+    assert {where: word for where, word in first.items() if not word.isalpha()} == {}
+    assert {where: text for where, text in found if len(text.split()) > 33} == {}

@@ -160,9 +160,9 @@ def task_table(tasks: pd.DataFrame) -> pd.DataFrame:
 
 
 def stock_task_tables(tasks: pd.DataFrame) -> list[pd.DataFrame]:
-    """Lay out every metric of each stock task, group and number of shots, every arm's mean ± sd,
-    and of how large a share of questions the context was truncated in some run, in one table; none
-    where no stock task was asked."""
+    """Lay out every metric of each stock task, group and number of shots in one table: every arm's
+    mean ± sd. Add how large a share of questions the context was truncated in, in some run. Give no
+    table where no stock task was asked."""
     if tasks.empty:
         return []
     keys, tasks = ["task", "shots", "metric"], tasks.fillna({"shots": ""})

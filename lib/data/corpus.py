@@ -69,8 +69,8 @@ class _Split:
         return torch.from_numpy(self.tokenizer.encode(text))
 
     def most_tokens(self, text: str) -> int:
-        """How many tokens a text takes at the most, whatever the tokenizer has learned: as many as
-        it has characters, or bytes."""
+        """Bound how many tokens a text takes, whatever the tokenizer has learned: as many as it has
+        characters, or bytes."""
         return len(text) if self.unit == "characters" else len(text.encode())
 
     def decode(self, ids: Tensor) -> str:

@@ -21,7 +21,7 @@ def corpora_of(study: Study) -> dict[str, Corpus]:
 
 
 def _label(config: CorpusConfig) -> str:
-    """Its source, and whatever else is not the default."""
+    """Name a corpus by its source, and by whatever else is not the default."""
     changed = config.model_dump(exclude_defaults=True, exclude={"source", "sources"}).items()
     values = {name: f"{v:g}" if isinstance(v, float) else str(v) for name, v in changed}
     return ", ".join([config.source, *(f"{name}={value}" for name, value in values.items())])
@@ -85,7 +85,8 @@ def corpus_summary(corpus: Corpus) -> dict[str, object]:
 
 
 def _vocabulary(corpus: Corpus) -> dict[str, object]:
-    """The symbols of a text in characters; else how it was tokenized, without the list of files."""
+    """Describe the symbols of a text in characters, or else how it was tokenized, without the list
+    of files."""
     if not isinstance(corpus, TokenCorpus):
         return {"symbols": corpus.symbols}
     shards = digest([shard["sha256"] for shard in corpus.metadata["shards"]])

@@ -36,7 +36,7 @@ SOURCE_LOSS = {
 
 
 def source_loss(block_size: int) -> float:
-    """Held-out loss of the synthetic text's own source in windows of `block_size`.
+    """Return the held-out loss of the synthetic text's own source in windows of `block_size`.
 
     Between two known sizes the loss summed over a window is taken to grow evenly, which at 48, 96,
     …, 768 is within 3e-4 of the loss computed for them; beyond the largest, it is that one's.

@@ -363,7 +363,7 @@ class Mixture:
         }
 
     def _ends_of(self, name: str) -> list[int]:
-        """At which document of a source each part begins, and the last ends."""
+        """Return at which document of a source each part begins, and the last ends."""
         number = len(self._filled[name])
         return [0, *_bounds(number, f"corpus.sources: '{name}'", "cut long ones up"), number]
 

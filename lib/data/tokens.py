@@ -180,7 +180,7 @@ def _learn(tokenizer: str, source: Source) -> str:
 
 
 def _limited(texts: Iterable[str]) -> Iterator[str]:
-    """The first `MOST_LEARNED` characters, to the end of a text."""
+    """Cut a text after its first `MOST_LEARNED` characters."""
     read = 0
     for text in texts:
         if read > MOST_LEARNED:
@@ -268,5 +268,5 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _hash_of(path: Path) -> str | None:
-    """SHA-256 of a file; None where there is none."""
+    """Compute the SHA-256 of a file; None where there is none."""
     return sha256(path) if path.is_file() else None

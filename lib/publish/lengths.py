@@ -47,7 +47,7 @@ class Arm:
     dashes: str = ""
 
     def end(self, panel: str) -> float:
-        """The mean over seeds at the last step."""
+        """Return the mean over seeds at the last step."""
         return float(self.curves[panel].iloc[-1].mean())
 
     @property

@@ -59,7 +59,8 @@ class _Study(dict[str, Any]):
 
     def __init__(self, record: Record) -> None:
         standing = standing_shown(record.study, record.verdict)
-        super().__init__(record.results, verdict=record.verdict | {"standing": standing})
+        verdict = record.verdict | {"standing": standing}
+        super().__init__(record.results, verdict=verdict, sealed=record.is_sealed)
         self._record, self.asked_for = record, False
 
     def __getitem__(self, key: str) -> Any:

@@ -35,9 +35,9 @@ _MULTIPLIED = ("embedding_norm", "embedding_rms", "branch_multiplier", "embeddin
 
 
 def check_code(record: Record) -> Iterator[str]:
-    """Yield notebooks whose code and text are not those of the commit that they name (or, where the
-    working tree was not as committed, of that commit or this checkout), or whose commit this
-    repository's history does not hold."""
+    """Yield notebooks whose code and text are not those of the commit that they name, or whose
+    commit this repository's history does not hold. Where the working tree was not as committed,
+    code and text may be those of this checkout."""
     if not is_checkout():
         return
     environments = {path: status_of(path) for path in record.folder.glob("*.ipynb")}
@@ -197,9 +197,10 @@ def check_times(record: Record) -> Iterator[str]:
 
 
 def check_commits(record: Record) -> Iterator[str]:
-    """Yield parameters that are not those of the analysis' commit, runs whose digests are not those
-    of their commit's code, runs that were made by different code, and runs left out that such a
-    commit asks for; it may ask for fewer. Print how many runs name no committed code."""
+    """Yield parameters that are not those of the analysis' commit, and runs whose digests are not
+    those of their commit's code. Yield also runs that were made by different code, and runs left
+    out that such a commit asks for; it may ask for fewer. Print how many runs name no committed
+    code."""
     there = [[run["arm"], run["seed"]] for run in record.runs]
     known: dict[Any, dict[str, Any]] = {}  # by the commits of parameters and of code
     environment = status_of(record.notebook("03_analysis"))

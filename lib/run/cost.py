@@ -41,7 +41,7 @@ def flops_per_token(model: ModelConfig, vocab_size: int, parameters: int) -> flo
 
 
 def peak_flops(device_name: str, precision: str, device: str) -> float:
-    """FLOP/s that a device can do: by its data sheet, or else in a large matrix product."""
+    """Return a device's FLOP/s: by its data sheet, or else in a large matrix product."""
     for gpu in GPUS.values():
         if gpu.device_name in device_name and precision in gpu.peaks:
             return gpu.peaks[precision]

@@ -250,7 +250,8 @@ def equal_width_bins(confidence: Floats, n_bins: int = N_BINS) -> NDArray[np.int
 def reliability(
     confidence: Floats, correct: NDArray[np.generic], bins: NDArray[np.int64]
 ) -> pd.DataFrame:
-    """One row per occupied bin: bin, n, and the sums of confidence and of correct predictions."""
+    """Give one row per occupied bin: bin, n, and the sums of confidence and of correct
+    predictions."""
     n = np.bincount(bins)
     sums = {"confidence": np.bincount(bins, confidence)}
     sums |= {"correct": np.bincount(bins, correct).astype(int)}

@@ -286,8 +286,9 @@ _SEED = 1234
 
 
 def require_tasks(asked: EvaluationConfig, block_size: int, tested: Collection[str] = ()) -> None:
-    """Raise ConfigError, in one line, for a task that the harness lacks, whose data cannot be had,
-    or that this adapter cannot be asked; and for a measure of `tested` that none of them gives."""
+    """Raise ConfigError, in one line, for a task that cannot be asked: the harness lacks it, its
+    data cannot be had, or this adapter does not fit it. Raise it also for a measure of `tested`
+    that none of the tasks gives."""
     tasks_hash(asked.include_path)
     given: list[str] = []
     for name, task in _load(asked)["tasks"].items():

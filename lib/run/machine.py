@@ -144,7 +144,7 @@ def compiler_fault(device: str) -> str | None:
 
 
 def count_devices(kind: str) -> int:
-    """How many processes find a device of their own: GPUs, or on a CPU cores."""
+    """Count the processes that find a device of their own: GPUs, or on a CPU cores."""
     return torch.cuda.device_count() if kind == "cuda" else os.cpu_count() or 1
 
 

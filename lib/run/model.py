@@ -266,7 +266,8 @@ class GPT(nn.Module):
 
     @torch.no_grad()
     def _initialise(self, generator: torch.Generator) -> None:
-        """GPT-2: N(0, 0.02²), residual projections over sqrt(2 n_layer), biases 0, gains 1."""
+        """Initialise as GPT-2: N(0, 0.02²), residual projections over sqrt(2 n_layer), biases 0,
+        gains 1."""
         config = self.config
         residual_std = WPE_STD / math.sqrt(2 * config.n_layer) * config.projection_std_ratio
         of_their_own = {
@@ -365,8 +366,8 @@ class GPT(nn.Module):
 
 
 def weights_digest(model: GPT, whole: bool = False) -> str:
-    """SHA-256 over names and bytes of all weights, without those of the embedding norm unless
-    `whole`."""
+    """Compute the SHA-256 over names and bytes of all weights, without those of the embedding norm
+    unless `whole`."""
     result = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         if whole or not name.startswith("transformer.emb_norm"):

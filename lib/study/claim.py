@@ -199,8 +199,8 @@ def _departures(study: Study, frozen: Frozen, runs: list[dict[str, Any]]) -> Ite
 
 
 def parameters_digest(study: Study) -> str:
-    """SHA-256 of the parameters of all arms and what each is held against; of neither machine nor
-    seeds."""
+    """Compute the SHA-256 of the parameters of all arms and what each is held against; of neither
+    machine nor seeds."""
     return digest({arm.id: [arm.baseline, arm.config.changed()] for arm in study.arms()})
 
 
@@ -245,9 +245,10 @@ class Attempt:
 
 
 def attempts(study: str, file: str) -> list[Attempt]:
-    """Find the runs of a study under any plan, and those of every study that a version of this plan
-    ever named under a version of it, in `runs/`, in the record and in all of git's history: one for
-    each version and study, the oldest first. Runs under no plan are under no version of it."""
+    """Find the runs of a study under any plan, in `runs/`, in the record and in all of git's
+    history. Runs of every study that a version of this plan ever named count where they were made
+    under a version of it. Return one for each version and study, the oldest first. Runs under no
+    plan are under no version of it."""
     versions = every_version(file)
     of_plan = {version.hash for version in versions}
     names = dict.fromkeys([study, *(name for each in versions for name in each.confirmatory)])
@@ -297,8 +298,8 @@ def keep(study: Study, folder: Path) -> None:
 
 
 def _in_runs(studies: Collection[str]) -> Iterator[Attempt]:
-    """What is said anywhere in `runs/`: in the folders of the studies, and by any provenance that
-    names its study, whatever its folder is called and wherever that lies."""
+    """Read what is said anywhere in `runs/`: in the folders of the studies, and by any provenance
+    that names its study, whatever its folder is called and wherever that lies."""
     seen = set()
     for top, folders, names in os.walk(RUNS, followlinks=True):
         if (real := os.path.realpath(top)) in seen:  # a link to a folder above
@@ -311,7 +312,8 @@ def _in_runs(studies: Collection[str]) -> Iterator[Attempt]:
 
 
 def _in_record(studies: Iterable[str]) -> Iterator[Attempt]:
-    """What records say of their runs: notebooks, and what was kept; in older ones, results do."""
+    """Read what records say of their runs: notebooks, and what was kept; in older ones, results
+    do."""
     for study in studies:
         own = f"*/record/{study}"
         for places in (f"*/results/{study}.json", f"{own}/{KEPT}", f"{own}/**/02*.ipynb"):
@@ -320,7 +322,7 @@ def _in_record(studies: Iterable[str]) -> Iterator[Attempt]:
 
 
 def _in_git(studies: Iterable[str], versions: list[Version]) -> Iterator[Attempt]:
-    """What every branch held of the studies' results and executed notebooks, and what an index
+    """Read what every branch held of the studies' results and executed notebooks, and what an index
     named: seeds that a version of the plan drew."""
     named = ["record/index.json"]
     for study in studies:
@@ -341,7 +343,7 @@ def _in_git(studies: Iterable[str], versions: list[Version]) -> Iterator[Attempt
 
 
 def _drawn(versions: list[Version]) -> Iterator[tuple[str, str, int]]:
-    """The first seed that each version of a plan drew for each of its studies."""
+    """Return the first seed that each version of a plan drew for each of its studies."""
     for version in {version.hash: version for version in versions}.values():
         with suppress(ValidationError):
             plan = Plan.model_validate(version.plan)
@@ -377,7 +379,8 @@ def _begun(content: Any) -> dict[str, Any]:
 
 
 def _time(text: str) -> float:
-    """When something was, in seconds; 0 where nothing tells, which counts as before all else."""
+    """Return when something was, in seconds; 0 where nothing tells, which counts as before all
+    else."""
     try:
         return datetime.fromisoformat(text.replace(" UTC", "+00:00")).timestamp()
     except ValueError:

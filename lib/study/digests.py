@@ -24,38 +24,39 @@ from lib.study.paths import ROOT
 
 @cache
 def training_digest() -> str:
-    """SHA-256 of the code that decides weights and their dev curve."""
+    """Compute the SHA-256 of the code that decides weights and their dev curve."""
     return code_digest(("02_train", "train"))
 
 
 @cache
 def measuring_digest() -> str:
-    """SHA-256 of the code that decides the numbers of given weights; it holds the training code,
-    which runs before."""
+    """Compute the SHA-256 of the code that decides the numbers of given weights; it holds the
+    training code, which runs before."""
     return code_digest(("02_train", "write_result"))
 
 
 @cache
 def asking_digest() -> str:
-    """SHA-256 of the code that decides the questions of the task suite: of all that may make it."""
+    """Compute the SHA-256 of the code that decides the questions of the task suite: of all that may
+    make it."""
     return code_digest(("01_data", "suites_of"), ("02_train", "write_result"))
 
 
 @cache
 def analysing_digest() -> str:
-    """SHA-256 of the code that decides what is concluded from given numbers."""
+    """Compute the SHA-256 of the code that decides what is concluded from given numbers."""
     return code_digest(("03_analysis", "analyse"))
 
 
 @cache
 def showing_digest() -> str:
-    """SHA-256 of the code that decides all that is said and drawn of given numbers."""
+    """Compute the SHA-256 of the code that decides all that is said and drawn of given numbers."""
     return code_digest(("03_analysis", None), ("04_figures", None))
 
 
 def code_digest(*parts: tuple[str, str | None]) -> str:
-    """SHA-256 of the code of some notebooks, each up to the last cell that calls a function of a
-    given name (None: all of it), and of the modules that it imports."""
+    """Compute the SHA-256 of the code of some notebooks, each up to the last cell that calls a
+    function of a given name (None: all of it), and of the modules that it imports."""
     return digest(code_of(*parts))
 
 
@@ -80,8 +81,8 @@ def code_of(*parts: tuple[str, str | None]) -> dict[str, str]:
 
 
 def _cells(notebook: str, last: str | None) -> list[str]:
-    """The code of a notebook's cells up to the last one that calls `last`; of all, where none does.
-    A parameter is there by its name."""
+    """Return the code of a notebook's cells up to the last one that calls `last`; of all, where
+    none does. A parameter is there by its name."""
     content = json.loads((ROOT / "notebooks" / f"{notebook}.ipynb").read_text("utf-8"))
     code, waiting = [], True
     for cell in content["cells"]:

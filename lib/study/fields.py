@@ -312,7 +312,7 @@ class RunConfig(Section):
 
 
 def digest(value: Any) -> str:
-    """SHA-256 of a value's canonical JSON: sorted keys, no white space."""
+    """Compute the SHA-256 of a value's canonical JSON: sorted keys, no white space."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -31,7 +31,8 @@ class Change:
 
 
 def git(*words: str) -> str | None:
-    """What a command of git prints in this checkout; None where it fails or git is not there."""
+    """Return what a command of git prints in this checkout; None where it fails or git is not
+    there."""
     try:
         return _text(_run(words).stdout)
     except (OSError, subprocess.CalledProcessError):
@@ -39,8 +40,8 @@ def git(*words: str) -> str | None:
 
 
 def ask_git(*words: str, stdin: str = "") -> bytes:
-    """What a command of git prints, nothing outside a repository; GitError where it fails: what it
-    does not tell must not read as what is not there."""
+    """Return what a command of git prints, nothing outside a repository; GitError where it fails:
+    what it does not tell must not read as what is not there."""
     try:
         done = _run(words, stdin)
         said = _text(done.stderr)
@@ -72,7 +73,7 @@ def changes(*words: str) -> Iterator[Change]:
 
 @lru_cache(maxsize=64)
 def contents(blobs: tuple[str, ...]) -> list[str]:
-    """The text of each blob, which never changes; GitError for one that is not there."""
+    """Read the text of each blob, which never changes; GitError for one that is not there."""
     said, texts = BytesIO(ask_git("cat-file", "--batch", stdin="\n".join(blobs))), []
     for blob in blobs:
         size = said.readline().split()[-1]

@@ -56,8 +56,8 @@ def unpack(file: Path, folder: Path) -> None:
 
 
 def take_up(study: str) -> list[str]:
-    """On Kaggle, copy what the attached inputs hold of a study to the working folder, so that it is
-    continued there; return a line for each place that gave a run.
+    """Copy what the attached inputs hold of a study to the working folder, so that it is continued
+    there, on Kaggle. Return a line for each place that gave a run.
 
     Of a run that several hold, or that was begun here, the one that got furthest counts. Elsewhere,
     and in a notebook that a sweep executes, nothing is done. Raises ZipError, naming the zip.
@@ -96,8 +96,8 @@ def _take(source: Path, name: str) -> str:
 
 
 def _progress(run: Path) -> tuple[bool, int, str]:
-    """How far a run got: whether it is finished, the step of its last checkpoint, and when it was
-    begun: of two that got equally far the newer one counts."""
+    """Tell how far a run got: whether it is finished, the step of its last checkpoint, and when it
+    was begun. Of two that got equally far the newer one counts."""
     names = [path.name[5:] for path in run.glob("checkpoints/*/step-*")]
     last = max((int(name) for name in names if name.isdecimal()), default=-1)
     provenance = run / "provenance.json"

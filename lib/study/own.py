@@ -19,7 +19,7 @@ PLAN_BELOW = "\n---\n"
 
 
 def prepare_params() -> None:
-    """Where the repository cannot be written, copy its parameters to where they can be added to."""
+    """Copy a repository's parameters to where they can be added to, if it cannot be written."""
     if not PARAMS.is_dir():
         with replacing(PARAMS) as temporary:
             copy_missing(ROOT / "params", temporary)
@@ -57,8 +57,8 @@ def is_kept(file: Path) -> bool:
 
 
 def tasks_hash(include_path: str | None) -> str | None:
-    """SHA-256 of the files in `evaluation.include_path`; None without it. ConfigError where no task
-    is there."""
+    """Compute the SHA-256 of the files in `evaluation.include_path`; None without it. ConfigError
+    where no task is there."""
     if include_path is None:
         return None
     folder = ROOT / include_path

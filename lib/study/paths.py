@@ -62,13 +62,13 @@ def run_folder(study: str, arm: str, seed: int) -> Path:
 
 
 def executed_notebook(notebook: str, study: str, arm: str = "", seed: int = 0) -> Path:
-    """Where the executed copy of a notebook goes, e.g. `runs/final/03_analysis.ipynb`."""
+    """Return where the executed copy of a notebook goes, e.g. `runs/final/03_analysis.ipynb`."""
     folder = run_folder(study, arm, seed) if arm else study_folder(study)
     return folder / f"{notebook}.ipynb"
 
 
 def result_file(notebook: str, study: str, arm: str = "", seed: int = 0) -> Path:
-    """Where the one result goes that a notebook declares."""
+    """Return where the one result goes that a notebook declares."""
     if arm:
         return run_folder(study, arm, seed) / "result.json"
     return study_folder(study) / f"{notebook}.json"

@@ -313,7 +313,8 @@ def arms_called(name: str, arms: Mapping[str, str]) -> list[str]:
 
 
 def rules_file(name: str) -> Path:
-    """Where a set of rules stands. A plan that names one holds its content in its own hash."""
+    """Return where a set of rules stands. A plan that names one holds its content in its own
+    hash."""
     return PLANS / "rules" / f"{name}.yaml"
 
 

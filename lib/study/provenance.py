@@ -106,8 +106,8 @@ class Provenance(Environment):
 
 
 def deciding(parameters: dict[str, dict[str, Any]]) -> tuple[Any, ...]:
-    """The parameters that decide a run's weights and dev curve: corpus (by its hash, not its path),
-    model, training, and when the curve is taken. Others may change, and finished weights are
+    """Take the parameters that decide a run's weights and dev curve: corpus (by its hash, not its
+    path), model, training, and when the curve is taken. Others may change, and finished weights are
     measured anew."""
     corpus = {name: value for name, value in parameters["corpus"].items() if name != "source"}
     curve = [parameters["evaluation"][name] for name in ("interval", "dev_windows")]

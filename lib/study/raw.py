@@ -34,7 +34,7 @@ _AnyFolder = TypeVar("_AnyFolder", Path, zipfile.Path, Folder)
 
 
 def raw_file(folder: _AnyFolder, name: str) -> _AnyFolder:
-    """Where a run's folder keeps one of its raw files."""
+    """Return where a run's folder keeps one of its raw files."""
     return folder / f"{name}.parquet"
 
 
@@ -153,8 +153,8 @@ def measures_of(raw: Mapping[str, pd.DataFrame]) -> dict[str, float]:
 
 
 def largest_rise(loss: ArrayLike) -> float:
-    """How far a loss (steps,) rises above its running minimum at the most; NaN without a finite
-    loss."""
+    """Measure how far a loss (steps,) rises above its running minimum at the most; NaN without a
+    finite loss."""
     values = np.asarray(loss, dtype=float)
     values = values[np.isfinite(values)]
     return float((values - np.minimum.accumulate(values)).max()) if len(values) else math.nan

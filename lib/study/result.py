@@ -76,7 +76,7 @@ class RunResult(BaseModel):
 
 
 def attested(result: dict[str, Any]) -> dict[str, Any]:
-    """What a notebook keeps of a result (as JSON): its measures, and the hash of all of it."""
+    """Take what a notebook keeps of a result (as JSON): its measures, and the hash of all of it."""
     return {"measures": result["measures"], "sha256": digest(result)}
 
 
@@ -101,7 +101,7 @@ COLUMNS = ("step", "loss", "grad_norm", "tokens", "elapsed")
 
 
 def live_file(folder: Path) -> Path:
-    """Where the run in a folder writes its steps while it trains."""
+    """Return where the run in a folder writes its steps while it trains."""
     return folder / "live.csv"
 
 

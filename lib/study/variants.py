@@ -76,7 +76,7 @@ def _from_name(name: str) -> Variant:
 
 
 def ordered(names: Sequence[str]) -> dict[str, Variant]:
-    """How the levels of an ordered factor look, given the baseline and then the others in order:
+    """Give the levels of an ordered factor, the baseline and then the others in order, their looks:
     in shades of blue from light to dark, the baseline in black."""
     looks = {name: variant(name) for name in names}
     for i, name in enumerate(names):

@@ -71,9 +71,9 @@ def print_dry_run(
 
 
 def makespan(lengths: Sequence[float], at_once: int) -> float:
-    """Return how many seconds runs of some lengths take when so many go on at once, the longest
-    first, and each begins as soon as another has ended (Graham 1969); NaN where one has no length.
-    """
+    """Return how many seconds runs of some lengths take when so many go on at once (Graham
+    1969). The longest go first, and each begins as soon as another has ended. NaN where one has
+    no length."""
     return _end(sorted(lengths, reverse=True), at_once)
 
 

@@ -76,7 +76,7 @@ class _Shell(InteractiveShell):
 
 def rehearse(study: Study) -> None:
     """Execute 03 as if every run had completed, then with an unstable run and a diverged one, then
-    with none that completed; and 04 after the last, which has few figures, and after the one of
+    with none that completed. Execute 04 after the last, which has few figures, and after the one of
     the others that has more to show. Of a study under no plan that names its seeds, a few suffice:
     no code depends on how many more there are."""
     plan = load_plan(study)
