@@ -96,7 +96,10 @@ def require_memory(config: RunConfig, vocab_size: int, machine: Machine) -> None
     """Raise ConfigError for a run whose weights, optimizer and activations, by formula, do not fit
     in this machine: on a GPU each process needs them on its own, on a CPU all share."""
     model, sequences = config.model, machine.micro_batch_size
-    parameters = count_parameters(GPT(model, vocab_size, None))
+    width, tables = model.n_embd, vocab_size if model.tied else 2 * vocab_size
+    blocks = model.n_layer * (4 + 2 * model.mlp_ratio) * width**2
+    positions = model.block_size if model.positions == "learned" else 0
+    parameters = blocks + (positions + tables) * width  # biases and gains are few
     held = memory(config, vocab_size, parameters, sequences, machine.device)
     if machine.device == "cuda":
         processes, there = 1, torch.cuda.get_device_properties(machine.device).total_memory
@@ -109,11 +112,11 @@ def require_memory(config: RunConfig, vocab_size: int, machine: Machine) -> None
         if activations > sum(held.values()):
             fewer = "model.block_size or machine.micro_batch_size"
         raise ConfigError(
-            f"model: with n_embd {model.n_embd}, n_layer {model.n_layer}, block_size "
-            f"{model.block_size} and {vocab_size} symbols a run needs "
-            f"{_bytes(processes * sum(held.values()))} of memory for {parameters:,} parameters and "
-            f"their optimizer and {_bytes(processes * activations)} for activations of {sequences} "
-            f"sequences, and this machine has {_bytes(there)}; reduce {fewer}"
+            f"model: with n_embd {width}, n_layer {model.n_layer}, block_size {model.block_size} "
+            f"and {vocab_size} symbols a run needs {_bytes(processes * sum(held.values()))} of "
+            f"memory for {parameters:,} parameters and their optimizer and "
+            f"{_bytes(processes * activations)} for activations of {sequences} sequences, and this "
+            f"machine has {_bytes(there)}; reduce {fewer}"
         )
 
 
