@@ -95,7 +95,9 @@ def test_a_change_is_said_in_the_form_that_its_interval_asks_for(paper, ends, se
         paper, confirmatory_2=setting("tests", ends, measure="perplexity", **fields)
     )
     assert re.search(sentence, row)
-    assert re.search(rf"for 300 steps,? (it|what it does to perplexity) {first}", line)
+    assert re.search(
+        rf"for 300 steps at a low rate,? (it|what it does to perplexity) {first}", line
+    )
 
 
 @pytest.mark.parametrize(
@@ -142,10 +144,12 @@ def test_it_is_the_scale_where_both_equivalences_are_shown(paper, perplexity, re
     line, _, second, *_ = answers(paper, confirmatory_2=change)
     assert second.startswith(f"**{word}.** ")
     assert second.startswith(f"**{word}.** LayerNorm and") == (perplexity == EQUAL)
-    assert ("Multiplying the residual branches by the same factor undoes" in second) == (
+    assert ("Multiplying the residual branches by that factor, too, undoes" in second) == (
         rescued == EQUAL
     )
-    assert ("So does a fixed multiplier in its place." in line) == (perplexity == EQUAL)
+    assert ("A fixed multiplier in its place has the same effect there." in line) == (
+        perplexity == EQUAL
+    )
 
 
 @pytest.mark.parametrize(
@@ -163,7 +167,7 @@ def test_the_half_that_costs_is_named_where_both_are_decided(paper, begin, speed
         for row in verdict["hypothesis_tests"]:
             row["answer"] = {"begin": begin, "speed": speed}.get(row["hypothesis"], row["answer"])
 
-    assert answers(paper, start_or_speed=decide)[4].startswith(f"**{word}.** A multiplier does")
+    assert answers(paper, start_or_speed=decide)[4].startswith(f"**{word}.** A multiplier makes")
 
 
 @pytest.mark.parametrize(
