@@ -21,6 +21,7 @@ from lib.record.archive import unpack_raw
 from lib.record.record import Record
 from lib.study.claim import KEPT
 from lib.study.config import write_commits
+from lib.study.digests import analysing_digest
 from lib.study.errors import UserError
 from lib.study.files import write_json
 from lib.study.git import git, is_checkout
@@ -137,7 +138,10 @@ def restore(record: Record, tree: Path) -> None:
 def executed_again(record: Record, notebook: str) -> Iterator[dict[str, Path]]:
     """Execute a notebook of a whole study again; give what it left by name: notebook, result and,
     where there are, verdict and figures. ReplayError when it cannot be executed."""
-    with tree_at(status_of(record.notebook(notebook))) as tree:
+    environment = status_of(record.notebook(notebook))
+    if record.verdict.get("analysing_digest", analysing_digest()) != analysing_digest():
+        environment["clean"] = True  # not by the code at hand: by that of its commit, if by any
+    with tree_at(environment) as tree:
         restore(record, tree)
         written = ask(tree, "execute", record.study, notebook)
         yield {what: tree / path for what, path in written.items()}
