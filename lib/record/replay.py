@@ -140,7 +140,8 @@ def executed_again(record: Record, notebook: str) -> Iterator[dict[str, Path]]:
     where there are, verdict and figures. ReplayError when it cannot be executed."""
     environment = status_of(record.notebook(notebook))
     if record.verdict.get("analysing_digest", analysing_digest()) != analysing_digest():
-        environment["clean"] = True  # not by the code at hand: by that of its commit, if by any
+        # The code at hand did not make it. Its commit's may have, whatever else was not committed.
+        environment["clean"] = True
     with tree_at(environment) as tree:
         restore(record, tree)
         written = ask(tree, "execute", record.study, notebook)
