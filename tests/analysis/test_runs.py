@@ -1,4 +1,3 @@
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from lib.study.config import Study
 from lib.study.files import write_json
 from lib.study.measures import MEASURES
 from lib.study.provenance import MachineFacts, Stretch
-from lib.study.result import RunResult, records
+from lib.study.result import RunResult
 from lib.workflow.rehearsal import lay_out
 from tests.conftest import TINY
 from tests.samples import sample_runs
@@ -308,12 +307,6 @@ def test_last_point_gathers_the_columns_of_a_prefix() -> None:
     assert table.set_index(["arm", "block"])["value"].to_dict() == {
         ("a", "0"): 3.0, ("a", "1"): 4.0, ("b", "0"): 5.0, ("b", "1"): 6.0,
     }  # fmt: skip
-
-
-def test_records_are_exact_json_with_none_for_nan() -> None:
-    table = pd.DataFrame({"a": [1, 2], "b": [0.1 + 0.2, float("nan")], "c": ["x", None]})
-    rows = [{"a": 1, "b": 0.1 + 0.2, "c": "x"}, {"a": 2, "b": None, "c": None}]
-    assert json.loads(json.dumps(records(table))) == rows
 
 
 def test_a_result_of_another_version_is_refused_by_name(
