@@ -12,7 +12,7 @@ from lib.study.claim import (
     load_plan,
     require_stamps,
 )
-from lib.study.config import Study, load_study
+from lib.study.config import load_study
 from lib.study.errors import ConfigError
 from lib.study.plan import Plan
 from tests.conftest import run_git
@@ -308,10 +308,6 @@ def test_a_run_without_a_stamp_is_refused_under_a_plan_and_the_other_way_round()
         require_stamps(plan, {"none seed 0": None})
     with pytest.raises(PreregistrationError, match="hash is None"):
         require_stamps(None, {"none seed 0": plan.hash})
-
-
-def test_a_plan_is_needed_by_no_study() -> None:
-    assert load_plan(Study.model_validate({"name": "s", "seeds": [0]})) is None
 
 
 HYPOTHESIS = {
