@@ -184,12 +184,6 @@ def test_cohens_dz_is_over_the_deltas_sd_not_the_arms():
     assert contrast(baseline, arm)["d_z"] == pytest.approx(2.0)
 
 
-def test_hedges_gz_is_unbiased_where_dz_is_not():
-    samples = np.random.default_rng(2).normal(1.0, 1.0, size=(5000, 5))
-    assert np.mean([hedges_gz(sample) for sample in samples]) == pytest.approx(1.0, abs=0.04)
-    assert np.mean([cohens_dz(sample) for sample in samples]) > 1.15
-
-
 def test_hedges_gz_approaches_its_textbook_approximation_and_needs_three_seeds():
     deltas = np.random.default_rng(3).normal(1.0, 1.0, size=30)
     assert hedges_gz(deltas) / cohens_dz(deltas) == pytest.approx(1 - 3 / (4 * 29 - 1), abs=1e-4)
@@ -285,13 +279,6 @@ def test_same_seed_same_table_and_numpys_global_state_is_left_alone(runs):
 @pytest.mark.parametrize("alpha", [0.05, 0.01])
 def test_power_is_statsmodels_power(d_z, n, alpha):
     assert t_test_power(d_z, n, alpha) == pytest.approx(TTestPower().power(d_z, n, alpha), abs=1e-9)
-
-
-@pytest.mark.parametrize(("d_z", "n", "alpha"), [(1.2, 5, 0.05), (5.545, 3, 0.025)])
-def test_power_is_the_share_of_significant_studies(d_z, n, alpha):
-    samples = np.random.default_rng(0).normal(d_z, 1.0, size=(20_000, n))
-    share = np.mean(stats.ttest_1samp(samples, 0, axis=1).pvalue <= alpha)
-    assert t_test_power(d_z, n, alpha) == pytest.approx(share, abs=0.01)
 
 
 def test_power_stays_defined_where_scipys_lower_tail_is_not():
