@@ -13,7 +13,7 @@ from lib.study.paths import PLANS
 from lib.study.plan import Plan
 from tests.analysis.samples import REFERENCES, design, noise, runs_of, trace_of
 
-pytestmark = pytest.mark.slow  # whole analyses
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_resamples")]  # whole analyses
 NO_ITEMS = pd.DataFrame(columns=["arm", "seed", "task", "shots", "item", "correct"])
 NORMS = ["none", "layernorm"]
 ALWAYS = ["references", "stability_map", "leave_one_out"]

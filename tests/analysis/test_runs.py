@@ -182,8 +182,7 @@ def test_unpaired_or_unequally_trained_runs_are_refused(
         check(tiny_study, changed(runs, 3, **{field: other}))
 
 
-@pytest.mark.parametrize("field", ["tokens", "steps", "batches"])
-def test_both_sides_of_any_contrast_have_one_budget(field: str) -> None:
+def test_both_sides_of_any_contrast_have_one_budget() -> None:
     """Whatever the first factor is: here it is not the embedding's normalization."""
     study = Study.model_validate(
         TINY | {"name": "s", "factors": {"model.n_layer": [2, 4]}, "seeds": [0]}
@@ -192,9 +191,9 @@ def test_both_sides_of_any_contrast_have_one_budget(field: str) -> None:
     for i, run in enumerate(runs):  # deeper models have other weights
         runs[i] = run.model_copy(update={"initial_weights": run.arm})
     check(study, runs)
-    value = "other" if field == "batches" else 1
-    with pytest.raises(ResultError, match=f"run n_layer=4 seed 0 has {field}"):
-        check(study, changed(runs, 1, **{field: value}))
+    for field, value in (("tokens", 1), ("steps", 1), ("batches", "other")):
+        with pytest.raises(ResultError, match=f"run n_layer=4 seed 0 has {field}"):
+            check(study, changed(runs, 1, **{field: value}))
 
 
 def test_where_the_budget_is_a_factor_its_contrasts_are_labelled_so() -> None:

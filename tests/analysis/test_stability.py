@@ -243,6 +243,7 @@ def test_the_map_counts_each_arm() -> None:
     assert len(words) == 5
 
 
+@pytest.mark.usefixtures("few_resamples")
 def test_a_plan_asks_for_plateaus_and_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of eight runs without a layer, all with longer plateaus, three end above the others; a look
     has the medians of its own runs."""

@@ -8,7 +8,6 @@ import pytest
 import yaml
 from scipy import stats
 
-from lib.analysis import resampling
 from lib.analysis.planned import planned_contrasts
 from lib.analysis.tables import contrast_summary, power_summary
 from lib.analysis.verdict import (
@@ -21,18 +20,13 @@ from lib.analysis.verdict import (
 from lib.study.paths import PLANS
 from lib.study.plan import Family, Plan
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
 CONTENT = yaml.safe_load((PLANS / "preregistration.yaml").read_text("utf-8"))
 SEEDS = range(8)
 MEASURES = [
     *("macro_accuracy_zero_shot", "macro_accuracy_few_shot", "perplexity", "perplexity_test"),
     *("accuracy", "ece", "brier", "grad_norm", "gradient_cosine"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No bootstrap interval decides anything; all 256 sign flips of eight seeds are taken."""
-    monkeypatch.setattr(resampling, "RESAMPLES", 256)
 
 
 def rng() -> np.random.Generator:
