@@ -87,13 +87,6 @@ def test_no_look_at_the_places_alone_is_right_more_often_than_chance(
                 assert (answers == gold).mean() == pytest.approx(task.chance)
 
 
-def test_the_synthetic_text_carries_every_task_with_and_without_examples(suite: Suite) -> None:
-    assert [task.name for task in suite.tasks] == list(RULES)
-    assert [task.shots for task in suite.tasks] == [[0, 2]] * len(RULES)
-    assert min(len(task.items) for task in suite.tasks) >= 100
-    assert suite.left_out == {}
-
-
 def test_each_place_of_a_set_is_right_once_and_one_continuation_is_compared(suite: Suite) -> None:
     for task in suite.tasks:
         assert task.chance == 1 / N_CHOICES[task.name]

@@ -11,6 +11,8 @@ import pytest
 from lib.data.corpus import Corpus, load_corpus
 from lib.data.description import duplication_report
 from lib.data.references import SOURCE_LOSS
+from lib.data.suite import build_suite
+from lib.data.tasks import RULES
 from lib.study.fields import CorpusConfig
 from lib.study.paths import ROOT
 
@@ -76,3 +78,12 @@ def test_it_is_a_play_whose_verbs_agree(whole: Corpus) -> None:
     _, long_lines, windows = duplication_report(whole)
     assert long_lines < 0.001
     assert windows < 0.05
+
+
+@pytest.mark.slow
+def test_it_carries_every_task_with_and_without_examples(whole: Corpus) -> None:
+    suite = build_suite(whole, 500, 128)
+    assert [task.name for task in suite.tasks] == list(RULES)
+    assert [task.shots for task in suite.tasks] == [[0, 2]] * len(RULES)
+    assert min(len(task.items) for task in suite.tasks) >= 100
+    assert suite.left_out == {}
