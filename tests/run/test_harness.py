@@ -147,7 +147,7 @@ def test_a_suite_written_over_another_is_the_one_that_is_asked(
         suite = replace(suite, tasks=[task])
         result = evaluate_suite(model, corpus, write_suite(suite, tmp_path))
         assert result.suite_hash == suite.hash
-        assert result.table.n.tolist() == [len(task.items) for task in suite.tasks]
+        assert result.table.task.tolist() == [task.name] * len(task.shots)
 
 
 def test_every_question_is_asked_and_none_overflows(result: SuiteResult, suite: Suite) -> None:
