@@ -10,13 +10,7 @@ from scipy import stats
 
 from lib.analysis.planned import planned_contrasts
 from lib.analysis.tables import contrast_summary, power_summary
-from lib.analysis.verdict import (
-    cost,
-    direction,
-    in_words,
-    largest_loss,
-    reach_verdict,
-)
+from lib.analysis.verdict import cost, direction, in_words, largest_loss, reach_verdict
 from lib.study.paths import PLANS
 from lib.study.plan import Family, Plan
 

@@ -212,10 +212,7 @@ def test_what_is_written_is_found_again_until_something_changes(
 
 
 def test_a_damaged_shard_is_named_and_made_anew(
-    load: Load,
-    kept: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    load: Load, kept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = load(tokenizer="bytes").train[:]
     (folder,) = (path for path in kept.iterdir() if path.is_dir())

@@ -105,11 +105,7 @@ def assert_same(trained: Run, whole: Run) -> None:
 
 @pytest.fixture
 def finish(
-    ruin: Path,
-    whole: Run,
-    tiny: RunConfig,
-    corpus: Corpus,
-    capsys: pytest.CaptureFixture[str],
+    ruin: Path, whole: Run, tiny: RunConfig, corpus: Corpus, capsys: pytest.CaptureFixture[str]
 ) -> Finish:
     """Train on from what is left in `ruin`, which must end as an undisturbed run does; return the
     steps that it was resumed at and what was said."""

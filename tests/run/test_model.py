@@ -78,9 +78,7 @@ def test_free_positions_and_masks_equal_hugging_faces(both: "Both") -> None:
     torch.testing.assert_close(at_real, expected[real], atol=1e-5, rtol=0)
 
 
-def test_cached_keys_and_values_continue_as_hugging_faces_do(
-    both: "Both",
-) -> None:
+def test_cached_keys_and_values_continue_as_hugging_faces_do(both: "Both") -> None:
     ours, theirs = both
     ours.load_state_dict(dict(hugging_face_layout(theirs.state_dict())))
     x, cache, before = ids(10), KVCache(), None

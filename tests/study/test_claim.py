@@ -252,10 +252,7 @@ def test_the_final_study_is_exploratory_under_the_plan_in_the_repository() -> No
             "rules: 'embeding-norm' is unknown; did you mean 'embedding-norm'?",
         ),
         ({"rules": "none"}, "hypotheses: nothing answers H0, H1a, H1b; give each its test"),
-        (
-            {"smallest_effect_of_interest": {"los": 0.1}},
-            "smallest_effect_of_interest: 'los' is",
-        ),
+        ({"smallest_effect_of_interest": {"los": 0.1}}, "smallest_effect_of_interest: 'los' is"),
     ],
 )
 def test_a_name_that_names_nothing_is_an_error(

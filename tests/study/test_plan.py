@@ -34,10 +34,7 @@ def test_the_plan_has_the_hash_that_its_runs_are_stamped_with() -> None:
         ),
         ({"hypotheses": {"a": BOUND | {"direction": "up"}}}, "hypotheses.a.direction: 'up' is not"),
         ({"hypotheses": {"a": {"says": "…", "beyond": 1}}}, "hypotheses.a: test: is missing"),
-        (
-            {"hypotheses": {"a": WITHIN | {"beyond": 1}}},
-            "hypotheses.a: beyond goes with direction",
-        ),
+        ({"hypotheses": {"a": WITHIN | {"beyond": 1}}}, "hypotheses.a: beyond goes with direction"),
         ({"frozen": {"trial": {"seeds": 0}}}, "frozen.trial.seeds: 0 is not allowed"),
         ({"frozen": []}, "frozen: "),
     ],
@@ -126,8 +123,7 @@ def test_a_seed_used_before_is_passed_over(
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"alpha": 0.01}, {"primary": ["perplexity"]}, {"title": "Another"}],
+    "change", [{"alpha": 0.01}, {"primary": ["perplexity"]}, {"title": "Another"}]
 )
 def test_a_plan_edited_after_its_runs_has_other_seeds(
     change: dict[str, Any], parameters: Parameters
