@@ -108,7 +108,7 @@ def test_a_text_without_words_is_a_corpus_too(
     tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "own.txt"
-    path.write_text("é" * 2**21, "utf-8")
+    path.write_text("é" * 2**24, "utf-8")
     monkeypatch.setattr("lib.data.sources.LARGEST_ENCODED", 10)
     corpus = load_corpus(CorpusConfig(source=str(path), tokenizer="bytes"))
     assert sum(s["tokens"] for s in corpus.metadata["shards"]) == path.stat().st_size
@@ -299,7 +299,7 @@ def test_a_writing_that_is_killed_is_taken_up_again(
     monkeypatch.setattr("lib.data.tokens.output_root", lambda: tmp_path / "killed")
     resumed = load(tokenizer="bpe-300")
     assert resumed.metadata == undisturbed.metadata
-    assert len(written) == total - 15 > 15
+    assert len(written) == total - 15 > 0
 
 
 def test_more_shards_are_read_than_a_process_may_open_files(tmp_path: Path) -> None:
