@@ -13,6 +13,7 @@ import sysconfig
 import tempfile
 import venv
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ import pytest
 import torch
 import yaml
 
+from lib.data import suite
 from lib.data.corpus import Corpus, load_corpus
 from lib.study.config import Study
 from lib.study.fields import CorpusConfig, RunConfig
@@ -56,6 +58,16 @@ TINY = {
 def corpus() -> Corpus:
     """The synthetic text, with a sliver of its training part."""
     return load_corpus(CorpusConfig(source="synthetic", fraction=0.02))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _counted_once() -> Iterator[None]:
+    """Count a text once, however many suites are made of it: that takes longer than the rest."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("LeakageFilter", "Lexicon", "NGrams"):
+            counted = functools.lru_cache(maxsize=1)(getattr(suite, name))
+            patch.setattr(suite, name, counted)
+        yield
 
 
 def beginning(corpus: Corpus, characters: int = 4000) -> Corpus:

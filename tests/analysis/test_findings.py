@@ -13,7 +13,7 @@ from lib.study.paths import PLANS
 from lib.study.plan import Plan
 from tests.analysis.samples import REFERENCES, design, noise, runs_of, trace_of
 
-pytestmark = pytest.mark.slow  # whole analyses
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_resamples")]  # whole analyses
 NO_ITEMS = pd.DataFrame(columns=["arm", "seed", "task", "shots", "item", "correct"])
 NORMS = ["none", "layernorm"]
 ALWAYS = ["references", "stability_map", "leave_one_out"]
@@ -65,15 +65,14 @@ def test_a_study_of_one_arm_has_nothing_to_compare(plan: Plan | None) -> None:
     assert found == ALWAYS[:2]
 
 
-def test_results_from_before_references_are_still_analysed(plan: Plan | None) -> None:
+def test_results_from_before_references_are_still_analysed() -> None:
     study = design(factors={"model.embedding_norm": NORMS})
-    assert "references" not in keys(analysed(study, plan, references={}))
+    assert "references" not in keys(analysed(study, None, references={}))
 
 
-def test_the_suite_is_shown_task_by_task(plan: Plan | None) -> None:
+def test_the_suite_is_shown_task_by_task() -> None:
     study = design(factors={"model.embedding_norm": NORMS})
-    items = answers(study)
-    found = keys(analysed(study, plan, items, **accuracies()))
+    found = keys(analysed(study, None, answers(study), **accuracies()))
     of_tasks = ["task_contrasts", "leave_one_task_out"]
     assert found == ["suite", *ALWAYS[:2], *of_tasks, ALWAYS[2]]
 
@@ -92,9 +91,9 @@ def answers(study: Study) -> pd.DataFrame:
     )
 
 
-def test_stock_tasks_are_contrasted_with_seeds_and_questions_resampled(plan: Plan | None) -> None:
+def test_stock_tasks_are_contrasted_with_seeds_and_questions_resampled() -> None:
     study = design(factors={"model.embedding_norm": NORMS})
-    analysis = analysed(study, plan, stock=answers(study), **accuracies())
+    analysis = analysed(study, None, stock=answers(study), **accuracies())
     assert keys(analysis) == [*ALWAYS[:2], "stock_contrasts", ALWAYS[2]]
     table = next(f.table for f in analysis.findings if f.key == "stock_contrasts")
     assert len(table) == (len(NORMS) - 1) * 2 * 2  # arms, tasks, numbers of shots
@@ -103,15 +102,11 @@ def test_stock_tasks_are_contrasted_with_seeds_and_questions_resampled(plan: Pla
     assert (table["crossed_high"] > table["mean_delta"]).all()
 
 
-def test_the_same_runs_give_the_same_numbers(plan: Plan | None) -> None:
-    study = design(factors={"model.embedding_norm": NORMS})
-    assert analysed(study, plan).as_json() == analysed(study, plan).as_json()
-
-
 def test_only_a_confirmatory_study_gets_tests_decisions_and_answers() -> None:
     study = design(factors={"model.embedding_norm": NORMS})
     second = Plan.model_validate(yaml.safe_load((PLANS / "second.yaml").read_text("utf-8")))
     confirmed = analysed(study, second, **accuracies())
+    assert confirmed.as_json() == analysed(study, second, **accuracies()).as_json()
     exploratory = analysed(study, second, because=("it is not named",), **accuracies())
     decided, explored = confirmed.as_json(), exploratory.as_json()
     assert [decision["arm"] for decision in decided["decisions"]] == ["layernorm"]

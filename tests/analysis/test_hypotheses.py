@@ -18,13 +18,11 @@ from lib.analysis.hypotheses import (
     seeds_to_decide,
     spread_of,
 )
-from lib.analysis.runs import tidy
 from lib.analysis.sequential import nominal_level, sequential_p
 from lib.analysis.verdict import for_terminal
 from lib.study.claim import ClaimStatus
 from lib.study.config import Study
 from lib.study.plan import Hypothesis, Plan
-from lib.workflow.rehearsal import made_up
 from tests.analysis.samples import design, noise, runs_of, trace_of
 
 DECAY = "training.weight_decay"
@@ -291,16 +289,6 @@ def test_arms_against_an_arm_that_is_not_their_baseline_are_contrasted_too() -> 
     pairs = {(row["arm"], row["baseline"]) for row in found["contrasts"]}
     assert ("weight_decay=0.3", "weight_decay=0.1") in pairs
     assert {row["measure"] for row in found["contrasts"]} == {"loss"}
-
-
-def test_the_same_on_results_that_a_sweep_would_leave() -> None:
-    study = decay_study()
-    runs = tidy([run for run, _ in made_up(study)])
-    table = results(runs, Plan.model_validate(PLAN))
-    assert set(table["answer"]) <= {"supported", "refuted", "undecided"}
-    assert table["mean_delta"].tolist() == pytest.approx(
-        [deltas(runs, level).mean() for level in ("0.3", "0.1")]
-    )
 
 
 # Power

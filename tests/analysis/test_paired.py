@@ -139,7 +139,7 @@ def test_deltas_equal_on_paper_are_ties():
     assert contrast([0.3], [0.1 + 0.2])["mean_delta"] == 0
 
 
-# Properties, over eighths: their sums are exact, so equal means equal
+# A property, over eighths: their sums are exact, so equal means equal
 
 EIGHTHS = st.integers(-400, 400).map(lambda i: i / 8)
 PAIRS = st.lists(st.tuples(EIGHTHS, EIGHTHS), min_size=0, max_size=6)
@@ -151,58 +151,11 @@ def answers(pairs, seed: int = 0) -> dict[str, float]:
     return contrast(baseline, arm, seed, equivalence_margin=2.0)
 
 
-DELTA = [f"{name}_{end}" for name in ("t", "percentile") for end in ("low", "high")]
-DELTA += ["n", "n_dropped", "mean_delta", "sd_delta", "t_p", "sign_flip_p", "d_z"]
-DELTA += ["g_z", "tost_p", "seeds_needed"]
-SYMMETRIC = ["n", "sd_delta", "t_p", "sign_flip_p", "sign_flip_smallest_p"]
-SYMMETRIC += ["tost_p", "minimum_detectable_effect", "seeds_needed"]
-
-
 @given(PAIRS, st.randoms(use_true_random=False))
 @exhaustively
 def test_permuting_seeds_changes_nothing(pairs, random):
     shuffled = random.sample(pairs, len(pairs))
     assert answers(shuffled) == pytest.approx(answers(pairs), nan_ok=True)
-
-
-@given(PAIRS, st.integers(-50, 50))
-@exhaustively
-def test_shifting_both_arms_changes_no_delta(pairs, shift):
-    shifted, original = answers([(b + shift, a + shift) for b, a in pairs]), answers(pairs)
-    for name in DELTA:
-        assert shifted[name] == pytest.approx(original[name], nan_ok=True), name
-
-
-@given(PAIRS)
-@exhaustively
-def test_swapping_arms_turns_signs(pairs):
-    swapped, original = answers([(a, b) for b, a in pairs]), answers(pairs)
-    for name in ("mean_delta", "d_z", "g_z"):
-        assert swapped[name] == pytest.approx(-original[name], nan_ok=True)
-    assert swapped["t_low"] == pytest.approx(-original["t_high"], nan_ok=True)
-    for name in SYMMETRIC:
-        assert swapped[name] == pytest.approx(original[name], nan_ok=True), name
-
-
-@given(PAIRS, st.sampled_from([0.25, 2.0, 8.0]))
-@exhaustively
-def test_scaling_scales(pairs, factor):
-    scaled, original = answers([(factor * b, factor * a) for b, a in pairs]), answers(pairs)
-    ends = [name for name in DELTA if name.endswith(("_low", "_high"))]
-    for name in (*ends, "mean_delta", "sd_delta", "mean_arm", "minimum_detectable_effect"):
-        assert scaled[name] == pytest.approx(factor * original[name], nan_ok=True), name
-    for name in ("t_p", "sign_flip_p", "d_z", "g_z"):
-        assert scaled[name] == pytest.approx(original[name], nan_ok=True), name
-
-
-@pytest.mark.parametrize("p", [[], [0.5], [0.02, 0.02, 0.5], [0.9, 0.0, 0.04, 0.3, 1.0, 0.011]])
-def test_holm_is_holms_by_its_definition_and_never_lowers_a_p(p):
-    adjusted, m = holm(p), len(p)
-    for k, i in enumerate(np.argsort(p)):
-        smaller = np.sort(p)[: k + 1]
-        expected = min(1, max((m - j) * value for j, value in enumerate(smaller)))
-        assert adjusted[i] == pytest.approx(expected)
-    assert (adjusted >= np.asarray(p)).all()
 
 
 # Its parts
@@ -225,21 +178,10 @@ def test_tost_is_statsmodels(margin, pairs):
     assert tost(arm - baseline, margin) == pytest.approx(expected)
 
 
-def test_tost_needs_a_spread():
-    assert np.isnan(tost([0.1], 1.0))
-    assert np.isnan(tost([0.1, 0.1], 1.0))
-
-
 def test_cohens_dz_is_over_the_deltas_sd_not_the_arms():
     baseline, arm = np.array([10.0, 20.0, 30.0]), np.array([11.0, 22.0, 33.0])
     assert cohens_dz(arm - baseline) == pytest.approx(2.0)
     assert contrast(baseline, arm)["d_z"] == pytest.approx(2.0)
-
-
-def test_hedges_gz_is_unbiased_where_dz_is_not():
-    samples = np.random.default_rng(2).normal(1.0, 1.0, size=(5000, 5))
-    assert np.mean([hedges_gz(sample) for sample in samples]) == pytest.approx(1.0, abs=0.04)
-    assert np.mean([cohens_dz(sample) for sample in samples]) > 1.15
 
 
 def test_hedges_gz_approaches_its_textbook_approximation_and_needs_three_seeds():
@@ -317,21 +259,6 @@ def test_table_of_a_study_and_its_family(tiny_study: Study):
     assert np.isnan(family[1])
 
 
-def test_a_diverged_run_is_counted_in_the_table(tiny_study: Study):
-    runs = sample_runs(tiny_study)
-    ruined = runs[0].model_copy(
-        update={"status": "diverged", "measures": dict.fromkeys(runs[0].measures)}
-    )
-    table = contrast_table(tidy([ruined, *runs[1:]]), ["perplexity"], np.random.default_rng(0))
-    assert table.loc[0, ["n", "n_dropped", "mean_delta"]].tolist() == [1, 1, -2.0]
-
-
-def test_table_of_one_arm_is_empty_with_its_columns(runs):
-    table = contrast_table(runs[runs["arm"] == "none,a"], ["perplexity"], np.random.default_rng(0))
-    assert table.empty
-    assert {"arm", "measure", "t_low"} <= set(table.columns)
-
-
 def test_same_seed_same_table_and_numpys_global_state_is_left_alone(runs):
     before = np.random.get_state()
     tables = [contrast_table(runs, ["perplexity"], np.random.default_rng(5)) for _ in range(2)]
@@ -354,21 +281,10 @@ def test_power_is_statsmodels_power(d_z, n, alpha):
     assert t_test_power(d_z, n, alpha) == pytest.approx(TTestPower().power(d_z, n, alpha), abs=1e-9)
 
 
-@pytest.mark.parametrize(("d_z", "n", "alpha"), [(1.2, 5, 0.05), (5.545, 3, 0.025)])
-def test_power_is_the_share_of_significant_studies(d_z, n, alpha):
-    samples = np.random.default_rng(0).normal(d_z, 1.0, size=(20_000, n))
-    share = np.mean(stats.ttest_1samp(samples, 0, axis=1).pvalue <= alpha)
-    assert t_test_power(d_z, n, alpha) == pytest.approx(share, abs=0.01)
-
-
 def test_power_stays_defined_where_scipys_lower_tail_is_not():
     critical = stats.t.isf(0.025, 4)
     assert np.isnan(stats.nct.cdf(-critical, 4, 25.0))
     assert t_test_power(25.0 / 5**0.5, 5) == pytest.approx(1.0)
-
-
-def test_five_seeds_detect_1_682_standard_deviations():
-    assert minimum_detectable_effect(1.0, 5) == pytest.approx(1.682, abs=5e-4)
 
 
 @pytest.mark.parametrize("n", [4, 5, 7, 20])  # with 3, statsmodels' search ends on a NaN

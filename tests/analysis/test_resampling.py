@@ -57,21 +57,6 @@ def test_bootstrap_interval_is_scipys_over_sorted_deltas():
     assert actual[:2] == pytest.approx((expected.low, expected.high))
 
 
-def test_the_order_of_seeds_never_matters():
-    deltas = np.random.default_rng(4).normal(size=6)
-    intervals = {
-        bootstrap(order, np.random.default_rng(0))
-        for order in (deltas, deltas[::-1], deltas[[3, 1, 5, 0, 2, 4]])
-    }
-    assert len(intervals) == 1
-
-
-def test_swapped_arms_mirror_the_interval(rng):
-    deltas = np.random.default_rng(5).normal(size=12)
-    low, high, p = bootstrap(deltas, rng)
-    assert bootstrap(-deltas, rng) == pytest.approx((-high, -low, p), abs=0.05)
-
-
 def test_too_few_or_equal_deltas(rng):
     assert np.isnan(bootstrap([], rng)).all()
     assert np.isnan(bootstrap([1.0], rng)).all()
@@ -125,12 +110,6 @@ def test_sign_flip_p_is_that_of_all_sign_patterns(n, decimals, rng):
 @pytest.mark.parametrize("n", [1, 2, 5, 7, 13])
 def test_sign_flip_p_cannot_go_below_its_floor(n, rng):
     assert sign_flip_test(np.arange(1.0, n + 1), rng) == (2 / 2**n, 2 / 2**n)
-
-
-def test_sign_flip_needs_seven_seeds_for_two_contrasts(rng):
-    assert sign_flip_test(np.ones(5), rng).sign_flip_smallest_p == 0.0625
-    assert 2 * sign_flip_test(np.ones(6), rng).sign_flip_smallest_p > 0.05
-    assert 2 * sign_flip_test(np.ones(7), rng).sign_flip_smallest_p < 0.05
 
 
 def test_zero_deltas_raise_the_floor(rng):

@@ -4,14 +4,7 @@ from typing import Any
 import pytest
 import yaml
 
-from lib.analysis.rules import (
-    Answers,
-    Evidence,
-    RuleSet,
-    answers_by_rules,
-    decide,
-    read_rules,
-)
+from lib.analysis.rules import Answers, Evidence, RuleSet, answers_by_rules, decide, read_rules
 from lib.study.paths import PLANS
 from lib.study.plan import Plan
 
@@ -26,10 +19,7 @@ def rules() -> RuleSet:
 
 
 def evidence(
-    primary: dict[str, Any] | None = None,
-    arm: str = "layernorm",
-    own: str = "stable",
-    **facts: str,
+    primary: dict[str, Any] | None = None, arm: str = "layernorm", own: str = "stable", **facts: str
 ) -> Evidence:
     """An arm of which nothing is significant, beside a stable baseline; but for what is given."""
     primary = {ZERO: "none", FEW: "none"} if primary is None else primary

@@ -9,7 +9,6 @@ from lib.analysis.tables import (
     contrast_overview,
     contrast_summary,
     delta_table,
-    mean_and_sd,
     provenance_table,
     result_table,
     run_takeaway,
@@ -57,10 +56,6 @@ def test_a_measure_that_no_run_has_is_left_out_and_one_that_some_have_is_not(
     assert name not in summary_table(runs)
     runs["macro_accuracy_zero_shot"] = [0.5, 0.6, None, None]
     assert summary_table(runs)[name].to_dict() == {"none": "0.5500 ± 0.0707", "layernorm": "n/a"}
-
-
-def test_mean_of_nothing_is_not_available() -> None:
-    assert mean_and_sd(pd.Series([], dtype=float), 2) == "n/a"
 
 
 def test_deltas_are_paired_by_seed(runs: pd.DataFrame) -> None:

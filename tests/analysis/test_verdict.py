@@ -8,31 +8,19 @@ import pytest
 import yaml
 from scipy import stats
 
-from lib.analysis import resampling
 from lib.analysis.planned import planned_contrasts
 from lib.analysis.tables import contrast_summary, power_summary
-from lib.analysis.verdict import (
-    cost,
-    direction,
-    in_words,
-    largest_loss,
-    reach_verdict,
-)
+from lib.analysis.verdict import cost, direction, in_words, largest_loss, reach_verdict
 from lib.study.paths import PLANS
 from lib.study.plan import Family, Plan
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
 CONTENT = yaml.safe_load((PLANS / "preregistration.yaml").read_text("utf-8"))
 SEEDS = range(8)
 MEASURES = [
     *("macro_accuracy_zero_shot", "macro_accuracy_few_shot", "perplexity", "perplexity_test"),
     *("accuracy", "ece", "brier", "grad_norm", "gradient_cosine"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No bootstrap interval decides anything; all 256 sign flips of eight seeds are taken."""
-    monkeypatch.setattr(resampling, "RESAMPLES", 256)
 
 
 def rng() -> np.random.Generator:
@@ -123,11 +111,8 @@ def test_a_change_is_read_in_its_measures_direction(
 ) -> None:
     row = {"measure": measure, "n": 3, "mean_delta": delta, "sd_delta": 0.0, "t_p": p}
     assert direction(row, 0.05) == expected
-
-
-def test_one_pair_of_runs_shows_nothing_even_when_equal() -> None:
-    row = {"measure": "ece", "n": 1, "mean_delta": 0.0, "sd_delta": np.nan, "t_p": np.nan}
-    assert direction(row, 0.05) == "undefined"
+    one_pair = row | {"n": 1, "mean_delta": 0.0, "sd_delta": np.nan, "t_p": np.nan}
+    assert direction(one_pair, 0.05) == "undefined"  # even when equal
 
 
 def test_a_primary_measure_in_which_lower_is_better_is_judged_so(plan: Plan) -> None:

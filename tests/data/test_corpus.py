@@ -25,28 +25,7 @@ def test_tinyshakespeare_is_the_published_text(shakespeare: Corpus) -> None:
     assert hashlib.sha256(shakespeare.text.encode()).hexdigest() == sha256
     assert (shakespeare.name, shakespeare.sha256) == ("tinyshakespeare", sha256)
     assert len(shakespeare.text) == 1_115_394
-
-
-def test_it_is_split_into_nine_tenths_and_one(shakespeare: Corpus) -> None:
     assert (len(shakespeare.train), len(shakespeare.heldout)) == (1_003_854, 111_540)
-    assert torch.cat([shakespeare.train, shakespeare.heldout]).equal(
-        shakespeare.encode(shakespeare.text)
-    )
-
-
-def test_dev_ends_at_the_blank_line_nearest_to_the_middle(shakespeare: Corpus) -> None:
-    heldout = shakespeare.decode(shakespeare.heldout)
-    ends = [
-        i for i in range(2, len(heldout)) if heldout[i - 2 : i] == "\n\n" and heldout[i] != "\n"
-    ]
-    nearest = min(abs(end - len(heldout) / 2) for end in ends)
-    assert shakespeare.dev_length in ends
-    assert abs(shakespeare.dev_length - len(heldout) / 2) == nearest
-
-
-def test_a_symbol_outside_the_vocabulary_is_named(shakespeare: Corpus) -> None:
-    with pytest.raises(CorpusError, match=r"^tinyshakespeare: symbol '7', 'é' was unseen"):
-        shakespeare.encode("é 7")
 
 
 @pytest.mark.parametrize(("fraction", "length"), [(1.0, 1_003_854), (0.5, 501_927), (0.05, 50_192)])

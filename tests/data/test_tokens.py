@@ -212,10 +212,7 @@ def test_what_is_written_is_found_again_until_something_changes(
 
 
 def test_a_damaged_shard_is_named_and_made_anew(
-    load: Load,
-    kept: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    load: Load, kept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = load(tokenizer="bytes").train[:]
     (folder,) = (path for path in kept.iterdir() if path.is_dir())
@@ -272,42 +269,37 @@ def test_only_what_has_changed_since_it_was_hashed_is_hashed_again(
     assert len(hashed()) == 3
 
 
-PROGRAM = """
-import sys, os, signal, lib.data.tokens as t
+KILLED = """
+import os, signal, sys, lib.data.tokens as t
 from pathlib import Path
 from lib.data.corpus import load_corpus
 from lib.study.fields import CorpusConfig
-source, kept, limit = sys.argv[1:]
+source, kept = sys.argv[1:]
 t.output_root = lambda: Path(kept)
 t.LONGEST_SHARD = 500
-write, count = t.write_bytes, 0
-def counted(path, content):
-    global count
-    count += 1
-    if count > int(limit):
-        os.kill(os.getpid(), signal.SIGKILL)
-    write(path, content)
-t.write_bytes = counted
-corpus = load_corpus(CorpusConfig(source=source, tokenizer="bpe-300"))
-print(count, [shard["sha256"] for shard in corpus.metadata["shards"]], corpus.tokenizer.sha256)
+write, left = t.write_bytes, [None] * 15
+t.write_bytes = lambda *of: write(*of) if left and not left.pop() else os.kill(os.getpid(), 9)
+load_corpus(CorpusConfig(source=source, tokenizer="bpe-300"))
 """
 
 
 @pytest.mark.slow
-def test_a_writing_that_is_killed_is_taken_up_again(tmp_path: Path) -> None:
-    source = tmp_path / "own.jsonl"
-    source.write_text("".join(json.dumps({"text": d}) + "\n" for d in DOCUMENTS), "utf-8")
-
-    def run(kept: str, limit: int) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-c", PROGRAM, source, tmp_path / kept, str(limit)]
-        return subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=False)
-
-    total, _, undisturbed = run("whole", 10**6).stdout.partition(" ")
-    killed = run("killed", 15)
-    assert killed.returncode == -9, killed.stderr
-    count, _, resumed = run("killed", 10**6).stdout.partition(" ")
-    assert resumed == undisturbed != ""
-    assert int(count) == int(total) - 15
+def test_a_writing_that_is_killed_is_taken_up_again(
+    load: Load, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokens, "LONGEST_SHARD", 500)
+    written: list[Path] = []
+    write = tokens.write_bytes
+    monkeypatch.setattr(tokens, "write_bytes", lambda *of: written.append(of[0]) or write(*of))
+    undisturbed = load(tokenizer="bpe-300")
+    total = len(written)
+    killed = [sys.executable, "-c", KILLED, tmp_path / "own.jsonl", tmp_path / "killed"]
+    assert subprocess.run(killed, cwd=ROOT).returncode == -9
+    written.clear()
+    monkeypatch.setattr("lib.data.tokens.output_root", lambda: tmp_path / "killed")
+    resumed = load(tokenizer="bpe-300")
+    assert resumed.metadata == undisturbed.metadata
+    assert len(written) == total - 15 > 0
 
 
 def test_more_shards_are_read_than_a_process_may_open_files(tmp_path: Path) -> None:

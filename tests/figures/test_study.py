@@ -32,7 +32,7 @@ def title_of(figure: StudyFigure) -> str:
 
 @pytest.fixture(scope="module")
 def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StudyFigures]:
-    """Four variants at three rates."""
+    """Two variants at three rates."""
     with pytest.MonkeyPatch.context() as patch:
         yield analysed(GRID, tmp_path_factory.mktemp("grid"), patch)
 

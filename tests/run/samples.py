@@ -20,7 +20,7 @@ from lib.study.config import Study, load_study
 from lib.study.fields import ModelConfig, RunConfig
 from lib.study.paths import run_folder
 from lib.study.provenance import Provenance
-from tests.conftest import TINY
+from tests.conftest import TINY, beginning
 
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel
@@ -57,7 +57,8 @@ def train(
 
 @contextmanager
 def finished_study(folder: Path, **content: object) -> Iterator[Study]:
-    """A small study in a folder of its own, trained, and measured without the suite."""
+    """A small study in a folder of its own, trained, and measured without the suite on little
+    text."""
     without = {"evaluation": {"interval": 4, "dev_windows": 4, "items_per_task": 0}}
     fields = TINY | {"name": "small", "seeds": [0]} | without | content
     (folder / "params").mkdir()
@@ -70,6 +71,8 @@ def finished_study(folder: Path, **content: object) -> Iterator[Study]:
         study = load_study("small")
         for arm in study.arms():
             corpus = load_corpus(arm.config.corpus)
+            if not study.evaluation.items_per_task:  # a suite needs more text
+                corpus = beginning(corpus)
             for seed in study.seeds:
                 run = run_folder(study.name, arm.id, seed)
                 provenance = training.begin(study, arm, seed, corpus)

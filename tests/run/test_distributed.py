@@ -3,7 +3,9 @@
 import multiprocessing
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +15,15 @@ import pytest
 import torch
 from torch import distributed as dist
 
+from lib.data import tokens
 from lib.data.corpus import Corpus, CorpusError, load_corpus
 from lib.run import distributed, processes, training
 from lib.run.model import weights_digest
 from lib.run.training import Run
 from lib.study.errors import ConfigError
 from lib.study.fields import RunConfig
+from lib.study.files import write_json
 from tests.conftest import TINY, change
-from tests.run import slow_shards
-from tests.run.float64 import at_float64
 from tests.run.samples import begun, train
 
 STEPS, KILLED_AFTER = 40, 12  # the last checkpoint before it is that of step 10
@@ -33,28 +35,53 @@ TWO = change(
 )
 
 
-@pytest.fixture(scope="module")
-def float64() -> Iterator[None]:
-    """float64 in this process, and in those that it starts."""
-    usual = torch.get_default_dtype(), torch.Tensor.float, processes.WORKER
-    at_float64()
-    processes.WORKER = "tests.run.float64"
+def in_forks(size: int, store: Path, work: Callable[[], object]) -> None:
+    """Work in processes that need import nothing."""
+
+    def at(rank: int) -> None:
+        os.environ["RANK"] = os.environ["LOCAL_RANK"] = str(rank)
+        place = {"store": dist.FileStore(str(store), size), "rank": rank, "world_size": size}
+        dist.init_process_group = partial(dist.init_process_group, **place)
+        os._exit(work() or 0)
+
+    forks = multiprocessing.get_context("fork")
+    started = [forks.Process(target=at, args=(rank,)) for rank in range(size)]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join()
+    assert [process.exitcode for process in started] == [0] * size
+
+
+def train_in_forks(config: RunConfig, corpus: Corpus, folder: Path, stop_at: int = 0) -> Run:
+    """Train as several processes do; perhaps all end after a step. Read what they left."""
+
+    def work() -> None:
+        def report(row: dict[str, float], _: object) -> None:
+            if row["step"] == stop_at:
+                os._exit(0)
+
+        dist.init_process_group("gloo")
+        Run(config, corpus, begun(config, corpus), folder, dist.group.WORLD).complete(report)
+
+    in_forks(config.machine.processes or 1, folder.with_name(f"{folder.name}-{stop_at}"), work)
+    return Run(config, corpus, begun(config, corpus), folder)
+
+
+@pytest.fixture
+def float64(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """float64 throughout, also of what is widened to be summed: rounding shrinks to 1e-16."""
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    torch.set_default_dtype(torch.float64)
     yield
-    torch.set_default_dtype(usual[0])
-    torch.Tensor.float = usual[1]  # type: ignore[method-assign]
-    processes.WORKER = usual[2]
+    torch.set_default_dtype(torch.float32)
 
 
-@pytest.fixture(scope="module")
-def shared(float64: None, corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return train(TWO, corpus, 0, tmp_path_factory.mktemp("shared"))
-
-
-@pytest.mark.slow
 def test_two_processes_equal_one_to_float64s_rounding(
-    shared: Run, corpus: Corpus, tmp_path: Path
+    float64: None, corpus: Corpus, tmp_path: Path
 ) -> None:
-    alone = train(change(TWO, "machine", processes=1), corpus, 0, tmp_path)
+    shared = train_in_forks(TWO, corpus, tmp_path / "shared")
+    alone = train(change(TWO, "machine", processes=1), corpus, 0, tmp_path / "alone")
     assert alone.model.transformer.wte.weight.dtype == torch.float64
     assert (shared.batches, shared.initial_weights) == (alone.batches, alone.initial_weights)
     assert len(shared.trace) == STEPS
@@ -62,12 +89,12 @@ def test_two_processes_equal_one_to_float64s_rounding(
         np.testing.assert_allclose(
             table.drop(columns="seconds"), other.drop(columns="seconds"), rtol=1e-12, atol=1e-18
         )
-    assert (shared.machine.processes, shared.from_checkpoint) == (2, False)
+    assert shared.machine.processes == 2
 
 
 @pytest.mark.slow
 def test_a_killed_process_ends_the_others_and_a_rerun_ends_at_the_undisturbed_weights(
-    shared: Run, corpus: Corpus, tmp_path: Path
+    corpus: Corpus, tmp_path: Path
 ) -> None:
     killed: list[tuple[float, list[psutil.Process]]] = []
 
@@ -78,59 +105,28 @@ def test_a_killed_process_ends_the_others_and_a_rerun_ends_at_the_undisturbed_we
             next(p for p in workers if rank_of(p) == "1").kill()
 
     with pytest.raises(processes.LostProcessError, match="process 1 ended with status -9; a rerun"):
-        train(TWO, corpus, 0, tmp_path, kill_the_second)
+        train(TWO, corpus, 0, tmp_path / "killed", kill_the_second)
     ((then, workers),) = killed
     assert time.monotonic() - then < 10
     assert [rank_of(p) for p in workers if p.is_running()] == []
 
-    again = train(TWO, corpus, 0, tmp_path)
+    whole, again = (train_in_forks(TWO, corpus, tmp_path / name) for name in ("whole", "killed"))
     assert 0 < again.resumed_at[0] < STEPS
-    assert weights_digest(again.model) == weights_digest(shared.model)
-    np.testing.assert_array_equal(again.trace["loss"], shared.trace["loss"])
-    assert train(TWO, corpus, 0, tmp_path).from_checkpoint  # and nothing is started for it
-
-
-def train_in_forks(config: RunConfig, corpus: Corpus, folder: Path, stop_at: int = 0) -> None:
-    """Train in processes that need import nothing; perhaps all end after a step."""
-
-    def work(rank: int, store: Path) -> None:
-        def report(row: dict[str, float], _: str) -> None:
-            if row["step"] == stop_at:
-                os._exit(0)
-
-        size = config.machine.processes
-        assert size
-        dist.init_process_group(
-            "gloo", store=dist.FileStore(str(store), size), rank=rank, world_size=size
-        )
-        Run(config, corpus, begun(config, corpus), folder, dist.group.WORLD).complete(report)
-        os._exit(0)
-
-    forks = multiprocessing.get_context("fork")
-    store = folder.with_name(f"{folder.name}-{stop_at}")
-    processes = [
-        forks.Process(target=work, args=(n, store)) for n in range(config.machine.processes or 1)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0] * len(processes)
+    assert weights_digest(again.model) == weights_digest(whole.model)
+    np.testing.assert_array_equal(again.trace["loss"], whole.trace["loss"])
+    again = train(TWO, corpus, 0, tmp_path / "killed")
+    assert again.from_checkpoint  # and nothing is started for it
 
 
 @pytest.mark.slow
 def test_three_processes_that_resume_add_up_in_the_order_of_those_that_did_not_stop(
-    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    corpus: Corpus, tmp_path: Path
 ) -> None:
     """Of two numbers every order has the same sum; of three, in float32, it has not."""
     three = change(change(TWO, "training", batch_size=6, iterations=24), "machine", processes=3)
-
-    monkeypatch.setattr(training, "require_devices", lambda _: None)  # whatever the cores here
-
-    train_in_forks(three, corpus, tmp_path / "whole")
+    whole = train_in_forks(three, corpus, tmp_path / "whole")
     train_in_forks(three, corpus, tmp_path / "stopped", stop_at=KILLED_AFTER)
-    train_in_forks(three, corpus, tmp_path / "stopped")
-    whole, again = (train(three, corpus, 0, tmp_path / name) for name in ("whole", "stopped"))
+    again = train_in_forks(three, corpus, tmp_path / "stopped")
     assert again.resumed_at == [10]
     assert weights_digest(again.model) == weights_digest(whole.model)
 
@@ -143,25 +139,32 @@ def rank_of(process: psutil.Process) -> str | None:
         return None
 
 
-@pytest.mark.slow
 def test_only_the_first_process_hashes_the_shards_and_the_others_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With three shards of a second each, and processes that wait two seconds for each other."""
     source = tmp_path / "own.txt"
     source.write_text("to be or not to be\n" * 200, "utf-8")
-    monkeypatch.setenv("SLOW_SHARDS", str(tmp_path))
-    monkeypatch.setattr(processes, "WORKER", "tests.run.slow_shards")
-    slow_shards.prepare(monkeypatch.setattr)
+    monkeypatch.setattr(tokens, "output_root", lambda: tmp_path)
     config = change(change(TWO, "corpus", source=str(source), tokenizer="bytes"),
                     "training", iterations=2)  # fmt: skip
-    corpus = load_corpus(config.corpus)
+    provenance = begun(config, load_corpus(config.corpus))
     for checked in tmp_path.rglob("checked.json"):
         checked.unlink()
-    trained = train(config, corpus, 0, tmp_path / "run")
-    assert len(trained.trace) == 2
-    hashed = {path.name: int(path.read_text()) for path in tmp_path.glob("hashed-*")}
-    assert hashed == {"hashed-0": 3}
+    hash_of = tokens._hash_of
+
+    def slowly(path: Path) -> str | None:
+        time.sleep(1)
+        (tmp_path / f"hashed-{os.environ['RANK']}-{path.name}").touch(exist_ok=False)
+        return hash_of(path)
+
+    monkeypatch.setattr(tokens, "_hash_of", slowly)
+    monkeypatch.setattr(distributed, "PATIENCE", timedelta(seconds=2))
+    job = processes.Job(config=config, provenance=provenance)
+    write_json(tmp_path / processes.JOB, job.model_dump(mode="json"))
+    in_forks(2, tmp_path / "store", lambda: distributed.main([str(tmp_path)]))
+    assert len(Run(config, load_corpus(config.corpus), provenance, tmp_path).trace) == 2
+    assert [path.name[:9] for path in tmp_path.glob("hashed-*")] == ["hashed-0-"] * 3
 
 
 @pytest.fixture

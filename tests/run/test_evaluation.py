@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 
@@ -44,23 +45,25 @@ def test_scores_are_hugging_faces_losses_window_by_window(model: GPT, corpus: Co
 
 @pytest.mark.slow
 def test_measuring_a_large_vocabulary_holds_few_logits_however_large_a_batch_is() -> None:
-    """All logits would take 400 MB, and calibration several times that."""
+    """All logits would take 80 MB, and calibration several times that; 4 MB are made at once."""
     code = """
 import resource, numpy as np, torch
+from lib.run import evaluation, model as of_model
 from lib.run.evaluation import Tempering, calibrate, logit_quantiles, score
 from lib.run.machine import random_stream
 from lib.run.diagnostics import snapshot
-from lib.run.model import GPT
 from lib.run.scoring import Question, score_questions
 from lib.study.fields import ModelConfig
 
 torch.set_num_threads(1)
+of_model.LOGITS_AT_ONCE = 2**20
+evaluation.SAMPLED_POSITIONS = 64
 config = ModelConfig(n_layer=1, n_head=1, n_embd=8, block_size=64)
-model = GPT(config, 50_000, random_stream(0, "w"))
-ids = torch.randint(50_000, (2049,), generator=random_stream(0, "ids"))
+model = of_model.GPT(config, 20_000, random_stream(0, "w"))
+ids = torch.randint(20_000, (1025,), generator=random_stream(0, "ids"))
 
 def measure(n):
-    tempering = Tempering(64)  # the fit is what takes long
+    tempering = Tempering(32)  # the fit is what takes long
     scores = score(model, ids[:n + 1], n // 64, tempering)
     calibrate(scores, tempering, np.random.default_rng(0))
     logit_quantiles(scores)
@@ -69,13 +72,14 @@ def measure(n):
     score_questions(model, [Question([0], [window]) for window in windows.tolist()], n)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
-print(measure(512), measure(2048))
+print(measure(128), measure(1024))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    few, many = map(int, done.stdout.split())
-    assert many - few < 2048 * 50_000 * 4 / 2
+    # What is freed goes back to the system at once, or fragments would count.
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "100000"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.check_output(command, cwd=ROOT, text=True, env=environment)
+    few, many = map(int, done.split())
+    assert many - few < 1024 * 20_000 * 4 / 2
 
 
 @pytest.mark.parametrize("length", [2, 16, 17, 18, 33, 100])
@@ -91,12 +95,6 @@ def test_scores_do_not_depend_on_how_many_windows_or_logits_are_made_at_once(
         for name in ("nll", "brier", "embedding_norm"):
             np.testing.assert_allclose(one.columns[name], other.columns[name], atol=1e-5)
         np.testing.assert_allclose(one.sampled_logits, other.sampled_logits, atol=1e-5)
-
-
-def test_accuracy_counts_the_most_likely_character(model: GPT, corpus: Corpus) -> None:
-    text = corpus.heldout[:17]
-    guesses = model(text[None, :-1])[0].argmax(-1)
-    assert score(model, text, 1).columns["correct"].tolist() == (guesses == text[1:]).tolist()
 
 
 def test_embedding_norm_is_of_the_vector_entering_block_1(model: GPT, corpus: Corpus) -> None:

@@ -1,4 +1,5 @@
-from collections.abc import Callable
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -138,20 +139,15 @@ def test_errors_name_the_remedy(model: GPT, corpus: Corpus) -> None:
         score_questions(model, [Question([1] * 128, [[1, 2]])], 1)
 
 
-def test_a_folder_without_a_suite_is_told(model: GPT, corpus: Corpus, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="write_suite"):
-        evaluate_suite(model, corpus, tmp_path)
-
-
 @pytest.mark.slow
 def test_a_suite_written_over_another_is_the_one_that_is_asked(
-    model: GPT, corpus: Corpus, tmp_path: Path
+    model: GPT, corpus: Corpus, suite: Suite, tmp_path: Path
 ) -> None:
-    for n in (60, 55):
-        suite = build_suite(corpus, n, 32)
+    for task in suite.tasks[:2]:
+        suite = replace(suite, tasks=[task])
         result = evaluate_suite(model, corpus, write_suite(suite, tmp_path))
         assert result.suite_hash == suite.hash
-        assert result.table.n.tolist() == [len(task.items) for task in suite.tasks]
+        assert result.table.task.tolist() == [task.name] * len(task.shots)
 
 
 def test_every_question_is_asked_and_none_overflows(result: SuiteResult, suite: Suite) -> None:
@@ -229,7 +225,7 @@ def test_a_model_without_preferences_is_at_chance(corpus: Corpus, folder: Path) 
 def test_a_suite_for_short_contexts_says_what_it_asks(corpus: Corpus, tmp_path: Path) -> None:
     model = make_model(corpus, block_size=32)
     for block_size, tasks in ((32, ["spelling", "agreement", "turn_end", "line_break"]), (16, [])):
-        folder = write_suite(build_suite(corpus, 200, block_size), tmp_path / str(block_size))
+        folder = write_suite(build_suite(corpus, 50, block_size), tmp_path / str(block_size))
         result = evaluate_suite(model, corpus, folder)
         assert list(result.table.get("task", [])) == tasks
 
@@ -244,31 +240,21 @@ def test_evaluation_prints_nothing_and_leaves_the_folder_it_ran_in(
 
 
 def test_the_harness_own_task_format_runs_through_the_adapter(
-    model: GPT, corpus: Corpus, tmp_path: Path, write_task: Callable[[Path], None]
+    model: GPT, corpus: Corpus, tmp_path: Path
 ) -> None:
-    write_task(tmp_path)
-    results = lib.run.harness._run(CharacterLM(model, corpus), tmp_path, ["stock"])
     texts = ["Good morrow, cousin.", "Is the day so young?"]
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+    (tmp_path / "texts.jsonl").write_text(lines, "utf-8")
+    (tmp_path / "stock.yaml").write_text(
+        "task: stock\ndataset_path: json\n"
+        "dataset_kwargs: {data_files: {test: texts.jsonl}, cache_dir: .datasets}\n"
+        "test_split: test\noutput_type: loglikelihood_rolling\n"
+        'doc_to_text: ""\ndoc_to_target: text\n'
+        "metric_list: [{metric: bits_per_byte, aggregation: bits_per_byte,"
+        " higher_is_better: false}]\n",
+        "utf-8",
+    )
+    results = lib.run.harness._run(CharacterLM(model, corpus), tmp_path, ["stock"])
     total = sum(direct(model, corpus, "\n", text)[0] for text in texts)
     expected = -total / sum(map(len, texts)) / np.log(2)
     assert results["results"]["stock"]["bits_per_byte,none"] == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.fixture
-def write_task() -> Callable[[Path], None]:
-    """Write a perplexity task as the harness's stock ones are."""
-
-    def write(folder: Path) -> None:
-        lines = ['{"text": "Good morrow, cousin."}', '{"text": "Is the day so young?"}']
-        (folder / "texts.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
-        (folder / "stock.yaml").write_text(
-            "task: stock\ndataset_path: json\n"
-            "dataset_kwargs: {data_files: {test: texts.jsonl}, cache_dir: .datasets}\n"
-            "test_split: test\noutput_type: loglikelihood_rolling\n"
-            'doc_to_text: ""\ndoc_to_target: text\n'
-            "metric_list: [{metric: bits_per_byte, aggregation: bits_per_byte,"
-            " higher_is_better: false}]\n",
-            "utf-8",
-        )
-
-    return write

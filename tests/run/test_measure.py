@@ -67,7 +67,7 @@ def test_everything_is_measured_and_timed(
     assert measured.measures["suite_overflows"] == 0
     assert 0 < measured.measures["macro_accuracy_zero_shot"] < 1
     assert set(measured.tables) == {
-        *("lengths", "temperatures", "token_classes", "logits", "tasks"),
+        *("lengths", "temperatures", "token_classes", "logits", "tasks")
     }
     assert measured.raw["positions"]["context"].tolist() == list(
         range(1, config.model.block_size + 1)

@@ -59,12 +59,7 @@ def test_a_package_that_an_image_lacks_has_no_version(monkeypatch: pytest.Monkey
         ("evaluation", {"interval": 3}, False),
         ("evaluation", {"dev_windows": 3}, False),
         ("machine", {"threads": 2}, True),
-        ("machine", {"micro_batch_size": 1}, True),
-        ("machine", {"processes": 2}, True),
-        ("machine", {"activation_checkpointing": True}, True),
         ("evaluation", {"items_per_task": 50}, True),
-        ("machine", {"evaluation_batch_size": 8}, True),
-        ("machine", {"checkpoint_interval": 7}, True),
     ],
 )
 def test_the_identity_covers_what_decides_the_weights_and_the_curve(

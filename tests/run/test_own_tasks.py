@@ -179,8 +179,3 @@ def test_a_folder_is_for_tasks_and_in_the_repository() -> None:
     ):
         with pytest.raises(ValidationError, match="include_path"):
             EvaluationConfig.model_validate(asked)
-
-
-def test_a_study_without_the_field_is_the_study_that_it_was() -> None:
-    asked = EvaluationConfig(tasks=["piqa"])
-    assert asked.model_dump(exclude_defaults=True) == {"tasks": ["piqa"]}

@@ -19,7 +19,7 @@ from lib.study.config import Study
 from lib.study.fields import CorpusConfig, RunConfig
 from lib.study.measures import MEASURES
 from lib.study.raw import measures_of, read_raw
-from tests.conftest import TINY
+from tests.conftest import TINY, beginning
 from tests.run.samples import make_model, train
 
 pytestmark = pytest.mark.slow
@@ -56,7 +56,7 @@ def in_bytes(kept: Path) -> Corpus:
 def run(pairs: Corpus, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Measurement, Path]:
     folder = tmp_path_factory.mktemp("run")
     config = RunConfig.model_validate(CONFIG)
-    trained = train(config, pairs, 0, folder)
+    trained = train(config, beginning(pairs, 16_000), 0, folder)
     return trained, measure(trained, folder / "suites"), folder
 
 
@@ -78,11 +78,11 @@ def test_a_study_of_byte_pairs_ends_in_a_result_with_every_measure(
 
 
 def test_bits_per_character_count_all_characters_but_the_first_token(
-    run: tuple[Run, Measurement, Path], pairs: Corpus
+    run: tuple[Run, Measurement, Path],
 ) -> None:
-    _, measured, _ = run
-    characters = len(pairs.decode(pairs.heldout[1:]))
-    tokens = len(pairs.heldout) - 1
+    trained, measured, _ = run
+    heldout = trained.corpus.heldout
+    characters, tokens = len(trained.corpus.decode(heldout[1:])), len(heldout) - 1
     bits = measured.measures["loss"] * tokens / math.log(2) / characters
     assert measured.measures["bits_per_character"] == pytest.approx(bits, rel=1e-9)
     assert characters > 2 * tokens
@@ -90,7 +90,7 @@ def test_bits_per_character_count_all_characters_but_the_first_token(
 
 def test_of_characters_they_are_the_loss_in_bits(corpus: Corpus, tmp_path: Path) -> None:
     config = RunConfig.model_validate(TINY | {"evaluation": {"items_per_task": 0}})
-    measured = measure(train(config, corpus, 0, tmp_path), tmp_path).measures
+    measured = measure(train(config, beginning(corpus), 0, tmp_path), tmp_path).measures
     assert measured["bits_per_character"] == measured["loss"] / math.log(2)
 
 

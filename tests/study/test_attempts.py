@@ -56,15 +56,11 @@ class Lab(Repository):
 
     def archive(self, runs: list[Run], name: str = "trial", *places: str) -> str:
         """Put runs into the record, all of it or some, and commit."""
-        trained = runs[0]["provenance"]["trained"]
-        stamp = {"preregistration": trained["plan"], "commit": trained["commit"]}
-        times = {"start_time": trained["started"].replace(" UTC", "+00:00")}
+        seed = runs[0]["provenance"]["trained"]["seed"]
         held = {
             f"results/{name}.json": {"runs": runs},
-            f"record/{name}/none/seed-{trained['seed']}/02_train.ipynb": {
-                "metadata": {"study": stamp, "papermill": times}
-            },
-            "record/index.json": {name: {"seeds": {"none": [trained["seed"]]}}},
+            f"record/{name}/none/seed-{seed}/02_train.ipynb": notebook(runs[0]),
+            "record/index.json": {name: {"seeds": {"none": [seed]}}},
         }
         for place, content in held.items():
             if not places or place.startswith(places):
@@ -89,6 +85,14 @@ class Lab(Repository):
 @pytest.fixture
 def lab(parameters: Parameters) -> Lab:
     return Lab(parameters)
+
+
+def notebook(run: Run) -> dict[str, Any]:
+    """What the executed notebook of a run says of it."""
+    trained = run["provenance"]["trained"]
+    stamp = {"preregistration": trained["plan"], "commit": trained["commit"]}
+    times = {"start_time": trained["started"].replace(" UTC", "+00:00")}
+    return {"metadata": {"study": stamp, "papermill": times}}
 
 
 def named(plan: Plan, study: str = "trial") -> str:
@@ -322,11 +326,8 @@ def test_every_notebook_of_a_commit_is_read(arms: tuple[str, str], lab: Lab) -> 
     lab.freeze(alpha=0.01)
     runs = lab.train()
     for arm, (run,) in zip(arms, (first, runs), strict=True):
-        made = run["provenance"]["trained"]
-        stamp = {"preregistration": made["plan"], "commit": made["commit"]}
-        times = {"start_time": made["started"].replace(" UTC", "+00:00")}
-        place = f"papers/one/record/trial/{arm}/seed-{made['seed']}/02_train.ipynb"
-        lab.write(place, {"metadata": {"study": stamp, "papermill": times}})
+        seed = run["provenance"]["trained"]["seed"]
+        lab.write(f"papers/one/record/trial/{arm}/seed-{seed}/02_train.ipynb", notebook(run))
     lab.commit_all()
     (reason,) = lab.reasons(runs)
     assert reason.startswith(named(seen))

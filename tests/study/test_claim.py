@@ -12,7 +12,7 @@ from lib.study.claim import (
     load_plan,
     require_stamps,
 )
-from lib.study.config import Study, load_study
+from lib.study.config import load_study
 from lib.study.errors import ConfigError
 from lib.study.plan import Plan
 from tests.conftest import run_git
@@ -252,10 +252,7 @@ def test_the_final_study_is_exploratory_under_the_plan_in_the_repository() -> No
             "rules: 'embeding-norm' is unknown; did you mean 'embedding-norm'?",
         ),
         ({"rules": "none"}, "hypotheses: nothing answers H0, H1a, H1b; give each its test"),
-        (
-            {"smallest_effect_of_interest": {"los": 0.1}},
-            "smallest_effect_of_interest: 'los' is",
-        ),
+        ({"smallest_effect_of_interest": {"los": 0.1}}, "smallest_effect_of_interest: 'los' is"),
     ],
 )
 def test_a_name_that_names_nothing_is_an_error(
@@ -308,10 +305,6 @@ def test_a_run_without_a_stamp_is_refused_under_a_plan_and_the_other_way_round()
         require_stamps(plan, {"none seed 0": None})
     with pytest.raises(PreregistrationError, match="hash is None"):
         require_stamps(None, {"none seed 0": plan.hash})
-
-
-def test_a_plan_is_needed_by_no_study() -> None:
-    assert load_plan(Study.model_validate({"name": "s", "seeds": [0]})) is None
 
 
 HYPOTHESIS = {

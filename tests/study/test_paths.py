@@ -26,11 +26,6 @@ def on_kaggle(kaggle: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return kaggle
 
 
-def test_root_is_the_repository() -> None:
-    assert (paths.ROOT / "pyproject.toml").is_file()
-    assert (paths.ROOT / "lib" / "study" / "paths.py").samefile(paths.__file__)
-
-
 @pytest.mark.parametrize("repository", KAGGLE_INPUTS)
 def test_on_kaggle_outputs_go_to_the_working_folder(kaggle: Path, repository: str) -> None:
     assert paths.kaggle_folder(kaggle / repository) == kaggle
@@ -53,14 +48,11 @@ def test_an_input_folder_without_a_working_folder_is_not_kaggle(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("path", "shown"),
     [
-        (paths.study_folder("final"), "runs/final"),
-        (paths.run_folder("final", "none", 3), "runs/final/none/seed-3"),
         (paths.executed_notebook("03_analysis", "final"), "runs/final/03_analysis.ipynb"),
         (
             paths.executed_notebook("02_train", "final", "none", 3),
             "runs/final/none/seed-3/02_train.ipynb",
         ),
-        (paths.result_file("01_data", "final"), "runs/final/01_data.json"),
         (paths.result_file("02_train", "final", "none", 3), "runs/final/none/seed-3/result.json"),
         (paths.PAPER, "papers/embedding-norm"),
         (paths.PARAMS / "final.yaml", "params/final.yaml"),

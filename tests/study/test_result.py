@@ -27,8 +27,11 @@ def test_a_notebook_keeps_the_measures_and_a_hash_that_any_change_changes(
 
 
 def test_rows_of_a_table_have_none_where_json_has_no_number() -> None:
-    table = pd.DataFrame({"loss": [1.0, math.inf, math.nan]})
-    assert records(table) == [{"loss": 1.0}, {"loss": None}, {"loss": None}]
+    table = pd.DataFrame(
+        {"n": [1, 2, 3], "loss": [0.1 + 0.2, math.inf, math.nan], "x": ["a", None, ""]}
+    )
+    rows = [{"n": 1, "loss": 0.1 + 0.2, "x": "a"}, {"n": 2, "loss": None, "x": None}]
+    assert json.loads(json.dumps(records(table))) == [*rows, {"n": 3, "loss": None, "x": ""}]
 
 
 def test_a_run_that_has_written_nothing_has_no_steps(tmp_path: Path) -> None:
