@@ -205,7 +205,11 @@ def vanished() -> Iterator[str]:
     """Yield studies and runs that a committed version of an index names, and no record holds."""
     if not is_checkout():
         return
-    here = {study: entry for paper in papers() for study, entry in read_index(paper).items()}
+    here = {
+        study: entry if isinstance(entry, dict) else {}
+        for paper in papers()
+        for study, entry in read_index(paper).items()
+    }
     indexes = ":(glob)papers/*/record/index.json"
     log = ("log", "--full-history")  # of branches, too, of which a merge took nothing
     names = set((git(*log, "--format=", "--name-only", "--", indexes) or "").split())
@@ -221,7 +225,7 @@ def vanished() -> Iterator[str]:
                 gone[f"study '{study}', recorded at commit {commit[:12]}, has vanished"] = None
                 continue
             for arm, seeds in entry["seeds"].items():
-                for seed in set(seeds) - set(here[study]["seeds"].get(arm, [])):
+                for seed in set(seeds) - set(here[study].get("seeds", {}).get(arm, [])):
                     line = f"run {arm} seed {seed} of '{study}', recorded at {commit[:12]}, "
                     gone[line + "has vanished"] = None
     yield from gone
