@@ -322,11 +322,9 @@ def index_of(paper: Path) -> tuple[dict[str, dict[str, Any]], str]:
     """Return what the index of a paper's record names, and what is wrong with it; "" where nothing
     is."""
     try:
-        index: Any = read_index(paper)
+        index = read_index(paper)
     except UserError as error:
         return {}, str(error)
-    if not isinstance(index, dict):
-        return {}, f"{shown(index_file(paper))} must hold an entry per study; restore it"
     named = {
         n: entry
         for n, entry in index.items()

@@ -68,8 +68,9 @@ def tree_at(environment: dict[str, Any], prefix: str = "record-") -> Iterator[Pa
             words = ("clone", "--quiet", "--shared", "--no-checkout", str(ROOT), str(tree))
             execute(ROOT, "git", *words)
             execute(tree, "git", "update-ref", "--no-deref", "HEAD", commit)
-        # All that `git_state` looks at: what is executed here says that it was committed.
-        but = (":!tests", ":(exclude,glob)papers/*/*/**")
+        # All that `git_state` looks at: what is executed here says that it was committed. Nothing
+        # compiled, which Python would take for the source beside it.
+        but = (":!tests", ":(exclude,glob)papers/*/*/**", ":(exclude,glob)**/__pycache__/**")
         if code:
             execute(tree, "git", "checkout", "--quiet", code, "--", ".", ":!params", *but)
             execute(tree, "git", "checkout", "--quiet", commit, "--", "params")

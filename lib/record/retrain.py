@@ -24,7 +24,7 @@ from lib.record.notebook import code_cells, shown, source
 from lib.record.record import Record, raw_folder
 from lib.record.replay import ReplayError, ask, committed, link_inputs, tree_at
 from lib.study.config import write_commits
-from lib.study.errors import UsageError, read_yaml, unknown
+from lib.study.errors import UsageError, UserError, read_yaml, unknown
 from lib.study.files import read_json
 from lib.study.paths import run_folder
 from lib.study.provenance import MachineFacts, trained_with
@@ -275,9 +275,15 @@ _TIMES = ("train(", "write_result(", "result_table(", "measured.seconds")
 
 def recorded_runs(studies: list[str]) -> dict[str, dict[str, Any]]:
     """Return the runs of some studies by `study/arm/seed`; a study of which only results are kept
-    has none."""
-    records = [record for record in map(Record, studies) if record.folder.is_dir()]
-    runs = [run for record in records for run in record.runs]
+    has none. Raises UserError, naming the study, where they cannot be read."""
+    runs = []
+    for study in studies:
+        try:
+            record = Record(study)
+            runs += record.runs if record.folder.is_dir() else []
+        except Exception:  # a file can be broken in any way, and a check says in which
+            said = f"its runs cannot be read; ./run_all.sh verify {study} says why"
+            raise UserError(f"{study}: {said}") from None
     return {f"{run['study']}/{run['arm']}/{run['seed']}": run for run in runs}
 
 
@@ -286,6 +292,12 @@ def retrain(run: dict[str, Any]) -> Judgement:
 
     Raises ReplayError, in a line, for one that cannot be trained again.
     """
+    try:
+        other_machine(run, run)
+        distances(Made(run, {}), Made(run, {}))
+    except (LookupError, TypeError, ValueError, AttributeError):
+        said = f"its result is none that a run leaves; ./run_all.sh verify {run['study']} says why"
+        raise ReplayError(said) from None
     notebook = Record(run["study"]).run_notebook(run)
     again, others = made_again(run)
 

@@ -37,6 +37,9 @@ _TABLE = re.compile(
     r'( border="1"| class="dataframe"| style="text-align: right;")*>|\s+'
 )
 """What pandas' HTML of a table consists of."""
+_CELL = re.compile(r"<t[hd][^>]*>([^<]*)</t[hd]>")
+_UNDRAWN = re.compile(r"The curve (appears here\.|could not be drawn: .*)")
+"""What stands in a notebook run by hand where the picture of its training should."""
 _MACHINE = re.compile(r" (\w+)=('\w+'|\d+|None|True|False)")
 _DEV = ("step", "dev_loss", "embedding_norm")
 """Columns of the dev curve that a training prints."""
@@ -219,6 +222,9 @@ def _wrong_print(record: Record, run: Run) -> Iterator[str]:
     for output in itertools.chain(*(cell["outputs"] for cell in cells)):
         if _TABLE.sub("", data(output).get("text/html", "")):
             yield "its notebook shows more than tables in HTML"
+        if "text/markdown" in data(output):
+            yield "its notebook shows a text in Markdown"
+    yield from _wrong_times(notebook, cells, run)
     for cell in shown:
         yield from _wrong_table([o for o in cell["outputs"] if data(o)], result)
     there = {label for cell in shown for label, _ in _ROW.findall(_html(cell["outputs"]))}
@@ -241,6 +247,26 @@ def _wrong_print(record: Record, run: Run) -> Iterator[str]:
     _, *given, machine = begun(notebook) or [""] * 2
     if given != list(map(_fields, run["config"].items())) or not _is_machine(machine, run):
         yield "its notebook prints other parameters than its result says"
+
+
+def _wrong_times(notebook: dict[str, Any], cells: list[dict[str, Any]], run: Run) -> Iterator[str]:
+    """Yield what cells show that `verify --retrain` leaves out, as they show times: of training
+    more than it prints, or more than one picture if run by hand; and another table of seconds."""
+    true = {"", "seconds", *run["seconds"]}
+    true |= {text for n in run["seconds"].values() for text in (str(round(n, 2)), f"{n:.2f}")}
+    for cell in cells:
+        shown, code = [data(each) for each in cell["outputs"] if data(each)], source(cell)
+        if "train(this.config" in code and shown:
+            told = "".join(shown[0].get("text/plain", ""))
+            drawn = shown[0].keys() == {"image/png"} or _UNDRAWN.fullmatch(told)
+            if "by_hand" not in notebook["metadata"]["study"] or len(shown) > 1 or not drawn:
+                yield "its notebook shows something of its training beside what it prints"
+        if "Series(measured.seconds" in code:
+            texts = _CELL.findall(_html(cell["outputs"]))
+            if [each.keys() for each in shown] != [{"text/html"}] or _printed(cell):
+                yield "its notebook shows something beside the table of its seconds"
+            elif not true.issuperset(texts):
+                yield "the table of its seconds in its notebook is not that of the result"
 
 
 def recorded_suites(record: Record) -> Iterator[dict[str, Any]]:

@@ -25,6 +25,7 @@ from lib.record.record import (
     RAW_ZIP,
     SHARED,
     Record,
+    index_file,
     named,
     paper_of,
     papers,
@@ -136,6 +137,9 @@ def check_format(record: Record) -> Iterator[str]:
             written = json.dumps(json.loads(text), separators=(",", ":")) + "\n"
         if text != written:  # it holds a key twice, or a comment
             yield f"{name} is not written as the archive writes it"
+    listed = "".join(f"{stated}  {name}\n" for name, stated in record.manifest.items())
+    if (record.folder / MANIFEST).read_text("utf-8") != listed:  # it holds a line twice
+        yield f"{MANIFEST} is not written as the archive writes it"
     for run in record.runs:
         result = raw_folder(record.run_notebook(run)) / "result.json"
         if result.is_file() and result.read_bytes() != f"{json.dumps(run, indent=1)}\n".encode():
@@ -201,7 +205,11 @@ def vanished() -> Iterator[str]:
     """Yield studies and runs that a committed version of an index names, and no record holds."""
     if not is_checkout():
         return
-    here = {study: entry for paper in papers() for study, entry in read_index(paper).items()}
+    here = {
+        study: entry if isinstance(entry, dict) else {}
+        for paper in papers()
+        for study, entry in read_index(paper).items()
+    }
     indexes = ":(glob)papers/*/record/index.json"
     log = ("log", "--full-history")  # of branches, too, of which a merge took nothing
     names = set((git(*log, "--format=", "--name-only", "--", indexes) or "").split())
@@ -217,7 +225,7 @@ def vanished() -> Iterator[str]:
                 gone[f"study '{study}', recorded at commit {commit[:12]}, has vanished"] = None
                 continue
             for arm, seeds in entry["seeds"].items():
-                for seed in set(seeds) - set(here[study]["seeds"].get(arm, [])):
+                for seed in set(seeds) - set(here[study].get("seeds", {}).get(arm, [])):
                     line = f"run {arm} seed {seed} of '{study}', recorded at {commit[:12]}, "
                     gone[line + "has vanished"] = None
     yield from gone
@@ -232,7 +240,13 @@ def _index(content: str | None) -> dict[str, Any]:
 
 
 def strays(paper: Path) -> Iterator[str]:
-    """Yield records, results and figures of a paper that are of no study in its index."""
+    """Yield records, results and figures of a paper that are of no study in its index, and an index
+    that holds a name twice, or anything else that is not read."""
+    index = index_file(paper)
+    if index.is_file():
+        written = json.dumps(dict(sorted(read_index(paper).items())), indent=1) + "\n"
+        if index.read_text("utf-8") != written:
+            yield f"{shown(index)} is not written as the archive writes it"
     own = {study for study in read_index(paper) if paper_of(study) == paper}
     results = {f"{study}{end}" for study in own for end in (".json", ".verdict.json")}
     records = own | {f"{study}.zip" for study in own} | {"index.json"}

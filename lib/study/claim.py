@@ -4,9 +4,11 @@ Part of it is whether the study had runs under another version of its plan: who 
 write a plan to fit.
 """
 
+import io
 import json
 import os
 import re
+import zipfile
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -312,9 +314,11 @@ def _in_runs(studies: Collection[str]) -> Iterator[Attempt]:
 
 
 def _in_record(studies: Iterable[str]) -> Iterator[Attempt]:
-    """Read what records say of their runs: notebooks, and what was kept; in older ones, results
-    do."""
+    """Read what records say of their runs: notebooks, and what was kept, sealed or not; in older
+    ones, results do."""
     for study in studies:
+        for path in PAPERS.glob(f"*/record/{study}.zip"):
+            yield from _in_sealed(path.read_bytes(), study, shown(path))
         own = f"*/record/{study}"
         for places in (f"*/results/{study}.json", f"{own}/{KEPT}", f"{own}/**/02*.ipynb"):
             for path in PAPERS.glob(places):
@@ -322,24 +326,38 @@ def _in_record(studies: Iterable[str]) -> Iterator[Attempt]:
 
 
 def _in_git(studies: Iterable[str], versions: list[Version]) -> Iterator[Attempt]:
-    """Read what every branch held of the studies' results and executed notebooks, and what an index
-    named: seeds that a version of the plan drew."""
-    named = ["record/index.json"]
+    """Read what every branch held of the studies' results and executed notebooks, sealed or not,
+    and of `runs/`, and what an index named: seeds that a version of the plan drew."""
+    named = ["papers/*/record/index.json", *(f"runs/**/{name}" for name in sorted(_FILES))]
     for study in studies:
-        named += [f"results/{study}.json", f"record/{study}/{KEPT}", f"record/{study}/**/02*.ipynb"]
-    history = changes("--all", "--full-history", "--", *(f":(glob)papers/*/{x}" for x in named))
+        own = f"record/{study}"
+        kept = (f"results/{study}.json", f"{own}.zip", f"{own}/{KEPT}", f"{own}/**/02*.ipynb")
+        named += [f"papers/*/{place}" for place in kept]
+    history = changes("--all", "--full-history", "--", *(f":(glob){place}" for place in named))
     files = {(each.blob, each.name): each for each in history if each.blob.strip("0")}  # the oldest
     drawn = list(_drawn(versions))
     texts = contents(tuple(blob for blob, _ in files))
     for each, text in zip(files.values(), texts, strict=True):
         name = each.name.encode(errors="replace").decode()  # it may be no text
         where = f"{name} of {each.commit[:12]}"
+        folder = re.search(r"/(?:results|record)/([^/.]+)", name)
         if name.endswith("/index.json"):
             for plan, study, seed in drawn:
-                if re.search(rf"\b{seed}\b", text):
+                if re.search(rf"\b{seed}\b".encode(), text):
                     yield Attempt(plan, study, each.date, each.commit, where)
-        elif folder := re.search(r"/(?:results|record)/([^/.]+)", name):
-            yield from _attempts_in(text, folder[1], where)
+        elif folder and name.endswith(".zip"):
+            yield from _in_sealed(text, folder[1], where)
+        else:
+            yield from _attempts_in(text, folder[1] if folder else None, where)
+
+
+def _in_sealed(packed: bytes, study: str, where: str) -> Iterator[Attempt]:
+    """Read a record that was sealed; nothing where it is damaged."""
+    # zipfile lets through what its decompressors raise.
+    with suppress(Exception), zipfile.ZipFile(io.BytesIO(packed)) as files:
+        for name in files.namelist():
+            if name == KEPT or re.fullmatch(r"(?:.*/)?02[^/]*\.ipynb", name):
+                yield from _attempts_in(files.read(name), study, f"{name} in {where}")
 
 
 def _drawn(versions: list[Version]) -> Iterator[tuple[str, str, int]]:
@@ -350,7 +368,7 @@ def _drawn(versions: list[Version]) -> Iterator[tuple[str, str, int]]:
             yield from ((plan.hash, study, plan.draw(study, 1)[0]) for study in plan.frozen)
 
 
-def _attempts_in(file: Path | str, study: str | None, where: str) -> Iterator[Attempt]:
+def _attempts_in(file: Path | bytes, study: str | None, where: str) -> Iterator[Attempt]:
     """Read the provenance of a run, a result, results, an executed notebook, or what was kept (a
     file, or its text). What is damaged hides nothing beside it."""
     content: Any = None

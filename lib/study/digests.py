@@ -7,18 +7,22 @@ cells and what they alone import, figures and prose, come too late to decide any
 process that draws the curve of a run in training: it is told numbers and gives pictures.
 
 Comments, docstrings and white space are no code. The values of a notebook's parameters are none
-either: a run is asked for by them. Not covered is what runs before a cell does: `sitecustomize`,
-the kernel, and packages, whose versions a run's provenance names.
+either: a run is asked for by them. Modules at the top of this repository count whether anything
+here imports them or not: Python or a package may (`sitecustomize`, a module of the standard
+library's name, what `*.dist-info` announces). Not covered is what else runs before a cell does: the
+kernel, who starts it, and packages, whose versions a run's provenance names.
 """
 
 import ast
 import json
 import re
+import unicodedata
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 from lib.study.fields import digest
+from lib.study.files import sha256
 from lib.study.paths import ROOT
 
 
@@ -64,15 +68,22 @@ def code_of(*parts: tuple[str, str | None]) -> dict[str, str]:
     """Collect the code that `code_digest` covers, by the place of its file."""
     code = {f"notebooks/{name}.ipynb": "\n".join(_cells(name, last)) for name, last in parts}
     waiting = [name for cells in code.values() for name in imported(cells)]
+    top = [path for place in (ROOT, ROOT / "notebooks") for path in place.iterdir()]
+    here = {path.name.partition(".")[0] for path in top}
+    waiting += [name for name in here - {"lib", "tests"} if name.isidentifier()]
     known = set(waiting)
-    here = {path.stem for place in (ROOT, ROOT / "notebooks") for path in place.iterdir()}
+    announced = (path for path in top if path.suffix in (".dist-info", ".egg-info"))
+    for path in (file for each in announced for file in each.rglob("*") if file.is_file()):
+        code[path.relative_to(ROOT).as_posix()] = sha256(path)
     while waiting:
         module = waiting.pop()
         if module.partition(".")[0] not in here:  # a package, as most are
             continue
         for path in _files(module):
             place = path.relative_to(ROOT)
-            if place.as_posix() not in code:
+            if place.as_posix() not in code and path.suffix != ".py":
+                code[place.as_posix()] = sha256(path)
+            elif place.as_posix() not in code:
                 source = code[place.as_posix()] = bare(path.read_text("utf-8"))
                 new = imported(source, ".".join(place.parent.parts)) - known
                 known |= new
@@ -87,12 +98,21 @@ def _cells(notebook: str, last: str | None) -> list[str]:
     code, waiting = [], True
     for cell in content["cells"]:
         if cell["cell_type"] == "code":
-            lines = bare("".join(cell["source"]))
+            lines = _bare_cell("".join(cell["source"]))
             given = waiting and "parameters" in cell["metadata"].get("tags", [])
             waiting = waiting and not given  # for the first, which is the one that is filled in
             code.append(re.sub(_PARAMETER, _without_value, lines) if given else lines)
     calls = [number for number, cell in enumerate(code) if re.search(rf"\b{last} \(", cell)]
     return code[: calls[-1] + 1] if calls else code
+
+
+def _bare_cell(source: str) -> str:
+    """Leave a cell that is no Python, such as a magic, as it stands: there, # begins no comment."""
+    try:
+        ast.parse(source)
+    except (SyntaxError, ValueError):
+        return source
+    return bare(source)
 
 
 _PARAMETER = re.compile(
@@ -108,18 +128,23 @@ def _without_value(line: re.Match[str]) -> str:
     return line[1]
 
 
+_LOADED = {".py", ".pyc", ".so", ".pyd"}
+"""What Python imports from: a library that was compiled goes before the source of its name."""
+
+
 def _files(module: str) -> Iterator[Path]:
-    """Find what Python runs of this repository when it imports a module (`x.*`: and all below `x`).
-    A file here may stand before a package of the same name."""
+    """Find what Python may run of this repository when it imports a module (`x.*`: and all below
+    `x`). A file here may stand before a package of the same name."""
     for place in (ROOT, ROOT / "notebooks"):
         for part in module.split("."):
             if part == "*":
-                yield from (*place.glob("*.py"), *place.glob("*/__init__.py"))
+                found = [*place.glob("*.*"), *place.glob("*/__init__.*")]
+            else:
+                found = [*place.glob(f"{part}.*"), *place.glob(f"{part}/__init__.*")]
+            loaded = [path for path in found if path.suffix in _LOADED and path.is_file()]
+            yield from loaded
             place = place / part
-            package, file = place / "__init__.py", place.with_name(f"{part}.py")
-            if package.is_file() or file.is_file():
-                yield package if package.is_file() else file
-            elif not place.is_dir():
+            if not loaded and not place.is_dir():
                 break
 
 
@@ -132,6 +157,7 @@ def imported(code: str, package: str = "") -> frozenset[str]:
     """Name the modules that bare code in a package may import: what follows `import`, whether it is
     a module or a name in one, and every module of the library that a string names or gives the
     path of."""
+    code = unicodedata.normalize("NFKC", code)  # as Python reads names
     found = {name.replace("/", ".").removesuffix(".py") for name in _IN_STRING.findall(code)}
     for source, names in _IMPORT.findall(code):
         module = source.replace(" ", "")
@@ -165,7 +191,7 @@ def bare(source: str) -> str:
     lines: list[str] = []
     line: list[str] = []
     indent, blocks, depth = 0, [0], 0
-    for token in _TOKEN.findall(source + "\n"):
+    for token in _TOKEN.findall(re.sub(r"\r\n?", "\n", source) + "\n"):  # as Python reads lines
         first = token[0]
         if first == "\n" and depth == 0:
             if not all(map(_PLAIN.match, line)):
@@ -174,7 +200,7 @@ def bare(source: str) -> str:
                 if indent > blocks[-1]:
                     blocks.append(indent)
                 lines.append("\t" * (len(blocks) - 1) + " ".join(line))
-            line, indent = [], len(token.expandtabs()) - 1
+            line, indent = [], len(re.split(r"[\n\f]", token)[-1].expandtabs())
         elif first not in "\n \t\f#" and token != "\\\n":
             depth += (first in "([{") - (first in ")]}" and depth > 0)
             line.append(token)

@@ -23,8 +23,8 @@ class Change:
     commit: str
     date: str
     """When it was committed: ISO 8601, with the time zone."""
-    copied: bool
-    """From another file."""
+    copied: str
+    """From which other file; empty where it was not."""
     blob: str
     """What git calls the content; zeros where the file was deleted."""
     name: str
@@ -68,20 +68,21 @@ def changes(*words: str) -> Iterator[Change]:
         for line in lines:
             modes, *names = line.split("\t")
             *_, blob, status = modes.split()
-            yield Change(commit, date, status.startswith("C"), blob, names[-1])
+            copied = names[0] if status.startswith("C") else ""
+            yield Change(commit, date, copied, blob, names[-1])
 
 
 @lru_cache(maxsize=64)
-def contents(blobs: tuple[str, ...]) -> list[str]:
-    """Read the text of each blob, which never changes; GitError for one that is not there."""
-    said, texts = BytesIO(ask_git("cat-file", "--batch", stdin="\n".join(blobs))), []
+def contents(blobs: tuple[str, ...]) -> list[bytes]:
+    """Read each blob, which never changes; GitError for one that is not there."""
+    said, found = BytesIO(ask_git("cat-file", "--batch", stdin="\n".join(blobs))), []
     for blob in blobs:
         size = said.readline().split()[-1]
         if not size.isdigit():
             raise GitError(f"object {blob[:12]} is missing (`git fsck` says more)")
-        texts.append(_text(said.read(int(size))))
+        found.append(said.read(int(size)))
         said.read(1)
-    return texts
+    return found
 
 
 def is_checkout() -> bool:
@@ -96,10 +97,12 @@ def is_shallow() -> bool:
 
 
 def _run(words: tuple[str, ...], stdin: str = "") -> subprocess.CompletedProcess[bytes]:
-    command = ["git", "-C", str(ROOT), "-c", "core.quotepath=off", *words]
-    language = os.environ | {"LC_ALL": "C"}
+    command = ["git", "-C", str(ROOT), "-c", "core.quotepath=off", "-c", "log.showRoot=true"]
+    # Settings by which git would tell another history, or read other paths than it is asked for.
+    environment = {n: v for n, v in os.environ.items() if not n.endswith("_PATHSPECS")}
+    environment |= {"LC_ALL": "C", "GIT_NO_REPLACE_OBJECTS": "1", "GIT_GRAFT_FILE": os.devnull}
     return subprocess.run(
-        command, capture_output=True, check=True, env=language, input=stdin.encode()
+        [*command, *words], capture_output=True, check=True, env=environment, input=stdin.encode()
     )
 
 

@@ -44,9 +44,12 @@ class Version:
 
     @property
     def deviations(self) -> list[dict[str, str]]:
-        """How YAML folds a text is no content of it."""
-        listed = self.plan.get("deviations") or []
-        return [{name: str(text).strip() for name, text in each.items()} for each in listed]
+        """How YAML folds a text is no content of it. A draft may hold anything in their place."""
+        listed = self.plan.get("deviations")
+        noted = (
+            [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+        )
+        return [{name: str(text).strip() for name, text in each.items()} for each in noted]
 
 
 def plan_provenance(
@@ -83,9 +86,14 @@ def _followed(file: str, *words: str) -> list[Change]:
         if git("rev-parse", "--verify", "--quiet", "HEAD"):
             raise
         return []  # nothing is committed yet
-    # Before it was copied from another plan, the history is not this one's.
-    end = next((i for i, each in enumerate(found, 1) if each.copied), None)
-    return found[:end]
+    # Before it was copied from another plan, the history is not this one's; copied from one that is
+    # no more, it was renamed.
+    copied = (i for i, each in enumerate(found, 1) if each.copied and _stands(each.copied))
+    return found[: next(copied, None)]
+
+
+def _stands(name: str) -> bool:
+    return git("cat-file", "-e", f"HEAD:{name}") is not None
 
 
 def _version(change: Change) -> Version:
@@ -93,7 +101,7 @@ def _version(change: Change) -> Version:
 
 
 def _committed(blob: str) -> dict[str, Any]:
-    return _read(contents((blob,))[0]) if blob.strip("0") else {}
+    return _read(contents((blob,))[0].decode("utf-8", "surrogateescape")) if blob.strip("0") else {}
 
 
 def _now(file: str) -> Version:
@@ -102,9 +110,11 @@ def _now(file: str) -> Version:
 
 @lru_cache(maxsize=256)
 def _read(text: str) -> dict[str, Any]:
-    """Read a plan as it stands; nobody changes what is returned."""
-    with suppress(yaml.YAMLError, ValueError, TypeError):
-        content = json.loads(json.dumps(yaml.safe_load(text), default=str))
+    """Read a plan as it stands; nobody changes what is returned. Numbers that JSON lacks are text,
+    and half a pair of surrogates is a question mark: neither can be shown, nor hashed."""
+    with suppress(yaml.YAMLError, ValueError, TypeError, RecursionError):
+        written = json.dumps(yaml.safe_load(text), default=str, ensure_ascii=False)
+        content = json.loads(written.encode("utf-8", "replace"), parse_constant=str)
         return content if isinstance(content, dict) else {}
     return {}
 

@@ -509,7 +509,7 @@ def drop_study(f: Forger) -> None:
         shutil.rmtree(folder)
     f.results.unlink()
     f.verdict.unlink()
-    f.in_json(f.record.with_name("index.json"), lambda index: index.pop(STUDY))
+    f.in_json(f.record.with_name("index.json"), lambda index: index.pop(STUDY), indent=1)
     for name in ("paper.md", "templates/answers.md"):
         text = (f.paper / name).read_text("utf-8")
         (f.paper / name).write_text(re.sub(r"\{\{ sample.*?\}\}", "36.0", text), "utf-8")

@@ -73,6 +73,19 @@ def test_a_tree_has_the_code_of_its_commit_or_else_this_one_and_the_history_of_b
             assert not (tree / ".git").exists()
 
 
+def test_a_tree_holds_nothing_that_was_compiled(checkout: Path) -> None:
+    """Python would take it for the source, from which the digests are computed."""
+    compiled = checkout / "lib" / "__pycache__" / "file.cpython-311.pyc"
+    compiled.parent.mkdir()
+    compiled.write_bytes(b"other code")
+    run_git(checkout, "add", "--force", "lib")
+    run_git(checkout, "commit", "-m", "compiled")
+    commit = run_git(checkout, "rev-parse", "HEAD")
+    with replay.tree_at({"commit": commit, "clean": True}) as tree:
+        assert (tree / "lib" / "file").is_file()
+        assert not (tree / "lib" / "__pycache__").exists()
+
+
 def test_a_tree_of_a_commit_is_clean_and_lacks_only_tests_and_records(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,7 @@
 """How runs are named, trained again, and what is said of each."""
 
+import re
+import shutil
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,8 +24,10 @@ from lib.record.retrain import (
 )
 from lib.run.machine import random_stream
 from lib.run.model import GPT, count_parameters, weights_digest
+from lib.study.errors import UserError
 from lib.study.fields import ModelConfig
 from lib.study.files import read_json
+from lib.study.paths import PAPERS
 from lib.workflow import cli, verify
 
 
@@ -109,6 +113,28 @@ def test_what_cannot_be_trained_is_named_before_anything_is_verified(
     monkeypatch.setattr(verify, "check", lambda *_: pytest.fail("it verified first"))
     assert cli.main(["verify", "--retrain", name]) == 2
     assert capsys.readouterr().err == f"error: {NAMED[name]}\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("record/index.json", "[1]", "index.json must hold an entry per study; restore it"),
+        ("record/index.json", "null", "index.json must hold an entry per study; restore it"),
+        ("record/example/raw.zip", "", "example: its runs cannot be read; "),
+        ("record/example/parameters.yaml", "a: 1", "example: its runs cannot be read; "),
+        ("results/example.json", "null", "example: its runs cannot be read; "),
+    ],
+)
+def test_a_damaged_record_is_said_in_a_line(
+    file: str, content: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    papers = tmp_path / "papers"
+    shutil.copytree(PAPERS / "example", papers / "example")
+    monkeypatch.setattr("lib.record.record.PAPERS", papers)
+    monkeypatch.setattr("lib.record.record.PAPER", papers / "example")
+    (papers / "example" / file).write_text(content, "utf-8")
+    with pytest.raises(UserError, match=re.escape(said)):
+        verify.verify_record([], False, ["example/constant/0"])
 
 
 def test_so_is_an_unknown_study(capsys: pytest.CaptureFixture[str]) -> None:
@@ -256,3 +282,13 @@ def test_it_says_that_their_analysis_was_not_executed_again(
     said = capsys.readouterr().out
     assert "files verified (its analysis was not executed again)" in said
     assert said.splitlines()[-1] == "Trained again: 1 equal to the bit"
+
+
+@pytest.mark.parametrize(
+    "odd", [{"stretches": [{}]}, {"tables": {"tasks": "none"}}, {"provenance": {"trained": 3}}]
+)
+def test_a_result_that_no_run_leaves_is_not_trained_again(odd: dict[str, Any]) -> None:
+    run = retrain.recorded_runs(["example"])["example/constant/0"]
+    said = "its result is none that a run leaves; ./run_all.sh verify example says why"
+    with pytest.raises(ReplayError, match=re.escape(said)):
+        retrain.retrain(run | odd)

@@ -207,3 +207,42 @@ def test_forged_answers_to_stock_tasks_are_named() -> None:
 
     assert raw_names(result.config) == (*RAW, STOCK)
     assert faults(older) == []
+
+
+TEXT = {"text/markdown": "It helps."}
+TABLE = {"text/html": "<table><tr><td>It helps.</td></tr></table>"}
+PICTURE = {"image/png": "aGVscHM="}
+
+
+@pytest.mark.parametrize(
+    ("code", "shown", "fault"),
+    [
+        ("train(this.config", TABLE, "something of its training beside what it prints"),
+        ("train(this.config", PICTURE, "something of its training beside what it prints"),
+        ("measured.seconds, name", TABLE, "something beside the table of its seconds"),
+        ("show_training(", TEXT, "a text in Markdown"),
+    ],
+)
+def test_a_cell_that_shows_times_shows_nothing_else(
+    code: str, shown: dict[str, str], fault: str, record: Record
+) -> None:
+    """Its outputs are in no comparison with a training that is repeated."""
+    notebook = record.read(record.run_notebook(record.runs[0]))
+    (cell,) = [c for c in notebook["cells"] if code in "".join(c["source"])]
+    output = {"output_type": "display_data", "data": shown, "metadata": {}}
+    cell["outputs"].append(output)
+    (found,) = runs.check_runs(record)
+    assert found.endswith(f"its notebook shows {fault}")
+    notebook["metadata"]["study"]["by_hand"] = True  # where the picture of its curve stays
+    cell["outputs"] = [each for each in cell["outputs"] if each["output_type"] != "stream"]
+    assert (list(runs.check_runs(record)) == []) == (shown == PICTURE)
+
+
+@pytest.mark.parametrize("text", ["It helps.", "9999.99"])
+def test_the_table_of_seconds_is_that_of_the_result(text: str, record: Record) -> None:
+    notebook = record.read(record.run_notebook(record.runs[0]))
+    (cell,) = [c for c in notebook["cells"] if "measured.seconds, name" in "".join(c["source"])]
+    data = cell["outputs"][0]["data"]
+    data["text/html"] = re.sub(r"<td>[^<]+", f"<td>{text}", "".join(data["text/html"]), count=1)
+    (found,) = runs.check_runs(record)
+    assert found.endswith("the table of its seconds in its notebook is not that of the result")

@@ -15,7 +15,14 @@ import pytest
 from lib.publish import paper as publishing
 from lib.record import archive, provenance, record, verify
 from lib.record.notebook import without_warnings
-from lib.record.record import Record, papers, read_index, recorded_studies, root_hash
+from lib.record.record import (
+    MANIFEST,
+    Record,
+    papers,
+    read_index,
+    recorded_studies,
+    root_hash,
+)
 from lib.study.errors import UserError
 from lib.study.files import read_json, write_json
 from lib.study.git import is_checkout
@@ -210,6 +217,23 @@ def test_a_plan_of_a_study_without_one_and_a_link_are_no_files_of_a_record(
     else:
         path.symlink_to(folder)
     assert list(verify.check_names(Record(STUDY))) == [f"{name} is no file of this record"]
+
+
+def test_a_line_or_a_name_that_stands_twice_is_named(folder: Path) -> None:
+    """Of two the last one is read, and a reader sees both."""
+    manifest, index = folder / MANIFEST, folder.with_name("index.json")
+    before = manifest.read_text("utf-8")
+    manifest.write_text(f"It helps.  parameters.yaml\n{before}", "utf-8")
+    assert list(Record(STUDY).check_files()) == []
+    said = f"{MANIFEST} is not written as the archive writes it"
+    assert list(verify.check_format(Record(STUDY))) == [said]
+    manifest.write_text(before, "utf-8")
+    assert list(verify.check_format(Record(STUDY))) == []
+    text = index.read_text("utf-8")
+    index.write_text(text.replace("{", f'{{"{STUDY}": "It helps.",', 1), "utf-8")
+    assert json.loads(index.read_text("utf-8")) == json.loads(text)
+    (fault,) = verify.strays(folder.parents[1])
+    assert fault.endswith("index.json is not written as the archive writes it")
 
 
 def test_warnings_and_bars_go_into_no_record() -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import zipfile
 from typing import Any
 
 import pytest
@@ -364,3 +365,73 @@ def test_the_other_confirmatory_studies_of_a_plan_are_named_beside_it(lab: Lab) 
     study = load_study("trial")
     said = f"CONFIRMATORY: study 'trial' under plan {plan.hash}, which also names 'second'"
     assert str(claim_status(study, plan)) == said
+
+
+@pytest.mark.parametrize("where", ["the record", "an earlier commit"])
+def test_a_sealed_record_tells_of_its_runs(where: str, lab: Lab) -> None:
+    lab.commit_all()
+    version = lab.parameters.plan(frozen={"trial": lab.parameters.frozen()}, alpha=0.03)
+    lab.archive(lab.train(), "trial", "record/trial")
+    lab.git("reset", "-q", "--soft", "HEAD~1")  # no commit holds the version, nor what was unsealed
+    record = lab.top / "papers" / "one" / "record"
+    with zipfile.ZipFile(record / "trial.zip", "w", zipfile.ZIP_DEFLATED) as packed:
+        for path in (record / "trial").rglob("*.ipynb"):
+            packed.write(path, path.relative_to(record / "trial"))
+    lab.forget("papers/one/record/trial", "runs")
+    lab.freeze(alpha=0.02)
+    if where == "an earlier commit":
+        lab.forget("papers")
+        lab.commit_all()
+    lab.require_named(version)
+    record.mkdir(parents=True, exist_ok=True)
+    (record / "trial.zip").write_bytes(b"PK damaged")
+    lab.require_named(version)  # as git has it
+
+
+def test_runs_that_were_committed_as_they_lay_are_found(lab: Lab) -> None:
+    seen = lab.freeze()
+    lab.train()
+    lab.git("add", "--force", "runs")
+    lab.commit_all()
+    lab.git("rm", "-q", "-r", "runs")
+    lab.commit_all()
+    lab.require_named(seen)
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_a_plan_copied_and_then_deleted_was_renamed(is_kept: bool, lab: Lab) -> None:
+    """Plan and study bear other names; that a copy is another plan needs the first to stand."""
+    seen = lab.freeze()
+    lab.train()
+    lab.parameters.study(name="renamed", plan="q.yaml", seeds=[0])
+    changes = {"frozen": {"renamed": lab.parameters.frozen()}, "confirmatory": ["renamed"]}
+    lab.parameters.plan("q.yaml", alpha=0.01, **changes)
+    lab.commit_all()
+    if not is_kept:
+        (lab.parameters.plans / "p.yaml").unlink()
+        lab.commit_all()
+    reasons = lab.reasons(lab.train("renamed", plan="q.yaml"), "renamed")
+    assert [reason.startswith(named(seen)) for reason in reasons] == [] if is_kept else [True]
+
+
+@pytest.mark.parametrize("by", ["a replacement", "a graft", "a setting", "the environment"])
+def test_git_is_asked_what_it_holds_whatever_it_is_told_to_show(
+    by: str, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = lab.parameters.plan(frozen={"trial": lab.parameters.frozen()})
+    if by != "a setting":
+        lab.git("commit", "-q", "--allow-empty", "-m", "first")
+    lab.archive(lab.train(commit="a" * 40))
+    lab.forget("runs", "papers")
+    last = lab.commit_all()
+    first = lab.git("rev-list", "--max-parents=0", "HEAD")
+    if by == "a replacement":
+        lab.git("replace", "--graft", last, first)
+    elif by == "a graft":
+        (lab.top / ".git" / "info").mkdir(exist_ok=True)
+        (lab.top / ".git" / "info" / "grafts").write_text(f"{last} {first}\n", "utf-8")
+    elif by == "a setting":
+        lab.git("config", "log.showRoot", "false")
+    else:
+        monkeypatch.setenv("GIT_LITERAL_PATHSPECS", "1")
+    lab.require_named(seen)

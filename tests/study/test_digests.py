@@ -1,12 +1,14 @@
 """Digests change with the code that decides numbers, wherever it stands, and with nothing else."""
 
 import ast
+import contextlib
 import io
 import itertools
 import json
 import re
 import shutil
 import tokenize
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -261,6 +263,39 @@ def test_packages_count_on_the_way_to_a_module_and_what_stands_before_others(
     assert [name for name in changed_by(lambda: append(copy / extra)) if name in WEIGHTS] == WEIGHTS
 
 
+@pytest.mark.parametrize(
+    "file",
+    [
+        "sitecustomize.py",  # which Python imports when it starts
+        "usercustomize/__init__.py",
+        "sched.py",  # stands before the standard library's, whoever imports that
+        "notebooks/sched.py",
+        "own-1.0.dist-info/entry_points.txt",  # by which packages find what to import
+    ],
+)
+def test_what_python_finds_at_the_top_counts_whether_it_is_named_or_not(
+    file: str, copy: Path
+) -> None:
+    assert sorted(changed_by(lambda: append(copy / file))) == sorted([*WEIGHTS, *CLAIMS])
+    assert changed_by(lambda: append(copy / "tests" / "__init__.py")) == []
+
+
+@pytest.mark.parametrize("name", ["model.cpython-311-x86_64-linux-gnu.so", "model/__init__.pyc"])
+def test_what_was_compiled_stands_before_the_source_of_its_name(name: str, copy: Path) -> None:
+    assert changed_by(lambda: append(copy / "lib" / "run" / name)) == WEIGHTS
+
+
+def test_a_name_is_read_as_python_reads_it() -> None:
+    assert "lib.run.extra" in imported(bare("from lib.run import \uff45xtra\n"))  # a wide e
+
+
+def test_what_follows_a_number_sign_in_a_magic_is_no_comment(copy: Path) -> None:
+    path = copy / "notebooks" / "02_train.ipynb"
+    edit_cell(path, "import glob", "%env SCALE=#1")
+    other = lambda: edit_cell(path, "SCALE=#1", "SCALE=#2", before=False)  # noqa: E731
+    assert changed_by(other) == WEIGHTS
+
+
 def test_nothing_imported_by_words_that_are_no_import() -> None:
     code = bare('important = "from a to b"\nraise E from error\n"""import lib.run.model"""\n')
     assert imported(code) == frozenset()
@@ -334,7 +369,25 @@ def dynamic(source: str) -> set[str]:
             words = [w for name in names for w in name.split(".")[2 * plain :] if w in ANYWHERE]
             words += {*names} & ATTRIBUTES
         found |= {*words}
-    return found | unnamed_programs(tree)
+    return found | unnamed_programs(tree) | unseen_names(source, tree)
+
+
+def unseen_names(source: str, tree: ast.Module) -> set[str]:
+    """Find modules of the library that a text names, though no digest sees it: the text is written
+    in parts, or with escapes. And what a text would load if it were evaluated, as an annotation
+    is, or as a program."""
+    texts = {
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    texts -= {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    found, seen = set(), imported(bare(source))
+    for text in (str(node.value) for node in texts):
+        found |= {name for name in imported(text) if name.startswith("lib.")} - seen
+        with contextlib.suppress(SyntaxError, ValueError), warnings.catch_warnings(action="ignore"):
+            found |= dynamic(text) - {text} if re.search(r"[(=;\s]", text) else set()
+    return found
 
 
 FLAG = re.compile(r"(?:.*\s)?-[A-Za-z]*[mc]\s*(?:lib[\w.]*\.)?(?:[%{].*)?", re.DOTALL)
@@ -419,7 +472,10 @@ def test_a_notebook_loads_nothing_that_its_cells_do_not_name() -> None:
              "run(('python -m ' + m).split())", "run('python -m %s' % m)",
              "run('python -m {}'.format(m))", "run([python, f'-mlib.run.{m}'])",
              "run('python -m lib.run.' + m)",
-             "def f():\n    m = 'lib.a'\n    run([python, '-m', m])"]
+             "def f():\n    m = 'lib.a'\n    run([python, '-m', m])",
+             "run([python, '-m', 'lib\\x2eextra'])", "run([python, '-m', 'lib' '.extra'])",
+             "run([python, '-c', 'import\\tlib.extra'])", "x: '__import__(name)'",
+             "run([python, '-c', 'import runpy; runpy.run_path(name)'])"]
 )  # fmt: skip
 def test_a_dynamic_import_is_found(code: str) -> None:
     assert dynamic(code)
@@ -499,6 +555,20 @@ class A :
 
 def test_text_is_told_from_comments_by_its_place() -> None:
     assert bare(SOURCE) == BARE
+
+
+@pytest.mark.parametrize(
+    ("source", "other"),
+    [
+        ("x = 1  # one\ny = 2\n", "x = 1  # one\r"),  # as a cell may end its lines
+        ("if x:\n    y = 1\n    z = 2\n", "if x:\n    y = 1\n   \fz = 2\n"),
+    ],
+)
+def test_lines_end_and_blocks_begin_where_python_has_them(source: str, other: str) -> None:
+    """A form feed sets the column to 0, so that `z = 2` is in no block."""
+    other = other.replace("\r", "\ry = 2\n")
+    same = ast.dump(ast.parse(source)) == ast.dump(ast.parse(other))
+    assert (bare(source) == bare(other)) == same
 
 
 def tokens(source: str) -> list[str]:

@@ -1,8 +1,11 @@
 """The versions of a plan, as git holds them."""
 
+import json
+
 import pytest
 import yaml
 
+from lib.analysis.tables import plan_tables
 from lib.study.history import (
     dated_deviations,
     plan_changes,
@@ -148,6 +151,38 @@ def test_versions_of_another_schema_and_unreadable_ones_stay_in_the_history(
         "stopping",
         "instability.noise.window",
     }
+
+
+@pytest.mark.parametrize(
+    "draft",
+    [
+        "deviations: none yet\n",
+        "deviations: [later]\n",
+        "deviations: {first: later}\n",
+        "alpha: .nan\n",
+        "alpha: -.inf\n",
+        f"title: {'[' * 3000}{']' * 3000}\n",
+        'title: "\\uD800"\n',
+        "title: &a [*a]\n",
+        "? [a, b]\n: 1\n",
+        "frozen: [1, {trial: 2}]\n",
+    ],
+)
+def test_whatever_a_draft_holds_what_became_of_it_can_be_told(
+    draft: str, repository: Repository
+) -> None:
+    path = repository.parameters.plans / "p.yaml"
+    path.write_text(draft, "utf-8")
+    repository.commit_all()
+    last, plan = repository.commit(deviations=[ONE])
+    known = plan_provenance("p.yaml", plan, [last])
+    assert known["plan_precedes"] == f"yes: plan fixed at {last[:12]}"
+    assert [each["what"] for each in known["deviations"]] == [ONE["what"]]
+    assert json.dumps(known, allow_nan=False, ensure_ascii=False).encode()
+    assert [str(table.to_html()) for table in plan_tables(known)]
+    changed = [row for row in known["plan_changes"] if row["field"] == "alpha"]
+    before = {"alpha: .nan\n": "NaN", "alpha: -.inf\n": "-Infinity"}
+    assert [row["before"] for row in changed] == [before.get(draft)]
 
 
 def test_deviations_are_dated_by_the_commit_that_they_first_stand_in(
