@@ -157,7 +157,7 @@ def build_site(paper: Path | None = None, failed: Collection[Path] = ()) -> list
         return study
 
     def write_shared(studies: list[StudyEntry]) -> None:
-        of, is_paper = lengths.figures(studies), pdf.is_file()
+        of, is_paper = lengths.figures(studies, paper), pdf.is_file()
         first = write("index.html", "index.html.j2", studies=studies, lengths=of, paper=is_paper)
         current[""] = [first, write("compare.html", "compare.html.j2", studies=studies)]
         if of:
