@@ -29,16 +29,16 @@ def planned_pairs(runs: pd.DataFrame, plan: Plan) -> dict[tuple[str, str], list[
         if own_baseline or (families and arm["setting"] == other["setting"]):
             pairs[arm["arm"], other["arm"]] = families
     variants = {arm["arm"]: arm["variant"] for arm in arms}
-    for _, own, held, _ in plan.bound.values():
-        for pair in product(arms_called(own, variants), arms_called(held, variants)):
+    for _, arm_name, baseline, _ in plan.bound.values():
+        for pair in product(arms_called(arm_name, variants), arms_called(baseline, variants)):
             pairs.setdefault(pair, [])
     return pairs
 
 
 def planned_measures(plan: Plan) -> list[str]:
     """Name the measures that a plan asks for."""
-    asked = [*plan.primary_measures, *plan.secondary, *(of[-1] for of in plan.bound.values())]
-    return list(dict.fromkeys(asked))
+    measures = [*plan.primary_measures, *plan.secondary, *(of[-1] for of in plan.bound.values())]
+    return list(dict.fromkeys(measures))
 
 
 def margins_of(plan: Plan) -> dict[str, float]:

@@ -96,7 +96,7 @@ class Figure:
     def colours(self) -> list[str]:
         """A colour for each length, from blue to red."""
         last = max(len(self.lengths) - 1, 1)
-        return [f"hsl({220 - 215 * place / last:.0f} 65% 45%)" for place in range(last + 1)]
+        return [f"hsl({220 - 215 * index / last:.0f} 65% 45%)" for index in range(last + 1)]
 
 
 def figures(studies: Iterable[StudyEntry], paper: Path) -> list[Figure]:
@@ -167,14 +167,14 @@ def _panel(name: str, title: str, arms: list[Arm]) -> Axes:
         return HEIGHT - _BOTTOM - share * (HEIGHT - _BOTTOM - _TOP)
 
     def points(line: pd.Series) -> str:
-        kept = line.dropna()
-        places = zip(x(kept.index), y(kept.to_numpy()), strict=True)
-        return " ".join(f"{across:.1f},{down:.1f}" for across, down in places)
+        finite = line.dropna()
+        positions = zip(x(finite.index), y(finite.to_numpy()), strict=True)
+        return " ".join(f"{across:.1f},{down:.1f}" for across, down in positions)
 
-    def ticks(found: Iterable[float], least: float, most: float, place: Any) -> dict[str, float]:
+    def ticks(values: Iterable[float], least: float, most: float, scale: Any) -> dict[str, float]:
         return {
-            f"{t + 0.0:g}".replace("-", "−"): round(float(place(t)), 1)
-            for t in found
+            f"{t + 0.0:g}".replace("-", "−"): round(float(scale(t)), 1)
+            for t in values
             if least <= t <= most
         }
 

@@ -25,11 +25,11 @@ from lib.record.record import (
     RAW_ZIP,
     SHARED,
     Record,
-    named,
     paper_of,
     papers,
     raw_folder,
     read_index,
+    run_name,
 )
 from lib.record.replay import ReplayError
 from lib.study import paths
@@ -139,16 +139,16 @@ def check_format(record: Record) -> Iterator[str]:
     for run in record.runs:
         result = raw_folder(record.run_notebook(run)) / "result.json"
         if result.is_file() and result.read_bytes() != f"{json.dumps(run, indent=1)}\n".encode():
-            yield f"the result of {named(run)} is not written as the archive writes it"
+            yield f"the result of {run_name(run)} is not written as the archive writes it"
 
 
 def check_index(record: Record) -> Iterator[str]:
     """Yield what the index says otherwise of a study."""
-    stated, own = record.entry, index_entry(record)
+    stated, expected = record.entry, index_entry(record)
     if not stated:
         yield "the index does not name it"
-    for key in sorted({*stated, *own} if stated else ()):
-        if own.get(key) != stated.get(key):
+    for key in sorted({*stated, *expected} if stated else ()):
+        if expected.get(key) != stated.get(key):
             yield f"the index says otherwise of its {key}"
 
 
@@ -167,15 +167,15 @@ def check_notebooks(record: Record) -> Iterator[str]:
         if code_hash(content) not in record.entry["code"].get(path.stem, []):
             yield f"{name} executed other code than the index says"
         yield from (f"{name} {fault}" for fault in foreign_content(path.read_text("utf-8")))
-        given: dict[str, Any] = {"study": record.study}
+        parameters: dict[str, Any] = {"study": record.study}
         if path.stem == "02_train":
-            given |= {"arm": path.parent.parent.name, "seed": int(path.parent.name[5:])}
-        noted = content["metadata"]["papermill"]
-        if noted["parameters"] != given or not has_parameters(content, given):
+            parameters |= {"arm": path.parent.parent.name, "seed": int(path.parent.name[5:])}
+        papermill = content["metadata"]["papermill"]
+        if papermill["parameters"] != parameters or not has_parameters(content, parameters):
             yield f"{name} was executed with other parameters than those of its place"
-        own = {"input_path": f"notebooks/{path.name}"}
-        own["output_path"] = f"runs/{record.study}/{name}"
-        if any(noted.get(key, place) != place for key, place in own.items()):
+        expected = {"input_path": f"notebooks/{path.name}"}
+        expected["output_path"] = f"runs/{record.study}/{name}"
+        if any(papermill.get(key, place) != place for key, place in expected.items()):
             yield f"{name} names another place than its own"
 
 
@@ -194,18 +194,18 @@ def check_results(record: Record) -> Iterator[str]:
     for run in record.runs:
         path = record.run_notebook(run)
         if not path.is_file() or shown_result(record.read(path)) != attested(run):
-            yield f"the result of {named(run)} is not its notebook's"
+            yield f"the result of {run_name(run)} is not its notebook's"
 
 
 def vanished() -> Iterator[str]:
     """Yield studies and runs that a committed version of an index names, and no record holds."""
     if not is_checkout():
         return
-    here = {study: entry for paper in papers() for study, entry in read_index(paper).items()}
+    indexed = {study: entry for paper in papers() for study, entry in read_index(paper).items()}
     indexes = ":(glob)papers/*/record/index.json"
     log = ("log", "--full-history")  # of branches, too, of which a merge took nothing
     names = set((git(*log, "--format=", "--name-only", "--", indexes) or "").split())
-    gone: dict[str, None] = {}
+    faults: dict[str, None] = {}
     versions = [
         (commit, _index(git("show", f"{commit}:{name}")))
         for name in sorted(names)
@@ -213,14 +213,14 @@ def vanished() -> Iterator[str]:
     ]
     for commit, index in versions:
         for study, entry in index.items():
-            if study not in here:
-                gone[f"study '{study}', recorded at commit {commit[:12]}, has vanished"] = None
+            if study not in indexed:
+                faults[f"study '{study}', recorded at commit {commit[:12]}, has vanished"] = None
                 continue
             for arm, seeds in entry["seeds"].items():
-                for seed in set(seeds) - set(here[study]["seeds"].get(arm, [])):
+                for seed in set(seeds) - set(indexed[study]["seeds"].get(arm, [])):
                     line = f"run {arm} seed {seed} of '{study}', recorded at {commit[:12]}, "
-                    gone[line + "has vanished"] = None
-    yield from gone
+                    faults[line + "has vanished"] = None
+    yield from faults
 
 
 def _index(content: str | None) -> dict[str, Any]:
@@ -233,13 +233,13 @@ def _index(content: str | None) -> dict[str, Any]:
 
 def strays(paper: Path) -> Iterator[str]:
     """Yield records, results and figures of a paper that are of no study in its index."""
-    own = {study for study in read_index(paper) if paper_of(study) == paper}
-    results = {f"{study}{end}" for study in own for end in (".json", ".verdict.json")}
-    records = own | {f"{study}.zip" for study in own} | {"index.json"}
+    studies = {study for study in read_index(paper) if paper_of(study) == paper}
+    results = {f"{study}{end}" for study in studies for end in (".json", ".verdict.json")}
+    records = studies | {f"{study}.zip" for study in studies} | {"index.json"}
     for folder, names in {
         "record": records,
         "results": results,
-        "figures": own | {"findings"},
+        "figures": studies | {"findings"},
     }.items():
         for path in sorted(paper.glob(f"{folder}/[!.]*")):
             if path.name not in names:

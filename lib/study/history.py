@@ -39,8 +39,8 @@ class Version:
     @property
     def confirmatory(self) -> list[str]:
         """The studies that it names."""
-        named = self.plan.get("confirmatory")
-        return [str(study) for study in named] if isinstance(named, list) else []
+        studies = self.plan.get("confirmatory")
+        return [str(study) for study in studies] if isinstance(studies, list) else []
 
     @property
     def deviations(self) -> list[dict[str, str]]:
@@ -76,16 +76,16 @@ def every_version(file: str) -> list[Version]:
     return list(map(_version, changes("--all", "--full-history", "--", *names) if names else ()))
 
 
-def _followed(file: str, *words: str) -> list[Change]:
+def _followed(file: str, *options: str) -> list[Change]:
     try:
-        found = list(changes("--follow", *words, "--", str(PLANS / file)))
+        history = list(changes("--follow", *options, "--", str(PLANS / file)))
     except GitError:
         if git("rev-parse", "--verify", "--quiet", "HEAD"):
             raise
         return []  # nothing is committed yet
     # Before it was copied from another plan, the history is not this one's.
-    end = next((i for i, each in enumerate(found, 1) if each.copied), None)
-    return found[:end]
+    end = next((i for i, change in enumerate(history, 1) if change.copied), None)
+    return history[:end]
 
 
 def _version(change: Change) -> Version:
