@@ -73,12 +73,10 @@ def hypothesis_tests(
     for k in range(len(so_far)):
         parts = [harmed(runs[runs["seed"].isin(seeds[:n])], plan) for n in so_far[: k + 1]]
         for row in _tested(parts, plan, rng, tuple(looks)).to_dict("records"):
-            if rows.get(name := row["hypothesis"], UNDECIDED)["answer"] == "undecided":
+            name = row["hypothesis"]
+            if name not in rows or rows[name]["answer"] == "undecided":
                 rows[name] = row | (_place(k, looks) if looks else {})
     return pd.DataFrame(rows.values())
-
-
-UNDECIDED: Row = {"answer": "undecided"}
 
 
 def _place(k: int, looks: Sequence[int]) -> Row:

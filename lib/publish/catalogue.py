@@ -71,8 +71,8 @@ class NotebookEntry:
     def setting(self) -> str:
         """The levels of all other factors; "" where there are none."""
         rest = dict(itertools.islice(self.levels.items(), 1, None))
-        said = (self.result or {}).get("setting")
-        return str(said if said is not None else arm_id(rest) if rest else "")
+        setting = (self.result or {}).get("setting")
+        return str(setting if setting is not None else arm_id(rest) if rest else "")
 
     @property
     def measures(self) -> dict[str, float | None]:

@@ -163,8 +163,8 @@ def _describe_figures(notebook: nbformat.NotebookNode) -> None:
     heading = "the notebook"
     for _, text, output in _texts_and_images(notebook):
         if output is None:
-            found = _HEADING.search(text)
-            heading = found[1] if found else heading
+            match = _HEADING.search(text)
+            heading = match[1] if match else heading
             continue
         for kind in {"image/png", "image/jpeg"} & set(output.data):
             output.metadata.setdefault(kind, {}).setdefault("alt", f"Figure of {heading}")

@@ -95,15 +95,13 @@ class Record:
         """Every run, a `RunResult` as JSON, in the order of the design. Older records hold them
         among the results."""
         if "runs" in self.results:
-            found: list[Run] = self.results["runs"]
-            return found
+            return list(self.results["runs"])
 
         def is_there(arm: str, seed: int) -> bool:
             return self.run_notebook({"arm": arm, "seed": seed}).is_file()
 
         arms, seeds = self.parameters.arms(), so_far(self.parameters, is_there).seeds
-        places = product([arm.id for arm in arms], seeds)
-        return [self._result({"arm": arm, "seed": seed}) for arm, seed in places]
+        return [self._result({"arm": arm.id, "seed": seed}) for arm, seed in product(arms, seeds)]
 
     def _result(self, run: Run) -> Run:
         """Read what a run, told by arm and seed, has left. UserError where that is missing."""
