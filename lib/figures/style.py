@@ -202,11 +202,13 @@ def show(figure: Figure, *, colours: int = 64) -> None:
     plt.close(figure)  # or the notebook would show it again
 
 
-def save(figure: Figure, folder: Path, name: str) -> None:
-    """Write a figure as PDF and PNG, the same bytes for the same data."""
-    with replacing(folder / f"{name}.pdf") as temporary:
+def save(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Write a figure as PDF and PNG, the same bytes for the same data; return both paths."""
+    pdf, png = folder / f"{name}.pdf", folder / f"{name}.png"
+    with replacing(pdf) as temporary:
         figure.savefig(temporary, metadata={"CreationDate": None})
-    write_bytes(folder / f"{name}.png", small_png(figure, plt.rcParams["savefig.dpi"]))
+    write_bytes(png, small_png(figure, plt.rcParams["savefig.dpi"]))
+    return [pdf, png]
 
 
 def small_png(figure: Figure, dpi: float | str, colours: int = 64) -> bytes:
