@@ -24,7 +24,7 @@ def trouble(steps: pd.DataFrame, rule: Instability) -> dict[str, str]:
     risen = pd.Series(transients(of_batches, rule), of_batches.index)
     norms = norm[np.isfinite(norm)]
     times = (norms / norms.rolling(RECENT).median().shift()).reindex(steps.index)
-    found = {}
+    messages = {}
     for kind, where, text in (
         ("finite", ~finite, "its loss or gradient is not finite"),
         (
@@ -40,5 +40,5 @@ def trouble(steps: pd.DataFrame, rule: Instability) -> dict[str, str]:
     ):
         if where.any():
             first = steps.assign(above=above, times=times)[where].iloc[0]
-            found[kind] = f"{text.format(**first)} at step {first['step']:.0f}"
-    return found
+            messages[kind] = f"{text.format(**first)} at step {first['step']:.0f}"
+    return messages

@@ -26,12 +26,12 @@ def course_table(
 def first_reached(loss: pd.Series, target: float) -> float:
     """Find where a loss (nats, indexed by steps or tokens, in order) first is `target`,
     interpolated linearly between evaluations; NaN when it never is."""
-    values, place = loss.to_numpy(float), loss.index.to_numpy(float)
+    values, positions = loss.to_numpy(float), loss.index.to_numpy(float)
     if not (values <= target).any():
         return np.nan
     i = int((values <= target).argmax())
     before = max(i - 1, 0)
-    return float(np.interp(target, values[[i, before]], place[[i, before]]))
+    return float(np.interp(target, values[[i, before]], positions[[i, before]]))
 
 
 def token_ratios(runs: pd.DataFrame, curve: pd.DataFrame, alpha: float) -> pd.DataFrame:
@@ -51,13 +51,13 @@ def token_ratios(runs: pd.DataFrame, curve: pd.DataFrame, alpha: float) -> pd.Da
         for seed in runs.loc[runs["arm"] == arm, "seed"]:
             if not {(arm, seed), (baseline, seed)} <= completed:
                 continue
-            own, other = losses[arm, seed], losses[baseline, seed]
-            common = max(own.iloc[-1], other.iloc[-1])
-            needed = first_reached(own, common), first_reached(other, common)
+            arm_loss, baseline_loss = losses[arm, seed], losses[baseline, seed]
+            common = max(arm_loss.iloc[-1], baseline_loss.iloc[-1])
+            needed = first_reached(arm_loss, common), first_reached(baseline_loss, common)
             if min(needed) == 0:  # training that only made it worse has no ratio
                 continue
             logs.append(np.log(needed[0] * per_step[arm] / (needed[1] * per_step[baseline])))
-            reached += int(own.min() <= other.iloc[-1])
+            reached += int(arm_loss.min() <= baseline_loss.iloc[-1])
         test = t_test(logs, alpha)
         rows.append(
             {"arm": arm, "baseline": baseline, "n": test.n}

@@ -93,11 +93,11 @@ def leave_one_task_out(items: pd.DataFrame, contrasts: pd.DataFrame, alpha: floa
     left. Only tasks that both were asked count. `items` are the joined answers of all runs."""
     rows = []
     for row in contrasts.to_dict("records") if len(items) else []:
-        asked = items[(items["shots"] > 0) == (row["measure"] == FEW_SHOT)]
-        both = {row["arm"], row["baseline"]} <= set(asked["arm"])
-        if row["measure"] not in (ZERO_SHOT, FEW_SHOT) or not both:
+        answers = items[(items["shots"] > 0) == (row["measure"] == FEW_SHOT)]
+        has_both = {row["arm"], row["baseline"]} <= set(answers["arm"])
+        if row["measure"] not in (ZERO_SHOT, FEW_SHOT) or not has_both:
             continue
-        accuracy = asked.groupby(["arm", "seed", "task"])["correct"].mean().unstack("task")
+        accuracy = answers.groupby(["arm", "seed", "task"])["correct"].mean().unstack("task")
         deltas = accuracy.loc[row["arm"]] - accuracy.loc[row["baseline"]]
         deltas = deltas.dropna(how="all").dropna(axis=1)
         if deltas.size and deltas.shape[1] > 1:

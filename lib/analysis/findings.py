@@ -16,7 +16,6 @@ from lib.analysis.effects import (
     task_finding,
 )
 from lib.analysis.finding import Finding
-from lib.analysis.references import reference_finding
 from lib.analysis.resampling import suite_contrasts, with_questions_resampled
 from lib.analysis.stability import rule_of, stability_finding, stability_map
 from lib.analysis.verdict import Verdict, in_words, reach_verdict
@@ -25,6 +24,14 @@ from lib.study.config import Study
 from lib.study.measures import MAIN
 from lib.study.plan import ALPHA, Plan
 from lib.study.result import records
+
+REFERENCES = {
+    "uniform_loss": "a uniform guess",
+    "unigram_loss": "a unigram model",
+    "bigram_loss": "a bigram model",
+    "source_loss": "the text's own source",
+}
+"""Reference (see `RunResult.references`) → what it is the held-out loss of."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +78,7 @@ def analyse(
     pairs = pd.concat([verdict.contrasts, verdict.tests])[["arm", "baseline", "measure"]]
     left_out = leave_one_task_out(items, pairs.drop_duplicates(), alpha)
     of_stock = with_questions_resampled(task_contrasts(runs, stock, alpha), stock, rng, alpha)
-    found = [
+    findings = [
         Finding("suite", "The suite, seeds and questions resampled", suite),
         reference_finding(runs),
         stability_finding(stability, rule_of(plan)),
@@ -80,7 +87,7 @@ def analyse(
         Finding("leave_one_task_out", "With one task left out", left_out),
         leave_one_out_finding(leave_one_out(runs, first_family(verdict, plan))),
     ]
-    return Analysis(standing, verdict, [f for f in found if not f.table.empty])
+    return Analysis(standing, verdict, [f for f in findings if not f.table.empty])
 
 
 def untested(verdict: Verdict) -> Verdict:
@@ -101,3 +108,34 @@ def first_family(verdict: Verdict, plan: Plan | None) -> pd.DataFrame:
         return contrasts[contrasts["measure"] == MAIN]
     name = next(iter(plan.families), "")
     return verdict.tests[verdict.tests["family"] == name]
+
+
+def reference_table(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per text and reference: nats per held-out character, perplexity, and how many
+    of the arms on this text have a higher mean loss. Empty for runs that know none.
+
+    A run above the unigram loss has not learnt how often characters occur; one above the bigram
+    loss uses no context that counting pairs does not.
+    """
+    rows = []
+    for text, part in runs.groupby("corpus.source", sort=False):
+        losses = part.groupby("arm")["loss"].mean().dropna()
+        for reference, name in REFERENCES.items():
+            nats = part[reference].mean() if reference in part else np.nan
+            if not np.isnan(nats):
+                rows.append(
+                    {"text": text, "reference": name, "nats": nats, "perplexity": np.exp(nats)}
+                    | {"arms_above": int((losses > nats).sum()), "arms": len(losses)}
+                )
+    return pd.DataFrame(rows)
+
+
+def reference_finding(runs: pd.DataFrame) -> Finding:
+    """Give the table with its sentences."""
+    table = reference_table(runs)
+    words = [
+        f"{row.text}: {row.reference} has {row.nats:.3f} nats, perplexity {row.perplexity:.2f}; "
+        f"{row.arms_above} of {row.arms} arms are above it."
+        for row in table.itertuples()
+    ]
+    return Finding("references", "What the text allows", table, words)

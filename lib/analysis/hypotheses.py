@@ -67,18 +67,16 @@ def hypothesis_tests(
     then (see `lib.analysis.sequential`), and the interval is a repeated one; `looks` says how many
     there are, `next_look` after how many seeds the next is.
     """
-    every = list(dict.fromkeys(runs["seed"]))
-    so_far = [n for n in looks if n <= len(every)] or [len(every)]
-    found: dict[str, Row] = {}
+    seeds = list(dict.fromkeys(runs["seed"]))
+    so_far = [n for n in looks if n <= len(seeds)] or [len(seeds)]
+    rows: dict[str, Row] = {}
     for k in range(len(so_far)):
-        parts = [harmed(runs[runs["seed"].isin(every[:n])], plan) for n in so_far[: k + 1]]
+        parts = [harmed(runs[runs["seed"].isin(seeds[:n])], plan) for n in so_far[: k + 1]]
         for row in _tested(parts, plan, rng, tuple(looks)).to_dict("records"):
-            if found.get(name := row["hypothesis"], UNDECIDED)["answer"] == "undecided":
-                found[name] = row | (_place(k, looks) if looks else {})
-    return pd.DataFrame(found.values())
-
-
-UNDECIDED: Row = {"answer": "undecided"}
+            name = row["hypothesis"]
+            if name not in rows or rows[name]["answer"] == "undecided":
+                rows[name] = row | (_place(k, looks) if looks else {})
+    return pd.DataFrame(rows.values())
 
 
 def _place(k: int, looks: Sequence[int]) -> Row:
@@ -94,10 +92,10 @@ def _tested(parts: list[pd.DataFrame], plan: Plan, rng: Generator, looks: Looks)
     arms = dict(zip(runs["arm"], runs["variant"], strict=True))
     rows = []
     for name, (h, *pair, measure) in plan.bound.items():
-        called = [arms_called(asked, arms) for asked in pair]
-        if measure not in runs or any(len(found) != 1 for found in called):
+        matches = [arms_called(arm_name, arms) for arm_name in pair]
+        if measure not in runs or any(len(match) != 1 for match in matches):
             continue
-        (arm,), (baseline,) = called
+        (arm,), (baseline,) = matches
         samples, exact = [_deltas(part, arm, baseline, measure) for part in parts], is_exact(h)
         tests = [t_test(deltas, level) for deltas in samples]
         sides = [
@@ -138,8 +136,8 @@ def in_sequence(sides: list[tuple[OneSided, OneSided]], looks: Looks) -> tuple[O
 def _deltas(runs: pd.DataFrame, arm: str, baseline: str, measure: str) -> Floats:
     """Return arm - baseline of every seed that completed in both."""
     values = runs.pivot(index="seed", columns="arm", values=measure).astype(float)
-    both = values[[baseline, arm]].dropna().to_numpy()
-    return paired_deltas(both[:, 0], both[:, 1])
+    pairs = values[[baseline, arm]].dropna().to_numpy()
+    return paired_deltas(pairs[:, 0], pairs[:, 1])
 
 
 def is_exact(h: Hypothesis) -> bool:
@@ -173,7 +171,7 @@ def answer_tests(tests: pd.DataFrame, power: float) -> dict[str, Answer]:
     follows: the plan's sentence, and of an undecided one the seeds that would decide it."""
     answers = {}
     for row in tests.to_dict("records"):
-        measure, shown = MEASURES[row["measure"]], [row["says"]]
+        measure, texts = MEASURES[row["measure"]], [row["says"]]
         form = f"+.{measure.digits}f"
         difference = numbers(row["mean_delta"], row["t_low"], row["t_high"], form)
         p = "; ".join(
@@ -181,18 +179,18 @@ def answer_tests(tests: pd.DataFrame, power: float) -> dict[str, Answer]:
             for what, key in (("p", "p_holm"), ("p that it is false", "refuted_p"))
             if row[key] < 1
         )
-        shown += [
+        texts += [
             f"{row['arm']} - {row['baseline']} in {measure.title}: {difference}, claimed is "
             f"{row['claim']} (n = {row['n']}, {p or 'no p'}).",
             row["sentence"],
         ]
         if row["answer"] != "undecided":
-            shown += [f"Reached at look {row['look']} of {row['looks']}."] if "look" in row else []
+            texts += [f"Reached at look {row['look']} of {row['looks']}."] if "look" in row else []
         elif row.get("next_look", np.nan) > 0:
-            shown += [f"The next look is after {row['next_look']:.0f} seeds."]
+            texts += [f"The next look is after {row['next_look']:.0f} seeds."]
         else:
-            shown += [_what_would_decide(row["seeds"], power)]
-        answers[row["hypothesis"]] = Answer(row["answer"], " ".join(filter(None, shown)))
+            texts += [_what_would_decide(row["seeds"], power)]
+        answers[row["hypothesis"]] = Answer(row["answer"], " ".join(filter(None, texts)))
     return answers
 
 
@@ -227,13 +225,13 @@ def power_with_looks(
     """Simulate the power of a study that is looked at so, and ends with its answer: the probability
     that a hypothesis is supported, and the seeds that it takes on average."""
     samples = np.random.default_rng(0).normal(mean, sd, (DRAWS, looks[-1]))
-    sides, found = [], []
+    sides, by_look = [], []
     for n in looks:
         part = samples[:, :n]
         sides.append(_t_sides(part.mean(axis=1), part.std(axis=1, ddof=1), n))
         p, refuted = p_values(h, smallest, *in_sequence(sides, looks))
-        found.append(np.where(p < alpha, 1, np.where(refuted < alpha, -1, 0)))
-    answers = np.array(found)
+        by_look.append(np.where(p < alpha, 1, np.where(refuted < alpha, -1, 0)))
+    answers = np.array(by_look)
     first = np.where(answers.any(axis=0), (answers != 0).argmax(axis=0), len(looks) - 1)
     supported = answers[first, np.arange(DRAWS)] == 1
     return float(supported.mean()), float(np.array(looks)[first].mean())
@@ -316,19 +314,19 @@ def spread_of(plan: Plan, runs: pd.DataFrame) -> dict[str, float]:
     arms, settings = (
         dict(zip(runs["arm"], runs[of], strict=True)) for of in ("variant", "setting")
     )
-    found = {}
+    spreads = {}
     for name, (_, *pair, measure) in plan.bound.items():
-        own = [
+        same_arms = [
             (arm, other)
             for arm, other in product(*(arms_called(of, arms) for of in pair))
             if settings[arm] == settings[other]
         ]
-        pairs = own or own_baselines(runs).items()
-        taken = measure in runs
-        sds = [sd_of(_deltas(runs, *of, measure)) for of in pairs] if taken else []
-        if known := [sd for sd in sds if sd > 0]:
-            found[name] = max(known)
-    return found
+        pairs = same_arms or own_baselines(runs).items()
+        is_measured = measure in runs
+        sds = [sd_of(_deltas(runs, *of, measure)) for of in pairs] if is_measured else []
+        if positive := [sd for sd in sds if sd > 0]:
+            spreads[name] = max(positive)
+    return spreads
 
 
 def _t_sides(mean: ArrayLike, sd: ArrayLike, n: int) -> tuple[OneSided, OneSided]:

@@ -138,9 +138,9 @@ def t_tests(values: pd.DataFrame, pairs: Mapping[str, str], alpha: float = ALPHA
     """Test arm - baseline, for every pair (arm → baseline) that has any, in all rows of a table:
     values by arm and further levels of the index, a column per seed. One row per pair and further
     levels: arm, baseline, those, then what `t_test` says of the seeds that both have."""
-    there, tables = set(values.index.unique("arm")), {}
+    arms, tables = set(values.index.unique("arm")), {}
     for arm, baseline in pairs.items():
-        if {arm, baseline} <= there:
+        if {arm, baseline} <= arms:
             deltas = pd.DataFrame(values.loc[arm] - values.loc[baseline])
             tests = [t_test(row.dropna(), alpha) for _, row in deltas.iterrows()]
             tables[arm, baseline] = pd.DataFrame(tests, deltas.index)
@@ -221,8 +221,8 @@ def minimum_detectable_effect(
         return np.nan
     # A noncentrality of ten critical values leaves no probability below the first of them.
     upper = 10 * (scipy.stats.t.isf(alpha / 2, n - 1) + 3) / n**0.5
-    found = scipy.optimize.brentq(lambda d_z: t_test_power(d_z, n, alpha) - power, 0, upper)
-    return sd * float(found)
+    root = scipy.optimize.brentq(lambda d_z: t_test_power(d_z, n, alpha) - power, 0, upper)
+    return sd * float(root)
 
 
 def seeds_needed(effect: float, sd: float, alpha: float = ALPHA, power: float = POWER) -> float:

@@ -1,6 +1,7 @@
 """The contrasts that a plan asks for, and its families of tests."""
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,16 +30,16 @@ def planned_pairs(runs: pd.DataFrame, plan: Plan) -> dict[tuple[str, str], list[
         if own_baseline or (families and arm["setting"] == other["setting"]):
             pairs[arm["arm"], other["arm"]] = families
     variants = {arm["arm"]: arm["variant"] for arm in arms}
-    for _, own, held, _ in plan.bound.values():
-        for pair in product(arms_called(own, variants), arms_called(held, variants)):
+    for _, arm_name, baseline, _ in plan.bound.values():
+        for pair in product(arms_called(arm_name, variants), arms_called(baseline, variants)):
             pairs.setdefault(pair, [])
     return pairs
 
 
 def planned_measures(plan: Plan) -> list[str]:
     """Name the measures that a plan asks for."""
-    asked = [*plan.primary_measures, *plan.secondary, *(of[-1] for of in plan.bound.values())]
-    return list(dict.fromkeys(asked))
+    measures = [*plan.primary_measures, *plan.secondary, *(of[-1] for of in plan.bound.values())]
+    return list(dict.fromkeys(measures))
 
 
 def margins_of(plan: Plan) -> dict[str, float]:
@@ -100,26 +101,21 @@ def family_tests(
         return pd.DataFrame()
     joined = pd.concat(tables, ignore_index=True)
     margins = margins_of(plan)
-    joined["answer"] = [
-        _answer(row["test"], row["measure"], row["mean_delta"], row["sd_delta"], row["p_holm"],
-                margins.get(row["measure"]), plan.alpha)
-        for row in joined.to_dict("records")
-    ]  # fmt: skip
+    joined["answer"] = [_answer(row, margins, plan.alpha) for row in joined.to_dict("records")]
     first = ["family", "test"]
     return joined[[*first, *columns[:-1], "p", "p_holm", "answer"]]
 
 
-def _answer(
-    test: str, measure: str, mean: float, sd: float, p: float, margin: float | None, alpha: float
-) -> str:
-    if mean == 0 and sd == 0:
+def _answer(row: dict[Any, Any], margins: dict[str, float], alpha: float) -> str:
+    measure, mean = row["measure"], row["mean_delta"]
+    if mean == 0 and row["sd_delta"] == 0:
         return "no difference in any seed"
-    if np.isnan(p):
+    if np.isnan(row["p_holm"]):
         return "not tested"
-    if not p < alpha:
+    if not row["p_holm"] < alpha:
         return "undecided"
-    if test == "equivalence":
-        return f"no difference beyond ± {margin:g}"
+    if row["test"] == "equivalence":
+        return f"no difference beyond ± {margins[measure]:g}"
     return outcome(measure, mean, mean)
 
 

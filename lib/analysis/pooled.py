@@ -29,31 +29,31 @@ def pooled_contrasts(
     """
     rows = []
     for study, runs in studies.items():
-        of = {(run["arm"], run["seed"]): run for run in runs if run["status"] == "completed"}
-        for (arm, seed), run in of.items():
-            other = of.get((run["baseline"], seed))
-            if other and arm != run["baseline"]:
-                rows += [_pair(study, run, other, name) for name in measures]
+        completed = {(run["arm"], run["seed"]): run for run in runs if run["status"] == "completed"}
+        for (arm, seed), run in completed.items():
+            baseline = completed.get((run["baseline"], seed))
+            if baseline and arm != run["baseline"]:
+                rows += [_pair(study, run, baseline, name) for name in measures]
     pairs = pd.DataFrame([row for row in rows if row["delta"] is not None])
-    found = []
+    contrasts = []
     for _, part in pairs.groupby("contrast", sort=False) if len(pairs) else ():
         test = t_test(part.drop_duplicates("seed")["delta"], ALPHA)
         if test.n > part.groupby("study")["seed"].nunique().max():
             names = {key: part[key].iloc[0] for key in ("variant", "reference", "measure")}
             numbers = {name: finite(value) for name, value in test._asdict().items()}
-            found.append(names | {"studies": list(part["study"].unique())} | numbers)
-    return found
+            contrasts.append(names | {"studies": list(part["study"].unique())} | numbers)
+    return contrasts
 
 
-def _pair(study: str, run: dict[str, Any], other: dict[str, Any], measure: str) -> dict[str, Any]:
+def _pair(study: str, run: dict[str, Any], base: dict[str, Any], measure: str) -> dict[str, Any]:
     """Describe a run beside its baseline: what is compared, and how far apart they are in a
     measure."""
-    values = [each["measures"].get(measure) for each in (run, other)]
+    values = [each["measures"].get(measure) for each in (run, base)]
     return {
         "study": study,
-        "contrast": repr((measure, _recipe(run, measure), _recipe(other, measure))),
+        "contrast": repr((measure, _recipe(run, measure), _recipe(base, measure))),
         "variant": _variant(run),
-        "reference": _variant(other),
+        "reference": _variant(base),
         "measure": measure,
         "delta": None if None in values else values[0] - values[1],
         "seed": run["seed"],

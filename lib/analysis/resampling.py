@@ -161,8 +161,8 @@ def crossed_bootstrap(
     means = []
     for _ in range(RESAMPLES):
         sums = np.bincount(rng.integers(seeds, size=seeds), minlength=seeds) @ deltas
-        asked = [part[rng.integers(len(part), size=len(part))] for part in parts]
-        means.append(np.mean([sums[part].sum() / (seeds * len(part)) for part in asked]))
+        resampled = [part[rng.integers(len(part), size=len(part))] for part in parts]
+        means.append(np.mean([sums[part].sum() / (seeds * len(part)) for part in resampled]))
     low, high = np.quantile(means, [alpha / 2, 1 - alpha / 2])
     return Estimate(value, float(low), float(high))
 
@@ -170,13 +170,13 @@ def crossed_bootstrap(
 def _pairs(items: pd.DataFrame, arm: str, baseline: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Lay out whether arm and baseline were right in each question that both were asked (columns),
     in every seed that completed in both (rows)."""
-    own, other = (
+    arm_correct, baseline_correct = (
         items[items["arm"] == name].pivot(index="seed", columns=["task", "item"], values="correct")
         for name in (arm, baseline)
     )
-    seeds = own.index.intersection(other.index)
-    both = own.columns.intersection(other.columns)
-    return own.loc[seeds, both], other.loc[seeds, both]
+    seeds = arm_correct.index.intersection(baseline_correct.index)
+    questions = arm_correct.columns.intersection(baseline_correct.columns)
+    return arm_correct.loc[seeds, questions], baseline_correct.loc[seeds, questions]
 
 
 def suite_contrasts(
@@ -191,12 +191,12 @@ def suite_contrasts(
         if {"corpus.source", "corpus.tokenizer"} & set(budget_factors(runs, arm, baseline)):
             continue
         for shots, few in (("zero", False), ("few", True)) if len(items) else ():
-            asked = items[(items["shots"] > 0) == few]
-            own, other = _pairs(asked, arm, baseline)
-            if own.size:
-                tasks = own.columns.get_level_values("task")
-                found = crossed_bootstrap(own, other, rng, alpha, tasks)._asdict()
-                rows.append({"arm": arm, "shots": shots, "seeds": len(own)} | found)
+            answers = items[(items["shots"] > 0) == few]
+            arm_correct, baseline_correct = _pairs(answers, arm, baseline)
+            if arm_correct.size:
+                tasks = arm_correct.columns.get_level_values("task")
+                row = crossed_bootstrap(arm_correct, baseline_correct, rng, alpha, tasks)._asdict()
+                rows.append({"arm": arm, "shots": shots, "seeds": len(arm_correct)} | row)
     return pd.DataFrame(rows)
 
 
@@ -208,10 +208,10 @@ def with_questions_resampled(
     of all runs."""
     rows = []
     for row in contrasts.to_dict("records"):
-        asked = items[(items["task"] == row["task"]) & (items["shots"] == row["shots"])]
-        own, other = _pairs(asked, row["arm"], row["baseline"])
+        answers = items[(items["task"] == row["task"]) & (items["shots"] == row["shots"])]
+        arm_correct, baseline_correct = _pairs(answers, row["arm"], row["baseline"])
         low = high = np.nan
-        if own.size:
-            _, low, high = crossed_bootstrap(own, other, rng, alpha)
-        rows.append({"questions": own.shape[1], "crossed_low": low, "crossed_high": high})
+        if arm_correct.size:
+            _, low, high = crossed_bootstrap(arm_correct, baseline_correct, rng, alpha)
+        rows.append({"questions": arm_correct.shape[1], "crossed_low": low, "crossed_high": high})
     return contrasts.join(pd.DataFrame(rows, index=contrasts.index))

@@ -29,10 +29,10 @@ class Condition(Section):
 
     def holds(self, facts: dict[str, list[str]]) -> bool:
         """Tell whether every fact that the rule asks for has one of the words that it asks for."""
-        asked = {
+        accepted = {
             fact: [words] if isinstance(words, str) else words for fact, words in self.when.items()
         }
-        return all(set(words) & set(facts[fact]) for fact, words in asked.items())
+        return all(set(words) & set(facts[fact]) for fact, words in accepted.items())
 
 
 class Rule(Condition):
@@ -135,8 +135,8 @@ def _one_answer(evidence: Sequence[Evidence], of: Answers) -> Answer:
     for e in evidence:
         case = next(each for each in of.cases if each.holds(e.facts))
         numbers = [text for name in case.numbers for text in e.numbers.get(name, [name])]
-        said = f"{e.arm} ({'; '.join(numbers)})" if any(numbers) else e.arm
-        grouped.setdefault(case.answer, []).append(said)
+        arm_text = f"{e.arm} ({'; '.join(numbers)})" if any(numbers) else e.arm
+        grouped.setdefault(case.answer, []).append(arm_text)
     tested = [answer for answer in grouped if not answer.startswith("not tested")]
     if not grouped:
         return Answer("not tested", "no arm of the plan's first family")

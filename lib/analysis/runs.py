@@ -56,9 +56,9 @@ def so_far(study: Study, is_there: Callable[[str, int], bool] | None = None) -> 
     def has_result(arm: str, seed: int) -> bool:
         return (run_folder(study.name, arm, seed) / "result.json").is_file()
 
-    there, reached = is_there or has_result, study.looks[:1] or [len(study.seeds)]
+    exists, reached = is_there or has_result, study.looks[:1] or [len(study.seeds)]
     for n in study.looks:
-        if not all(there(arm.id, seed) for arm in study.arms() for seed in study.seeds[:n]):
+        if not all(exists(arm.id, seed) for arm in study.arms() for seed in study.seeds[:n]):
             break
         reached = [n]
     return study.model_copy(update={"seeds": study.seeds[: reached[0]]})
@@ -132,29 +132,29 @@ def machine_settings(run: RunResult, without: Collection[str] = ()) -> str:
     executed = run.provenance.get("executed", {}).get("machine", {})
     measured = {OF_MEASURES: executed[OF_MEASURES]} if OF_MEASURES in executed else {}
 
-    def told(machine: dict[str, Any], packages: dict[str, Any]) -> str:
-        settings, words = machine | measured, [f"torch {packages['torch']}"]
+    def describe(machine: dict[str, Any], packages: dict[str, Any]) -> str:
+        settings, texts = machine | measured, [f"torch {packages['torch']}"]
         for name in MACHINE_SETTINGS:
             default = MachineConfig.model_fields[name].default
             value = settings.get(name, default)
             if name not in without and value != default:
-                words.append(f"{name} {value}")
-        return ", ".join(words)
+                texts.append(f"{name} {value}")
+        return ", ".join(texts)
 
-    parts = [(told(s.machine.model_dump(), s.packages), s.start, s.end) for s in run.stretches]
+    parts = [(describe(s.machine.model_dump(), s.packages), s.start, s.end) for s in run.stretches]
     if len({part for part, _, _ in parts}) > 1:
         return " and ".join(f"{part} (steps {start + 1} to {end})" for part, start, end in parts)
-    return parts[0][0] if parts else told(run.origin, run.origin["packages"])
+    return parts[0][0] if parts else describe(run.origin, run.origin["packages"])
 
 
 def _require_one_machine(runs: list[RunResult]) -> None:
     """Refuse a mix of machines, within a study or a run: rounding differs between them."""
-    alike = _grouped(runs, "training.batch_size", "model.block_size")
-    for without, groups in ((_LEFT_TO_THE_MACHINE, [runs]), ((), alike)):
+    same_batch = _grouped(runs, "training.batch_size", "model.block_size")
+    for without, groups in ((_LEFT_TO_THE_MACHINE, [runs]), ((), same_batch)):
         for members in groups:
-            own = {f"{r.arm} seed {r.seed}": machine_settings(r, without) for r in members}
-            usual, n = Counter(own.values()).most_common(1)[0]
-            others = [f"{run} with {said}" for run, said in own.items() if said != usual]
+            settings = {f"{r.arm} seed {r.seed}": machine_settings(r, without) for r in members}
+            usual, n = Counter(settings.values()).most_common(1)[0]
+            others = [f"{run} with {text}" for run, text in settings.items() if text != usual]
             if others or "(steps " in usual:
                 raise ResultError(
                     "runs were made with different settings of the machine, between which rounding "
@@ -201,11 +201,11 @@ def _grouped(runs: list[RunResult], *within: str) -> list[list[RunResult]]:
     """Gather the runs with the same values of dotted parameters, or of the seed."""
     groups: dict[str, list[RunResult]] = {}
     for run in runs:
-        groups.setdefault(json.dumps([_asked(run, name) for name in within]), []).append(run)
+        groups.setdefault(json.dumps([_parameter(run, name) for name in within]), []).append(run)
     return list(groups.values())
 
 
-def _asked(run: RunResult, name: str) -> Any:
+def _parameter(run: RunResult, name: str) -> Any:
     """Return a dotted parameter of a run, its level of `code`, or a field of its result."""
     section, _, field = name.partition(".")
     if field:
@@ -228,9 +228,9 @@ def _offence(run: RunResult, reason: str) -> ResultError:
 def other_settings(runs: pd.DataFrame, study: Study, factor: str) -> pd.Series:
     """Name, for each run, the levels of all factors but the compared one and `factor`; "" when
     there are none."""
-    others = [name for name in list(study.factors)[1:] if name != factor]
-    names = {arm.id: arm_id({name: arm.levels[name] for name in others}) for arm in study.arms()}
-    return runs["arm"].map(names) if others else pd.Series("", runs.index)
+    factors = [name for name in list(study.factors)[1:] if name != factor]
+    names = {arm.id: arm_id({name: arm.levels[name] for name in factors}) for arm in study.arms()}
+    return runs["arm"].map(names) if factors else pd.Series("", runs.index)
 
 
 def tidy(results: Iterable[RunResult]) -> pd.DataFrame:
@@ -245,7 +245,7 @@ def tidy(results: Iterable[RunResult]) -> pd.DataFrame:
             "seed": run.seed,
             "status": run.status,
             "diverged_at": run.diverged_at,
-            **{name: _asked(run, name) for name in BUDGET},
+            **{name: _parameter(run, name) for name in BUDGET},
             **run.levels,
             **dict.fromkeys(MEASURES, np.nan),
             **{name: np.nan if v is None else v for name, v in run.measures.items()},
@@ -284,7 +284,7 @@ def read_table(results: Iterable[RunResult], name: str) -> pd.DataFrame:
 def read_parquet(study: Study, name: str) -> pd.DataFrame:
     """Join one of the raw files (see `lib.study.raw`) of all runs, with arm, variant, setting and
     seed; empty where no run has answers to stock tasks."""
-    places = [
+    runs = [
         (arm, seed, run_folder(study.name, arm.id, seed))
         for arm in study.arms()
         for seed in so_far(study).seeds
@@ -293,7 +293,7 @@ def read_parquet(study: Study, name: str) -> pd.DataFrame:
         read_raw_file(folder, name).assign(
             arm=arm.id, seed=seed, variant=arm.variant, setting=arm.setting
         )
-        for arm, seed, folder in places
+        for arm, seed, folder in runs
         if name in RAW or raw_file(folder, name).is_file()
     ]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
@@ -330,8 +330,8 @@ def summarise(runs: list[dict[str, Any]], measures: list[str]) -> dict[str, Any]
     for arm in dict.fromkeys(run["arm"] for run in runs):
         completed = [r for r in runs if r["arm"] == arm and r["status"] == "completed"]
         for measure in measures:
-            found = [(run["measures"] | run["throughput"]).get(measure) for run in completed]
-            values = [value for value in found if value is not None]
+            of_runs = [(run["measures"] | run["throughput"]).get(measure) for run in completed]
+            values = [value for value in of_runs if value is not None]
             summary.setdefault(arm, {})[measure] = {
                 "n": len(values),
                 "mean": float(np.mean(values)) if values else None,

@@ -44,19 +44,19 @@ def spent(alpha: float, share: float) -> float:
 def boundary(alpha: float, shares: Shares) -> Floats:
     """Return at each look (looks,) the z from which on a one-sided test at level `alpha` rejects,
     by recursive integration (Armitage, McPherson and Rowe 1969)."""
-    found: list[float] = []
+    bounds: list[float] = []
     before, points, density = 0.0, np.zeros(1), np.ones(1)
     nodes, weights = leggauss(_POINTS)
     for share in shares:
         step = (share - before) ** 0.5
         due = spent(alpha, share) - (spent(alpha, before) if before else 0.0)
-        found.append(_crossing(due, share**0.5, step, points, density))
-        low, high = -_FAR * share**0.5, found[-1] * share**0.5
+        bounds.append(_crossing(due, share**0.5, step, points, density))
+        low, high = -_FAR * share**0.5, bounds[-1] * share**0.5
         new = low + (high - low) * (nodes + 1) / 2
         from_old = norm.pdf((new[:, None] - points) / step) / step
         points, density = new, (from_old @ density) * weights * (high - low) / 2
         before = share
-    return np.array(found)
+    return np.array(bounds)
 
 
 def _crossing(due: float, root: float, step: float, points: Floats, density: Floats) -> float:
@@ -95,9 +95,9 @@ def inflation(looks: Looks) -> float:
         mean = sums[:, n - 1] / n
         sd = np.sqrt((squares[:, n - 1] - n * mean**2) / (n - 1))
         p.append(t.sf(mean / sd * n**0.5, n - 1))
-    found = [_smallest_level(sides, looks) for sides in (np.array(p), 1 - np.array(p))]
+    reached = [_smallest_level(side, looks) for side in (np.array(p), 1 - np.array(p))]
     levels = np.geomspace(0.0025, 0.1, 9)
-    return float(max(1.0, *(np.mean(np.less(found, level)) / level for level in levels)))
+    return float(max(1.0, *(np.mean(np.less(reached, level)) / level for level in levels)))
 
 
 def sequential_p(p: ArrayLike, looks: Looks) -> Floats:

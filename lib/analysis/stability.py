@@ -68,8 +68,8 @@ def plateau(loss: ArrayLike, below: float) -> int:
     """Count the steps until the mean of the last five training losses (steps,) is below `below`
     nats; all steps where it never is."""
     means = pd.Series(np.asarray(loss, dtype=float)).rolling(OF_PLATEAU).mean()
-    left = np.flatnonzero(means < below)
-    return int(left[0]) + 1 if len(left) else len(means)
+    steps_below = np.flatnonzero(means < below)
+    return int(steps_below[0]) + 1 if len(steps_below) else len(means)
 
 
 def judge_run(loss: ArrayLike, diverged: bool, rule: Instability, entropy: float) -> dict[str, Any]:
@@ -155,9 +155,9 @@ def stability_map(runs: pd.DataFrame, stability: pd.DataFrame, alpha: float) -> 
     collapsed, are untrained, diverged or harmful, median and largest severity (nats), the largest
     relative to the run's noise, and median and longest plateau (steps). A verdict of before holds
     fewer."""
-    places = runs[["arm", "seed", "variant", "setting"]]
+    settings = runs[["arm", "seed", "variant", "setting"]]
     rows = []
-    for arm, part in places.merge(stability, on=["arm", "seed"]).groupby("arm", sort=False):
+    for arm, part in settings.merge(stability, on=["arm", "seed"]).groupby("arm", sort=False):
         judged, count = int(part["judged"].sum()), int(part["unstable"].sum())
         low, high = share_interval(count, judged, alpha)
         rows.append(
@@ -222,8 +222,8 @@ def stability_finding(table: pd.DataFrame, rule: Instability) -> Finding:
             f"after a plateau of more than {rule.plateau.longest} steps."
         )
     words += [
-        f"{said}: {form.format(table[name].max())} ({table['arm'][table[name].idxmax()]})."
-        for name, said, form in (
+        f"{label}: {form.format(table[name].max())} ({table['arm'][table[name].idxmax()]})."
+        for name, label, form in (
             ("severity", "Largest rise above the running minimum", "{:.2f} nats"),
             ("severity_in_noise", "Largest relative to a run's batch noise", "{:.1f} times"),
             ("plateau", f"Longest plateau, above {rule.plateau.below:g} nats", "{:.0f} steps"),

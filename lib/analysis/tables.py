@@ -49,7 +49,7 @@ def delta_table(runs: pd.DataFrame, measure: str) -> pd.DataFrame:
     diverged."""
     by_arm = runs.pivot(index="arm", columns="seed", values=measure)
     pairs = own_baselines(runs).items()
-    deltas = pd.DataFrame({arm: by_arm.loc[arm] - by_arm.loc[other] for arm, other in pairs}).T
+    deltas = pd.DataFrame({arm: by_arm.loc[arm] - by_arm.loc[base] for arm, base in pairs}).T
     deltas.columns = [f"seed {seed}" for seed in deltas.columns]
     return deltas.assign(mean=deltas.mean(axis=1), sd=deltas.std(axis=1)).rename_axis("arm")
 
@@ -152,8 +152,8 @@ def task_table(tasks: pd.DataFrame) -> pd.DataFrame:
         return tasks
     keys = ["task", "shots"]
     baseline = tasks[tasks["arm"] == tasks["arm"].iloc[0]].groupby(keys, sort=False)
-    known = [name for name in ("choice_alone", "bigram", "five_gram") if name in tasks]
-    facts = baseline[["n", "chance", *known]].first().round(3)
+    columns = [name for name in ("choice_alone", "bigram", "five_gram") if name in tasks]
+    facts = baseline[["n", "chance", *columns]].first().round(3)
     above = baseline["accuracy"].mean() - facts["chance"]
     facts[""] = np.where(above < 2 * baseline["stderr"].mean(), "near chance", "")
     return pd.concat([facts, by_arm(tasks, keys, "accuracy", 3)], axis=1)

@@ -108,7 +108,7 @@ def reach_verdict(
     ]
     decided = [decide(e, rules) for e in evidence if e.primary]
     hypotheses = hypothesis_tests(runs, plan, rng, looks)
-    answers = answers_by_rules(_asked(evidence, runs, plan, rules), rules)
+    answers = answers_by_rules(_answering_evidence(evidence, runs, plan, rules), rules)
     answers |= answer_tests(hypotheses, plan.power)
     return Verdict(
         runs, contrasts, tests, hypotheses, imputed, stability, evidence,
@@ -122,21 +122,21 @@ def collect_evidence(
 ) -> Evidence:
     """Gather what the rules look at, from an arm's contrasts with its baseline and the table of
     `lib.analysis.stability.stability_map`, by arm."""
-    own, baseline = shares[arm], shares[next(iter(rows.values()))["baseline"]]
+    arm_share, baseline_share = shares[arm], shares[next(iter(rows.values()))["baseline"]]
     # A measure that no pair of runs has is no evidence for or against an arm.
-    taken = {m: rows[m] for m in plan.primary_measures if m in rows and rows[m]["n"]}
-    tested = {name for name, row in taken.items() if row["family"]}
+    measured = {m: rows[m] for m in plan.primary_measures if m in rows and rows[m]["n"]}
+    tested = {name for name, row in measured.items() if row["family"]}
     primary: dict[str, Direction] = {
         name: direction(row, plan.alpha, "p_holm") if name in tested or not tested else "untested"
-        for name, row in taken.items()
+        for name, row in measured.items()
     }
-    quality = [name for name in taken if name in rules.quality]
+    quality = [name for name in measured if name in rules.quality]
     smooth = plan.smoothness
     families = plan.tests_of.values()
     exact = any(family.test == "exact" and "unstable" in family.measures for family in families)
     tie = rows.get(rules.tie_breaker)
     margins = margins_of(plan)
-    words = {
+    sentences = {
         name: _in_words(rows[name], plan.alpha, margins.get(name))
         for name in filter(None, [*quality, smooth])
         if name in rows
@@ -145,19 +145,19 @@ def collect_evidence(
         arm,
         primary,
         facts={
-            "baseline": [_stability(baseline, plan)],
-            "arm": [_stability(own, plan)],
+            "baseline": [_stability(baseline_share, plan)],
+            "arm": [_stability(arm_share, plan)],
             "primary": list(primary.values()),
             "quality": [primary[name] for name in quality],
             "tie_breaker": [direction(tie, plan.alpha) if tie else "none"],
             "smoothness": [_adjusted(rows, smooth, plan) if smooth else "not asked"],
             "removal": [_adjusted(rows, "unstable", plan) if exact else "not asked"],
-            "cost": [cost([taken[name] for name in quality], plan.cost.get(rules.cost, np.nan))],
+            "cost": [cost([measured[name] for name in quality], plan.cost.get(rules.cost, np.nan))],
         },
         numbers={
-            "quality": [words[name] for name in quality],
-            "smoothness": [words[name] for name in words if name not in quality],
-            "stability": [f"{in_share(own)}; of its baseline {in_share(baseline)}"],
+            "quality": [sentences[name] for name in quality],
+            "smoothness": [sentences[name] for name in sentences if name not in quality],
+            "stability": [f"{in_share(arm_share)}; of its baseline {in_share(baseline_share)}"],
         },
     )
 
@@ -199,11 +199,11 @@ def by_arm_and_measure(contrasts: pd.DataFrame, runs: pd.DataFrame) -> dict[str,
     """Look up, by arm and measure, the row of the contrasts that holds an arm against its own
     baseline."""
     baselines = own_baselines(runs)
-    found: dict[str, Rows] = {}
+    rows: dict[str, Rows] = {}
     for row in contrasts.to_dict("records"):
         if row["baseline"] == baselines.get(row["arm"]):
-            found.setdefault(row["arm"], {})[row["measure"]] = row
-    return found
+            rows.setdefault(row["arm"], {})[row["measure"]] = row
+    return rows
 
 
 def direction(row: Row, alpha: float, p: str = "t_p") -> Direction:
@@ -217,14 +217,14 @@ def direction(row: Row, alpha: float, p: str = "t_p") -> Direction:
     return "improvement" if gain > 0 else "regression"
 
 
-def _asked(
+def _answering_evidence(
     evidence: list[Evidence], runs: pd.DataFrame, plan: Plan, rules: RuleSet
 ) -> list[Evidence]:
     """Keep what rules answer hypotheses from: the arms in the plan's first family or in an exact
     one, but for those of which the rules say that they tell nothing."""
     families = plan.tests_of
-    asked = {name for name, f in families.items() if f.test == "exact"} | {next(iter(families), "")}
-    arms = {arm for (arm, _), of in planned_pairs(runs, plan).items() if asked & set(of)}
+    names = {name for name, f in families.items() if f.test == "exact"} | {next(iter(families), "")}
+    arms = {arm for (arm, _), of in planned_pairs(runs, plan).items() if names & set(of)}
     for factor, level in rules.no_answer_from.items():
         arms -= set(runs.loc[runs[factor] == level, "arm"]) if factor in runs else set()
     return [e for e in evidence if e.arm in arms]
@@ -239,16 +239,16 @@ def in_words(verdict: Verdict, kind: str) -> str:
         f"**{name} {a.answer}**: {a.reason.rstrip('.')}." for name, a in verdict.answers.items()
     ]
     for arm, rows in by_arm_and_measure(verdict.contrasts, verdict.runs).items():
-        weighed, said = evidence.get(arm), []
+        basis, parts = evidence.get(arm), []
         if decision := decisions.get(arm):
-            said = [f"**{decision.decision}** by rule {decision.rule}: {decision.reason}"]
-        elif kind == "CONFIRMATORY" and weighed and not weighed.primary:
-            said = ["**no decision**: no primary measure was taken"]
-        primary = weighed.primary if weighed else measures_in("headline")
-        named = dict.fromkeys(name for name in (*primary, MAIN) if name in rows)
-        said += ["; ".join(_in_numbers(rows[name], kind) for name in named)]
-        said += [f"Runs: {'; '.join(weighed.numbers['stability'])}"] if weighed else []
-        paragraphs.append(f"**{arm}** ({kind.lower()}): " + ". ".join(filter(None, said)) + ".")
+            parts = [f"**{decision.decision}** by rule {decision.rule}: {decision.reason}"]
+        elif kind == "CONFIRMATORY" and basis and not basis.primary:
+            parts = ["**no decision**: no primary measure was taken"]
+        primary = basis.primary if basis else measures_in("headline")
+        measures = dict.fromkeys(name for name in (*primary, MAIN) if name in rows)
+        parts += ["; ".join(_in_numbers(rows[name], kind) for name in measures)]
+        parts += [f"Runs: {'; '.join(basis.numbers['stability'])}"] if basis else []
+        paragraphs.append(f"**{arm}** ({kind.lower()}): " + ". ".join(filter(None, parts)) + ".")
     if not paragraphs:
         return "One arm: nothing to compare."
     if kind == "EXPLORATORY":
@@ -265,22 +265,22 @@ def for_terminal(verdict: dict[str, Any], width: int) -> Iterator[str]:
     may confirm, the answer to each hypothesis, and what rules decide of each arm."""
     because = "".join(f"; {reason}" for reason in verdict["exploratory_because"])
     yield from textwrap.wrap(f"{verdict['standing']}{because}", width, subsequent_indent="    ")
-    said = [(name, a["answer"], a["reason"]) for name, a in verdict["answers"].items()]
-    said += [(d["arm"], d["decision"], f"{d['rule']}: {d['reason']}") for d in verdict["decisions"]]
-    for name, answer, reason in said:
+    rows = [(name, a["answer"], a["reason"]) for name, a in verdict["answers"].items()]
+    rows += [(d["arm"], d["decision"], f"{d['rule']}: {d['reason']}") for d in verdict["decisions"]]
+    for name, answer, reason in rows:
         yield f"  {name}: {answer.upper()}"
         yield from (f"    {line}" for line in textwrap.wrap(reason, width - 4))
 
 
 def _in_numbers(row: Row, kind: str) -> str:
     measure = MEASURES[row["measure"]]
-    said = f"n = {row['n']}" + (f", {row['n_dropped']} dropped" if row["n_dropped"] else "")
+    text = f"n = {row['n']}" + (f", {row['n_dropped']} dropped" if row["n_dropped"] else "")
     if kind == "CONFIRMATORY" and row["family"]:
-        said += f", Holm p {row['p_holm']:.3g}"
+        text += f", Holm p {row['p_holm']:.3g}"
     elif kind == "CONFIRMATORY":
-        said += f", unadjusted p {row['t_p']:.3g}"
+        text += f", unadjusted p {row['t_p']:.3g}"
     budget = f"; the two sides differ in {row['budget']}" if row["budget"] else ""
-    return f"{measure.label} {measure.estimate(row)} ({said}{budget})"
+    return f"{measure.label} {measure.estimate(row)} ({text}{budget})"
 
 
 def _in_words(row: Row, alpha: float, margin: float | None) -> str:
@@ -288,9 +288,9 @@ def _in_words(row: Row, alpha: float, margin: float | None) -> str:
     the two differ, by the interval that they do not beyond the margin."""
     measure, low, high = MEASURES[row["measure"]], row["t_low"], row["t_high"]
     if row["family"] and direction(row, alpha, "p_holm") in ("improvement", "regression"):
-        said = outcome(row["measure"], row["mean_delta"], row["mean_delta"])
+        text = outcome(row["measure"], row["mean_delta"], row["mean_delta"])
     else:
-        said = outcome(row["measure"], min(low, 0.0), max(high, 0.0), margin)
-        said = "undecided" if np.isnan(low) else said
-    found = numbers(row["mean_delta"], low, high, f"+.{measure.digits}f")
-    return f"{said} in {measure.label}: {found}, n = {row['n']}"
+        text = outcome(row["measure"], min(low, 0.0), max(high, 0.0), margin)
+        text = "undecided" if np.isnan(low) else text
+    estimate = numbers(row["mean_delta"], low, high, f"+.{measure.digits}f")
+    return f"{text} in {measure.label}: {estimate}, n = {row['n']}"

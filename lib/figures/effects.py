@@ -25,19 +25,19 @@ def forest(table: pd.DataFrame, measure: str, ax: Axes) -> Axes:
     at the right edge."""
     ax.axvline(0, color="0.5", linewidth=0.8)
     names: list[str] = []
-    named = looks(table)
+    styles = looks(table)
     for family, part in table.groupby("family", sort=False):
         if family != "":
             names.append(str(family) + ":")
         first, margin = len(names), part["margin"].iloc[0]
         for row in part.to_dict("records"):
-            look, at = named[row["variant"]], len(names)
+            look, y = styles[row["variant"]], len(names)
             names.append(f"{look.label} - {variant(row['reference']).label}")
             if np.isfinite(row["mean_delta"]):
-                ax.hlines(at, row["t_low"], row["t_high"], color=look.colour, linewidth=1.4)
-                ax.plot(row["mean_delta"], at, markersize=5, **mark(look, bool(row["decided"])))
+                ax.hlines(y, row["t_low"], row["t_high"], color=look.colour, linewidth=1.4)
+                ax.plot(row["mean_delta"], y, markersize=5, **mark(look, bool(row["decided"])))
             else:
-                ax.plot(0.98, at, color=look.colour, marker="x", transform=ax.get_yaxis_transform())
+                ax.plot(0.98, y, color=look.colour, marker="x", transform=ax.get_yaxis_transform())
         if np.isfinite(margin):
             ax.fill_betweenx([first - 0.5, len(names) - 0.5], -margin, margin, color="0.88",
                              linewidth=0, zorder=0)  # fmt: skip
@@ -54,20 +54,20 @@ def forest(table: pd.DataFrame, measure: str, ax: Axes) -> Axes:
 def paired_seeds(runs: pd.DataFrame, measure: str, ax: Axes) -> Axes:
     """Draw one line per seed across variants, so that paired changes show as slopes, and each
     variant's mean as a bar. Diverged runs are gaps."""
-    named = looks(runs)
-    table = runs.pivot(index="seed", columns="variant", values=measure)[[*named]]
-    places = np.arange(len(named))
-    ax.plot(places, table.to_numpy().T, color="0.7", linewidth=0.8, zorder=1)
-    for place, (name, look) in enumerate(named.items()):
+    styles = looks(runs)
+    table = runs.pivot(index="seed", columns="variant", values=measure)[[*styles]]
+    positions = np.arange(len(styles))
+    ax.plot(positions, table.to_numpy().T, color="0.7", linewidth=0.8, zorder=1)
+    for x, (name, look) in enumerate(styles.items()):
         values = table[name]
-        ax.scatter([place] * len(values), values, s=18, color=look.colour, marker=look.marker,
+        ax.scatter([x] * len(values), values, s=18, color=look.colour, marker=look.marker,
                    zorder=2)  # fmt: skip
-        ax.plot(place + np.array([-0.25, 0.25]), [values.mean()] * 2, color=look.colour,
+        ax.plot(x + np.array([-0.25, 0.25]), [values.mean()] * 2, color=look.colour,
                 linewidth=2.2, zorder=3)  # fmt: skip
     turned: Any = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
-    labels = [look.label for look in named.values()]
-    ax.set_xticks(places, labels, **turned if len(named) > 3 else {})
-    ax.set_xlim(-0.5, len(named) - 0.5)
+    labels = [look.label for look in styles.values()]
+    ax.set_xticks(positions, labels, **turned if len(styles) > 3 else {})
+    ax.set_xlim(-0.5, len(styles) - 0.5)
     ax.set_ylabel(MEASURES[measure].label)
     ax.grid(visible=False, axis="x")
     return ax
@@ -98,12 +98,12 @@ def interaction(
 ) -> Axes:
     """Draw a measure against the levels of a factor, evenly spaced: per variant a line through the
     means, a band from the lowest to the highest seed, and a point per seed."""
-    for look, aside, part in by_level(runs, factor, levels):
+    for look, offset, part in by_level(runs, factor, levels):
         seeds = part.groupby("place")[measure]
-        x = seeds.mean().index + aside
+        x = seeds.mean().index + offset
         ax.plot(x, seeds.mean(), **line(look) | {"marker": look.marker, "markersize": 4})
         ax.fill_between(x, seeds.min(), seeds.max(), color=look.colour, alpha=0.15, linewidth=0)
-        ax.scatter(part["place"] + aside, part[measure], s=7, color=look.colour, alpha=0.5,
+        ax.scatter(part["place"] + offset, part[measure], s=7, color=look.colour, alpha=0.5,
                    marker=look.marker, linewidth=0)  # fmt: skip
         count_lost(ax, x, seeds.size() - seeds.count(), look)
     values = runs[measure].dropna()
@@ -120,8 +120,8 @@ def differences(
     factor, beside the line of no difference. `table` holds contrasts with each arm's own baseline
     as the analysis wrote them; crosses count lost pairs."""
     ax.axhline(0, color="0.5", linewidth=0.8)
-    for look, aside, part in by_level(table, factor, levels):
-        x, mean = part["place"] + aside, part["mean_delta"].to_numpy()
+    for look, offset, part in by_level(table, factor, levels):
+        x, mean = part["place"] + offset, part["mean_delta"].to_numpy()
         ax.plot(x, mean, **line(look) | {"marker": look.marker, "markersize": 4})
         error = np.abs(part[["t_low", "t_high"]].to_numpy().T - mean)
         ax.errorbar(x, mean, error, fmt="none", ecolor=look.colour, elinewidth=1, capsize=2)
@@ -137,21 +137,21 @@ def by_level(
     """Give each variant, how far its marks stand aside, and its rows in the order of their `place`:
     which of the levels theirs is. Pandas writes a level of None as NaN."""
     order = list(levels)
-    place = [order.index(None if pd.isna(x) else x) for x in table[factor]]
-    table = table.assign(place=place)
-    every = offsets(table, 0.06 * table["variant"].nunique())
-    for (look, part), aside in zip(variants(table), every, strict=True):
-        yield look, float(aside), part.sort_values("place", kind="stable")
+    positions = [order.index(None if pd.isna(x) else x) for x in table[factor]]
+    table = table.assign(place=positions)
+    all_offsets = offsets(table, 0.06 * table["variant"].nunique())
+    for (look, part), offset in zip(variants(table), all_offsets, strict=True):
+        yield look, float(offset), part.sort_values("place", kind="stable")
 
 
 def count_lost(ax: Axes, x: Any, counts: pd.Series, look: Variant) -> None:
     """Draw a cross, and how many runs it stands for, at the top of an axis."""
     across = ax.get_xaxis_transform()
-    for place, count in zip(x, counts, strict=True):
+    for at, count in zip(x, counts, strict=True):
         if count:
             ax.margins(y=0.2)  # room for the crosses
-            ax.plot(place, 0.98, color=look.colour, marker="x", markersize=5, transform=across)
-            ax.annotate(str(count), (place, 0.94), xycoords=across, color=look.colour, fontsize=7,
+            ax.plot(at, 0.98, color=look.colour, marker="x", markersize=5, transform=across)
+            ax.annotate(str(count), (at, 0.94), xycoords=across, color=look.colour, fontsize=7,
                         ha="center", va="top")  # fmt: skip
 
 
@@ -179,8 +179,8 @@ def stability_cells(cells: pd.DataFrame, x: str, ax: Axes) -> Axes:
         text = "-"
         if cell["judged"]:
             text = f"{cell['unstable']:.0f}/{cell['judged']:.0f}\n{cell['median_severity']:.2g}"
-        place = columns.index(cell["column"]) + 0.5, rows.index(cell["row"]) + 0.5
-        ax.text(*place, text, ha="center", va="center", fontsize=7, linespacing=1.1,
+        position = columns.index(cell["column"]) + 0.5, rows.index(cell["row"]) + 0.5
+        ax.text(*position, text, ha="center", va="center", fontsize=7, linespacing=1.1,
                 color="white" if cell["share"] > 0.74 else "black")  # fmt: skip
     turned = 45 if len(columns) > 5 else 0
     ax.set_xticks(np.arange(len(columns)) + 0.5, columns, rotation=turned)

@@ -16,8 +16,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from lib.analysis import runs as of_runs
+from lib.analysis.findings import REFERENCES
 from lib.analysis.planned import margins_of
-from lib.analysis.references import NAMES
 from lib.analysis.runs import read_parquet
 from lib.figures import effects, training
 from lib.figures.style import facets, in_lines, level_text, spread
@@ -86,8 +86,8 @@ class StudyFigures:
 
     def _of_runs(self, table: pd.DataFrame) -> pd.DataFrame:
         """Give each row its run's baseline and status, and the losses of its text."""
-        known = [name for name in NAMES if name in self.runs]
-        return table.merge(self.runs[["arm", "seed", "baseline", "status", *known]])
+        references = [name for name in REFERENCES if name in self.runs]
+        return table.merge(self.runs[["arm", "seed", "baseline", "status", *references]])
 
     @cached_property
     def verdict(self) -> dict[str, Any]:
@@ -126,8 +126,8 @@ class StudyFigures:
             table = pd.DataFrame(columns=["arm", "baseline", "measure", "mean_delta"])
         arms = self.runs.drop_duplicates("arm").set_index("arm")
         table = table.join(arms[["variant", "setting", *self.study.factors]], on="arm")
-        own = table["baseline"] == table["arm"].map(arms["baseline"])
-        return table.assign(reference=table["baseline"].map(arms["variant"]), own=own)
+        is_own = table["baseline"] == table["arm"].map(arms["baseline"])
+        return table.assign(reference=table["baseline"].map(arms["variant"]), own=is_own)
 
     def within(self, table: pd.DataFrame, factor: str) -> pd.DataFrame:
         """Add the levels of all factors but the first and `factor`, as `within`."""
@@ -156,8 +156,8 @@ class StudyFigures:
 
     def _about(self, figure: StudyFigure, maker: Callable[[], Any]) -> StudyFigure:
         """Begin the words with the title and what the docstring of its maker says."""
-        said = inspect.cleandoc(maker.__doc__ or "")
-        return replace(figure, words=f"## {figure.title}\n\n{said} *{figure.words}.*")
+        description = inspect.cleandoc(maker.__doc__ or "")
+        return replace(figure, words=f"## {figure.title}\n\n{description} *{figure.words}.*")
 
     def _effects(self) -> Iterator[StudyFigure]:
         """What differs from what, and by how much? Each row is one variant held against
@@ -332,9 +332,9 @@ class StudyFigures:
         last, and the words say so."""
         settings = list(dict.fromkeys(next(iter(rows.values()))[0][by]))
         variants = list(dict.fromkeys(arm.variant for arm in self.study.arms()))
-        columns, kept = spread(settings, at_most), spread(variants, most_variants)
+        columns, drawn = spread(settings, at_most), spread(variants, most_variants)
         tables = {
-            row: self._ordered(table[table["variant"].isin(kept)])
+            row: self._ordered(table[table["variant"].isin(drawn)])
             for row, (table, _) in rows.items()
         }
 
@@ -344,10 +344,10 @@ class StudyFigures:
                     rows[row][1](tables[row][tables[row][by] == column], ax=ax)
 
         n = self.runs["seed"].nunique()
-        said = [f"{self.verdict['standing']}: {self.study.name}, n = {n} seeds"]
-        for some, every, what in ((columns, settings, "settings"), (kept, variants, "variants")):
-            said += [f"{len(some)} of {len(every)} {what}"] if len(some) < len(every) else []
-        return StudyFigure(name, title, list(tables.values()), draw, ", ".join(said))
+        parts = [f"{self.verdict['standing']}: {self.study.name}, n = {n} seeds"]
+        for some, every, what in ((columns, settings, "settings"), (drawn, variants, "variants")):
+            parts += [f"{len(some)} of {len(every)} {what}"] if len(some) < len(every) else []
+        return StudyFigure(name, title, list(tables.values()), draw, ", ".join(parts))
 
 
 def drawn(study: str) -> dict[str, dict[str, str]]:

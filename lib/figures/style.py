@@ -57,8 +57,8 @@ def looks(table: pd.DataFrame) -> dict[str, Variant]:
     names = table["variant"]
     if not isinstance(names.dtype, pd.CategoricalDtype):
         return {name: variant(name) for name in names.unique()}
-    every, there = ordered(list(names.cat.categories)), set(names)
-    return {name: look for name, look in every.items() if name in there}
+    ordered_looks, present = ordered(list(names.cat.categories)), set(names)
+    return {name: look for name, look in ordered_looks.items() if name in present}
 
 
 def variants(table: pd.DataFrame) -> Iterator[tuple[Variant, pd.DataFrame]]:
@@ -94,19 +94,19 @@ def facets(
     """
     with plt.rc_context(STYLE):
         side_by_side = len(columns) if len(columns) > 1 else _WRAPPED.get(len(rows), 3)
-        places = [(row, column) for row in rows for column in columns]
-        lines = -(-len(places) // side_by_side)
-        width = COLUMN_WIDTH if len(places) == 1 else PAGE_WIDTH
-        every = [height] * len(rows) if isinstance(height, float | int) else height
-        tall = [of_row for of_row in every for _ in columns]
+        panels = [(row, column) for row in rows for column in columns]
+        lines = -(-len(panels) // side_by_side)
+        width = COLUMN_WIDTH if len(panels) == 1 else PAGE_WIDTH
+        row_heights = [height] * len(rows) if isinstance(height, float | int) else height
+        tall = [of_row for of_row in row_heights for _ in columns]
         heights = [max(tall[i : i + side_by_side]) for i in range(0, len(tall), side_by_side)]
         figure, axes = plt.subplots(
             lines, side_by_side, figsize=(width, sum(heights) + 0.4), squeeze=False,
             height_ratios=heights,
         )  # fmt: skip
-        for unused in axes.flat[len(places) :]:
+        for unused in axes.flat[len(panels) :]:
             figure.delaxes(unused)
-        yield dict(zip(places, axes.flat, strict=False))
+        yield dict(zip(panels, axes.flat, strict=False))
         if len(columns) > 1:
             _align(axes, columns)
         for i, ax in enumerate(figure.axes):

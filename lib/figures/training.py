@@ -54,14 +54,14 @@ _MOST_POINTS = 200
 def trend(curves: pd.DataFrame, y: str, ax: Axes, x: str = "step") -> Axes:
     """Draw `y` over `x`: one line per variant (mean over seeds), band from lowest to highest. Of
     long trainings, neighbouring steps are taken together: a block's mean, lowest and highest."""
-    named = looks(curves)
-    palette = {look.label: look.colour for look in named.values()}
-    places = np.unique(curves[x])
-    block = np.searchsorted(places, curves[x]) // max(1, math.ceil(len(places) / _MOST_POINTS))
+    styles = looks(curves)
+    palette = {look.label: look.colour for look in styles.values()}
+    values = np.unique(curves[x])
+    block = np.searchsorted(values, curves[x]) // max(1, math.ceil(len(values) / _MOST_POINTS))
     sns.lineplot(
         curves.assign(
             **{x: curves[x].groupby(block).transform("max")},
-            variant=curves["variant"].astype(str).map(lambda name: named[name].label),
+            variant=curves["variant"].astype(str).map(lambda name: styles[name].label),
         ),
         x=x,
         y=y,
@@ -70,7 +70,7 @@ def trend(curves: pd.DataFrame, y: str, ax: Axes, x: str = "step") -> Axes:
         hue_order=[*palette],
         style_order=[*palette],
         palette=palette,
-        dashes={look.label: look.dashes for look in named.values()},
+        dashes={look.label: look.dashes for look in styles.values()},
         errorbar=("pi", 100),
         err_kws={"alpha": 0.15, "linewidth": 0},
         linewidth=1.3,
@@ -104,9 +104,9 @@ def trajectory(curves: pd.DataFrame, y: str, ax: Axes) -> Axes:
     if y == "dev_loss":
         reference_lines(curves, ax)
     diverged = curves[curves["status"] == "diverged"].sort_values("step")
-    ends, named = diverged.drop_duplicates(["arm", "seed"], keep="last"), looks(curves)
+    ends, styles = diverged.drop_duplicates(["arm", "seed"], keep="last"), looks(curves)
     ax.scatter(ends["step"], ends[y].clip(upper=ceiling), s=28, marker="x", linewidth=1.4, zorder=4,
-               color=[named[name].colour for name in ends["variant"]], clip_on=False)  # fmt: skip
+               color=[styles[name].colour for name in ends["variant"]], clip_on=False)  # fmt: skip
     return ax
 
 
@@ -146,13 +146,13 @@ def difference(curves: pd.DataFrame, y: str, ax: Axes) -> Axes:
     """Draw how far `y` is from that of the run's `baseline` with the same seed at the same step: a
     line per variant (mean over seeds), band from lowest to highest, beside zero."""
     keys = ["seed", "step"]
-    own = curves.set_index(["arm", *keys])[y]
+    values = curves.set_index(["arm", *keys])[y]
     arms = curves[curves["arm"] != curves["baseline"]]
-    baseline = own.reindex(pd.MultiIndex.from_frame(arms[["baseline", *keys]])).to_numpy()
-    apart = arms.assign(**{y: arms[y] - baseline}).dropna(subset=y)
+    baseline = values.reindex(pd.MultiIndex.from_frame(arms[["baseline", *keys]])).to_numpy()
+    deltas = arms.assign(**{y: arms[y] - baseline}).dropna(subset=y)
     ax.axhline(0, color="0.5", linewidth=0.8)
-    trend(apart, y, ax)
-    widen(ax, apart[y])
+    trend(deltas, y, ax)
+    widen(ax, deltas[y])
     ax.set_ylabel(f"Δ {LABELS[y]}")
     return ax
 
@@ -179,8 +179,8 @@ def second_moments(curve: pd.DataFrame, ax: Axes) -> Axes:
     values = point(curve, "second_moment_", "group")
     groups = list(dict.fromkeys(values["group"]))
     for (look, part), offset in zip(variants(values), offsets(values, 0.4), strict=True):
-        places = [groups.index(group) + offset for group in part["group"]]
-        ax.scatter(places, part["value"], s=14, color=look.colour, marker=look.marker,
+        positions = [groups.index(group) + offset for group in part["group"]]
+        ax.scatter(positions, part["value"], s=14, color=look.colour, marker=look.marker,
                    label=look.label)  # fmt: skip
     names = [group.replace("_", " ") for group in groups]
     ax.set_xticks(range(len(groups)), names, rotation=40, ha="right", rotation_mode="anchor")
@@ -284,16 +284,16 @@ def live_picture(
     a screen. How far it is stands above, then what is to be warned of."""
     with plt.rc_context(_ON_A_SCREEN):
         figure, axes = plt.subplots(1, 2, figsize=(9.4, 3.6), width_ratios=(5, 3))
-        drawn = zip(runs.items(), looks, (1.0, 0.5), strict=False)
-        for (name, tables), look, alpha in [*drawn][::-1]:  # what trains lies above
+        layers = zip(runs.items(), looks, (1.0, 0.5), strict=False)
+        for (name, tables), look, alpha in [*layers][::-1]:  # what trains lies above
             trace, curve = tables["trace"], tables["curve"]
-            own: dict[str, Any] = {"color": look.colour, "zorder": 2 + alpha}
+            style: dict[str, Any] = {"color": look.colour, "zorder": 2 + alpha}
             for ax, y in zip(axes, ("loss", "grad_norm"), strict=True):
-                ax.plot(trace["step"], trace[y], linewidth=0.9, alpha=0.5 * alpha**2, **own)
+                ax.plot(trace["step"], trace[y], linewidth=0.9, alpha=0.5 * alpha**2, **style)
             axes[1].lines[-1].set_alpha(0.8 * alpha**2)
             if "dev_loss" in curve:
                 axes[0].plot(curve["step"], curve["dev_loss"], marker=look.marker, markersize=4,
-                             linewidth=1.8, alpha=alpha, label=name, **own)  # fmt: skip
+                             linewidth=1.8, alpha=alpha, label=name, **style)  # fmt: skip
         axes[0].set(xlabel="step", ylabel="loss (nats)", xlim=(0, total))
         axes[1].set(xlabel="step", ylabel="gradient norm", xlim=(0, total), yscale="log")
         _few_powers(axes[1])
@@ -301,7 +301,7 @@ def live_picture(
             _cut_explosions(axes[0])
         if axes[0].get_legend_handles_labels()[0]:
             axes[0].legend(title="on dev (thin: in training)", title_fontsize=8, alignment="left")
-        axes[0].set_title(f"{standing}\n{_apart(runs)}".strip(), loc="left")
+        axes[0].set_title(f"{standing}\n{_dev_loss_text(runs)}".strip(), loc="left")
         if warnings:
             figure.suptitle("\n".join(warnings), x=0.01, ha="left", color="#B00020", fontsize=10.5)
         png, width = small_png(figure, "figure"), int(figure.bbox.width)
@@ -318,7 +318,7 @@ def _cut_explosions(ax: Axes) -> None:
         ax.set_ylim(top=1.5 * first)
 
 
-def _apart(runs: dict[str, LiveTables]) -> str:
+def _dev_loss_text(runs: dict[str, LiveTables]) -> str:
     """Say the first run's last dev loss; beside another, how far apart they are where both were
     last measured."""
     (_, own), *others = runs.items()
@@ -327,8 +327,8 @@ def _apart(runs: dict[str, LiveTables]) -> str:
     mine = own["curve"].set_index("step")["dev_loss"]
     for name, other in others:
         curve = other["curve"].reindex(columns=["step", "dev_loss"])  # it may hold no evaluation
-        apart = (mine - curve.set_index("step")["dev_loss"]).dropna()
-        if len(apart):
-            step = apart.index[-1]
-            return f"dev loss {mine[step]:.3f} at step {step}, {apart[step]:+.3f} against {name}"
+        deltas = (mine - curve.set_index("step")["dev_loss"]).dropna()
+        if len(deltas):
+            step = deltas.index[-1]
+            return f"dev loss {mine[step]:.3f} at step {step}, {deltas[step]:+.3f} against {name}"
     return f"dev loss {mine.iloc[-1]:.3f}"

@@ -71,8 +71,8 @@ class NotebookEntry:
     def setting(self) -> str:
         """The levels of all other factors; "" where there are none."""
         rest = dict(itertools.islice(self.levels.items(), 1, None))
-        said = (self.result or {}).get("setting")
-        return str(said if said is not None else arm_id(rest) if rest else "")
+        setting = (self.result or {}).get("setting")
+        return str(setting if setting is not None else arm_id(rest) if rest else "")
 
     @property
     def measures(self) -> dict[str, float | None]:
@@ -192,27 +192,27 @@ def catalogue(paper: Path) -> list[StudyEntry]:
     names = {path.parent.name for path in RUNS.glob("[!.]*/*.ipynb")}
     names |= {path.parents[2].name for path in RUNS.glob("[!.]*/*/seed-*/02_train.ipynb")}
     names = {name for name in names if paper_of(name) == paper}
-    kept = {path.parent.name for path in paper.glob(f"record/[!.]*/{MANIFEST}")}
-    kept |= {path.stem for path in paper.glob("record/[!.]*.zip")}
+    record_names = {path.parent.name for path in paper.glob(f"record/[!.]*/{MANIFEST}")}
+    record_names |= {path.stem for path in paper.glob("record/[!.]*.zip")}
     index, _ = index_of(paper)
-    kept |= {*index} - {*superseded(index)}
-    found = [_read(name, name in kept) for name in sorted(names | kept)]
-    found.sort(key=lambda pair: pair[0], reverse=True)
-    return [study for _, study in found if study.runs or study.shared or study.trouble]
+    record_names |= {*index} - {*superseded(index)}
+    entries = [_read(name, name in record_names) for name in sorted(names | record_names)]
+    entries.sort(key=lambda pair: pair[0], reverse=True)
+    return [study for _, study in entries if study.runs or study.shared or study.trouble]
 
 
-def _read(name: str, kept: bool) -> tuple[tuple[bool, str], StudyEntry]:
+def _read(name: str, is_kept: bool) -> tuple[tuple[bool, str], StudyEntry]:
     """Read a study, of which a record is kept or not; return by what it is sorted, and it."""
-    said = changed(name) if kept else ""
+    fault = changed(name) if is_kept else ""
     try:
         if (file := PARAMS / f"{name}.yaml").is_file():
             read_yaml(file)
         study = recorded(name) or in_progress(name)
         lacks = "its record lacks a file; restore it, or record the study again"
-        study = replace(study, trouble=said or (lacks if kept and not study.recorded else ""))
+        study = replace(study, trouble=fault or (lacks if is_kept and not study.recorded else ""))
         return (study.confirmatory, study.started if study.confirmatory else ""), study
     except Exception as error:  # a file can be broken in any way
-        return (False, ""), StudyEntry(name, trouble=said or why(error))
+        return (False, ""), StudyEntry(name, trouble=fault or why(error))
 
 
 def recorded(name: str) -> StudyEntry | None:
@@ -266,14 +266,14 @@ def neighbours(
 ) -> dict[str, tuple[NotebookEntry | None, NotebookEntry | None]]:
     """Find the previous and the next run that differ from this one only in the seed, or in one
     factor; None at an end. An axis with no other run on it is left out."""
-    found = {}
+    pairs = {}
     for axis in run.coordinates:
         line = lines[_line(run, axis)]
-        at = next(i for i, other in enumerate(line) if other is run)
+        position = next(i for i, other in enumerate(line) if other is run)
         if len(line) > 1:
             ends = [None, *line, None]
-            found[axis] = (ends[at], ends[at + 2])
-    return found
+            pairs[axis] = (ends[position], ends[position + 2])
+    return pairs
 
 
 def _line(run: NotebookEntry, axis: str) -> tuple[str, frozenset[tuple[str, Any]]]:
@@ -325,18 +325,15 @@ def index_of(paper: Path) -> tuple[dict[str, dict[str, Any]], str]:
         index = read_index(paper)
     except UserError as error:
         return {}, str(error)
-    named = {
+    entries = {
         n: entry
         for n, entry in index.items()
         if isinstance(entry, dict) and re.fullmatch("[a-z0-9_-]+", n)
     }
-    for name in index:
-        if name not in named:
-            return (
-                named,
-                f"{shown(index_file(paper))} names {name!r}, which is no study; restore it",
-            )
-    return named, ""
+    if others := [name for name in index if name not in entries]:
+        fault = f"{shown(index_file(paper))} names {others[0]!r}, which is no study; restore it"
+        return entries, fault
+    return entries, ""
 
 
 def changed(name: str) -> str:
@@ -355,5 +352,5 @@ def why(error: Exception) -> str:
         return str(error)
     if isinstance(error, OSError):
         return explain_os(error)
-    said = " ".join(f"{type(error).__name__}: {error}".split())
-    return f"a file cannot be read as what it is ({said[:200]}); restore it, or delete it"
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"a file cannot be read as what it is ({text[:200]}); restore it, or delete it"

@@ -20,8 +20,7 @@ from nbclient import NotebookClient
 from lib.analysis.runs import tidy
 from lib.publish.paper import same
 from lib.record.build import same_json
-from lib.record.notebook import shown as shown_by
-from lib.record.notebook import slim, without_warnings
+from lib.record.notebook import cell_outputs, slim, without_warnings
 from lib.record.record import Record, papers_named, raw_folder
 from lib.study.claim import load_plan
 from lib.study.config import Study, load_study
@@ -91,17 +90,19 @@ def check_findings(paper: Path) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="findings-") as temporary:
         folder = Path(temporary)
         execute(paper, folder)
-        both = zip(*(shown_by(read_json(at / NOTEBOOK)) for at in (paper, folder)), strict=True)
-        for number, (stated, again) in enumerate(both, 1):
-            if stated != again:
+        cells = (cell_outputs(read_json(root / NOTEBOOK)) for root in (paper, folder))
+        for number, (committed, executed) in enumerate(zip(*cells, strict=True), 1):
+            if committed != executed:
                 yield f"code cell {number} of {NOTEBOOK} shows what executing it does not; {remedy}"
         tables = paper / TABLES
         if not tables.is_file() or not same_json(read_json(tables), read_json(folder / TABLES)):
             yield f"{TABLES} is not what {NOTEBOOK} finds; {remedy}"
-        drawn, there = ({p.name: p for p in (at / FIGURES).glob("*")} for at in (folder, paper))
-        for name in sorted({*drawn, *there}):
-            both_there = name in drawn and name in there
-            if not both_there or not same(there[name].read_bytes(), drawn[name].read_bytes()):
+        old, new = (
+            {path.name: path.read_bytes() for path in (root / FIGURES).glob("*")}
+            for root in (paper, folder)
+        )
+        for name in sorted({*old, *new}):
+            if name not in old or name not in new or not same(old[name], new[name]):
                 yield f"figure findings/{name} is not what {NOTEBOOK} draws; {remedy}"
 
 

@@ -1,4 +1,5 @@
-"""Studies and runs side by side: one contrast in every study that has it, and runs' curves."""
+"""Studies and runs side by side: one contrast in every study that has it, runs' curves, and the
+columns of the table of all runs."""
 
 import itertools
 import statistics
@@ -13,8 +14,9 @@ from scipy import stats
 
 from lib.analysis.pooled import pooled_contrasts
 from lib.publish.catalogue import NotebookEntry, StudyEntry
-from lib.publish.table import Column
 from lib.record.record import raw_folder, sample
+from lib.study.config import arm_id
+from lib.study.fields import CODE, FIELDS
 from lib.study.files import sha256
 from lib.study.measures import MAIN, MEASURES, measures_in
 from lib.study.raw import raw_file, read_raw_file
@@ -52,24 +54,24 @@ class Difference:
 def differences(study: StudyEntry) -> list[Difference]:
     """List every contrast of a study in a headline measure, in the order of its verdict."""
     arms = {run.arm: run for run in study.runs if run.result}
-    found = []
+    contrasts = []
     for row in study.verdict["contrasts"] if study.verdict else []:
         if row["measure"] in measures_in("headline") and {row["arm"], row["baseline"]} <= set(arms):
             arm, reference = arms[row["arm"]], arms[row["baseline"]]
-            own = (arm.result or {})["baseline"] == reference.arm
+            is_own = (arm.result or {})["baseline"] == reference.arm
             names = arm.variant, reference.variant, arm.setting
-            found.append(Difference(study, row, *names, own))
-    return found
+            contrasts.append(Difference(study, row, *names, is_own))
+    return contrasts
 
 
 def by_measure(studies: Iterable[StudyEntry]) -> dict[str, dict[str, list[Difference]]]:
     """Group every contrast of several studies: measure → name of the contrast → in each study and
     setting; the main measure first."""
-    found: dict[str, dict[str, list[Difference]]] = {}
+    groups: dict[str, dict[str, list[Difference]]] = {}
     for study in studies:
-        for each in differences(study):
-            found.setdefault(each.row["measure"], {}).setdefault(each.name, []).append(each)
-    return {m: found[m] for m in dict.fromkeys([MAIN, *MEASURES, *found]) if m in found}
+        for one in differences(study):
+            groups.setdefault(one.row["measure"], {}).setdefault(one.name, []).append(one)
+    return {m: groups[m] for m in dict.fromkeys([MAIN, *MEASURES, *groups]) if m in groups}
 
 
 def pooled(studies: Iterable[StudyEntry]) -> list[dict[str, Any]]:
@@ -104,20 +106,79 @@ def curves(run: NotebookEntry) -> dict[str, Any]:
     where it has left none; of a run in training, what there is so far."""
     folder, names = raw_folder(run.path), ("trace", "curve")
     if all(raw_file(folder, name).is_file() for name in names):
-        found = [read_raw_file(folder, name) for name in names]
+        tables = [read_raw_file(folder, name) for name in names]
     else:
-        found = [read_live(run.path.parent)]
+        tables = [read_live(run.path.parent)]
     look = variant(run.variant)
     lines = {
         name: _thinned(table.loc[np.isfinite(table[name]), ["step", name]].to_numpy(), digits)
         for name, digits in zip(CURVES, (4, 6, 4), strict=True)  # dev losses are subtracted
-        for table in found
+        for table in tables
         if name in table and np.isfinite(table[name]).any()
     }
     if not lines:
         return {}
     dashes = " ".join(map(str, look.dashes))
     return {"variant": look.label, "colour": look.colour, "dashes": dashes, "lines": lines}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A factor that some study varies, or a measure."""
+
+    name: str
+    label: str
+    studies: frozenset[str] = frozenset()
+    """Those that vary it."""
+    words: tuple[str, ...] = ()
+    """Its values, where some of them are no numbers."""
+
+    @property
+    def common(self) -> bool:
+        """Whether it is always shown, not only when a study that varies it is chosen."""
+        return len(self.studies) != 1
+
+    @property
+    def is_measure(self) -> bool:
+        return not self.studies
+
+    def value(self, run: NotebookEntry) -> Any:
+        """Return what a run has here: a measure, a level or, of what its study leaves alone, the
+        field of its configuration; None where it has left none."""
+        if self.is_measure:
+            return run.measures.get(self.name)
+        section, _, name = self.name.partition(".")
+        fixed = (run.result or {}).get("config", {}).get(section, {})
+        return run.levels.get(self.name, fixed.get(name) if isinstance(fixed, dict) else None)
+
+    def text(self, run: NotebookEntry) -> str:
+        """Write a factor as names of arms do: `0.003`, `true`, `none`."""
+        value = self.value(run)
+        return "" if value is None else arm_id({self.name: value}).rpartition("=")[2]
+
+    def plain(self, run: NotebookEntry) -> float | str:
+        """Return what filters and sorting compare: a number or, of words, the text."""
+        value = self.value(run)
+        return self.text(run) if self.words else "" if value is None else value
+
+
+def columns(studies: Iterable[StudyEntry]) -> list[Column]:
+    """List the measures, then the factors of some studies, those that most of them vary first."""
+    runs = [run for study in studies for run in study.runs]
+    varied: dict[str, set[str]] = {}
+    for run in runs:
+        for name in run.levels:
+            if name in FIELDS or name == CODE:
+                varied.setdefault(name, set()).add(run.study)
+    all_columns = [Column(name, MEASURES[name].label) for name in measures_in("headline")]
+    for name, studies_varying in sorted(varied.items(), key=lambda pair: -len(pair[1])):
+        column = Column(name, name.rpartition(".")[2].replace("_", " "), frozenset(studies_varying))
+        values = [column.value(run) for run in runs]
+        if not all(value is None or type(value) in (int, float) for value in values):
+            words = dict.fromkeys(text for run in runs if (text := column.text(run)))
+            column = Column(name, column.label, column.studies, tuple(words))
+        all_columns.append(column)
+    return all_columns
 
 
 def about(run: NotebookEntry, columns: Iterable[Column]) -> dict[str, Any]:
@@ -150,7 +211,7 @@ def _thinned(points: NDArray[np.float64], digits: int) -> list[list[float]]:
     if len(points) > 2 * POINTS:
         edges = np.linspace(0, len(points), POINTS + 1).astype(int)
         stretches = [(start, points[start:end, 1]) for start, end in itertools.pairwise(edges)]
-        kept = {start + at for start, y in stretches for at in (y.argmin(), y.argmax())}
-        points = points[sorted(kept | {0, len(points) - 1})]
+        indices = {start + offset for start, y in stretches for offset in (y.argmin(), y.argmax())}
+        points = points[sorted(indices | {0, len(points) - 1})]
     values = [float(f"{value:.{digits}g}") for value in points[:, 1]]
     return [points[:, 0].astype(int).tolist(), values]

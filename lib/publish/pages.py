@@ -138,8 +138,8 @@ def _name_cells(notebook: nbformat.NotebookNode) -> None:
     sources = [cell.source if cell.cell_type == "code" else "" for cell in notebook.cells]
     names: dict[int, str] = {}
     for name, codes in CELLS.items():
-        places = [i for code in codes for i, source in enumerate(sources) if code in source]
-        names |= dict.fromkeys(places[:1], name)
+        matches = [i for code in codes for i, source in enumerate(sources) if code in source]
+        names |= dict.fromkeys(matches[:1], name)
     for i, cell in enumerate(notebook.cells):
         cell["id"] = names.get(i, f"cell-{i + 1}")
 
@@ -163,8 +163,8 @@ def _describe_figures(notebook: nbformat.NotebookNode) -> None:
     heading = "the notebook"
     for _, text, output in _texts_and_images(notebook):
         if output is None:
-            found = _HEADING.search(text)
-            heading = found[1] if found else heading
+            match = _HEADING.search(text)
+            heading = match[1] if match else heading
             continue
         for kind in {"image/png", "image/jpeg"} & set(output.data):
             output.metadata.setdefault(kind, {}).setdefault("alt", f"Figure of {heading}")
@@ -186,7 +186,7 @@ class Picture:
 def pictures(path: Path) -> list[Picture]:
     """Find the figures of an executed notebook, each with the text above it; none in a file that is
     no notebook."""
-    found, title, words = [], path.stem, ""
+    figures, title, words = [], path.stem, ""
     try:
         notebook = _read(path)
         _name_cells(notebook)
@@ -195,7 +195,7 @@ def pictures(path: Path) -> list[Picture]:
                 title, words = heading[1], sanitise(markdown2html(text[heading.end() :]))
             if output is not None and "image/png" in output.data:
                 source = f"data:image/png;base64,{''.join(output.data['image/png'].split())}"
-                found.append(Picture(title, words, source, cell["id"]))
+                figures.append(Picture(title, words, source, cell["id"]))
     except Exception:  # its own page says what is wrong with it
         return []
-    return found
+    return figures

@@ -52,12 +52,12 @@ def filled_in(paper: Path, sources: Sources) -> str:
     return markdown
 
 
-def _require(mark: str, names: Iterable[str], there: list[str], source: str) -> None:
+def _require(mark: str, names: Iterable[str], known: list[str], source: str) -> None:
     for name in names:
-        if name not in there:
-            place = re.search(rf"{mark}{re.escape(name)}(?![\w-])", source)
-            line = source[: place.start()].count("\n") + 1 if place else "?"
-            raise TextError(f"paper.md, line {line}: {mark}{unknown(name, there)}")
+        if name not in known:
+            match = re.search(rf"{mark}{re.escape(name)}(?![\w-])", source)
+            line = source[: match.start()].count("\n") + 1 if match else "?"
+            raise TextError(f"paper.md, line {line}: {mark}{unknown(name, known)}")
 
 
 def _require_closed(source: str) -> None:
@@ -76,8 +76,8 @@ def _require_closed(source: str) -> None:
 def convert(markdown: str, to: str, paper: Path) -> str:
     """Turn Markdown into Typst or LaTeX by the template and filter of the paper, or else of the
     house."""
-    own = paper / "templates" / "paper"
-    templates = own if own.is_dir() else TEMPLATES / "paper"
+    own_templates = paper / "templates" / "paper"
+    templates = own_templates if own_templates.is_dir() else TEMPLATES / "paper"
     options = [f"--template={templates}/template.{to}", f"--lua-filter={templates}/filter.lua"]
     options += ["--syntax-highlighting=none", "--natbib"] if to == "latex" else []
     try:
@@ -86,7 +86,7 @@ def convert(markdown: str, to: str, paper: Path) -> str:
         raise TextError(f"pandoc: {error}") from None
 
 
-def made(paper: Path, sources: Sources) -> dict[str, bytes]:
+def make_files(paper: Path, sources: Sources) -> dict[str, bytes]:
     """Make paper.tex and paper.pdf of paper.md: the same bytes of the same files. Raises
     TextError."""
     markdown = filled_in(paper, sources)
@@ -112,12 +112,12 @@ def _saved(pdf: bytes, **how: Any) -> bytes:
     return output.getvalue()
 
 
-def same(found: bytes, made: bytes) -> bool:
+def same(existing: bytes, expected: bytes) -> bool:
     """Tell whether a file is as it was made; a PDF, but for how it was packed."""
-    if found == made or not made.startswith(b"%PDF"):
-        return found == made
+    if existing == expected or not expected.startswith(b"%PDF"):
+        return existing == expected
     try:
-        return uncompressed(found) == uncompressed(made)
+        return uncompressed(existing) == uncompressed(expected)
     except pikepdf.PdfError:
         return False
 
@@ -134,7 +134,7 @@ def build(paper: Path) -> Sources:
     """Write paper.pdf, paper.tex and plans.json beside paper.md; return what they are made of.
     Raises TextError, and then writes nothing."""
     sources = Sources(paper)
-    for name, content in made(paper, sources).items():
+    for name, content in make_files(paper, sources).items():
         write_bytes(paper / name, content)
     write_accounts(paper)
     return sources
@@ -157,11 +157,11 @@ def with_computed(sources: Sources, name: str, page: str) -> str:
 
 def write_pages(sources: Sources, root: Path = ROOT) -> None:
     """Bring the computed parts of the READMEs up to date."""
-    for name, place in PAGES.items():
-        text = (root / place).read_text("utf-8")
+    for name, page in PAGES.items():
+        text = (root / page).read_text("utf-8")
         written = with_computed(sources, name, text)
         if written != text:
-            write_text(root / place, written)
+            write_text(root / page, written)
 
 
 def answers_readme(paper: Path) -> bool:
@@ -175,20 +175,20 @@ def check_texts(paper: Path) -> Iterator[str]:
     if not (paper / "paper.md").is_file():
         return
     try:
-        told = paper / FILE
-        if has_history() and told.is_file() and read_json(told) != plan_accounts(paper):
+        accounts = paper / FILE
+        if has_history() and accounts.is_file() and read_json(accounts) != plan_accounts(paper):
             yield f"{FILE} is not what git says of the plans; run ./run_all.sh paper"
         sources = Sources(paper)
-        for name, content in made(paper, sources).items():
+        for name, content in make_files(paper, sources).items():
             path = paper / name
             if not path.is_file() or not same(path.read_bytes(), content):
                 yield f"{name} is not what its sources and the results give; run ./run_all.sh paper"
         if not answers_readme(paper):
             return
-        for name, place in PAGES.items():
-            text = (ROOT / place).read_text("utf-8")
+        for name, page in PAGES.items():
+            text = (ROOT / page).read_text("utf-8")
             if with_computed(sources, name, text) != text:
-                yield f"{place} does not say what the results do; run ./run_all.sh paper"
+                yield f"{page} does not say what the results do; run ./run_all.sh paper"
     except Exception as error:  # a file can be broken in any way
         yield f"the paper cannot be built: {error}"
 

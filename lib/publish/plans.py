@@ -44,9 +44,9 @@ def missing_beside(study: str) -> list[str]:
     """Name the other confirmatory studies of its plan that have no record under that plan: one
     verdict of several may have been chosen."""
     file = PARAMS / f"{study}.yaml"
-    named = read_yaml(file).get("plan") if file.is_file() else None
-    places = [_kept_plan(study), *([PLANS / named] if named else [])]
-    plan = next((_read(path) for path in places if path.is_file()), None)
+    plan_name = read_yaml(file).get("plan") if file.is_file() else None
+    plan_files = [_kept_plan(study), *([PLANS / plan_name] if plan_name else [])]
+    plan = next((_read(path) for path in plan_files if path.is_file()), None)
     if plan is None or study not in plan.confirmatory:
         return []
     return [
@@ -57,9 +57,9 @@ def missing_beside(study: str) -> list[str]:
 
 
 def _recorded(study: str, plan: Plan) -> bool:
-    record, kept = Record(study), _kept_plan(study)
-    needed = [kept, kept.with_name(MANIFEST), record.results_file, record.verdict_file]
-    return all(path.is_file() for path in needed) and _read(kept).hash == plan.hash
+    record, plan_file = Record(study), _kept_plan(study)
+    needed = [plan_file, plan_file.with_name(MANIFEST), record.results_file, record.verdict_file]
+    return all(path.is_file() for path in needed) and _read(plan_file).hash == plan.hash
 
 
 def _kept_plan(study: str) -> Path:
@@ -85,9 +85,9 @@ def _account(file: str) -> dict[str, Any]:
     plan, versions = read_plan(file), plan_history(file)[::-1]
     records = [each for each in map(Record, plan.confirmatory) if each.results_file.is_file()]
     runs = [run for record in records for run in record.runs]
-    known = plan_provenance(file, plan, [trained_with(run["provenance"])["commit"] for run in runs])
+    facts = plan_provenance(file, plan, [trained_with(run["provenance"])["commit"] for run in runs])
     if not runs:
-        known["plan_precedes"] = "there are no recorded runs yet"
+        facts["plan_precedes"] = "there are no recorded runs yet"
     return {
         "file": file,
         "title": plan.title,
@@ -95,5 +95,5 @@ def _account(file: str) -> dict[str, Any]:
         "studies": plan.confirmatory,
         "versions": [{"commit": v.commit[:12], "date": v.date, "hash": v.hash} for v in versions],
         "changes": [change.model_dump() for change in plan.changes],
-        **known,
+        **facts,
     }

@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from lib.publish import lengths, overlay, pages, table, wording
+from lib.publish import lengths, overlay, pages, wording
 from lib.publish.catalogue import StudyEntry, catalogue, index_of, neighbours, why
 from lib.publish.plans import plan_accounts
 from lib.publish.sources import Sources
@@ -65,12 +65,8 @@ def _environment(paper: Path) -> Environment:
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {}  # else it sorts what has an order
-    environment.filters |= {"sha256": sha256}
-    environment.filters |= {"history": history, "trained_with": trained_with}
-    environment.filters |= {
-        name: getattr(wording, name)
-        for name in ("number", "literal", "estimate", "direction", "minus")
-    }
+    filters = (wording.number, wording.literal, wording.estimate, wording.direction, wording.minus)
+    environment.filters |= {f.__name__: f for f in (*filters, sha256, history, trained_with)}
     index, fault = index_of(paper)
     environment.globals |= {
         "MEASURES": MEASURES,
@@ -81,7 +77,7 @@ def _environment(paper: Path) -> Environment:
         "neighbours": neighbours,
         "pictures": pages.pictures,
         "overlay": overlay,
-        "columns_of": table.columns,
+        "columns_of": overlay.columns,
         "SIZE": lengths.SIZE,
         "TITLE": _title(paper),
         "TROUBLE": fault,
@@ -133,8 +129,8 @@ def build_site(paper: Path | None = None, failed: Collection[Path] = ()) -> list
             # What stands around a notebook holds its hash: with the recipe, it is all that the page
             # is made of. The mark at its end is of that and of the page's own bytes.
             made_of = "".join([*recipe, text]).encode("utf-8", "replace")
-            there = path.read_bytes() if path.is_file() else b""
-            if there == _marked(there[: -len(_marked(b"", b""))], made_of):
+            previous = path.read_bytes() if path.is_file() else b""
+            if previous == _marked(previous[: -len(_marked(b"", b""))], made_of):
                 return path
             rendered.append(page)
             html = text.replace("<!-- notebook -->", pages.notebook_html(notebook.path))
@@ -145,11 +141,11 @@ def build_site(paper: Path | None = None, failed: Collection[Path] = ()) -> list
 
     def write_study(study: StudyEntry) -> StudyEntry:
         """Write a study's pages; return it, or what is left of it where its files are damaged."""
-        page, own = f"{study.name}/index.html", {"study": study}
+        page, context = f"{study.name}/index.html", {"study": study}
         try:
-            written = [write(page, "study.html.j2", **own)]
+            written = [write(page, "study.html.j2", **context)]
             for each in [*study.shared, *study.runs]:
-                written.append(write(each.page, "notebook.html.j2", **own, notebook=each))
+                written.append(write(each.page, "notebook.html.j2", **context, notebook=each))
         except Exception as error:  # a file can be broken in any way
             study = StudyEntry(study.name, trouble=study.trouble or why(error))
             written = [write(page, "study.html.j2", study=study)]
@@ -157,7 +153,7 @@ def build_site(paper: Path | None = None, failed: Collection[Path] = ()) -> list
         return study
 
     def write_shared(studies: list[StudyEntry]) -> None:
-        of, is_paper = lengths.figures(studies), pdf.is_file()
+        of, is_paper = lengths.figures(studies, paper), pdf.is_file()
         first = write("index.html", "index.html.j2", studies=studies, lengths=of, paper=is_paper)
         current[""] = [first, write("compare.html", "compare.html.j2", studies=studies)]
         if of:
@@ -177,13 +173,13 @@ def build_site(paper: Path | None = None, failed: Collection[Path] = ()) -> list
             studies = _without_damage(studies, write_study, write_shared)
     for source in [*beside, pdf] if pdf.is_file() else beside:
         current[source.name] = [Path(shutil.copyfile(source, site / source.name))]
-    kept = {path for of in current.values() for path in of}
+    current_files = {path for of in current.values() for path in of}
     for path in sorted(site.rglob("*"), reverse=True):  # left by deleted studies and runs
         if failed:
             break
         if path.is_dir() and not any(path.iterdir()):
             path.rmdir()
-        elif path.is_file() and path not in kept:
+        elif path.is_file() and path not in current_files:
             path.unlink()
     trouble = environment.globals["TROUBLE"]
     faults = [f"{study.name}: {study.trouble}" for study in studies if study.trouble]
@@ -199,15 +195,15 @@ def _without_damage(
 ) -> list[StudyEntry]:
     """Find which studies the pages of all cannot show: write these with one study more each time.
     Return all, the damaged ones as what is left of them."""
-    found: list[StudyEntry] = []
+    written: list[StudyEntry] = []
     for study in studies:
         try:
-            write_shared([*found, study])
+            write_shared([*written, study])
         except Exception as error:
             study = write_study(StudyEntry(study.name, trouble=study.trouble or why(error)))
-        found.append(study)
-    write_shared(found)
-    return found
+        written.append(study)
+    write_shared(written)
+    return written
 
 
 @exit_status

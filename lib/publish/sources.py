@@ -153,10 +153,10 @@ def where(rows: Rows, **fields: Any) -> Rows:
     value that no row has."""
     for field, wanted in fields.items():
         values = wanted if isinstance(wanted, list) else [wanted]
-        there = _column(rows, field)
+        column = _column(rows, field)
         for value in values:
-            if value not in there:
-                names = [str(x) for x in dict.fromkeys(there)]
+            if value not in column:
+                names = [str(x) for x in dict.fromkeys(column)]
                 raise ValueError(f"{field} {unknown(str(value), names)}")
         rows = [row for row in rows if row[field] in values]
     return rows
@@ -164,10 +164,10 @@ def where(rows: Rows, **fields: Any) -> Rows:
 
 def one(rows: Rows, **fields: Any) -> dict[str, Any]:
     """Return the one row with these values; ValueError where several have them."""
-    found = where(rows, **fields)
-    if len(found) != 1:
-        raise ValueError(f"{len(found)} rows have {fields}; name another field")
-    return found[0]
+    matches = where(rows, **fields)
+    if len(matches) != 1:
+        raise ValueError(f"{len(matches)} rows have {fields}; name another field")
+    return matches[0]
 
 
 def count(rows: Rows, **fields: Any) -> int:

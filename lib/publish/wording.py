@@ -76,8 +76,8 @@ def estimate(row: Row, form: str) -> Markup:
     value, low, high = _estimate(row)
     if _is_zero(value, low, high, form):
         return number(0, form) + Markup(" (an identity in every digit shown)")
-    found = Markup("(no interval: too few seeds)") if low is None else interval(row, form)
-    return number(value, form) + " " + found
+    interval_text = Markup("(no interval: too few seeds)") if low is None else interval(row, form)
+    return number(value, form) + " " + interval_text
 
 
 def direction(row: Row) -> Literal["lower", "higher", "undecided", "undefined"]:
@@ -105,17 +105,17 @@ def effect(row: Row, what: str, form: str) -> Markup:
     is an identity in every digit shown: accuracy changes by 0.000
     """
     value, low, high = _estimate(row)
-    found, signed = direction(row), "+" + form
+    outcome, signed = direction(row), "+" + form
     if _is_zero(value, low, high, form):
         text = f"is an identity in every digit shown: {what} changes by {number(0, form)}"
     elif value is None:
         text = f"has no measured effect on {what}"
-    elif found == "undefined":
+    elif outcome == "undefined":
         text = f"changes {what} by {estimate(row, signed)}"
-    elif found == "undecided":
+    elif outcome == "undecided":
         text = f"does not detectably change {what}: {estimate(row, signed)}"
     else:
-        text = f"{'lowers' if found == 'lower' else 'raises'} {what} by {_unsigned(row, form)}"
+        text = f"{'lowers' if outcome == 'lower' else 'raises'} {what} by {_unsigned(row, form)}"
     return Markup(text)
 
 
@@ -123,10 +123,10 @@ def sentence(row: Row, form: str, **sentences: str) -> Markup:
     """Choose the whole sentence for the direction of a row. In it {} is the estimate with its
     interval and {size} the estimate alone, both without a sign where the sentence tells the
     direction. `sentences` are as in `by_direction`."""
-    chosen, found = by_direction(row, **sentences), direction(row)
+    chosen, outcome = by_direction(row, **sentences), direction(row)
     value, signed = _estimate(row)[0], "+" + form
     size, text = number(value, signed), estimate(row, signed)
-    if found in ("lower", "higher"):
+    if outcome in ("lower", "higher"):
         size, text = number(abs(value), form), _unsigned(row, form)
     return Markup(chosen.replace("{size}", size).replace("{}", text))
 
@@ -138,10 +138,10 @@ def verdict(test: Row, claim: Literal["lower", "higher", "equal"]) -> str:
     answer = test.get("answer", "")
     if claim == "equal":
         return "supported" if answer.startswith("no difference") else "undecided"
-    found = direction(test)
-    if answer == "undecided" or found not in ("lower", "higher"):
+    outcome = direction(test)
+    if answer == "undecided" or outcome not in ("lower", "higher"):
         return "undecided"
-    return "supported" if found == claim else "refuted"
+    return "supported" if outcome == claim else "refuted"
 
 
 def p_value(p: float | None) -> Markup:
@@ -190,5 +190,5 @@ def _unsigned(row: Row, form: str) -> Markup:
 
 def _is_zero(value: float | None, low: float | None, high: float | None, form: str) -> bool:
     """Tell whether an estimate and its interval, if any, print as zero."""
-    shown = [number(x, form) for x in (value, low, high) if x is not None]
-    return value is not None and not re.search("[1-9]", "".join(shown))
+    texts = [number(x, form) for x in (value, low, high) if x is not None]
+    return value is not None and not re.search("[1-9]", "".join(texts))

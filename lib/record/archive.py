@@ -62,7 +62,7 @@ def archive(study: Study) -> Path:
         content = without_warnings(read_json(path))
         write_json(partial / path.relative_to(source), content, indent=None)
     folders = [(run_folder(study.name, run.arm, run.seed), run.config) for run in runs]
-    raw = [folder / name for folder, config in folders for name in _left(config)]
+    raw = [folder / name for folder, config in folders for name in _run_files(config)]
     raw += [path for path in (source / "suite").glob("*/*.*") if path.is_file()]
     pack(raw, source, partial / RAW_ZIP)
     parameters = yaml.safe_dump(study.model_dump(), sort_keys=False, allow_unicode=True)
@@ -165,24 +165,24 @@ def check_raw_zip(record: Record) -> Iterator[str]:
         suites = [name for name in names if re.fullmatch(r"suite/[^/]+/suite\.json", name)]
         contents = {name: json.loads(packed.read(name)) for name in suites}
     # Where no suite is asked, one of no question may be left.
-    asked = {run["suite_hash"] for run in record.runs if run["suite_hash"]}
-    known = {
+    suite_hashes = {run["suite_hash"] for run in record.runs if run["suite_hash"]}
+    expected = {
         f"{run['arm']}/seed-{run['seed']}/{name}"
         for run in record.runs
-        for name in _left(run["config"])
+        for name in _run_files(run["config"])
     }
     for name, suite in contents.items():
         files = suite.get("files", {})
-        if suite.get("hash") in asked or (suite.get("hash"), files) == (digest([]), {}):
-            known |= {name, *(name.removesuffix("suite.json") + each for each in files)}
+        if suite.get("hash") in suite_hashes or (suite.get("hash"), files) == (digest([]), {}):
+            expected |= {name, *(name.removesuffix("suite.json") + each for each in files)}
     for name, times in Counter(names).items():
-        if name not in known:
+        if name not in expected:
             yield f"{RAW_ZIP} holds {name}, which is of no run in the results"
         if times > 1:
             yield f"{RAW_ZIP} holds {name} twice"
 
 
-def _left(config: dict[str, Any]) -> list[str]:
+def _run_files(config: dict[str, Any]) -> list[str]:
     """Name the files that a run leaves behind, and `raw.zip` holds of it."""
     return ["result.json", *(raw_file(Path(), name).name for name in raw_names(config))]
 
@@ -191,14 +191,14 @@ def _is_packed(packed: zipfile.ZipFile, size: int) -> bool:
     """Tell whether files stand one behind the other from the first byte, each with a name, its
     content and nothing else, and their list behind them: whatever else is there, no reader would
     see."""
-    end = listed = 0
+    end = list_size = 0
     for member in packed.infolist():
         name = len(member.filename.encode())
         if member.header_offset != end or _fields(member) != _fields(zipfile.ZipInfo()):
             return False
         end += _HEADER + name + member.compress_size
-        listed += _ENTRY + name
-    return packed.start_dir == end and size == end + listed + _END
+        list_size += _ENTRY + name
+    return packed.start_dir == end and size == end + list_size + _END
 
 
 def _fields(member: zipfile.ZipInfo) -> list[Any]:

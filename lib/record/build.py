@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from lib.record.notebook import shown
-from lib.record.record import Record, named
+from lib.record.notebook import cell_outputs
+from lib.record.record import Record, run_name
 from lib.record.replay import ask_code_of, executed_again, made_by
 from lib.record.runs import close
 from lib.study.files import read_json, sha256
@@ -28,46 +28,46 @@ def check_beginnings(record: Record) -> Iterator[str]:
         environment = run["provenance"]["trained"]
         first.setdefault(made_by(environment), environment)
     for code, environment in first.items():
-        for begun in ask_code_of(environment, "begin", record):
-            run = of[key := (begun.pop("arm"), begun.pop("seed"))]
+        for beginning in ask_code_of(environment, "begin", record):
+            run = of[key := (beginning.pop("arm"), beginning.pop("seed"))]
             if made_by(run["provenance"]["trained"]) != code:
                 continue
             unseen.discard(key)
-            stated = run["references"]
-            for name, value in begun.pop("references").items():
+            label, stated = run_name(run), run["references"]
+            for name, value in beginning.pop("references").items():
                 if not close(stated.get(name, 0.0), value):
-                    yield f"{named(run)}: {name} is {stated.get(name)}, and the text's is {value}"
+                    yield f"{label}: {name} is {stated.get(name)}, and the text's is {value}"
             rates = record.raw(run)["trace"]["learning_rate"]
-            if not np.allclose(rates, begun.pop("rates"), rtol=1e-6, atol=0):
-                yield f"{named(run)}: learning rates in trace.parquet are not those of its schedule"
-            for name, value in begun.items():
+            if not np.allclose(rates, beginning.pop("rates"), rtol=1e-6, atol=0):
+                yield f"{label}: learning rates in trace.parquet are not those of its schedule"
+            for name, value in beginning.items():
                 if run[name] != value:
-                    yield f"{named(run)}: {name} are not those of its seed and parameters"
-    _tell(record, "beginnings", "made", len(unseen), len(of))
+                    yield f"{label}: {name} are not those of its seed and parameters"
+    _print_unseen(record, "beginnings", "made", len(unseen), len(of))
 
 
 def check_suites(record: Record) -> Iterator[str]:
     """Yield every run whose questions are not those that its text gives. Print how many could not
     be looked at."""
-    asked = [run for run in record.runs if run["suite_hash"]]
+    runs = [run for run in record.runs if run["suite_hash"]]
     built: dict[Any, dict[str, str | None]] = {}  # by the code that asked
-    unseen = 0 if _has_torch() else len(asked)
-    for run in asked if _has_torch() else ():
+    unseen = 0 if _has_torch() else len(runs)
+    for run in runs if _has_torch() else ():
         environment = run["provenance"]["executed"]
         if (code := made_by(environment)) not in built:
             built[code] = ask_code_of(environment, "suite", record)
-        own = built[code].get(run["arm"])
-        unseen += own is None
-        if own not in (None, run["suite_hash"]):
-            yield f"{named(run)} was asked other questions than its text gives"
-    _tell(record, "suites", "built", unseen, len(asked))
+        built_hash = built[code].get(run["arm"])
+        unseen += built_hash is None
+        if built_hash not in (None, run["suite_hash"]):
+            yield f"{run_name(run)} was asked other questions than its text gives"
+    _print_unseen(record, "suites", "built", unseen, len(runs))
 
 
 def _has_torch() -> bool:
     return importlib.util.find_spec("torch") is not None
 
 
-def _tell(record: Record, what: str, done: str, unseen: int, of: int) -> None:
+def _print_unseen(record: Record, what: str, done: str, unseen: int, of: int) -> None:
     if unseen:
         record.is_whole = False
         print(f"{record.study}: {what} of {unseen} of {of} runs not {done} again: torch or their "
@@ -80,8 +80,8 @@ def check_analysis(record: Record) -> Iterator[str]:
         for name, file in (("result", record.results_file), ("verdict", record.verdict_file)):
             again, stated = read_json(written[name]), record.read(file)
             for key in sorted({*again, *stated} - {"runs"}):  # of which it was made
-                both = key in again and key in stated
-                if not both or not same_json(again[key], stated[key]):
+                in_both = key in again and key in stated
+                if not in_both or not same_json(again[key], stated[key]):
                     yield f"{key} in {file.name} is not what the analysis says of the record"
         yield from _other_outputs(record, "03_analysis", written["notebook"])
 
@@ -100,9 +100,9 @@ def same_json(one: Any, other: Any) -> bool:
 def _other_outputs(
     record: Record, notebook: str, written: Path, *, pictures: bool = False
 ) -> Iterator[str]:
-    sides = (record.read(record.notebook(notebook)), read_json(written))
-    both = zip(*(shown(side, pictures=pictures) for side in sides), strict=True)
-    for number, (stated, again) in enumerate(both, 1):
+    contents = (record.read(record.notebook(notebook)), read_json(written))
+    pairs = zip(*(cell_outputs(content, pictures=pictures) for content in contents), strict=True)
+    for number, (stated, again) in enumerate(pairs, 1):
         if stated != again:
             yield f"code cell {number} of {notebook}.ipynb shows what executing it does not"
 
@@ -116,12 +116,12 @@ def check_figures(record: Record) -> Iterator[str]:
         if again.get(name, {}).get("data") != stated.get(name):
             yield f"figure {name} was drawn from other data than the record holds"
     folder = record.figures
-    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    for file in sorted(there ^ {f"{name}.{kind}" for name in stated for kind in ("pdf", "png")}):
-        yield f"figure {file} is {'not drawn by 04_figures' if file in there else 'missing'}"
-    outputs = itertools.chain(*shown(record.read(notebook)))
-    drawn = [({"text/markdown": each["words"]}, {"image/png": None}) for each in again.values()]
-    if [out for out in outputs if not isinstance(out, str)] != list(itertools.chain(*drawn)):
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    for file in sorted(files ^ {f"{name}.{kind}" for name in stated for kind in ("pdf", "png")}):
+        yield f"figure {file} is {'not drawn by 04_figures' if file in files else 'missing'}"
+    outputs = itertools.chain(*cell_outputs(record.read(notebook)))
+    expected = [({"text/markdown": each["words"]}, {"image/png": None}) for each in again.values()]
+    if [out for out in outputs if not isinstance(out, str)] != list(itertools.chain(*expected)):
         yield "04_figures.ipynb says of its figures what the record does not"
 
 
@@ -131,6 +131,6 @@ def check_pictures(record: Record) -> Iterator[str]:
         with executed_again(record, notebook) as written:
             yield from _other_outputs(record, notebook, written["notebook"], pictures=True)
             for path in sorted(written["figures"].glob("*")) if "figures" in written else ():
-                kept = record.manifest.get(f"../../figures/{record.study}/{path.name}")
-                if sha256(path) != kept:
+                recorded_hash = record.manifest.get(f"../../figures/{record.study}/{path.name}")
+                if sha256(path) != recorded_hash:
                     yield f"figure {path.name} is not what 04_figures draws"

@@ -121,21 +121,22 @@ _NOTHING = "(?!)"
 
 def _impossible(notebook: dict[str, Any]) -> Iterator[str]:
     """Say what no single execution from top to bottom leaves: counts, times, sizes, outputs."""
-    stamp, whole = notebook["metadata"]["study"], notebook["metadata"]["papermill"]
+    stamp, papermill = notebook["metadata"]["study"], notebook["metadata"]["papermill"]
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     # Of one run by hand, what was written in afterwards has the count before it.
     counted = code_cells(notebook) if stamp.get("by_hand") else code
     if [cell["execution_count"] for cell in counted] != list(range(1, len(counted) + 1)):
         yield "its cells were not executed once each, from top to bottom"
-    noted = [cell["metadata"]["papermill"] for cell in notebook["cells"]
+    of_cells = [cell["metadata"]["papermill"] for cell in notebook["cells"]
              if "papermill" in cell["metadata"]]  # fmt: skip
-    spans = [(_time(each["start_time"]), _time(each["end_time"])) for each in (whole, *noted)]
-    for each, (start, end) in zip((whole, *noted), spans, strict=True):
+    stamps = (papermill, *of_cells)
+    spans = [(_time(each["start_time"]), _time(each["end_time"])) for each in stamps]
+    for each, (start, end) in zip(stamps, spans, strict=True):
         seconds, lasted = (end - start).total_seconds(), each.get("duration")
         if seconds < 0 or abs((seconds if lasted is None else lasted) - seconds) > _ROUNDED:
             yield "its start, end and duration do not fit"
     seconds = stamp.get("seconds")
-    if seconds is not None and not 0 <= seconds - (whole.get("duration") or 0) <= _AROUND:
+    if seconds is not None and not 0 <= seconds - (papermill.get("duration") or 0) <= _AROUND:
         yield "it was stamped with another time than it took"
     (first, last), *inner = spans
     times = [first, *chain(*inner), last]
@@ -162,10 +163,10 @@ def _impossible_outputs(cell: dict[str, Any]) -> Iterator[str]:
             if len(output["data"].keys() - {"application/json"}) != 1:
                 yield "it must be one kind of output, or that and a result"
             begin = b64decode(output["data"].get("image/png", "").replace("\n", "")[:32])
-            own = struct.unpack(">16x2I", begin) if len(begin) == 24 else (0, 0)
+            png_size = struct.unpack(">16x2I", begin) if len(begin) == 24 else (0, 0)
             size = output["metadata"].get("image/png", {})
             if any(size.get(side) not in (None, length) for side, length in
-                   zip(("width", "height"), own, strict=True)):  # fmt: skip
+                   zip(("width", "height"), png_size, strict=True)):  # fmt: skip
                 yield "its picture is to be shown in another size than its own"
 
 
@@ -202,18 +203,18 @@ def unexecuted(notebook: dict[str, Any]) -> list[Any]:
     return [*head, metadata["kernelspec"], metadata["jupytext"], *cells]
 
 
-def has_parameters(notebook: dict[str, Any], given: dict[str, Any]) -> bool:
+def has_parameters(notebook: dict[str, Any], values: dict[str, Any]) -> bool:
     """Tell whether the one cell that Papermill writes, after that of the parameters, gives these
     and nothing else."""
     tags = [cell["metadata"].get("tags", []) for cell in notebook["cells"]]
-    places = [number for number, of in enumerate(tags) if "injected-parameters" in of]
-    if len(places) != 1 or not places[0] or "parameters" not in tags[places[0] - 1]:
+    positions = [number for number, of in enumerate(tags) if "injected-parameters" in of]
+    if len(positions) != 1 or not positions[0] or "parameters" not in tags[positions[0] - 1]:
         return False
-    cell = notebook["cells"][places[0]]
-    lines = ["# Parameters", *(f"{name} = {json.dumps(value)}" for name, value in given.items())]
+    cell = notebook["cells"][positions[0]]
+    lines = ["# Parameters", *(f"{name} = {json.dumps(value)}" for name, value in values.items())]
     silent = cell["cell_type"] == "code" and not cell["outputs"]
-    own = source(cell).strip().split("\n")
-    return bool(silent and own == lines and re.fullmatch("[0-9a-f]{8}", cell["id"]))
+    written = source(cell).strip().split("\n")
+    return bool(silent and written == lines and re.fullmatch("[0-9a-f]{8}", cell["id"]))
 
 
 def data(output: dict[str, Any]) -> dict[str, Any]:
@@ -231,11 +232,11 @@ def shown_result(notebook: dict[str, Any]) -> dict[str, Any] | None:
                 None)  # fmt: skip
 
 
-def shown(notebook: dict[str, Any], *, pictures: bool = False) -> list[list[Any]]:
+def cell_outputs(notebook: dict[str, Any], *, pictures: bool = False) -> list[list[Any]]:
     """List what each cell of code shows, without what differs from one execution to the next: in
     order, what it printed (warnings no record holds) as text, and what it displayed by kind; what
     pictures show only if asked for."""
-    found = []
+    by_cell = []
     for cell in code_cells(notebook):
         of_cell: list[Any] = []
         for out in cell["outputs"]:
@@ -252,8 +253,8 @@ def shown(notebook: dict[str, Any], *, pictures: bool = False) -> list[list[Any]
                 of_cell[-1] += "".join(out["text"])
             elif out["name"] == "stdout":
                 of_cell.append("".join(out["text"]))
-        found.append(of_cell)
-    return found
+        by_cell.append(of_cell)
+    return by_cell
 
 
 def _stable(content: Any) -> Any:

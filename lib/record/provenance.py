@@ -11,9 +11,9 @@ from typing import Any
 
 from lib.analysis.runs import next_look
 from lib.record.notebook import unexecuted
-from lib.record.record import Record, Run, named
+from lib.record.record import Record, Run, run_name
 from lib.record.replay import ask_code_of, committed, made_by
-from lib.record.runs import begun
+from lib.record.runs import printed_parameters
 from lib.study.claim import load_plan, other_versions
 from lib.study.config import load_study
 from lib.study.errors import read_yaml
@@ -43,11 +43,11 @@ def check_code(record: Record) -> Iterator[str]:
     environments = {path: status_of(path) for path in record.folder.glob("*.ipynb")}
     environments |= {record.run_notebook(run): run["provenance"]["executed"] for run in record.runs}
     source = cache(_source)
-    held = cache(lambda commit: git("merge-base", "--is-ancestor", commit, "HEAD") is not None)
+    in_history = cache(lambda c: git("merge-base", "--is-ancestor", c, "HEAD") is not None)
     on_a_branch = cache(lambda c: bool(git("for-each-ref", "--count=1", "--contains", c)))
     for path, environment in environments.items():
         name, commit, code = record.name(path), environment.get("commit"), environment.get("code")
-        lost = [commit] if commit and not held(commit) else []
+        lost = [commit] if commit and not in_history(commit) else []
         if lost := lost or ([code] if code and not on_a_branch(code) else []):
             yield f"{name} names commit {lost[0][:12]}, which this history does not hold"
             continue
@@ -70,11 +70,11 @@ def check_origins(record: Record) -> Iterator[str]:
     study, commits = load_study(record.study), record.parameters.commits
     for run in record.runs:
         notebook = record.read(record.run_notebook(run))["metadata"]
-        yield from (f"{named(run)}: {fault}" for fault in _wrong_origin(run, notebook))
+        yield from (f"{run_name(run)}: {fault}" for fault in _wrong_origin(run, notebook))
         arm = study.arm(run["arm"])
         for name in ("levels", "variant", "setting", "baseline"):
-            if run[name] != (own := getattr(arm, name)):
-                yield f"{named(run)}: its {name} is {run[name]!r}, and of its arm {own!r}"
+            if run[name] != (expected := getattr(arm, name)):
+                yield f"{run_name(run)}: its {name} is {run[name]!r}, and of its arm {expected!r}"
         if level := arm.levels.get(CODE):
             yield from _other_code(run, commits.get(str(level)))
 
@@ -83,7 +83,7 @@ def _other_code(run: Run, by: Commit | None) -> Iterator[str]:
     for name, part in (("training_digest", "trained"), ("measuring_digest", "executed")):
         environment = run["provenance"][part]
         if environment.get("code") is None or environment[name] != getattr(by, name, None):
-            yield f"{named(run)} was {part} by other code than that of its commit"
+            yield f"{run_name(run)} was {part} by other code than that of its commit"
 
 
 def _wrong_origin(run: Run, metadata: dict[str, Any]) -> Iterator[str]:
@@ -97,10 +97,10 @@ def _wrong_origin(run: Run, metadata: dict[str, Any]) -> Iterator[str]:
             yield f"it was trained with {name} {trained[name]!r}, and is filed under {run[name]!r}"
     # Finished weights may be measured anew, with another suite or other settings of evaluation.
     anew = executed["from_checkpoint"]
-    sides: list[Any] = [trained["parameters"], run["config"]]
+    parameters: list[Any] = [trained["parameters"], run["config"]]
     if anew:
-        sides = list(map(deciding, sides))
-    if sides[0] != sides[1]:
+        parameters = list(map(deciding, parameters))
+    if parameters[0] != parameters[1]:
         yield "it was trained with other parameters than its result says"
     suite = trained["suite_hash"]
     if trained["parameters"]["evaluation"]["items_per_task"] != 0:
@@ -131,8 +131,8 @@ def _time(text: str) -> float:
 
 def _times(metadata: dict[str, Any]) -> tuple[float, float]:
     """Return when the execution of a notebook began and ended."""
-    noted = metadata["papermill"]
-    return _time(noted["start_time"]), _time(noted["end_time"])
+    papermill = metadata["papermill"]
+    return _time(papermill["start_time"]), _time(papermill["end_time"])
 
 
 def check_plan(record: Record) -> Iterator[str]:
@@ -146,15 +146,15 @@ def check_plan(record: Record) -> Iterator[str]:
     if made_under != {today.hash if today else None}:
         yield "its plan is another one today than its runs were made under"
     if today:
-        then = Plan.model_validate(read_yaml(recorded))
-        if then.hash != today.hash:
+        recorded_plan = Plan.model_validate(read_yaml(recorded))
+        if recorded_plan.hash != today.hash:
             yield "plan.yaml is not the plan that its runs were made under"
-        if today.deviations[: len(then.deviations)] != then.deviations:
+        if today.deviations[: len(recorded_plan.deviations)] != recorded_plan.deviations:
             yield "deviations in its plan.yaml were removed from the plan since, or rewritten"
     commit = committed(status_of(record.notebook("03_analysis")))
     if commit and study.plan:
-        stated = git("show", f"{commit}:{(PLANS / study.plan).relative_to(ROOT)}")
-        if stated != (recorded.read_text("utf-8") if recorded.is_file() else ""):
+        plan_text = git("show", f"{commit}:{(PLANS / study.plan).relative_to(ROOT)}")
+        if plan_text != (recorded.read_text("utf-8") if recorded.is_file() else ""):
             yield f"plan.yaml is not the plan of commit {commit[:12]}"
 
 
@@ -184,7 +184,7 @@ def check_times(record: Record) -> Iterator[str]:
     for run in record.runs:
         for environment in run["provenance"].values():
             dated = _time(environment.get("started") or environment["finished"])
-            yield from before(named(run), environment, dated)
+            yield from before(run_name(run), environment, dated)
     last = max(times(record.run_notebook(run))[1] for run in record.runs)
     for name in ("01_data", "03_analysis", "04_figures"):
         path = record.notebook(name)
@@ -201,24 +201,24 @@ def check_commits(record: Record) -> Iterator[str]:
     those of their commit's code. Yield also runs that were made by different code, and runs left
     out that such a commit asks for; it may ask for fewer. Print how many runs name no committed
     code."""
-    there = [[run["arm"], run["seed"]] for run in record.runs]
-    known: dict[Any, dict[str, Any]] = {}  # by the commits of parameters and of code
+    present = [[run["arm"], run["seed"]] for run in record.runs]
+    states: dict[Any, dict[str, Any]] = {}  # by the commits of parameters and of code
     environment = status_of(record.notebook("03_analysis"))
     if commit := committed(environment):
-        known[by := made_by(environment)] = ask_code_of(environment, "state", record)
+        states[by := made_by(environment)] = ask_code_of(environment, "state", record)
         # Without defaults: a field that came after a run was made changes nothing of it.
         recorded = record.parameters.model_dump(mode="json", exclude_defaults=True)
-        if known[by]["parameters"] != recorded:
+        if states[by]["parameters"] != recorded:
             yield f"parameters.yaml is not params/{record.study}.yaml of commit {commit[:12]}"
     for run in record.runs:
         for name, environment in run["provenance"].items():
             if committed(environment):
-                if (by := made_by(environment)) not in known:
-                    known[by] = ask_code_of(environment, "state", record)
-                yield from _unlike_commit(record, run, name, by[1] or by[0] or "", known[by])
-    for (commit, _), stated in known.items():
-        for arm, seed in stated["runs"]:
-            if [arm, seed] not in there:
+                if (by := made_by(environment)) not in states:
+                    states[by] = ask_code_of(environment, "state", record)
+                yield from _unlike_commit(record, run, name, by[1] or by[0] or "", states[by])
+    for (commit, _), state in states.items():
+        for arm, seed in state["runs"]:
+            if [arm, seed] not in present:
                 yield f"run {arm} seed {seed} of commit {commit[:12]} is left out"
     for digest_name, name in (("training_digest", "trained"), ("measuring_digest", "executed")):
         others: dict[str | None, dict[str, Run]] = {}
@@ -227,7 +227,7 @@ def check_commits(record: Record) -> Iterator[str]:
             of_level.setdefault(run["provenance"][name][digest_name], run)
         for of_level in others.values():
             if len(of_level) > 1:
-                runs = ", ".join(map(named, of_level.values()))
+                runs = ", ".join(map(run_name, of_level.values()))
                 yield f"its runs have different {digest_name}s: {runs}"
     uncommitted = sum(not run["provenance"]["trained"].get("clean") for run in record.runs)
     if uncommitted:
@@ -236,19 +236,19 @@ def check_commits(record: Record) -> Iterator[str]:
 
 
 def _unlike_commit(
-    record: Record, run: Run, name: str, commit: str, stated: dict[str, Any]
+    record: Record, run: Run, name: str, commit: str, state: dict[str, Any]
 ) -> Iterator[str]:
-    environment, short = run["provenance"][name], commit[:12]
-    if [run["arm"], run["seed"]] not in stated["runs"]:
-        yield f"{named(run)} names commit {short}, which does not ask for it"
-    if environment.get("plan", stated["plan"]) != stated["plan"]:
-        yield f"{named(run)} names a plan that is not that of commit {short}"
+    environment, short, label = run["provenance"][name], commit[:12], run_name(run)
+    if [run["arm"], run["seed"]] not in state["runs"]:
+        yield f"{label} names commit {short}, which does not ask for it"
+    if environment.get("plan", state["plan"]) != state["plan"]:
+        yield f"{label} names a plan that is not that of commit {short}"
     notebook = record.read(record.run_notebook(run))
-    if name == "executed" and begun(notebook)[:1] != [stated["standing"]]:
-        yield f"{named(run)}: its notebook says another standing than commit {short}"
-    for own in ("training_digest", "measuring_digest"):
-        if environment.get(own, stated[own]) != stated[own]:
-            yield f"{named(run)} names a {own} ({name}) that is not that of commit {short}"
+    if name == "executed" and printed_parameters(notebook)[:1] != [state["standing"]]:
+        yield f"{label}: its notebook says another standing than commit {short}"
+    for digest_name in ("training_digest", "measuring_digest"):
+        if environment.get(digest_name, state[digest_name]) != state[digest_name]:
+            yield f"{label} names a {digest_name} ({name}) that is not that of commit {short}"
 
 
 def check_end(record: Record) -> Iterator[str]:
@@ -263,17 +263,17 @@ def check_copies(record: Record) -> Iterator[str]:
     whose parameters make it another training. A diverged run has no weights of its own."""
     seen: dict[tuple[str, Any], list[Run]] = {}
     for run in record.runs:
-        own: list[tuple[str, Any]] = []
+        fingerprints: list[tuple[str, Any]] = []
         for name, columns in _OWN.items():
             table = record.raw(run)[name]
-            own += [(c, table[c].to_numpy().tobytes()) for c in columns if len(table)]
+            fingerprints += [(c, table[c].to_numpy().tobytes()) for c in columns if len(table)]
         if run["status"] == "completed":
-            own.append(("final weights", run["final_weights"]))
-        for what, value in own:
+            fingerprints.append(("final weights", run["final_weights"]))
+        for what, value in fingerprints:
             for other in seen.setdefault((what, value), []):
                 alike = what not in ("final weights", "nll") or _one_training(record, run, other)
                 if run["seed"] != other["seed"] or not alike:
-                    yield f"{named(run)} has the {what} of {named(other)}"
+                    yield f"{run_name(run)} has the {what} of {run_name(other)}"
             seen[what, value].append(run)
 
 
@@ -283,16 +283,16 @@ def _one_training(record: Record, one: Run, other: Run) -> bool:
     alike."""
     if one["levels"].get(CODE) != other["levels"].get(CODE):
         return True
-    sides, traces = [], []
+    decisive, traces = [], []
     for run in (one, other):
         model, multiplied = _multiplied(ModelConfig.model_validate(run["config"]["model"]))
         training = dict(run["config"]["training"])
         clip, trace = training.pop("gradient_clip") or inf, record.raw(run)["trace"]
         clip = None if trace["grad_norm"].max() <= clip else clip
         training = {name: value for name, value in training.items() if name not in _RATE}
-        sides.append((model, training, multiplied, clip, run["batches"]))
+        decisive.append((model, training, multiplied, clip, run["batches"]))
         traces.append(trace["learning_rate"])
-    return bool(sides[0] == sides[1] and traces[0].equals(traces[1]))
+    return bool(decisive[0] == decisive[1] and traces[0].equals(traces[1]))
 
 
 def _multiplied(config: ModelConfig) -> tuple[dict[str, Any], list[str]]:

@@ -27,7 +27,7 @@ from lib.study.paths import NOTEBOOKS, ROOT, corpus_places
 
 Part = Any
 """What JSON holds."""
-_TOLD = {"provenance.json", "result.json", "03_analysis.json", KEPT}
+_RUN_FILES = {"provenance.json", "result.json", "03_analysis.json", KEPT}
 """What in `runs/` tells of other versions of a plan, beside notebooks."""
 _VARIABLES = ("ATEN_", "BLAS", "CUDA", "HF_", "MKL_", "MPL", "OMP_", "OPENBLAS_", "PYTHON", "TORCH")
 _DERIVED = {"__pycache__", ".ipynb_checkpoints", "site"}
@@ -68,14 +68,14 @@ def _note(key: str) -> Path:
 def surroundings() -> dict[str, Part]:
     """Say what any verification rests on beside the record: the code at hand, parameters, plans,
     packages, machine, what git names, and what records and `runs/` tell of other runs."""
-    own = [ROOT / "lib", NOTEBOOKS, paths.PARAMS, *paths.PAPERS.glob("*/*.yaml")]
-    told = [*paths.PAPERS.glob("*/results/*.json"), *paths.PAPERS.glob("*/record/*.zip")]
-    told += [
+    code = [ROOT / "lib", NOTEBOOKS, paths.PARAMS, *paths.PAPERS.glob("*/*.yaml")]
+    files = [*paths.PAPERS.glob("*/results/*.json"), *paths.PAPERS.glob("*/record/*.zip")]
+    files += [
         path for name in ("02*.ipynb", KEPT) for path in paths.PAPERS.glob(f"*/record/**/{name}")
     ]
     git_folder = Path((git("rev-parse", "--absolute-git-dir") or "").strip() or ROOT / ".git")
     return {
-        "code": _bytes(own),
+        "code": _bytes(code),
         "packages": sorted(f"{each.name}=={each.version}" for each in distributions()),
         "python": [sys.version, sys.prefix, importlib.util.find_spec("torch") is not None],
         "cpu": processor(),
@@ -83,7 +83,7 @@ def surroundings() -> dict[str, Part]:
         "git": [is_checkout(), is_shallow(), git("rev-parse", "HEAD"), git("for-each-ref")],
         "grafts": _bytes(git_folder / name for name in ("shallow", "info/grafts")),
         "runs": list(_in_runs()),
-        "told": _bytes(told),
+        "told": _bytes(files),
     }
 
 
@@ -91,18 +91,18 @@ def processor() -> list[str]:
     """Name the CPU and its flags."""
     file = Path("/proc/cpuinfo")
     lines = file.read_text("utf-8", "replace").splitlines() if file.is_file() else []
-    told = (line for line in lines if line.startswith(("model name", "flags", "Features")))
-    return [platform.machine(), platform.processor(), *sorted(set(told))]
+    facts = (line for line in lines if line.startswith(("model name", "flags", "Features")))
+    return [platform.machine(), platform.processor(), *sorted(set(facts))]
 
 
 def of_study(record: Record) -> dict[str, Part]:
     """Say what a study's verification reads: the bytes of its record, figures and results, its
     entry in the index, and the texts and tokenizers of its arms."""
-    own = [record.place, record.sealed_file, record.figures]
+    record_files = [record.place, record.sealed_file, record.figures]
     parameters = record.parameters if (record.folder / "parameters.yaml").is_file() else None
     return {
         "study": record.study,
-        "record": _bytes([*own, record.results_file, record.verdict_file]),
+        "record": _bytes([*record_files, record.results_file, record.verdict_file]),
         "index": [paper_of(record.study).name, read_index(record.paper).get(record.study)],
         "texts": _bytes(_texts(parameters)) if parameters else None,
     }
@@ -118,24 +118,24 @@ def of_paper(paper: Path) -> dict[str, Part]:
 
 def _texts(study: Study) -> Iterator[Path]:
     """List the texts and tokenizers that trees are lent for a study, there or not."""
-    for known in ("tinyshakespeare.txt", "input.txt"):
-        yield from corpus_places(known)
+    for file in ("tinyshakespeare.txt", "input.txt"):
+        yield from corpus_places(file)
     for arm in study.arms():
         corpus = arm.config.corpus.model_dump()
         for name in [*(corpus.get("sources") or [corpus["source"]]), corpus.get("tokenizer")]:
             yield ROOT / str(name)
 
 
-def _bytes(places: Iterable[Path]) -> dict[str, str]:
+def _bytes(roots: Iterable[Path]) -> dict[str, str]:
     """Hash each file in some folders, or given itself, by its path: its bytes, and where a link
     leads."""
-    found = {}
-    for place in places:
-        for path in [place, *(place.rglob("*") if place.is_dir() else ())]:
+    hashes = {}
+    for root in roots:
+        for path in [root, *(root.rglob("*") if root.is_dir() else ())]:
             if _DERIVED.isdisjoint(path.parts):
                 link = os.readlink(path) if path.is_symlink() else ""  # noqa: PTH115
-                found[str(path)] = f"{link} {_content(path)}"
-    return found
+                hashes[str(path)] = f"{link} {_content(path)}"
+    return hashes
 
 
 def _content(path: Path) -> str:
@@ -155,6 +155,6 @@ def _in_runs() -> Iterator[list[Part]]:
         seen.add(real)
         folders.sort()
         for path in (Path(top, name) for name in sorted(names)):
-            if (path.name in _TOLD or path.suffix == ".ipynb") and path.is_file():
+            if (path.name in _RUN_FILES or path.suffix == ".ipynb") and path.is_file():
                 facts = path.stat()
                 yield [str(path), facts.st_size, facts.st_mtime_ns]

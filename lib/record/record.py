@@ -95,23 +95,21 @@ class Record:
         """Every run, a `RunResult` as JSON, in the order of the design. Older records hold them
         among the results."""
         if "runs" in self.results:
-            found: list[Run] = self.results["runs"]
-            return found
+            return list(self.results["runs"])
 
         def is_there(arm: str, seed: int) -> bool:
             return self.run_notebook({"arm": arm, "seed": seed}).is_file()
 
         arms, seeds = self.parameters.arms(), so_far(self.parameters, is_there).seeds
-        places = product([arm.id for arm in arms], seeds)
-        return [self._result({"arm": arm, "seed": seed}) for arm, seed in places]
+        return [self._result({"arm": arm.id, "seed": seed}) for arm, seed in product(arms, seeds)]
 
     def _result(self, run: Run) -> Run:
         """Read what a run, told by arm and seed, has left. UserError where that is missing."""
         path = raw_folder(self.run_notebook(run)) / "result.json"
         if not path.is_file():
-            raise UserError(f"{named(run)}: its result.json is missing")
-        found: Run = json.loads(path.read_bytes())
-        return found
+            raise UserError(f"{run_name(run)}: its result.json is missing")
+        result: Run = json.loads(path.read_bytes())
+        return result
 
     @property
     def verdict(self) -> dict[str, Any]:
@@ -133,7 +131,7 @@ class Record:
         """The hash of every file by its name, as the manifest says; empty where there is none."""
         path = self.folder / MANIFEST
         lines = path.read_text("utf-8").splitlines() if path.is_file() else []
-        return {name: stated for stated, _, name in (line.partition("  ") for line in lines)}
+        return {name: hexdigest for hexdigest, _, name in (line.partition("  ") for line in lines)}
 
     @property
     def files(self) -> dict[str, Path]:
@@ -179,7 +177,7 @@ def _unsealed(file: Path, _: int) -> Path:
     return folder
 
 
-def named(run: Run) -> str:
+def run_name(run: Run) -> str:
     """Name a run for a message."""
     return f"run {run['arm']} seed {run['seed']}"
 
@@ -187,10 +185,10 @@ def named(run: Run) -> str:
 def raw_folder(notebook: Path) -> Folder:
     """Return where result and raw files of a run are read: in the archive of the record that holds
     its notebook, or, of a run in `runs/`, beside it."""
-    archive, place = notebook.parents[2] / RAW_ZIP, notebook.parent
+    archive, folder = notebook.parents[2] / RAW_ZIP, notebook.parent
     if not archive.is_file():
-        return place
-    return _opened(archive, archive.stat().st_mtime_ns) / f"{place.parent.name}/{place.name}/"
+        return folder
+    return _opened(archive, archive.stat().st_mtime_ns) / f"{folder.parent.name}/{folder.name}/"
 
 
 def sample(notebook: Path) -> str:
@@ -235,17 +233,17 @@ def _paper(file: Path, _: int) -> str | None:
 
 def papers() -> list[Path]:
     """List every folder of a paper, also those that studies in `runs/` will make."""
-    here = [path for path in PAPERS.glob("[!.]*") if path.is_dir()]
-    return sorted({PAPER, *here, *(paper_of(path.name) for path in RUNS.glob("[!.]*/"))})
+    folders = [path for path in PAPERS.glob("[!.]*") if path.is_dir()]
+    return sorted({PAPER, *folders, *(paper_of(path.name) for path in RUNS.glob("[!.]*/"))})
 
 
 def papers_named(names: list[str]) -> list[Path]:
     """List the folders of the papers named, or of all; ConfigError for one that is not there."""
-    there = {paper.name: paper for paper in papers()}
+    known = {paper.name: paper for paper in papers()}
     for name in names:
-        if name not in there:
-            raise ConfigError(f"paper: {unknown(name, list(there))} in papers/")
-    return [there[name] for name in names or there]
+        if name not in known:
+            raise ConfigError(f"paper: {unknown(name, list(known))} in papers/")
+    return [known[name] for name in names or known]
 
 
 def recorded_studies() -> list[str]:

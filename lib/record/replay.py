@@ -61,12 +61,13 @@ def tree_at(environment: dict[str, Any], prefix: str = "record-") -> Iterator[Pa
     """
     commit, clean = str(environment.get("commit") or ""), committed(environment) is not None
     code = environment.get("code")
-    known = commit and is_checkout() and git("cat-file", "-e", f"{commit}^{{commit}}") is not None
+    in_git = bool(commit) and is_checkout()
+    is_known = in_git and git("cat-file", "-e", f"{commit}^{{commit}}") is not None
     with tempfile.TemporaryDirectory(prefix=prefix) as folder:
         tree = Path(folder, "tree")
-        if clean or known:
-            words = ("clone", "--quiet", "--shared", "--no-checkout", str(ROOT), str(tree))
-            execute(ROOT, "git", *words)
+        if clean or is_known:
+            arguments = ("clone", "--quiet", "--shared", "--no-checkout", str(ROOT), str(tree))
+            execute(ROOT, "git", *arguments)
             execute(tree, "git", "update-ref", "--no-deref", "HEAD", commit)
         # All that `git_state` looks at: what is executed here says that it was committed. Nothing
         # compiled, which Python would take for the source beside it.
@@ -96,10 +97,10 @@ def link_inputs(tree: Path, configs: Iterable[dict[str, Any]]) -> None:
             link(tree / "data" / corpus, source)
     for config in configs:
         corpus, tasks = config["corpus"], config.get("evaluation", {}).get("include_path")
-        named = [*(corpus.get("sources") or [corpus["source"]]), corpus.get("tokenizer"), tasks]
-        for own in filter(None, named):
-            if not Path(own).is_absolute() and (ROOT / own).exists():
-                link(tree / own, ROOT / own)
+        inputs = [*(corpus.get("sources") or [corpus["source"]]), corpus.get("tokenizer"), tasks]
+        for name in filter(None, inputs):
+            if not Path(name).is_absolute() and (ROOT / name).exists():
+                link(tree / name, ROOT / name)
 
 
 def link(path: Path, to: Path) -> None:
@@ -117,8 +118,8 @@ def execute(folder: Path, *command: str) -> str:
     if done.returncode < 0:
         raise ReplayError(f"{command[0]} was ended by {signal.Signals(-done.returncode).name}")
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().rpartition("\n")[2].partition("; see ")[0]
-        raise ReplayError(said.removeprefix("error: ") or f"{command[0]} failed")
+        text = (done.stderr or done.stdout).strip().rpartition("\n")[2].partition("; see ")[0]
+        raise ReplayError(text.removeprefix("error: ") or f"{command[0]} failed")
     return done.stdout
 
 
@@ -156,12 +157,12 @@ def ask_code_of(environment: dict[str, Any], command: str, record: Record) -> An
         return ask(tree, command, record.study)
 
 
-def ask(tree: Path, command: str, *words: str, **environment: str) -> Any:
+def ask(tree: Path, command: str, *arguments: str, **environment: str) -> Any:
     """Ask the code in a tree what `lib.replay` prints; that of older commits, by protocol 1."""
     if (tree / "lib" / "replay.py").is_file():
         program = ["-m", "lib.replay", command]
     else:
         program = ["-c", protocol_1.PROGRAMS[command]]
     variables = [f"{name}={value}" for name, value in environment.items()]
-    said = execute(tree, "env", *variables, sys.executable, *program, *words)
-    return json.loads(said.rstrip().rpartition("\n")[2])
+    output = execute(tree, "env", *variables, sys.executable, *program, *arguments)
+    return json.loads(output.rstrip().rpartition("\n")[2])

@@ -20,7 +20,7 @@ import yaml
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from lib.record.notebook import code_cells, shown, source
+from lib.record.notebook import cell_outputs, code_cells, source
 from lib.record.record import Record, raw_folder
 from lib.record.replay import ReplayError, ask, committed, link_inputs, tree_at
 from lib.study.config import write_commits
@@ -118,13 +118,13 @@ def judge(recorded: Made, again: Made, otherwise: Callable[[], Made | None]) -> 
     machine, bits = other_machine(recorded.result, again.result), other_bits(recorded, again)
     if not (bits and machine):
         return Judgement(machine, True, bits)
-    found = Judgement(machine)
-    alike = _end(recorded) == _end(again)
-    exact = ["parameters", *(["batches"] if alike else [])]
-    found.differing += [f"{name} differ" for name in exact if f"{name} differ" in bits]
-    if alike:
+    verdict = Judgement(machine)
+    same_end = _end(recorded) == _end(again)
+    exact = ["parameters", *(["batches"] if same_end else [])]
+    verdict.differing += [f"{name} differ" for name in exact if f"{name} differ" in bits]
+    if same_end:
         labels = sorted(other_labels(recorded, again))
-        found.differing += [_told(name, recorded, again, None) for name in labels]
+        verdict.differing += [_describe(name, recorded, again, None) for name in labels]
     far = {name: d for name, d in distances(recorded, again).items() if d > 1}
     twin, moved = None, dict[str, float]()  # by rounding, where weights are equal to the bit
     if far and "final_weights differ" in bits:
@@ -135,20 +135,20 @@ def judge(recorded: Made, again: Made, otherwise: Callable[[], Made | None]) -> 
     unjudged = list[str]()
     # Measures before columns, the furthest first.
     for name in sorted(far, key=lambda name: ("." in name, -far[name])):
-        line = f"{_told(name, recorded, again, twin)}, {far[name]:,.0f} × its tolerance"
-        (found.differing if far[name] > _limit(name, moved) else unjudged).append(line)
+        line = f"{_describe(name, recorded, again, twin)}, {far[name]:,.0f} × its tolerance"
+        (verdict.differing if far[name] > _limit(name, moved) else unjudged).append(line)
     if unjudged:
         moves = f"moves it by up to {max(moved.values()):,.0f} × a tolerance"
-        here = f"here, other rounding {moves if twin else 'cannot be tried'}"
-        found.unjudged += [*unjudged[:_MOST], here]
-    del found.differing[_MOST:]
+        rounding = f"here, other rounding {moves if twin else 'cannot be tried'}"
+        verdict.unjudged += [*unjudged[:_MOST], rounding]
+    del verdict.differing[_MOST:]
     judged = recorded.weights is not None and again.weights is not None
     hashes = ["initial_weights"] if judged else ["initial_weights", "final_weights"]
     hashes = [name for name in hashes if f"{name} differ" in bits]
     if hashes:
         within = "" if far else " (all else is within tolerance)"
-        found.unjudged.append(f"{' and '.join(hashes)}, of which only a hash is at hand{within}")
-    return found
+        verdict.unjudged.append(f"{' and '.join(hashes)}, of which only a hash is at hand{within}")
+    return verdict
 
 
 def _limit(name: str, moved: dict[str, float]) -> float:
@@ -161,7 +161,7 @@ def _end(made: Made) -> list[Any]:
     return [made.result[name] for name in ("status", "steps", "diverged_at")]
 
 
-def _told(name: str, recorded: Made, again: Made, twin: Made | None) -> str:
+def _describe(name: str, recorded: Made, again: Made, twin: Made | None) -> str:
     """Name a number that differs, with its values if it is one alone."""
     if name == _END:
         now, then = (
@@ -208,18 +208,18 @@ def distances(one: Made, other: Made) -> dict[str, float]:
     if _end(one) != _end(other):
         return {_END: math.inf}
     columns, others = _columns(one), _columns(other)
-    found = {}
+    by_name = {}
     for name in columns.keys() - other_labels(one, other):
         now, then = columns[name], others[name]
         if name in _COUNTED:
             others_of = (now.to_numpy() != then.to_numpy()).sum()
-            found[name] = float(others_of / max(3, ANSWERS * len(now)))
+            by_name[name] = float(others_of / max(3, ANSWERS * len(now)))
         elif _moves(name, now):
-            found[name] = _distance(name, now.to_numpy(float), then.to_numpy(float), math.inf)
+            by_name[name] = _distance(name, now.to_numpy(float), then.to_numpy(float), math.inf)
     if one.weights is not None and other.weights is not None:
         name = "final_weights"
-        found[name] = _distance(name, one.weights, other.weights, 2)
-    return found
+        by_name[name] = _distance(name, one.weights, other.weights, 2)
+    return by_name
 
 
 def other_labels(one: Made, other: Made) -> set[str]:
@@ -299,26 +299,26 @@ def retrain(run: dict[str, Any]) -> Judgement:
         said = f"its result is none that a run leaves; ./run_all.sh verify {run['study']} says why"
         raise ReplayError(said) from None
     notebook = Record(run["study"]).run_notebook(run)
-    again, others = made_again(run)
+    again, differing_cells = train_again(run)
 
     def otherwise() -> Made | None:
         machine = trained_with(again.result["provenance"])
         share = again.result["config"]["training"]["batch_size"] // machine.get("processes", 1)
         other = other_rounding(share, machine)
         try:
-            return made_again(run, *other)[0] if other else None
+            return train_again(run, *other)[0] if other else None
         except ReplayError:  # code before machines had a section
             return None
 
     weights = kept_weights(run_folder(run["study"], run["arm"], run["seed"]), run["final_weights"])
     recorded = Made(run, _raw(raw_folder(notebook)), weights)
-    found = judge(recorded, again, otherwise)
-    if found.bits and others:
-        (found.unjudged if found.machine else found.differing).extend(others)
-    return found
+    verdict = judge(recorded, again, otherwise)
+    if verdict.bits and differing_cells:
+        (verdict.unjudged if verdict.machine else verdict.differing).extend(differing_cells)
+    return verdict
 
 
-def made_again(
+def train_again(
     run: dict[str, Any], settings: dict[str, int] | None = None, level: str = ""
 ) -> tuple[Made, list[str]]:
     """Train a recorded run again; return what it left, and the code cells that show something else.
@@ -334,14 +334,14 @@ def made_again(
             path.write_text(yaml.safe_dump(fields | {"machine": machine}), "utf-8")
         link_inputs(tree, [run["config"]])
         write_commits(Record(run["study"]).parameters.commits, tree / "runs" / run["study"])
-        words = ("02_train", run["arm"], str(run["seed"]))
+        arguments = ("02_train", run["arm"], str(run["seed"]))
         environment = {"ATEN_CPU_CAPABILITY": level} if level else {}
-        written = ask(tree, "execute", run["study"], *words, **environment)
+        written = ask(tree, "execute", run["study"], *arguments, **environment)
         result = read_json(tree / written["result"])
         recorded, folder = Record(run["study"]).run_notebook(run), (tree / written["result"]).parent
-        others = list(other_outputs(read_json(recorded), read_json(tree / written["notebook"])))
+        cells = list(other_outputs(read_json(recorded), read_json(tree / written["notebook"])))
         made = Made(result, _raw(folder), kept_weights(folder, result["final_weights"]))
-    return made, others
+    return made, cells
 
 
 def other_rounding(share: int, machine: dict[str, Any]) -> tuple[dict[str, int], str] | None:
@@ -377,10 +377,10 @@ def _raw(folder: Folder) -> dict[str, pd.DataFrame]:
 
 def other_outputs(notebook: dict[str, Any], again: dict[str, Any]) -> Iterator[str]:
     """Name the code cells of a 02_train that show something else, but for those with times."""
-    cells = zip(code_cells(notebook), shown(notebook, pictures=True), shown(again, pictures=True),
-                strict=False)  # fmt: skip  # verifying it compares the code
-    for number, (cell, stated, own) in enumerate(cells, start=1):
-        if stated != own and not any(word in source(cell) for word in _TIMES):
+    outputs = (cell_outputs(each, pictures=True) for each in (notebook, again))
+    # Verifying it compares the code.
+    for number, (cell, old, new) in enumerate(zip(code_cells(notebook), *outputs, strict=False), 1):
+        if old != new and not any(word in source(cell) for word in _TIMES):
             yield f"code cell {number} of 02_train.ipynb shows something else"
 
 

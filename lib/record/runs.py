@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from lib.analysis.tables import run_takeaway
 from lib.record.notebook import data, source
-from lib.record.record import RAW_ZIP, Record, Run, named, raw_folder
+from lib.record.record import RAW_ZIP, Record, Run, raw_folder, run_name
 from lib.study.fields import MachineConfig, digest
 from lib.study.files import finite, sha256
 from lib.study.measures import MEASURES, measures_in
@@ -66,43 +66,44 @@ def check_runs(record: Record) -> Iterator[str]:
             faults += _wrong_items(run, raw["items"], answers())
         if not faults:
             faults = [*_wrong_course(run, raw), *_wrong_text(run, raw), *_wrong_print(record, run)]
-        yield from (f"{named(run)}: {fault}" for fault in faults)
+        yield from (f"{run_name(run)}: {fault}" for fault in faults)
 
 
 def check_windows(record: Record) -> Iterator[str]:
     """Yield runs whose windows of held-out text are not those of the others that read the same."""
-    seen: dict[str, tuple[Run, str]] = {}
+    seen: dict[str, tuple[str, str]] = {}
     for run in record.runs:
         if run["status"] != "completed":
             continue
         cut = record.raw(run)["windows"][["start", "n", "test"]].to_numpy(int).tolist()
         same = digest([run["corpus_sha256"], run["config"]["model"]["block_size"]])
-        first, its_cut = seen.setdefault(same, (run, digest(cut)))
+        first, its_cut = seen.setdefault(same, (run_name(run), digest(cut)))
         if digest(cut) != its_cut:
-            yield f"{named(run)} was scored on other windows of the same text than {named(first)}"
+            yield f"{run_name(run)} was scored on other windows of the same text than {first}"
 
 
 def check_raw_files(record: Record) -> Iterator[str]:
     """Yield raw files that are not those that a result was written with."""
     for run in record.runs:
-        folder = raw_folder(record.run_notebook(run))
-        for name in raw_names(run["config"]):
-            path = raw_file(folder, name)
+        folder, label = raw_folder(record.run_notebook(run)), run_name(run)
+        for path in (raw_file(folder, name) for name in raw_names(run["config"])):
             if not path.is_file() or sha256(path) != run["files"].get(path.name):
-                yield f"{named(run)}: {path.name} is not the file that the result was written with"
+                yield f"{label}: {path.name} is not the file that the result was written with"
 
 
 def _wrong_numbers(run: Run, raw: Raw) -> Iterator[str]:
     """Yield measures and other numbers that do not follow, and measures that nothing supports."""
-    trace, curve, found = raw["trace"], raw["curve"], measures_of(raw)
-    for name, value in found.items():
+    trace, curve, computed = raw["trace"], raw["curve"], measures_of(raw)
+    for name, value in computed.items():
         stated, value = run["measures"].get(name), finite(value)
         if stated is None and name == "bits_per_character":  # made before it was measured
             continue
         if stated != value and (stated is None or value is None or not close(stated, value)):
             yield f"{name} is {stated}, and {value} by its raw files"
     completed = run["status"] == "completed"
-    for name in sorted(set(run["measures"]) - (set(found) | _WITHOUT_SUMS if completed else set())):
+    for name in sorted(
+        set(run["measures"]) - (set(computed) | _WITHOUT_SUMS if completed else set())
+    ):
         if run["measures"][name] is not None:
             yield f"{name} is {run['measures'][name]}, which its raw files do not support"
     training, tokens = float(trace["seconds"].sum()), int(trace["tokens"].iloc[-1])
@@ -119,11 +120,11 @@ def _wrong_numbers(run: Run, raw: Raw) -> Iterator[str]:
             yield f"{name} is {stated}, and {value} by its raw files"
     if list(trace["step"]) != list(range(1, len(trace) + 1)):
         yield "the steps of trace.parquet are not 1, 2, 3, …"
-    asked = run["config"]["training"]["iterations"]
+    steps = run["config"]["training"]["iterations"]
     if run["diverged_at"] != (len(trace) if run["status"] == "diverged" else None) or (
-        completed and len(trace) != asked
+        completed and len(trace) != steps
     ):
-        yield f"{len(trace)} of {asked} steps, {run['status']}, diverged at {run['diverged_at']}"
+        yield f"{len(trace)} of {steps} steps, {run['status']}, diverged at {run['diverged_at']}"
 
 
 def _wrong_tables(run: Run, raw: Raw) -> Iterator[str]:
@@ -137,10 +138,10 @@ def _wrong_tables(run: Run, raw: Raw) -> Iterator[str]:
     accuracies += [(STOCK, row, row["value"]) for row in stock if row["task"] in judged]
     for name, row, accuracy in accuracies:
         items = raw[name]
-        asked = (items["task"] == row["task"]) & (items["shots"] == row["shots"])
-        right = items.loc[asked, "correct"].astype(float)
-        found = [len(right), right.mean(), right.sem()]
-        if not all(map(close, [row["n"], accuracy, row["stderr"]], found)):
+        in_task = (items["task"] == row["task"]) & (items["shots"] == row["shots"])
+        right = items.loc[in_task, "correct"].astype(float)
+        recomputed = [len(right), right.mean(), right.sem()]
+        if not all(map(close, [row["n"], accuracy, row["stderr"]], recomputed)):
             yield f"accuracy in {row['task']} ({row['shots']} shots) is not that of {name}.parquet"
     values = list[float]()
     for row in stock:
@@ -208,16 +209,16 @@ def _wrong_print(record: Record, run: Run) -> Iterator[str]:
     notebook = record.read(record.run_notebook(run))
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     result = RunResult.model_validate(run)
-    shown = [c for c in cells if any("application/json" in data(o) for o in c["outputs"])]
-    if len(shown) != 1:
+    result_cells = [c for c in cells if any("application/json" in data(o) for o in c["outputs"])]
+    if len(result_cells) != 1:
         yield "its notebook does not show its result once"
         return
-    told = [run_takeaway(result), history(result.provenance)]
-    lines = _printed(shown[0]).splitlines()
+    sentences = [run_takeaway(result), history(result.provenance)]
+    lines = _printed(result_cells[0]).splitlines()
     if len(lines) == 2:  # the sentence and the measures stand in the next cell
-        shown += cells[cells.index(shown[0]) + 1 :][:1]
-        lines = _printed(shown[-1]).splitlines() + lines
-    if lines != [*told, f"runs/{record.study}/{run['arm']}/seed-{run['seed']}/result.json"]:
+        result_cells += cells[cells.index(result_cells[0]) + 1 :][:1]
+        lines = _printed(result_cells[-1]).splitlines() + lines
+    if lines != [*sentences, f"runs/{record.study}/{run['arm']}/seed-{run['seed']}/result.json"]:
         yield "the sentence about its result in its notebook is not that of the result"
     for output in itertools.chain(*(cell["outputs"] for cell in cells)):
         if _TABLE.sub("", data(output).get("text/html", "")):
@@ -225,10 +226,10 @@ def _wrong_print(record: Record, run: Run) -> Iterator[str]:
         if "text/markdown" in data(output):
             yield "its notebook shows a text in Markdown"
     yield from _wrong_times(notebook, cells, run)
-    for cell in shown:
+    for cell in result_cells:
         yield from _wrong_table([o for o in cell["outputs"] if data(o)], result)
-    there = {label for cell in shown for label, _ in _ROW.findall(_html(cell["outputs"]))}
-    for name in sorted(_wanted(result) - {_NAMES.get(label, label) for label in there}):
+    labels = {label for cell in result_cells for label, _ in _ROW.findall(_html(cell["outputs"]))}
+    for name in sorted(_required_rows(result) - {_NAMES.get(label, label) for label in labels}):
         yield f"the table of its result in its notebook leaves out {name}"
     first, diverged_at = max(result.resumed_at, default=0), result.diverged_at
     # Nothing is printed where nothing is trained, and a bar shown to whoever runs it by hand.
@@ -244,8 +245,8 @@ def _wrong_print(record: Record, run: Run) -> Iterator[str]:
     trained = next((c for c in cells if "train(this.config" in source(c)), None)
     if (_printed(trained) if trained else "").splitlines() != course:
         yield "its notebook prints something else of its training than the losses of curve.parquet"
-    _, *given, machine = begun(notebook) or [""] * 2
-    if given != list(map(_fields, run["config"].items())) or not _is_machine(machine, run):
+    _, *printed_config, machine = printed_parameters(notebook) or [""] * 2
+    if printed_config != list(map(_fields, run["config"].items())) or not _is_machine(machine, run):
         yield "its notebook prints other parameters than its result says"
 
 
@@ -275,8 +276,8 @@ def recorded_suites(record: Record) -> Iterator[dict[str, Any]]:
         groups = json.loads((folder / "suite.json").read_text("utf-8"))["groups"]
         tasks, gold = [], {}
         names = itertools.chain(*groups.values())
-        asked = [name.removesuffix("_shot").rsplit("_", 1) for name in names]
-        for name in dict.fromkeys(task for task, _ in asked):
+        pairs = [name.removesuffix("_shot").rsplit("_", 1) for name in names]
+        for name in dict.fromkeys(task for task, _ in pairs):
             parts = {
                 part: [json.loads(line) for line in lines.read_text("utf-8").splitlines()]
                 for part, lines in (
@@ -284,36 +285,36 @@ def recorded_suites(record: Record) -> Iterator[dict[str, Any]]:
                     ("exemplars", folder / f"{name}.dev.jsonl"),
                 )
             }
-            shots = sorted({int(n) for task, n in asked if task == name})
+            shots = sorted({int(n) for task, n in pairs if task == name})
             tasks.append({"name": name, **parts, "shots": shots})
             gold[name] = [item["gold"] for item in parts["items"]]
         yield {"hash": digest(tasks), "gold": gold}
 
 
-def begun(notebook: dict[str, Any]) -> list[str]:
+def printed_parameters(notebook: dict[str, Any]) -> list[str]:
     """Return the lines that a training notebook prints of its standing and then, in that cell or
     one before it, of its parameters."""
     cells = [c for c in notebook["cells"] if c["cell_type"] == "code"]
-    told = [c for c in cells if re.search(r"print\((standing|claim_status)\(", source(c))]
-    told += [c for c in cells if "in this.config:" in source(c) and c not in told]
-    return "".join(map(_printed, told)).splitlines()
+    printing = [c for c in cells if re.search(r"print\((standing|claim_status)\(", source(c))]
+    printing += [c for c in cells if "in this.config:" in source(c) and c not in printing]
+    return "".join(map(_printed, printing)).splitlines()
 
 
 def _is_machine(line: str, run: Run) -> bool:
     """Tell whether a line gives settings of the machine that came to what the run's origin says.
     The first fields of the section are the oldest; records of before have no more."""
-    given = dict(_MACHINE.findall(line))
+    fields = dict(_MACHINE.findall(line))
     names = list(MachineConfig.model_fields)
-    if line != "machine:" + "".join(f" {name}={text}" for name, text in given.items()):
+    if line != "machine:" + "".join(f" {name}={text}" for name, text in fields.items()):
         return False
-    if len(given) < _OLDEST or list(given) != names[: len(given)]:
+    if len(fields) < _OLDEST or list(fields) != names[: len(fields)]:
         return False
     try:
-        asked = MachineConfig(**{name: literal_eval(text) for name, text in given.items()})
+        machine = MachineConfig(**{name: literal_eval(text) for name, text in fields.items()})
     except ValidationError:
         return False
     used = run["provenance"]["executed"]["machine"]
-    stated = asked.model_dump().items()
+    stated = machine.model_dump().items()
     return all(v in (None, "auto", used[name]) for name, v in stated if name in used)
 
 
@@ -351,7 +352,7 @@ def _wrong_table(outputs: list[dict[str, Any]], result: RunResult) -> Iterator[s
             yield f"the table of its result in its notebook says {label}: {text}"
 
 
-def _wanted(result: RunResult) -> set[str]:
+def _required_rows(result: RunResult) -> set[str]:
     """List the rows that the table of a result must have: what it is of, and each measure of the
     summary."""
     values = result.measures | result.throughput

@@ -26,11 +26,11 @@ from lib.record.record import (
     SHARED,
     Record,
     index_file,
-    named,
     paper_of,
     papers,
     raw_folder,
     read_index,
+    run_name,
 )
 from lib.record.replay import ReplayError
 from lib.study import paths
@@ -143,16 +143,16 @@ def check_format(record: Record) -> Iterator[str]:
     for run in record.runs:
         result = raw_folder(record.run_notebook(run)) / "result.json"
         if result.is_file() and result.read_bytes() != f"{json.dumps(run, indent=1)}\n".encode():
-            yield f"the result of {named(run)} is not written as the archive writes it"
+            yield f"the result of {run_name(run)} is not written as the archive writes it"
 
 
 def check_index(record: Record) -> Iterator[str]:
     """Yield what the index says otherwise of a study."""
-    stated, own = record.entry, index_entry(record)
+    stated, expected = record.entry, index_entry(record)
     if not stated:
         yield "the index does not name it"
-    for key in sorted({*stated, *own} if stated else ()):
-        if own.get(key) != stated.get(key):
+    for key in sorted({*stated, *expected} if stated else ()):
+        if expected.get(key) != stated.get(key):
             yield f"the index says otherwise of its {key}"
 
 
@@ -171,15 +171,15 @@ def check_notebooks(record: Record) -> Iterator[str]:
         if code_hash(content) not in record.entry["code"].get(path.stem, []):
             yield f"{name} executed other code than the index says"
         yield from (f"{name} {fault}" for fault in foreign_content(path.read_text("utf-8")))
-        given: dict[str, Any] = {"study": record.study}
+        parameters: dict[str, Any] = {"study": record.study}
         if path.stem == "02_train":
-            given |= {"arm": path.parent.parent.name, "seed": int(path.parent.name[5:])}
-        noted = content["metadata"]["papermill"]
-        if noted["parameters"] != given or not has_parameters(content, given):
+            parameters |= {"arm": path.parent.parent.name, "seed": int(path.parent.name[5:])}
+        papermill = content["metadata"]["papermill"]
+        if papermill["parameters"] != parameters or not has_parameters(content, parameters):
             yield f"{name} was executed with other parameters than those of its place"
-        own = {"input_path": f"notebooks/{path.name}"}
-        own["output_path"] = f"runs/{record.study}/{name}"
-        if any(noted.get(key, place) != place for key, place in own.items()):
+        expected = {"input_path": f"notebooks/{path.name}"}
+        expected["output_path"] = f"runs/{record.study}/{name}"
+        if any(papermill.get(key, place) != place for key, place in expected.items()):
             yield f"{name} names another place than its own"
 
 
@@ -198,14 +198,14 @@ def check_results(record: Record) -> Iterator[str]:
     for run in record.runs:
         path = record.run_notebook(run)
         if not path.is_file() or shown_result(record.read(path)) != attested(run):
-            yield f"the result of {named(run)} is not its notebook's"
+            yield f"the result of {run_name(run)} is not its notebook's"
 
 
 def vanished() -> Iterator[str]:
     """Yield studies and runs that a committed version of an index names, and no record holds."""
     if not is_checkout():
         return
-    here = {
+    indexed = {
         study: entry if isinstance(entry, dict) else {}
         for paper in papers()
         for study, entry in read_index(paper).items()
@@ -213,7 +213,7 @@ def vanished() -> Iterator[str]:
     indexes = ":(glob)papers/*/record/index.json"
     log = ("log", "--full-history")  # of branches, too, of which a merge took nothing
     names = set((git(*log, "--format=", "--name-only", "--", indexes) or "").split())
-    gone: dict[str, None] = {}
+    faults: dict[str, None] = {}
     versions = [
         (commit, _index(git("show", f"{commit}:{name}")))
         for name in sorted(names)
@@ -221,14 +221,14 @@ def vanished() -> Iterator[str]:
     ]
     for commit, index in versions:
         for study, entry in index.items():
-            if study not in here:
-                gone[f"study '{study}', recorded at commit {commit[:12]}, has vanished"] = None
+            if study not in indexed:
+                faults[f"study '{study}', recorded at commit {commit[:12]}, has vanished"] = None
                 continue
             for arm, seeds in entry["seeds"].items():
-                for seed in set(seeds) - set(here[study].get("seeds", {}).get(arm, [])):
+                for seed in set(seeds) - set(indexed[study].get("seeds", {}).get(arm, [])):
                     line = f"run {arm} seed {seed} of '{study}', recorded at {commit[:12]}, "
-                    gone[line + "has vanished"] = None
-    yield from gone
+                    faults[line + "has vanished"] = None
+    yield from faults
 
 
 def _index(content: str | None) -> dict[str, Any]:
@@ -247,13 +247,13 @@ def strays(paper: Path) -> Iterator[str]:
         written = json.dumps(dict(sorted(read_index(paper).items())), indent=1) + "\n"
         if index.read_text("utf-8") != written:
             yield f"{shown(index)} is not written as the archive writes it"
-    own = {study for study in read_index(paper) if paper_of(study) == paper}
-    results = {f"{study}{end}" for study in own for end in (".json", ".verdict.json")}
-    records = own | {f"{study}.zip" for study in own} | {"index.json"}
+    studies = {study for study in read_index(paper) if paper_of(study) == paper}
+    results = {f"{study}{end}" for study in studies for end in (".json", ".verdict.json")}
+    records = studies | {f"{study}.zip" for study in studies} | {"index.json"}
     for folder, names in {
         "record": records,
         "results": results,
-        "figures": own | {"findings"},
+        "figures": studies | {"findings"},
     }.items():
         for path in sorted(paper.glob(f"{folder}/[!.]*")):
             if path.name not in names:

@@ -117,9 +117,9 @@ def check_plan(plan: Plan, study: Study) -> Iterator[str]:
         if MEASURES[name].better is None:
             yield f"primary: of {name} neither lower nor higher is better; make it secondary"
     for name, (_, arm, baseline, _) in plan.bound.items():
-        for asked, design in product((arm, baseline), designs):
-            if len(meant := arms_called(asked, design)) > 1:
-                several = f"'{asked}' is {len(meant)} arms; write one of {', '.join(meant)}"
+        for arm_name, design in product((arm, baseline), designs):
+            if len(meant := arms_called(arm_name, design)) > 1:
+                several = f"'{arm_name}' is {len(meant)} arms; write one of {', '.join(meant)}"
                 yield f"hypotheses.{name}.test: {several}"
     for name, family in plan.tests_of.items():
         for measure in family.measures:
@@ -173,28 +173,28 @@ def claim_status(
 
 def _departures(study: Study, frozen: Frozen, runs: list[dict[str, Any]]) -> Iterator[str]:
     """Name what was not made as the plan froze it, with both values."""
-    made: list[tuple[str, Any, tuple[Any, ...]]] = [
+    checks: list[tuple[str, Any, tuple[Any, ...]]] = [
         ("parameters", parameters_digest(study), (frozen.parameters,))
     ]
     # Plans frozen before do not fix it; nor is it the code of an arm that analyses.
     if frozen.analysing_digest and "code" not in git_state():
-        made.append(("analysing_digest", analysing_digest(), (frozen.analysing_digest,)))
+        checks.append(("analysing_digest", analysing_digest(), (frozen.analysing_digest,)))
     own_tasks = [run.get("tasks_hash") for run in runs]
     for value in own_tasks or [tasks_hash(study.evaluation.include_path)]:
-        made.append(("tasks", value, (frozen.tasks,)))
+        checks.append(("tasks", value, (frozen.tasks,)))
     for run in runs:
         by, source = run["provenance"], run["config"]["corpus"]["source"]
         level = run.get("levels", {}).get(CODE)
         code, of = (frozen.commits.get(level), f" of {level}") if level else (frozen, "")
-        made.append((f"corpus.{source}", run["corpus_sha256"], (frozen.corpus.get(source),)))
+        checks.append((f"corpus.{source}", run["corpus_sha256"], (frozen.corpus.get(source),)))
         for name, part in (("training_digest", "trained"), ("measuring_digest", "executed")):
-            made.append((f"{name}{of}", by.get(part, {}).get(name), (getattr(code, name, None),)))
+            checks.append((f"{name}{of}", by.get(part, {}).get(name), (getattr(code, name, None),)))
         if run["status"] == "completed":
-            made.append(("suite", run["suite_hash"], tuple(frozen.suite)))
+            checks.append(("suite", run["suite_hash"], tuple(frozen.suite)))
     if not runs and not frozen.commits:
-        made.append(("training_digest", training_digest(), (frozen.training_digest,)))
-        made.append(("measuring_digest", measuring_digest(), (frozen.measuring_digest,)))
-    for name, value, allowed in dict.fromkeys(made):
+        checks.append(("training_digest", training_digest(), (frozen.training_digest,)))
+        checks.append(("measuring_digest", measuring_digest(), (frozen.measuring_digest,)))
+    for name, value, allowed in dict.fromkeys(checks):
         if value not in (allowed or (None,)):
             was = ", ".join(_short(each) for each in allowed) or "none"
             yield f"{name} is {_short(value)}, frozen was {was}"
@@ -254,11 +254,11 @@ def attempts(study: str, file: str) -> list[Attempt]:
     versions = every_version(file)
     of_plan = {version.hash for version in versions}
     names = dict.fromkeys([study, *(name for each in versions for name in each.confirmatory)])
-    every = [*_in_runs(names), *_in_git(names, versions), *_in_record(names)]
+    all_attempts = [*_in_runs(names), *_in_git(names, versions), *_in_record(names)]
     first: dict[tuple[str, str], Attempt] = {}
-    for made in sorted(every, key=lambda made: _time(made.started)):
-        if made.plan and (made.study == study or made.plan in of_plan):
-            first.setdefault((made.plan, made.study), made)
+    for attempt in sorted(all_attempts, key=lambda attempt: _time(attempt.started)):
+        if attempt.plan and (attempt.study == study or attempt.plan in of_plan):
+            first.setdefault((attempt.plan, attempt.study), attempt)
     return list(first.values())
 
 
@@ -270,7 +270,7 @@ def other_versions(study: Study, plan: Plan, runs: Iterable[dict[str, Any]]) -> 
     try:
         versions = plan_history(file)
         committed = {version.hash: version for version in every_version(file)}  # oldest of each
-        others = [made for made in attempts(study.name, file) if made.plan != plan.hash]
+        others = [other for other in attempts(study.name, file) if other.plan != plan.hash]
     except GitError as error:
         yield f"git cannot tell whether another version of its plan had runs: {error}"
         return
@@ -279,22 +279,22 @@ def other_versions(study: Study, plan: Plan, runs: Iterable[dict[str, Any]]) -> 
     last = max((_time(each) if each else inf for each in began), default=inf)
     dropped = [inf] if versions and not fixed else []  # a merge kept this version
     before = max([last, *dropped, *(_time(version.date) for version in fixed)])
-    for made in others:
-        earlier = [v for v in fixed if made.commit not in ("", v.commit)]
-        if _time(made.started) < before or any(precedes(made.commit, v.commit) for v in earlier):
-            version = committed.get(made.plan)
+    for other in others:
+        earlier = [v for v in fixed if other.commit not in ("", v.commit)]
+        if _time(other.started) < before or any(precedes(other.commit, v.commit) for v in earlier):
+            version = committed.get(other.plan)
             when = f"committed {version.date[:10]} at {version.commit[:12]}" if version else ""
             yield (
-                f"there were runs of '{made.study}' under another version of its plan, "
-                f"{made.plan[:12]} ({when or 'never committed in its history'})"
+                f"there were runs of '{other.study}' under another version of its plan, "
+                f"{other.plan[:12]} ({when or 'never committed in its history'})"
             )
 
 
 def keep(study: Study, folder: Path) -> None:
     """Write into a study's record which other versions of its plan had runs, if any had."""
     if study.plan:
-        own = read_plan(study.plan).hash
-        others = [asdict(m) for m in attempts(study.name, study.plan) if m.plan != own]
+        plan_hash = read_plan(study.plan).hash
+        others = [asdict(m) for m in attempts(study.name, study.plan) if m.plan != plan_hash]
         if others:
             write_json(folder / KEPT, others)
 
@@ -319,32 +319,32 @@ def _in_record(studies: Iterable[str]) -> Iterator[Attempt]:
     for study in studies:
         for path in PAPERS.glob(f"*/record/{study}.zip"):
             yield from _in_sealed(path.read_bytes(), study, shown(path))
-        own = f"*/record/{study}"
-        for places in (f"*/results/{study}.json", f"{own}/{KEPT}", f"{own}/**/02*.ipynb"):
-            for path in PAPERS.glob(places):
+        folder = f"*/record/{study}"
+        for pattern in (f"*/results/{study}.json", f"{folder}/{KEPT}", f"{folder}/**/02*.ipynb"):
+            for path in PAPERS.glob(pattern):
                 yield from _attempts_in(path, study, shown(path))
 
 
 def _in_git(studies: Iterable[str], versions: list[Version]) -> Iterator[Attempt]:
     """Read what every branch held of the studies' results and executed notebooks, sealed or not,
     and of `runs/`, and what an index named: seeds that a version of the plan drew."""
-    named = ["papers/*/record/index.json", *(f"runs/**/{name}" for name in sorted(_FILES))]
+    patterns = ["papers/*/record/index.json", *(f"runs/**/{name}" for name in sorted(_FILES))]
     for study in studies:
-        own = f"record/{study}"
-        kept = (f"results/{study}.json", f"{own}.zip", f"{own}/{KEPT}", f"{own}/**/02*.ipynb")
-        named += [f"papers/*/{place}" for place in kept]
-    history = changes("--all", "--full-history", "--", *(f":(glob){place}" for place in named))
-    files = {(each.blob, each.name): each for each in history if each.blob.strip("0")}  # the oldest
+        record = f"papers/*/record/{study}"
+        patterns += [f"papers/*/results/{study}.json", f"{record}.zip"]
+        patterns += [f"{record}/{KEPT}", f"{record}/**/02*.ipynb"]
+    history = changes("--all", "--full-history", "--", *(f":(glob){each}" for each in patterns))
+    files = {(c.blob, c.name): c for c in history if c.blob.strip("0")}  # the oldest
     drawn = list(_drawn(versions))
     texts = contents(tuple(blob for blob, _ in files))
-    for each, text in zip(files.values(), texts, strict=True):
-        name = each.name.encode(errors="replace").decode()  # it may be no text
-        where = f"{name} of {each.commit[:12]}"
+    for change, text in zip(files.values(), texts, strict=True):
+        name = change.name.encode(errors="replace").decode()  # it may be no text
+        where = f"{name} of {change.commit[:12]}"
         folder = re.search(r"/(?:results|record)/([^/.]+)", name)
         if name.endswith("/index.json"):
             for plan, study, seed in drawn:
                 if re.search(rf"\b{seed}\b".encode(), text):
-                    yield Attempt(plan, study, each.date, each.commit, where)
+                    yield Attempt(plan, study, change.date, change.commit, where)
         elif folder and name.endswith(".zip"):
             yield from _in_sealed(text, folder[1], where)
         else:
@@ -374,16 +374,16 @@ def _attempts_in(file: Path | bytes, study: str | None, where: str) -> Iterator[
     content: Any = None
     with suppress(OSError, ValueError, RecursionError):
         content = json.loads(file.read_bytes() if isinstance(file, Path) else file)
-    kept, runs = isinstance(content, list), [content]
+    is_kept, runs = isinstance(content, list), [content]
     if isinstance(content, dict) and isinstance(content.get("runs"), list):
         runs = content["runs"]
-    for each in content if kept else runs:
+    for item in content if is_kept else runs:
         with suppress(AttributeError, KeyError, TypeError):  # nothing that was run
-            by = each if kept else _begun(each)
-            plan, named, started, commit = (
+            by = item if is_kept else _begun(item)
+            plan, study_name, started, commit = (
                 str(by.get(name) or "") for name in ("plan", "study", "started", "commit")
             )
-            of = named if kept else study or named
+            of = study_name if is_kept else study or study_name
             yield Attempt(plan, of, started, commit, str(by.get("where") or where))
 
 

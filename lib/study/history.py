@@ -39,8 +39,8 @@ class Version:
     @property
     def confirmatory(self) -> list[str]:
         """The studies that it names."""
-        named = self.plan.get("confirmatory")
-        return [str(study) for study in named] if isinstance(named, list) else []
+        studies = self.plan.get("confirmatory")
+        return [str(study) for study in studies] if isinstance(studies, list) else []
 
     @property
     def deviations(self) -> list[dict[str, str]]:
@@ -79,20 +79,20 @@ def every_version(file: str) -> list[Version]:
     return list(map(_version, changes("--all", "--full-history", "--", *names) if names else ()))
 
 
-def _followed(file: str, *words: str) -> list[Change]:
+def _followed(file: str, *options: str) -> list[Change]:
     try:
-        found = list(changes("--follow", *words, "--", str(PLANS / file)))
+        history = list(changes("--follow", *options, "--", str(PLANS / file)))
     except GitError:
         if git("rev-parse", "--verify", "--quiet", "HEAD"):
             raise
         return []  # nothing is committed yet
     # Before it was copied from another plan, the history is not this one's; copied from one that is
     # no more, it was renamed.
-    copied = (i for i, each in enumerate(found, 1) if each.copied and _stands(each.copied))
-    return found[: next(copied, None)]
+    copies = (i for i, c in enumerate(history, 1) if c.copied and _is_committed(c.copied))
+    return history[: next(copies, None)]
 
 
-def _stands(name: str) -> bool:
+def _is_committed(name: str) -> bool:
     return git("cat-file", "-e", f"HEAD:{name}") is not None
 
 

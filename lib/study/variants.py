@@ -61,15 +61,15 @@ def variant(name: str) -> Variant:
 
 
 def _from_name(name: str) -> Variant:
-    known = [[part / 255 for part in bytes.fromhex(v.colour[1:])] for v in VARIANTS.values()]
+    colours = [[part / 255 for part in bytes.fromhex(v.colour[1:])] for v in VARIANTS.values()]
     for attempt in itertools.count():
-        drawn = hashlib.sha256(f"{attempt} {name}".encode()).digest()
-        hue, lightness, on, gap, dots, mark = drawn[:6]
+        hash_bytes = hashlib.sha256(f"{attempt} {name}".encode()).digest()
+        hue, lightness, on, gap, dots, mark = hash_bytes[:6]
         rgb = colorsys.hls_to_rgb(hue / 256, 0.25 + 0.25 * lightness / 256, 0.75)
         dashes = (2.0 + on % 6, 1 + gap % 3 / 2) + (1.0, 1.0) * (dots % 3)
         # Dark enough on white, and unlike any registered variant.
         grey = 0.3 * rgb[0] + 0.59 * rgb[1] + 0.11 * rgb[2]
-        clear = grey < 0.5 and min(math.dist(rgb, other) for other in known) > 0.2
+        clear = grey < 0.5 and min(math.dist(rgb, other) for other in colours) > 0.2
         if clear and dashes not in [other.dashes for other in VARIANTS.values()]:
             break
     return Variant(name, _hex(rgb), dashes, _SPARE_MARKERS[mark % len(_SPARE_MARKERS)], "")

@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib.analysis.references import reference_finding, reference_table
+from lib.analysis.findings import reference_finding, reference_table
 from tests.analysis.samples import design, noise, runs_of
 
 STUDY = design(factors={"model.embedding_norm": ["none", "layernorm", "scale"]})

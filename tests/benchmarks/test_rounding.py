@@ -13,8 +13,8 @@ from lib.record.retrain import (
     MOVED,
     SAFETY,
     distances,
-    made_again,
     recorded_runs,
+    train_again,
 )
 
 pytestmark = pytest.mark.benchmark
@@ -35,10 +35,10 @@ def test_stable_runs_stay_far_within_the_tolerances(monkeypatch: pytest.MonkeyPa
     runs = recorded_runs(["pilot", "example", "final"])
     apart = {}
     for name in RUNS:
-        made, _ = made_again(runs[name])
+        made, _ = train_again(runs[name])
         for level in levels:
             monkeypatch.setenv("ATEN_CPU_CAPABILITY", level)
-            other, _ = made_again(runs[name])
+            other, _ = train_again(runs[name])
             apart[f"{name}, {level}"] = distances(made, other)
             monkeypatch.delenv("ATEN_CPU_CAPABILITY")
             assert made.result["final_weights"] != other.result["final_weights"]

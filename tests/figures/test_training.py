@@ -9,7 +9,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from lib.figures.training import (
-    _apart,
+    _dev_loss_text,
     difference,
     reliability_diagram,
     residual_norms,
@@ -205,4 +205,4 @@ def test_of_a_run_in_training_its_own_loss_is_said(
         return {"curve": curve if losses else curve[["step"]]}
 
     runs = {"layernorm": told(own)} | ({} if other is None else {"none": told(other)})
-    assert _apart(runs) == said
+    assert _dev_loss_text(runs) == said

@@ -14,8 +14,9 @@ from scipy import stats
 from lib.publish.catalogue import StudyEntry, recorded
 from lib.publish.lengths import Arm, Figure, figures
 from lib.publish.site import build_site
+from lib.study.errors import ConfigError
 from lib.study.paths import PAPERS
-from tests.record.samples import design, move_to, write_lengths, write_record
+from tests.record.samples import design, list_lengths, move_to, write_lengths, write_record
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +29,7 @@ def entry(name: str) -> StudyEntry:
 
 @pytest.fixture(scope="module")
 def dose() -> Figure:
-    (figure,) = figures([entry("dose")])
+    (figure,) = figures([entry("dose")], PAPERS / "embedding-norm")
     return figure
 
 
@@ -98,6 +99,7 @@ def test_the_page_is_linked_where_a_study_of_it_is_recorded(
     site = tmp_path / "paper" / "site"
     write_record(design("alpha"), "EXPLORATORY")
     write_record(design("start-or-speed"), "EXPLORATORY")  # whose curves say nothing of the stream
+    list_lengths()
     build_site()
     assert "lengths.html" not in (site / "index.html").read_text("utf-8")
     assert not (site / "lengths.html").exists()
@@ -110,11 +112,22 @@ def test_the_page_is_linked_where_a_study_of_it_is_recorded(
     # Loss 2 + RMS, and growth, as the samples have them.
     assert rows == [
         ["0.05", "none", "2.050", "×", "6.00", "0"],
-        ["1", "layernorm", "3.000", "×", "1.50", "+0.950", "[+0.950,", "+0.950]"],
+        # Of two pairs 0.02 apart: 0.01 times the 0.975 quantile of t with one degree of freedom.
+        ["1", "layernorm", "3.000", "×", "1.50", "+0.950", "[+0.823,", "+1.077]"],
     ]
     assert text.count("<polyline") == 3 * 2 * (2 + 1)  # panels, arms, seeds and mean
     assert re.findall(r'<h2 id="([^"]+)">', unescape(text)) == ["dose"]
     assert "style=" not in text  # which the policy of the page forbids
+
+    (tmp_path / "paper" / "lengths.yaml").unlink()
+    build_site()
+    assert not (site / "lengths.html").exists()
+
+
+def test_a_fault_in_the_list_of_the_page_is_told_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "lengths.yaml").write_text("studies: [dose]\npanels: {dev_los: dev loss}\n")
+    with pytest.raises(ConfigError, match=r"lengths\.yaml: .*dev_los"):
+        figures([], tmp_path)
 
 
 def test_arms_are_drawn_shortest_start_first(dose: Figure) -> None:

@@ -17,7 +17,7 @@ import pytest
 import typst
 from PIL import Image
 
-from lib.publish.paper import begin, build, convert, filled_in, made, main, uncompressed
+from lib.publish.paper import begin, build, convert, filled_in, main, make_files, uncompressed
 from lib.publish.sources import Sources, TextError
 from lib.study.files import write_json
 from lib.study.paths import PAPER, PAPERS, ROOT
@@ -157,9 +157,9 @@ def test_a_first_manuscript_of_any_study_is_built_and_to_the_same_bytes(tmp_path
                 content |= {"contrasts": []}
             write_json(tmp_path / "results" / f"{name}.{end}", content)
     begin(tmp_path)
-    first = made(tmp_path, Sources(tmp_path))
+    first = make_files(tmp_path, Sources(tmp_path))
     assert first["paper.pdf"].startswith(b"%PDF")
-    assert made(tmp_path, Sources(tmp_path)) == first
+    assert make_files(tmp_path, Sources(tmp_path)) == first
 
 
 def copy_of_example(folder: Path) -> Path:

@@ -1,6 +1,7 @@
 """A made-up record: notebooks and results of two recorded studies, and one left in `runs/`."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ from lib.analysis.paired import contrast_table
 from lib.analysis.rules import Answer, Decision, Evidence
 from lib.analysis.runs import study_results, tidy
 from lib.analysis.verdict import Verdict
-from lib.publish import catalogue, site
+from lib.publish import catalogue, lengths, site
 from lib.record import archive
-from lib.record.record import Record
+from lib.record.record import Record, paper_of
 from lib.study import paths
 from lib.study.config import Study
 from lib.study.files import write_json
+from lib.study.paths import PAPERS
 from lib.study.raw import raw_file
 from lib.study.result import RunResult
 from tests.conftest import TINY
@@ -167,9 +169,15 @@ def write_record(study: Study, standing: str) -> None:
     archive.write_manifest(study.name)
 
 
+def list_lengths() -> None:
+    """The page of lengths, for the paper of the test's own."""
+    shutil.copyfile(PAPERS / "embedding-norm" / lengths.FILE, paper_of("dose") / lengths.FILE)
+
+
 def write_lengths() -> None:
     """A record named as a study of the page of lengths: without a layer the stream starts at an RMS
-    of 0.05 and ends 6 times as long, with LayerNorm at 1 and 1.5 times; seeds are 1 % apart."""
+    of 0.05 and ends 6 times as long, with LayerNorm at 1 and 1.5 times; seeds are 1 % apart, and
+    with LayerNorm 0.01 nats from their mean."""
     study = design("dose").model_copy(update={"seeds": [0, 2]})  # those that completed
     write_record(study, "EXPLORATORY")
     model = next(study.arms()).config.model
@@ -178,10 +186,12 @@ def write_lengths() -> None:
             folder, step = Record("dose").place / arm / f"seed-{seed}", np.array([0, 50, 100])
             start = np.full(3, rms * model.n_embd**0.5)
             growth = np.array([1.0, grown, grown]) * (1 + 0.01 * (seed - 1))
-            curve = {"step": step, "dev_loss": [4.0, 3.0, 2.0 + rms], "residual_norm_0": start}
+            last = 2.0 + rms + 0.01 * (seed - 1) * (arm == "layernorm")
+            curve = {"step": step, "dev_loss": [4.0, 3.0, last], "residual_norm_0": start}
             curve[f"residual_norm_{model.n_layer}"] = start * growth
             pd.DataFrame(curve).to_parquet(raw_file(folder, "curve"))
     archive.write_manifest("dose")
+    list_lengths()
 
 
 def verdict(runs: list[RunResult]) -> Verdict:

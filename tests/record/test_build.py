@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lib.record import build, record
-from lib.record.notebook import shown
+from lib.record.notebook import cell_outputs
 from lib.record.record import Record
 from lib.study.files import read_json, write_json
 from lib.study.paths import PAPERS
@@ -113,7 +113,7 @@ def test_figures_of_other_data_or_words_are_named(
     folder, figures = paper / "record" / STUDY, paper / "figures" / STUDY
     words = [
         output["text/markdown"]
-        for cell in shown(read_json(folder / "04_figures.ipynb"))
+        for cell in cell_outputs(read_json(folder / "04_figures.ipynb"))
         for output in cell
         if "text/markdown" in output
     ]

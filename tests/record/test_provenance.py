@@ -17,8 +17,8 @@ from lib.record.provenance import (
     check_times,
     check_versions,
 )
-from lib.record.record import Record, named
-from lib.record.runs import begun
+from lib.record.record import Record, run_name
+from lib.record.runs import printed_parameters
 from lib.study.fields import ModelConfig
 from lib.study.plan import Commit
 
@@ -46,7 +46,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Record:
         for account in run["provenance"].values():
             account["commit"] = "late" if run["seed"] == last else "early"
     first = json.loads(json.dumps(record.runs[0]["provenance"]["trained"]))
-    standing = begun(record.read(record.run_notebook(record.runs[0])))[0]
+    standing = printed_parameters(record.read(record.run_notebook(record.runs[0])))[0]
 
     def state(account: dict[str, Any], command: str, _: Record) -> dict[str, Any]:
         assert command == "state"
@@ -92,7 +92,7 @@ def test_a_seed_may_be_added_after_the_first_runs(record: Record) -> None:
 def test_runs_are_those_that_their_commits_ask_for(
     change: Callable[[Runs], object], words: list[str], record: Record
 ) -> None:
-    words = [word.format(*map(named, record.runs[:2])) for word in words]
+    words = [word.format(*map(run_name, record.runs[:2])) for word in words]
     change(record.runs)
     faults = list(check_commits(record))
     assert len(faults) == len(words)
@@ -102,7 +102,9 @@ def test_runs_are_those_that_their_commits_ask_for(
 def test_a_notebook_says_the_standing_that_its_commit_gives(
     record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(provenance, "begun", lambda notebook: ["CONFIRMATORY: study 'example'"])
+    monkeypatch.setattr(
+        provenance, "printed_parameters", lambda notebook: ["CONFIRMATORY: study 'example'"]
+    )
     faults = list(check_commits(record))
     assert len(faults) == len(record.runs)
     assert all("its notebook says another standing than commit" in fault for fault in faults)
@@ -201,7 +203,7 @@ def test_a_run_with_the_numbers_of_another_seed_is_named(table: str, column: str
     own = record.raw(one)[table][column]
     copied = record.raw(other)[table].reindex(range(len(own))).assign(**{column: own})
     record.raw(other)[table] = copied
-    assert list(check_copies(record)) == [f"{named(other)} has the {column} of {named(one)}"]
+    assert list(check_copies(record)) == [f"{run_name(other)} has the {column} of {run_name(one)}"]
 
 
 def weights_of(record: Record, change: Callable[[dict[str, Any]], object]) -> list[str]:

@@ -182,7 +182,7 @@ def test_only_a_whole_check_without_a_fault_is_noted(
 ) -> None:
     def checks(of: Record, *_: object) -> Any:
         if not is_whole:
-            build._tell(of, "suites", "built", 1, 2)
+            build._print_unseen(of, "suites", "built", 1, 2)
         yield iter(faults)
 
     monkeypatch.setattr(verify, "_checks", checks)

@@ -9,8 +9,7 @@ import nbformat
 import pytest
 
 from lib.record import replay
-from lib.record.notebook import _stable
-from lib.record.notebook import shown as shown_by
+from lib.record.notebook import _stable, cell_outputs
 from lib.record.record import Record
 from lib.study.claim import KEPT
 from lib.study.files import read_json
@@ -110,7 +109,7 @@ def test_every_printed_line_counts_and_warnings_do_not(tmp_path: Path) -> None:
         outputs = [nbformat.v4.new_output("stream", name=n, text=t) for n, t in printed.items()]
         cell = nbformat.v4.new_code_cell("1", outputs=outputs)
         nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "one.ipynb")
-        return shown_by(read_json(tmp_path / "one.ipynb"))
+        return cell_outputs(read_json(tmp_path / "one.ipynb"))
 
     fonts = "Matplotlib is building the font cache; this may take a moment.\n"
     told = shown(stdout="few seeds\n")
@@ -123,7 +122,7 @@ def test_what_is_printed_stands_where_it_was_printed(tmp_path: Path) -> None:
     def shown(*outputs: nbformat.NotebookNode) -> list[list[Any]]:
         cell = nbformat.v4.new_code_cell("1", outputs=list(outputs))
         nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "one.ipynb")
-        return shown_by(read_json(tmp_path / "one.ipynb"))
+        return cell_outputs(read_json(tmp_path / "one.ipynb"))
 
     def printed(text: str) -> nbformat.NotebookNode:
         return nbformat.v4.new_output("stream", name="stdout", text=text)

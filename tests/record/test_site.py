@@ -17,8 +17,8 @@ from filelock import FileLock
 
 from lib.publish import paper
 from lib.publish.catalogue import catalogue, lines_of, neighbours
+from lib.publish.overlay import columns
 from lib.publish.site import DamagedError, build_site, main
-from lib.publish.table import columns
 from lib.record import archive
 from lib.record.record import Record
 from lib.study.measures import MAIN, MEASURES
