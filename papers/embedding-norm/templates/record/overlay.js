@@ -84,7 +84,7 @@ const linesOf = (chosen, state) => {
   const by = state.get("by") ?? "";
   const drawn = chosen.map((run) => ({ run, curve: curveOf(run, state) })).filter(({ curve }) => curve?.[0].length);
   const groups = Map.groupBy(drawn, ({ run }) => groupOf(run, by));
-  const names = [...groups.keys()].sort((a, b) => a - b || a.localeCompare(b));
+  const names = [...groups.keys()].sort(inOrder);
   if (!by || by === "run") names.sort((a, b) => drawn.findIndex(({ run }) => groupOf(run, by) === a) - drawn.findIndex(({ run }) => groupOf(run, by) === b));
   return names.map((name, i) => {
     const members = groups.get(name);
@@ -215,7 +215,7 @@ const change = (event) => {
   writeState(state);
 };
 
-form.hidden = find(".samples").hidden = runs.length === 0;
+for (const each of document.querySelectorAll(".scripted")) each.hidden = runs.length === 0;
 if (runs.length) {
   for (const each of fields) each.addEventListener("input", change);
   form.addEventListener("submit", (event) => event.preventDefault());
