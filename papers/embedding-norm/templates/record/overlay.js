@@ -201,7 +201,8 @@ const apply = (state = readState()) => {
   const arms = new Set(chosenRuns(state).flatMap((run) => [run.baseline, run.arm]).filter(Boolean));
   options(field("base"), [["", "each run's own"], ...[...arms].map((arm) => [arm, arm])]);
   intoFields(fields.filter(({ name }) => !["step", "left", "right"].includes(name)), state);
-  if (!isFiltered(state) && !state.has("run")) field("study").value = runs[0].study;
+  const anyStudy = isFiltered(state) || state.has("run");
+  if (!state.has("study")) field("study").value = anyStudy ? "*" : runs[0].study;
   draw(state);
   samples(state);
 };
