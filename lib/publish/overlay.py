@@ -80,7 +80,8 @@ def pooled(studies: Iterable[StudyEntry]) -> list[dict[str, Any]]:
         for run in study.runs if study.recorded else []:
             if run.result:
                 baseline = study.grid.get(run.result["baseline"], {}).get(run.seed)
-                of = recorded.setdefault(" ".join(filter(None, [study.name, run.setting])), {})
+                name = f"{study.name} ({run.setting})" if run.setting else study.name
+                of = recorded.setdefault(name, {})
                 pair = (each for each in (run, baseline) if each and each.result)
                 of.update({(each.arm, each.seed): each.result or {} for each in pair})
     settings = {name: [*of.values()] for name, of in recorded.items()}
