@@ -320,7 +320,7 @@ def _cut_explosions(ax: Axes) -> None:
 
 def _dev_loss_text(runs: dict[str, LiveTables]) -> str:
     """Say the first run's last dev loss; beside another, how far apart they are where both were
-    last measured."""
+    last measured, if that is not before the first step."""
     (_, own), *others = runs.items()
     if "dev_loss" not in own["curve"]:
         return ""
@@ -328,7 +328,6 @@ def _dev_loss_text(runs: dict[str, LiveTables]) -> str:
     for name, other in others:
         curve = other["curve"].reindex(columns=["step", "dev_loss"])  # it may hold no evaluation
         deltas = (mine - curve.set_index("step")["dev_loss"]).dropna()
-        if len(deltas):
-            step = deltas.index[-1]
+        if step := max(deltas.index, default=0):
             return f"dev loss {mine[step]:.3f} at step {step}, {deltas[step]:+.3f} against {name}"
     return f"dev loss {mine.iloc[-1]:.3f}"

@@ -76,13 +76,18 @@ def by_measure(studies: Iterable[StudyEntry]) -> dict[str, dict[str, list[Differ
 
 def pooled(studies: Iterable[StudyEntry]) -> list[dict[str, Any]]:
     """Test every contrast in a headline measure that several recorded studies hold, over their
-    seeds together."""
-    recorded = {
-        study.name: [run.result for run in study.runs if run.result]
-        for study in studies
-        if study.recorded
-    }
-    return pooled_contrasts(recorded, measures_in("headline"))
+    seeds together. Settings of a study are told apart: a row names those that it is of."""
+    recorded: dict[str, dict[tuple[str, int], dict[str, Any]]] = {}
+    for study in studies:
+        for run in study.runs if study.recorded else []:
+            if run.result:
+                baseline = study.grid.get(run.result["baseline"], {}).get(run.seed)
+                name = f"{study.name} ({run.setting})" if run.setting else study.name
+                of = recorded.setdefault(name, {})
+                pair = (each for each in (run, baseline) if each and each.result)
+                of.update({(each.arm, each.seed): each.result or {} for each in pair})
+    settings = {name: [*of.values()] for name, of in recorded.items()}
+    return pooled_contrasts(settings, measures_in("headline"))
 
 
 def reach(rows: Iterable[Difference]) -> float:

@@ -128,7 +128,7 @@ def show(study: str, notebook: str, heading: str = "") -> None:
                 print(output.get("text", ""), end="")
 
 
-def pack(study: str, status: int) -> Path:
+def pack(study: str, status: int) -> None:
     """Write what `./run_all.sh import` takes, and another session continues, to `STUDY.zip`: all of
     a study but the checkpoints of finished runs. Print what to do with it. Raises UserError after a
     sweep that ended with the status of a failure."""
@@ -160,4 +160,3 @@ def pack(study: str, status: int) -> Path:
     else:
         print("The study is not complete. Save this version, attach its output to the next session")
         print("as an input, and run all again: it continues.")
-    return target

@@ -190,6 +190,7 @@ def test_symbols_are_shown_readably_most_frequent_first(ax: Axes) -> None:
         ({10: 2.0}, None, "dev loss 2.000"),
         ({10: 2.0}, {}, "dev loss 2.000"),
         ({10: 2.0}, {0: 4.0, 20: 1.5}, "dev loss 2.000"),  # never measured at the same step
+        ({0: 4.0, 20: 2.0}, {0: 4.0, 25: 1.5}, "dev loss 2.000"),  # at the same step untrained
         (
             {10: 2.0, 20: 1.75, 30: 1.5},
             {10: 2.5, 20: 2.0},

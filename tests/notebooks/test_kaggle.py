@@ -283,7 +283,7 @@ def test_a_study_runs_to_table_verdict_figures_and_zip(session: tuple[Session, s
     assert jobs(text) > 0
     assert "EXPLORATORY" in text
     assert "image/png" in text
-    assert "at home: ./run_all.sh import probe.zip" in text
+    assert text.endswith("at home: ./run_all.sh import probe.zip\n")
     with zipfile.ZipFile(started.working / "probe.zip") as packed:
         names = packed.namelist()
     assert "runs/probe/none/seed-3/02_train.ipynb" in names

@@ -213,7 +213,8 @@ def test_on_a_phone_no_page_scrolls_sideways(page: Page, pages: Path, place: str
     page.goto(f"{pages.as_uri()}/{place}")
     assert page.evaluate("document.documentElement.scrollWidth") == 360
     boxes = page.locator(".scroll").all()
-    assert all(box.bounding_box()["width"] <= 360 for box in boxes)
+    pictures = page.locator(".frame img").all()  # whole; the notebook's page has them large
+    assert all(box.bounding_box()["width"] <= 360 for box in [*boxes, *pictures])
     if place == "index.html":
         assert page.locator(".scroll").last.evaluate("box => box.scrollWidth > box.clientWidth")
 
@@ -249,6 +250,8 @@ def test_without_scripts_the_tables_still_read_whole(browser: Browser, pages: Pa
     page.goto(f"{pages.as_uri()}/index.html")
     assert page.locator("#run-table tbody tr").count() == 20
     expect(page.locator(".filters")).to_be_hidden()
+    page.goto(f"{pages.as_uri()}/compare.html")
+    expect(page.get_by_role("heading", name="What two of them wrote")).to_be_hidden()
     context.close()
 
 
@@ -320,6 +323,32 @@ def test_curves_of_the_filtered_runs_show_paired_differences(
     assert local >= {"compare.html", "record.css", "state.js", "curves.js", "overlay.js"}
 
 
+def test_numbers_in_names_are_ordered_by_their_value(
+    page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4 before 16, though not as texts; 0.003 before 0.01, though 3 comes after 1."""
+    move_to(tmp_path, monkeypatch)
+    factors = {"training__batch_size": [16, 4], "training__learning_rate": [1e-2, 3e-3]}
+    study = design("wide", **factors).model_copy(update={"seeds": [0]})
+    write_record(study, "EXPLORATORY")
+    build_site()
+    arms = [
+        f"{norm},batch_size={size},learning_rate={rate}"
+        for norm, size, rate in itertools.product(("layernorm", "none"), (4, 16), (0.003, 0.01))
+    ]
+    site = (tmp_path / "paper" / "site").as_uri()
+    page.goto(f"{site}/compare.html#view=dev_loss&by=arm")
+    legend = page.locator("output.values span")
+    expect(legend).to_have_count(8)
+    assert [name.partition(" (")[0] for name in legend.all_inner_texts()] == arms
+    page.locator("[name=by]").select_option("training.batch_size")
+    expect(legend).to_have_count(2)
+    assert [name.partition(" (")[0] for name in legend.all_inner_texts()] == ["4", "16"]
+
+    page.goto(f"{site}/index.html#sort=arm")
+    assert [name.split()[0] for name in column(page, 0)] == arms
+
+
 def test_ticked_runs_are_drawn_beside_a_pinned_baseline_with_their_texts(
     page: Page, address: str
 ) -> None:
@@ -330,12 +359,15 @@ def test_ticked_runs_are_drawn_beside_a_pinned_baseline_with_their_texts(
     page.locator("#overlay").click()
     said = page.locator("output.values")
     expect(said).to_have_text("Step 300LayerNorm (1): +0.6")
+    expect(page.locator("[name=study]")).to_have_value("beta")
     page.locator("[name=base]").select_option("none,source=a+b.txt")
     expect(said).to_have_text("Step 300LayerNorm (1): +0.6")
     page.locator("[name=base]").select_option("layernorm,source=a+b.txt")
     expect(said).to_have_text("Step 300none (1): −0.6")
     texts = [text.inner_text() for text in page.locator(".samples pre").all()]
     assert texts == [f"{arm},source=a+b.txt, seed 2" for arm in ("layernorm", "none")]
+    page.evaluate("location.hash = 'corpus.source=a%2Bb.txt'")
+    expect(page.locator("[name=study]")).to_have_value("*")
     page.get_by_label("Filter").fill("gamma")
     expect(page.locator(".curves")).to_have_text("No run passes the filter.")
 
@@ -451,6 +483,9 @@ def test_the_slider_over_lengths_is_moved_by_keys_and_shows_one_length(
     assert [g.get_attribute("data-arm") for g in chosen.all()] == ["layernorm"] * 3
     assert page.locator("g.pale").count() == 3
     assert page.evaluate("document.documentElement.scrollWidth") == 390
+    heights = [row.bounding_box()["height"] for row in page.locator(".lengths tbody tr").all()]
+    assert len(heights) == 2
+    assert heights == pytest.approx([heights[0]] * 2, abs=1)  # a line each, but for a border
     page.goto("about:blank")
     page.goto(f"{address}#dose=1")
     expect(said).to_contain_text("1: dev loss ends at 3.00")
@@ -492,9 +527,20 @@ def test_a_thousand_runs_are_seen_within_two_seconds(page: Page, tmp_path: Path)
         devtools.detach()
 
 
-def test_a_long_table_is_read_page_by_page(page: Page, tmp_path: Path) -> None:
-    page.goto(f"{many(tmp_path, 60).as_uri()}/index.html")
+def test_a_long_table_is_read_page_by_page(page: Page, browser: Browser, tmp_path: Path) -> None:
+    address = f"{many(tmp_path, 60).as_uri()}/index.html"
+    context = browser.new_context(java_script_enabled=False)
+    still = context.new_page()
+    still.goto(address)
+    assert still.locator("#run-table tbody tr:visible").count() == 120
+    context.close()
+    page.route("**/record.js", lambda route: route.fulfill(body=""))  # as before it is there
+    page.goto(address)
     shown = page.locator("#run-table tbody tr:visible")
+    assert shown.count() == 100
+    page.unroute("**/record.js")
+
+    page.goto(address)
     expect(page.locator("#part")).to_have_text("1 to 100 of 120")
     assert shown.count() == 100
     page.get_by_role("button", name="After").click()

@@ -198,8 +198,9 @@ def test_a_contrast_that_several_studies_hold_is_tested_over_all_their_seeds(own
         archive.write_manifest(study)
     assert 'id="pooled"' not in (own / "paper" / "site" / "compare.html").read_text("utf-8")
     build_site()
-    row = row_of(own / "paper" / "site" / "compare.html", "alpha,", "beta", "perplexity")
-    assert row.startswith("LayerNorm − none alpha, beta validation perplexity 2 ")
+    row = row_of(own / "paper" / "site" / "compare.html", "alpha;", "beta", "perplexity")
+    beta = "beta (source=a b (1).txt); beta (source=a+b.txt)"
+    assert row.startswith(f"LayerNorm − none alpha; {beta} validation perplexity 2 ")
 
 
 def test_runs_curves_are_in_the_page_with_their_spikes(pages: Path) -> None:

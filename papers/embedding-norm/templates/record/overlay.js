@@ -84,7 +84,7 @@ const linesOf = (chosen, state) => {
   const by = state.get("by") ?? "";
   const drawn = chosen.map((run) => ({ run, curve: curveOf(run, state) })).filter(({ curve }) => curve?.[0].length);
   const groups = Map.groupBy(drawn, ({ run }) => groupOf(run, by));
-  const names = [...groups.keys()].sort((a, b) => a - b || a.localeCompare(b));
+  const names = [...groups.keys()].sort(inOrder);
   if (!by || by === "run") names.sort((a, b) => drawn.findIndex(({ run }) => groupOf(run, by) === a) - drawn.findIndex(({ run }) => groupOf(run, by) === b));
   return names.map((name, i) => {
     const members = groups.get(name);
@@ -201,7 +201,8 @@ const apply = (state = readState()) => {
   const arms = new Set(chosenRuns(state).flatMap((run) => [run.baseline, run.arm]).filter(Boolean));
   options(field("base"), [["", "each run's own"], ...[...arms].map((arm) => [arm, arm])]);
   intoFields(fields.filter(({ name }) => !["step", "left", "right"].includes(name)), state);
-  if (!isFiltered(state) && !state.has("run")) field("study").value = runs[0].study;
+  const anyStudy = isFiltered(state) || state.has("run");
+  if (!state.has("study")) field("study").value = anyStudy ? "*" : runs[0].study;
   draw(state);
   samples(state);
 };
@@ -215,7 +216,7 @@ const change = (event) => {
   writeState(state);
 };
 
-form.hidden = find(".samples").hidden = runs.length === 0;
+for (const each of document.querySelectorAll(".scripted")) each.hidden = runs.length === 0;
 if (runs.length) {
   for (const each of fields) each.addEventListener("input", change);
   form.addEventListener("submit", (event) => event.preventDefault());

@@ -2,9 +2,7 @@
 // tables read whole.
 "use strict";
 
-const PAGE = 100; // rows: a page of a thousand is slow to lay out and to read
-
-const collator = new Intl.Collator("en", { numeric: true });
+const PAGE = 100; // rows, as in record.css; a page of a thousand is slow to lay out and to read
 
 const valueOf = (row, column) => {
   const cell = row.cells[column];
@@ -16,7 +14,7 @@ const compare = (a, b, direction) => {
   const missing = (value) => value === "" || value === "n/a";
   if (missing(a) || missing(b)) return missing(a) - missing(b);
   const numbers = [Number(a), Number(b)];
-  const order = numbers.some(Number.isNaN) ? collator.compare(a, b) : numbers[0] - numbers[1];
+  const order = numbers.some(Number.isNaN) ? inOrder(a, b) : numbers[0] - numbers[1];
   return direction * order;
 };
 
@@ -62,7 +60,7 @@ const runs = [...table.tBodies[0].rows].map((row) => {
   return { row, words, study, status: row.className || status, values };
 });
 const runOf = new Map(runs.map((run) => [run.row, run]));
-const inOrder = runs.map((run) => run.row);
+const asListed = runs.map((run) => run.row);
 
 // A box before a run's name adds it to those whose curves are drawn.
 const box = (row) => {
@@ -129,7 +127,7 @@ const apply = () => {
   if (header) sort(table, header, Boolean(minus));
   else if (table.querySelector("[aria-sort]")) {
     for (const each of headers) each.removeAttribute("aria-sort");
-    table.tBodies[0].append(...inOrder);
+    table.tBodies[0].append(...asListed);
   }
   show(state);
   form.querySelector("details").open ||= fields.slice(3).some((field) => field.value);
@@ -147,4 +145,5 @@ part("clear").addEventListener("click", () => {
 window.addEventListener("hashchange", apply);
 form.hidden = false;
 apply();
+table.classList.add("paged");
 if ([...readState()].length) part("runs").scrollIntoView();

@@ -2,6 +2,8 @@
 // Shared by the table of runs and by the overlay of curves.
 "use strict";
 
+document.documentElement.classList.add("script"); // for the sheet: scripts do run
+
 const readState = () => new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : "");
 
 const writeState = (state) => history.replaceState(null, "", `#${state}`);
@@ -49,14 +51,26 @@ const passes = (run, state) =>
   ["study", "status"].every((name) => ["", "*", run[name]].includes(state.get(name) ?? "")) &&
   [...state].every(([name, wanted]) => !(name in run.values) || fits(run.values[name], wanted));
 
+const NUMBER = /((?:(?<!\w)-)?\d+(?:\.\d+)?(?:e[-+]?\d+)?)/;
+
+// The order of two texts, by the value of numbers in them: learning_rate=0.003 is before
+// learning_rate=0.01, and n_layer=4 before n_layer=16.
+const inOrder = (a, b) => {
+  const [left, right] = [a, b].map((text) => text.split(NUMBER)); // texts and numbers by turns
+  const at = left.findIndex((part, i) => part !== right[i]);
+  if (at < 0) return left.length - right.length;
+  if (at >= right.length) return 1;
+  return at % 2 ? left[at] - right[at] || left[at].localeCompare(right[at]) : left[at].localeCompare(right[at]);
+};
+
 // A button that copies the address of the view; what it did is said beside it.
-for (const button of document.querySelectorAll("button.copy"))
-  button.addEventListener("click", async () => {
-    const said = button.nextElementSibling;
-    try {
-      await navigator.clipboard.writeText(location.href);
-      said.textContent = "copied";
-    } catch {
-      said.textContent = location.href; // no permission: to be copied by hand
-    }
-  });
+document.addEventListener("click", async ({ target }) => {
+  if (!target.matches("button.copy")) return;
+  const said = target.nextElementSibling;
+  try {
+    await navigator.clipboard.writeText(location.href);
+    said.textContent = "copied";
+  } catch {
+    said.textContent = location.href; // no permission: to be copied by hand
+  }
+});
