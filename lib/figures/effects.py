@@ -16,6 +16,9 @@ from lib.study.fields import Level
 from lib.study.measures import MEASURES
 from lib.study.variants import Variant, variant
 
+LETTERS = 27
+"""How many have room below a panel that is a third of a page wide."""
+
 
 def forest(table: pd.DataFrame, measure: str, ax: Axes) -> Axes:
     """Draw a measure's differences under one another: a mark at each `mean_delta`, a bar over its t
@@ -66,7 +69,8 @@ def paired_seeds(runs: pd.DataFrame, measure: str, ax: Axes) -> Axes:
                 linewidth=2.2, zorder=3)  # fmt: skip
     turned: Any = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
     labels = [look.label for look in named.values()]
-    ax.set_xticks(places, labels, **turned if len(named) > 3 else {})
+    crowded = len(labels) > 3 or len(labels) * max(map(len, labels)) > LETTERS
+    ax.set_xticks(places, labels, **turned if crowded else {})
     ax.set_xlim(-0.5, len(named) - 0.5)
     ax.set_ylabel(MEASURES[measure].label)
     ax.grid(visible=False, axis="x")

@@ -176,6 +176,22 @@ def test_paired_seeds_draw_an_arm_without_any_completed_run(ax: Axes, seeds: pd.
     assert len(ax.get_xticklabels()) == 2
 
 
+@pytest.mark.parametrize(
+    ("names", "turned"),
+    [
+        (["none", "layernorm", "rmsnorm"], False),
+        (["main", "relu-squared"], False),
+        (["weight_decay=0", "weight_decay=0.1"], True),
+    ],
+)
+def test_names_that_would_run_into_one_another_are_turned(
+    names: list[str], turned: bool, ax: Axes
+) -> None:
+    table = pd.DataFrame({"variant": names, "seed": 0, "perplexity": 20.0})
+    paired_seeds(table, "perplexity", ax)
+    assert {label.get_rotation() > 0 for label in ax.get_xticklabels()} == {turned}
+
+
 def test_task_accuracies_mark_each_variants_mean(ax: Axes) -> None:
     rows = [
         {"task": task, "shots": 0, "variant": variant, "normalised_accuracy": value}
