@@ -367,7 +367,7 @@ def power_report(
     table = expected_power(plan, sds, n, effect, study.looks)
     per_seed = {name: total / n for name, total in (hours or {}).items()}
     yield f"What {n} seeds can show, with {said}:"
-    yield _shown(table, plan, per_seed)
+    yield from _shown(table, plan, per_seed)
     for row in table.to_dict("records"):
         if row["power"] < plan.power:
             yield (
@@ -415,18 +415,20 @@ def _many(seeds: float) -> str:
     return f"{seeds:.0f}" if seeds <= MOST_SEEDS else f"more than {MOST_SEEDS:,}"
 
 
-def _shown(table: pd.DataFrame, plan: Plan, per_seed: Mapping[str, float]) -> str:
-    """Write the table of `expected_power`, and for each device the hours that the seeds take."""
-    needed = table["seeds"]
-    shown = pd.DataFrame({"hypothesis": table["hypothesis"]})
-    shown["of"] = table["arm"] + " - " + table["baseline"]
-    shown["measure"] = table["measure"]
+def _shown(table: pd.DataFrame, plan: Plan, per_seed: Mapping[str, float]) -> Iterator[str]:
+    """Write the table of `expected_power`, then one of the hours that the seeds take, by device.
+    Both fit a terminal of 80 columns; what a hypothesis compares stands in the plan."""
+    needed, shown = table["seeds"], table[["hypothesis", "measure"]].copy()
     shown["true difference"] = table["difference"].map("{:+.4g}".format)
     shown["sd"] = table["sd"].map("{:.4g}".format)
-    shown[f"power of {table['n'].iloc[0]}"] = table["power"].map("{:.2f}".format)
+    shown[f"power (n = {table['n'].iloc[0]})"] = table["power"].map("{:.2f}".format)
     if "used" in table:
         shown["seeds used"] = table["used"].map("{:.1f}".format)
     shown[f"seeds for {plan.power:.0%}"] = needed.map(_many)
-    for name, hours in per_seed.items():
-        shown[name] = (needed * hours).map("{:,.2f}".format)
-    return shown.to_string(index=False)
+    yield shown.to_string(index=False)
+    if per_seed:
+        price = pd.DataFrame({"hypothesis": table["hypothesis"]})
+        for name, hours in per_seed.items():
+            price[name] = (needed * hours).map("{:,.2f}".format)
+        yield f"What the seeds for {plan.power:.0%} take:"
+        yield price.to_string(index=False)

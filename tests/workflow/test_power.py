@@ -29,15 +29,18 @@ def report(study: Study, *asked: Any, **options: Any) -> str:
 
 
 def test_a_stated_spread_gives_the_power_of_the_textbook() -> None:
-    text = report(decay(), 0.5, 0.4, {"core-hours here": 16.0})
-    header, row = text.splitlines()[1:3]
-    assert header.split()[-1] == "here"
-    *_, difference, sd, found, seeds, hours = row.split()
+    text = report(decay(), 0.5, 0.4, {"core-hours here": 16.0, "T4-hours": 4.0})
+    _, header, row, _, prices, price = text.splitlines()
+    assert header.endswith("true difference  sd power (n = 8) seeds for 80%")
+    *_, difference, sd, found, seeds = row.split()
     assert (difference, sd) == ("+0.5", "0.4")
     assert float(found) == pytest.approx(TTestPower().power(0.5 / 0.4, 8, 0.05), abs=0.015)
     needed = math.ceil(TTestPower().solve_power(0.5 / 0.4, None, 0.05, 0.8))
     assert int(seeds) == needed
-    assert float(hours) == pytest.approx(needed * 16 / 8)
+    assert prices.split() == ["hypothesis", "core-hours", "here", "T4-hours"]
+    hours = [float(word) for word in price.split()[1:]]
+    assert hours == pytest.approx([needed * 16 / 8, needed * 4 / 8])
+    assert max(map(len, text.splitlines())) <= 80
     assert "warning" not in text
     assert "warning: weight_decay=0.3: 4 seeds have a power of" in report(decay(4), 0.5, 0.4)
 
