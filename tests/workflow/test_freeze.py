@@ -70,7 +70,7 @@ def test_a_plan_is_frozen_and_its_study_is_confirmatory(
     plan, said = read_plan("p.yaml"), capsys.readouterr().out
     assert plan.hash in said
     assert f"Seeds of trial: {', '.join(map(str, load_study('trial').seeds))}" in said
-    assert "commit the plan, and publish its hash" in said
+    assert "Next: commit params/plans/p.yaml, params/trial.yaml.\nPublish the hash" in said
     text = path.read_text("utf-8")
     assert text.startswith("# Why: a comment.\n")
     assert "# The end.\n" in text
