@@ -336,8 +336,9 @@ def power_report(
     hours: Mapping[str, float] | None = None,
 ) -> Iterator[str]:
     """Write what the seeds of a study can show: exact tests that cannot reach their level, the
-    power of each hypothesis, the seeds that the plan's power takes, and, where the spread is of a
-    ladder, how many these are after each number of steps.
+    power of each hypothesis, also where few seeds showed too small a spread, the seeds that the
+    plan's power takes, and, where the spread is of a ladder, how many these are after each number
+    of steps.
 
     `effect` is the true difference assumed (None: as `expected_power` says), `spread` the sd of
     differences or the name of a recorded study (None: the plan's), `hours` the price of all runs
@@ -348,9 +349,13 @@ def power_report(
     if source is None:
         yield "Power is unknown: name a pilot study, or guess an sd of differences, as the spread."
         return
-    runs = recorded_runs(source, plan) if isinstance(source, str) else pd.DataFrame()
+    runs, few, worst = pd.DataFrame(), 0, 1.0
     if isinstance(source, str):
-        sds, said = spread_of(plan, runs), f"the spread of {source}{_uncertainty(runs)}"
+        runs = recorded_runs(source, plan)
+        sds, said = spread_of(plan, runs), f"the spread of {source}"
+        if (few := runs["seed"].nunique()) > 1:
+            best, worst = _off_by(few)
+            said += f" ({few} seeds: the true one is {best:.2g} to {worst:.2g} times as large)"
     else:
         guess = source if isinstance(source, dict) else dict.fromkeys(plan.primary_measures, source)
         sds = {name: guess[m] for name, (*_, m) in plan.bound.items() if m in guess}
@@ -368,11 +373,19 @@ def power_report(
     per_seed = {name: total / n for name, total in (hours or {}).items()}
     yield f"What {n} seeds can show, with {said}:"
     yield from _shown(table, plan, per_seed)
-    for row in table.to_dict("records"):
+    if_worst = {name: worst * sd for name, sd in sds.items()}
+    least = expected_power(plan, if_worst, n, effect, study.looks)["power"]
+    for row, at_least in zip(table.to_dict("records"), least, strict=True):
         if row["power"] < plan.power:
             yield (
                 f"warning: {row['hypothesis']}: {n} seeds have a power of {row['power']:.2f}, and "
                 f"{plan.power:.2f} is wished for; {_many(row['seeds'])} seeds have it"
+            )
+        elif at_least < plan.power:
+            yield (
+                f"warning: {row['hypothesis']}: the power is {at_least:.2f} if the spread is "
+                f"{worst:.2g} times as large, which {few} seeds cannot rule out; more seeds of "
+                f"{source} would tell"
             )
     designs = designs_by_steps(plan, runs, effect)
     if len(designs) > 1:
@@ -389,13 +402,11 @@ def power_report(
         )
 
 
-def _uncertainty(runs: pd.DataFrame) -> str:
-    """Say how far off an sd of so few seeds may be: its 95 % interval for normal differences."""
-    n = runs["seed"].nunique()
-    if n < 2:
-        return ""
+def _off_by(n: int) -> tuple[float, float]:
+    """Return how many times the sd of `n` values the true one may be: its 95 % interval for normal
+    differences."""
     low, high = ((n - 1) / stats.chi2.ppf([0.975, 0.025], n - 1)) ** 0.5
-    return f" ({n} seeds: the true one is {low:.2g} to {high:.2g} times as large)"
+    return float(low), float(high)
 
 
 def designs_by_steps(plan: Plan, runs: pd.DataFrame, effect: float | None) -> pd.DataFrame:

@@ -1,6 +1,7 @@
 """What seeds can show is said before they run, from the spread of a study that has run."""
 
 import math
+import re
 from typing import Any
 
 import pandas as pd
@@ -83,6 +84,22 @@ def test_a_ladder_says_which_number_of_steps_is_cheapest(monkeypatch: pytest.Mon
     assert f"Cheapest: {cheapest['steps']} steps with {cheapest['seeds']} seeds" in text
     low, high = (3 / stats.chi2.ppf([0.975, 0.025], 3)) ** 0.5
     assert f"(4 seeds: the true one is {low:.2g} to {high:.2g} times as large)" in text
+
+
+def test_a_spread_that_few_seeds_show_may_be_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three seeds, whose sd the true one may be 6.3 times: a textbook's power says the rest."""
+    runs = runs_of(decay(3), lambda *_: 2.4, perplexity=lambda arm, s: noise(s, len(arm.id)))
+    monkeypatch.setattr(estimate, "recorded_runs", lambda *_: runs)
+    deltas = runs.pivot(index="seed", columns="arm", values="perplexity").diff(axis=1).iloc[:, -1]
+    worst = (2 / stats.chi2.ppf(0.025, 2)) ** 0.5
+    effect = 2 * deltas.std()  # enough for eight seeds, if this sd is the true one
+    text = report(decay(), effect, "pilot")
+    found = re.search(r"warning: weight_decay=0.3: the power is (\S+) if the spread is (\S+)", text)
+    assert found
+    assert float(found[1]) == pytest.approx(TTestPower().power(2 / worst, 8, 0.05), abs=0.02)
+    assert found[2] == f"{worst:.2g}"
+    assert "which 3 seeds cannot rule out; more seeds of pilot would tell" in text
+    assert "warning" not in report(decay(), 4 * worst * deltas.std(), "pilot")
 
 
 def test_the_spread_of_a_recorded_study_is_that_of_its_runs() -> None:
