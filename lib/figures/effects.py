@@ -56,7 +56,8 @@ def forest(table: pd.DataFrame, measure: str, ax: Axes) -> Axes:
 
 def paired_seeds(runs: pd.DataFrame, measure: str, ax: Axes) -> Axes:
     """Draw one line per seed across variants, so that paired changes show as slopes, and each
-    variant's mean as a bar. Diverged runs are gaps."""
+    variant's mean as a bar. Diverged runs are gaps. Levels of one field stand as their values, and
+    the axis has its name."""
     named = looks(runs)
     table = runs.pivot(index="seed", columns="variant", values=measure)[[*named]]
     places = np.arange(len(named))
@@ -69,7 +70,11 @@ def paired_seeds(runs: pd.DataFrame, measure: str, ax: Axes) -> Axes:
                 linewidth=2.2, zorder=3)  # fmt: skip
     turned: Any = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
     labels = [look.label for look in named.values()]
-    crowded = len(labels) > 3 or len(labels) * max(map(len, labels)) > LETTERS
+    fields = {label.rpartition("=")[0] for label in labels}
+    if len(fields) == 1 and fields != {""}:  # weight_decay=0, weight_decay=0.1
+        ax.set_xlabel(fields.pop().replace("_", " "))
+        labels = [label.rpartition("=")[2] for label in labels]
+    crowded = len(labels) * max(map(len, labels)) > LETTERS
     ax.set_xticks(places, labels, **turned if crowded else {})
     ax.set_xlim(-0.5, len(named) - 0.5)
     ax.set_ylabel(MEASURES[measure].label)

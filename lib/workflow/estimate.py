@@ -349,13 +349,13 @@ def power_report(
     if source is None:
         yield "Power is unknown: name a pilot study, or guess an sd of differences, as the spread."
         return
-    runs, few, worst = pd.DataFrame(), 0, 1.0
+    runs, few, off = pd.DataFrame(), 0, 1.0
     if isinstance(source, str):
         runs = recorded_runs(source, plan)
         sds, said = spread_of(plan, runs), f"the spread of {source}"
         if (few := runs["seed"].nunique()) > 1:
-            best, worst = _off_by(few)
-            said += f" ({few} seeds: the true one is {best:.2g} to {worst:.2g} times as large)"
+            low, off = _off_by(few)
+            said += f" ({few} seeds: the true one is {low:.2g} to {off:.2g} times as large)"
     else:
         guess = source if isinstance(source, dict) else dict.fromkeys(plan.primary_measures, source)
         sds = {name: guess[m] for name, (*_, m) in plan.bound.items() if m in guess}
@@ -373,7 +373,7 @@ def power_report(
     per_seed = {name: total / n for name, total in (hours or {}).items()}
     yield f"What {n} seeds can show, with {said}:"
     yield from _shown(table, plan, per_seed)
-    if_worst = {name: worst * sd for name, sd in sds.items()}
+    if_worst = {name: off * sd for name, sd in sds.items()}
     least = expected_power(plan, if_worst, n, effect, study.looks)["power"]
     for row, at_least in zip(table.to_dict("records"), least, strict=True):
         if row["power"] < plan.power:
@@ -384,7 +384,7 @@ def power_report(
         elif at_least < plan.power:
             yield (
                 f"warning: {row['hypothesis']}: the power is {at_least:.2f} if the spread is "
-                f"{worst:.2g} times as large, which {few} seeds cannot rule out; more seeds of "
+                f"{off:.2g} times as large, which {few} seeds cannot rule out; more seeds of "
                 f"{source} would tell"
             )
     designs = designs_by_steps(plan, runs, effect)

@@ -89,7 +89,8 @@ def test_levels_that_are_numbers_are_shades_in_order_and_the_baseline_is_black(
         axes = shown_as(name, figures, monkeypatch).axes
         labels = [f"weight_decay={level:g}" for level in names]
         if name == "comparison":
-            assert [label.get_text() for label in axes[0].get_xticklabels()] == labels
+            ticks = [label.get_text() for label in axes[0].get_xticklabels()]
+            assert [f"weight_decay={tick}" for tick in ticks] == labels
             bars = [line for line in axes[0].lines if line.get_linewidth() == 2.2]
         else:
             (legend,) = axes[0].figure.legends
