@@ -16,6 +16,9 @@ from lib.study.fields import Level
 from lib.study.measures import MEASURES
 from lib.study.variants import Variant, variant
 
+LETTERS = 27
+"""How many have room below a panel that is a third of a page wide."""
+
 
 def forest(table: pd.DataFrame, measure: str, ax: Axes) -> Axes:
     """Draw a measure's differences under one another: a mark at each `mean_delta`, a bar over its t
@@ -53,7 +56,8 @@ def forest(table: pd.DataFrame, measure: str, ax: Axes) -> Axes:
 
 def paired_seeds(runs: pd.DataFrame, measure: str, ax: Axes) -> Axes:
     """Draw one line per seed across variants, so that paired changes show as slopes, and each
-    variant's mean as a bar. Diverged runs are gaps."""
+    variant's mean as a bar. Diverged runs are gaps. Levels of one field stand as their values, and
+    the axis has its name."""
     styles = looks(runs)
     table = runs.pivot(index="seed", columns="variant", values=measure)[[*styles]]
     positions = np.arange(len(styles))
@@ -66,7 +70,12 @@ def paired_seeds(runs: pd.DataFrame, measure: str, ax: Axes) -> Axes:
                 linewidth=2.2, zorder=3)  # fmt: skip
     turned: Any = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
     labels = [look.label for look in styles.values()]
-    ax.set_xticks(positions, labels, **turned if len(styles) > 3 else {})
+    fields = {label.rpartition("=")[0] for label in labels}
+    if len(fields) == 1 and fields != {""}:  # weight_decay=0, weight_decay=0.1
+        ax.set_xlabel(fields.pop().replace("_", " "))
+        labels = [label.rpartition("=")[2] for label in labels]
+    crowded = len(labels) * max(map(len, labels)) > LETTERS
+    ax.set_xticks(positions, labels, **turned if crowded else {})
     ax.set_xlim(-0.5, len(styles) - 0.5)
     ax.set_ylabel(MEASURES[measure].label)
     ax.grid(visible=False, axis="x")

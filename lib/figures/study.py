@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 
 from lib.analysis import runs as of_runs
 from lib.analysis.findings import REFERENCES
-from lib.analysis.planned import margins_of
+from lib.analysis.planned import margins_of, planned_measures
 from lib.analysis.runs import read_parquet
 from lib.figures import effects, training
 from lib.figures.style import facets, in_lines, level_text, spread
@@ -225,9 +225,11 @@ class StudyFigures:
     def _comparison(self) -> Iterator[StudyFigure]:
         """Do the lines of all seeds slope the same way? A thin line joins the runs of one
         seed; a bar is a variant's mean. Drawn by `paired_seeds` from the runs' measures."""
+        planned = planned_measures(self.plan) if self.plan else []
+        of_tasks = [name for name in self.study.stock_measures if name in planned]
         rows: dict[str, Row] = {
             name: (self.runs, partial(effects.paired_seeds, measure=name))
-            for name in of_runs.taken(measures_in("comparison"), self.runs)
+            for name in of_runs.taken([*measures_in("comparison"), *of_tasks], self.runs)
         }
         many = self.runs["variant"].nunique() > MOST_VARIANTS
         # Of many settings, the interaction says more.

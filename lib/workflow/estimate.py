@@ -336,8 +336,9 @@ def power_report(
     hours: Mapping[str, float] | None = None,
 ) -> Iterator[str]:
     """Write what the seeds of a study can show: exact tests that cannot reach their level, the
-    power of each hypothesis, the seeds that the plan's power takes, and, where the spread is of a
-    ladder, how many these are after each number of steps.
+    power of each hypothesis, also where few seeds showed too small a spread, the seeds that the
+    plan's power takes, and, where the spread is of a ladder, how many these are after each number
+    of steps.
 
     `effect` is the true difference assumed (None: as `expected_power` says), `spread` the sd of
     differences or the name of a recorded study (None: the plan's), `hours` the price of all runs
@@ -348,9 +349,13 @@ def power_report(
     if source is None:
         yield "Power is unknown: name a pilot study, or guess an sd of differences, as the spread."
         return
-    runs = recorded_runs(source, plan) if isinstance(source, str) else pd.DataFrame()
+    runs, few, off = pd.DataFrame(), 0, 1.0
     if isinstance(source, str):
-        sds, said = spread_of(plan, runs), f"the spread of {source}{_uncertainty(runs)}"
+        runs = recorded_runs(source, plan)
+        sds, said = spread_of(plan, runs), f"the spread of {source}"
+        if (few := runs["seed"].nunique()) > 1:
+            low, off = _off_by(few)
+            said += f" ({few} seeds: the true one is {low:.2g} to {off:.2g} times as large)"
     else:
         guess = source if isinstance(source, dict) else dict.fromkeys(plan.primary_measures, source)
         sds = {name: guess[m] for name, (*_, m) in plan.bound.items() if m in guess}
@@ -367,12 +372,20 @@ def power_report(
     table = expected_power(plan, sds, n, effect, study.looks)
     per_seed = {name: total / n for name, total in (hours or {}).items()}
     yield f"What {n} seeds can show, with {said}:"
-    yield _shown(table, plan, per_seed)
-    for row in table.to_dict("records"):
+    yield from _shown(table, plan, per_seed)
+    if_worst = {name: off * sd for name, sd in sds.items()}
+    least = expected_power(plan, if_worst, n, effect, study.looks)["power"]
+    for row, at_least in zip(table.to_dict("records"), least, strict=True):
         if row["power"] < plan.power:
             yield (
                 f"warning: {row['hypothesis']}: {n} seeds have a power of {row['power']:.2f}, and "
                 f"{plan.power:.2f} is wished for; {_many(row['seeds'])} seeds have it"
+            )
+        elif at_least < plan.power:
+            yield (
+                f"warning: {row['hypothesis']}: the power is {at_least:.2f} if the spread is "
+                f"{off:.2g} times as large, which {few} seeds cannot rule out; more seeds of "
+                f"{source} would tell"
             )
     designs = designs_by_steps(plan, runs, effect)
     if len(designs) > 1:
@@ -389,13 +402,11 @@ def power_report(
         )
 
 
-def _uncertainty(runs: pd.DataFrame) -> str:
-    """Say how far off an sd of so few seeds may be: its 95 % interval for normal differences."""
-    n = runs["seed"].nunique()
-    if n < 2:
-        return ""
+def _off_by(n: int) -> tuple[float, float]:
+    """Return how many times the sd of `n` values the true one may be: its 95 % interval for normal
+    differences."""
     low, high = ((n - 1) / stats.chi2.ppf([0.975, 0.025], n - 1)) ** 0.5
-    return f" ({n} seeds: the true one is {low:.2g} to {high:.2g} times as large)"
+    return float(low), float(high)
 
 
 def designs_by_steps(plan: Plan, runs: pd.DataFrame, effect: float | None) -> pd.DataFrame:
@@ -415,18 +426,20 @@ def _many(seeds: float) -> str:
     return f"{seeds:.0f}" if seeds <= MOST_SEEDS else f"more than {MOST_SEEDS:,}"
 
 
-def _shown(table: pd.DataFrame, plan: Plan, per_seed: Mapping[str, float]) -> str:
-    """Write the table of `expected_power`, and for each device the hours that the seeds take."""
-    needed = table["seeds"]
-    shown = pd.DataFrame({"hypothesis": table["hypothesis"]})
-    shown["of"] = table["arm"] + " - " + table["baseline"]
-    shown["measure"] = table["measure"]
+def _shown(table: pd.DataFrame, plan: Plan, per_seed: Mapping[str, float]) -> Iterator[str]:
+    """Write the table of `expected_power`, then one of the hours that the seeds take, by device.
+    Both fit a terminal of 80 columns; what a hypothesis compares stands in the plan."""
+    needed, shown = table["seeds"], table[["hypothesis", "measure"]].copy()
     shown["true difference"] = table["difference"].map("{:+.4g}".format)
     shown["sd"] = table["sd"].map("{:.4g}".format)
-    shown[f"power of {table['n'].iloc[0]}"] = table["power"].map("{:.2f}".format)
+    shown[f"power (n = {table['n'].iloc[0]})"] = table["power"].map("{:.2f}".format)
     if "used" in table:
         shown["seeds used"] = table["used"].map("{:.1f}".format)
     shown[f"seeds for {plan.power:.0%}"] = needed.map(_many)
-    for name, hours in per_seed.items():
-        shown[name] = (needed * hours).map("{:,.2f}".format)
-    return shown.to_string(index=False)
+    yield shown.to_string(index=False)
+    if per_seed:
+        price = pd.DataFrame({"hypothesis": table["hypothesis"]})
+        for name, hours in per_seed.items():
+            price[name] = (needed * hours).map("{:,.2f}".format)
+        yield f"What the seeds for {plan.power:.0%} take:"
+        yield price.to_string(index=False)

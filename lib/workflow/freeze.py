@@ -89,7 +89,9 @@ def fix(file: str) -> None:
         study = load_study(name)
         print(f"Seeds of {name}: {', '.join(map(str, study.seeds))}")
         print(*power_report(study, plan), sep="\n")
-    print("Next: commit the plan, and publish its hash where its date can be checked; then run.")
+    files = [f"params/{name}.yaml" for name in plan.confirmatory]
+    print(f"Next: commit {', '.join([f'params/plans/{file}', *files])}.")
+    print("Publish the hash where its date can be checked; then run.")
 
 
 def freeze(file: str) -> Plan:

@@ -176,6 +176,35 @@ def test_paired_seeds_draw_an_arm_without_any_completed_run(ax: Axes, seeds: pd.
     assert len(ax.get_xticklabels()) == 2
 
 
+@pytest.mark.parametrize(
+    ("names", "turned"),
+    [
+        (["none", "layernorm", "rmsnorm"], False),
+        (["none", "layernorm", "rmsnorm", "scale"], True),
+        (["main", "relu-squared"], False),
+        (["main", "relu-squared", "swish-gated"], True),
+    ],
+)
+def test_names_that_would_run_into_one_another_are_turned(
+    names: list[str], turned: bool, ax: Axes
+) -> None:
+    table = pd.DataFrame({"variant": names, "seed": 0, "perplexity": 20.0})
+    paired_seeds(table, "perplexity", ax)
+    assert {label.get_rotation() > 0 for label in ax.get_xticklabels()} == {turned}
+    assert ax.get_xlabel() == ""
+
+
+def test_levels_of_one_field_stand_as_their_values_below_its_axis(ax: Axes) -> None:
+    names = [f"weight_decay={level}" for level in (0, 0.1, 0.3)]
+    table = pd.DataFrame({"variant": names, "seed": 0, "perplexity": 20.0})
+    paired_seeds(table, "perplexity", ax)
+    labels = ax.get_xticklabels()
+    assert [(label.get_text(), label.get_rotation()) for label in labels] == [
+        ("0", 0), ("0.1", 0), ("0.3", 0)
+    ]  # fmt: skip
+    assert ax.get_xlabel() == "weight decay"
+
+
 def test_task_accuracies_mark_each_variants_mean(ax: Axes) -> None:
     rows = [
         {"task": task, "shots": 0, "variant": variant, "normalised_accuracy": value}

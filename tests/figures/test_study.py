@@ -12,7 +12,10 @@ from matplotlib.text import Text
 
 from lib.analysis.runs import ResultError
 from lib.figures import effects, training
+from lib.figures import study as study_figures
 from lib.figures.study import StudyFigure, StudyFigures
+from lib.study.plan import Plan
+from tests.conftest import TINY
 from tests.figures.samples import (
     GRID,
     ONE_ARM,
@@ -86,7 +89,8 @@ def test_levels_that_are_numbers_are_shades_in_order_and_the_baseline_is_black(
         axes = shown_as(name, figures, monkeypatch).axes
         labels = [f"weight_decay={level:g}" for level in names]
         if name == "comparison":
-            assert [label.get_text() for label in axes[0].get_xticklabels()] == labels
+            ticks = [label.get_text() for label in axes[0].get_xticklabels()]
+            assert [f"weight_decay={tick}" for tick in ticks] == labels
             bars = [line for line in axes[0].lines if line.get_linewidth() == 2.2]
         else:
             (legend,) = axes[0].figure.legends
@@ -161,6 +165,28 @@ def test_tests_are_drawn_by_measure_with_the_plans_margin_where_they_ask_for_equ
     ]  # fmt: skip
     names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert names == ["primary:", "LayerNorm - none", "equivalence:", "LayerNorm - RMSNorm"]
+
+
+def test_an_accuracy_in_a_stock_task_is_drawn_seed_by_seed_where_the_plan_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the text's own accuracy is; beside it one that the plan does not name."""
+    asked = TINY["evaluation"] | {"tasks": ["sciq", "piqa"], "items_per_task": 0}
+    corpus = TINY["corpus"] | {"tokenizer": "bytes"}
+    study = ONE_FACTOR.model_validate(
+        ONE_FACTOR.model_dump() | {"corpus": corpus, "evaluation": asked}
+    )
+    claim = {"says": "…", "test": ["layernorm", "none", "sciq.acc"], "direction": "greater"}
+    plan = Plan(title="", question="", confirmatory=["tiny"], hypotheses={"knows": claim})
+    monkeypatch.setattr(study_figures, "load_plan", lambda _: plan)
+    figures = analysed(study, tmp_path, monkeypatch, kept={})
+    for run in figures.results:
+        run.measures.update({"accuracy": 0.3, "sciq.acc": 0.25, "piqa.acc": 0.5})
+    axes = shown_as("comparison", figures, monkeypatch).axes
+    labels = [ax.get_ylabel().replace("\n", " ") for ax in axes]
+    assert labels == ["validation perplexity", "next-token accuracy", "sciq accuracy"]
+    for line in axes[-1].lines:
+        assert set(line.get_ydata()) == {0.25}
 
 
 def test_contrasts_know_their_variants_their_levels_and_their_own_baseline(

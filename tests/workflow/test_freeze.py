@@ -1,5 +1,6 @@
 """A plan is frozen once, before there are runs under it."""
 
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import yaml
 from statsmodels.stats.power import TTestPower
 
+from lib.study import own
 from lib.study.claim import claim_status, load_plan
 from lib.study.config import load_study
 from lib.study.digests import analysing_digest
@@ -68,7 +70,7 @@ def test_a_plan_is_frozen_and_its_study_is_confirmatory(
     plan, said = read_plan("p.yaml"), capsys.readouterr().out
     assert plan.hash in said
     assert f"Seeds of trial: {', '.join(map(str, load_study('trial').seeds))}" in said
-    assert "commit the plan, and publish its hash" in said
+    assert "Next: commit params/plans/p.yaml, params/trial.yaml.\nPublish the hash" in said
     text = path.read_text("utf-8")
     assert text.startswith("# Why: a comment.\n")
     assert "# The end.\n" in text
@@ -146,6 +148,34 @@ def test_freezing_a_filled_in_plan_says_what_its_seeds_can_show(
     assert float(found[1]) == pytest.approx(power, abs=0.02)
     study = load_study("decay")
     assert claim_status(study, load_plan(study)).name == "CONFIRMATORY"
+
+
+def test_tasks_of_one_s_own_are_frozen_and_edited_they_are_others(
+    parameters: Parameters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own, "ROOT", tmp_path)
+    files = {"sciq.yaml": b"task: own_sciq", "items.jsonl": b"{}"}
+    for name, content in files.items():
+        (tmp_path / "tasks" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "tasks" / name).write_bytes(content)
+    asked = {"items_per_task": 0, "tasks": ["own_sciq"], "include_path": "tasks"}
+    corpus = {"source": "synthetic", "tokenizer": "bytes"}
+    parameters.study(**LITTLE | {"corpus": corpus, "evaluation": asked})
+    claim = {"says": "…", "test": ["layernorm", "none", "own_sciq.acc"], "direction": "greater"}
+    effect = {"smallest_effect_of_interest": {"own_sciq.acc": 0.02}}
+    parameters.plan(hypotheses={"knows": claim}, primary=[], families={}, rules="none", **effect)
+    assert main(["p"]) == 0
+
+    (frozen,) = read_plan("p.yaml").frozen.values()
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    listed = json.dumps(hashes, sort_keys=True, separators=(",", ":"))
+    assert frozen.tasks == hashlib.sha256(listed.encode()).hexdigest()
+    assert frozen.suite == []
+    study = load_study("trial")
+    assert claim_status(study, load_plan(study)).name == "CONFIRMATORY"
+    (tmp_path / "tasks" / "items.jsonl").write_bytes(b"{} ")
+    (because,) = claim_status(study, load_plan(study)).reasons
+    assert re.fullmatch(f"tasks is \\w{{12}}, frozen was {frozen.tasks[:12]}", because)
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """What seeds can show is said before they run, from the spread of a study that has run."""
 
 import math
+import re
 from typing import Any
 
 import pandas as pd
@@ -29,15 +30,18 @@ def report(study: Study, *asked: Any, **options: Any) -> str:
 
 
 def test_a_stated_spread_gives_the_power_of_the_textbook() -> None:
-    text = report(decay(), 0.5, 0.4, {"core-hours here": 16.0})
-    header, row = text.splitlines()[1:3]
-    assert header.split()[-1] == "here"
-    *_, difference, sd, found, seeds, hours = row.split()
+    text = report(decay(), 0.5, 0.4, {"core-hours here": 16.0, "T4-hours": 4.0})
+    _, header, row, _, prices, price = text.splitlines()
+    assert header.endswith("true difference  sd power (n = 8) seeds for 80%")
+    *_, difference, sd, found, seeds = row.split()
     assert (difference, sd) == ("+0.5", "0.4")
     assert float(found) == pytest.approx(TTestPower().power(0.5 / 0.4, 8, 0.05), abs=0.015)
     needed = math.ceil(TTestPower().solve_power(0.5 / 0.4, None, 0.05, 0.8))
     assert int(seeds) == needed
-    assert float(hours) == pytest.approx(needed * 16 / 8)
+    assert prices.split() == ["hypothesis", "core-hours", "here", "T4-hours"]
+    hours = [float(word) for word in price.split()[1:]]
+    assert hours == pytest.approx([needed * 16 / 8, needed * 4 / 8])
+    assert max(map(len, text.splitlines())) <= 80
     assert "warning" not in text
     assert "warning: weight_decay=0.3: 4 seeds have a power of" in report(decay(4), 0.5, 0.4)
 
@@ -80,6 +84,22 @@ def test_a_ladder_says_which_number_of_steps_is_cheapest(monkeypatch: pytest.Mon
     assert f"Cheapest: {cheapest['steps']} steps with {cheapest['seeds']} seeds" in text
     low, high = (3 / stats.chi2.ppf([0.975, 0.025], 3)) ** 0.5
     assert f"(4 seeds: the true one is {low:.2g} to {high:.2g} times as large)" in text
+
+
+def test_a_spread_that_few_seeds_show_may_be_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three seeds, whose sd the true one may be 6.3 times: a textbook's power says the rest."""
+    runs = runs_of(decay(3), lambda *_: 2.4, perplexity=lambda arm, s: noise(s, len(arm.id)))
+    monkeypatch.setattr(estimate, "recorded_runs", lambda *_: runs)
+    deltas = runs.pivot(index="seed", columns="arm", values="perplexity").diff(axis=1).iloc[:, -1]
+    worst = (2 / stats.chi2.ppf(0.025, 2)) ** 0.5
+    effect = 2 * deltas.std()  # enough for eight seeds, if this sd is the true one
+    text = report(decay(), effect, "pilot")
+    found = re.search(r"warning: weight_decay=0.3: the power is (\S+) if the spread is (\S+)", text)
+    assert found
+    assert float(found[1]) == pytest.approx(TTestPower().power(2 / worst, 8, 0.05), abs=0.02)
+    assert found[2] == f"{worst:.2g}"
+    assert "which 3 seeds cannot rule out; more seeds of pilot would tell" in text
+    assert "warning" not in report(decay(), 4 * worst * deltas.std(), "pilot")
 
 
 def test_the_spread_of_a_recorded_study_is_that_of_its_runs() -> None:
