@@ -76,7 +76,7 @@ def test_a_cancelled_job_is_named_and_a_rerun_ends_with_table_and_record(
 
     status, text = tree.run_all("params/small.yaml", *ON_SLURM, seconds=900)
     assert status == 0, text
-    assert "\nsmall: 2 runs\n" in text
+    assert "\nsmall: 2 runs, of 2 arms × 1 seeds\n" in text
     record = tree.root / "papers/embedding-norm/record/small"
     assert (record / "MANIFEST.sha256").is_file()
     done = [job[3].split("_wildcards")[0] for job in jobs(cluster, tree, "completed")]
