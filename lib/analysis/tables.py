@@ -1,5 +1,6 @@
 """A study's runs as tables and sentences for a reader."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from lib.analysis.paired import minimum_detectable_effect
-from lib.analysis.runs import own_baselines, point, taken
+from lib.analysis.runs import machine_settings, own_baselines, point, taken
 from lib.study.measures import JUDGED, MAIN, MEASURES, Place, measures_in
 from lib.study.plan import ALPHA, POWER, Plan
 from lib.study.result import RunResult
@@ -271,6 +272,9 @@ def provenance_table(results: list[RunResult]) -> pd.DataFrame:
         for run in results
     ]
     rows = {name: ", ".join(dict.fromkeys(str(run[name]) for run in runs)) for name in runs[0]}
+    ways = Counter(map(machine_settings, results))
+    if len(ways) > 1 or "(steps " in min(ways):  # paired runs are alike
+        rows["rounding"] = "; ".join(f"{n} runs with {way}" for way, n in ways.items())
     rows["runs resumed after a stop"] = str(sum(bool(run.resumed_at) for run in results))
     return pd.Series(rows, name="").to_frame()
 

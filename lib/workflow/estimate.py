@@ -46,8 +46,15 @@ from lib.study.result import RunResult
 UTILISATION = 0.35
 """Share of a GPU's peak that training is taken to reach. Large models reach 0.3 to 0.5 (Chowdhery
 et al. 2022, table 3, report 0.21 to 0.46); small ones, which do not fill a GPU, a tenth of that."""
+MARGIN = 1.5
+"""How many times what a run holds by formula it is given."""
 _CONTEXT = 1e9
 """Bytes of CUDA's context and its libraries' working memory."""
+_PER_LOGIT = 32
+"""Bytes that an evaluation holds at most for each of `LOGITS_AT_ONCE` logits: 31 were measured, of
+fp32 copies and of sums in fp64."""
+_CPU_WINDOWS = 8
+"""Windows per forward pass of an evaluation on a CPU, where the study does not say."""
 _STEPS = 3
 _AFFORDABLE = {"cpu": 2e11, "cuda": 2e13}
 """Operations of a measured step: about a second of them."""
@@ -120,26 +127,32 @@ def require_memory(config: RunConfig, vocab_size: int, machine: Machine) -> None
         )
 
 
+def at_most(run: Run, device: str, processes: int) -> dict[str, float]:
+    """Count the bytes that a run holds on each device in its largest moment, by what holds them: in
+    a training step (see `memory`), or in a pass of evaluation, which holds in the place of
+    activations what a block computes of each token, and the logits at once."""
+    model, machine = run.config.model, run.config.machine
+    sequences = machine.micro_batch_size or run.config.training.batch_size // processes
+    held = memory(run.config, run.vocab_size, run.parameters, sequences, device)
+    usual = gpu_windows(model.block_size) if device == "cuda" else _CPU_WINDOWS
+    tokens = (machine.evaluation_batch_size or usual) * model.block_size
+    evaluation = tokens * 4.0 * (10 + 2 * model.mlp_ratio) * model.n_embd
+    evaluation += _PER_LOGIT * min(tokens * run.vocab_size, LOGITS_AT_ONCE)
+    if evaluation > held["activations"]:
+        del held["activations"]
+        held["evaluation"] = evaluation
+    return held
+
+
 def gpu_memory(studies: list[Study]) -> float:
     """Estimate the bytes of a GPU that the largest run of some studies needs: CUDA's context, and
-    half as much again as a training step or a pass of evaluation holds by formula.
-
-    A pass of evaluation holds what a block computes of each token, and `LOGITS_AT_ONCE` logits,
-    their logarithms and a copy of these. Raises CorpusError as `runs` does.
-    """
-    needed = []
-    for run in (run for study in studies for run in runs(study, None)):
-        model, machine = run.config.model, run.config.machine
-        share = run.config.training.batch_size // (machine.processes or 1)
-        sequences = machine.micro_batch_size or share
-        held = memory(run.config, run.vocab_size, run.parameters, sequences, "cuda")
-        windows = machine.evaluation_batch_size or gpu_windows(model.block_size)
-        tokens = windows * model.block_size
-        evaluation = tokens * 4 * (10 + 2 * model.mlp_ratio) * model.n_embd
-        evaluation += 12 * min(tokens * run.vocab_size, LOGITS_AT_ONCE)
-        peak = max(held.pop("activations"), evaluation)
-        needed.append(sum(held.values()) + peak)
-    return _CONTEXT + 1.5 * max(needed)
+    `MARGIN` times what it holds by formula. Raises CorpusError as `runs` does."""
+    needed = [
+        sum(at_most(run, "cuda", run.config.machine.processes or 1).values())
+        for study in studies
+        for run in runs(study, None)
+    ]
+    return _CONTEXT + MARGIN * max(needed)
 
 
 def reduced(run: Run, sequences: int, affordable: float) -> tuple[ModelConfig, int]:
@@ -218,7 +231,7 @@ def estimate(study: Study, vocabulary: int | None = None, price: float | None = 
     processes = machine.processes if machine else config.machine.processes or 1
     sequences = config.machine.micro_batch_size or training.batch_size // processes
     device = machine.device if machine else config.machine.device
-    held = memory(config, largest.vocab_size, largest.parameters, sequences, device)
+    held = at_most(largest, device, processes)
     flops = sum(run.flops for run in arms) * seeds
     space = [disk(run.parameters, run.config.training.iterations) for run in arms]
     per_run = disk(largest.parameters, training.iterations)

@@ -84,6 +84,7 @@ class Recorder(logging.Handler):
                 jobs |= {r: n for r, n in event["stats"].items() if r not in ("all", "total")}
             case "job_info" if event["log"]:
                 job = Job(event["rule_name"], event["log"][0], record.created)
+                failed.pop(job.log, None)  # it is tried again
                 running[event["jobid"]] = job
             case "job_finished":
                 self._end(event["job_id"], record.created)

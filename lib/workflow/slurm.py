@@ -14,6 +14,8 @@ from lib.study.errors import UserError, unknown
 LONGEST_SILENCE = 240
 """Seconds: an ended job must be remembered for longer than Snakemake pauses between looks, which
 is three minutes at most."""
+_YEAR = 525_600
+"""Minutes: the longest that Slurm lets a job run."""
 _UNUSABLE = ("down", "drained", "fail", "failing", "error", "unknown", "inval", "maint")
 _MARKS = "*~#!%$@^-+"
 """What Slurm appends to a node's state, and to the name of the default partition."""
@@ -56,6 +58,15 @@ class Cluster:
                 "in the profile"
             )
 
+    def longest_job(self) -> int:
+        """Return how many minutes the partition lets a job run. Raises ClusterError."""
+        for line in _ask("sinfo", "--noheader", "--format=%P|%l").splitlines():
+            name, limit = line.split("|")
+            is_usual = self.partition is None and name.endswith("*")
+            if is_usual or name.rstrip("*") == self.partition:
+                return _minutes(limit)
+        return _YEAR
+
     def require_nodes(self) -> None:
         """Raise ClusterError where no node of the partition can take a job."""
         said = _ask("sinfo", "--noheader", "--format=%P|%a|%T|%E")
@@ -96,6 +107,15 @@ def _ask(*command: str) -> str:
             f"{command[0]} does not answer ({why}); see that munged and slurmctld run"
         )
     return done.stdout
+
+
+def _minutes(limit: str) -> int:
+    """Read a limit of time as Slurm writes it: 30:00, 4:00:00, 7-00:00:00 or infinite."""
+    if not limit[0].isdigit():
+        return _YEAR
+    days, _, clock = limit.rpartition("-")
+    *hours, minutes, _ = map(int, clock.split(":"))
+    return int(days or 0) * 1440 + sum(hours) * 60 + minutes
 
 
 def explanation(log: str) -> str | None:

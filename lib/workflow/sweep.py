@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from lib.analysis.runs import next_look, so_far
 from lib.record.archive import is_replaceable, mark_replaceable
@@ -104,6 +104,12 @@ def run_sweep(sweep: Sweep) -> int:
             if due and sweep.is_local and sweep.forks_kernels:
                 beside.enter_context(warm_process(kernel_environment(due[0]), log))
             rehearse(due)
+        of_cluster: dict[str, Any] = {"needs": {}, "longest": None}
+        if not (sweep.is_local or sweep.is_dry_run):
+            from lib.workflow.needs import needs
+
+            of_cluster["needs"] = {study.name: needs(study, again) for study in due}
+            of_cluster["longest"] = sweep.cluster and sweep.cluster.longest_job()
         keys = {s.name: {"data": data_key(s), "analysis": analysis_key(s)} for s in studies}
         patience = 0 if sweep.is_local else CANCELLING
         began = time.monotonic()
@@ -117,7 +123,8 @@ def run_sweep(sweep: Sweep) -> int:
                 print(f"{record.study}: its record came from elsewhere and stays as it is")
         while True:
             asked = {study.name: seeds_asked(study) for study in studies}
-            write_json(SWEEP_FILE, {"keys": keys, "seeds": asked, "patience": patience})
+            told = {"keys": keys, "seeds": asked, "patience": patience}
+            write_json(SWEEP_FILE, told | of_cluster)
             status, failed = run_snakemake(studies, sweep, again, log, began)
             more = [s for s in studies if seeds_asked(s) > asked[s.name]]
             if status or sweep.is_dry_run or not more:

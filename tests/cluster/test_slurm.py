@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from lib.run.machine import works
+from lib.study.files import read_json
 from tests.cluster.slurm import Cluster, missing
 from tests.conftest import Tree
 
@@ -63,7 +64,7 @@ def test_a_cancelled_job_is_named_and_a_rerun_ends_with_table_and_record(
     cluster: Cluster, tree: Tree
 ) -> None:
     tree.write_study("small", factors=FACTORS)
-    sweep = tree.start("params/small.yaml", *ON_SLURM, "--until", "train")
+    sweep = tree.start("params/small.yaml", *ON_SLURM, "--until", "train", "--retries", "0")
     wait(lambda: any("layernorm" in job[3] for job in jobs(cluster, tree, "running")))
     (cancelled,) = [job[0] for job in jobs(cluster, tree) if "layernorm" in job[3]]
     cluster.ask("scancel", cancelled)
@@ -75,7 +76,7 @@ def test_a_cancelled_job_is_named_and_a_rerun_ends_with_table_and_record(
 
     status, text = tree.run_all("params/small.yaml", *ON_SLURM, seconds=900)
     assert status == 0, text
-    assert "\nsmall: 2 runs\n" in text
+    assert "\nsmall: 2 runs, of 2 arms × 1 seeds\n" in text
     record = tree.root / "papers/embedding-norm/record/small"
     assert (record / "MANIFEST.sha256").is_file()
     done = [job[3].split("_wildcards")[0] for job in jobs(cluster, tree, "completed")]
@@ -83,6 +84,58 @@ def test_a_cancelled_job_is_named_and_a_rerun_ends_with_table_and_record(
     status, text = tree.run_all("params/small.yaml", *ON_SLURM)
     assert status == 0
     assert "Nothing to do: everything is up to date." in text
+
+
+@pytest.fixture
+def stuck_tree(tree: Tree) -> Tree:
+    """A tree with a run that hangs after eight steps until it is killed, and then continues; at
+    first it asks for a minute."""
+    step = "self.step += 1"
+    hangs = f"{step}\n        time.sleep(9999 if self.step == 8 and not self.resumed_at else 0)"
+    for name, old, new in (
+        ("run/training.py", step, hangs),
+        ("workflow/needs.py", "_BEGIN = 15", "_BEGIN = 1"),
+        ("workflow/needs.py", "_SLOWER = 2", "_SLOWER = 0"),
+    ):
+        path = tree.root / "lib" / name
+        text = path.read_text("utf-8")
+        assert text.count(old) == 1
+        path.write_text(text.replace(old, new), "utf-8")
+    tree.write_study("stuck")
+    return tree
+
+
+def test_a_run_ended_by_its_limit_is_given_longer_and_continues_from_its_checkpoint(
+    cluster: Cluster, stuck_tree: Tree
+) -> None:
+    words = ("params/stuck.yaml", *ON_SLURM, "--until", "train", "--retries", "9")
+    status, text = stuck_tree.run_all(*words)
+    assert status == 0, text
+    assert "FAILED" not in text
+    fields = "--Format=workdir:200,timelimit:20,minmemory:20,state:20"
+    rows = [row.split() for row in cluster.ask("squeue", "-h", "--states=all", fields).splitlines()]
+    first, *further, last = sorted(row[1:] for row in rows if row[0] == str(stuck_tree.root))
+    asked = read_json(stuck_tree.root / "runs" / ".sweep.json")["needs"]["stuck"]["baseline"]
+    assert first == ["1:00", f"{asked['mem_mb']}M", "TIMEOUT"]
+    assert last == [f"{2 + len(further)}:00", f"{asked['mem_mb']}M", "COMPLETED"]
+    result = read_json(stuck_tree.run_folder("stuck", "baseline") / "result.json")
+    assert (result["status"], result["steps"], result["resumed_at"]) == ("completed", 12, [5])
+
+
+def test_a_run_whose_node_is_lost_continues_from_its_checkpoint(
+    cluster: Cluster, stuck_tree: Tree
+) -> None:
+    path = stuck_tree.root / "lib" / "workflow" / "needs.py"
+    path.write_text(path.read_text("utf-8").replace("_BEGIN = 1", "_BEGIN = 60"), "utf-8")
+    sweep = stuck_tree.start("params/stuck.yaml", *ON_SLURM, "--until", "train")
+    folder = stuck_tree.run_folder("stuck", "baseline")
+    wait(lambda: list(folder.glob("checkpoints/*/step-00000005/manifest.json")), seconds=900)
+    cluster.update_node("down")
+    cluster.update_node("resume")
+    text, _ = sweep.communicate(timeout=1800)
+    assert sweep.returncode == 0, text
+    result = read_json(folder / "result.json")
+    assert (result["status"], result["steps"], result["resumed_at"]) == ("completed", 12, [5])
 
 
 def test_two_processes_train_one_run_in_one_job_that_has_their_cores(

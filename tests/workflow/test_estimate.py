@@ -49,11 +49,24 @@ def test_a_gpu_holds_a_run_by_its_largest_moment(tiny_study: Study) -> None:
     (small, _) = estimate.runs(tiny_study, None)
     V = small.vocab_size
     weights = 16 * small.parameters  # with gradients and AdamW's moments
-    evaluation = 64 * 16 * (12 * V + 4 * 18 * C)  # a step's four sequences are few beside it
+    evaluation = 64 * 16 * (32 * V + 4 * 18 * C)  # a step's four sequences are few beside it
     layernorm = 16 * 2 * C
     assert estimate.gpu_memory([tiny_study]) == context + 1.5 * (weights + layernorm + evaluation)
     large = estimate.gpu_memory([SCALE, tiny_study])
     assert large == estimate.gpu_memory([SCALE]) > 16 * 350e6
+
+
+def test_a_large_vocabulary_is_evaluated_in_parts_and_counted_so() -> None:
+    """All logits of 32,768 tokens and 50,000 symbols would take 6.5 GB, and a sixteenth does."""
+    content = TINY | {"name": "large", "seeds": [0], "machine": {"device": "cuda"}}
+    study = Study.model_validate(content | {"model": TINY["model"] | {"block_size": 128}})
+    (run,) = estimate.runs(study, 50_000)
+    held = estimate.at_most(run, "cuda", 1)
+    tokens = 256 * 128
+    assert 4 * tokens * 50_000 > 6.5e9
+    assert held["evaluation"] == tokens * 4 * 18 * 16 + 32 * 2**24
+    assert "activations" not in held
+    assert re.search(r"^  evaluation +574\.6 MB$", estimate.estimate(study, 50_000).text, re.M)
 
 
 def test_a_study_meant_for_another_machine_is_estimated_without_a_time_here() -> None:

@@ -128,6 +128,12 @@ def test_jobs_are_listed_from_their_beginning_to_their_end(tmp_path: Path) -> No
         ("train", 2.0, True),
     ]
     assert str(progress) == "0/2 runs, 1/3 jobs done"
+    again = {"event": "job_info", "jobid": 3, "rule_name": "train", "log": ["s/x/seed-0/b.ipynb"]}
+    for event in (again, {"event": "job_finished", "job_id": 3}):
+        recorder.emit(logging.makeLogRecord(event | {"created": 20.0}))
+    progress = read_progress(file)
+    assert progress.failed == {}
+    assert str(progress) == "1/2 runs, 2/3 jobs done"
 
 
 def append(file: Path, *rows: tuple[object, ...]) -> None:

@@ -77,6 +77,23 @@ def test_a_partition_or_node_that_is_missing_is_named(
     assert refusal(Cluster(partition, "squeue")).startswith(message)
 
 
+@pytest.mark.parametrize(
+    ("partition", "limit", "minutes"),
+    [
+        (None, "30:00", 30),
+        ("main", "4:30:00", 270),
+        ("main", "2-12:00:00", 3600),
+        (None, "infinite", 525_600),
+        ("other", "1:00:00", 5),
+    ],
+)
+def test_a_partition_says_how_long_its_jobs_may_be(
+    partition: str | None, limit: str, minutes: int, played: Played
+) -> None:
+    played.say("sinfo", f"other|5:00\nmain*|{limit}\n")
+    assert Cluster(partition, "squeue").longest_job() == minutes
+
+
 def test_a_command_that_fails_or_is_missing_is_named(played: Played) -> None:
     played.say(
         "sinfo",
@@ -129,6 +146,7 @@ def test_the_clusters_log_says_why_a_job_was_ended(tmp_path: Path) -> None:
 def test_the_profile_is_snakemakes_and_its_packages_are_pinned() -> None:
     profile = yaml.safe_load((PROFILE / "config.yaml").read_text("utf-8"))
     assert profile["executor"] == "slurm"
+    assert profile["retries"] == 2
     if INSTALLED:
         command = parse_sweep(["smoke", "--profile", "params/slurm"])
         assert command.cluster == Cluster(None, "squeue")
