@@ -27,9 +27,9 @@ def tracked() -> list[str]:
     return listed.stdout.splitlines()
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: p.relative_to(ROOT).as_posix())
-def test_no_file_is_longer_than_600_lines(path):
-    assert len(path.read_text("utf-8").splitlines()) <= 600
+def test_no_file_is_longer_than_600_lines():
+    lengths = {shown(path): len(path.read_text("utf-8").splitlines()) for path in MODULES}
+    assert {name: length for name, length in lengths.items() if length > 600} == {}
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_the_published_papers_stay_small():
     published = [ROOT / "papers" / name for name in ("embedding-norm", "example")]
     files = [path for paper in published for path in paper.rglob("*") if path.is_file()]
     kept = [path for path in files if "site" not in path.relative_to(ROOT / "papers").parts]
-    assert sum(path.stat().st_size for path in kept) < 55e6
+    assert sum(path.stat().st_size for path in kept) < 60e6
 
 
 RECORDS = sorted(p.parent.name for p in (ROOT / "papers").glob("*/record/*/MANIFEST.sha256"))
@@ -149,30 +149,19 @@ def test_imports_keep_to_the_rooms() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("room", ["study", "analysis", "figures", "publish"])
-def test_rooms_without_torch_load_none(room: str) -> None:
-    modules = [f"lib.{room}.{path.stem}" for path in (ROOT / "lib" / room).glob("[a-z]*.py")]
-    code = f"import sys, {', '.join(modules)}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+def test_rooms_without_torch_load_none() -> None:
+    rooms = ("study", "analysis", "figures", "publish")
+    files = [path for room in rooms for path in (ROOT / "lib" / room).glob("[a-z]*.py")]
+    modules = [f"lib.{path.parent.name}.{path.stem}" for path in files]
+    code = "import sys, importlib\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\n"
+    code += "    assert 'torch' not in sys.modules, name"
+    done = subprocess.run([sys.executable, "-c", code, *modules], cwd=ROOT, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
 
 
 SHOWN_AS_THEY_STAND = {"lib/data/tasks.py", "lib/figures/study.py"}
 """Their docstrings are read by visitors of notebooks: what a task asks, what a figure shows."""
-NO_VERB = {
-    "a",
-    "an",
-    "the",
-    "how",
-    "what",
-    "where",
-    "whether",
-    "which",
-    "every",
-    "each",
-    "all",
-    "one",
-}
-NO_VERB |= {"no", "in", "of", "for", "when"}
+NO_VERB = r"(?i)a|an|the|how|what|where|whether|which|every|each|all|one|no|in|of|for|when"
 
 
 def first_sentences() -> list[tuple[str, str]]:
@@ -195,6 +184,6 @@ def test_docstrings_of_functions_begin_with_a_verb_and_a_short_sentence():
     found = first_sentences()
     assert len(found) > 500
     first = {where: re.split(r"[\s,:]", sentence)[0] for where, sentence in found}
-    assert {where: word for where, word in first.items() if word.lower() in NO_VERB} == {}
+    assert {where: word for where, word in first.items() if re.fullmatch(NO_VERB, word)} == {}
     assert {where: word for where, word in first.items() if not word.isalpha()} == {}
     assert {where: text for where, text in found if len(text.split()) > 33} == {}

@@ -31,7 +31,7 @@ from lib.study.files import sha256, write_json
 from lib.study.inputs import unpack
 from lib.study.raw import measures_of, read_raw, write_raw
 from lib.study.result import attested
-from tests.conftest import Tree
+from tests.conftest import Tree, run_git
 
 pytestmark = pytest.mark.slow
 STUDY = "sample"
@@ -153,11 +153,7 @@ class Forger:
         subprocess.run([sys.executable, "-c", code, *words], cwd=self.tree.root, check=True)
 
     def git(self, *words: str) -> str:
-        command = ["git", "-c", "user.name=f", "-c", "user.email=f@example.org", *words]
-        done = subprocess.run(
-            command, cwd=self.tree.root, capture_output=True, text=True, check=True
-        )
-        return done.stdout
+        return run_git(self.tree.root, *words)
 
     def commit(self) -> None:
         self.git("add", "--all")
@@ -239,6 +235,7 @@ class Verifier:
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Forger:
     """A study under a plan, run, recorded and committed, with a paper that quotes it."""
     tree = Tree(tmp_path_factory.mktemp("forged") / "embedding-norm")
+    tree.spare_rehearsals()
     forger = Forger(tree)
     forger.in_yaml(
         shutil.copyfile(
@@ -293,7 +290,7 @@ def noted(recorded: Forger, verifier: Verifier) -> None:
 
 @pytest.fixture
 def forger(recorded: Forger) -> Iterator[Forger]:
-    head = recorded.git("rev-parse", "HEAD").strip()
+    head = recorded.git("rev-parse", "HEAD")
     yield recorded
     recorded.git("reset", "--quiet", "--hard", head)
     recorded.git("clean", "--quiet", "--force", "-d")
@@ -336,49 +333,6 @@ def first_code(source: str) -> Callable[[Any], None]:
 
 def add_text(notebook: Any) -> None:
     notebook.cells.append(nbformat.v4.new_markdown_cell("**The layer helps in every seed.**"))
-
-
-def add_warning(notebook: Any) -> None:
-    cell = next(cell for cell in notebook.cells if cell.cell_type == "code")
-    cell.outputs.append(nbformat.v4.new_output("stream", name="stderr", text="It helps.\n"))
-
-
-def first_output(key: str) -> Callable[[Any], Any]:
-    """Find the first output of a notebook that has something."""
-    return lambda notebook: next(
-        output
-        for cell in notebook.cells
-        for output in cell.get("outputs", [])
-        if key in output or key in output.get("data", {})
-    )
-
-
-def add_output(cell: int, output: Any) -> Callable[[Any], None]:
-    """Let a code cell, counted from 0, show something else at its end."""
-
-    def change(notebook: Any) -> None:
-        [c for c in notebook.cells if c.cell_type == "code"][cell].outputs.append(output)
-
-    return change
-
-
-def html(text: str) -> Any:
-    return nbformat.v4.new_output("display_data", {"text/html": text})
-
-
-def add_kind(notebook: Any) -> None:
-    outputs = (output for cell in notebook.cells for output in cell.get("outputs", []))
-    next(out for out in outputs if "data" in out).data["image/svg+xml"] = "<svg/>"
-
-
-def praise_parameters(notebook: Any) -> None:
-    tagged = (c for c in notebook.cells if "injected-parameters" in c.metadata.get("tags", []))
-    next(tagged).outputs.append(nbformat.v4.new_output("stream", text="R3: adopt the arm\n"))
-
-
-def add_tagged_text(notebook: Any) -> None:
-    add_text(notebook)
-    notebook.cells[-1].metadata["tags"] = ["injected-parameters"]
 
 
 def uncommitted(notebook: Any) -> None:
@@ -438,11 +392,6 @@ def more_tokens(f: Forger) -> None:
     f.in_raw("trace", times("tokens", by=3))
     f.in_run(scaled("tokens", by=3))
     f.in_run(scaled("throughput", "training_tokens_per_second", by=3))
-
-
-def comment_raw_files(f: Forger) -> None:
-    with zipfile.ZipFile(f.record / RAW_ZIP, "a") as packed:
-        packed.comment = b"It helps."
 
 
 def drop_run(f: Forger) -> None:
@@ -537,18 +486,9 @@ def hark(f: Forger) -> None:
         cwd=f.tree.root, capture_output=True, text=True, check=True,
     )  # fmt: skip
     f.everywhere(old, done.stdout.strip())
-    head = f.git("rev-parse", "HEAD").strip()
+    head = f.git("rev-parse", "HEAD")
     for name in ("01_data", "03_analysis", "04_figures"):
         f.in_notebook(f.record / f"{name}.ipynb", lambda nb: nb.metadata.study.update(commit=head))
-
-
-def dirty(f: Forger) -> None:
-    """Say that the tree was not as committed, so that nobody asks for its code."""
-    for account in ("trained", "executed"):
-        f.in_every_run(put(False, "provenance", account, "clean"))
-    for path in f.record.rglob("*.ipynb"):
-        f.in_notebook(path, first_code("\nwishful = 1"))
-        f.in_notebook(path, uncommitted)
 
 
 def in_account(name: str, value: Any) -> Callable[[Forger], None]:
@@ -576,7 +516,6 @@ def rewrite(path: str, old: str, new: str) -> Callable[[Forger], None]:
 
 
 PAPER = "papers/embedding-norm"
-IN_SUITE = 'gold": 0'
 
 
 def in_suite(f: Forger, old: str, new: str) -> None:
@@ -610,13 +549,6 @@ def replace_windows(f: Forger) -> None:
         write_raw(folder / "none/seed-0", "windows", pd.DataFrame({"n": [1]}))
 
 
-def second_result(f: Forger) -> None:
-    """A better result behind that of a run, under the same name."""
-    run = f.runs()["none", 0]
-    run["measures"]["perplexity"] -= 1
-    add_raw_file(f, "none/seed-0/result.json", json.dumps(run, indent=1) + "\n")
-
-
 def add_raw_file(f: Forger, name: str, content: str = "1") -> None:
     with zipfile.ZipFile(f.record / RAW_ZIP, "a") as packed, catch_warnings():
         simplefilter("ignore")  # of a second file of one name
@@ -628,10 +560,6 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
     "a measure in a result": (
         lambda f: f.in_result(scaled("measures", "perplexity")),
         "the result of run none seed 0 is not its notebook's",
-    ),
-    "a measure in the notebook": (
-        lambda f: f.in_shown_result(f.notebook(), scaled("measures", "perplexity")),
-        "is not its notebook's",
     ),
     **{
         f"{name} in notebook and results": (
@@ -653,18 +581,8 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
     "losses by length of context": (
         lambda f: f.in_raw("positions", times("position_loss")), "the loss at length 16"
     ),
-    "bins, with their hash": (
-        lambda f: f.in_raw("bins", times("confidence"), follow=False), "ece is .* by its raw"
-    ),
     "a table of tasks": (
         lambda f: f.in_run(scaled("tables", "tasks", "0", "accuracy")), "accuracy in .* is not"
-    ),
-    "a table of lengths": (
-        lambda f: f.in_run(scaled("tables", "lengths", "0", "loss")), "the loss at length 16"
-    ),
-    "a measure without sums and its table apart": (
-        lambda f: f.in_run(scaled("measures", "nll_test_tempered")),
-        "nll at the fitted temperature is not nll_test_tempered",
     ),
     "a table without a raw file": (
         lambda f: f.in_run(scaled("tables", "temperatures", "8", "nll", by=1.1)),
@@ -678,7 +596,6 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
         lambda f: f.in_run(lambda run: run.update(status="diverged", diverged_at=20)),
         "windows is True, and False|windows is",
     ),
-    "fewer steps": (lambda f: f.in_run(put(19, "steps")), "steps is 19, and 20"),
     # Raw files
     "windows": (
         replace_windows, "windows.parquet is not the file"
@@ -686,105 +603,37 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
     "a finished run called diverged, and emptied": (
         call_diverged, r"it is diverged, and its last losses and gradient norm are \["
     ),
-    "windows left out at the end, and the measures with them": (
-        lambda f: f.in_raw("windows", lambda t: t.drop(t.index[-2:], inplace=True)),
-        "nll at temperature 1 is",
-    ),
     "windows left out between": (
         lambda f: f.in_raw("windows", lambda t: t.drop(t.index[1], inplace=True)),
         "windows.parquet leaves out a part of the text",
     ),
-    "points of the dev curve left out, and the measure with them": (
-        lambda f: f.in_raw("curve", lambda t: t.drop(t.index[1:3], inplace=True)),
-        "snapshots is .* by its raw files",
+    "windows left out at the end, and the measures with them": (
+        lambda f: f.in_raw("windows", lambda t: t.drop(t.index[-2:], inplace=True)),
+        "nll at temperature 1 is",
     ),
     "tokens, wherever they stand": (
         more_tokens, "tokens in trace.parquet are not 384 a step"
-    ),
-    "learning rates in a trace": (
-        lambda f: f.in_raw("trace", times("learning_rate")),
-        "learning rates in trace.parquet are not those of its schedule",
     ),
     "a measure that was never made": (
         lambda f: f.in_run(put(0.9, "measures", "accuracy_dev")),
         "accuracy_dev is 0.9, which its raw files do not support",
     ),
-    **{
-        f"the {name} of a run": (
-            lambda f, name=name, value=value: f.in_run(put(value, name)),
-            f"its {name} is .*, and of its arm",
-        )
-        for name, value in {"variant": "layernorm", "baseline": "layernorm", "setting": "better",
-                            "levels": {"model.embedding_norm": "layernorm"}}.items()
-    },
+    "the variant of a run": (
+        lambda f: f.in_run(put("layernorm", "variant")), "its variant is .*, and of its arm"
+    ),
     # What a notebook shows
-    "an output of the cell of parameters": (
-        lambda f: f.in_notebook(f.record / "03_analysis.ipynb", praise_parameters),
-        "03_analysis.ipynb was executed with other parameters",
+    "a number in the table of a result": (
+        shown_by_02("text/html", "<td>completed", "<td>excellent"),
+        "the table of its result in its notebook says status: excellent",
     ),
-    "a text that is called parameters": (
-        lambda f: f.in_notebook(f.notebook(), add_tagged_text),
-        "02_train.ipynb was executed with other parameters",
+    "the sentence about a result": (
+        shown_by_02("text", "after 20 steps", "after 200 steps"),
+        "the sentence about its result in its notebook is not that of the result",
     ),
-    **{
-        name: (shown_by_02(kind, old, new), fault)
-        for name, (kind, old, new, fault) in {
-            "a row in the table of a result": (
-                "text/html",
-                "<th>status",
-                "<th>best</th><td>1.00</td></tr><tr><th>status",
-                "the table of its result in its notebook says best: 1.00",
-            ),
-            "a number in the table of a result": (
-                "text/html",
-                "<td>completed",
-                "<td>excellent",
-                "the table of its result in its notebook says status: excellent",
-            ),
-            "words above the table of a result": (
-                "text/html",
-                "<tr><th>run<",
-                "<caption>It helps.</caption><tr><th>run<",
-                "the table of its result in its notebook holds more than rows",
-            ),
-            "the sentence about a result": (
-                "text",
-                "after 20 steps",
-                "after 200 steps",
-                "the sentence about its result in its notebook is not that of the result",
-            ),
-            "a dev loss printed": (
-                "text",
-                "step 5: dev loss ",
-                "step 5: dev loss 1",
-                "its notebook prints something else of its training than the losses of",
-            ),
-            "a line among the dev losses": (
-                "text",
-                "step 5: dev loss ",
-                "It helps.\nstep 5: dev loss ",
-                "its notebook prints something else of its training than the losses",
-            ),
-            "a printed parameter": (
-                "text",
-                "batch_size=",
-                "batch_size=1",
-                "its notebook prints other parameters than its result says",
-            ),
-            "a printed setting of the machine": (
-                "text",
-                "machine: ",
-                "machine: It helps. ",
-                "its notebook prints other parameters than its result says",
-            ),
-            "a printed standing": (
-                "text",
-                "under plan ",
-                "and it helps, under plan ",
-                "its notebook says another standing than commit",
-            ),
-        }.items()
-    },
+    "a printed standing": (
+        shown_by_02("text", "under plan ", "and it helps, under plan "),
+        "its notebook says another standing than commit",
+    ),
     # What a record holds
     "an index that says less": (
         lambda f: f.in_json(f.record.parent / "index.json", lambda c: c[STUDY].pop("manifest")),
@@ -797,17 +646,6 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
     "another verdict in the folder of an arm": (
         lambda f: shutil.copy(f.record / "03_analysis.ipynb", f.record / "none"),
         "none/03_analysis.ipynb names another place than its own",
-    ),
-    "a text beside the suite": (
-        lambda f: add_raw_file(f, "suite/better.txt"), "raw.zip holds suite/better.txt"
-    ),
-    "a comment on the raw files": (comment_raw_files, "raw.zip holds bytes beside its files"),
-    "raw files of a run that is not told of": (
-        lambda f: add_raw_file(f, "none/seed-9/trace.parquet"),
-        "raw.zip holds none/seed-9/trace.parquet, which is of no run",
-    ),
-    "a second result of a run": (
-        second_result, "the result of run none seed 0 is not its notebook's"
     ),
     "a raw file twice": (
         lambda f: add_raw_file(f, "none/seed-0/trace.parquet"), "trace.parquet twice"
@@ -823,9 +661,6 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
     ),
     "windows, with hash and measures": (
         lambda f: f.in_raw("windows", times("nll")), "nll at temperature 1 is"
-    ),
-    "items, with their hash": (
-        lambda f: f.in_raw("items", right, follow=False), "macro_accuracy_zero_shot is"
     ),
     "items, with hash and measures": (lambda f: f.in_raw("items", right), "accuracy in"),
     "choices": (
@@ -851,9 +686,6 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
     "no seconds": (
         lambda f: f.in_raw("trace", times("seconds", 0)), "cannot be read as .*ZeroDivisionError"
     ),
-    "a right answer of the suite": (
-        lambda f: in_suite(f, '"gold": 0', '"gold": 1'), "the record holds no suite"
-    ),
     "a question of the suite": (lambda f: in_suite(f, "e", "i"), "the record holds no suite"),
     "another suite": (other_suite, "run none seed 0 was asked other questions than its text gives"),
     # The analysis
@@ -871,160 +703,39 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
             "evidence": put({}, "evidence", "0", "primary"),
             "stability": put(3.0, "stability", "0", "severity"),
             "references": scaled("references", "0", "nats"),
+            "plan_changes": put([{"field": "alpha"}], "plan_changes"),
+            "plan_precedes": put("yes: plan fixed at 000000000000", "plan_precedes"),
         }.items()
     },
-    "an adjusted p": (
-        lambda f: f.in_json(f.verdict, put(0.0001, "contrasts", "0", "p_holm")), "contrasts in"
-    ),
-    "the study in the results": (
-        lambda f: f.in_json(f.results, put(0.5, "study", "training", "learning_rate")), "study in"
-    ),
     "a printed sentence": (
         lambda f: f.in_notebook(
             f.record / "03_analysis.ipynb", printed("text", "layernorm: ", "layernorm, as hoped: ")
         ),
         "code cell .* of 03_analysis.ipynb shows",
     ),
-    "a printed verdict": (
-        lambda f: f.in_notebook(
-            f.record / "03_analysis.ipynb", printed("text/markdown", "no rule decides", "R3 adopts")
-        ),
-        "code cell .* of 03_analysis.ipynb shows",
+    "the summary, and a printed sentence": (
+        lambda f: [FORGERIES[name][0](f) for name in ("the summary", "a printed sentence")],
+        "summary in sample.json is not what the analysis says",
     ),
-    "a printed table": (
-        lambda f: f.in_notebook(
-            f.record / "03_analysis.ipynb", printed("text/html", "<td>2</td>", "<td>20</td>")
-        ),
-        "code cell .* of 03_analysis.ipynb shows",
-    ),
-    "a line behind what a new environment prints": (
-        lambda f: f.in_notebook(
-            f.record / "03_analysis.ipynb",
-            printed("text", "layernorm: ", "Matplotlib is building the font cache; it helps\n"
-                    "layernorm: "),
-        ),
-        "code cell .* of 03_analysis.ipynb shows",
-    ),
-    **{
-        f"{name} in {notebook}": (
-            lambda f, edit=edit, notebook=notebook: f.in_notebook(
-                next(f.record.rglob(f"{notebook}.ipynb")), edit
-            ),
-            f"{notebook}.ipynb holds what no execution writes: ",
-        )
-        for name, notebook, edit in [
-            ("a printed warning", "03_analysis", add_warning),
-            ("a further kind of output", "03_analysis", add_kind),
-            ("a stream of another name", "02_train",
-             lambda nb: first_output("text")(nb).update(name="note")),
-            ("a text beside a picture", "02_train",
-             lambda nb: first_output("image/png")(nb).data.update({"text/plain": "It helps."})),
-            ("an alternative text", "04_figures",
-             lambda nb: first_output("image/png")(nb).metadata.update({"image/png": {
-                 "width": 640, "alt": "It helps."}})),
-            ("an output of imports", "02_train", add_output(0, html("It helps."))),
-            ("a hidden cell", "02_train",
-             lambda nb: nb.cells[2].metadata.update(jupyter={"source_hidden": True})),
-            ("an attachment", "01_data",
-             lambda nb: nb.cells[0].update(attachments={"a.txt": {"text/plain": "It helps."}})),
-            ("a raw cell", "01_data",
-             lambda nb: nb.cells.append(nbformat.v4.new_raw_cell("It helps."))),
-            ("an execution count", "02_train",
-             lambda nb: [c for c in nb.cells if c.cell_type == "code"][2].update(
-                 execution_count=40)),
-            ("a word in the metadata", "03_analysis",
-             lambda nb: nb.metadata.update(title="It helps.")),
-            ("a word among the times", "03_analysis",
-             lambda nb: nb.metadata.papermill.update(version="It helps.")),
-            ("a time of a cell", "01_data",
-             lambda nb: nb.cells[0].metadata.papermill.update(duration=1000.0)),
-        ]
-    },
     "a key that stands there twice": (
         lambda f: f.notebook().write_text(
             f.notebook().read_text("utf-8").replace("{", '{"cells":"It helps.",', 1), "utf-8"
         ),
         "none/seed-0/02_train.ipynb is not written as the archive writes it",
     ),
-    "a comment on the parameters": (
-        lambda f: (f.record / "parameters.yaml").write_text(
-            "# It helps.\n" + (f.record / "parameters.yaml").read_text("utf-8"), "utf-8"
-        ),
-        "parameters.yaml is not written as the archive writes it",
-    ),
-    "a name of the kernel": (
-        lambda f: f.in_notebook(
-            f.notebook(), lambda nb: nb.metadata.kernelspec.update(display_name="It helps.")
-        ),
-        "02_train.ipynb holds other code or text than that of commit",
-    ),
-    "the name of a cell": (
-        lambda f: f.in_notebook(f.notebook(), lambda nb: nb.cells[0].update(id="helps")),
-        "02_train.ipynb holds other code or text than that of commit",
-    ),
-    "the name of the cell of parameters": (
-        lambda f: f.in_notebook(
-            f.notebook(),
-            lambda nb: next(c for c in nb.cells if "injected-parameters" in c.metadata.get(
-                "tags", [])).update(id="it-helps"),
-        ),
-        "02_train.ipynb was executed with other parameters",
-    ),
-    "where a notebook was written to": (
-        lambda f: f.in_notebook(
-            f.notebook(), lambda nb: nb.metadata.papermill.update(output_path="It helps.")
-        ),
-        "02_train.ipynb names another place than its own",
-    ),
-    "a text at the end of 04": (
-        lambda f: f.in_notebook(f.record / "04_figures.ipynb", add_output(-2, html("It helps."))),
-        "04_figures.ipynb says of its figures",
-    ),
     # Code and notebooks
     **{
-        f"code of {name}": (
-            lambda f, name=name: f.in_notebook(
-                next(f.record.rglob(f"{name}.ipynb")), first_code("\nwishful = 1")
+        f"{what} of {name}": (
+            lambda f, edit=edit, name=name: f.in_notebook(
+                next(f.record.rglob(f"{name}.ipynb")), edit
             ),
             f"{name}.ipynb holds other code or text than that of commit",
         )
+        for what, edit in {"code": first_code("\nwishful = 1"), "a text cell": add_text}.items()
         for name in ("01_data", "02_train", "03_analysis", "04_figures")
     },
-    **{
-        f"a text cell of {name}": (
-            lambda f, name=name: f.in_notebook(next(f.record.rglob(f"{name}.ipynb")), add_text),
-            f"{name}.ipynb holds other code or text than that of commit",
-        )
-        for name in ("01_data", "02_train", "03_analysis", "04_figures")
-    },
-    "a text cell of an analysis said not to be committed": (
-        lambda f: f.in_notebook(
-            f.record / "03_analysis.ipynb", lambda nb: [uncommitted(nb), add_text(nb)]
-        ),
-        "03_analysis.ipynb holds other code or text than that of this checkout",
-    ),
-    "the same code of every run": (
-        lambda f: [f.in_notebook(p, first_code("\nwishful = 1")) for p in f.notebooks()],
-        "02_train.ipynb holds other code or text than that of commit",
-    ),
-    "code said not to be committed": (
-        dirty, "holds other code or text than that of this checkout"
-    ),
-    "a failed notebook": (
-        lambda f: f.in_notebook(f.notebook(), lambda nb: nb.metadata.study.update(status="failed")),
-        "none/seed-0/02_train.ipynb did not complete",
-    ),
-    "a missing notebook": (
-        lambda f: (f.record / "01_data.ipynb").unlink(), "01_data.ipynb is missing"
-    ),
-    "notebooks of two arms swapped": (
-        lambda f: swap(f.notebook("none"), f.notebook("layernorm")), "other parameters than those"
-    ),
     "notebooks of two seeds swapped": (
         lambda f: swap(f.notebook(seed=0), f.notebook(seed=1)), "other parameters than those"
-    ),
-    "numbers of two arms swapped": (
-        lambda f: exchange_results(f, ("none", 0), ("layernorm", 0)), "by its raw files"
     ),
     "numbers of two seeds swapped": (
         lambda f: exchange_results(f, ("none", 0), ("none", 1)), "by its raw files"
@@ -1033,19 +744,6 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
     "data of a figure": (
         lambda f: f.in_json(f.record / "04_figures.json", put("0" * 64, "trend")),
         "figure trend was drawn from other data",
-    ),
-    "words of a figure": (
-        lambda f: f.in_notebook(
-            f.record / "04_figures.ipynb", printed("text/markdown", "?", ", as hoped?")
-        ),
-        "04_figures.ipynb says of its figures",
-    ),
-    "a further figure": (
-        lambda f: shutil.copyfile(f.figures / "trend.png", f.figures / "better.png"),
-        "figure better.png is not drawn by 04_figures",
-    ),
-    "a figure left out": (
-        lambda f: (f.figures / "trend.pdf").unlink(), "figure trend.pdf is missing"
     ),
     # Provenance, parameters and plan
     "the plan stamped on a notebook": (
@@ -1091,14 +789,6 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
         ],
         "were removed from the plan since, or rewritten",
     ),
-    "what changed in the plan": (
-        lambda f: f.in_json(f.verdict, put([{"field": "alpha"}], "plan_changes")),
-        "plan_changes in sample.verdict.json is not",
-    ),
-    "whether the plan came first": (
-        lambda f: f.in_json(f.verdict, put("yes: plan fixed at 000000000000", "plan_precedes")),
-        "plan_precedes in sample.verdict.json is not",
-    ),
     "a plan written from the results, committed and stamped on everything": (
         hark, "01_data.ipynb is dated before commit .*, which it names"
     ),
@@ -1113,11 +803,6 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
         ],
         "parameters.yaml is not params/sample.yaml of commit",
     ),
-    "parameters in params": (
-        lambda f: f.in_yaml(f.tree.root / f"params/{STUDY}.yaml", put(0.5, "training",
-                                                                    "learning_rate")),
-        "params/sample.yaml is another study today than was recorded",
-    ),
     "parameters of a run": (
         lambda f: f.in_run(put(0.5, "config", "training", "learning_rate")),
         "other parameters than its result says",
@@ -1129,21 +814,12 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
         ] and None),
         "its notebook prints other parameters than its result says",
     ),
-    "a commit that is not there": (in_account("commit", "0" * 40), "stamped with another commit|"
-                                   "which this history does not hold"),
     "the training digest": (in_account("training_digest", "0" * 64), "names a training_digest"),
-    "the measuring digest": (in_account("measuring_digest", "0" * 64), "names a measuring_digest"),
     "the machine": (in_account("device_name", "Abacus"), "code cell .* of 03_analysis"),
-    "versions": (in_account("packages", {"torch": "9.9"}), "code cell .* of 03_analysis"),
     "final weights of another seed": (
         lambda f: f.in_run(lambda run: run.update(final_weights=f.runs()["none", 1][
             "final_weights"])),
         "run none seed 1 has the final weights of run none seed 0",
-    ),
-    "the day of everything": (
-        lambda f: f.everywhere(day := f.runs()["none", 0]["provenance"]["trained"]["started"][:10],
-                               f"2020{day[4:]}"),
-        "run none seed 0 is dated before commit .*, which it names",
     ),
     "an analysis before its runs": (
         lambda f: f.in_notebook(f.record / "03_analysis.ipynb", lambda nb: [
@@ -1165,23 +841,8 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
         lambda f: f.in_run(put("0" * 64, "initial_weights")),
         "none seed 0: initial_weights are not those of its seed",
     ),
-    "initial weights of a seed": (
-        lambda f: [
-            f.in_run(put("0" * 64, "initial_weights"), arm) for arm in ("none", "layernorm")
-        ],
-        "none seed 0: initial_weights are not those of its seed",
-    ),
-    "batches of all": (
-        lambda f: f.in_every_run(put("0" * 64, "batches")), "batches are not those of its seed"
-    ),
-    "losses of the text": (
-        lambda f: f.in_every_run(scaled("references", "bigram_loss")), "and the text's is"
-    ),
     "batches of a run": (
         lambda f: f.in_run(put("0" * 64, "batches")), "none seed 0: batches are not those of its"
-    ),
-    "final weights in a result": (
-        lambda f: f.in_result(put("0" * 64, "final_weights")), "is not its notebook's"
     ),
     "the corpus of a run": (
         lambda f: f.in_run(lambda run: [
@@ -1207,25 +868,13 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
     "a key that stands twice in a result": (
         twice_in_result, "the result of run none seed 0 is not written as the archive writes it"
     ),
-    "an emptied manifest": (
-        lambda f: (f.record / "MANIFEST.sha256").write_text(""),
-        "MANIFEST.sha256 is missing or empty",
-    ),
-    "an emptied record": (
-        lambda f: [shutil.rmtree(f.record), f.record.mkdir()], "MANIFEST.sha256 is missing"
-    ),
     "a study taken from the index": (
         lambda f: f.in_json(f.record.with_name("index.json"), lambda index: index.pop(STUDY)),
         "the index does not name it",
     ),
-    "results without numbers": (
-        lambda f: f.results.write_text("{}\n"), "summary in sample.json is not what the analysis"
-    ),
 }  # fmt: skip
 UNSEALED = {
     "an index that says less",
-    "an emptied manifest",
-    "an emptied record",
     "a study taken from the index",
 }
 
@@ -1300,8 +949,8 @@ SAMPLES = {
     "runs._wrong_table": "a number in the table of a result",
     "build.check_beginnings": "batches of a run",
     "build.check_suites": "another suite",
-    "build.check_analysis": "the summary",
-    "build._other_outputs": "a printed sentence",
+    "build.check_analysis": "the summary, and a printed sentence",
+    "build._other_outputs": "the summary, and a printed sentence",
     "build.check_figures": "data of a figure",
     "verify.vanished": "a study left out",
     "verify.strays": "figures of no study",
@@ -1429,8 +1078,3 @@ def test_a_picture_that_does_not_show_its_data_is_found_by_drawing_it(
     assert status == 1, said
     assert "of 01_data.ipynb shows what executing it does not" in said
     assert "figure trend.png is not what 04_figures draws" in said
-
-
-def test_no_forgery_is_lost() -> None:
-    """A new forgery is counted here, and none goes unnoticed."""
-    assert (len(FORGERIES), len(TEXTS)) == (167, 11)

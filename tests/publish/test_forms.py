@@ -6,7 +6,8 @@ import json
 import random
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from lib.study.claim import load_plan
 from lib.study.config import load_study
 from lib.study.measures import MEASURES
 from lib.study.paths import PAPER
+from lib.study.plan import Plan
 from tests.analysis.samples import noise
 from tests.publish import samples
 from tests.publish.prose import MOST_NUMBERS, abstract, answers, faults, numbers, sentences
@@ -65,44 +67,28 @@ def texts(whole: Path, tmp_path: Path) -> "Texts":
 
 
 class Texts:
-    """A copy of the paper, whose results a test changes."""
+    """A copy of the paper, whose results a test changes before it reads what is made of them."""
 
     def __init__(self, paper: Path) -> None:
         self.paper = paper
 
-    def change(self, form: str) -> None:
-        """Give every result one form, consistently; or, as "mixed, 1", each one of its own, which
-        follows from the number and what it is a result of."""
-        for path in [*self.paper.glob("results/*.verdict.json"), self.paper / "findings.json"]:
+    def put(self, choose: Callable[[list[str]], str], words: Sequence[str] = ()) -> None:
+        """Give every result the form that is chosen of some; every answer, too, one of some words,
+        or, without them, the one that follows from its number."""
+        verdicts = sorted(self.paper.glob("results/*.verdict.json"))
+        for path in [*verdicts, self.paper / "findings.json"]:
             verdict = json.loads(path.read_text("utf-8"))
             for row in rows_of(verdict):
-                put(row, form_of(path.name, row, form))
+                put(row, choose([*FORMS]))
             study = path.name.removesuffix(".verdict.json")
             for row in verdict.get("hypothesis_tests", ()):
-                row |= {"answer": ANSWERS.get(form_of(path.name, row, form), "undecided")}
-                if form not in FORMS and "next_look" in row:
-                    row["next_look"] = None  # an open one is of the last look
-                row |= {"sentence": planned(study, row["hypothesis"], row["answer"])}
-            path.write_text(json.dumps(verdict), "utf-8")
-
-    def mix(self, seed: int) -> None:
-        """Give every result a form of its own, drawn with a seed."""
-        drawn = random.Random(seed)
-        for path in [
-            *sorted(self.paper.glob("results/*.verdict.json")),
-            self.paper / "findings.json",
-        ]:
-            verdict = json.loads(path.read_text("utf-8"))
-            for row in rows_of(verdict):
-                put(row, drawn.choice([*FORMS]))
-            study = path.name.removesuffix(".verdict.json")
-            for row in verdict.get("hypothesis_tests", ()):
-                form = drawn.choice(["lower", "higher", "undecided"])
+                form = choose(["lower", "higher", "undecided"])
                 put(row, form)
-                row["answer"] = drawn.choice(["supported", "refuted", "undecided"])
+                row["answer"] = choose([*words]) if words else ANSWERS.get(form, "undecided")
                 row["sentence"] = planned(study, row["hypothesis"], row["answer"])
             path.write_text(json.dumps(verdict), "utf-8")
 
+    @cached_property
     def manuscript(self) -> str:
         """The paper's."""
         sources = Sources(self.paper)
@@ -110,24 +96,27 @@ class Texts:
         assert not set(sources.left_out) & set(samples.PLANNED)
         return text
 
+    @cached_property
+    def page(self) -> str:
+        """The README's answers."""
+        return Sources(self.paper).page_part("answers")
+
+    @property
     def written(self) -> str:
-        """Paper and answers, each on one line."""
-        text = self.manuscript() + Sources(self.paper).render("templates/answers.md")
-        return " ".join(text.split())
+        """Both on one line."""
+        return " ".join(f"{self.manuscript} {self.page}".split())
 
 
-def form_of(file: str, row: dict[str, Any], form: str) -> str:
-    if form in FORMS:
-        return form
-    asked = [str(row.get(key)) for key in ("arm", "baseline", "measure")]
-    return random.Random(f"{form} {file} {asked}").choice(list(FORMS))
+@cache
+def plan_of(study: str) -> Plan:
+    plan = load_plan(load_study(study))
+    assert plan
+    return plan
 
 
 def planned(study: str, hypothesis: str, answer: str) -> str:
     """The sentence that a study's plan has for an answer."""
-    plan = load_plan(load_study(study))
-    assert plan
-    return str(getattr(plan.hypotheses[hypothesis], f"if_{answer}"))
+    return str(getattr(plan_of(study).hypotheses[hypothesis], f"if_{answer}"))
 
 
 def rows_of(content: Any) -> Iterator[dict[str, Any]]:
@@ -209,14 +198,19 @@ def test_a_contradiction_is_found() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
-def test_no_form_contradicts_its_number_or_reads_badly(texts: Texts, form: str) -> None:
-    texts.change(form)
-    text = texts.written()
+def test_no_form_contradicts_its_number_or_its_plan_or_reads_badly(texts: Texts, form: str) -> None:
+    texts.put(lambda _: form)
+    text, answer = texts.written, ANSWERS.get(form, "undecided")
     assert contradictions(text) == []
     for verb, direction in {"costs": "higher", "gains": "lower"}.items():
         assert bool(re.findall(rf"{verb} \d", text)) == (form == direction)
     if form != "nothing":  # of a ratio, nothing is one
         assert ("no interval: too few seeds" in text) == (form == "undefined")
+    for study in samples.PLANNED:
+        for hypothesis in plan_of(study).hypotheses:
+            for other in WORDS:
+                said = " ".join(planned(study, hypothesis, other).split())
+                assert (said in text) == (other == answer), said
     reads_well(texts)
 
 
@@ -227,32 +221,25 @@ def test_no_form_contradicts_its_number_or_reads_badly(texts: Texts, form: str) 
 def test_no_mixture_of_forms_contradicts_its_numbers_or_reads_badly(
     texts: Texts, seed: int
 ) -> None:
-    texts.mix(seed)
-    assert contradictions(texts.written()) == []
+    """Every result has a form of its own, drawn with a seed."""
+    texts.put(random.Random(seed).choice, WORDS)
+    assert contradictions(texts.written) == []
+    assert re.search(r"(costs|gains) \d", texts.written)
     reads_well(texts)
 
 
 def reads_well(texts: Texts) -> None:
     """Check every sentence of the paper and the answers, and the size of the abstract."""
-    manuscript = texts.manuscript()
-    page = Sources(texts.paper).page_part("answers")
+    manuscript, page = texts.manuscript, texts.page
     found = [*sentences(manuscript), *sentences(page)]
     found += [line for cell in answers(page) for line in sentences(cell)]
     assert {line: wrong for line in found if (wrong := faults(line))} == {}
     assert [cell for cell in answers(page) if len(numbers(cell)) > MOST_NUMBERS] == []
     assert len(abstract(manuscript).split()) <= 160
     assert len(numbers(abstract(manuscript))) <= 4
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ["mixed, 1", "mixed, 2"])
-def test_results_of_different_forms_stand_beside_each_other(texts: Texts, form: str) -> None:
-    texts.change(form)
-    text = texts.written()
-    assert contradictions(text) == []
-    assert all(re.search(rf"{verb} \d", text) for verb in ("costs", "gains"))
-    bad = {line: wrong for line in sentences(texts.manuscript()) if (wrong := faults(line))}
-    assert bad == {}
+    opened = re.findall(r"([^\n]*)\n::: \{", manuscript)  # a block after text would be text
+    assert len(opened) > 10
+    assert set(map(str.strip, opened)) == {""}
 
 
 @pytest.mark.slow
@@ -286,31 +273,9 @@ def test_a_delay_or_a_level_is_called_by_the_rule_of_the_plan(
         "delay": "The early cost is a delay:",
         "open": "Whether the early cost is a delay or a level stays open.",
     }
-    text = texts.written()
+    text = texts.written
     assert [name for name, sentence in said.items() if sentence in text] == [called]
     reads_well(texts)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("form", FORMS)
-def test_the_text_is_the_sentence_that_the_plan_has_for_the_answer(texts: Texts, form: str) -> None:
-    texts.change(form)
-    text, answer = texts.written(), ANSWERS.get(form, "undecided")
-    for study in samples.PLANNED:
-        plan = load_plan(load_study(study))
-        assert plan
-        for hypothesis in plan.hypotheses:
-            for other in WORDS:
-                said = " ".join(planned(study, hypothesis, other).split())
-                assert (said in text) == (other == answer), said
-
-
-@pytest.mark.slow
-def test_a_block_begins_after_a_blank_line_and_is_no_text(texts: Texts) -> None:
-    text = texts.manuscript()
-    opened = re.findall(r"([^\n]*)\n::: \{", text)
-    assert len(opened) > 10
-    assert set(map(str.strip, opened)) == {""}
 
 
 @pytest.mark.slow
@@ -322,6 +287,5 @@ def test_a_study_without_results_is_not_yet_run_and_claims_nothing(texts: Texts)
     assert set(sources.left_out) >= set(samples.PLANNED)
     for name in samples.PLANNED:
         assert re.search(rf"\| `{name}` \| [^|]+\|( – \|){{2}} not yet run \|", text)
-        plan = load_plan(load_study(name))
-        assert plan
-        assert not any(str(h.if_supported).strip() in text for h in plan.hypotheses.values())
+        hypotheses = plan_of(name).hypotheses.values()
+        assert not any(str(each.if_supported).strip() in text for each in hypotheses)

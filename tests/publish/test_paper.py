@@ -6,7 +6,6 @@ import math
 import re
 import shutil
 import subprocess
-import sys
 from functools import lru_cache
 from pathlib import Path
 
@@ -48,9 +47,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def markdown(paper: Path, text: str = SOURCE) -> str:
+def markdown(paper: Path, text: str = SOURCE, sources: Sources | None = None) -> str:
     (paper / "paper.md").write_text(text, "utf-8")
-    return filled_in(paper, Sources(paper))
+    return filled_in(paper, sources or Sources(paper))
 
 
 @lru_cache
@@ -203,12 +202,10 @@ def test_a_study_of_which_the_paper_says_nothing_is_named_with_the_remedy(
         "{% for name in recorded %}{{ recorded[name].runs | words }}{% endfor %}",
         '{{ contrast(the_second, "warmup_cosine", "ece") | estimate("+.3f") }}',
     ):
-        (paper / "paper.md").write_text(f"{text}\n{quoted}\n", "utf-8")
-        assert main(["example"]) == 0
-        assert "Not in the paper" not in capsys.readouterr().out, quoted
-    (paper / "paper.md").write_text(text + '\n{{ has("the-second") }} second\n', "utf-8")
-    assert main(["example"]) == 0
-    assert "Not in the paper" in capsys.readouterr().out
+        markdown(paper, f"{text}\n{quoted}\n", sources := Sources(paper))
+        assert sources.unused == [], quoted
+    markdown(paper, text + '\n{{ has("the-second") }} second\n', sources := Sources(paper))
+    assert sources.unused == ["the-second"]
 
 
 def test_a_paper_is_the_same_however_it_was_compressed(tmp_path):
@@ -222,14 +219,6 @@ def test_a_paper_is_the_same_however_it_was_compressed(tmp_path):
         pdf.docinfo["/Author"] = "another"
         pdf.save(changed, deterministic_id=True)
     assert uncompressed(changed.getvalue()) != uncompressed(committed.read_bytes())
-
-
-@pytest.mark.slow
-def test_the_text_needs_no_torch():
-    code = "import sys; from lib.publish.paper import *; from lib.study.paths import PAPER; "
-    code += "filled_in(PAPER, Sources(PAPER)); print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout == "False\n", done.stderr
 
 
 @pytest.mark.slow
@@ -262,24 +251,6 @@ def test_every_reference_is_cited_complete_and_no_known_wrong_one():
                    if (arxiv := re.search(r"arxiv\.org/abs/([\d.]+)", fields))}  # fmt: skip
     assert identifiers["zhang2019"] == "1910.07467"
     assert identifiers["takase2025"] == "2312.16903"
-    for paper in (
-        "1608.05859",
-        "2203.03466",
-        "2003.04887",
-        "2002.10444",
-        "2203.00555",
-        "1901.09321",
-        "1810.04805",
-        "2403.08295",
-        "2605.21486",
-        "2506.15025",
-        "2404.06395",
-        "2502.02732",
-        "2501.00656",
-        "2410.05052",
-        "1805.11604",
-    ):
-        assert paper in identifiers.values()
     assert len(set(identifiers.values())) == len(identifiers)
 
 

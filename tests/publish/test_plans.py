@@ -1,8 +1,6 @@
 """Every plan with its versions, changes and deviations, in the paper and on the site."""
 
 import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,35 +10,24 @@ import yaml
 from lib.publish import plans
 from lib.publish.plans import FILE, missing_beside, plan_accounts, standing_shown, write_accounts
 from lib.publish.sources import Sources
-from tests.study.samples import CONTENT, Parameters
+from tests.study import samples
+from tests.study.samples import CONTENT
 
 NOTED = {"date": "2026-12-01", "what": "a | pipe", "why": "time"}
 CHANGE = {"what": "Eight seeds.", "why": "Six cannot decide."}
 
 
-class Repository:
+class Repository(samples.Repository):
     """A repository with plans, beside whose paper git's account of them is kept."""
 
-    def __init__(self, folder: Path, parameters: Parameters) -> None:
-        self.top, self.plans = folder, parameters.plans
-        self.paper = folder / "paper"
+    def __init__(self, parameters: samples.Parameters) -> None:
+        super().__init__(parameters)
+        self.plans, self.paper = parameters.plans, self.top / "paper"
         (self.paper / "results").mkdir(parents=True)
-        self.clock = 0
-        self.git("init", "--quiet")
 
-    def git(self, *words: str) -> str:
-        user = ("-c", "user.name=a", "-c", "user.email=a@b")
-        command = ["git", "-C", str(self.top), *user, *words]
-        dated = os.environ | {"GIT_COMMITTER_DATE": f"2026-12-01T10:{self.clock:02}:00+00:00"}
-        done = subprocess.run(command, env=dated, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
-
-    def commit(self, file: str, **changes: Any) -> str:
-        (self.plans / file).write_text(yaml.safe_dump(CONTENT | changes), "utf-8")
-        self.clock += 1
-        self.git("add", "--all")
-        self.git("commit", "--message", "work")
-        return self.git("rev-parse", "HEAD")[:12]
+    def commit_as(self, file: str, **changes: Any) -> str:
+        self.parameters.plan(file, **changes)
+        return self.commit_all()[:12]
 
     def ran(self, commit: str) -> None:
         """Leave results of a run of `trial`, made at a commit."""
@@ -51,7 +38,7 @@ class Repository:
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
-    repository = Repository(tmp_path, Parameters(tmp_path, monkeypatch))
+    repository = Repository(samples.Parameters(tmp_path, monkeypatch))
     monkeypatch.setattr(plans, "PLANS", repository.plans)
     monkeypatch.setattr(plans, "PARAMS", repository.plans.parent)
     monkeypatch.setattr("lib.study.git.ROOT", tmp_path)
@@ -63,10 +50,10 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
 
 
 def test_every_plan_is_accounted_for_from_its_history(repository: Repository) -> None:
-    first = repository.commit("z.yaml")
-    second = repository.commit("z.yaml", alpha=0.01)
-    third = repository.commit("z.yaml", alpha=0.01, deviations=[NOTED])
-    newest = repository.commit("a.yaml", changes=[CHANGE], confirmatory=["later"])
+    first = repository.commit_as("z.yaml")
+    second = repository.commit_as("z.yaml", alpha=0.01)
+    third = repository.commit_as("z.yaml", alpha=0.01, deviations=[NOTED])
+    newest = repository.commit_as("a.yaml", changes=[CHANGE], confirmatory=["later"])
     repository.ran(second)
     one, two = plan_accounts(repository.paper)
     assert [one["file"], two["file"]] == ["z.yaml", "a.yaml"]  # as they were committed
@@ -88,7 +75,7 @@ def test_every_plan_is_accounted_for_from_its_history(repository: Repository) ->
 def test_without_all_of_git_it_is_what_git_told_when_the_paper_was_built(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    repository.commit("a.yaml", deviations=[NOTED])
+    repository.commit_as("a.yaml", deviations=[NOTED])
     told = plan_accounts(repository.paper)
     write_accounts(repository.paper)
     monkeypatch.setattr(plans, "has_history", lambda: False)
@@ -148,7 +135,7 @@ def test_a_verdict_is_shown_with_the_studies_of_its_plan_that_have_no_record(
 def test_before_it_is_recorded_a_study_is_held_against_the_plan_that_it_names(
     repository: Repository,
 ) -> None:
-    repository.commit("p.yaml", confirmatory=["trial", "second"])
+    repository.commit_as("p.yaml", confirmatory=["trial", "second"])
     (repository.plans.parent / "trial.yaml").write_text("{name: trial, plan: p.yaml}", "utf-8")
     assert len(missing_beside("trial")) == 1
     (repository.plans.parent / "trial.yaml").write_text("{name: trial}", "utf-8")

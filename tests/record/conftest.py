@@ -1,10 +1,14 @@
-"""A site built once from a made-up record, for the tests that only look at it."""
+"""A site built once from a made-up record, for the tests that only look at it; and a copy of a
+recorded study, to be changed."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from lib.publish.site import build_site
+from lib.record import record
+from lib.study.paths import PAPERS
 from tests.record.samples import move_to, write_samples
 
 
@@ -30,3 +34,12 @@ def samples(built: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def pages(built: Path) -> Path:
     """Where the built pages lie."""
     return built / "paper" / "site"
+
+
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a copied paper, which is where records are looked for."""
+    monkeypatch.setattr(record, "PAPERS", tmp_path)
+    for name in ("record", "results", "figures"):
+        shutil.copytree(PAPERS / "example" / name, tmp_path / "example" / name)
+    return tmp_path / "example"

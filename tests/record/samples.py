@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from lib.record import archive
 from lib.record.record import Record, paper_of
 from lib.study import paths
 from lib.study.config import Study
-from lib.study.files import write_json
+from lib.study.files import read_json, write_json
 from lib.study.paths import PAPERS
 from lib.study.raw import raw_file
 from lib.study.result import RunResult
@@ -102,6 +103,13 @@ def figures_notebook(study: str) -> nbformat.NotebookNode:
         nbformat.v4.new_code_cell("for figure in figures: figure.draw()", outputs=outputs),
     ]
     return nbformat.v4.new_notebook(cells=cells)
+
+
+def in_json(path: Path, edit: Callable[[Any], object]) -> None:
+    """Change what a JSON file holds, which is then written as the archive writes notebooks."""
+    content = read_json(path)
+    edit(content)
+    write_json(path, content, indent=None)
 
 
 def trace_of(seed: int, steps: int = 300) -> pd.DataFrame:

@@ -50,10 +50,14 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-@pytest.fixture(params=["files", "server"])
+BOTH = pytest.mark.parametrize("address", ["files", "server"], indirect=True)
+"""For what depends on where a page comes from: addresses, what is asked for, what may be stored."""
+
+
+@pytest.fixture
 def address(request: pytest.FixtureRequest, pages: Path) -> Iterator[str]:
-    """Where the index is, without its name."""
-    if request.param == "files":
+    """Where the index is, without its name: among files, unless a test asks for both."""
+    if getattr(request, "param", "files") == "files":
         yield pages.as_uri()
         return
     handler = functools.partial(_Quiet, directory=str(pages))
@@ -91,6 +95,7 @@ def column(page: Page, number: int) -> list[str]:
     return [row.locator("th, td").nth(number).inner_text() for row in rows.all()]
 
 
+@BOTH
 def test_the_index_loads_and_asks_for_nothing_outside(
     page: Page, address: str, requested: list[str]
 ) -> None:
@@ -170,6 +175,7 @@ def test_a_failed_run_shows_its_stamp(page: Page, address: str) -> None:
     expect(page.locator(".opening")).to_contain_text("DeadKernelError: <b>Kernel</b> died")
 
 
+@BOTH
 def test_a_hostile_notebook_neither_executes_nor_loads(
     page: Page, address: str, requested: list[str]
 ) -> None:
@@ -255,6 +261,7 @@ def test_without_scripts_the_tables_still_read_whole(browser: Browser, pages: Pa
     context.close()
 
 
+@BOTH
 def test_the_runs_that_are_asked_for_stand_at_an_address(page: Page, address: str) -> None:
     """The two runs of beta's second text with the highest perplexity above 20."""
     page.goto(f"{address}/index.html")
@@ -287,6 +294,7 @@ def test_the_runs_that_are_asked_for_stand_at_an_address(page: Page, address: st
     expect(page.locator("#shown")).to_have_text("6 of 20 runs")
 
 
+@BOTH
 def test_a_link_to_the_view_is_copied(page: Page, address: str) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.goto(f"{address}/index.html#study=alpha")
@@ -295,6 +303,7 @@ def test_a_link_to_the_view_is_copied(page: Page, address: str) -> None:
     assert page.evaluate("navigator.clipboard.readText()") == f"{address}/index.html#study=alpha"
 
 
+@BOTH
 def test_curves_of_the_filtered_runs_show_paired_differences(
     page: Page, address: str, requested: list[str]
 ) -> None:

@@ -3,46 +3,31 @@
 import importlib.util
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lib.record import build, record
+from lib.record import build
 from lib.record.notebook import cell_outputs
 from lib.record.record import Record
-from lib.study.files import read_json, write_json
-from lib.study.paths import PAPERS
+from lib.study.files import read_json
+from tests.record.samples import in_json
 
 STUDY = "example"
 Runs = list[dict[str, Any]]
 
 
 @pytest.fixture
-def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a copied paper, which is where records are looked for."""
-    monkeypatch.setattr(record, "PAPERS", tmp_path)
-    for name in ("record", "results", "figures"):
-        shutil.copytree(PAPERS / "example" / name, tmp_path / "example" / name)
-    return tmp_path / "example"
-
-
-def in_json(path: Path, edit: Callable[[Any], object]) -> None:
-    content = read_json(path)
-    edit(content)
-    write_json(path, content)
-
-
-@pytest.fixture
-def again(paper: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def again(example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What executing a notebook again leaves: what the record holds."""
     folder = tmp_path / "again"
-    shutil.copytree(paper / "record" / STUDY, folder)
-    shutil.copyfile(paper / "results" / f"{STUDY}.json", folder / "03_analysis.json")
-    shutil.copyfile(paper / "results" / f"{STUDY}.verdict.json", folder / "verdict.json")
-    shutil.copytree(paper / "figures" / STUDY, folder / "figures")
+    shutil.copytree(example / "record" / STUDY, folder)
+    shutil.copyfile(example / "results" / f"{STUDY}.json", folder / "03_analysis.json")
+    shutil.copyfile(example / "results" / f"{STUDY}.verdict.json", folder / "verdict.json")
+    shutil.copytree(example / "figures" / STUDY, folder / "figures")
 
     @contextmanager
     def executed_again(record: Record, notebook: str) -> Iterator[dict[str, Path]]:
@@ -83,8 +68,8 @@ def test_an_analysis_that_says_otherwise_is_named(again: Path) -> None:
     ]
 
 
-def test_a_key_of_nothing_that_no_analysis_writes_is_named(again: Path, paper: Path) -> None:
-    verdict = paper / "results" / f"{STUDY}.verdict.json"
+def test_a_key_of_nothing_that_no_analysis_writes_is_named(again: Path, example: Path) -> None:
+    verdict = example / "results" / f"{STUDY}.verdict.json"
     in_json(verdict, lambda content: content.update(confirmatory_after_all=None))
     (fault,) = build.check_analysis(Record(STUDY))
     assert fault.startswith(f"confirmatory_after_all in {verdict.name} is not what the analysis")
@@ -97,7 +82,7 @@ def test_an_output_that_executing_it_does_not_show_is_named(again: Path) -> None
     assert fault.endswith(" of 03_analysis.ipynb shows what executing it does not")
 
 
-def test_a_picture_drawn_otherwise_is_named(again: Path, paper: Path) -> None:
+def test_a_picture_drawn_otherwise_is_named(again: Path, example: Path) -> None:
     assert list(build.check_pictures(Record(STUDY))) == []
     picture = next((again / "figures").glob("*.png"))
     picture.write_bytes(b"another")
@@ -108,9 +93,9 @@ def test_a_picture_drawn_otherwise_is_named(again: Path, paper: Path) -> None:
 
 
 def test_figures_of_other_data_or_words_are_named(
-    paper: Path, monkeypatch: pytest.MonkeyPatch
+    example: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, figures = paper / "record" / STUDY, paper / "figures" / STUDY
+    folder, figures = example / "record" / STUDY, example / "figures" / STUDY
     words = [
         output["text/markdown"]
         for cell in cell_outputs(read_json(folder / "04_figures.ipynb"))

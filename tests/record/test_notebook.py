@@ -137,6 +137,11 @@ EDITS: dict[str, tuple[str, Edit]] = {
         {"image/svg+xml": "<svg/>"})),
     "a text behind a table": ("02", lambda nb: output(nb, "text/html")["data"].update(
         {"text/markdown": "It helps."})),
+    "a text beside a picture": ("04", lambda nb: output(nb, "image/png")["data"].update(
+        {"text/plain": "It helps."})),
+    "a table of imports": (
+        "02", add({"output_type": "display_data", "data": {"text/html": "1"}, "metadata": {}}, to=0)
+    ),
     "an output of nothing": ("02", lambda nb: output(nb, "text/html").update(data={})),
     "a picture of words": ("04", lambda nb: output(nb, "image/png")["data"].update(
         {"image/png": "It helps."})),

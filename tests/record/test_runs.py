@@ -133,6 +133,7 @@ OTHERWISE = "prints something else of its training than the losses of curve.parq
         ("<th>Brier score</th>", "<th>test perplexity</th>", "says test perplexity: "),
         ("<th>Brier score</th>", "<th>test perplexity</th>", "leaves out brier"),
         ("<th>run</th>", "<th>arm</th>", "leaves out run"),
+        ("<tbody>", "<caption>It helps.</caption><tbody>", "holds more than rows"),
         ("</table>", "</table><p>It helps.</p>", "shows more than tables in HTML"),
         ("</table>", '</table><img alt="It helps.">', "shows more than tables in HTML"),
         ("</table>", "</table><table title='It helps.'></table>", "shows more than tables"),

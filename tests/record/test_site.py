@@ -321,60 +321,53 @@ def test_runs_are_shown_only_of_studies_without_a_complete_record(own: Path) -> 
     assert "failed" in row_of(own / "paper/site/index.html", "none seed 0", "alpha")
 
 
-def test_a_notebook_that_was_killed_is_unfinished(own: Path) -> None:
-    place = own / "runs/gamma/none/seed-2/02_train.ipynb"
-    write_notebook(place, plain_notebook("a line"))
-    content = json.loads(place.read_text("utf-8"))
-    del content["metadata"]["study"]
-    place.write_text(json.dumps(content), "utf-8")
-    cut = own / "runs/gamma/none/seed-3/02_train.ipynb"
-    cut.parent.mkdir()
-    cut.write_text("{", "utf-8")
-    build_site()
-    for seed in (2, 3):
-        assert "unfinished" in row_of(own / "paper/site/index.html", f"none seed {seed}", "gamma")
+def test_what_is_no_notebook_becomes_a_page_that_says_so(own: Path) -> None:
+    texts = {
+        "{": "does not appear to be JSON",
+        "null": "has no attribute",
+        '{"cells": null, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}': "not iterable",
+        "[" * 100_000: "RecursionError",
+        "[1]": "has no attribute",
+    }
+    for seed, text in enumerate(texts, 10):
+        (own / f"runs/gamma/none/seed-{seed}").mkdir()
+        (own / f"runs/gamma/none/seed-{seed}/02_train.ipynb").write_text(text, "utf-8")
+    (own / "runs/gamma/01_data.ipynb").write_text("{", "utf-8")
+    whole = {f"none/seed-{seed}.html": why for seed, why in enumerate(texts.values(), 10)}
+    whole |= {"01_data.html": texts["{"]}
+    neighbour = "gamma/none/seed-1.html"  # of which the next seed is a new one
+    assert set(build_site()) == {neighbour, *(f"gamma/{page}" for page in whole)}
+    for page, why in whole.items():
+        text = (own / "paper/site/gamma" / page).read_text("utf-8")
+        assert "cannot be shown as a notebook" in text
+        assert why in text
+        assert "unfinished" in text
+    for seed in range(10, 15):
+        row = row_of(own / "paper/site/index.html", f"none seed {seed}", "gamma")
+        assert "unfinished" in row
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("{", "does not appear to be JSON"),
-        ("null", "has no attribute"),
-        ('{"cells": null, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}', "not iterable"),
-        ("[" * 100_000, "RecursionError"),
-        ("[1]", "has no attribute"),
-    ],
-)
-def test_what_is_no_notebook_becomes_a_page_that_says_so(own: Path, text: str, why: str) -> None:
-    (own / "runs/gamma/none/seed-0/02_train.ipynb").write_text(text, "utf-8")
-    (own / "runs/gamma/01_data.ipynb").write_text(text, "utf-8")
-    assert set(build_site()) == {"gamma/none/seed-0.html", "gamma/01_data.html"}
-    assert "unfinished" in row_of(own / "paper/site/index.html", "none seed 0", "gamma")
-    for page in ("none/seed-0.html", "01_data.html"):
-        html = (own / "paper/site/gamma" / page).read_text("utf-8")
-        assert "cannot be shown as a notebook" in html
-        assert why in html
-        assert "unfinished" in html
-
-
-@pytest.mark.parametrize(
-    ("printed", "seen"),
-    [
-        ("half a pair: \\ud800.", "half a pair: ?."),  # JSON's escape of a lone surrogate
-        ("plain\\u001b[m again", "plain again"),
-        ("\\u001b[38;5;1mred\\u001b[39;49m again", "red again"),
-        ("\\u001b[38m", "cannot be shown as a notebook"),  # nbconvert fails on a colour cut short
-    ],
-)
-def test_odd_characters_end_no_build(own: Path, printed: str, seen: str) -> None:
-    place = own / "runs/gamma/none/seed-0/02_train.ipynb"
-    write_notebook(place, plain_notebook("PRINTED"), status="failed", reason="REASON")
-    text = place.read_text("utf-8").replace("PRINTED", printed).replace("REASON", printed)
-    place.write_text(text, "utf-8")
-    assert build_site() == ["gamma/none/seed-0.html"]
-    html = (own / "paper/site/gamma/none/seed-0.html").read_text("utf-8")
-    assert seen in re.sub(r"<[^>]+>", "", html)
-    assert "failed" in row_of(own / "paper/site/index.html", "none seed 0", "gamma")
+def test_odd_characters_end_no_build(own: Path) -> None:
+    seen = {
+        "half a pair: \\ud800.": "half a pair: ?.",  # JSON's escape of a lone surrogate
+        "plain\\u001b[m again": "plain again",
+        "\\u001b[38;5;1mred\\u001b[39;49m again": "red again",
+        # nbconvert fails on a colour cut short.
+        "\\u001b[38m": "cannot be shown as a notebook",
+    }
+    for seed, printed in enumerate(seen, 10):
+        place = own / f"runs/gamma/none/seed-{seed}/02_train.ipynb"
+        write_notebook(place, plain_notebook("PRINTED"), status="failed", reason="REASON")
+        text = place.read_text("utf-8").replace("PRINTED", printed).replace("REASON", printed)
+        place.write_text(text, "utf-8")
+    pages = [f"gamma/none/seed-{seed}.html" for seed in range(10, 14)]
+    assert build_site() == ["gamma/none/seed-1.html", *pages]  # seed 1 has a neighbour now
+    for page, shown in zip(pages, seen.values(), strict=True):
+        text = (own / "paper/site" / page).read_text("utf-8")
+        assert shown in re.sub(r"<[^>]+>", "", text)
+        seed = page.removesuffix(".html").rpartition("-")[2]
+        row = row_of(own / "paper/site/index.html", f"none seed {seed}", "gamma")
+        assert "failed" in row
 
 
 def test_neighbours_differ_in_one_thing(samples: Path) -> None:
@@ -407,40 +400,24 @@ def test_a_rebuild_renders_no_unchanged_notebook(
     assert build_site() == []
 
 
-def test_a_page_that_was_cut_short_is_rendered_again(own: Path) -> None:
-    page = own / "paper/site/alpha/03_analysis.html"
-    whole = page.read_bytes()
-    page.write_bytes(whole[: len(whole) // 2])
-    assert build_site() == ["alpha/03_analysis.html"]
-    assert page.read_bytes() == whole
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("alpha", "alpha, as hoped"),  # around the notebook
-        ("03_analysis of alpha", "It helps."),  # within it
-        ("</article>", "<p>It helps.</p></article>"),
-        ("<!-- ", "<p>It helps.</p><!-- "),
-        (" -->\n", " -->\n<p>It helps.</p>"),
-    ],
-)
-def test_a_forged_page_is_rendered_again(old: str, new: str, own: Path) -> None:
+def test_a_page_that_is_not_its_notebooks_is_rendered_again(own: Path) -> None:
     page = own / "paper/site/alpha/03_analysis.html"
     whole = page.read_text("utf-8")
-    before, found, after = whole.rpartition(old)
-    assert found
-    page.write_text(before + new + after, "utf-8")
-    assert build_site() == ["alpha/03_analysis.html"]
-    assert page.read_text("utf-8") == whole
-
-
-def test_a_page_of_another_notebook_is_rendered_again(own: Path) -> None:
-    page, other = (own / f"paper/site/alpha/{name}.html" for name in ("03_analysis", "01_data"))
-    whole = page.read_bytes()
-    shutil.copyfile(other, page)
-    assert build_site() == ["alpha/03_analysis.html"]
-    assert page.read_bytes() == whole
+    forgeries = {
+        "alpha": "alpha, as hoped",  # around the notebook
+        "03_analysis of alpha": "It helps.",  # within it
+        "</article>": "<p>It helps.</p></article>",
+        "<!-- ": "<p>It helps.</p><!-- ",
+        " -->\n": " -->\n<p>It helps.</p>",
+    }
+    parts = {old: whole.rpartition(old) for old in forgeries}
+    others = [parts[old][0] + new + parts[old][2] for old, new in forgeries.items()]
+    others += [whole[: len(whole) // 2], page.with_name("01_data.html").read_text("utf-8")]
+    for other in others:
+        assert other != whole
+        page.write_text(other, "utf-8")
+        assert build_site() == ["alpha/03_analysis.html"], other
+        assert page.read_text("utf-8") == whole
 
 
 @pytest.mark.parametrize("name", ["results", "verdict"])
@@ -461,28 +438,18 @@ def test_a_run_that_was_set_aside_is_not_shown(own: Path) -> None:
     assert build_site() == []
 
 
-def test_a_zero_has_no_sign(own: Path) -> None:
-    results = Record("beta").results_file
-    content = json.loads(results.read_text("utf-8"))
-    content["runs"][0]["measures"]["perplexity"] = -0.0001
-    results.write_text(json.dumps(content), "utf-8")
-    archive.write_manifest("beta")
-    build_site()
-    row = row_of(own / "paper/site/index.html", "none,source=a b (1).txt seed 0", "beta")
-    assert " 0.000 " in row
-
-
-def test_a_changed_number_changes_the_pages_that_show_it(own: Path) -> None:
+def test_a_changed_number_changes_the_pages_that_show_it_and_a_zero_has_no_sign(own: Path) -> None:
     results = Record("beta").results_file
     content = json.loads(results.read_text("utf-8"))
     assert content["runs"][0]["measures"]["perplexity"] == 20.0
-    content["runs"][0]["measures"]["perplexity"] = 19.5
+    for run, value in zip(content["runs"], (19.5, -0.0001), strict=False):
+        run["measures"]["perplexity"] = value
     results.write_text(json.dumps(content), "utf-8")
     archive.write_manifest("beta")
-    assert build_site() == ["beta/none,source=a b (1).txt/seed-0.html"]
-    assert "19.500" in row_of(
-        own / "paper/site/index.html", "none,source=a b (1).txt seed 0", "beta"
-    )
+    arm, index = "none,source=a b (1).txt", own / "paper/site/index.html"
+    assert build_site() == [f"beta/{arm}/seed-{seed}.html" for seed in (0, 1)]
+    assert " 19.500 " in row_of(index, f"{arm} seed 0", "beta")
+    assert " 0.000 " in row_of(index, f"{arm} seed 1", "beta")
 
 
 def test_a_record_made_before_a_measure_was_added_is_shown_without_it(own: Path) -> None:

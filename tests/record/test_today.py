@@ -26,13 +26,12 @@ def of_today(record: Record) -> dict[str, Any]:
     """Analyse what a record holds as 03 does."""
     runs = [RunResult.model_validate(run) for run in record.runs]
     plan = Plan.model_validate(read_yaml(record.folder / "plan.yaml"))
+    raw = {(run["arm"], run["seed"]): record.raw(run) for run in record.runs}
 
     def joined(name: str) -> pd.DataFrame:
-        none = pd.DataFrame()
-        tables = {(run["arm"], run["seed"]): record.raw(run).get(name, none) for run in record.runs}
-        tables = {key: table for key, table in tables.items() if not table.empty}
+        tables = {key: of[name] for key, of in raw.items() if name in of and not of[name].empty}
         if not tables:
-            return none
+            return pd.DataFrame()
         table = pd.concat(tables, names=["arm", "seed"]).reset_index(["arm", "seed"])
         return table.reset_index(drop=True)
 

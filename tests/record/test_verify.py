@@ -24,27 +24,18 @@ from lib.record.record import (
     root_hash,
 )
 from lib.study.errors import UserError
-from lib.study.files import read_json, write_json
+from lib.study.files import read_json
 from lib.study.git import is_checkout
-from lib.study.paths import PAPER, PAPERS, ROOT
+from lib.study.paths import PAPER, ROOT
 from tests.conftest import run_git
+from tests.record.samples import in_json
 
 STUDY = "example"
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The record of a copied paper, which is where records are looked for."""
-    monkeypatch.setattr(record, "PAPERS", tmp_path)
-    for name in ("record", "results", "figures"):
-        shutil.copytree(PAPERS / "example" / name, tmp_path / "example" / name)
-    return tmp_path / "example" / "record" / STUDY
-
-
-def in_json(path: Path, edit: Callable[[Any], object]) -> None:
-    content = read_json(path)
-    edit(content)
-    write_json(path, content, indent=None)
+def folder(example: Path) -> Path:
+    return example / "record" / STUDY
 
 
 def test_a_sound_record_has_no_faults(folder: Path) -> None:
@@ -121,6 +112,7 @@ PLACE = "was executed with other parameters than those of its place"
         (parameters(hours=1), PLACE),
         (lambda nb: injected(nb).update(source="# Parameters\nstudy = 'other'"), PLACE),
         (lambda nb: injected(nb).update(cell_type="markdown"), PLACE),
+        (lambda nb: injected(nb).update(id="it-helps"), PLACE),
         (lambda nb: injected(nb)["outputs"].append({"output_type": "stream"}), PLACE),
         (moved, PLACE),
         (doubled, PLACE),

@@ -23,7 +23,7 @@ from tests.study.samples import CONTENT, TEXT, Parameters, Repository
 LITTLE = {
     "corpus": "synthetic",
     "model": {"n_layer": 1, "n_head": 1, "n_embd": 8, "block_size": 96},
-    "evaluation": {"items_per_task": 50},
+    "evaluation": {"items_per_task": 0},
 }
 
 
@@ -63,6 +63,7 @@ def test_a_plan_is_frozen_and_its_study_is_confirmatory(
     parameters: Parameters, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = parameters.plans / "p.yaml"
+    parameters.study(**LITTLE | {"evaluation": {"items_per_task": 50}})
     path.write_text("# Why: a comment.\n" + path.read_text("utf-8") + "# The end.\n", "utf-8")
     index = {"gone": {"seeds": {"none": [9]}}}
     write(tmp_path / "papers" / "two" / "record" / "index.json", index)
@@ -123,7 +124,6 @@ def test_a_new_plan_asks_only_for_what_its_user_knows(
     assert "confirmatry: 'confirmatry' is unknown; did you mean" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_freezing_a_filled_in_plan_says_what_its_seeds_can_show(
     parameters: Parameters, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -178,7 +178,6 @@ def test_tasks_of_one_s_own_are_frozen_and_edited_they_are_others(
     assert re.fullmatch(f"tasks is \\w{{12}}, frozen was {frozen.tasks[:12]}", because)
 
 
-@pytest.mark.slow
 def test_frozen_again_before_any_run_it_stands_once(parameters: Parameters) -> None:
     assert cli.main(["freeze", "p"]) == 0
     text, first = (parameters.plans / "p.yaml").read_text("utf-8"), load_study("trial").seeds
@@ -214,7 +213,6 @@ def test_a_plan_edited_after_a_run_is_frozen_no_more(
     assert (parameters.plans / "p.yaml").read_text("utf-8") == before
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("place", ["result", "checkpoint", "record"])
 def test_a_plan_with_runs_is_frozen_no_more(
     place: str, parameters: Parameters, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -252,7 +250,6 @@ def test_a_plan_with_runs_is_frozen_no_more(
     assert cli.main(["freeze", "p"]) == 0
 
 
-@pytest.mark.slow
 def test_a_committed_plan_edited_after_runs_is_frozen_no_more(
     parameters: Parameters, capsys: pytest.CaptureFixture[str]
 ) -> None:

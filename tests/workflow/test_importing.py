@@ -288,3 +288,5 @@ def test_what_has_no_record_or_is_of_the_first_is_not_analysed_again(
     assert "study: 'smoke' has no record; there are confirmatory" in capsys.readouterr().err
     assert cli.main(["analyse", "confirmatory"]) == 1
     assert "'confirmatory' is of the first record" in capsys.readouterr().err
+    assert cli.main(["analyse", "exampel"]) == 1
+    assert "did you mean 'example'? in params/" in capsys.readouterr().err

@@ -95,7 +95,10 @@ def test_a_signal_stops_everything_in_seconds_and_says_how_to_continue(
     assert not (tree.run_folder("long", "baseline") / "result.json").exists()
 
 
-@pytest.mark.parametrize("victims", [{"snakemake"}, {"lib.workflow.cli", "snakemake"}])
+@pytest.mark.parametrize(
+    "victims",
+    [{"lib.workflow.cli", "snakemake"}, pytest.param({"snakemake"}, marks=pytest.mark.long)],
+)
 def test_what_a_killed_sweep_leaves_ends_by_itself(
     victims: set[str], sweep: "subprocess.Popen[str]"
 ) -> None:
@@ -115,13 +118,13 @@ def test_a_second_sweep_is_refused_until_the_first_ones_processes_have_ended(
     kernel.suspend()  # so that it cannot see that it is alone
     sweep.kill()
     sweep.wait()
-    status, text = tree.run_all("params/long.yaml", "-n")
+    status, text = tree.run_all("params/long.yaml", "--summary")
     assert status == 1
     assert text.count("\n") == 1
     assert f"another sweep, or what is left of one, is running in this folder (process {sweep.pid}, since" in text  # noqa: E501  # fmt: skip
     kernel.resume()
     assert psutil.wait_procs(processes, timeout=10)[1] == []  # they end by themselves
-    assert tree.run_all("params/long.yaml", "-n")[0] == 0
+    assert tree.run_all("params/long.yaml", "--summary")[0] == 0
 
 
 def test_a_sweep_ends_with_its_time(tree: Tree) -> None:

@@ -152,9 +152,12 @@ def test_made_up_runs_differ_in_what_decides_questions_and_measures() -> None:
 def test_made_up_results_have_the_form_of_trained_ones(tmp_path: Path) -> None:
     factors = {"model.embedding_norm": ["none", "rmsnorm", "layernorm"]}
     factors |= {"model.tied": [True, False]}
-    model = TINY["model"] | {"block_size": 128}
-    evaluation = {"interval": 4, "dev_windows": 4, "items_per_task": 50}
-    with finished_study(tmp_path, factors=factors, model=model, evaluation=evaluation) as study:
+    apart = [
+        {"model.embedding_norm": n, "model.tied": n == "rmsnorm"} for n in ("rmsnorm", "layernorm")
+    ]
+    content = {"factors": factors, "exclude": apart, "model": TINY["model"] | {"block_size": 128}}
+    content["evaluation"] = {"interval": 4, "dev_windows": 4, "items_per_task": 50}
+    with finished_study(tmp_path, **content) as study:
         trained = [(r, read_raw(run_folder(study.name, r.arm, r.seed))) for r in collect(study)]
         made = list(made_up(study))
     assert [form(*one) for one in made] == [form(*one) for one in trained]
@@ -228,25 +231,18 @@ def test_only_a_study_that_will_be_trained_is_rehearsed(
 
 
 @pytest.mark.slow
-def test_a_sweep_whose_analysis_would_fail_trains_nothing_and_one_with_nothing_to_do_is_spared(
-    tmp_path: Path,
-) -> None:
+def test_a_sweep_whose_analysis_would_fail_trains_nothing(tmp_path: Path) -> None:
     tree = Tree(tmp_path / "embedding-norm")
     tree.write_study("one", evaluation=SMALL["evaluation"])
     broken = tree.root / "lib" / "analysis" / "effects.py"
-    sound = broken.read_text("utf-8")
-    broken.write_text(sound + "\n\ndef leave_one_out(*_):\n    raise KeyError('lost')\n", "utf-8")
+    with broken.open("a", encoding="utf-8") as file:
+        file.write("\n\ndef leave_one_out(*_):\n    raise KeyError('lost')\n")
     status, text = tree.run_all("params/one.yaml")
     assert (status, text.count("\n")) == (1, 1), text
     assert text.startswith("error: one: 03_analysis fails on made-up runs of this study, all comp")
     assert "KeyError: 'lost' (lib/analysis/effects.py:" in text
     assert not list((tree.root / "runs").glob("one/*"))
-    assert tree.run_all("params/one.yaml", "-n")[0] == 0  # which only tells
-
-    broken.write_text(sound, "utf-8")
-    assert tree.run_all("params/one.yaml", "--until", "train")[0] == 0
-    (tree.root / "lib" / "workflow" / "rehearsal.py").write_text("raise SystemExit(1)", "utf-8")
-    assert tree.run_all("params/one.yaml", "--until", "train")[0] == 0
+    assert tree.run_all("params/one.yaml", "--summary")[0] == 0  # which only tells
 
 
 @pytest.mark.long

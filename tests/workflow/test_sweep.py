@@ -123,27 +123,11 @@ def copy(smoke_tree: tuple[Tree, str], tmp_path: Path) -> Tree:
     return result
 
 
-def test_a_changed_file_of_the_record_is_found(copy: Tree) -> None:
-    shutil.rmtree(copy.root / "runs")
-    status, text = copy.run_all("verify", "smoke")
-    assert (status, "files verified" in text) == (0, True), text
-    places = (
-        "results/smoke.json",
-        "record/smoke/none/seed-0/02_train.ipynb",
-        "record/smoke/raw.zip",
-    )
-    for path in (copy.root / "papers/smoke" / place for place in places):
-        path.write_bytes(path.read_bytes().replace(b"0", b"1", 1))
-    status, text = copy.run_all("verify", "smoke")
-    assert status == 1
-    for place in places:
-        assert f"{place.removeprefix('record/smoke/')} has changed" in text
-
-
 def test_a_record_from_elsewhere_stays_until_it_is_to_be_replaced(copy: Tree) -> None:
-    shutil.rmtree(copy.root / "runs")  # as in a clone
-    copy.spare_rehearsals()
-    record = copy.root / "papers/smoke/record/smoke"
+    runs, record = copy.root / "runs/smoke", copy.root / "papers/smoke/record/smoke"
+    (runs / "archive.json").unlink()  # which says that the record was made of these runs
+    own = runs / "01_data.ipynb"
+    own.write_text(own.read_text("utf-8").replace("# 01 · Data", "# 01 · Own data", 1), "utf-8")
     published = record.parents[1].rglob("*")
     before = {
         path: path.read_bytes() for path in published if "site" not in path.parts and path.is_file()
@@ -152,8 +136,7 @@ def test_a_record_from_elsewhere_stays_until_it_is_to_be_replaced(copy: Tree) ->
         status, text = copy.run_all("params/smoke.yaml")
         assert (status, said in text) == (0, True), text
         assert {path: path.read_bytes() for path in before} == before
-    # Weights do not depend on when they were trained, so here both are the same.
-    value = r"\d+\.\d{3} ± \d+\.\d{3}"
+    value = r"\d+\.\d{3} ± \d+\.\d{3}"  # of the same runs
     assert re.search(
         rf"here +in the record *\n─+\nnone +({value}) +\1 *\nlayernorm +({value}) +\2 *\n", text
     )
@@ -162,13 +145,13 @@ def test_a_record_from_elsewhere_stays_until_it_is_to_be_replaced(copy: Tree) ->
     assert status == 0, text
     assert re.search(r"\b2/2 jobs done", text), text  # the archive and the pages
     assert "Executed notebooks  papers/smoke/record/smoke/" in text
-    assert (record / "raw.zip").read_bytes() != before[record / "raw.zip"]
+    assert "Own data" in (record / "01_data.ipynb").read_text("utf-8")
     assert "Nothing to do" in copy.run_all("params/smoke.yaml")[1]
 
 
-def test_a_record_is_analysed_again_by_the_code_at_hand(copy: Tree) -> None:
+def test_a_record_is_analysed_again_and_then_a_changed_file_of_it_is_found(copy: Tree) -> None:
     shutil.rmtree(copy.root / "runs")
-    record = copy.root / "papers/smoke/record/smoke"
+    paper, record = copy.root / "papers/smoke", copy.root / "papers/smoke/record/smoke"
     kept = [record / "raw.zip", *record.glob("*/seed-*/*")]
     runs = {path: path.read_bytes() for path in kept}
     notebook = copy.root / "notebooks" / "03_analysis.ipynb"
@@ -181,33 +164,36 @@ def test_a_record_is_analysed_again_by_the_code_at_hand(copy: Tree) -> None:
     assert not (copy.root / "runs" / "smoke").exists()
     status, text = copy.run_all("verify", "smoke")
     assert (status, "files verified" in text) == (0, True), text
-    assert copy.run_all("analyse", "smok")[1].count("did you mean 'smoke'?") == 1
+
+    places = ["results/smoke.json"]
+    places += [f"record/smoke/{name}" for name in ("none/seed-0/02_train.ipynb", "raw.zip")]
+    for path in (paper / place for place in places):
+        path.write_bytes(path.read_bytes().replace(b"0", b"1", 1))
+    status, text = copy.run_all("verify", "smoke")
+    assert status == 1
+    for place in places:
+        assert f"{place.removeprefix('record/smoke/')} has changed" in text
 
 
-def test_a_bad_study_is_refused_at_once(tree: Tree) -> None:
+def test_what_is_wrong_with_studies_is_said_once_before_anything_runs(tree: Tree) -> None:
     tree.write_study("bad", training={"learning_rat": 1.0})
-    status, text = tree.run_all("params/bad.yaml")
-    assert status == 1
-    assert "training.learning_rat" in text
-    assert "did you mean 'learning_rate'?" in text
-    assert not (tree.root / "runs").exists()
-
-
-def test_a_missing_corpus_is_said_once_before_anything_runs(tree: Tree) -> None:
     tree.write_study("lost", corpus={"source": "nowhere.txt"})
-    status, text = tree.run_all("params/lost.yaml")
+    status, text = tree.run_all("params/bad.yaml", "params/lost.yaml")
     assert status == 1
+    assert text.count("training.learning_rat: ") == 1
+    assert "did you mean 'learning_rate'?" in text
     assert text.count("'nowhere.txt' is neither a text file nor a known corpus") == 1
+    assert not (tree.root / "runs").exists()
 
 
 def test_without_its_text_the_embedded_study_runs_and_a_named_one_does_not(tree: Tree) -> None:
     tree.environment |= {"HTTPS_PROXY": "http://127.0.0.1:9"}  # nobody answers there
-    status, text = tree.run_all("-n")
+    status, text = tree.run_all("--summary")
     assert status == 0, text
     missing, instead = text.splitlines()[:2]
     assert missing.startswith("tinyshakespeare: not found and not downloaded (ProxyError). Provide")
     assert instead == "Running final-embedded instead, the same study of the synthetic text."
-    assert "final-embedded: would make 15 of 15 runs" in text
+    assert "runs/final-embedded/01_data.json\t" in text
     status, text = tree.run_all("final", "-n")
     assert status == 1
     assert text == f"error: final.yaml: {missing}\n"
@@ -242,28 +228,25 @@ def test_texts_of_different_vocabularies_are_a_factor(tree: Tree) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (
-            ["paper", "-x"],
-            "paper: '-x' is no argument of this command; see ./run_all.sh paper --help",
+        *(
+            (f"{command} {flag}", f"{command}: '{flag}' is no argument of this command; see "
+             f"./run_all.sh {command} --help")
+            for command, flag in {"paper": "-x", "record": "--open", "verify": "--all"}.items()
         ),
-        (
-            ["record", "--open"],
-            "record: '--open' is no argument of this command; see ./run_all.sh record --help",
-        ),
-        (
-            ["verify", "--all"],
-            "verify: '--all' is no argument of this command; see ./run_all.sh verify --help",
-        ),
-        (["tset"], "study: 'tset' is unknown; did you mean 'test'?"),
+        ("tset", "study: 'tset' is unknown; did you mean 'test'?"),
     ],
-)
-def test_a_wrong_word_is_answered_in_one_line(words: list[str], message: str, tree: Tree) -> None:
-    assert tree.run_all(*words) == (2, f"error: {message}\n")
+)  # fmt: skip
+def test_a_wrong_word_is_answered_in_one_line(
+    words: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    assert cli.main(words.split()) == 2
+    assert capsys.readouterr() == ("", f"error: {message}\n")
 
 
 def test_odd_surroundings_do_not_matter(tree: Tree) -> None:
     tree.environment |= {"PYTHONSAFEPATH": "1", "PYTHONPATH": "/nowhere", "HOME": "/dev/null"}
-    status, text = tree.run_all("smoke", "-n")
+    status, text = tree.run_all("smoke", "--summary")
     assert status == 0, text
     said = "HOME is no folder that can be written; using runs/.home\n"
     assert text.startswith(said)
@@ -318,38 +301,56 @@ def test_a_dry_run_tells_and_runs_nothing(tree: Tree) -> None:
     assert not (tree.root / "runs" / "smoke").exists()
 
 
-def test_only_what_runs_writes_which_commits_its_arms_are(
-    tiny_study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    digests = {"training_digest": "1" * 64, "measuring_digest": "2" * 64}
-    study = tiny_study.model_copy(update={"commits": {"a": Commit(commit="a" * 40, **digests)}})
-    monkeypatch.setattr("lib.workflow.preflight.ready", lambda *_: [study])
+@pytest.fixture
+def bare(tiny_study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
+    """A study whose sweep, in a folder of its own, finds nothing wrong and starts nothing."""
+    monkeypatch.setattr("lib.workflow.preflight.ready", lambda *_: [tiny_study])
+    monkeypatch.setattr("lib.workflow.staleness.stale", lambda _: [])
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(paths, "RUNS", tmp_path)
-    monkeypatch.setattr(sweep, "RUNS", tmp_path)
-    monkeypatch.setattr(sweep, "SWEEP_FILE", tmp_path / ".sweep.json")
+    for name, put in {
+        "RUNS": tmp_path,
+        "SWEEP_FILE": tmp_path / ".sweep.json",
+        "PATIENCE": 0,
+    }.items():
+        monkeypatch.setattr(sweep, name, put)
     for name, answer in (("rehearse", None), ("tell", None), ("run_snakemake", (0, []))):
         monkeypatch.setattr(sweep, name, lambda *_, answer=answer: answer)
+    return tiny_study
+
+
+def test_only_what_runs_writes_which_commits_its_arms_are(
+    bare: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digests = {"training_digest": "1" * 64, "measuring_digest": "2" * 64}
+    study = bare.model_copy(update={"commits": {"a": Commit(commit="a" * 40, **digests)}})
+    monkeypatch.setattr("lib.workflow.preflight.ready", lambda *_: [study])
     assert sweep.run_sweep(Sweep(is_dry_run=True)) == 0
     assert not (tmp_path / "tiny").exists()
     assert sweep.run_sweep(Sweep(forks_kernels=False)) == 0
     assert [path.name for path in (tmp_path / "tiny").iterdir()] == ["commits.json"]
 
 
+def test_what_will_be_trained_is_rehearsed_and_nothing_else(
+    bare: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rehearsed: list[list[Study]] = []
+    monkeypatch.setattr(sweep, "rehearse", rehearsed.append)
+    assert sweep.run_sweep(Sweep(is_dry_run=True)) == 0
+    assert sweep.run_sweep(Sweep(forks_kernels=False)) == 0
+    lay_out(bare, None, 0)
+    assert sweep.run_sweep(Sweep(forks_kernels=False)) == 0
+    assert rehearsed == [[bare], []]
+
+
+@pytest.mark.usefixtures("bare")
 @pytest.mark.parametrize(
     "ends", [(1, [Path("02_train.ipynb")]), UserError("the disk is full"), KeyboardInterrupt()]
 )
 def test_however_a_sweep_ends_it_has_let_go_of_its_lock_before_pages_are_rendered(
-    ends: Any, tiny_study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ends: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rendering takes minutes, in which a rerun would be refused."""
-    monkeypatch.setattr("lib.workflow.preflight.ready", lambda *_: [tiny_study])
-    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(paths, "RUNS", tmp_path)
-    monkeypatch.setattr(sweep, "RUNS", tmp_path)
-    monkeypatch.setattr(sweep, "SWEEP_FILE", tmp_path / ".sweep.json")
-    monkeypatch.setattr(sweep, "PATIENCE", 0)
-    monkeypatch.setattr(sweep, "rehearse", lambda _: None)
     rendered = []
 
     def show(failed: list[Path]) -> None:
@@ -367,9 +368,9 @@ def test_however_a_sweep_ends_it_has_let_go_of_its_lock_before_pages_are_rendere
     monkeypatch.setattr(sweep, "run_snakemake", run)
     if isinstance(ends, BaseException):
         with pytest.raises(type(ends)):
-            sweep.run_sweep(Sweep())
+            sweep.run_sweep(Sweep(forks_kernels=False))
         show([])
-    else:
+    else:  # the warm process, too, has let go
         assert sweep.run_sweep(Sweep()) == 1
     assert rendered == ([[]] if isinstance(ends, BaseException) else [ends[1]])
 
@@ -413,6 +414,7 @@ def test_snakemake_is_told_which_runs_come_first(
     assert called[0].count("--prioritize") == (is_first or "--prioritize" in words)
 
 
+@pytest.mark.long  # which runs Snakemake is told to begin with, is asked above
 def test_the_longest_runs_begin_first(tree: Tree) -> None:
     tree.write_study("unequal", factors={"training.iterations": [12, 120]}, evaluation=UNASKED)
     tree.spare_rehearsals()
@@ -424,7 +426,7 @@ def test_the_longest_runs_begin_first(tree: Tree) -> None:
 
 
 def test_a_failed_run_keeps_its_notebook_and_the_others_finish(tree: Tree) -> None:
-    tree.write_study("mixed", factors={"model.block_size": [16, 24]})
+    tree.write_study("mixed", factors={"model.block_size": [16, 24]}, evaluation=UNASKED)
     tree.spare_rehearsals()
     model = tree.root / "lib/run/model.py"
     broken = "config.n_head if config.block_size == 16 else broken"
@@ -445,32 +447,6 @@ def test_a_failed_run_keeps_its_notebook_and_the_others_finish(tree: Tree) -> No
     assert "Not rendered yet: <code>./run_all.sh record</code> renders it." in other
     assert tree.run_all("record")[0] == 0
     assert "Not rendered yet" not in (site / "mixed/block_size=16/seed-0.html").read_text("utf-8")
-
-
-def test_a_failed_sweep_lets_go_before_it_shows_what_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sweep, "RUNS", tmp_path / "runs")
-    monkeypatch.setattr(sweep, "PATIENCE", 0.0)
-    monkeypatch.setattr(sweep, "SWEEP_FILE", tmp_path / "sweep.json")
-    monkeypatch.setattr("lib.workflow.staleness.stale", lambda study: [])
-    failed = [tmp_path / "runs/smoke/none/seed-0/02_train.ipynb"]
-    shown: list[list[Path]] = []
-
-    def run(*_: object) -> tuple[int, list[Path]]:
-        with pytest.raises(UserError, match="another sweep"), sweep.only_sweep():
-            pass
-        return 1, failed
-
-    def show(notebooks: list[Path]) -> None:
-        with sweep.only_sweep():  # as a rerun
-            shown.append(notebooks)
-
-    monkeypatch.setattr(sweep, "run_snakemake", run)
-    monkeypatch.setattr(sweep, "rehearse", list)
-    monkeypatch.setattr(sweep, "_show", show)
-    assert sweep.run_sweep(Sweep(["smoke"], forks_kernels=False)) == 1
-    assert shown == [failed]
 
 
 def test_of_a_failed_sweep_only_what_failed_is_rendered(
@@ -603,18 +579,6 @@ def test_a_changed_analysis_is_executed_and_nothing_trained(tree: Tree) -> None:
 
 
 @pytest.mark.long
-def test_a_diverged_run_is_reported_and_left_out_of_means(tree: Tree) -> None:
-    tree.write_study("wild", factors={"training.learning_rate": [1e-3, 1e30]})
-    status, text = tree.run_all("params/wild.yaml")
-    assert status == 0, text
-    diverged = result(tree, "wild", "learning_rate=1e+30")
-    assert (diverged["status"], diverged["diverged_at"]) == ("diverged", 2)
-    assert diverged["measures"] == diverged["tables"] == {}
-    assert re.search(r"^1e\+30 +1 of 1 +n/a ", text, re.MULTILINE)
-    assert "seed 0: steps 2/12, diverged, " in text
-
-
-@pytest.mark.long
 def test_the_recipes_study_runs_through_all_notebooks_with_no_code(tree: Tree) -> None:
     example = re.search(r"```yaml\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.S)
     assert example is not None
@@ -638,11 +602,16 @@ def test_a_study_of_learning_rates_is_judged_though_runs_diverge(tree: Tree) -> 
         "rates",
         factors=factors,
         seeds=[0, 1],
-        evaluation={"interval": 4, "dev_windows": 4, "items_per_task": 0},
+        evaluation=UNASKED,
         plan="preregistration.yaml",
     )
     status, text = tree.run_all("params/rates.yaml")
     assert status == 0, text
+    assert re.search(r"^none,learning_rate=1e\+30 +2 of 2 +n/a ", text, re.MULTILINE), text
+    assert "seed 0: steps 2/12, diverged, " in text
+    diverged = result(tree, "rates", "none,learning_rate=1e+30")
+    assert (diverged["status"], diverged["diverged_at"]) == ("diverged", 2)
+    assert diverged["measures"] == diverged["tables"] == {}
     verdict = json.loads(
         (tree.root / "papers/embedding-norm/results/rates.verdict.json").read_text()
     )
@@ -671,9 +640,8 @@ def test_an_undecided_look_is_followed_by_the_next_and_a_decided_one_is_not(
 @pytest.mark.long
 def test_a_study_ends_at_the_look_that_decides(tree: Tree) -> None:
     """An arm that hardly learns differs at once; five seeds are too few for an exact test."""
-    brief = {"interval": 4, "dev_windows": 4, "items_per_task": 0}
     rates = {"training.learning_rate": [1e-2, 1e-6], "training.weight_decay": [0.0]}
-    shared = {"evaluation": brief, "seeds": {"count": 5, "looks": [4, 5]}, "plan": "looks.yaml"}
+    shared = {"evaluation": UNASKED, "seeds": {"count": 5, "looks": [4, 5]}, "plan": "looks.yaml"}
     tree.write_study("clear", factors=rates, **shared)
     decays = {"training.weight_decay": [0.0, 0.1]}
     tree.write_study("unclear", factors=decays, **shared)
