@@ -425,8 +425,10 @@ def test_the_longest_runs_begin_first(tree: Tree) -> None:
     assert ended == sorted(ended)
 
 
-def test_a_failed_run_keeps_its_notebook_and_the_others_finish(tree: Tree) -> None:
-    tree.write_study("mixed", factors={"model.block_size": [16, 24]}, evaluation=UNASKED)
+def test_a_failed_run_keeps_its_notebook_and_the_others_finish_or_diverge(tree: Tree) -> None:
+    levels = {"model.block_size": 16, "training.learning_rate": 1e30}
+    wild = {"include": [{"name": "wild", "levels": levels}], "evaluation": UNASKED}
+    tree.write_study("mixed", factors={"model.block_size": [16, 24]}, **wild)
     tree.spare_rehearsals()
     model = tree.root / "lib/run/model.py"
     broken = "config.n_head if config.block_size == 16 else broken"
@@ -437,6 +439,7 @@ def test_a_failed_run_keeps_its_notebook_and_the_others_finish(tree: Tree) -> No
     kept = nbformat.read(tree.run_folder("mixed", "block_size=24") / "02_train.ipynb", 4)
     assert any(o.output_type == "error" for c in kept.cells for o in c.get("outputs", []))
     assert result(tree, "mixed", "block_size=16")["status"] == "completed"
+    assert result(tree, "mixed", "wild")["status"] == "diverged"  # its notebook says so to the end
     assert not (tree.root / "papers/embedding-norm/record/mixed").exists()
     site = tree.root / "papers/embedding-norm/site"
     page = site / "mixed/block_size=24/seed-0.html"
@@ -607,7 +610,7 @@ def test_a_study_of_learning_rates_is_judged_though_runs_diverge(tree: Tree) -> 
     )
     status, text = tree.run_all("params/rates.yaml")
     assert status == 0, text
-    assert re.search(r"^none,learning_rate=1e\+30 +2 of 2 +n/a ", text, re.MULTILINE), text
+    assert re.search(r"^none +1e\+30 +2 of 2 +n/a ", text, re.MULTILINE), text
     assert "seed 0: steps 2/12, diverged, " in text
     diverged = result(tree, "rates", "none,learning_rate=1e+30")
     assert (diverged["status"], diverged["diverged_at"]) == ("diverged", 2)
