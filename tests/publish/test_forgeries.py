@@ -630,6 +630,10 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
         shown_by_02("text", "after 20 steps", "after 200 steps"),
         "the sentence about its result in its notebook is not that of the result",
     ),
+    "a head of the table of seconds": (
+        shown_by_02("text/html", "<th>seconds</th>", "<th>seconds, and it helps</th>"),
+        "the table of its seconds in its notebook is not that of the result",
+    ),
     "a printed standing": (
         shown_by_02("text", "under plan ", "and it helps, under plan "),
         "its notebook says another standing than commit",
@@ -947,6 +951,7 @@ SAMPLES = {
     "runs._wrong_text": "windows left out between",
     "runs._wrong_print": "the sentence about a result",
     "runs._wrong_table": "a number in the table of a result",
+    "runs._wrong_times": "a head of the table of seconds",
     "build.check_beginnings": "batches of a run",
     "build.check_suites": "another suite",
     "build.check_analysis": "the summary, and a printed sentence",
