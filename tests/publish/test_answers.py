@@ -147,9 +147,7 @@ def test_it_is_the_scale_where_both_equivalences_are_shown(paper, perplexity, re
     assert ("Multiplying the residual branches by that factor, too, undoes" in second) == (
         rescued == EQUAL
     )
-    assert ("A fixed multiplier in its place is equivalent there." in line) == (
-        perplexity == EQUAL
-    )
+    assert ("A fixed multiplier in its place is equivalent there." in line) == (perplexity == EQUAL)
 
 
 @pytest.mark.parametrize(
