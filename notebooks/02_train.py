@@ -141,8 +141,8 @@ show_measurement(measured.tables | measured.raw, this)
 # distributed:
 
 # %%
-diagnosed = [name for name in ("token_classes", "lengths", "logits") if name in measured.tables]
-display(*[readable(measured.tables[name]) for name in diagnosed])
+for name in ("token_classes", "lengths", "logits"):
+    display(readable(measured.tables.get(name)))
 
 # %% [markdown]
 # ## What it writes

@@ -17,8 +17,8 @@
 # %% [markdown]
 # # 03 · Analysis
 # What a study's runs say: the verdict first, then how it came about. A study with a run missing, or
-# with runs that differ in what must be equal (corpus, budget, precision, device, versions, paired
-# weights and batches), is refused with a message that names it.
+# with runs that differ in what must be equal (corpus, budget, precision, paired weights and
+# batches, and within a seed device and versions), is refused with a message that names it.
 
 # %%
 import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle among the inputs

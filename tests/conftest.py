@@ -70,6 +70,15 @@ def _counted_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def float64(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """float64 throughout, also of what is widened to be summed: rounding shrinks to 1e-16."""
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
 def beginning(corpus: Corpus, characters: int = 4000) -> Corpus:
     """Leave the beginning of a text's held-out part, half dev and half test: soon measured."""
     return replace(corpus, heldout=corpus.heldout[:characters], dev_length=characters // 2)

@@ -106,9 +106,10 @@ def result_table(result: RunResult) -> pd.DataFrame:
     return pd.Series(rows, name="").to_frame()
 
 
-def readable(table: pd.DataFrame, digits: int = 3) -> pd.DataFrame:
-    """Write a table's numbers with `digits` decimals, and missing values as n/a."""
-    if table.empty:
+def readable(table: pd.DataFrame | None, digits: int = 3) -> pd.DataFrame:
+    """Write a table's numbers with `digits` decimals, and missing values as n/a. Of a run that
+    diverged, some tables are None: nothing is written then."""
+    if table is None or table.empty:
         return pd.DataFrame()
 
     def text(value: object) -> str:

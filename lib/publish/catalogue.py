@@ -55,10 +55,13 @@ class NotebookEntry:
 
     @property
     def place(self) -> str:
-        """Where it lies in the repository, that of a sealed record within its file."""
+        """Where it lies in the repository, or within the file of a sealed record."""
         record = Record(self.study)
         if record.is_sealed and self.path.is_relative_to(record.folder):
-            return f"{record.name(self.path)} in {shown(record.sealed_file)}"
+            name = record.name(self.path)
+            if not (record.place / name).is_file():
+                return f"{name} in {shown(record.sealed_file)}"
+            return shown(record.place / name)
         return shown(self.path)
 
     @property

@@ -60,7 +60,8 @@ class _Study(dict[str, Any]):
     def __init__(self, record: Record) -> None:
         standing = standing_shown(record.study, record.verdict)
         verdict = record.verdict | {"standing": standing}
-        super().__init__(record.results, verdict=verdict, sealed=record.is_sealed)
+        analysis = record.place / "03_analysis.ipynb"  # within its file for some sealed records
+        super().__init__(record.results, verdict=verdict, analysis=analysis.is_file())
         self._record, self.asked_for = record, False
 
     def __getitem__(self, key: str) -> Any:

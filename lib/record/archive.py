@@ -72,9 +72,9 @@ def archive(study: Study) -> Path:
     keep(study, partial)
     if final.exists():
         final.rename(former)
+    record.sealed_file.unlink(missing_ok=True)
     partial.rename(final)
     shutil.rmtree(former, ignore_errors=True)
-    record.sealed_file.unlink(missing_ok=True)
 
     shutil.rmtree(record.figures, ignore_errors=True)
     shutil.copytree(source / "figures", record.figures)
@@ -120,18 +120,27 @@ def index_entry(record: Record) -> dict[str, Any]:
 
 
 def seal(study: str) -> Path:
-    """Replace the record of a study by one file, `record/<study>.zip`, which is verified and shown
-    as the folder is; return it. For a study that a later one supersedes. UserError where its files
-    are not as its manifest says."""
+    """Replace the record of a study, but for the notebooks of the whole study, by one file,
+    `record/<study>.zip`; return it. Both are verified and shown as the folder is. UserError where
+    its files are not as its manifest says."""
     record = Record(study)
     if record.is_sealed:
         return record.sealed_file
     for fault in record.check_files():
         raise UserError(f"{study}: {fault}; nothing was sealed")
-    partial = record.sealed_file.with_name(f".{study}.zip.new")
-    pack((path for path in record.place.rglob("*") if path.is_file()), record.place, partial)
+    partial, aside = (
+        record.sealed_file.with_name(f".{study}.{end}") for end in ("zip.new", "open")
+    )
+    files = {path for path in record.place.rglob("*") if path.is_file()}
+    shared = files & {record.notebook(name) for name in SHARED}
+    pack(files - shared, record.place, partial)
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    for path in shared:
+        shutil.copyfile(path, aside / path.name)
     partial.replace(record.sealed_file)
     shutil.rmtree(record.place)
+    aside.rename(record.place)
     write_index_entry(study)
     return record.sealed_file
 
@@ -224,7 +233,7 @@ def main(arguments: list[str] | None = None) -> None:
     stays as it is."""
     parser = argparse.ArgumentParser(prog="python -m lib.record.archive", description=main.__doc__)
     parser.add_argument("studies", nargs="+", help="names of studies")
-    parser.add_argument("--seal", action="store_true", help="keep each record as one file")
+    parser.add_argument("--seal", action="store_true", help="keep runs of each record in one file")
     options = parser.parse_args(arguments)
     for name in options.studies:
         if options.seal:

@@ -1,7 +1,8 @@
 """The record of a study, and where everything of it lies.
 
 `papers/<paper>/record/<study>/` is laid out like `runs/<study>/`, with results and raw files of the
-runs in `raw.zip`; its MANIFEST.sha256 can also be checked by `sha256sum -c` from that folder.
+runs in `raw.zip`; its MANIFEST.sha256 can also be checked by `sha256sum -c` from that folder. Of a
+sealed record all but the notebooks of the whole study is in `record/<study>.zip`.
 `record/index.json` says what the record of a paper holds, so that no study or run can vanish.
 """
 
@@ -47,10 +48,11 @@ class Record:
         self.study, self.paper = study, paper or paper_of(study)
         self.place = self.paper / "record" / study
         self.sealed_file = self.place.with_name(f"{study}.zip")
-        self.is_sealed = self.sealed_file.is_file() and not self.place.is_dir()
+        self.is_sealed = self.sealed_file.is_file() and not (self.place / MANIFEST).is_file()
         self.folder = self.place
         if self.is_sealed:
-            self.folder = _unsealed(self.sealed_file, self.sealed_file.stat().st_mtime_ns)
+            files = [self.sealed_file, *sorted(p for p in self.place.rglob("*") if p.is_file())]
+            self.folder = _unsealed(*((path, path.stat().st_mtime_ns) for path in files))
         """Where its files are read: a sealed record is unpacked in a temporary folder."""
         self.results_file = self.paper / "results" / f"{study}.json"
         self.verdict_file = self.paper / "results" / f"{study}.verdict.json"
@@ -166,14 +168,22 @@ class Record:
 
 
 @cache
-def _unsealed(file: Path, _: int) -> Path:
-    """Unpack a sealed record, for as long as this process lives."""
+def _unsealed(sealed: tuple[Path, int], *beside: tuple[Path, int]) -> Path:
+    """Unpack a sealed record, and put beside it what was left open, for as long as this process
+    lives. Files are told with when they were written. UserError for a file that is in both."""
+    file, _ = sealed
     folder = Path(tempfile.mkdtemp(prefix="sealed-"), "record", file.stem)
     atexit.register(shutil.rmtree, folder.parents[1], ignore_errors=True)
     try:
         unpack(file, folder)
     except ZipError as error:
         raise UserError(f"{shown(file)}: {error}; restore it from git") from None
+    for path, _ in beside:
+        copy = folder / path.relative_to(file.with_suffix(""))
+        if copy.exists():
+            raise UserError(f"{shown(path)} is in {shown(file)}, too; restore both from git")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
     return folder
 
 

@@ -28,7 +28,7 @@ from lib.run.machine import (
     autocast,
     count_devices,
     describe,
-    gpu_windows,
+    evaluation_windows,
     prepare,
     random_stream,
     recompute_activations,
@@ -53,8 +53,6 @@ _CONTEXT = 1e9
 _PER_LOGIT = 32
 """Bytes that an evaluation holds at most for each of `LOGITS_AT_ONCE` logits: 31 were measured, of
 fp32 copies and of sums in fp64."""
-_CPU_WINDOWS = 8
-"""Windows per forward pass of an evaluation on a CPU, where the study does not say."""
 _STEPS = 3
 _AFFORDABLE = {"cpu": 2e11, "cuda": 2e13}
 """Operations of a measured step: about a second of them."""
@@ -134,7 +132,7 @@ def at_most(run: Run, device: str, processes: int) -> dict[str, float]:
     model, machine = run.config.model, run.config.machine
     sequences = machine.micro_batch_size or run.config.training.batch_size // processes
     held = memory(run.config, run.vocab_size, run.parameters, sequences, device)
-    usual = gpu_windows(model.block_size) if device == "cuda" else _CPU_WINDOWS
+    usual = evaluation_windows(device, model.block_size)
     tokens = (machine.evaluation_batch_size or usual) * model.block_size
     evaluation = tokens * 4.0 * (10 + 2 * model.mlp_ratio) * model.n_embd
     evaluation += _PER_LOGIT * min(tokens * run.vocab_size, LOGITS_AT_ONCE)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 import subprocess
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from lib.record import archive, provenance, record, verify
 from lib.record.notebook import without_warnings
 from lib.record.record import (
     MANIFEST,
+    SHARED,
     Record,
     papers,
     read_index,
@@ -237,20 +239,32 @@ def test_warnings_and_bars_go_into_no_record() -> None:
     assert kept == {"cells": [{"source": "text"}, cell("stdout")]}
 
 
-def test_a_sealed_record_is_one_file_that_is_verified_as_its_folder_is(
+def test_a_sealed_record_is_verified_as_its_folder_is_and_shows_the_notebooks_of_the_study(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = {name: path.read_bytes() for name, path in Record(STUDY).files.items()}
     file = archive.seal(STUDY)
     assert file == folder.with_name("example.zip")
-    assert not folder.exists()
+    shared = [f"{name}.ipynb" for name in SHARED]
+    assert sorted(path.name for path in folder.iterdir()) == shared
+    assert {*shared}.isdisjoint(zipfile.ZipFile(file).namelist())
     sealed = Record(STUDY)
     assert {name: path.read_bytes() for name, path in sealed.files.items()} == before
     assert sealed.entry["sealed"] == hashlib.sha256(file.read_bytes()).hexdigest()
     assert verify.verify(STUDY, again=False) == []
     assert list(verify.strays(file.parents[1])) == []
     assert archive.seal(STUDY) == file  # a second time changes nothing
-    content = file.read_bytes()
+    content, notebook = file.read_bytes(), folder / "03_analysis.ipynb"
+    notebook.write_bytes(notebook.read_bytes() + b" ")
+    assert verify.verify(STUDY, again=False) == ["03_analysis.ipynb has changed"]
+    notebook.write_bytes(before["03_analysis.ipynb"])
+    (folder / "parameters.yaml").write_text("It helps.", "utf-8")
+    (fault,) = verify.verify(STUDY, again=False)
+    assert fault.endswith("parameters.yaml is in example.zip, too; restore both from git")
+    (folder / "parameters.yaml").unlink()
+    (folder / "more.md").write_text("It helps.", "utf-8")
+    assert verify.verify(STUDY, again=False) == ["more.md is not in the manifest"]
+    (folder / "more.md").unlink()
     file.write_bytes(content + b"It helps.")
     assert verify.verify(STUDY, again=False) == ["the index says otherwise of its sealed"]
     archive.write_index_entry(STUDY)
@@ -264,10 +278,11 @@ def test_the_same_record_is_sealed_in_the_same_bytes_and_a_faulty_one_is_not(fol
     kept = shutil.copytree(folder, folder.with_name(".kept"))
     first = archive.seal(STUDY).read_bytes()
     folder.with_name("example.zip").unlink()
+    shutil.rmtree(folder)
     shutil.move(kept, folder)
     (folder / "01_data.ipynb").touch()
     assert archive.seal(STUDY).read_bytes() == first
-    shutil.copytree(Record(STUDY).folder, folder)
+    shutil.copytree(Record(STUDY).folder, folder, dirs_exist_ok=True)
     folder.with_name("example.zip").unlink()
     (folder / "01_data.ipynb").write_text("{}", "utf-8")
     with pytest.raises(UserError, match=r"example: 01_data.ipynb has changed; nothing was sealed"):

@@ -68,15 +68,6 @@ def train_in_forks(config: RunConfig, corpus: Corpus, folder: Path, stop_at: int
     return Run(config, corpus, begun(config, corpus), folder)
 
 
-@pytest.fixture
-def float64(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """float64 throughout, also of what is widened to be summed: rounding shrinks to 1e-16."""
-    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
 def test_two_processes_equal_one_to_float64s_rounding(
     float64: None, corpus: Corpus, tmp_path: Path
 ) -> None:

@@ -19,7 +19,6 @@ it to the whole stream and changes nothing that is read from it. So:
 """
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -165,14 +164,6 @@ def test_a_shorter_budget_is_the_beginning_of_a_longer_one(
     assert short.trace[exact].equals(long.trace[exact][:8])
     same = [name for name in short.curve if name != "seconds"]
     assert short.curve[same].equals(long.curve.loc[long.curve["step"] <= 8, same])
-
-
-@pytest.fixture
-def float64(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def test_scale_is_where_embeddings_begin_and_how_fast_they_learn(
