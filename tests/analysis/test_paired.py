@@ -287,6 +287,12 @@ def test_power_stays_defined_where_scipys_lower_tail_is_not():
     assert t_test_power(25.0 / 5**0.5, 5) == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("alpha", [0.05, 1e-4])
+def test_two_seeds_detect_the_minimum_with_the_power_asked_for(alpha):
+    d_z = minimum_detectable_effect(1.0, 2, alpha)
+    assert t_test_power(d_z, 2, alpha) == pytest.approx(0.8)
+
+
 @pytest.mark.parametrize("n", [4, 5, 7, 20])  # with 3, statsmodels' search ends on a NaN
 @pytest.mark.parametrize(("alpha", "power"), [(0.05, 0.8), (0.025, 0.9)])
 def test_minimum_detectable_effect_is_statsmodels_in_units_of_sd(n, alpha, power):

@@ -249,6 +249,20 @@ def test_tasks_that_a_text_does_not_carry_are_left_out_by_name(made_up_suite: Su
     assert reason == f"0 questions, {FEWEST_ITEMS} needed: give a longer text"
 
 
+def test_a_task_with_just_the_fewest_questions_is_asked(
+    made_up: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suite_of, "N_CHOICES", {"spelling": 4})
+    (task,) = build_suite(made_up, None, 128).tasks
+    n = len(task.items)
+    for fewest, left_out in (
+        (n, {}),
+        (n + 1, {"spelling": f"{n} questions, {n + 1} needed: give a longer text"}),
+    ):
+        monkeypatch.setattr(suite_of, "FEWEST_ITEMS", fewest)
+        assert build_suite(made_up, None, 128).left_out == left_out
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("block_size", [24, 64, 100])
 def test_prompts_that_do_not_fit_are_left_out_by_name(corpus: Corpus, block_size: int) -> None:

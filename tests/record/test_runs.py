@@ -151,6 +151,12 @@ def test_a_notebook_prints_parameters_and_losses_and_nothing_else(
     assert any(fault in found for found in runs._wrong_print(record, record.runs[0]))
 
 
+def test_a_recorded_suite_has_the_hash_that_its_runs_name() -> None:
+    record = Record("final")
+    hashes = [suite["hash"] for suite in runs.recorded_suites(record)]
+    assert hashes == [record.runs[0]["suite_hash"]]
+
+
 def test_runs_are_scored_on_the_same_windows() -> None:
     record = Record("example")
     assert list(runs.check_windows(record)) == []

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from lib.data.corpus import Corpus, sample_batch
 from lib.run import training
-from lib.run.machine import random_stream
+from lib.run.machine import random_stream, seed_of
 from lib.run.measure import measure
 from lib.run.model import GPT, weight_decay_groups, weights_digest
 from lib.run.training import Row, Run, learning_rate
@@ -152,27 +152,33 @@ def test_arms_of_a_seed_share_weights_batches_and_budget(
     assert weights_digest(arm.model) != weights_digest(undisturbed.model)
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
 def test_training_is_adamw_on_the_mean_loss_of_its_batches(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Run
+    dropout: float, tiny: RunConfig, corpus: Corpus, tmp_path: Path
 ) -> None:
-    """The same steps written out: draw, cross-entropy, gradient norm, torch's plain AdamW."""
-    model = GPT(tiny.model, corpus.vocab_size, random_stream(0, "weights"))
+    """The same steps written out: draw, cross-entropy, gradient norm, torch's plain AdamW. Each
+    step seeds its dropout anew."""
+    config = change(tiny, "model", dropout=dropout)
+    trained = train(config, corpus, 0, tmp_path)
+    model = GPT(config.model, corpus.vocab_size, random_stream(0, "weights"))
     optimizer = torch.optim.AdamW(
         weight_decay_groups(model, 0.1), lr=1e-3, betas=(0.9, 0.95), eps=1e-8, foreach=False
     )
+    model.train()
     stream, losses, norms = random_stream(0, "batches"), [], []
-    for _ in range(12):
+    for step in range(12):
         x, y = sample_batch(corpus.train, 4, 16, stream)
+        torch.manual_seed(seed_of(0, f"dropout/{step}/0"))
         loss = F.cross_entropy(model(x).view(-1, corpus.vocab_size), y.view(-1))
         optimizer.zero_grad()
         loss.backward()
         norms.append(math.sqrt(sum(float(p.grad.square().sum()) for p in model.parameters())))
         losses.append(loss.item())
         optimizer.step()
-    np.testing.assert_allclose(undisturbed.trace["loss"], losses, rtol=1e-5)
-    np.testing.assert_allclose(undisturbed.trace["grad_norm"], norms, rtol=1e-4)
+    np.testing.assert_allclose(trained.trace["loss"], losses, rtol=1e-5)
+    np.testing.assert_allclose(trained.trace["grad_norm"], norms, rtol=1e-4)
     second = torch.cat([s["exp_avg_sq"].flatten() for s in optimizer.state.values()])
-    last = undisturbed.trace.iloc[-1]
+    last = trained.trace.iloc[-1]
     assert last["second_moment_mean"] == pytest.approx(float(second.mean()), rel=1e-4)
     assert last["second_moment_max"] == pytest.approx(float(second.max()), rel=1e-4)
 

@@ -47,6 +47,9 @@ ADDED = [
      "training.iterations: 0 is not allowed. Input should be greater than 0"),
     ("corpus: {fraction: 1.5}",
      "corpus.fraction: 1.5 is not allowed. Input should be less than or equal to 1"),
+    ("training: {final_learning_rate_ratio: 1.5}",
+     "training.final_learning_rate_ratio: 1.5 is not allowed. Input should be less than or equal "
+     "to 1"),
     ("model:", "model: None is not allowed. Input should be a valid dictionary"),
     ("model: {n_head: 3, n_embd: 128}", "model: n_embd 128 must be a multiple of n_head 3"),
     ("training: {batch_size: 16}\nmachine: {micro_batch_size: 3}",

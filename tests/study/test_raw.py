@@ -107,7 +107,7 @@ def test_files_keep_every_bit_and_are_small(tmp_path: Path) -> None:
     sizes = [write_raw(tmp_path, name, table).stat().st_size for name, table in raw.items()]
     for name, table in read_raw(tmp_path).items():
         pd.testing.assert_frame_equal(table, raw[name], check_exact=True)
-    assert sum(sizes) < 12_000
+    assert sum(sizes) < 6_000
 
 
 def test_rounded_columns_take_half_the_room_and_the_loss_stays_as_it_was(tmp_path: Path) -> None:

@@ -3,12 +3,15 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lib.study.errors import UsageError
 from lib.study.paths import ROOT
+from lib.workflow import cli
 from lib.workflow.cli import parse_sweep
+from tests.mutants import MARKS
 
 
 @pytest.mark.parametrize(
@@ -107,6 +110,16 @@ def test_what_is_forced_is_named_together_with_what_is_stale() -> None:
     """Of two --forcerun Snakemake would follow the last one alone."""
     assert parse_sweep(["smoke", "-R", "train", "-j2"]).forced == ["train"]
     assert parse_sweep(["smoke", "-j2"]).forced == []
+
+
+@pytest.mark.parametrize("tier", MARKS)
+def test_the_tests_that_are_run_are_of_a_tier(tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[Any] = []
+    monkeypatch.setattr("os.execv", lambda *command: called.append(command))
+    cli.main(["test", *([f"--{tier}"] if tier != "usual" else []), "-x"])
+    ((program, command),) = called
+    assert command[:3] == [program, "-m", "pytest"]
+    assert command[-3:] == ["-m", MARKS[tier], "-x"]
 
 
 @pytest.mark.parametrize("words", [["--help"], ["smoke", "-h"], ["verify", "--help"]])

@@ -16,7 +16,7 @@ from lib.record.record import Record
 from lib.study.config import load_study
 from lib.study.paths import HEADLESS, ROOT
 from lib.study.variants import variant
-from lib.workflow import watching
+from lib.workflow import live, watching
 from lib.workflow.live import LiveCurve
 
 ABOUT = {"study": "example", "arm": "example,constant,dropout=0.1", "variant": "layernorm"}
@@ -134,6 +134,18 @@ def test_the_run_is_drawn_in_its_colour_and_what_goes_wrong_is_said_in_red(
         drawn.append(pictures(monkeypatch)[-1])
     assert [amount(each, blue) > 100 for each in drawn] == [False, True, True]
     assert [amount(each, red) > 20 for each in drawn] == [False, False, True]
+    tell(monkeypatch, *quiet, arm="constant")  # a baseline has no curve beside it
+    assert amount(pictures(monkeypatch)[-1], blue) > 100
+
+
+def test_where_nothing_can_be_drawn_it_is_said_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[Any] = []
+    for name in ("display", "update"):
+        monkeypatch.setattr(live.DisplayHandle, name, lambda _, what, raw: shown.append(what))
+    with live._drawing() as say:
+        say("[]")
+    why = "The curve could not be drawn: TypeError: list indices must be integers or slices"
+    assert shown[-1]["text/plain"].startswith(why)
 
 
 def test_the_baseline_s_curve_is_the_recorded_one() -> None:
