@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lib.publish import pages, site
+from lib.publish.catalogue import changed
 from lib.publish.site import main
 from lib.record import archive, record
 from lib.record.record import Record
@@ -124,6 +125,13 @@ def test_what_is_no_file_where_one_should_be_ends_no_build(
         assert build() == ["alpha"], name
         path.rmdir() if path.is_dir() else path.unlink()
         path.write_bytes(whole)
+
+
+def test_of_several_changed_files_the_first_is_named_and_the_others_are_counted(own: Path) -> None:
+    for name in ("parameters", "analysis", "run"):
+        (own / "paper" / FILES[name]).write_bytes(b"")
+    said = "03_analysis.ipynb has changed (and 2 more); restore it, or record the study again"
+    assert changed("alpha") == said
 
 
 def test_a_sealed_record_that_cannot_be_opened_damages_its_study_alone(

@@ -58,6 +58,7 @@ def test_a_hostile_notebook_is_reduced_to_what_shows(tmp_path: Path) -> None:
     assert not re.search(r"<[^>]*\son\w+=", html)
     assert html.count("kept") == HOSTILE.count("kept") * 4  # cell, raw cell, two outputs
     assert "&lt;script&gt;" in html
+    assert re.findall(r'id="([^"]*)"', html) == ["cell-1", "cell-3", "result"]  # and none of theirs
     assert "plain instead" in html
     assert f"data:image/png;base64,{PIXEL}" in html
 
