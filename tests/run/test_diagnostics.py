@@ -65,6 +65,7 @@ def test_a_snapshot_agrees_with_what_it_is_made_of(corpus: Corpus) -> None:
     assert (shot["norm_gain"], shot["norm_bias"]) == (1.0, 0.0)
     logits = model(windows[:, :-1])
     assert shot["logit_max"] == pytest.approx(logits.max(-1).values.mean().item(), rel=1e-5)
+    assert shot["logit_sd"] == pytest.approx(logits.std(-1).mean().item(), rel=1e-5)
     assert not model.transformer.h[0]._forward_pre_hooks  # nothing stays behind
 
 

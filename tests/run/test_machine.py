@@ -2,14 +2,20 @@
 
 import itertools
 import os
+import platform
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
 from lib.run.machine import (
     choose_device,
     compiler_fault,
+    describe,
+    peak_memory,
     prepare,
     random_stream,
     require_devices,
@@ -129,6 +135,13 @@ def test_bf16_alone_is_refused_where_a_gpu_lacks_it(
         assert prepare(RunConfig(training=training)).device == "cuda"
     with pytest.raises(ConfigError, match=r"training\.precision: .* no bf16; use fp16 or fp32"):
         prepare(RunConfig(training=TrainingConfig(precision="bf16")))
+
+
+def test_a_cpu_has_its_name_and_a_process_its_peak_memory() -> None:
+    names = re.findall(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text("utf-8"))
+    assert describe(machine_on(CPU, 1)).device_name == (names or [platform.machine()])[0]
+    peak, now = peak_memory(CPU), psutil.Process().memory_info().rss
+    assert 0.99 * now < peak < psutil.virtual_memory().total
 
 
 @pytest.mark.parametrize(("device", "devices"), [("cpu", "the 3 cores"), ("cuda", "the 2 devices")])

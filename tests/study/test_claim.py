@@ -89,12 +89,13 @@ def test_arms_that_are_commits_are_each_held_against_the_code_of_their_own(
     assert judged([run("other", *codes["main"])]).reasons[0].endswith("frozen was none")
 
 
+@pytest.mark.parametrize("digest", ["training_digest", "measuring_digest"])
 def test_code_edited_after_freezing_is_named_before_anything_runs(
-    parameters: Parameters, monkeypatch: pytest.MonkeyPatch
+    digest: str, parameters: Parameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lib.study.claim.training_digest", lambda: "e" * 64)
+    monkeypatch.setattr(f"lib.study.claim.{digest}", lambda: "e" * 64)
     (reason,) = judged().reasons
-    assert reason.startswith("training_digest is eeeeeeeeeeee, frozen was ")
+    assert reason.startswith(f"{digest} is eeeeeeeeeeee, frozen was ")
     assert not judged(runs_as_frozen()).reasons  # made before the edit
 
 

@@ -113,6 +113,21 @@ def test_in_a_packed_tree_a_file_names_the_commit(
     assert neither == {"commit": None, "clean": None}
 
 
+def test_a_checkout_is_clean_until_what_runs_are_made_of_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "a.py").write_text("a = 1\n", "utf-8")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "a"]):
+        run_git(tmp_path, *words)
+    for module in ("provenance", "git"):
+        monkeypatch.setattr(f"lib.study.{module}.ROOT", tmp_path)
+    head = run_git(tmp_path, "rev-parse", "HEAD")
+    for path, clean in (("notes.txt", True), ("lib/a.py", False)):
+        (tmp_path / path).write_text("a = 2\n", "utf-8")
+        assert git_state.__wrapped__() == {"commit": head, "clean": clean}
+
+
 def test_a_copy_inside_another_repository_has_no_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,7 +68,8 @@ def test_a_sweep_prints_its_progress_its_table_and_where_to_read_more(
     assert re.search(r"^layernorm +\d+\.\d{3} ± \d+\.\d{3} +\d\.\d{4} ± ", text, re.MULTILINE)
     assert re.search(r"^ +[+-]\d+\.\d{3} \[[+-]\d+\.\d{3}, [+-]\d+\.\d{3}\] ", text, re.MULTILINE)
     assert "\x1b" not in text
-    assert "papers/smoke/record/smoke/" in text
+    assert "\nExecuted notebooks  papers/smoke/record/smoke/\n" in text
+    assert "\nNumbers             papers/smoke/results/smoke.json\n" in text
 
 
 def test_a_second_sweep_has_nothing_to_do_and_says_so_in_seconds(
