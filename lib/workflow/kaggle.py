@@ -47,7 +47,7 @@ def environment(folder: Path = ENVIRONMENT) -> dict[str, str]:
     """Make the environment, still without the lock's packages; return the variables that lead
     there. An attached folder of wheels (`./run_all.sh wheels`) is installed from instead of the
     internet."""
-    if not (folder / "pyvenv.cfg").is_file():
+    if not (folder / "share/jupyter/kernels/python3/kernel.json").is_file():  # what comes last
         venv.create(folder, symlinks=True)
         image = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
         packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder)}))

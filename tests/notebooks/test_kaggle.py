@@ -195,6 +195,17 @@ def test_what_a_kernel_sets_for_itself_reaches_no_sweep(
     assert kept["TERM"] == "xterm-color"
 
 
+def test_a_kernel_that_could_not_be_installed_is_installed_by_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr("lib.workflow.kaggle.subprocess.run", lambda *_, **__: [][0])
+        with pytest.raises(IndexError):
+            environment(tmp_path)
+    environment(tmp_path)
+    assert (tmp_path / "share/jupyter/kernels/python3/kernel.json").is_file()
+
+
 def write_zip(folder: Path, file: Path) -> Path:
     with zipfile.ZipFile(file, "w") as packed:
         for path in sorted(folder.rglob("*")):
