@@ -137,11 +137,7 @@ class CausalSelfAttention(nn.Module):
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
 
     def forward(
-        self,
-        x: Tensor,
-        mask: Tensor | None = None,
-        cache: KVCache | None = None,
-        turned: Rotation | None = None,
+        self, x: Tensor, mask: Tensor | None, cache: KVCache | None, turned: Rotation | None
     ) -> Tensor:
         B, T, C = x.shape
         heads = (B, T, self.n_head, C // self.n_head)

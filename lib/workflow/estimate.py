@@ -101,10 +101,7 @@ def require_memory(config: RunConfig, vocab_size: int, machine: Machine) -> None
     """Raise ConfigError for a run whose weights, optimizer and activations, by formula, do not fit
     in this machine: on a GPU each process needs them on its own, on a CPU all share."""
     model, sequences = config.model, machine.micro_batch_size
-    width, tables = model.n_embd, vocab_size if model.tied else 2 * vocab_size
-    blocks = model.n_layer * (4 + 2 * model.mlp_ratio) * width**2
-    positions = model.block_size if model.positions == "learned" else 0
-    parameters = blocks + (positions + tables) * width  # biases and gains are few
+    parameters = count_parameters(GPT(model, vocab_size, None))
     held = memory(config, vocab_size, parameters, sequences, machine.device)
     if machine.device == "cuda":
         processes, there = 1, torch.cuda.get_device_properties(machine.device).total_memory
@@ -117,11 +114,11 @@ def require_memory(config: RunConfig, vocab_size: int, machine: Machine) -> None
         if activations > sum(held.values()):
             fewer = "model.block_size or machine.micro_batch_size"
         raise ConfigError(
-            f"model: with n_embd {width}, n_layer {model.n_layer}, block_size {model.block_size} "
-            f"and {vocab_size} symbols a run needs {_bytes(processes * sum(held.values()))} of "
-            f"memory for {parameters:,} parameters and their optimizer and "
-            f"{_bytes(processes * activations)} for activations of {sequences} sequences, and this "
-            f"machine has {_bytes(there)}; reduce {fewer}"
+            f"model: with n_embd {model.n_embd}, n_layer {model.n_layer}, block_size "
+            f"{model.block_size} and {vocab_size} symbols a run needs "
+            f"{_bytes(processes * sum(held.values()))} of memory for {parameters:,} parameters "
+            f"and their optimizer and {_bytes(processes * activations)} for activations of "
+            f"{sequences} sequences, and this machine has {_bytes(there)}; reduce {fewer}"
         )
 
 
@@ -231,13 +228,14 @@ def estimate(study: Study, vocabulary: int | None = None, price: float | None = 
     device = machine.device if machine else config.machine.device
     held = at_most(largest, device, processes)
     flops = sum(run.flops for run in arms) * seeds
+    tokens = sum(run.tokens for run in arms) * seeds
     space = [disk(run.parameters, run.config.training.iterations) for run in arms]
     per_run = disk(largest.parameters, training.iterations)
 
     hours: dict[str, float] = {}
     rows: list[tuple[str, str, str]] = [
         ("parameters", f"{largest.parameters:,}", ""),
-        ("tokens", _millions(largest.tokens), _millions(sum(run.tokens for run in arms) * seeds)),
+        ("tokens", f"{largest.tokens / 1e6:,.2f} M", f"{tokens / 1e6:,.2f} M"),
         ("FLOPs (6 N + 12 L H Q T per token)", f"{largest.flops:.2e}", f"{flops:.2e}"),
     ]
     title = f"memory of each device, {sequences} sequences at once"
@@ -250,7 +248,7 @@ def estimate(study: Study, vocabulary: int | None = None, price: float | None = 
         seconds, what = measured_seconds(largest, machine, here)
         title = f"{here} × {describe(machine).device_name}, by {what}"
         total = seconds * here * flops / largest.flops
-        rows.append((title, _duration(seconds), _hours(total)))
+        rows.append((title, _duration(seconds), f"{total / 3600:,.2f} h"))
         if machine.device == "cpu":
             hours["core-hours here"] = total * machine.threads / 3600
         else:
@@ -264,10 +262,10 @@ def estimate(study: Study, vocabulary: int | None = None, price: float | None = 
         if sum(held.values()) > gpu.memory:
             said += f"; needs a smaller micro-batch in {gpu.memory / 1e9:.0f} GB"
         seconds = flops / (peak * UTILISATION)
-        cost = "" if price is None else f", {seconds / 3600 * price:,.2f}"
-        hours[f"{label}-hours"] = seconds / 3600
+        hours[f"{label}-hours"] = total = seconds / 3600
+        cost = "" if price is None else f", {total * price:,.2f}"
         one = largest.flops / (peak * UTILISATION * processes)
-        rows.append((said, _duration(one), _hours(seconds) + cost))
+        rows.append((said, _duration(one), f"{total:,.2f} h{cost}"))
     count = f"{len(arms) * seeds} runs"
     cost = "" if price is None else f", cost at {price:g} an hour"
     heading = f"{study.name}: {len(arms)} arms × {seeds} seeds"
@@ -283,14 +281,6 @@ def estimate(study: Study, vocabulary: int | None = None, price: float | None = 
 def _duration(seconds: float) -> str:
     unit, size = next((u, s) for u, s in _UNITS if seconds >= s or s == 1)
     return f"{seconds / size:,.1f} {unit}"
-
-
-def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:,.2f} h"
-
-
-def _millions(number: float) -> str:
-    return f"{number / 1e6:,.2f} M"
 
 
 def _bytes(number: float) -> str:

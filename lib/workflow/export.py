@@ -11,7 +11,7 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -221,7 +221,4 @@ def _csv(runs: dict[str, Run], folder: Path) -> None:
     pd.DataFrame.from_dict(rows, "index").to_csv(folder / "runs.csv", index_label="run")
 
 
-WRITERS: dict[str, Callable[[dict[str, Run], Path], None]] = {
-    "tensorboard": _tensorboard,
-    "csv": _csv,
-}
+WRITERS = {"tensorboard": _tensorboard, "csv": _csv}

@@ -116,10 +116,11 @@ def _staged(command: str, study: Study) -> Iterator[Path]:
         _bring_home(tree / paper_of(study.name).relative_to(output_root()), study.name)
 
 
-def stage(command: str, study: Study) -> None:
+@exit_status
+def main(command: str, name: str) -> None:
     """Check the runs of an import, execute the notebooks that read all runs, archive, and verify an
     import: all in the temporary tree. Raises UserError."""
-    imported = command == "import"
+    imported, study = command == "import", load_study(name)
     for path, why in stale(study) if imported else ():
         name = path.relative_to(study_folder(study.name)).as_posix()
         raise UserError(f"{name}: {why.rpartition(': ')[0]}")
@@ -171,12 +172,6 @@ def _bring_home(paper: Path, study: str) -> None:
             shutil.rmtree(path, ignore_errors=True)  # a folder does not take another's place
     record.sealed_file.unlink(missing_ok=True)
     write_index_entry(study)
-
-
-@exit_status
-def main(command: str, study: str) -> None:
-    """Stage a study for a command, in the temporary tree."""
-    stage(command, load_study(study))
 
 
 if __name__ == "__main__":

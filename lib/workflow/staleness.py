@@ -5,8 +5,8 @@ A result says itself what it was made with. What Snakemake notes of its jobs wou
 where they ran, and runs come home from other machines; nor could it tell weights from measures.
 """
 
-import json
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from os.path import normpath
 from pathlib import Path
@@ -20,8 +20,9 @@ from lib.record.record import MANIFEST, Record
 from lib.study.claim import load_plan
 from lib.study.config import Arm, Study
 from lib.study.digests import asking_digest, measuring_digest, showing_digest, training_digest
+from lib.study.errors import UserError
 from lib.study.fields import CODE, CorpusConfig, RunConfig, digest
-from lib.study.files import sha256
+from lib.study.files import read_json, sha256
 from lib.study.own import tasks_hash
 from lib.study.paths import executed_notebook, result_file, shown, study_folder
 from lib.study.provenance import has_harness
@@ -121,9 +122,8 @@ def stale(study: Study) -> Iterator[tuple[Path, str]]:
                     yield path, reason
     for notebook in ("01_data", "03_analysis", "04_figures"):
         path = result_file(notebook, study.name)
-        written = [path]
-        if notebook == "03_analysis":
-            written.append(study_folder(study.name) / "verdict.json")
+        verdict = study_folder(study.name) / "verdict.json"
+        written = [path, verdict] if notebook == "03_analysis" else [path]
         if path.is_file():
             broken = [f"{each.name} cannot be read" for each in written if not _is_json(each)]
             if reason := next(iter(broken), _incomplete(executed_notebook(notebook, study.name))):
@@ -167,11 +167,10 @@ def _short(value: Any) -> str:
 
 
 def _is_json(path: Path) -> bool:
-    try:
-        json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return False
-    return True
+    with suppress(OSError, UserError):
+        read_json(path)
+        return True
+    return False
 
 
 def _incomplete(notebook: Path) -> str | None:

@@ -17,14 +17,7 @@ RUN = "train"
 """The rule of a job that is a run."""
 BESIDE = (RUN, "data")
 """Rules of jobs that run side by side; others wait for all of these."""
-USUAL = {
-    "data": 9.0,
-    "analysis": 6.0,
-    "figures": 15.0,
-    "archive": 4.0,
-    "paper": 10.0,
-    "record": 8.0,
-}
+USUAL = {"data": 9, "analysis": 6, "figures": 15, "archive": 4, "paper": 10, "record": 8}
 """Seconds that a job of each other rule takes, until one has ended: medians of the recorded
 studies, and of a smoke sweep, on an EPYC."""
 ENOUGH = 20

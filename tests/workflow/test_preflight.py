@@ -127,7 +127,7 @@ def having(monkeypatch: pytest.MonkeyPatch, cores: int, memory: int) -> None:
         (
             {"model": TINY["model"] | {"n_embd": 100_000}},
             "model: with n_embd 100000, n_layer 2, block_size 16 and 60 symbols a run needs "
-            "3,840.12 GB of memory for 240,007,600,000 parameters and their optimizer and 870.5 MB "
+            "3,840.17 GB of memory for 240,010,400,000 parameters and their optimizer and 870.5 MB "
             "for activations of 4 sequences, and this machine has 32.00 GB; reduce model.n_embd, "
             "model.n_layer or the vocabulary",
         ),
