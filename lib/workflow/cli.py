@@ -322,23 +322,23 @@ def parse_sweep(words: list[str]) -> Sweep:
     from lib.workflow.slurm import Cluster
     from lib.workflow.sweep import Sweep
 
-    known = sorted(path.stem for path in PARAMS.glob("*.yaml"))
-    studies = [word for word in words if word.endswith(".yaml") or Path(word).name in known]
-    own = _Parser(prog="./run_all.sh", add_help=False, allow_abbrev=False)
-    own.add_argument("--stop-after", type=_positive(float))
-    own.add_argument("--runs-per-gpu", type=_positive(int))
-    own.add_argument("--replace", action="store_true")
-    own.add_argument("--ordinary-kernels", action="store_true")
-    own.add_argument("--profile")
+    names = sorted(path.stem for path in PARAMS.glob("*.yaml"))
+    studies = [word for word in words if word.endswith(".yaml") or Path(word).name in names]
+    parser = _Parser(prog="./run_all.sh", add_help=False, allow_abbrev=False)
+    parser.add_argument("--stop-after", type=_positive(float))
+    parser.add_argument("--runs-per-gpu", type=_positive(int))
+    parser.add_argument("--replace", action="store_true")
+    parser.add_argument("--ordinary-kernels", action="store_true")
+    parser.add_argument("--profile")
     rest = [word for word in words if word not in studies and word != "--"]
-    ours, flags = own.parse_known_args(rest)
-    if ours.profile and not Path(ours.profile).is_dir():
-        raise UsageError(f"--profile {ours.profile}: there is no such folder; params/slurm is one")
+    args, flags = parser.parse_known_args(rest)
+    if args.profile and not Path(args.profile).is_dir():
+        raise UsageError(f"--profile {args.profile}: there is no such folder; params/slurm is one")
 
-    parser = get_argument_parser(profiles=[ours.profile] if ours.profile else None)
-    parser.error = own.error
+    snakemake = get_argument_parser(profiles=[args.profile] if args.profile else None)
+    snakemake.error = parser.error
     try:
-        parsed, defaults = parser.parse_args(flags), vars(parser.parse_args([]))
+        parsed, defaults = snakemake.parse_args(flags), vars(snakemake.parse_args([]))
     except UsageError as error:
         if "--executor" in str(error):
             raise UsageError(
@@ -347,16 +347,16 @@ def parse_sweep(words: list[str]) -> Sweep:
             ) from None
         raise
     except Exception as error:  # Snakemake's own converters raise what they like
-        own.error(f"{' '.join(flags)}: {error}")
+        parser.error(f"{' '.join(flags)}: {error}")
     if parsed.targets:
         name = next(word for word in flags if word in parsed.targets)
-        raise UsageError(f"study: {unknown(name, [*known, *COMMANDS])}")
-    given = {name for name, value in vars(parsed).items() if value != defaults[name]}
-    if reserved := given & _RESERVED:
+        raise UsageError(f"study: {unknown(name, [*names, *COMMANDS])}")
+    used = {name for name, value in vars(parsed).items() if value != defaults[name]}
+    if reserved := used & _RESERVED:
         raise UsageError(f"flag --{min(reserved)}: run_all.sh sees to that itself; leave it out")
     for name in ("jobs", "cores"):
         if (count := getattr(parsed, name)) is not None and count < 1:
-            own.error(f"--{name} {count}: give a number of 1 or more")
+            parser.error(f"--{name} {count}: give a number of 1 or more")
 
     cluster = None
     if parsed.executor == "slurm":
@@ -365,17 +365,17 @@ def parse_sweep(words: list[str]) -> Sweep:
         cluster = Cluster(partition, parsed.slurm_status_command)
     return Sweep(
         studies=studies,
-        flags=flags + (["--profile", ours.profile] if ours.profile else []),
+        flags=flags + (["--profile", args.profile] if args.profile else []),
         forced=sorted(parsed.forcerun or ()),
-        jobs=(parsed.jobs or parsed.cores) if {"jobs", "cores"} & given or ours.profile else None,
-        is_ordered=bool(_ORDERING & given),
-        is_dry_run=bool(_TELLING & given),
-        lists_runs=_TELLING & given == {"dryrun"},
+        jobs=(parsed.jobs or parsed.cores) if {"jobs", "cores"} & used or args.profile else None,
+        is_ordered=bool(_ORDERING & used),
+        is_dry_run=bool(_TELLING & used),
+        lists_runs=_TELLING & used == {"dryrun"},
         is_local=parsed.executor in (None, "local"),
-        replaces=ours.replace,
-        forks_kernels=Sweep.forks_kernels and not ours.ordinary_kernels,
-        stop_after=ours.stop_after,
-        runs_per_gpu=ours.runs_per_gpu,
+        replaces=args.replace,
+        forks_kernels=Sweep.forks_kernels and not args.ordinary_kernels,
+        stop_after=args.stop_after,
+        runs_per_gpu=args.runs_per_gpu,
         cluster=cluster,
     )
 
@@ -384,10 +384,10 @@ def _follow(words: list[str]) -> int | None:
     """Follow a command line. Raises UserError."""
     if words and words[0] in COMMANDS:
         parser = COMMANDS[words[0]]
-        options, further = parser.parse_known_intermixed_args(words[1:])
-        if further and words[0] != "test":
-            parser.error(f"'{further[0]}' is no argument of this command")
-        options.words, options.further = words[1:], further
+        options, extras = parser.parse_known_intermixed_args(words[1:])
+        if extras and words[0] != "test":
+            parser.error(f"'{extras[0]}' is no argument of this command")
+        options.words, options.further = words[1:], extras
         status: int | None = options.follow(options)
         return status
     if "--snakemake-help" in words:

@@ -52,13 +52,13 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
     plan = load_plan(study)
     output = executed_notebook(notebook, study.name, arm, seed)
     result = result_file(notebook, study.name, arm, seed)
-    by = study.commit_of(study.arm(arm)) if arm else None
-    if by and "code" not in git_state():  # the tree of that commit executes its own notebook
+    commit = study.commit_of(study.arm(arm)) if arm else None
+    if commit and "code" not in git_state():  # the tree of that commit executes its own notebook
         try:
-            with tree_of(study, by.commit) as tree:
+            with tree_of(study, commit.commit) as tree:
                 ask(tree, "execute", study.name, notebook, *map(str, (arm, seed)))
-        except ReplayError as said:
-            raise ExecutionError(f"{said}; see {shown(output)}") from None
+        except ReplayError as failure:
+            raise ExecutionError(f"{failure}; see {shown(output)}") from None
         return result
     output.parent.mkdir(parents=True, exist_ok=True)
 

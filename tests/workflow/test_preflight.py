@@ -158,7 +158,7 @@ def test_what_needs_more_than_the_machine_has_is_refused_before_anything_runs(
     (fault,) = faults("large")
     assert message in fault
     assert fault.startswith("error: large.yaml: m")
-    assert [study.name for study in ready(["large"], here=False)] == ["large"]  # on a cluster
+    assert [study.name for study in ready(["large"], is_local=False)] == ["large"]  # on a cluster
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
@@ -212,7 +212,7 @@ def test_all_that_is_wrong_with_a_study_is_said(folder: Path) -> None:
 
 def test_a_clusters_device_is_not_sought_here(folder: Path) -> None:
     write(folder, "far", machine={"device": "cuda"})
-    assert [study.name for study in ready(["far"], here=False)] == ["far"]
+    assert [study.name for study in ready(["far"], is_local=False)] == ["far"]
 
 
 def test_a_file_that_may_not_be_read_is_named(
