@@ -80,8 +80,8 @@ class CorpusConfig(Section):
         if value in ("characters", "bytes") or value.endswith(".json"):
             return value
         if size == value or not size.isdecimal():
-            known = ["characters", "bytes", "bpe-<size>"]
-            raise ValueError(f"{unknown(value, known)}; or give the path of a tokenizer.json")
+            names = ["characters", "bytes", "bpe-<size>"]
+            raise ValueError(f"{unknown(value, names)}; or give the path of a tokenizer.json")
         if not SMALLEST_BPE <= int(size) <= LARGEST_BPE:
             raise ValueError(
                 f"{value}: a size must be {SMALLEST_BPE} (all bytes and the end of a document) to "
@@ -241,7 +241,7 @@ class MachineConfig(Section):
 
 MACHINE_SETTINGS = [name for name in MachineConfig.model_fields if name != "checkpoint_interval"]
 """Those that may move a number."""
-OF_MEASURES = "evaluation_batch_size"
+EVAL_SETTING = "evaluation_batch_size"
 """The one of them that moves measures, and no weights."""
 
 
@@ -279,8 +279,8 @@ class RunConfig(Section):
         for (section, old), new in _MOVED.items() if isinstance(content, dict) else ():
             fields, machine = content.get(section), content.get("machine") or {}
             if isinstance(fields, dict) and old in fields and isinstance(machine, dict):
-                kept = {name: value for name, value in fields.items() if name != old}
-                content = content | {section: kept, "machine": {new: fields[old]} | machine}
+                rest = {name: value for name, value in fields.items() if name != old}
+                content = content | {section: rest, "machine": {new: fields[old]} | machine}
         return content
 
     @field_validator("corpus", mode="before")

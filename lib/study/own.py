@@ -43,10 +43,10 @@ def own_text(study: str | Path) -> str | None:
 def keep(text: str, file: Path) -> None:
     """Keep a text in params/. ConfigError where another file is there that no notebook wrote."""
     written = f"{MARK}{text}\n"
-    if file.is_file() and (there := file.read_text("utf-8")) != written:
-        if there.strip("\n") == text:
+    if file.is_file() and (existing := file.read_text("utf-8")) != written:
+        if existing.strip("\n") == text:
             return
-        if not there.startswith(MARK):
+        if not existing.startswith(MARK):
             raise ConfigError(f"there is another {shown(file)}; give yours another name")
     write_text(file, written)
 

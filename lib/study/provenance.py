@@ -144,16 +144,16 @@ def history(provenance: dict[str, Any]) -> str:
     """Say in words when and by which commit a run was trained, and whether its notebook was
     executed again from finished weights. Reads the provenance of a result of any format."""
 
-    def by(part: dict[str, Any]) -> str:
+    def describe(part: dict[str, Any]) -> str:
         code = f"by commit {part['commit'][:12]}" if part["commit"] else "by code outside git"
         if part.get("code"):
             code = f"by the code of commit {part['code'][:12]}, started {code}"
         return code + (" and changes not committed" if part["clean"] is False else "")
 
     trained, executed = trained_with(provenance), provenance.get("executed", {})
-    text = " ".join(filter(None, ["trained", trained.get("started"), by(trained)]))
+    text = " ".join(filter(None, ["trained", trained.get("started"), describe(trained)]))
     if executed.get("from_checkpoint"):
-        text += f"; executed again from its weights {executed['finished']} {by(executed)}"
+        text += f"; executed again from its weights {executed['finished']} {describe(executed)}"
     return text
 
 

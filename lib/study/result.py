@@ -89,8 +89,8 @@ def records(table: pd.DataFrame) -> list[dict[Any, Any]]:
 def status_of(output: Path) -> dict[str, Any]:
     """Return an executed notebook's stamp: status (completed, failed, unfinished) and reason."""
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        killed = {"status": "unfinished", "reason": "killed"}
-        stamp = dict(read_json(output)["metadata"].get("study") or killed)
+        unfinished = {"status": "unfinished", "reason": "killed"}
+        stamp = dict(read_json(output)["metadata"].get("study") or unfinished)
         if "status" in stamp:
             return stamp
     return {"status": "unfinished", "reason": "no readable notebook"}
@@ -111,8 +111,8 @@ def read_live(folder: Path) -> pd.DataFrame:
     path = live_file(folder)
     if not path.is_file():
         return pd.DataFrame(columns=list(COLUMNS), dtype=float)
-    read = pd.read_csv(path, names=list(COLUMNS), on_bad_lines="skip", float_precision="round_trip")
+    data = pd.read_csv(path, names=list(COLUMNS), on_bad_lines="skip", float_precision="round_trip")
     # The last line may be cut off.
-    rows: pd.DataFrame = read.apply(pd.to_numeric, errors="coerce").dropna(subset="elapsed")
+    rows: pd.DataFrame = data.apply(pd.to_numeric, errors="coerce").dropna(subset="elapsed")
     last = rows["step"][::-1].cummin()[::-1]
     return rows.loc[(rows["step"] == last) & ~rows["step"].duplicated(keep="last")]
