@@ -137,8 +137,8 @@ class TokenCorpus(_Split):
 
     @cached_property
     def _texts(self) -> list[str]:
-        held = self.n_characters <= LONGEST_TEXT
-        return [self.tokenizer.decode(ids) for ids in self.parts.values()] if held else []
+        fits = self.n_characters <= LONGEST_TEXT
+        return [self.tokenizer.decode(ids) for ids in self.parts.values()] if fits else []
 
     @property
     def n_characters(self) -> int:
@@ -171,9 +171,9 @@ def load_corpus(config: CorpusConfig) -> Corpus:
             return _in_memory(config, source)
         return _on_disk(config, source)
     except OSError as error:
-        given = f"s: '{error.filename}'" if config.sources else f": '{config.source}'"
+        location = f"s: '{error.filename}'" if config.sources else f": '{config.source}'"
         raise CorpusError(
-            f"corpus.source{given} cannot be read: {error.strerror}; give another path"
+            f"corpus.source{location} cannot be read: {error.strerror}; give another path"
         ) from None
 
 
@@ -195,8 +195,8 @@ def _on_disk(config: CorpusConfig, source: Source) -> TokenCorpus:
     train = parts["train"].cut(int(config.fraction * len(parts["train"])))
     dev, test = (_measured(parts[part], tokenizer) for part in ("dev", "test"))
     heldout = torch.cat([dev, test])
-    of_split = (source.name, metadata["sha256"], tokenizer, train, heldout, len(dev))
-    return TokenCorpus(*of_split, parts, metadata)
+    fields = (source.name, metadata["sha256"], tokenizer, train, heldout, len(dev))
+    return TokenCorpus(*fields, parts, metadata)
 
 
 def _measured(ids: Shards, tokenizer: Tokenizer) -> Tensor:

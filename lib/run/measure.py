@@ -155,8 +155,8 @@ def _ask_stock_tasks(result: Measurement, run: Run) -> None:
 
     with result.timed("stock tasks"):
         batch_size = run.machine.evaluation_batch_size
-        found = evaluate_tasks(run.model, run.corpus, run.config.evaluation, batch_size)
-        result.tables["stock_tasks"], result.raw[STOCK] = found
+        tables = evaluate_tasks(run.model, run.corpus, run.config.evaluation, batch_size)
+        result.tables["stock_tasks"], result.raw[STOCK] = tables
 
 
 def write_result(study: Study, arm: Arm, run: Run, measured: Measurement) -> RunResult:
@@ -187,7 +187,7 @@ def write_result(study: Study, arm: Arm, run: Run, measured: Measurement) -> Run
         parameters=count_parameters(run.model),
         initial_weights=run.initial_weights,
         batches=run.batches,
-        final_weights=weights_digest(run.model, whole=True),
+        final_weights=weights_digest(run.model, all_weights=True),
         measures=finite(measured.measures),
         tables={name: records(table) for name, table in measured.tables.items()},
         references=references(run.corpus, arm.config.model.block_size),

@@ -25,7 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of parameter files, and the working folder; on a machine without a GPU."""
     monkeypatch.setattr("lib.study.config.PARAMS", tmp_path)
     monkeypatch.setattr("lib.study.plan.PLANS", tmp_path)
-    monkeypatch.setattr("lib.run.machine.works", lambda device: device == "cpu")
+    monkeypatch.setattr("lib.run.machine.is_usable", lambda device: device == "cpu")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

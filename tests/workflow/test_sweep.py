@@ -364,7 +364,7 @@ def test_however_a_sweep_ends_it_has_let_go_of_its_lock_before_pages_are_rendere
             raise ends
         return ends
 
-    monkeypatch.setattr(sweep, "_show", show)
+    monkeypatch.setattr(sweep, "_update_pages", show)
     monkeypatch.setattr(sweep, "run_snakemake", run)
     if isinstance(ends, BaseException):
         with pytest.raises(type(ends)):
