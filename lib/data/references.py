@@ -10,7 +10,7 @@ from lib.data.sources import KNOWN
 
 ORDER = 5
 """Characters of the longest n-grams that are counted."""
-MOST_PAIRS = 2**24
+MAX_PAIRS = 2**24
 """Pairs of tokens that are counted; those of a larger vocabulary would be too many."""
 SOURCE_LOSS = {
     1: 2.2749478829745717,
@@ -75,7 +75,7 @@ def _counts(corpus: Corpus) -> tuple[NDArray[np.int64], NDArray[np.int64] | None
     """Count tokens of the training part, (V,), and their pairs, (V, V), block by block."""
     n, size = corpus.vocab_size, 2**20
     counts = np.zeros(n, np.int64)
-    pairs = np.zeros(n * n, np.int64) if n * n <= MOST_PAIRS else None
+    pairs = np.zeros(n * n, np.int64) if n * n <= MAX_PAIRS else None
     for start in range(0, len(corpus.train), size):
         ids = corpus.train[start : start + size + 1].numpy()
         counts += np.bincount(ids[:size], minlength=n)

@@ -403,9 +403,9 @@ def find_mixture(name: str, shares: dict[str, float]) -> Mixture:
 # ---- from parameters to a source
 
 
-LARGEST = 10**9
+MAX_BYTES = 10**9
 """Bytes of a text that is held in memory; its ids take eight times as much."""
-LARGEST_ENCODED = 2**28
+MAX_ENCODED = 2**28
 """The same where it is read only once, to be tokenized."""
 
 
@@ -431,7 +431,7 @@ def find_source(config: CorpusConfig) -> Source:
         raise CorpusError(f"corpus.source: '{name}' is a device; {_REMEDY}")
     else:
         name, size = path.name, path.stat().st_size
-        if size > (LARGEST if config.tokenizer == "characters" else LARGEST_ENCODED):
+        if size > (MAX_BYTES if config.tokenizer == "characters" else MAX_ENCODED):
             return Documents(name, path.parent, (path,), ".txt", ends=False)
         data = path.read_bytes() if size else b""  # a kernel's file says 0, and may never end
     try:

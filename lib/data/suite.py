@@ -37,10 +37,10 @@ from lib.study.fields import GRAM, RunConfig, digest
 from lib.study.files import sha256, write_json
 from lib.study.provenance import git_state
 
-FEWEST_ITEMS = 50
+MIN_ITEMS = 50
 """A task with fewer questions is too noisy and is left out."""
-MOST_SHOTS = 2
-MOST_LOOKS = 20
+MAX_SHOTS = 2
+MAX_TRIES = 20
 """Unfinished sets that are tried for a place before it begins another."""
 DELIMITER = "\n"
 """Stands after each solved example of a few-shot prompt."""
@@ -151,9 +151,9 @@ def build_suite(corpus: Corpus, items_per_task: int | None, block_size: int) -> 
         lengths = [length(item.text) for item in examples]
         typical = np.median(lengths) if examples else 0
         short = [item for item, n in zip(examples, lengths, strict=True) if n <= typical]
-        exemplars = short[:MOST_SHOTS]
-        if len(items) < FEWEST_ITEMS:
-            left_out[name] = f"{len(items)} questions, {FEWEST_ITEMS} needed: give a longer text"
+        exemplars = short[:MAX_SHOTS]
+        if len(items) < MIN_ITEMS:
+            left_out[name] = f"{len(items)} questions, {MIN_ITEMS} needed: give a longer text"
             continue
         if items_per_task is not None:
             items = items[: items_per_task // n_choices * n_choices]
@@ -162,7 +162,7 @@ def build_suite(corpus: Corpus, items_per_task: int | None, block_size: int) -> 
         if not fitting:
             left_out[name] = _too_long(needed[0], block_size)
             continue
-        for shots in range(max(fitting) + 1, MOST_SHOTS + 1):
+        for shots in range(max(fitting) + 1, MAX_SHOTS + 1):
             enough = shots < len(needed)
             cause = _too_long(needed[shots], block_size) if enough else "too few examples in dev"
             left_out[f"{name}, {shots}-shot"] = cause
@@ -217,7 +217,7 @@ def _sets(places: Iterable[Place], size: int) -> Iterator[list[Place]]:
     waiting: dict[str, list[list[Place]]] = defaultdict(list)
     for place in places:
         started = waiting[place.kind]
-        for members in started[:MOST_LOOKS]:
+        for members in started[:MAX_TRIES]:
             if all(_apart(place, other) for other in members):
                 members.append(place)
                 break

@@ -30,9 +30,9 @@ from lib.study.fields import CorpusConfig, digest
 from lib.study.files import sha256, write_bytes
 from lib.study.paths import output_root
 
-LONGEST_SHARD = 2**23
+MAX_SHARD = 2**23
 """Characters of one shard, roughly."""
-MOST_LEARNED = 2**30
+MAX_LEARNED = 2**30
 """Characters of the training part that a tokenizer is learned from, at the most."""
 _FORMAT = 3
 _CHECKED = "checked.json"
@@ -180,10 +180,10 @@ def _learn(tokenizer: str, source: Source) -> str:
 
 
 def _limited(texts: Iterable[str]) -> Iterator[str]:
-    """Cut a text after its first `MOST_LEARNED` characters."""
+    """Cut a text after its first `MAX_LEARNED` characters."""
     read = 0
     for text in texts:
-        if read > MOST_LEARNED:
+        if read > MAX_LEARNED:
             return
         read += len(text)
         yield text
@@ -224,7 +224,7 @@ def _grouped(texts: Iterable[Piece]) -> Iterator[list[Piece]]:
     group: list[Piece] = []
     size = 0
     for text in texts:
-        if group and (text.part != group[0].part or size + len(text.text) > LONGEST_SHARD):
+        if group and (text.part != group[0].part or size + len(text.text) > MAX_SHARD):
             yield group
             group, size = [], 0
         group.append(text)

@@ -31,10 +31,10 @@ from lib.study.files import write_json
 from lib.study.paths import run_folder
 from lib.study.provenance import Provenance
 
-PATIENCE = timedelta(minutes=5)
+TIMEOUT = timedelta(minutes=5)
 """How long a process waits for the others while they train: longer than one takes to write a
 checkpoint."""
-LOADING = timedelta(days=1)
+LOADING_TIMEOUT = timedelta(days=1)
 """How long it waits before that, while the first finds, checks or tokenizes the corpus. Whoever
 started them ends all when one is lost."""
 
@@ -64,7 +64,7 @@ def parse_job(words: list[str]) -> TrainingJob:
     return TrainingJob(arm.config, folder, lambda corpus: begin(study, arm, seed, corpus), lock)
 
 
-def own_device(requested: str) -> str:
+def local_device(requested: str) -> str:
     """Choose the device of this process, of several GPUs the one of its place."""
     rank = int(os.environ["LOCAL_RANK"])
     if requested != "cpu" and rank < torch.cuda.device_count():
@@ -82,7 +82,7 @@ def train(job: TrainingJob) -> None:
         shared = [job.begin(corpus) if first else None]
         dist.broadcast_object_list(shared)
         assert shared[0] is not None
-        group = dist.new_group(timeout=PATIENCE)
+        group = dist.new_group(timeout=TIMEOUT)
         run = Run(job.config, corpus, shared[0], job.folder, group)
         if first:
             write_json(job.folder / "provenance.json", run.provenance.model_dump(mode="json"))
@@ -98,8 +98,8 @@ def main(words: list[str]) -> int:
     exit_with_parent()
     try:
         job = parse_job(words)
-        backend = "nccl" if own_device(job.config.machine.device) == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=LOADING)
+        backend = "nccl" if local_device(job.config.machine.device) == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=LOADING_TIMEOUT)
         train(job)
     except (ConfigError, CorpusError) as error:
         if os.environ.get("RANK", "0") == "0":

@@ -13,7 +13,7 @@ from lib.run.training import Report, Row
 from lib.study.paths import HEADLESS
 from lib.study.result import COLUMNS, live_file
 
-EVERY = 2.0
+WRITE_INTERVAL = 2.0
 """Seconds between two writes: training waits for none that matters."""
 
 
@@ -60,7 +60,7 @@ def _logged(folder: Path) -> Iterator[Report]:
         values = row | {"elapsed": round(now - start, 2)}
         values |= {"grad_norm": ""} if row.get("skipped") else {}
         waiting.append(",".join(str(values[name]) for name in COLUMNS) + "\n")
-        if now - written > EVERY:
+        if now - written > WRITE_INTERVAL:
             write()
             written = now
 

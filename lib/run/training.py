@@ -48,7 +48,7 @@ from lib.study.files import write_json
 from lib.study.plan import read_plan
 from lib.study.provenance import Provenance, Stretch
 
-LOOK_EVERY = 10
+READ_EVERY = 10
 """Steps after which the host reads what the device noted, unless it must earlier."""
 OVERFLOWS = 20
 """Updates in a row that overflow in fp16, each at half the scale of the one before, and make a
@@ -283,7 +283,7 @@ class Run:
                 self.training_step()
                 stop = interrupted.is_set()
                 due = self.step % every == 0, self.step % save_every == 0
-                if not (self.finished or stop or any(due) or len(self.notes) == LOOK_EVERY):
+                if not (self.finished or stop or any(due) or len(self.notes) == READ_EVERY):
                     continue
                 rows, point = self.read_notes(), None  # which may find that it diverged
                 if self.finished or due[0]:

@@ -29,20 +29,20 @@ from lib.study.fields import (
     stock_measures,
 )
 from lib.study.files import read_json, write_json
-from lib.study.own import PLAN_BELOW, keep, own_text, prepare_params
+from lib.study.own import PLAN_BELOW, own_text, prepare_params, write_copy
 from lib.study.paths import BESIDE_ARMS, HEADLESS, PAPER, PARAMS, PLANS, study_folder
 from lib.study.plan import Commit, read_plan
 
-MOST_RUNS = 10_000
+MAX_RUNS = 10_000
 """Of one study."""
-LONGEST_ID = 120
+MAX_ID = 120
 SCRATCH = ".scratch"
 """The study that scratch runs are of, a name that no parameter file may have: `runs/.scratch/`."""
-FEWEST_AT_A_LOOK = 2
+MIN_AT_A_LOOK = 2
 """Seeds without which there is no spread."""
 _SHARED = ("machine.", "evaluation.")
 _COMMITS = "commits.json"
-_ARM_ID = re.compile(rf"\w[\w .=,+()-]{{0,{LONGEST_ID - 1}}}")
+_ARM_ID = re.compile(rf"\w[\w .=,+()-]{{0,{MAX_ID - 1}}}")
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class IncludedArm(Section):
 class SeedCount(Section):
     """How many seeds to draw from the study's plan, instead of listing them, and `looks`."""
 
-    count: Annotated[int, Field(gt=0, le=MOST_RUNS)]
+    count: Annotated[int, Field(gt=0, le=MAX_RUNS)]
     looks: list[int] = Field(default_factory=list)
 
 
@@ -120,16 +120,16 @@ class Study(RunConfig):
             if not isinstance(level, str):
                 raise ValueError(f"factors.code: {level!r} is no text; write the commit in quotes")
         runs = math.prod(map(len, self.factors.values())) * len(self.seeds)
-        if runs > MOST_RUNS:
-            raise ValueError(f"factors: {runs:,} runs; a study holds {MOST_RUNS:,} at the most")
+        if runs > MAX_RUNS:
+            raise ValueError(f"factors: {runs:,} runs; a study holds {MAX_RUNS:,} at the most")
         _refuse_repeats("seeds", self.seeds)
         if self.looks and (
             sorted(set(self.looks)) != self.looks
-            or self.looks[0] < FEWEST_AT_A_LOOK
+            or self.looks[0] < MIN_AT_A_LOOK
             or self.looks[-1] != len(self.seeds)
         ):
             raise ValueError(
-                f"seeds.looks: {self.looks} must rise, from {FEWEST_AT_A_LOOK} seeds or more to "
+                f"seeds.looks: {self.looks} must rise, from {MIN_AT_A_LOOK} seeds or more to "
                 f"all {len(self.seeds)}"
             )
         for factor, levels in self.factors.items():
@@ -158,7 +158,7 @@ class Study(RunConfig):
             if not _ARM_ID.fullmatch(arm.id):
                 raise ValueError(
                     f"factors: '{arm.id[:40]}' cannot name an arm and its folder: use at most "
-                    f"{LONGEST_ID} letters, digits, spaces and . = , + ( ) -; rename the file or "
+                    f"{MAX_ID} letters, digits, spaces and . = , + ( ) -; rename the file or "
                     "shorten the level, or include the arm under another name"
                 )
         ids = [arm.id for arm in arms]
@@ -285,8 +285,8 @@ def scratch(study: Study, arm: Arm, changes: dict[str, Any]) -> tuple[Study, Arm
             raise ConfigError(f"changes: {unknown(str(name), FIELDS)}")
     config = with_fields(arm.config.model_dump(), changes, "changes")
     name = f"{study.name},{arm.id},{arm_id(changes)}".replace("/", "-")
-    if len(name) > LONGEST_ID:
-        name = f"{name[: LONGEST_ID - 13]}-{digest(changes)[:12]}"
+    if len(name) > MAX_ID:
+        name = f"{name[: MAX_ID - 13]}-{digest(changes)[:12]}"
     scratch_study = study.model_copy(update={"name": SCRATCH, "plan": None})
     return scratch_study, replace(arm, id=name, config=config, baseline=arm.id)
 
@@ -371,8 +371,8 @@ def _write_params(study: Study, text: str, plan: str) -> None:
     if plan and not study.plan:
         raise ConfigError("plan: is missing, and one stands below; name it, as plan: mine.yaml")
     if plan:
-        keep(plan, PLANS / str(study.plan))
-    keep(text, PARAMS / f"{study.name}.yaml")
+        write_copy(plan, PLANS / str(study.plan))
+    write_copy(text, PARAMS / f"{study.name}.yaml")
 
 
 def _seed_count(content: dict[str, Any]) -> SeedCount:

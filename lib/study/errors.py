@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 
 from lib.study.paths import HEADLESS
 
-MOST_ERRORS = 5
+MAX_ERRORS = 5
 TIME_UP = 3
 """The status of a sweep that ended with the time it was given."""
 _LEVELS = ("str", "bool", "int", "float")
@@ -144,8 +144,8 @@ def explain(error: ValidationError, schema: type[BaseModel]) -> str:
     """Rewrite pydantic's errors as one line that names field, value, what is allowed and the
     remedy; of many errors the first few."""
     lines = explain_each(error, schema)
-    more = [f"and {len(lines) - MOST_ERRORS} more"] if len(lines) > MOST_ERRORS else []
-    return "; ".join(lines[:MOST_ERRORS] + more)
+    more = [f"and {len(lines) - MAX_ERRORS} more"] if len(lines) > MAX_ERRORS else []
+    return "; ".join(lines[:MAX_ERRORS] + more)
 
 
 def explain_each(error: ValidationError, schema: type[BaseModel]) -> list[str]:

@@ -21,7 +21,7 @@ OrAuto = Annotated[AtLeastOne | None, BeforeValidator(lambda v: None if v == "au
 """A positive number, or auto (None): what is fastest on the machine at hand."""
 FileName = Annotated[str, Field(pattern=r"^\w[\w.-]*\.yaml$", max_length=100)]
 """The name of a YAML file; the field says in which folder."""
-SMALLEST_BPE, LARGEST_BPE = 257, 1_000_000
+MIN_BPE, MAX_BPE = 257, 1_000_000
 Level = str | bool | int | float | None
 """A value that a factor may take."""
 
@@ -82,10 +82,10 @@ class CorpusConfig(Section):
         if size == value or not size.isdecimal():
             names = ["characters", "bytes", "bpe-<size>"]
             raise ValueError(f"{unknown(value, names)}; or give the path of a tokenizer.json")
-        if not SMALLEST_BPE <= int(size) <= LARGEST_BPE:
+        if not MIN_BPE <= int(size) <= MAX_BPE:
             raise ValueError(
-                f"{value}: a size must be {SMALLEST_BPE} (all bytes and the end of a document) to "
-                f"{LARGEST_BPE:,}"
+                f"{value}: a size must be {MIN_BPE} (all bytes and the end of a document) to "
+                f"{MAX_BPE:,}"
             )
         return f"bpe-{int(size)}"
 

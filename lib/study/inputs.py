@@ -15,7 +15,7 @@ from lib.study.errors import UserError
 from lib.study.files import read_json, sha256
 from lib.study.paths import HEADLESS, kaggle_folder, study_folder
 
-MOST_FILES, MOST_BYTES = 100_000, 20 * 10**9
+MAX_FILES, MAX_BYTES = 100_000, 20 * 10**9
 """What a zip may hold, unpacked: as much as Kaggle keeps of one session."""
 BY_HAND = "by-hand"
 """Where notebooks are kept that somebody ran, until `./run_all.sh import` files them."""
@@ -38,8 +38,8 @@ def unpack(file: Path, folder: Path) -> None:
     try:
         with zipfile.ZipFile(file) as content:
             members = content.infolist()
-            if len(members) > MOST_FILES or sum(m.file_size for m in members) > MOST_BYTES:
-                raise ZipError(f"it holds more than {MOST_FILES:,} files or {MOST_BYTES:,} bytes")
+            if len(members) > MAX_FILES or sum(m.file_size for m in members) > MAX_BYTES:
+                raise ZipError(f"it holds more than {MAX_FILES:,} files or {MAX_BYTES:,} bytes")
             for member in members:
                 name = PurePosixPath(member.filename)
                 if name.is_absolute() or ".." in name.parts or "\\" in member.filename:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from lib.study.digests import measuring_digest
 from lib.study.fields import Machine, digest
 from lib.study.git import git, is_checkout
-from lib.study.own import is_kept
+from lib.study.own import is_copy
 from lib.study.paths import PARAMS, ROOT
 
 CHECKPOINT_FORMAT = 6
@@ -100,12 +100,12 @@ class Provenance(Environment):
         """SHA-256 of what decides the experiment: code, text, seed and parameters of the weights
         and their dev curve, and the plan. Not of the machine, which changes no more than rounding:
         on another one, or with other settings, a run continues from its checkpoint."""
-        corpus, *others = deciding(self.parameters)
+        corpus, *others = deciding_parameters(self.parameters)
         code = [CHECKPOINT_FORMAT, self.training_digest, self.corpus_sha256, self.seed]
         return digest([*code, corpus, self.tokenizer_sha256, *others, self.plan])
 
 
-def deciding(parameters: dict[str, dict[str, Any]]) -> tuple[Any, ...]:
+def deciding_parameters(parameters: dict[str, dict[str, Any]]) -> tuple[Any, ...]:
     """Take the parameters that decide a run's weights and dev curve: corpus (by its hash, not its
     path), model, training, and when the curve is taken. Others may change, and finished weights are
     measured anew."""
@@ -185,7 +185,7 @@ def git_state() -> dict[str, Any]:
     version = ROOT / "lib" / "VERSION"
     packed = version.read_text("utf-8").strip() if version.is_file() else ""
     if re.fullmatch(r"[0-9a-f]{40}", packed):
-        return {"commit": packed, "clean": not any(map(is_kept, PARAMS.rglob("*.yaml")))}
+        return {"commit": packed, "clean": not any(map(is_copy, PARAMS.rglob("*.yaml")))}
     if not is_checkout():
         return {"commit": None, "clean": None}
     code = git("rev-parse", "--verify", "--quiet", CODE_REF)

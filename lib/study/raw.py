@@ -23,7 +23,7 @@ from lib.study.fields import stock_measures
 
 RAW = ("trace", "curve", "windows", "bins", "positions", "items")
 STOCK = "stock_items"
-MOST_WINDOWS = 128
+MAX_WINDOWS = 128
 """Rows of `windows`, roughly: more would tell more about where in the text a model fails, in larger
 files."""
 
@@ -88,7 +88,7 @@ def window_table(columns: Mapping[str, NDArray[np.generic]], dev: int, length: i
     whether it lies in the test part: no window reaches over its first score, number `dev`.
     """
     total = len(next(iter(columns.values())))
-    size = length * math.ceil(total / length / MOST_WINDOWS)
+    size = length * math.ceil(total / length / MAX_WINDOWS)
     starts = np.array([*range(0, dev, size), *range(dev, total, size)])
     sums = {
         name: np.add.reduceat(np.asarray(values, np.result_type(values, np.int64)), starts)

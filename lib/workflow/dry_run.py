@@ -19,7 +19,7 @@ NOTEBOOK_OF_RULE = {"data": "01_data", "analysis": "03_analysis", "figures": "04
 """The notebook that a rule of the Snakefile executes; other rules execute none."""
 
 
-def needed(study: Study, stale: Mapping[Path, str]) -> Iterator[tuple[str, int, str]]:
+def due_runs(study: Study, stale: Mapping[Path, str]) -> Iterator[tuple[str, int, str]]:
     """Yield arm, seed and reason of each run that a sweep would make: one without a result, or with
     one that `stale` names, by its path, with the reason."""
     for arm, seed in itertools.product(study.arms(), study.seeds):
@@ -42,7 +42,7 @@ def print_dry_run(
         return
     console, times, sources = terminal(), list[float](), list[str]()
     for study in studies:
-        runs = list(needed(study, stale))
+        runs = list(due_runs(study, stale))
         all_runs = len(list(study.arms())) * len(study.seeds)
         print(f"{study.name}: would make {len(runs)} of {all_runs} runs")
         if not runs:
@@ -85,7 +85,7 @@ def _end(times: Iterable[float], at_once: int) -> float:
     return float(np.max(ends))
 
 
-def longest(studies: Sequence[Study], stale: Mapping[Path, str], at_once: int) -> list[Path]:
+def longest_runs(studies: Sequence[Study], stale: Mapping[Path, str], at_once: int) -> list[Path]:
     """Return the results of those runs that a sweep should begin with, so that no core is idle
     while a long one ends the sweep; none where all are equally long. Snakemake takes two classes:
     the longer begin first, and within a class any order, here the worst."""
@@ -93,7 +93,7 @@ def longest(studies: Sequence[Study], stale: Mapping[Path, str], at_once: int) -
     length = {
         result_file("02_train", study.name, arm, seed): works[study.name, arm, str(seed)]
         for study in studies
-        for arm, seed, _ in needed(study, stale)
+        for arm, seed, _ in due_runs(study, stale)
     }
 
     def ends(threshold: float) -> float:

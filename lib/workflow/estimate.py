@@ -86,7 +86,7 @@ def runs(study: Study, vocabulary: int | None) -> list[Run]:
     return result
 
 
-def prepared(config: RunConfig) -> Machine:
+def prepare_here(config: RunConfig) -> Machine:
     """Prepare this machine for a run. Raises ConfigError for what it lacks, cores too."""
     threads, cores = config.machine.threads, count_devices("cpu")
     if threads > cores:
@@ -122,7 +122,7 @@ def require_memory(config: RunConfig, vocab_size: int, machine: Machine) -> None
         )
 
 
-def at_most(run: Run, device: str, processes: int) -> dict[str, float]:
+def peak_bytes(run: Run, device: str, processes: int) -> dict[str, float]:
     """Count the bytes that a run holds on each device in its largest moment, by what holds them: in
     a training step (see `memory`), or in a pass of evaluation, which holds in the place of
     activations what a block computes of each token, and the logits at once."""
@@ -143,14 +143,14 @@ def gpu_memory(studies: list[Study]) -> float:
     """Estimate the bytes of a GPU that the largest run of some studies needs: CUDA's context, and
     `MARGIN` times what it holds by formula. Raises CorpusError as `runs` does."""
     needed = [
-        sum(at_most(run, "cuda", run.config.machine.processes or 1).values())
+        sum(peak_bytes(run, "cuda", run.config.machine.processes or 1).values())
         for study in studies
         for run in runs(study, None)
     ]
     return _CONTEXT + MARGIN * max(needed)
 
 
-def reduced(run: Run, sequences: int, affordable: float) -> tuple[ModelConfig, int]:
+def reduce_to(run: Run, sequences: int, affordable: float) -> tuple[ModelConfig, int]:
     """Halve sequences, then layers, then context until a step is affordable; width and vocabulary,
     which decide how fast a machine is, stay."""
     model = run.config.model
@@ -176,7 +176,7 @@ def measured_seconds(run: Run, machine: Machine, processes: int) -> tuple[float,
     """Make a few training steps; return what a run would take at the fastest of them, and what was
     made. Backward passes shrink with the processes, updates of the weights do not."""
     device = machine.device
-    config, sequences = reduced(run, machine.micro_batch_size, _AFFORDABLE[device])
+    config, sequences = reduce_to(run, machine.micro_batch_size, _AFFORDABLE[device])
     model = GPT(config, run.vocab_size, random_stream(0, "estimate")).to(device)
     if machine.activation_checkpointing:
         recompute_activations(model.transformer.h)
@@ -219,14 +219,14 @@ def estimate(study: Study, vocabulary: int | None = None, price: float | None = 
     config, training = largest.config, largest.config.training
     uncompiled = config.machine.model_copy(update={"compile": False})
     try:
-        machine, fault = prepared(config.model_copy(update={"machine": uncompiled})), ""
+        machine, fault = prepare_here(config.model_copy(update={"machine": uncompiled})), ""
         require_memory(config, largest.vocab_size, machine)
     except ConfigError as error:  # meant for another machine
         machine, fault = None, str(error)
     processes = machine.processes if machine else config.machine.processes or 1
     sequences = config.machine.micro_batch_size or training.batch_size // processes
     device = machine.device if machine else config.machine.device
-    sizes = at_most(largest, device, processes)
+    sizes = peak_bytes(largest, device, processes)
     flops = sum(run.flops for run in arms) * seeds
     tokens = sum(run.tokens for run in arms) * seeds
     disks = [disk(run.parameters, run.config.training.iterations) for run in arms]

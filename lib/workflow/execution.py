@@ -67,7 +67,7 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
         os.environ.update(kernel_environment(study, devices))
         start = time.perf_counter()
         error = _run_papermill(source, output, parameters)
-        reason = error or _unclean(output)
+        reason = error or _fault(output)
         if not reason and not result.is_file():
             reason = f"the notebook wrote no {shown(result)}"
         _stamp(output, reason, time.perf_counter() - start, plan.hash if plan else None)
@@ -139,7 +139,7 @@ def _code_cells(output: Path) -> list[Any]:
     return [cell for cell in nbformat.read(output, as_version=4).cells if cell.cell_type == "code"]
 
 
-def _unclean(output: Path) -> str | None:
+def _fault(output: Path) -> str | None:
     """Return why a notebook does not count as executed, or None."""
     for number, cell in enumerate(_code_cells(output), start=1):
         status = cell.metadata.get("papermill", {}).get("status")

@@ -22,7 +22,7 @@ from IPython.display import DisplayHandle, display
 from lib.study.config import load_study
 from lib.study.errors import TIME_UP, UserError
 from lib.study.files import replacing
-from lib.study.own import MARK, PLAN_BELOW, is_kept
+from lib.study.own import MARK, PLAN_BELOW, is_copy
 from lib.study.paths import (
     PARAMS,
     PLANS,
@@ -143,9 +143,9 @@ def pack(study: str, status: int) -> None:
             is_unneeded = "checkpoints" in parts and (run / "result.json").is_file()
             if not is_unneeded and not path.name.endswith(".lock"):
                 packed.write(path, Path("runs", study, *parts))
-        if is_kept(file := PARAMS / f"{study}.yaml"):  # a study of one's own, which home lacks
+        if is_copy(file := PARAMS / f"{study}.yaml"):  # a study of one's own, which home lacks
             texts = [file.read_text("utf-8")]
-            if (plan := load_study(study).plan) and is_kept(PLANS / plan):
+            if (plan := load_study(study).plan) and is_copy(PLANS / plan):
                 texts.append((PLANS / plan).read_text("utf-8"))
             combined = PLAN_BELOW.join(text.removeprefix(MARK).rstrip("\n") for text in texts)
             packed.writestr(f"params/{study}.yaml", combined)

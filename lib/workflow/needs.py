@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lib.study.config import Study
 from lib.workflow.dry_run import seconds_of_runs
-from lib.workflow.estimate import MARGIN, at_most, estimate, runs
+from lib.workflow.estimate import MARGIN, estimate, peak_bytes, runs
 from lib.workflow.time_left import workloads
 
 _PROGRAM = {"cpu": 2e9, "cuda": 4e9}
@@ -34,7 +34,7 @@ def needs(study: Study, stale: Collection[Path] = ()) -> dict[str, dict[str, int
         seconds = {run_key: pace * units for run_key, units in work.items()}
     device = "cuda" if study.machine.device == "cuda" else "cpu"
     for arm, run in zip(study.arms(), runs(study, None), strict=True):
-        sizes = at_most(run, device, processes)
+        sizes = peak_bytes(run, device, processes)
         if device == "cuda":  # of which the node itself holds what a checkpoint does
             sizes = {name: sizes[name] for name in ("weights", "gradients", "AdamW")}
         memory = processes * (_PROGRAM[device] + MARGIN * sum(sizes.values()))

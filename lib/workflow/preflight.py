@@ -13,7 +13,7 @@ from lib.study.files import read_json
 from lib.study.paths import shown, study_folder
 from lib.study.provenance import INSTALL, has_harness, trained_with
 from lib.workflow.commits import with_commits
-from lib.workflow.estimate import prepared, require_memory
+from lib.workflow.estimate import prepare_here, require_memory
 
 
 def ready(names: list[str], is_local: bool = True) -> list[Study]:
@@ -62,7 +62,7 @@ def _check(study: Study, is_local: bool, faults: list[str]) -> None:
     devices = _devices(study)
     for config in configs if is_local else ():
         with _collecting(faults, file):
-            machine = prepared(config)
+            machine = prepare_here(config)
             require_devices(machine)
             if config.corpus in symbols:
                 require_memory(config, symbols[config.corpus], machine)

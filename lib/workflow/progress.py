@@ -130,7 +130,7 @@ def seconds_per_step(steps: pd.DataFrame) -> float:
 LIVE = ("", "seed", "step", "loss", "gradient", "tokens/s", "left")
 ENDED = ("ended", "seed", "steps", "val. loss", "gradient", "tokens/s", "time")
 """Headings of the rows of jobs in execution, and of those that ended."""
-LEAST = 16
+MIN_WIDTH = 16
 """Characters for names, so that those of jobs that are no runs fit."""
 Row = list[str]
 """Of a run its arm, its seed, then what `cells` says; of another job its name, "" and a word."""
@@ -151,7 +151,7 @@ class Board:
         self.widths = (4, max(2 * digits + 1, 6), 9, 8, 8, 8)
         """Of the columns after the first, so that rows of both kinds stand below each other."""
         names = max((len(self._name(*key)[0]) for key in self.totals), default=0)
-        self.width = max(names, LEAST) + sum(self.widths) + len(self.widths) + 1
+        self.width = max(names, MIN_WIDTH) + sum(self.widths) + len(self.widths) + 1
         self.rows: list[Row] = []
         self.ahead: dict[JobKey, tuple[float, float]] = {}
         """Seconds that each run in training needs, at its pace, for the steps left and for all."""
@@ -223,11 +223,11 @@ def in_words(row: Row, headings: Sequence[str]) -> str:
     return f"{' · seed '.join(filter(None, row[:2]))}: {', '.join(texts)}"
 
 
-REDRAWN, LOGGED = 2.0, 60.0
+REDRAW_INTERVAL, LOG_INTERVAL = 2.0, 60.0
 """Seconds after which a terminal shows the runs anew, and a log repeats them."""
 SHARE = 0.05
 """The most of a core that looking at the runs may take."""
-LAST = 0.05
+CLOSING = 0.05
 """The last part of a sweep's time, in which no more jobs start and those that run may end."""
 
 
@@ -282,7 +282,7 @@ class View:
             self.live.update(Group(table, *hidden, line), refresh=True)
             return
         lines = [in_words(row, ENDED) for row in ended] + [line] * bool(ended and running)
-        if elapsed >= self.logged + LOGGED:
+        if elapsed >= self.logged + LOG_INTERVAL:
             lines += [line] * (not ended) + [in_words(row, LIVE) for row in self.board.rows]
             self.logged = elapsed
         if lines:
@@ -317,13 +317,13 @@ def follow(
                 if ended or elapsed > limit:
                     view.show(progress, elapsed)
                     break
-                if elapsed > (1 - LAST) * limit and not is_closing:
+                if elapsed > (1 - CLOSING) * limit and not is_closing:
                     is_closing = True
                     sweep.terminate()  # on which Snakemake starts nothing more
                 if elapsed >= next_draw:
                     view.show(progress, elapsed)
                     draw_seconds = time.monotonic() - start - elapsed
-                    next_draw = elapsed + max(REDRAWN, draw_seconds / SHARE)
+                    next_draw = elapsed + max(REDRAW_INTERVAL, draw_seconds / SHARE)
                 time.sleep(0.5)
     except KeyboardInterrupt:
         view.stop(progress, time.monotonic() - start)

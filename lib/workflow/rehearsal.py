@@ -53,7 +53,7 @@ REFERENCES = {"unigram_entropy": 3.3, "unigram_loss": 3.35, "bigram_loss": 2.5, 
 """Losses of the text that the runs are said to be of, in nats."""
 STEPS, QUESTIONS, TOKENS = 100, 20, 1000
 """Most rows of a trace; questions of a task; predictions in a window of text, or a bin."""
-_SHORTEST, _FEWEST = 32, 50
+_MIN_CONTEXT, _MIN_ITEMS = 32, 50
 """Tokens of context, and questions of a task, below which the suite has no task."""
 _PARTS = ("wte", "wpe", "emb_norm", "attn", "mlp", "ln", "lm_head")
 _CLASSES = ("alphabetic", "numeric", "punctuation", "whitespace", "end of document")
@@ -79,10 +79,10 @@ def rehearse(study: Study) -> None:
         study = study.model_copy(update={"seeds": study.seeds[:SEEDS]})
     runs = len(list(study.arms())) * len(study.seeds)
     for diverged in sorted({0, 1, runs}):
-        perform(study, diverged, figures=diverged in (runs, int(len(study.seeds) > 2)))
+        rehearse_once(study, diverged, figures=diverged in (runs, int(len(study.seeds) > 2)))
 
 
-def perform(study: Study, diverged: int, figures: bool) -> None:
+def rehearse_once(study: Study, diverged: int, figures: bool) -> None:
     """Execute 03, and perhaps 04, on made-up results, of which some diverged. Raises UserError,
     which says in one line where an analysis fails and why."""
     with (
@@ -198,7 +198,7 @@ def _raw(config: RunConfig, loss: float, rng: Generator, diverged: bool) -> Raw:
     raw["windows"] = pd.DataFrame(sums | {"test": np.arange(15) >= 7})
     raw["positions"] = pd.DataFrame({"context": context, "position_loss": loss + 1 / context})
     n_items = config.evaluation.items_per_task
-    if size >= _SHORTEST and (n_items is None or n_items >= _FEWEST):
+    if size >= _MIN_CONTEXT and (n_items is None or n_items >= _MIN_ITEMS):
         blocks = [_items(task, shots, rng) for task in N_CHOICES for shots in (0, 2)]
         raw["items"] = pd.concat(blocks, ignore_index=True)
     if stock_tasks := config.evaluation.tasks:

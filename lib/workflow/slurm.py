@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from lib.study.errors import UserError, unknown
 
-LONGEST_SILENCE = 240
+MIN_JOB_AGE = 240
 """Seconds: an ended job must be remembered for longer than Snakemake pauses between looks, which
 is three minutes at most."""
 _YEAR = 525_600
@@ -45,16 +45,16 @@ class Cluster:
         output = _run("scontrol", "show", "config")
         settings = dict(re.findall(r"^(\w+)\s*= (\S+)", output, re.MULTILINE))
         accounting = settings.get("AccountingStorageType", "").rpartition("/")[2]
-        job_age = int(settings.get("MinJobAge", LONGEST_SILENCE))
+        job_age = int(settings.get("MinJobAge", MIN_JOB_AGE))
         if self.status_command == "sacct" and accounting in ("", "none", "(null)"):
             raise ClusterError(
                 "it keeps no accounts for sacct, so no job would ever be seen to end; set "
                 "slurm-status-command: squeue in the profile"
             )
-        if self.status_command == "squeue" and job_age < LONGEST_SILENCE:
+        if self.status_command == "squeue" and job_age < MIN_JOB_AGE:
             raise ClusterError(
                 f"it forgets ended jobs after {job_age} s; have MinJobAge set to "
-                f"{LONGEST_SILENCE}, or, where accounts are kept, set slurm-status-command: sacct "
+                f"{MIN_JOB_AGE}, or, where accounts are kept, set slurm-status-command: sacct "
                 "in the profile"
             )
 

@@ -27,7 +27,7 @@ from lib.study.plan import ALPHA
 from lib.study.result import RunResult
 from lib.workflow.progress import plain_table, terminal
 
-MOST = 5
+MAX_MEASURES = 5
 """Measures that are shown."""
 
 
@@ -44,7 +44,7 @@ def summarise(study: Study) -> None:
     runs = tidy(map(RunResult.model_validate, results["runs"]))
     contrasted = {row["measure"] for row in verdict["contrasts"]}
     headline = sorted(measures_in("headline"), key=lambda name: name not in contrasted)
-    measures = taken([*(plan.primary_measures if plan else ()), *headline], runs)[:MOST]
+    measures = taken([*(plan.primary_measures if plan else ()), *headline], runs)[:MAX_MEASURES]
     arms, seeds = runs["arm"].nunique(), runs["seed"].nunique()
     console.print(f"\n{study.name}: {len(runs)} runs, of {arms} arms × {seeds} seeds\n")
     for table in tables(described(study, runs), runs, verdict["contrasts"], measures, console):

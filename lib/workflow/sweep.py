@@ -33,9 +33,9 @@ from lib.workflow.slurm import Cluster, explanation
 
 DEFAULT, EMBEDDED = "final", "final-embedded"
 """The study that is run when none is named, and the one in its place where its text is missing."""
-PATIENCE = 5.0
+LOCK_TIMEOUT = 5.0
 """Seconds to wait for an earlier sweep that is ending."""
-CANCELLING = 60.0
+CANCEL_TIMEOUT = 60.0
 """Seconds that an ended sweep is given to cancel its jobs on a cluster."""
 FULL = 10**6
 """Bytes: a disk with less is full."""
@@ -73,7 +73,7 @@ class Sweep:
 def run_sweep(sweep: Sweep) -> int:
     """Run studies; return the exit status. Raises UserError for all that would stop them later."""
     from lib.workflow.commits import TREES, moved
-    from lib.workflow.dry_run import needed
+    from lib.workflow.dry_run import due_runs
     from lib.workflow.execution import kernel_environment
     from lib.workflow.forked import SOCKETS, warm_process
     from lib.workflow.preflight import ready
@@ -100,7 +100,7 @@ def run_sweep(sweep: Sweep) -> int:
             if not (sweep.lists_runs and path.name == "result.json"):  # the table says why
                 print(f"Stale: {shown(path)}: {reason}")
         if not sweep.is_dry_run:
-            due = [study for study in studies if any(needed(due_study(study), stale_results))]
+            due = [study for study in studies if any(due_runs(due_study(study), stale_results))]
             if due and sweep.is_local and sweep.forks_kernels:
                 stack.enter_context(warm_process(kernel_environment(due[0]), log))
             rehearse(due)
@@ -111,7 +111,7 @@ def run_sweep(sweep: Sweep) -> int:
             cluster_settings["needs"] = {study.name: needs(study, stale_results) for study in due}
             cluster_settings["longest"] = sweep.cluster and sweep.cluster.longest_job()
         keys = {s.name: {"data": data_key(s), "analysis": analysis_key(s)} for s in studies}
-        patience = 0 if sweep.is_local else CANCELLING
+        patience = 0 if sweep.is_local else CANCEL_TIMEOUT
         began = time.monotonic()
         for record in (Record(study.name) for study in studies):
             if sweep.is_dry_run or is_replaceable(record):
@@ -189,7 +189,7 @@ def only_sweep() -> Iterator[IO[bytes]]:
     Raises UserError naming the other sweep.
     """
     RUNS.mkdir(parents=True, exist_ok=True)
-    log, until = RUNS / "sweep.log", time.monotonic() + PATIENCE
+    log, until = RUNS / "sweep.log", time.monotonic() + LOCK_TIMEOUT
     with log.open("ab") as file:
         while True:
             try:
@@ -225,9 +225,9 @@ def run_snakemake(
         command += ["--jobs", str(jobs)]
     command += sweep.flags
     if not (sweep.is_dry_run or sweep.is_ordered):
-        from lib.workflow.dry_run import longest
+        from lib.workflow.dry_run import longest_runs
 
-        if first := longest(list(map(due_study, studies)), stale, jobs):
+        if first := longest_runs(list(map(due_study, studies)), stale, jobs):
             command += ["--prioritize", *map(str, first)]
     if forced := [*sweep.forced, *map(str, stale)]:
         command += ["--forcerun", *forced]

@@ -24,9 +24,9 @@ from lib.workflow.time_left import clock
 
 SHARE = 0.25
 """The most of a core that drawing takes."""
-AT_LEAST = 1.0
+MIN_INTERVAL = 1.0
 """Seconds between two pictures."""
-AGAIN = 2.0
+REPLAY = 2.0
 """Seconds at the start in which steps made before are told again: these say nothing of speed."""
 
 
@@ -77,7 +77,7 @@ class LiveRun:
         if done in (0, total) or self.end:
             return f"step {done} of {total}"
         times = list(self.times)
-        first_time = max(when for when in times if when <= times[0] + AGAIN)
+        first_time = max(when for when in times if when <= times[0] + REPLAY)
         n_new = sum(when > first_time for when in times)
         seconds_each = (times[-1] - first_time) / n_new if n_new else math.nan
         return f"step {done} of {total}, {clock(seconds_each * (total - done))} left"
@@ -121,7 +121,7 @@ def main() -> None:
         sys.stdout.buffer.write(f"{len(png)} {width}\n".encode() + png)
         sys.stdout.buffer.flush()
         draw_seconds = time.monotonic() - start
-        until = start + max(AT_LEAST, draw_seconds / SHARE)
+        until = start + max(MIN_INTERVAL, draw_seconds / SHARE)
         while not run.over and time.monotonic() < until:
             time.sleep(0.05)
 

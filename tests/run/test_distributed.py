@@ -150,7 +150,7 @@ def test_only_the_first_process_hashes_the_shards_and_the_others_wait_for_it(
         return hash_of(path)
 
     monkeypatch.setattr(tokens, "_hash_of", slowly)
-    monkeypatch.setattr(distributed, "PATIENCE", timedelta(seconds=2))
+    monkeypatch.setattr(distributed, "TIMEOUT", timedelta(seconds=2))
     job = processes.Job(config=config, provenance=provenance)
     write_json(tmp_path / processes.JOB, job.model_dump(mode="json"))
     in_forks(2, tmp_path / "store", lambda: distributed.main([str(tmp_path)]))
@@ -247,7 +247,7 @@ def test_a_process_takes_its_own_gpu_and_none_for_a_study_of_the_cpu(
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
-    assert distributed.own_device(asked) == "cpu"  # no kernel runs here
+    assert distributed.local_device(asked) == "cpu"  # no kernel runs here
     assert taken == placed
 
 

@@ -95,7 +95,7 @@ def test_snakemakes_events_are_followed_to_the_end(
 def test_a_sweep_told_to_end_before_its_first_job_is_stopped(
     planned: dict[str, int], is_stopped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "LAST", 0.5)
+    monkeypatch.setattr(progress, "CLOSING", 0.5)
     file = tmp_path / "progress.json"
     write_json(file, Progress(planned, {}, [], {}))
     ends_well = "import signal, sys; signal.sigwait([signal.SIGTERM])"

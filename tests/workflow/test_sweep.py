@@ -311,7 +311,7 @@ def bare(tiny_study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for name, put in {
         "RUNS": tmp_path,
         "SWEEP_FILE": tmp_path / ".sweep.json",
-        "PATIENCE": 0,
+        "LOCK_TIMEOUT": 0,
     }.items():
         monkeypatch.setattr(sweep, name, put)
     for name, answer in (("rehearse", None), ("tell", None), ("run_snakemake", (0, []))):
