@@ -150,8 +150,8 @@ def score(model: GPT, ids: Tensor, batch_size: int, tempering: Tempering | None 
         for logits in model.logits_in_parts(model.hidden(x).flatten(0, 1)):  # (n, V)
             end = start + len(logits)
             target = ids[start + 1 : end + 1].to(device)
-            local = sampled[(sampled >= start) & (sampled < end)] - start
-            samples.append(logits[local.to(device)].cpu())
+            in_part = sampled[(sampled >= start) & (sampled < end)] - start
+            samples.append(logits[in_part.to(device)].cpu())
             top, total = logits.amax(dim=-1).double(), logits.double().logsumexp(dim=-1)
             columns = per_character(logits, target)
             columns |= {"confidence": (top - total).exp(), "largest_logit": top}

@@ -30,11 +30,10 @@ from lib.run.training import Run
 from lib.study.config import Arm, Study
 from lib.study.errors import UserError
 from lib.study.files import finite, sha256, write_json
-from lib.study.own import tasks_hash
 from lib.study.paths import run_folder
 from lib.study.provenance import INSTALL, Execution, Origin, has_harness
 from lib.study.raw import RAW, STOCK, measures_of, single, window_table, write_raw
-from lib.study.result import RunResult, records
+from lib.study.result import RunResult, identity_fields, records
 
 
 @dataclass
@@ -166,18 +165,9 @@ def write_result(study: Study, arm: Arm, run: Run, measured: Measurement) -> Run
     paths = [write_raw(folder, name, table) for name, table in measured.raw.items()]
     executed = Execution(from_checkpoint=run.from_checkpoint, **circumstances(run.machine))
     result = RunResult(
-        study=study.name,
-        study_hash=study.hash,
-        arm=arm.id,
-        baseline=arm.baseline,
-        levels=arm.levels,
-        seed=seed,
-        variant=arm.variant,
-        setting=arm.setting,
-        config=arm.config.model_dump(exclude={"machine"}),
+        **identity_fields(study, arm, seed),
         corpus_sha256=run.corpus.sha256,
         suite_hash=measured.suite_hash,
-        tasks_hash=tasks_hash(arm.config.evaluation.include_path),
         status="completed" if run.diverged_at is None else "diverged",
         diverged_at=run.diverged_at,
         resumed_at=run.resumed_at,

@@ -11,8 +11,10 @@ from typing import Any, Literal
 import pandas as pd
 from pydantic import BaseModel, ConfigDict
 
+from lib.study.config import Arm, Study
 from lib.study.fields import digest
 from lib.study.files import finite, read_json
+from lib.study.own import tasks_hash
 from lib.study.provenance import Stretch, trained_with
 
 
@@ -73,6 +75,16 @@ class RunResult(BaseModel):
             "text/html": table.to_html(),
             "text/plain": table.to_string(),
         }
+
+
+def identity_fields(study: Study, arm: Arm, seed: int) -> dict[str, Any]:
+    """Name the run that a result is of and what it was asked, by the fields of `RunResult`."""
+    return {
+        **{"study": study.name, "study_hash": study.hash, "arm": arm.id, "seed": seed},
+        **{name: getattr(arm, name) for name in ("baseline", "levels", "variant", "setting")},
+        "config": arm.config.model_dump(exclude={"machine"}),
+        "tasks_hash": tasks_hash(arm.config.evaluation.include_path),
+    }
 
 
 def attested(result: dict[str, Any]) -> dict[str, Any]:

@@ -39,12 +39,11 @@ from lib.study.digests import training_digest
 from lib.study.errors import UserError, exit_status
 from lib.study.fields import RunConfig, digest
 from lib.study.files import finite, read_json, sha256, write_json
-from lib.study.own import tasks_hash
 from lib.study.paths import HEADLESS, NOTEBOOKS, ROOT, run_folder
 from lib.study.plan import Plan
 from lib.study.provenance import Execution, MachineFacts, Origin, Provenance, code_state
 from lib.study.raw import BINNINGS, STOCK, measures_of, raw_names, write_raw
-from lib.study.result import RunResult, records
+from lib.study.result import RunResult, identity_fields, records
 
 SEEDS = 3
 """With two, nothing is interpolated: quartiles and medians of three are not ends of the range."""
@@ -320,15 +319,9 @@ def _result(study: Study, arm: Arm, seed: int, plan: Plan | None, raw: Raw) -> R
     tables = _tables(config, raw, default_rng(seed)) if completed else ()
     last = {name: int(trace[name].iloc[-1]) for name in ("step", "tokens")}
     return RunResult(
-        study=study.name,
-        study_hash=study.hash,
-        arm=arm.id,
-        **{name: getattr(arm, name) for name in ("baseline", "levels", "variant", "setting")},
-        seed=seed,
-        config=config.model_dump(exclude={"machine"}),
+        **identity_fields(study, arm, seed),
         corpus_sha256=corpus,
         suite_hash=suite if has_suite else None,
-        tasks_hash=tasks_hash(config.evaluation.include_path),
         status="completed" if completed else "diverged",
         diverged_at=None if completed else last["step"],
         resumed_at=[],

@@ -90,7 +90,10 @@ def write_badge(path: Path, outcomes: Counter[str], faulty: bool, status: int) -
     """Write how many runs were reproduced, when and by which commit, as JSON that
     https://shields.io/badges/endpoint-badge draws."""
     number = outcomes.total()
-    counts = [f"{n} of {number} run{'s' if number > 1 else ''} {o}" for o, n in outcomes.items()]
+    counts = [
+        f"{n} of {number} run{'s' if number > 1 else ''} {outcome}"
+        for outcome, n in outcomes.items()
+    ]
     when = f"{datetime.now(UTC):%Y-%m-%d} {git('rev-parse', '--short=7', 'HEAD') or 'outside git'}"
     faults = ["verify finds faults"] if faulty else []
     message = ", ".join([*faults, *(counts or ["no run"]), when])
