@@ -141,9 +141,7 @@ def execute(name: str, notebook: str, arm: str = "", seed: str = "0") -> dict[st
 @exit_status
 def main(command: str, *words: str) -> None:
     """Print what a command returns."""
-    commands = {
-        function.__name__: function for function in (digests, state, begin, suite, figures, execute)
-    }
+    commands = {f.__name__: f for f in (digests, state, begin, suite, figures, execute)}
     print(json.dumps(commands[command](*words)))
 
 

@@ -91,8 +91,7 @@ def write_badge(path: Path, outcomes: Counter[str], faulty: bool, status: int) -
     https://shields.io/badges/endpoint-badge draws."""
     number = outcomes.total()
     counts = [
-        f"{n} of {number} run{'s' if number > 1 else ''} {outcome}"
-        for outcome, n in outcomes.items()
+        f"{n} of {number} run{'s' if number > 1 else ''} {result}" for result, n in outcomes.items()
     ]
     when = f"{datetime.now(UTC):%Y-%m-%d} {git('rev-parse', '--short=7', 'HEAD') or 'outside git'}"
     faults = ["verify finds faults"] if faulty else []
