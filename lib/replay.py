@@ -83,7 +83,7 @@ def begin(name: str) -> list[dict[str, Any]]:
             digest = hashlib.sha256(digest.encode() + x.numpy().tobytes()).hexdigest()
         return digest
 
-    study, begun = load_study(name), []
+    study, starts = load_study(name), []
     for arm in study.arms():
         corpus, model, training = arm.config.corpus, arm.config.model, arm.config.training
         for seed in study.seeds if _text(corpus) else ():
@@ -91,11 +91,11 @@ def begin(name: str) -> list[dict[str, Any]]:
             if path.is_file():
                 steps = read_json(path)["steps"]
                 size, length = training.batch_size, model.block_size
-                of = {"arm": arm.id, "seed": seed} | losses(corpus, length)
-                of |= weights(corpus, model, seed)
-                of["batches"] = batches(corpus, size, length, steps, seed)
-                begun.append(of | {"rates": [learning_rate(training, n) for n in range(steps)]})
-    return begun
+                row = {"arm": arm.id, "seed": seed} | losses(corpus, length)
+                row |= weights(corpus, model, seed)
+                row["batches"] = batches(corpus, size, length, steps, seed)
+                starts.append(row | {"rates": [learning_rate(training, n) for n in range(steps)]})
+    return starts
 
 
 def suite(name: str) -> dict[str, str | None]:
@@ -135,13 +135,13 @@ def execute(name: str, notebook: str, arm: str = "", seed: str = "0") -> dict[st
         "verdict": folder / "verdict.json",
         "figures": folder / "figures",
     }
-    return {what: shown(path) for what, path in written.items() if path.exists()}
+    return {key: shown(path) for key, path in written.items() if path.exists()}
 
 
 @exit_status
 def main(command: str, *words: str) -> None:
     """Print what a command returns."""
-    commands = {each.__name__: each for each in (digests, state, begin, suite, figures, execute)}
+    commands = {f.__name__: f for f in (digests, state, begin, suite, figures, execute)}
     print(json.dumps(commands[command](*words)))
 
 

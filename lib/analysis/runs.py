@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from lib.study.claim import load_plan, require_stamps
 from lib.study.config import Study, arm_id
 from lib.study.errors import UserError
-from lib.study.fields import CODE, MACHINE_SETTINGS, OF_MEASURES, MachineConfig, ModelConfig
+from lib.study.fields import CODE, EVAL_SETTING, MACHINE_SETTINGS, MachineConfig, ModelConfig
 from lib.study.measures import MEASURES
 from lib.study.paths import run_folder, shown
 from lib.study.raw import RAW, raw_file, read_raw_file
@@ -130,7 +130,7 @@ def machine_settings(run: RunResult, without: Collection[str] = ()) -> str:
     """Say how a run was rounded: torch and the settings of the machine that change bits; where its
     steps were made on several machines, each with the steps made there."""
     executed = run.provenance.get("executed", {}).get("machine", {})
-    measured = {OF_MEASURES: executed[OF_MEASURES]} if OF_MEASURES in executed else {}
+    measured = {EVAL_SETTING: executed[EVAL_SETTING]} if EVAL_SETTING in executed else {}
 
     def describe(machine: dict[str, Any], packages: dict[str, Any]) -> str:
         settings, texts = machine | measured, [f"torch {packages['torch']}"]
@@ -153,7 +153,7 @@ def _require_alike_rounding(runs: list[RunResult]) -> None:
     seeds nothing is paired; and how windows are batched in evaluation moves fp32 measures no
     further than `lib.record.retrain` tolerates."""
     full = all(run.origin["precision"] == "fp32" for run in runs)
-    measured = {OF_MEASURES} if full else set()
+    measured = {EVAL_SETTING} if full else set()
     for without, within in (
         (_LEFT_TO_THE_MACHINE | measured, ["seed"]),
         (measured, ["seed", "training.batch_size", "model.block_size"]),
@@ -189,10 +189,7 @@ def budget_factors(runs: pd.DataFrame, arm: str, baseline: str) -> list[str]:
 
 
 def _require_equal(
-    field: str,
-    runs: list[RunResult],
-    *within: str,
-    value: Callable[[RunResult], Any] | None = None,
+    field: str, runs: list[RunResult], *within: str, value: Callable[[RunResult], Any] | None = None
 ) -> None:
     """Refuse the first run whose value (its field, unless said otherwise) is not the usual one
     among the runs with the same `within`: dotted parameters, or the seed."""

@@ -20,9 +20,9 @@ from lib.study.fields import TRAIN_SHARE, CorpusConfig
 
 __all__ = ["CorpusError", "MissingCorpusError"]
 TOKEN_CLASSES = ("alphabetic", "numeric", "punctuation", "whitespace", "end of document")
-LONGEST_TEXT = 2**24
+MAX_TEXT = 2**24
 """Characters of a tokenized corpus that is held as a text too, for the suite to be made of."""
-MOST_MEASURED = 2**16
+MAX_MEASURED = 2**16
 """Characters that dev and test are cut to, each: the same text, whatever the tokenizer."""
 
 
@@ -36,7 +36,7 @@ class _Split:
     train: Tensor | Shards
     """The leading 90 %, cut to the configured fraction; (n,)."""
     heldout: Tensor
-    """The last 10 %, dev and test of it each cut to `MOST_MEASURED` characters; (n,)."""
+    """The last 10 %, dev and test of it each cut to `MAX_MEASURED` characters; (n,)."""
     dev_length: int
     """Tokens of `heldout` before the dev/test cut."""
 
@@ -137,8 +137,8 @@ class TokenCorpus(_Split):
 
     @cached_property
     def _texts(self) -> list[str]:
-        held = self.n_characters <= LONGEST_TEXT
-        return [self.tokenizer.decode(ids) for ids in self.parts.values()] if held else []
+        fits = self.n_characters <= MAX_TEXT
+        return [self.tokenizer.decode(ids) for ids in self.parts.values()] if fits else []
 
     @property
     def n_characters(self) -> int:
@@ -171,9 +171,9 @@ def load_corpus(config: CorpusConfig) -> Corpus:
             return _in_memory(config, source)
         return _on_disk(config, source)
     except OSError as error:
-        given = f"s: '{error.filename}'" if config.sources else f": '{config.source}'"
+        location = f"s: '{error.filename}'" if config.sources else f": '{config.source}'"
         raise CorpusError(
-            f"corpus.source{given} cannot be read: {error.strerror}; give another path"
+            f"corpus.source{location} cannot be read: {error.strerror}; give another path"
         ) from None
 
 
@@ -182,7 +182,7 @@ def _in_memory(config: CorpusConfig, source: OneText) -> TextCorpus:
     train, dev, test = (text for _, text in source.parts())
     tokenizer = Characters(source.name, "".join(sorted(set(train))))
     ids = torch.from_numpy(tokenizer.encode(train[: int(config.fraction * len(train))]))
-    dev, test = (dev[:MOST_MEASURED], test[:MOST_MEASURED])
+    dev, test = (dev[:MAX_MEASURED], test[:MAX_MEASURED])
     heldout = torch.from_numpy(tokenizer.encode(dev + test))
     return TextCorpus(
         source.name, source.fingerprint, tokenizer, ids, heldout, len(dev), source.text
@@ -195,16 +195,16 @@ def _on_disk(config: CorpusConfig, source: Source) -> TokenCorpus:
     train = parts["train"].cut(int(config.fraction * len(parts["train"])))
     dev, test = (_measured(parts[part], tokenizer) for part in ("dev", "test"))
     heldout = torch.cat([dev, test])
-    of_split = (source.name, metadata["sha256"], tokenizer, train, heldout, len(dev))
-    return TokenCorpus(*of_split, parts, metadata)
+    fields = (source.name, metadata["sha256"], tokenizer, train, heldout, len(dev))
+    return TokenCorpus(*fields, parts, metadata)
 
 
 def _measured(ids: Shards, tokenizer: Tokenizer) -> Tensor:
-    """Cut ids (n,) to the tokens that end within the first `MOST_MEASURED` characters."""
+    """Cut ids (n,) to the tokens that end within the first `MAX_MEASURED` characters."""
     # A character is written in four bytes at the most, and the end of a document adds a token.
-    beginning = ids[: 5 * MOST_MEASURED]
+    beginning = ids[: 5 * MAX_MEASURED]
     ends = torch.from_numpy(tokenizer.characters)[beginning].cumsum(0)
-    return beginning[: int(torch.searchsorted(ends, MOST_MEASURED, right=True))]
+    return beginning[: int(torch.searchsorted(ends, MAX_MEASURED, right=True))]
 
 
 def sample_batch(

@@ -50,15 +50,15 @@ def duplication_report(corpus: Corpus, gram: int = GRAM) -> pd.Series:
     is too long to be held nothing is measured."""
     train = corpus.decode(corpus.train[:]) if corpus.text else ""
     heldout = corpus.decode(corpus.heldout) if corpus.text else ""
-    known, windows = set(train.splitlines()), set(_windows(train, gram))
+    train_lines, windows = set(train.splitlines()), set(_windows(train, gram))
     lines = [line for line in heldout.splitlines() if line.strip()]
     in_train = {
-        "lines": [line in known for line in lines],
-        f"lines of at least {gram} characters": [x in known for x in lines if len(x) >= gram],
+        "lines": [line in train_lines for line in lines],
+        f"lines of at least {gram} characters": [x in train_lines for x in lines if len(x) >= gram],
         f"{gram}-character windows": [window in windows for window in _windows(heldout, gram)],
     }
     shares = {
-        f"{what} found in train": pd.Series(x, dtype=float).mean() for what, x in in_train.items()
+        f"{unit} found in train": pd.Series(x, dtype=float).mean() for unit, x in in_train.items()
     }
     return pd.Series(shares, name="share of held-out")  # NaN where there is nothing to look for
 

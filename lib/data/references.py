@@ -10,7 +10,7 @@ from lib.data.sources import KNOWN
 
 ORDER = 5
 """Characters of the longest n-grams that are counted."""
-MOST_PAIRS = 2**24
+MAX_PAIRS = 2**24
 """Pairs of tokens that are counted; those of a larger vocabulary would be too many."""
 SOURCE_LOSS = {
     1: 2.2749478829745717,
@@ -75,7 +75,7 @@ def _counts(corpus: Corpus) -> tuple[NDArray[np.int64], NDArray[np.int64] | None
     """Count tokens of the training part, (V,), and their pairs, (V, V), block by block."""
     n, size = corpus.vocab_size, 2**20
     counts = np.zeros(n, np.int64)
-    pairs = np.zeros(n * n, np.int64) if n * n <= MOST_PAIRS else None
+    pairs = np.zeros(n * n, np.int64) if n * n <= MAX_PAIRS else None
     for start in range(0, len(corpus.train), size):
         ids = corpus.train[start : start + size + 1].numpy()
         counts += np.bincount(ids[:size], minlength=n)
@@ -97,10 +97,10 @@ class NGrams:
         for grams in _keys(text):
             # The first of its order has no character before it and lies outside.
             known, first, n = np.unique(grams, return_index=True, return_counts=True)
-            histories, of, kinds = np.unique(
+            histories, history_of, kinds = np.unique(
                 history[first], return_inverse=True, return_counts=True
             )
-            after = np.bincount(of, n)
+            after = np.bincount(history_of, n)
             self._tables.append(
                 (_Table(known, n), _Table(histories, after), _Table(histories, kinds))
             )
@@ -109,19 +109,19 @@ class NGrams:
     def scores(self, contexts: list[str], continuations: list[str]) -> NDArray[np.float64]:
         """Score each continuation after its context: summed log-likelihoods (nats) by the n-grams
         of 1 … `ORDER` characters; (N, ORDER)."""
-        none = "\0" * ORDER  # no n-gram reaches over it
-        texts = [none + c + after for c, after in zip(contexts, continuations, strict=True)]
+        padding = "\0" * ORDER  # no n-gram reaches over it
+        texts = [padding + c + after for c, after in zip(contexts, continuations, strict=True)]
         ends = np.cumsum([*map(len, texts)])
         lengths = np.array([*map(len, continuations)])
-        of = np.repeat(np.arange(len(texts)), lengths)
-        scored = np.arange(len(of)) + np.repeat(ends - np.cumsum(lengths), lengths)
-        likely, history = np.full(len(of), self._uniform), np.zeros(ends[-1], np.uint64)
+        owner = np.repeat(np.arange(len(texts)), lengths)
+        scored = np.arange(len(owner)) + np.repeat(ends - np.cumsum(lengths), lengths)
+        likely, history = np.full(len(owner), self._uniform), np.zeros(ends[-1], np.uint64)
         sums = []
         for grams, tables in zip(_keys("".join(texts)), self._tables, strict=True):
             n, (after, kinds) = tables[0][grams[scored]], (t[history[scored]] for t in tables[1:])
             smoothed = (n + kinds * likely) / np.maximum(after + kinds, 1)
             likely = np.where(after > 0, smoothed, likely)
-            sums.append(np.bincount(of, np.log(likely), minlength=len(texts)))
+            sums.append(np.bincount(owner, np.log(likely), minlength=len(texts)))
             history = np.append(np.uint64(0), grams[:-1])
         return np.stack(sums, axis=1)
 
@@ -133,9 +133,9 @@ class _Table:
     keys: NDArray[np.uint64]
     values: NDArray[np.float64 | np.int64]
 
-    def __getitem__(self, wanted: NDArray[np.uint64]) -> NDArray[np.float64 | np.int64]:
-        indices = np.searchsorted(self.keys, wanted).clip(max=len(self.keys) - 1)
-        return np.where(self.keys[indices] == wanted, self.values[indices], 0)
+    def __getitem__(self, queries: NDArray[np.uint64]) -> NDArray[np.float64 | np.int64]:
+        indices = np.searchsorted(self.keys, queries).clip(max=len(self.keys) - 1)
+        return np.where(self.keys[indices] == queries, self.values[indices], 0)
 
 
 def _keys(text: str) -> list[NDArray[np.uint64]]:

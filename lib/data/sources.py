@@ -53,8 +53,7 @@ KNOWN = {
         "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
     ),
     "synthetic": KnownCorpus(
-        "synthetic.packed",
-        "bc3e66b4fb25b09f41c78ae498e032fc39865a15dfd3347e6fe1485652ab12a3",
+        "synthetic.packed", "bc3e66b4fb25b09f41c78ae498e032fc39865a15dfd3347e6fe1485652ab12a3"
     ),
 }
 """`synthetic` is a play that a probabilistic grammar wrote. It stands beside this file, compressed;
@@ -65,20 +64,20 @@ it again, and its exact entropy."""
 def _known_text(name: str) -> bytes:
     """Read a known text, which lies beside this file or where a corpus may lie, or download it.
     Raises CorpusError for one with another hash."""
-    known = KNOWN[name]
-    places = [Path(__file__).parent / known.file_name, *corpus_places(known.file_name)]
-    for path in filter(Path.is_file, places):
+    entry = KNOWN[name]
+    paths = [Path(__file__).parent / entry.file_name, *corpus_places(entry.file_name)]
+    for path in filter(Path.is_file, paths):
         data = path.read_bytes()
         with suppress(OSError):  # what is no such stream has another hash too
             data = bz2.decompress(data) if path.suffix == ".packed" else data
-        if (sha256 := hashlib.sha256(data).hexdigest()) != known.sha256:
-            remedy = f"restore {path}" if path == places[0] else f"delete {path} and rerun"
+        if (sha256 := hashlib.sha256(data).hexdigest()) != entry.sha256:
+            remedy = f"restore {path}" if path == paths[0] else f"delete {path} and rerun"
             raise CorpusError(
                 f"{name}: wrong hash: {len(data):,} bytes with SHA-256 {sha256}, expected "
-                f"{known.sha256}; {remedy}"
+                f"{entry.sha256}; {remedy}"
             )
         return data
-    return _download(name, known)
+    return _download(name, entry)
 
 
 _REMEDY = "give the path of a UTF-8 text"
@@ -94,22 +93,22 @@ def find(path: str, field: str = "corpus.source") -> Path | None:
     return next((candidate for candidate in candidates if candidate.exists()), None)
 
 
-def _download(name: str, known: KnownCorpus) -> bytes:
+def _download(name: str, entry: KnownCorpus) -> bytes:
     """Fetch into `data/`; pooch shows a progress bar, checks the hash and then moves into place."""
     folder = output_root() / "data"
     try:
         import pooch  # only here: a Kaggle kernel without internet never needs it
 
         pooch.get_logger().setLevel("WARNING")
-        known_hash = f"sha256:{known.sha256}"
-        path = pooch.retrieve(known.url, known_hash, known.file_name, folder, progressbar=True)
+        sha256 = f"sha256:{entry.sha256}"
+        path = pooch.retrieve(entry.url, sha256, entry.file_name, folder, progressbar=True)
         return Path(path).read_bytes()
     except Exception as error:
         reason = "wrong hash" if isinstance(error, ValueError) else type(error).__name__
         raise MissingCorpusError(
             f"{name}: not found and not downloaded ({reason}). Provide it in one of "
-            f"three ways: put it at {shown(folder / known.file_name)} (from {known.url}); attach a "
-            f"Kaggle input that holds {known.file_name}; or set corpus.source to a text file's path"
+            f"three ways: put it at {shown(folder / entry.file_name)} (from {entry.url}); attach a "
+            f"Kaggle input that holds {entry.file_name}; or set corpus.source to a text file's path"
         ) from error
 
 
@@ -177,13 +176,13 @@ class Documents:
         """Yield the documents that are not empty, each with its part."""
         number = sum(1 for _ in filter(None, self))
         bounds = _bounds(number, self.name, "join them into one text")
-        for place, text in enumerate(filter(None, self)):
-            yield PARTS[bisect(bounds, place)], text
+        for index, text in enumerate(filter(None, self)):
+            yield PARTS[bisect(bounds, index)], text
 
     def __iter__(self) -> Iterator[str]:
         """Read the documents; CorpusError, naming file and line, for what cannot be read."""
-        readers = {".txt": _whole, ".jsonl": _lines, ".parquet": _rows}
-        read = readers[self.kind] if self.ends else _pieces
+        readers = {".txt": _read_text, ".jsonl": _read_lines, ".parquet": _read_rows}
+        read = readers[self.kind] if self.ends else _read_pieces
         for path in self.files:
             name = self._shown(path)
             try:
@@ -193,8 +192,8 @@ class Documents:
             except UnicodeError:
                 raise CorpusError(f"{name}: not UTF-8; convert it (iconv -t UTF-8)") from None
             except (OSError, pa.ArrowException) as error:
-                why = " ".join(str(error).split())[:200]
-                raise CorpusError(f"{name}: damaged or not of its kind: {why}") from None
+                reason = " ".join(str(error).split())[:200]
+                raise CorpusError(f"{name}: damaged or not of its kind: {reason}") from None
 
     def _shown(self, path: Path) -> str:
         return path.relative_to(self.folder).as_posix()
@@ -205,12 +204,12 @@ def _open(path: Path) -> io.BufferedReader:
     return io.BufferedReader(pa.input_stream(path))
 
 
-def _whole(path: Path, _: str) -> Iterator[str]:
+def _read_text(path: Path, _: str) -> Iterator[str]:
     with _open(path) as file:
         yield file.read().decode()
 
 
-def _pieces(path: Path, _: str) -> Iterator[str]:
+def _read_pieces(path: Path, _: str) -> Iterator[str]:
     rest = ""
     with path.open(encoding="utf-8", newline="") as file:
         while block := file.read(2**20):
@@ -222,7 +221,7 @@ def _pieces(path: Path, _: str) -> Iterator[str]:
     yield rest
 
 
-def _lines(path: Path, name: str) -> Iterator[str]:
+def _read_lines(path: Path, name: str) -> Iterator[str]:
     with _open(path) as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
@@ -241,7 +240,7 @@ def _lines(path: Path, name: str) -> Iterator[str]:
             yield text
 
 
-def _rows(path: Path, name: str) -> Iterator[str]:
+def _read_rows(path: Path, name: str) -> Iterator[str]:
     with pq.ParquetFile(path) as table:
         columns = {field.name: field.type for field in table.schema_arrow}
         if FIELD not in columns:
@@ -288,8 +287,8 @@ def find_documents(path: Path, field: str = "corpus.source") -> Documents | None
         if kind in (".jsonl", ".parquet"):
             return Documents(path.name, path.parent, (path,), kind)
         if path.suffix in _COMPRESSED:
-            what = "one packed text" if kind else f"neither {_ALLOWED}"
-            raise CorpusError(f"{field}: {path.name} is {what}; unpack it")
+            fault = "one packed text" if kind else f"neither {_ALLOWED}"
+            raise CorpusError(f"{field}: {path.name} is {fault}; unpack it")
         return None
     names = sorted(file.relative_to(path) for file in path.rglob("*") if not file.is_dir())
     names = [name for name in names if not any(part.startswith(".") for part in name.parts)]
@@ -302,8 +301,8 @@ def find_documents(path: Path, field: str = "corpus.source") -> Documents | None
             raise CorpusError(f"{field}: {name} is neither {_ALLOWED}; take it out of {path.name}")
     kinds = list(dict.fromkeys(map(_kind, names)))
     if len(kinds) > 1:
-        held = " and ".join(kinds)
-        raise CorpusError(f"{field}: folder {path.name} holds {held} files; keep one kind")
+        kinds_held = " and ".join(kinds)
+        raise CorpusError(f"{field}: folder {path.name} holds {kinds_held} files; keep one kind")
     return Documents(path.name, path, tuple(path / name for name in names), kinds[0])
 
 
@@ -373,9 +372,9 @@ class Mixture:
             queues = []
             for order, (name, documents) in enumerate(self.documents.items()):
                 begin, end = self._ends_of(name)[number : number + 2]
-                before = np.append(0, self._filled[name])[begin:end]
+                positions = np.append(0, self._filled[name])[begin:end]
                 texts = islice(filter(None, documents), begin, end)
-                queues.append(zip(before, [order] * len(before), texts, strict=True))
+                queues.append(zip(positions, [order] * len(positions), texts, strict=True))
             yield from ((part, text) for _, _, text in heapq.merge(*queues))
 
 
@@ -404,9 +403,9 @@ def find_mixture(name: str, shares: dict[str, float]) -> Mixture:
 # ---- from parameters to a source
 
 
-LARGEST = 10**9
+MAX_BYTES = 10**9
 """Bytes of a text that is held in memory; its ids take eight times as much."""
-LARGEST_ENCODED = 2**28
+MAX_ENCODED = 2**28
 """The same where it is read only once, to be tokenized."""
 
 
@@ -432,7 +431,7 @@ def find_source(config: CorpusConfig) -> Source:
         raise CorpusError(f"corpus.source: '{name}' is a device; {_REMEDY}")
     else:
         name, size = path.name, path.stat().st_size
-        if size > (LARGEST if config.tokenizer == "characters" else LARGEST_ENCODED):
+        if size > (MAX_BYTES if config.tokenizer == "characters" else MAX_ENCODED):
             return Documents(name, path.parent, (path,), ".txt", ends=False)
         data = path.read_bytes() if size else b""  # a kernel's file says 0, and may never end
     try:

@@ -37,10 +37,10 @@ from lib.study.fields import GRAM, RunConfig, digest
 from lib.study.files import sha256, write_json
 from lib.study.provenance import git_state
 
-FEWEST_ITEMS = 50
+MIN_ITEMS = 50
 """A task with fewer questions is too noisy and is left out."""
-MOST_SHOTS = 2
-MOST_LOOKS = 20
+MAX_SHOTS = 2
+MAX_TRIES = 20
 """Unfinished sets that are tried for a place before it begins another."""
 DELIMITER = "\n"
 """Stands after each solved example of a few-shot prompt."""
@@ -151,9 +151,9 @@ def build_suite(corpus: Corpus, items_per_task: int | None, block_size: int) -> 
         lengths = [length(item.text) for item in examples]
         typical = np.median(lengths) if examples else 0
         short = [item for item, n in zip(examples, lengths, strict=True) if n <= typical]
-        exemplars = short[:MOST_SHOTS]
-        if len(items) < FEWEST_ITEMS:
-            left_out[name] = f"{len(items)} questions, {FEWEST_ITEMS} needed: give a longer text"
+        exemplars = short[:MAX_SHOTS]
+        if len(items) < MIN_ITEMS:
+            left_out[name] = f"{len(items)} questions, {MIN_ITEMS} needed: give a longer text"
             continue
         if items_per_task is not None:
             items = items[: items_per_task // n_choices * n_choices]
@@ -162,10 +162,10 @@ def build_suite(corpus: Corpus, items_per_task: int | None, block_size: int) -> 
         if not fitting:
             left_out[name] = _too_long(needed[0], block_size)
             continue
-        for shots in range(max(fitting) + 1, MOST_SHOTS + 1):
+        for shots in range(max(fitting) + 1, MAX_SHOTS + 1):
             enough = shots < len(needed)
-            why = _too_long(needed[shots], block_size) if enough else "too few examples in dev"
-            left_out[f"{name}, {shots}-shot"] = why
+            cause = _too_long(needed[shots], block_size) if enough else "too few examples in dev"
+            left_out[f"{name}, {shots}-shot"] = cause
         tasks.append(Task(name, items, exemplars, sorted({0, max(fitting)})))
     baselines = {task.name: _baselines(task.items, ngrams) for task in tasks}
     return Suite(corpus.sha256, block_size, tasks, left_out, baselines)
@@ -196,12 +196,12 @@ def _items(
     follows there, and all places to choose from. Sets, places and questions are in random order."""
     key = hashlib.sha256(f"{corpus.sha256}/{name}/{part}".encode()).digest()
     generator = np.random.default_rng(int.from_bytes(key[:8], "big"))
-    places: dict[str, Place] = {}
+    candidates: dict[str, Place] = {}
     for place in RULES[name](passages, lexicon):
         text = place.context + place.answer
         if place.context and lexicon.symbols.issuperset(text) and not leakage.leaks(text):
-            places.setdefault(text, place)
-    distinct = list(places.values())
+            candidates.setdefault(text, place)
+    distinct = list(candidates.values())
     shuffled = [distinct[i] for i in generator.permutation(len(distinct))]
     items = []
     for chosen in _sets(shuffled, N_CHOICES[name]):
@@ -217,7 +217,7 @@ def _sets(places: Iterable[Place], size: int) -> Iterator[list[Place]]:
     waiting: dict[str, list[list[Place]]] = defaultdict(list)
     for place in places:
         started = waiting[place.kind]
-        for members in started[:MOST_LOOKS]:
+        for members in started[:MAX_TRIES]:
             if all(_apart(place, other) for other in members):
                 members.append(place)
                 break
@@ -251,8 +251,8 @@ def _baselines(items: list[Item], ngrams: NGrams) -> dict[str, float]:
         return float((scores.reshape(len(items), -1).argmax(axis=1) == gold).mean())
 
     chance = 1 / len(items[0].contexts)
-    by_itself = [accuracy(scores) for scores in (lengths, alone[:, 0], alone[:, 1])]
-    furthest = max(by_itself, key=lambda reached: abs(reached - chance))
+    by_context = [accuracy(scores) for scores in (lengths, alone[:, 0], alone[:, 1])]
+    furthest = max(by_context, key=lambda reached: abs(reached - chance))
     accuracies = furthest, accuracy(after[:, 1]), accuracy(after[:, -1])
     return dict(zip(BASELINES, accuracies, strict=True))
 
@@ -263,9 +263,9 @@ Length = Callable[[str], int]
 
 def _longest_prompt(items: list[Item], exemplars: list[Item], length: Length) -> int:
     """Positions that the longest question takes; its last token is predicted, never read."""
-    before = sum(length(exemplar.text) + len(DELIMITER) for exemplar in exemplars)
+    prefix = sum(length(exemplar.text) + len(DELIMITER) for exemplar in exemplars)
     longest = max(length(c) + length(item.continuation) for item in items for c in item.contexts)
-    return before + longest - 1
+    return prefix + longest - 1
 
 
 def _too_long(needed: int, block_size: int) -> str:
@@ -292,8 +292,8 @@ def prepare_suite(corpus: Corpus, items: int | None, block_size: int, suites: Pa
     with FileLock(suites / ".lock"):
         fault = _fault(folder)
         if fault and folder.exists():
-            said = f"The suite in {folder.name} is {fault}. It is made anew."
-            print(said, file=sys.stderr)
+            message = f"The suite in {folder.name} is {fault}. It is made anew."
+            print(message, file=sys.stderr)
             shutil.rmtree(folder)
         if fault:
             write_suite(build_suite(corpus, items, block_size), folder)

@@ -60,9 +60,9 @@ class Characters:
     def encode(self, text: str) -> Ids:
         """Write a text as ids (n,); CorpusError for a symbol that the training part does not
         hold."""
-        known, given = _code_points(self.text), _code_points(text)
-        ids = np.searchsorted(known, given).clip(max=len(known) - 1)
-        if (unseen := given[known[ids] != given]).size:
+        codes, points = _code_points(self.text), _code_points(text)
+        ids = np.searchsorted(codes, points).clip(max=len(codes) - 1)
+        if (unseen := points[codes[ids] != points]).size:
             raise CorpusError(
                 f"{self.name}: symbol {', '.join(repr(chr(i)) for i in np.unique(unseen)[:5])} was "
                 "unseen in training (the first 90 % of the text); remove it, move it into the "
@@ -157,7 +157,7 @@ class BytePairs(Bytes):
                 f"corpus.tokenizer: {where} is no tokenizer.json of Hugging Face ({error})"
             ) from None
         decoder = json.loads(content).get("decoder") or {}
-        kinds = {each.get("type") for each in decoder.get("decoders", [decoder])}
+        kinds = {d.get("type") for d in decoder.get("decoders", [decoder])}
         if "ByteLevel" not in kinds:
             raise CorpusError(
                 f"corpus.tokenizer: {where} does not work on bytes, so that it cannot write any "
@@ -226,15 +226,15 @@ def learn_pairs(texts: Iterable[str], size: int) -> str:
     return str(peer.to_str(pretty=True))
 
 
-def read_tokenizer(given: str) -> str:
+def read_tokenizer(name: str) -> str:
     """Read the `tokenizer.json` that `corpus.tokenizer` names; CorpusError where there is none."""
-    why = "is no file; give characters, bytes, bpe-<size> or the path of a tokenizer.json"
+    reason = "is no file; give characters, bytes, bpe-<size> or the path of a tokenizer.json"
     try:
-        path = find(given, "corpus.tokenizer")
+        path = find(name, "corpus.tokenizer")
         if path and path.is_file():
             return path.read_text("utf-8")
     except OSError as error:
-        why = f"cannot be read: {error.strerror}; give another path"
+        reason = f"cannot be read: {error.strerror}; give another path"
     except UnicodeError as error:
-        why = f"is no tokenizer.json of Hugging Face ({error})"
-    raise CorpusError(f"corpus.tokenizer: '{given}' {why}")
+        reason = f"is no tokenizer.json of Hugging Face ({error})"
+    raise CorpusError(f"corpus.tokenizer: '{name}' {reason}")

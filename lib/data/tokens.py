@@ -30,9 +30,9 @@ from lib.study.fields import CorpusConfig, digest
 from lib.study.files import sha256, write_bytes
 from lib.study.paths import output_root
 
-LONGEST_SHARD = 2**23
+MAX_SHARD = 2**23
 """Characters of one shard, roughly."""
-MOST_LEARNED = 2**30
+MAX_LEARNED = 2**30
 """Characters of the training part that a tokenizer is learned from, at the most."""
 _FORMAT = 3
 _CHECKED = "checked.json"
@@ -85,16 +85,16 @@ def tokenize(
         raise CorpusError(
             f"corpus.deduplicate: {source.name} is one text, without documents; remove the field"
         )
-    given = read_tokenizer(config.tokenizer) if config.tokenizer.endswith(".json") else ""
+    content = read_tokenizer(config.tokenizer) if config.tokenizer.endswith(".json") else ""
     identity = [config.source, _FORMAT, source.fingerprint, config.tokenizer]
-    identity += [given and digest(given), config.deduplicate, source.ends]
+    identity += [content and digest(content), config.deduplicate, source.ends]
     folder = output_root() / "data" / "tokens" / f"{source.name}-{digest(identity)[:12]}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         metadata = _find(folder)
         if metadata is None:
             with FileLock(folder / ".lock"):  # who waited for it finds what another one wrote
-                metadata = _find(folder) or _write(config, source, given, folder)
+                metadata = _find(folder) or _write(config, source, content, folder)
     except OSError as error:
         raise CorpusError(f"{source.name}: its tokens cannot be kept: {error}") from None
     tokenizer = make_tokenizer(*metadata["tokenizer"])
@@ -112,27 +112,27 @@ def _find(folder: Path) -> dict[str, Any] | None:
     metadata = _read_json(folder / "index.json")
     if metadata.pop("digest", None) != digest(metadata):
         return None
-    checked, whole = _read_json(folder / _CHECKED), {}
+    checked, current = _read_json(folder / _CHECKED), {}
     states = {p.name: [p.stat().st_size, p.stat().st_mtime_ns] for p in folder.glob("*.bin")}
     for shard in metadata["shards"]:
         name = shard["file"]
-        state = whole[name] = [states.get(name), shard["sha256"]]
+        state = current[name] = [states.get(name), shard["sha256"]]
         if state != checked.get(name) and _hash_of(folder / name) != shard["sha256"]:
             print(f"{name} of {folder.name} is damaged. It is made anew.", file=sys.stderr)
             for path in (folder / name, folder / "index.json"):
                 path.unlink(missing_ok=True)
             return None
-    if checked != whole:
+    if checked != current:
         with suppress(OSError):  # tokens may lie where nothing can be written
-            write_bytes(folder / _CHECKED, json.dumps(whole).encode())
+            write_bytes(folder / _CHECKED, json.dumps(current).encode())
     return metadata
 
 
-def _write(config: CorpusConfig, source: Source, given: str, folder: Path) -> dict[str, Any]:
+def _write(config: CorpusConfig, source: Source, content: str, folder: Path) -> dict[str, Any]:
     """Write the shards of a source and their metadata, which it returns."""
-    learned = given or _learn(config.tokenizer, source)
-    of_tokenizer = (config.tokenizer, learned, source.name, source.ends)
-    tokenizer, tally = make_tokenizer(*of_tokenizer), Tally()
+    learned = content or _learn(config.tokenizer, source)
+    tokenizer_args = (config.tokenizer, learned, source.name, source.ends)
+    tokenizer, tally = make_tokenizer(*tokenizer_args), Tally()
     texts = _pieces(source, tally, config.deduplicate)
     shards = [
         _write_shard(folder, number, group, tokenizer)
@@ -150,7 +150,7 @@ def _write(config: CorpusConfig, source: Source, given: str, folder: Path) -> di
         "duplicates": tally["duplicates"],
         "removed": config.deduplicate,
         "heldout_in_train": tally["heldout_in_train"],
-        "tokenizer": of_tokenizer,
+        "tokenizer": tokenizer_args,
         "shards": shards,
         **({"sources": source.taken} if isinstance(source, Mixture) else {}),
     }
@@ -172,18 +172,18 @@ def _learn(tokenizer: str, source: Source) -> str:
     """Learn of the training part what a tokenizer needs: the characters, or a `tokenizer.json`."""
     train = (text for part, text in source.parts() if part == "train")
     if tokenizer == "characters":
-        known = {"\n"}  # what solved examples are parted by
+        symbols = {"\n"}  # what solved examples are parted by
         for text in train:
-            known.update(text)
-        return "".join(sorted(known))
+            symbols.update(text)
+        return "".join(sorted(symbols))
     return "" if tokenizer == "bytes" else learn_pairs(_limited(train), int(tokenizer[4:]))
 
 
 def _limited(texts: Iterable[str]) -> Iterator[str]:
-    """Cut a text after its first `MOST_LEARNED` characters."""
+    """Cut a text after its first `MAX_LEARNED` characters."""
     read = 0
     for text in texts:
-        if read > MOST_LEARNED:
+        if read > MAX_LEARNED:
             return
         read += len(text)
         yield text
@@ -214,8 +214,8 @@ def _pieces(source: Source, tally: Tally, deduplicate: bool) -> Iterator[Piece]:
                 seen.add(key)
         if text:
             tally[part] += 1
-            *whole, last = pieces(text)
-            yield from (Piece(part, piece, False) for piece in whole)
+            *rest, last = pieces(text)
+            yield from (Piece(part, piece, False) for piece in rest)
             yield Piece(part, last, source.ends)
 
 
@@ -224,7 +224,7 @@ def _grouped(texts: Iterable[Piece]) -> Iterator[list[Piece]]:
     group: list[Piece] = []
     size = 0
     for text in texts:
-        if group and (text.part != group[0].part or size + len(text.text) > LONGEST_SHARD):
+        if group and (text.part != group[0].part or size + len(text.text) > MAX_SHARD):
             yield group
             group, size = [], 0
         group.append(text)

@@ -17,7 +17,7 @@ from filelock import FileLock
 from lib.analysis.runs import collect
 from lib.record.notebook import code_hash, without_warnings
 from lib.record.record import MANIFEST, RAW_ZIP, SHARED, Record, index_file, read_index
-from lib.study.claim import keep
+from lib.study.claim import write_other_versions
 from lib.study.config import Study, load_study
 from lib.study.errors import UserError, exit_status
 from lib.study.fields import digest
@@ -69,7 +69,7 @@ def archive(study: Study) -> Path:
     (partial / "parameters.yaml").write_text(parameters, "utf-8")
     if study.plan:
         shutil.copyfile(PLANS / study.plan, partial / "plan.yaml")
-    keep(study, partial)
+    write_other_versions(study, partial)
     if final.exists():
         final.rename(former)
     record.sealed_file.unlink(missing_ok=True)

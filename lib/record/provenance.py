@@ -21,7 +21,7 @@ from lib.study.fields import CODE, ModelConfig, digest
 from lib.study.git import git, is_checkout
 from lib.study.paths import NOTEBOOKS, PLANS, ROOT
 from lib.study.plan import Commit, Plan
-from lib.study.provenance import deciding
+from lib.study.provenance import deciding_parameters
 from lib.study.result import status_of
 
 _WHEN = re.compile(r"[0-9]{4}(-[0-9]{2}){2} [0-9]{2}(:[0-9]{2}){2} UTC")
@@ -99,7 +99,7 @@ def _wrong_origin(run: Run, metadata: dict[str, Any]) -> Iterator[str]:
     anew = executed["from_checkpoint"]
     parameters: list[Any] = [trained["parameters"], run["config"]]
     if anew:
-        parameters = list(map(deciding, parameters))
+        parameters = list(map(deciding_parameters, parameters))
     if parameters[0] != parameters[1]:
         yield "it was trained with other parameters than its result says"
     suite = trained["suite_hash"]

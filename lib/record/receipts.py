@@ -18,7 +18,7 @@ from typing import Any
 
 from lib.record.record import Record, paper_of, papers, read_index, root_hash
 from lib.study import paths
-from lib.study.claim import KEPT
+from lib.study.claim import ATTEMPTS
 from lib.study.config import Study
 from lib.study.fields import digest
 from lib.study.files import write_text
@@ -27,7 +27,7 @@ from lib.study.paths import NOTEBOOKS, ROOT, corpus_places
 
 Part = Any
 """What JSON holds."""
-_RUN_FILES = {"provenance.json", "result.json", "03_analysis.json", KEPT}
+_RUN_FILES = {"provenance.json", "result.json", "03_analysis.json", ATTEMPTS}
 """What in `runs/` tells of other versions of a plan, beside notebooks."""
 _VARIABLES = ("ATEN_", "BLAS", "CUDA", "HF_", "MKL_", "MPL", "OMP_", "OPENBLAS_", "PYTHON", "TORCH")
 _DERIVED = {"__pycache__", ".ipynb_checkpoints", "site"}
@@ -71,7 +71,7 @@ def surroundings() -> dict[str, Part]:
     code = [ROOT / "lib", NOTEBOOKS, paths.PARAMS, *paths.PAPERS.glob("*/*.yaml")]
     files = [*paths.PAPERS.glob("*/results/*.json"), *paths.PAPERS.glob("*/record/*.zip")]
     files += [
-        path for name in ("02*.ipynb", KEPT) for path in paths.PAPERS.glob(f"*/record/**/{name}")
+        path for n in ("02*.ipynb", ATTEMPTS) for path in paths.PAPERS.glob(f"*/record/**/{n}")
     ]
     git_folder = Path((git("rev-parse", "--absolute-git-dir") or "").strip() or ROOT / ".git")
     return {

@@ -19,7 +19,7 @@ from typing import Any
 from lib.record import protocol_1
 from lib.record.archive import unpack_raw
 from lib.record.record import Record
-from lib.study.claim import KEPT
+from lib.study.claim import ATTEMPTS
 from lib.study.config import write_commits
 from lib.study.digests import analysing_digest
 from lib.study.errors import UserError
@@ -132,8 +132,8 @@ def restore(record: Record, tree: Path) -> None:
         link_inputs(tree, [run["config"]])
         write_json(folder / run["arm"] / f"seed-{run['seed']}" / "result.json", run)
     shutil.copyfile(record.verdict_file, folder / "verdict.json")
-    if (record.folder / KEPT).is_file():
-        shutil.copyfile(record.folder / KEPT, folder / KEPT)
+    if (record.folder / ATTEMPTS).is_file():
+        shutil.copyfile(record.folder / ATTEMPTS, folder / ATTEMPTS)
 
 
 @contextmanager

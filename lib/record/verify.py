@@ -34,7 +34,7 @@ from lib.record.record import (
 )
 from lib.record.replay import ReplayError
 from lib.study import paths
-from lib.study.claim import KEPT
+from lib.study.claim import ATTEMPTS
 from lib.study.config import load_study
 from lib.study.errors import ConfigError, UserError
 from lib.study.git import git, is_checkout
@@ -186,7 +186,7 @@ def check_notebooks(record: Record) -> Iterator[str]:
 def check_names(record: Record) -> Iterator[str]:
     """Yield files that are none of a record's."""
     names = {*(f"{name}.ipynb" for name in SHARED), MANIFEST, RAW_ZIP, "04_figures.json"}
-    names |= {"parameters.yaml", *(("plan.yaml", KEPT) if record.parameters.plan else ())}
+    names |= {"parameters.yaml", *(("plan.yaml", ATTEMPTS) if record.parameters.plan else ())}
     names |= {record.name(record.run_notebook(run)) for run in record.runs}
     for path in sorted(record.folder.rglob("*")):
         if path.is_symlink() or (not path.is_dir() and record.name(path) not in names):

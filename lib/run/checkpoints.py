@@ -24,7 +24,7 @@ from lib.study.provenance import Provenance
 MANIFEST = "manifest.json"
 """SHA-256 of every other file of a checkpoint; written last."""
 _FILES = ("weights.safetensors", "state.pt", "provenance.json")
-_KEPT = 2
+_N_KEPT = 2
 
 Weights = dict[str, Tensor]
 State = dict[str, Any]
@@ -53,12 +53,12 @@ def save(provenance: Provenance, weights: Weights, state: State, folder: Path) -
             (temporary / name).write_bytes(content)
             hashes[name] = hashlib.sha256(content).hexdigest()
         (temporary / MANIFEST).write_text(json.dumps(hashes, indent=1), "utf-8")
-    for former in _checkpoints(folder)[:-_KEPT]:
+    for former in _checkpoints(folder)[:-_N_KEPT]:
         shutil.rmtree(former)
 
 
 def load(
-    folder: Path, asked: Provenance, model: Weights
+    folder: Path, expected: Provenance, model: Weights
 ) -> tuple[Provenance, Weights, State] | None:
     """Read the last sound checkpoint in `folder` that belongs to the weights asked for, those of
     this model (its state dict); None when there is none. Those passed over are set aside, each
@@ -76,17 +76,17 @@ def load(
         except Exception as error:  # whatever a reader raises over a file that is no such file
             _set_aside(path, "damaged", f"unreadable: {type(error).__name__}")
         else:
-            if provenance.identity == asked.identity:
+            if provenance.identity == expected.identity:
                 return provenance, weights, state
-            of = f"{provenance.study}, {provenance.arm}, seed {provenance.seed}"
-            _set_aside(path, "foreign", f"it belongs to {of}")
+            owner = f"{provenance.study}, {provenance.arm}, seed {provenance.seed}"
+            _set_aside(path, "foreign", f"it belongs to {owner}")
     return None
 
 
 def _checkpoints(folder: Path) -> list[Path]:
     """List the checkpoints in a folder, first to last. Whatever else lies there is left alone."""
-    found = [path for path in folder.glob("step-*") if re.fullmatch(r"step-\d{8,}", path.name)]
-    return sorted(found, key=lambda path: int(path.name[5:]))
+    paths = [path for path in folder.glob("step-*") if re.fullmatch(r"step-\d{8,}", path.name)]
+    return sorted(paths, key=lambda path: int(path.name[5:]))
 
 
 def _read(path: Path) -> tuple[Provenance, Weights, State]:
@@ -123,11 +123,11 @@ def _check(provenance: Provenance, state: State, name: str) -> None:
         raise DamagedError(f"its curve does not hold every evaluation up to step {step}, each once")
 
 
-def _set_aside(path: Path, why: Literal["damaged", "foreign"], reason: str) -> None:
-    target, number = path.with_name(f"{path.name}-{why}"), 1
+def _set_aside(path: Path, tag: Literal["damaged", "foreign"], reason: str) -> None:
+    target, number = path.with_name(f"{path.name}-{tag}"), 1
     while target.exists():
         number += 1
-        target = path.with_name(f"{path.name}-{why}-{number}")
+        target = path.with_name(f"{path.name}-{tag}-{number}")
     path.rename(target)
-    said = f"Checkpoint {path.name} is {why} ({reason}). It is not used, and kept as {target.name}."
-    print(said, file=sys.stderr)  # in no record: it differs wherever a run is repeated
+    line = f"Checkpoint {path.name} is {tag} ({reason}). It is not used, and kept as {target.name}."
+    print(line, file=sys.stderr)  # in no record: it differs wherever a run is repeated

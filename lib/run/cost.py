@@ -82,22 +82,22 @@ def memory(
     rotary = model.positions == "rotary"
     gradients = (3 if model.activation == "relu2" else 2) * b * m * C
     block = 8 * C + b * (6 + 2 * m) * C + 4 * (H + 4)
-    after = 4 * C + b * C + 16 + 4 * vocab_size + (b + 8) * vocab_size
+    head = 4 * C + b * C + 16 + 4 * vocab_size + (b + 8) * vocab_size
     if model.logit_softcap is not None:
-        after += b * vocab_size
+        head += b * vocab_size
     if model.qk_norm:
         block += 8 * H + (8 * C if rotary or b == 2 else 0)
     if model.dropout:
-        block, after = block + 2 * b * C, after + 4 * C
+        block, head = block + 2 * b * C, head + 4 * C
     if model.dropout and device == "cpu":
         block += 12 * H * model.block_size + (12 - 3 * b) * C
         gradients = max(gradients, 4 * H * model.block_size if b == 2 else 0)
     elif rotary or model.qk_norm:
         block += 3 * b * C
-    per_token, copied = L * block + after, parameters
+    per_token, copied = L * block + head, parameters
     if config.machine.activation_checkpointing:
         again = block + gradients + b * vocab_size
-        per_token, copied = L * 4 * C + max(after, again), vocab_size * C
+        per_token, copied = L * 4 * C + max(head, again), vocab_size * C
     return {
         "weights": 4.0 * parameters + (2.0 * copied if b == 2 else 0.0),
         "gradients": parameters * 4.0,

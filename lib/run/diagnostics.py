@@ -57,7 +57,7 @@ def snapshot(model: GPT, windows: Tensor) -> dict[str, float]:
         largest += share * float(logits.amax(dim=-1).mean())
         spread += share * float(logits.std(dim=-1).mean())
     norms = [float(stream.norm(dim=-1).mean()) for stream in residual]
-    own = dict(model.transformer.emb_norm.named_parameters())
+    affine = dict(model.transformer.emb_norm.named_parameters())
     return {
         "dev_loss": loss,
         "embedding_norm": norms[0],
@@ -66,8 +66,8 @@ def snapshot(model: GPT, windows: Tensor) -> dict[str, float]:
         **{f"residual_norm_{k}": norm for k, norm in enumerate(norms)},
         "logit_max": largest,
         "logit_sd": spread,
-        **({"norm_gain": float(own["weight"].mean())} if "weight" in own else {}),
-        **({"norm_bias": float(own["bias"].mean())} if "bias" in own else {}),
+        **({"norm_gain": float(affine["weight"].mean())} if "weight" in affine else {}),
+        **({"norm_bias": float(affine["bias"].mean())} if "bias" in affine else {}),
     }
 
 

@@ -31,15 +31,15 @@ from lib.study.files import write_json
 from lib.study.paths import run_folder
 from lib.study.provenance import Provenance
 
-PATIENCE = timedelta(minutes=5)
+TIMEOUT = timedelta(minutes=5)
 """How long a process waits for the others while they train: longer than one takes to write a
 checkpoint."""
-LOADING = timedelta(days=1)
+LOADING_TIMEOUT = timedelta(days=1)
 """How long it waits before that, while the first finds, checks or tokenizes the corpus. Whoever
 started them ends all when one is lost."""
 
 
-class Asked(NamedTuple):
+class TrainingJob(NamedTuple):
     """What the processes are to train."""
 
     config: RunConfig
@@ -49,43 +49,43 @@ class Asked(NamedTuple):
     """Of the folder; whoever wrote a job there holds it already."""
 
 
-def asked_for(words: list[str]) -> Asked:
+def parse_job(words: list[str]) -> TrainingJob:
     """Read what to train: a folder that holds a job, or a study, an arm and a seed. Raises
     ConfigError for words that are neither."""
     if len(words) == 1 and Path(words[0], JOB).is_file():
         job = Job.model_validate_json(Path(words[0], JOB).read_text("utf-8"))
-        return Asked(job.config, Path(words[0]), lambda _: job.provenance, nullcontext())
+        return TrainingJob(job.config, Path(words[0]), lambda _: job.provenance, nullcontext())
     if len(words) != 3 or not words[2].isdecimal():
         raise ConfigError(f"{' '.join(words)!r} is no run; give STUDY ARM SEED, the seed a number")
     study = load_study(words[0])
     arm, seed = study.arm(words[1]), study.require_seed(int(words[2]))
     folder = run_folder(study.name, arm.id, seed)
     lock = FileLock(folder / ".training.lock")
-    return Asked(arm.config, folder, lambda corpus: begin(study, arm, seed, corpus), lock)
+    return TrainingJob(arm.config, folder, lambda corpus: begin(study, arm, seed, corpus), lock)
 
 
-def own_device(asked: str) -> str:
+def local_device(requested: str) -> str:
     """Choose the device of this process, of several GPUs the one of its place."""
-    place = int(os.environ["LOCAL_RANK"])
-    if asked != "cpu" and place < torch.cuda.device_count():
-        torch.cuda.set_device(place)  # before anything else touches a GPU, or all share the first
-    return choose_device(asked)
+    rank = int(os.environ["LOCAL_RANK"])
+    if requested != "cpu" and rank < torch.cuda.device_count():
+        torch.cuda.set_device(rank)  # before anything else touches a GPU, or all share the first
+    return choose_device(requested)
 
 
-def train(asked: Asked) -> None:
+def train(job: TrainingJob) -> None:
     """Train in this process of several. The first of them writes."""
     first = dist.get_rank() == 0
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    with asked.lock if first else nullcontext():
+    job.folder.mkdir(parents=True, exist_ok=True)
+    with job.lock if first else nullcontext():
         with first_alone(dist.group.WORLD):  # what it has verified the others need not read
-            corpus = load_corpus(asked.config.corpus)
-        begun = [asked.begin(corpus) if first else None]
-        dist.broadcast_object_list(begun)
-        assert begun[0] is not None
-        group = dist.new_group(timeout=PATIENCE)
-        run = Run(asked.config, corpus, begun[0], asked.folder, group)
+            corpus = load_corpus(job.config.corpus)
+        shared = [job.begin(corpus) if first else None]
+        dist.broadcast_object_list(shared)
+        assert shared[0] is not None
+        group = dist.new_group(timeout=TIMEOUT)
+        run = Run(job.config, corpus, shared[0], job.folder, group)
         if first:
-            write_json(asked.folder / "provenance.json", run.provenance.model_dump(mode="json"))
+            write_json(job.folder / "provenance.json", run.provenance.model_dump(mode="json"))
         run.complete(_report if first else lambda *_: None)
 
 
@@ -97,10 +97,10 @@ def main(words: list[str]) -> int:
     """Train a run with the other processes that torchrun started."""
     exit_with_parent()
     try:
-        asked = asked_for(words)
-        backend = "nccl" if own_device(asked.config.machine.device) == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=LOADING)
-        train(asked)
+        job = parse_job(words)
+        backend = "nccl" if local_device(job.config.machine.device) == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=LOADING_TIMEOUT)
+        train(job)
     except (ConfigError, CorpusError) as error:
         if os.environ.get("RANK", "0") == "0":
             print(f"error: {error}", flush=True)

@@ -41,12 +41,12 @@ def per_character(logits: Tensor, target: Tensor) -> dict[str, Tensor]:
     """
     log_probability = F.log_softmax(logits, dim=-1)
     probability = log_probability.exp()
-    of_the_right = target[:, None]
+    index = target[:, None]
     squares = probability.square().sum(dim=-1, dtype=torch.float64)
     return {
-        "nll": -log_probability.gather(1, of_the_right)[:, 0].double(),
+        "nll": -log_probability.gather(1, index)[:, 0].double(),
         "correct": logits.argmax(dim=-1) == target,
-        "brier": squares - 2 * probability.gather(1, of_the_right)[:, 0] + 1,
+        "brier": squares - 2 * probability.gather(1, index)[:, 0] + 1,
     }
 
 
@@ -69,27 +69,27 @@ class Tempering:
         dev = max(0, min(len(target), self.n_dev - self.n_read))
         self.n_read += len(target)
         below = logits - logits.amax(dim=-1, keepdim=True)  # the largest is 0
-        of_right = below.gather(1, target[:, None])[:, 0].double()
+        target_logit = below.gather(1, target[:, None])[:, 0].double()
         if dev:
-            self._slopes += _slopes(below[:dev], of_right[:dev]).cpu()
+            self._slopes += _slopes(below[:dev], target_logit[:dev]).cpu()
         if dev < len(target):
             if math.isnan(self.temperature):
                 self.temperature = fitted_temperature(*self._slopes.numpy())
             parts = []
             for temperature in (*TEMPERATURES, self.temperature):
                 total = (below[dev:] / temperature).exp().sum(dim=-1, dtype=torch.float64)
-                log_likelihood = of_right[dev:] / temperature - total.log()
+                log_likelihood = target_logit[dev:] / temperature - total.log()
                 parts.append(torch.stack([log_likelihood, 1 / total]))
             self._test.append(torch.stack(parts).cpu())
 
     def of_test(self) -> dict[float, tuple[Floats, Floats]]:
         """Return, by temperature, log-likelihood and confidence of each test prediction."""
         values = torch.cat(self._test, dim=-1).numpy()  # (temperature, 2, n)
-        of = (*TEMPERATURES, self.temperature)
-        return {t: (log, confidence) for t, (log, confidence) in zip(of, values, strict=True)}
+        temperatures = (*TEMPERATURES, self.temperature)
+        return {t: (log, c) for t, (log, c) in zip(temperatures, values, strict=True)}
 
 
-def _slopes(below: Tensor, of_right: Tensor) -> Tensor:
+def _slopes(below: Tensor, target_logit: Tensor) -> Tensor:
     """Sum the first and second derivative of each loss by log b, at each inverse temperature b,
     from logits below the largest, (n, V), and those of the right symbols, (n,); (2, b)."""
     columns = []
@@ -98,7 +98,7 @@ def _slopes(below: Tensor, of_right: Tensor) -> Tensor:
         total = weight.sum(dim=-1, dtype=torch.float64)
         mean = (weight * below).sum(dim=-1, dtype=torch.float64) / total
         square = (weight * below.square()).sum(dim=-1, dtype=torch.float64) / total
-        first = b * (mean - of_right).sum()
+        first = b * (mean - target_logit).sum()
         columns.append(torch.stack([first, first + b * b * (square - mean.square()).sum()]))
     return torch.stack(columns, dim=1)
 
@@ -107,14 +107,12 @@ def fitted_temperature(first: Floats, second: Floats) -> float:
     """Return the temperature of the lowest loss, from the loss's derivatives by the logarithm of
     `INVERSE_TEMPERATURES`. In the inverse temperature the loss is convex, so its slope has one
     zero, or none between 1/20 and 20, and then one of these is returned."""
-    place = np.log(INVERSE_TEMPERATURES)
-    after = int(np.argmax(first > 0)) if (first > 0).any() else len(first)
-    if after in (0, len(first)):
-        return float(1 / INVERSE_TEMPERATURES[min(after, len(first) - 1)])
-    slope = CubicHermiteSpline(place, first, second)
-    return float(
-        np.exp(-brentq(lambda at: float(slope(at)), place[after - 1], place[after], xtol=1e-12))
-    )
+    log_b = np.log(INVERSE_TEMPERATURES)
+    i = int(np.argmax(first > 0)) if (first > 0).any() else len(first)
+    if i in (0, len(first)):
+        return float(1 / INVERSE_TEMPERATURES[min(i, len(first) - 1)])
+    slope = CubicHermiteSpline(log_b, first, second)
+    return float(np.exp(-brentq(lambda x: float(slope(x)), log_b[i - 1], log_b[i], xtol=1e-12)))
 
 
 @dataclass(frozen=True)
@@ -142,29 +140,29 @@ def score(model: GPT, ids: Tensor, batch_size: int, tempering: Tempering | None 
     device = model.transformer.wte.weight.device
     block_size, n = model.config.block_size, len(ids) - 1
     sampled = torch.linspace(0, n - 1, min(n, SAMPLED_POSITIONS), dtype=torch.float64).long()
-    whole = n // block_size * block_size
-    inputs = [*torch.split(ids[:whole].view(-1, block_size), batch_size)]
-    inputs += [ids[None, whole:n]] if whole < n else []
-    before, parts, norms, kept = 0, list[dict[str, Tensor]](), list[Tensor](), list[Tensor]()
+    n_full = n // block_size * block_size
+    inputs = [*torch.split(ids[:n_full].view(-1, block_size), batch_size)]
+    inputs += [ids[None, n_full:n]] if n_full < n else []
+    start, parts, norms, samples = 0, list[dict[str, Tensor]](), list[Tensor](), list[Tensor]()
     for windows in inputs:  # (B, T)
         x = windows.to(device)
         norms.append(model.transformer.embed(x).norm(dim=-1).flatten().double().cpu())
         for logits in model.logits_in_parts(model.hidden(x).flatten(0, 1)):  # (n, V)
-            after = before + len(logits)
-            target = ids[before + 1 : after + 1].to(device)
-            here = sampled[(sampled >= before) & (sampled < after)] - before
-            kept.append(logits[here.to(device)].cpu())
+            end = start + len(logits)
+            target = ids[start + 1 : end + 1].to(device)
+            in_part = sampled[(sampled >= start) & (sampled < end)] - start
+            samples.append(logits[in_part.to(device)].cpu())
             top, total = logits.amax(dim=-1).double(), logits.double().logsumexp(dim=-1)
             columns = per_character(logits, target)
             columns |= {"confidence": (top - total).exp(), "largest_logit": top}
             parts.append({name: column.cpu() for name, column in columns.items()})
             if tempering:
                 tempering.read(logits, target)
-            before = after
+            start = end
     joined = {name: torch.cat([part[name] for part in parts]).numpy() for name in parts[0]}
     confidence, largest = joined.pop("confidence"), joined.pop("largest_logit")
     joined["embedding_norm"] = torch.cat(norms).numpy()
-    return Scores(joined, confidence, largest, torch.cat(kept).double().numpy())
+    return Scores(joined, confidence, largest, torch.cat(samples).double().numpy())
 
 
 def loss_by_position(scores: Scores, block_size: int) -> pd.DataFrame:
@@ -290,12 +288,12 @@ def calibrate(scores: Scores, tempering: Tempering, generator: np.random.Generat
     def binned(confidence: Floats, correct: NDArray[np.generic]) -> pd.DataFrame:
         return reliability(confidence, correct, equal_mass_bins(confidence))
 
-    of_test = {t: binned(of, correct[tempering.n_dev :]) for t, (_, of) in test.items()}
+    test_bins = {t: binned(conf, correct[tempering.n_dev :]) for t, (_, conf) in test.items()}
     tables = [
         binned(confidence, correct),
         reliability(confidence, correct, equal_width_bins(confidence)),
-        of_test[1.0],
-        of_test[fitted],
+        test_bins[1.0],
+        test_bins[fitted],
     ]
     named = [t.assign(binning=name) for name, t in zip(BINNINGS, tables, strict=True)]
     nll = {t: -float(log.mean()) for t, (log, _) in test.items()}
@@ -305,7 +303,7 @@ def calibrate(scores: Scores, tempering: Tempering, generator: np.random.Generat
         "nll_test_tempered": nll[fitted],
     }
     temperatures = pd.DataFrame(
-        {"temperature": t, "nll": nll[t], "ece": expected_calibration_error(of_test[t])}
+        {"temperature": t, "nll": nll[t], "ece": expected_calibration_error(test_bins[t])}
         for t in sorted(nll)
     )
     return Calibration(measures, pd.concat(named, ignore_index=True), temperatures)

@@ -57,12 +57,12 @@ def read_finished(study: str, arm: str, seed: int) -> Finished:
     config = RunConfig.model_validate(result.config)
     corpus = load_corpus(config.corpus)
     model = GPT(config.model, corpus.vocab_size, None)
-    kept = folder / "checkpoints" / provenance.identity[:16]
-    checkpoint = checkpoints.load(kept, provenance, model.state_dict())
+    checkpoint_folder = folder / "checkpoints" / provenance.identity[:16]
+    checkpoint = checkpoints.load(checkpoint_folder, provenance, model.state_dict())
     if checkpoint is None:
         raise UnfinishedError(f"{name} has no checkpoints; {again}")
     model.load_state_dict(checkpoint[1], assign=True)
-    if weights_digest(model, whole=True) != result.final_weights:
+    if weights_digest(model, all_weights=True) != result.final_weights:
         raise UnfinishedError(f"{name}: its checkpoint is not of its result's weights; {again}")
     return Finished(result, corpus, model.eval(), folder)
 
@@ -77,6 +77,6 @@ def read_packed(folder: Path) -> GPT:
     config = ModelConfig.model_validate(result.config["model"])
     model = GPT(config, len(weights["transformer.wte.weight"]), None)
     model.load_state_dict(weights, assign=True)
-    if weights_digest(model, whole=True) != result.final_weights:
+    if weights_digest(model, all_weights=True) != result.final_weights:
         raise ValueError(f"{folder}: the weights are not those of the result")
     return model.eval()

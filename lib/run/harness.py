@@ -61,17 +61,17 @@ class CharacterLM(LM):  # type: ignore[misc]
         An empty context becomes a line break. Raises ValueError for a continuation that is empty
         or longer than `block_size`.
         """
-        asked: dict[_Asked, list[int]] = defaultdict(list)  # their places in `requests`
-        for place, request in enumerate(requests):
-            asked[_context_of(request)].append(place)
-        found: dict[int, Likelihood] = {}
+        by_context: dict[_ContextKey, list[int]] = defaultdict(list)  # their places in `requests`
+        for i, request in enumerate(requests):
+            by_context[_context_key(request)].append(i)
+        likelihoods: dict[int, Likelihood] = {}
         # Questions of one task share their solved examples.
-        for _, task in groupby(asked, key=lambda context: context[0]):
-            groups = [asked[context] for context in task]
-            questions = [self._questions([requests[place] for place in group]) for group in groups]
+        for _, task in groupby(by_context, key=lambda context: context[0]):
+            groups = [by_context[context] for context in task]
+            questions = [self._questions([requests[i] for i in group]) for group in groups]
             scores = score_questions(self.model, [*chain(*questions)], self.batch_size)
-            found |= zip(chain(*groups), chain(*scores), strict=True)
-        return [(found[place].log, found[place].greedy) for place in range(len(requests))]
+            likelihoods |= zip(chain(*groups), chain(*scores), strict=True)
+        return [(likelihoods[i].log, likelihoods[i].greedy) for i in range(len(requests))]
 
     def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
         """Score whole texts, each after a line break: summed log-probabilities in nats.
@@ -103,8 +103,8 @@ class CharacterLM(LM):  # type: ignore[misc]
 
     @torch.no_grad()
     def _continue(self, request: Instance) -> str:
-        text, asked = request.args
-        stops, n = generation(asked, self.model.config.block_size)
+        text, settings = request.args
+        stops, n = generation(settings, self.model.config.block_size)
         room = self.model.config.block_size - n
         context = self._encode(text) if text else self.corpus.beginning.tolist()
         if len(context) > room:
@@ -126,8 +126,8 @@ class CharacterLM(LM):  # type: ignore[misc]
     def _encode_question(
         self, context: str, choices: list[str]
     ) -> tuple[list[int], list[list[int]]]:
-        before = self._encode(context) if context else self.corpus.beginning.tolist()
-        return before, [self._encode(choice) for choice in choices]
+        encoded = self._encode(context) if context else self.corpus.beginning.tolist()
+        return encoded, [self._encode(choice) for choice in choices]
 
     def _questions(self, requests: list[Instance]) -> list[Question]:
         """Encode the choices of one question; where its context is too long, each choice after as
@@ -156,14 +156,14 @@ class TokenLM(CharacterLM):
         self, context: str, choices: list[str]
     ) -> tuple[list[int], list[list[int]]]:
         before = self._encode(context.rstrip())
-        after = [self._encode(context + choice)[len(before) :] for choice in choices]
-        return before or self.corpus.beginning.tolist(), after
+        encoded = [self._encode(context + choice)[len(before) :] for choice in choices]
+        return before or self.corpus.beginning.tolist(), encoded
 
 
-def generation(asked: dict[str, Any], block_size: int) -> tuple[list[str], int]:
+def generation(kwargs: dict[str, Any], block_size: int) -> tuple[list[str], int]:
     """Return what ends a generated text, and its most characters. Raises ValueError for samples,
     and where `block_size` leaves no room for a context."""
-    settings = normalize_gen_kwargs(asked)
+    settings = normalize_gen_kwargs(kwargs)
     if settings["do_sample"]:
         raise ValueError("it draws samples, and only the likeliest characters are generated")
     if settings["max_gen_toks"] >= block_size:
@@ -174,13 +174,13 @@ def generation(asked: dict[str, Any], block_size: int) -> tuple[list[str], int]:
     return [stop for stop in settings["until"] if stop], settings["max_gen_toks"]
 
 
-_Asked = tuple[str | None, int, str]
+_ContextKey = tuple[str | None, int, str]
 _NEAR = 12
 """Questions in succession, of which those about one context are scored together: whole sets of the
 suite, be they of 2, 3 or 4. The bound is for tasks in which all questions have the same context."""
 
 
-def _context_of(request: Instance) -> _Asked:
+def _context_key(request: Instance) -> _ContextKey:
     """Return the key that the continuations share which are scored after one context."""
     return request.task_name, (request.doc_id or 0) // _NEAR, request.args[0]
 
@@ -213,8 +213,8 @@ def evaluate_suite(model: GPT, corpus: Corpus, folder: Path, batch_size: int = 8
     rows, items = [], []
     for name, samples in results["samples"].items():
         task, shots = name.removesuffix("_shot").rsplit("_", 1)
-        measures, known = results["results"][name], described[task]
-        chance = known["chance"]
+        measures, entry = results["results"][name], described[task]
+        chance = entry["chance"]
         rows.append(
             {
                 "task": task,
@@ -223,7 +223,7 @@ def evaluate_suite(model: GPT, corpus: Corpus, folder: Path, batch_size: int = 8
                 "accuracy": measures["acc,none"],
                 "stderr": measures["acc_stderr,none"],
                 "chance": chance,
-                **{column: known[column] for column in BASELINES},
+                **{column: entry[column] for column in BASELINES},
                 "normalised_accuracy": (measures["acc,none"] - chance) / (1 - chance),
                 "brier": measures["brier_score,none"],
             }
@@ -285,15 +285,15 @@ _SEED = 1234
 """Of the choice of solved examples: the harness's own default."""
 
 
-def require_tasks(asked: EvaluationConfig, block_size: int, tested: Collection[str] = ()) -> None:
+def require_tasks(config: EvaluationConfig, block_size: int, tested: Collection[str] = ()) -> None:
     """Raise ConfigError, in one line, for a task that cannot be asked: the harness lacks it, its
     data cannot be had, or this adapter does not fit it. Raise it also for a measure of `tested`
     that none of the tasks gives."""
-    tasks_hash(asked.include_path)
-    given: list[str] = []
-    for name, task in _load(asked)["tasks"].items():
-        shots = {_shots(task, number) for number in (*asked.shots,) or (None,)}
-        given += stock_measures(name, sorted(shots)) if _is_judged(task) else []
+    tasks_hash(config.include_path)
+    measures: list[str] = []
+    for name, task in _load(config)["tasks"].items():
+        shots = {_shots(task, number) for number in (*config.shots,) or (None,)}
+        measures += stock_measures(name, sorted(shots)) if _is_judged(task) else []
         try:
             if getattr(task, "MULTIMODAL", False) or getattr(task, "UNSAFE_CODE", False):
                 raise ValueError("it shows pictures, or executes what a model writes")
@@ -302,12 +302,12 @@ def require_tasks(asked: EvaluationConfig, block_size: int, tested: Collection[s
         except ValueError as error:
             raise ConfigError(f"evaluation.tasks: {name}: {error}; leave it out") from None
     for measure in tested:
-        if measure not in given:
-            raise ConfigError(f"plan: of evaluation.tasks, {unknown(measure, given)}")
+        if measure not in measures:
+            raise ConfigError(f"plan: of evaluation.tasks, {unknown(measure, measures)}")
 
 
 def evaluate_tasks(
-    model: GPT, corpus: Corpus, asked: EvaluationConfig, batch_size: int
+    model: GPT, corpus: Corpus, config: EvaluationConfig, batch_size: int
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Ask a model stock tasks, with each number of shots; without any, with each task's own.
 
@@ -317,8 +317,8 @@ def evaluate_tasks(
     counting the same. The second is as `SuiteResult.items`, for each task that has an accuracy.
     """
     tables, items = [], []
-    for number in (*asked.shots,) or (None,):
-        adapter, tasks = TokenLM(model, corpus, batch_size), _load(asked)
+    for number in (*config.shots,) or (None,):
+        adapter, tasks = TokenLM(model, corpus, batch_size), _load(config)
         shots = {name: _shots(task, number) for name, task in tasks["tasks"].items()}
         for name, task in tasks["tasks"].items():
             task.set_config("num_fewshot", shots[name])
@@ -345,8 +345,8 @@ def _shots(task: Any, number: int | None) -> int:
 
 def _is_judged(task: Any) -> bool:
     """Tell whether a task's accuracy is the share of right choices."""
-    of_choices = task.OUTPUT_TYPE in ("multiple_choice", "loglikelihood")
-    return of_choices and task.aggregation().get("acc") is mean
+    has_choices = task.OUTPUT_TYPE in ("multiple_choice", "loglikelihood")
+    return has_choices and task.aggregation().get("acc") is mean
 
 
 def _rows(results: dict[str, Any], tasks: list[str]) -> list[dict[str, Any]]:
@@ -378,26 +378,26 @@ def _rows(results: dict[str, Any], tasks: list[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def _load(asked: EvaluationConfig) -> dict[str, Any]:
+def _load(config: EvaluationConfig) -> dict[str, Any]:
     """Load tasks with their data. Raises ConfigError."""
-    names, manager = asked.tasks, _manager(asked.include_path)
-    known = manager.all_tasks
+    names, manager = config.tasks, _manager(config.include_path)
+    tasks = manager.all_tasks
     for name in names:
-        if name not in known:
-            raise ConfigError(f"evaluation.tasks: {unknown(name, known).partition('; there')[0]}")
+        if name not in tasks:
+            raise ConfigError(f"evaluation.tasks: {unknown(name, tasks).partition('; there')[0]}")
     try:
         with quiet():
-            loaded = dict(manager.load([task for name in names for task in _named(manager, name)]))
+            loaded = dict(manager.load([task for name in names for task in _tasks(manager, name)]))
     except Exception as error:  # whatever a task's code and its host raise
-        why = " ".join(str(error).split())[:200] or type(error).__name__
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise ConfigError(
-            f"evaluation.tasks: {', '.join(names)} cannot be had: {why}; download their data once "
-            "where there is a network, or leave them out"
+            f"evaluation.tasks: {', '.join(names)} cannot be had: {reason}; download their data "
+            "once where there is a network, or leave them out"
         ) from None
     return loaded
 
 
-def _named(manager: TaskManager, name: str) -> Iterable[Any]:
+def _tasks(manager: TaskManager, name: str) -> Iterable[Any]:
     """Load what a name stands for: a group, a task, or several."""
     file = manager.task_index[name].yaml_path
     # A task of one's own may name its data by a path beside its file.

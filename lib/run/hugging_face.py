@@ -44,22 +44,22 @@ class InexpressibleError(UserError):
 def architecture(config: ModelConfig) -> str:
     """Name the model of Hugging Face that a model is: gpt2 or nanochat. Raises InexpressibleError,
     with what it would have to be."""
-    other = {
-        name: [field for field, value in asked.items() if getattr(config, field) != value]
-        for name, asked in (("gpt2", _GPT2), ("nanochat", _NANOCHAT))
+    differing = {
+        name: [field for field, value in required.items() if getattr(config, field) != value]
+        for name, required in (("gpt2", _GPT2), ("nanochat", _NANOCHAT))
     }
-    if not other["gpt2"] and config.embedding_norm in _LINEAR:
+    if not differing["gpt2"] and config.embedding_norm in _LINEAR:
         return "gpt2"
-    if not other["nanochat"]:
+    if not differing["nanochat"]:
         return "nanochat"
-    if not other["gpt2"]:
+    if not differing["gpt2"]:
         raise InexpressibleError(
             f"GPT-2 has no {config.embedding_norm} between the embeddings and block 1, and no "
             f"weights of it act like one; only {', '.join(_LINEAR)} can be exported"
         )
     raise InexpressibleError(
-        f"GPT-2 has another {', another '.join(other['gpt2'])}, and nanochat another "
-        f"{', another '.join(other['nanochat'])}; no other model of Hugging Face's is written"
+        f"GPT-2 has another {', another '.join(differing['gpt2'])}, and nanochat another "
+        f"{', another '.join(differing['nanochat'])}; no other model of Hugging Face's is written"
     )
 
 

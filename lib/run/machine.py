@@ -26,7 +26,7 @@ GPU_EVALUATION = 32_768
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def works(device: str) -> bool:
+def is_usable(device: str) -> bool:
     """Tell whether a device can do arithmetic: some report themselves available and then cannot run
     a kernel (a P100 under a build without sm_60, for one)."""
     try:
@@ -42,8 +42,8 @@ def choose_device(requested: str) -> Literal["cpu", "cuda"]:
     Raises ConfigError when a device asked for by name does not work.
     """
     if requested == "auto":
-        return "cuda" if works("cuda") else "cpu"
-    if not works(requested):
+        return "cuda" if is_usable("cuda") else "cpu"
+    if not is_usable(requested):
         raise ConfigError(
             f"machine.device: '{requested}' does not work on this machine; use auto or cpu"
         )
@@ -55,39 +55,39 @@ def prepare(config: RunConfig) -> Machine:
 
     Raises ConfigError for a device, precision or compiler that this machine lacks.
     """
-    asked = config.machine
-    device = choose_device(asked.device)
+    settings = config.machine
+    device = choose_device(settings.device)
     native_bf16 = device != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
     if config.training.precision == "bf16" and not native_bf16:
         raise ConfigError("training.precision: this GPU has no bf16; use fp16 or fp32")
-    threads = asked.threads or 1
+    threads = settings.threads or 1
     torch.set_num_threads(threads)
     torch.set_deterministic_debug_mode("error")  # the usual call imports the compiler: a second
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # never read
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    if asked.compile and (fault := compiler_fault(device)):
+    if settings.compile and (fault := compiler_fault(device)):
         raise ConfigError(
             f"machine.compile: torch.compile does not work on this machine ({fault}); install a "
             "C++ compiler, on a GPU Triton, or set it to false"
         )
-    batch_size, least = config.training.batch_size, asked.micro_batch_size or 1
+    batch_size, least = config.training.batch_size, settings.micro_batch_size or 1
     gpus = torch.cuda.device_count() if device == "cuda" else 1
-    processes = asked.processes or max(
+    processes = settings.processes or max(
         n for n in range(1, max(1, gpus) + 1) if batch_size % (n * least) == 0
     )
     share = batch_size // processes
     # On a CPU a few sequences stay in a core's cache: a step is a tenth faster.
-    few = next(size for size in (4, 3, 2, 1) if share % size == 0)
+    sequences = next(size for size in (4, 3, 2, 1) if share % size == 0)
     windows = evaluation_windows(device, config.model.block_size)
     resolved = {
         "device": device,
         "threads": threads,
-        "micro_batch_size": asked.micro_batch_size or (few if device == "cpu" else share),
-        "evaluation_batch_size": asked.evaluation_batch_size or windows,
+        "micro_batch_size": settings.micro_batch_size or (sequences if device == "cpu" else share),
+        "evaluation_batch_size": settings.evaluation_batch_size or windows,
         "processes": processes,
     }
-    return Machine.model_validate(asked.model_dump() | resolved)
+    return Machine.model_validate(settings.model_dump() | resolved)
 
 
 def describe(machine: Machine) -> MachineFacts:
@@ -186,10 +186,10 @@ def autocast(precision: str, device: str) -> AbstractContextManager[object]:
 def random_stream(seed: int, purpose: str) -> torch.Generator:
     """Return a CPU generator of its own for one seed and purpose, so that drawing from one
     (sampling text, say) never shifts another (the order of batches)."""
-    return torch.Generator().manual_seed(seed_of(seed, purpose))
+    return torch.Generator().manual_seed(derive_seed(seed, purpose))
 
 
-def seed_of(seed: int, purpose: str) -> int:
+def derive_seed(seed: int, purpose: str) -> int:
     """Return 63 bits that follow from a seed and a purpose."""
     key = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()
     return int.from_bytes(key[:8], "big") >> 1

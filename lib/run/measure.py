@@ -30,11 +30,10 @@ from lib.run.training import Run
 from lib.study.config import Arm, Study
 from lib.study.errors import UserError
 from lib.study.files import finite, sha256, write_json
-from lib.study.own import tasks_hash
 from lib.study.paths import run_folder
 from lib.study.provenance import INSTALL, Execution, Origin, has_harness
 from lib.study.raw import RAW, STOCK, measures_of, single, window_table, write_raw
-from lib.study.result import RunResult, records
+from lib.study.result import RunResult, identity_fields, records
 
 
 @dataclass
@@ -155,8 +154,8 @@ def _ask_stock_tasks(result: Measurement, run: Run) -> None:
 
     with result.timed("stock tasks"):
         batch_size = run.machine.evaluation_batch_size
-        found = evaluate_tasks(run.model, run.corpus, run.config.evaluation, batch_size)
-        result.tables["stock_tasks"], result.raw[STOCK] = found
+        tables = evaluate_tasks(run.model, run.corpus, run.config.evaluation, batch_size)
+        result.tables["stock_tasks"], result.raw[STOCK] = tables
 
 
 def write_result(study: Study, arm: Arm, run: Run, measured: Measurement) -> RunResult:
@@ -166,18 +165,9 @@ def write_result(study: Study, arm: Arm, run: Run, measured: Measurement) -> Run
     paths = [write_raw(folder, name, table) for name, table in measured.raw.items()]
     executed = Execution(from_checkpoint=run.from_checkpoint, **circumstances(run.machine))
     result = RunResult(
-        study=study.name,
-        study_hash=study.hash,
-        arm=arm.id,
-        baseline=arm.baseline,
-        levels=arm.levels,
-        seed=seed,
-        variant=arm.variant,
-        setting=arm.setting,
-        config=arm.config.model_dump(exclude={"machine"}),
+        **identity_fields(study, arm, seed),
         corpus_sha256=run.corpus.sha256,
         suite_hash=measured.suite_hash,
-        tasks_hash=tasks_hash(arm.config.evaluation.include_path),
         status="completed" if run.diverged_at is None else "diverged",
         diverged_at=run.diverged_at,
         resumed_at=run.resumed_at,
@@ -187,7 +177,7 @@ def write_result(study: Study, arm: Arm, run: Run, measured: Measurement) -> Run
         parameters=count_parameters(run.model),
         initial_weights=run.initial_weights,
         batches=run.batches,
-        final_weights=weights_digest(run.model, whole=True),
+        final_weights=weights_digest(run.model, all_weights=True),
         measures=finite(measured.measures),
         tables={name: records(table) for name, table in measured.tables.items()},
         references=references(run.corpus, arm.config.model.block_size),

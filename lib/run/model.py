@@ -101,8 +101,8 @@ class KVCache:
     def extend(self, layer: nn.Module, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Append a layer's keys and values (B, H, T, D); return all, (B, H, P + T, D)."""
         if layer in self._layers:
-            before = [part.expand(len(keys), -1, -1, -1) for part in self._layers[layer]]
-            keys, values = torch.cat((before[0], keys), 2), torch.cat((before[1], values), 2)
+            past = [part.expand(len(keys), -1, -1, -1) for part in self._layers[layer]]
+            keys, values = torch.cat((past[0], keys), 2), torch.cat((past[1], values), 2)
         self._layers[layer] = keys, values
         return keys, values
 
@@ -121,10 +121,10 @@ def rotation(positions: Tensor, head_size: int, dtype: torch.dtype) -> Rotation:
     return angles.cos(), angles.sin()
 
 
-def rotate(x: Tensor, by: Rotation) -> Tensor:
+def rotate(x: Tensor, cos_sin: Rotation) -> Tensor:
     """Turn queries or keys (B, H, T, D); a pair is a feature and the one half a head further."""
-    (cos, sin), (one, other) = by, x.chunk(2, dim=-1)
-    return torch.cat((one * cos + other * sin, other * cos - one * sin), dim=-1)
+    (cos, sin), (first, second) = cos_sin, x.chunk(2, dim=-1)
+    return torch.cat((first * cos + second * sin, second * cos - first * sin), dim=-1)
 
 
 class CausalSelfAttention(nn.Module):
@@ -137,17 +137,13 @@ class CausalSelfAttention(nn.Module):
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
 
     def forward(
-        self,
-        x: Tensor,
-        mask: Tensor | None = None,
-        cache: KVCache | None = None,
-        turned: Rotation | None = None,
+        self, x: Tensor, mask: Tensor | None, cache: KVCache | None, cos_sin: Rotation | None
     ) -> Tensor:
         B, T, C = x.shape
         heads = (B, T, self.n_head, C // self.n_head)
         q, k, v = (part.view(heads).transpose(1, 2) for part in self.c_attn(x).split(C, dim=-1))
-        if turned is not None:
-            q, k = rotate(q, turned), rotate(k, turned)
+        if cos_sin is not None:
+            q, k = rotate(q, cos_sin), rotate(k, cos_sin)
         if self.qk_norm:
             q, k = (F.rms_norm(part, part.shape[-1:], eps=RMS_EPS) for part in (q, k))
         if cache is not None:
@@ -200,9 +196,9 @@ class Block(nn.Module):
         x: Tensor,
         mask: Tensor | None = None,
         cache: KVCache | None = None,
-        turned: Rotation | None = None,
+        cos_sin: Rotation | None = None,
     ) -> Tensor:
-        x = x + self._scaled(self.attn(self.ln_1(x), mask, cache, turned))
+        x = x + self._scaled(self.attn(self.ln_1(x), mask, cache, cos_sin))
         return x + self._scaled(self.mlp(self.ln_2(x)))
 
     def _scaled(self, branch: Tensor) -> Tensor:
@@ -270,7 +266,7 @@ class GPT(nn.Module):
         gains 1."""
         config = self.config
         residual_std = WPE_STD / math.sqrt(2 * config.n_layer) * config.projection_std_ratio
-        of_their_own = {
+        stds = {
             "transformer.wte.weight": config.embedding_std,
             "transformer.wpe.weight": config.position_std,
             "lm_head.weight": config.head_std,
@@ -278,7 +274,7 @@ class GPT(nn.Module):
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:  # a spread of 0 draws its numbers too: the rest stays the same
                 std = residual_std if name.endswith("c_proj.weight") else WPE_STD
-                parameter.normal_(0.0, of_their_own.get(name, std), generator=generator)
+                parameter.normal_(0.0, stds.get(name, std), generator=generator)
             else:
                 parameter.fill_(0.0 if name.endswith("bias") else 1.0)
 
@@ -318,15 +314,15 @@ class GPT(nn.Module):
         if positions is None:
             positions = torch.arange(start, end, device=ids.device)  # (T,)
         x = net.dropout(net.embed(ids, positions))  # (B, T, C)
-        turned = None
+        cos_sin = None
         if config.positions == "rotary":
-            turned = rotation(positions, config.n_embd // config.n_head, x.dtype)
+            cos_sin = rotation(positions, config.n_embd // config.n_head, x.dtype)
         if start and mask is None:  # causal, and all that was read is seen
             mask = ids.new_ones(ids.shape[1], start + ids.shape[1], dtype=torch.bool).tril(start)
         if mask is not None:  # as numbers, which attention would else make of it in every block
             mask = torch.zeros_like(mask, dtype=x.dtype).masked_fill(~mask, -math.inf)
         for block in net.h:
-            x = block(x, mask, cache, turned)
+            x = block(x, mask, cache, cos_sin)
         return net.ln_f(x)  # type: ignore[no-any-return]
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -365,12 +361,12 @@ class GPT(nn.Module):
         return ids
 
 
-def weights_digest(model: GPT, whole: bool = False) -> str:
+def weights_digest(model: GPT, all_weights: bool = False) -> str:
     """Compute the SHA-256 over names and bytes of all weights, without those of the embedding norm
-    unless `whole`."""
+    unless `all_weights`."""
     result = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
-        if whole or not name.startswith("transformer.emb_norm"):
+        if all_weights or not name.startswith("transformer.emb_norm"):
             result.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
     return result.hexdigest()
 

@@ -89,8 +89,8 @@ def launch(
 
 def _reason(log: str) -> str:
     """Find in what the processes said why they ended."""
-    if said := re.search(r"^error: (.*)$", log, re.MULTILINE):
-        return said[1]
+    if message := re.search(r"^error: (.*)$", log, re.MULTILINE):
+        return message[1]
     first = log.partition("Root Cause")[2]
     rank, code = (re.search(rf"{name}\s*: (-?\d+)", first) for name in ("rank", "exitcode"))
     if rank and code:

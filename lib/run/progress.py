@@ -13,7 +13,7 @@ from lib.run.training import Report, Row
 from lib.study.paths import HEADLESS
 from lib.study.result import COLUMNS, live_file
 
-EVERY = 2.0
+WRITE_INTERVAL = 2.0
 """Seconds between two writes: training waits for none that matters."""
 
 
@@ -22,7 +22,7 @@ def training_progress(total: int, folder: Path) -> Iterator[Report]:
     """Give what `lib.run.training.train` calls after each of `total` steps of the run in a
     folder."""
     if os.environ.get(HEADLESS):
-        with _written(folder) as report:
+        with _logged(folder) as report:
             yield report
         return
     with tqdm(total=total, unit="step") as bar:
@@ -30,20 +30,20 @@ def training_progress(total: int, folder: Path) -> Iterator[Report]:
         def update(row: Row, point: Row | None) -> None:
             bar.update(row["step"] - bar.n)
             if point:
-                bar.set_postfix_str(_said(point))
+                bar.set_postfix_str(_summary(point))
 
         yield update
 
 
-def _said(point: Row) -> str:
+def _summary(point: Row) -> str:
     return f"dev loss {point['dev_loss']:.4f}, embedding norm {point['embedding_norm']:.2f}"
 
 
 @contextmanager
-def _written(folder: Path) -> Iterator[Report]:
+def _logged(folder: Path) -> Iterator[Report]:
     """Print evaluations, and append every step to the run's live file, some at a time. A step that
     fp16 skipped has no gradient norm."""
-    begun = written = time.monotonic()
+    start = written = time.monotonic()
     waiting: list[str] = []
 
     def write() -> None:
@@ -55,12 +55,12 @@ def _written(folder: Path) -> Iterator[Report]:
     def report(row: Row, point: Row | None) -> None:
         nonlocal written
         if point:
-            print(f"step {row['step']}: {_said(point)}", flush=True)
+            print(f"step {row['step']}: {_summary(point)}", flush=True)
         now = time.monotonic()
-        shown = row | {"elapsed": round(now - begun, 2)}
-        shown |= {"grad_norm": ""} if row.get("skipped") else {}
-        waiting.append(",".join(str(shown[name]) for name in COLUMNS) + "\n")
-        if now - written > EVERY:
+        values = row | {"elapsed": round(now - start, 2)}
+        values |= {"grad_norm": ""} if row.get("skipped") else {}
+        waiting.append(",".join(str(values[name]) for name in COLUMNS) + "\n")
+        if now - written > WRITE_INTERVAL:
             write()
             written = now
 

@@ -84,12 +84,12 @@ def _predict(model: GPT, batch: list[_Packed], cache: KVCache) -> list[tuple[Ten
     """Return, for each question, the log-probabilities of its targets, (N,), and whether each of
     these was the most likely character, (N,)."""
     device = model.transformer.wte.weight.device
-    characters = pad_sequence([each.characters for each in batch], batch_first=True).to(device)
+    characters = pad_sequence([q.characters for q in batch], batch_first=True).to(device)
     ids, positions, last = characters.unbind(-1)  # each (B, T)
-    lengths = [len(each.readers) for each in batch]
+    lengths = [len(q.readers) for q in batch]
     rows = torch.arange(len(batch)).repeat_interleave(torch.tensor(lengths)).to(device)
-    readers = torch.tensor([place for each in batch for place in each.readers], device=device)
-    targets = torch.tensor([target for each in batch for target in each.targets], device=device)
+    readers = torch.tensor([i for q in batch for i in q.readers], device=device)
+    targets = torch.tensor([target for q in batch for target in q.targets], device=device)
     hidden = model.hidden(ids, positions, _mask(last, cache.length), cache)[rows, readers]  # (N, C)
     log, greedy = [], []
     for logits in model.logits_in_parts(hidden):
@@ -106,18 +106,18 @@ def _pack(question: Question, start: int) -> _Packed:
     so that those that begin alike, which share a character, are neighbours."""
     context, everything = question.context, torch.iinfo(torch.long).max
     characters = [[context[i], i, everything] for i in range(start, len(context))]
-    places: dict[tuple[int, ...], int] = {(): len(characters) - 1}  # of each beginning's last
+    last_index: dict[tuple[int, ...], int] = {(): len(characters) - 1}  # of each beginning's last
     for choice in sorted(question.choices):
         path = [tuple(choice[:k]) for k in range(1, len(choice))]
         for beginning in path:
-            if beginning not in places:
-                places[beginning] = len(characters)
+            if beginning not in last_index:
+                last_index[beginning] = len(characters)
                 characters.append([beginning[-1], len(context) + len(beginning) - 1, 0])
         for beginning in path:
-            characters[places[beginning]][2] = len(characters) - 1
+            characters[last_index[beginning]][2] = len(characters) - 1
     return _Packed(
         torch.tensor(characters),
-        [places[tuple(choice[:k])] for choice in question.choices for k in range(len(choice))],
+        [last_index[tuple(choice[:k])] for choice in question.choices for k in range(len(choice))],
         [target for choice in question.choices for target in choice],
     )
 
@@ -125,6 +125,6 @@ def _pack(question: Question, start: int) -> _Packed:
 def _mask(last: Tensor, common: int) -> Tensor:
     """Say which characters each character sees, (B, 1, T, common + T): what all contexts begin
     with, and those up to itself whose `last` reader, (B, T), it does not come after."""
-    place = torch.arange(last.shape[1], device=last.device)
-    seen = (place[:, None] <= last[:, None, :]).tril()  # (B, T, T)
+    index = torch.arange(last.shape[1], device=last.device)
+    seen = (index[:, None] <= last[:, None, :]).tril()  # (B, T, T)
     return F.pad(seen, (common, 0), value=True)[:, None]

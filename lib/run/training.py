@@ -30,6 +30,7 @@ from lib.run.diagnostics import evenly_spaced_windows, gradient_cosine, second_m
 from lib.run.machine import (
     autocast,
     circumstances,
+    derive_seed,
     describe,
     package_versions,
     peak_memory,
@@ -37,7 +38,6 @@ from lib.run.machine import (
     random_stream,
     recompute_activations,
     require_devices,
-    seed_of,
 )
 from lib.run.model import GPT, weight_decay_groups, weights_digest
 from lib.study.config import Arm, Study
@@ -48,7 +48,7 @@ from lib.study.files import write_json
 from lib.study.plan import read_plan
 from lib.study.provenance import Provenance, Stretch
 
-LOOK_EVERY = 10
+READ_EVERY = 10
 """Steps after which the host reads what the device noted, unless it must earlier."""
 OVERFLOWS = 20
 """Updates in a row that overflow in fp16, each at half the scale of the one before, and make a
@@ -65,11 +65,11 @@ def begin(study: Study, arm: Arm, seed: int, corpus: Corpus) -> Provenance:
     Raises ConfigError for a device or precision that this machine lacks, a plan that is missing, or
     an arm of other code than that at hand.
     """
-    by = study.commit_of(arm)
-    if by and by.training_digest != training_digest():
+    commit = study.commit_of(arm)
+    if commit and commit.training_digest != training_digest():
         raise ConfigError(
-            f"arm {arm.id} is trained by other code than that at hand, of commit {by.commit[:12]}: "
-            f"./run_all.sh params/{study.name}.yaml trains it by its own"
+            f"arm {arm.id} is trained by other code than that at hand, of commit "
+            f"{commit.commit[:12]}: ./run_all.sh params/{study.name}.yaml trains it by its own"
         )
     plan = read_plan(study.plan) if study.plan else None
     return Provenance(
@@ -116,8 +116,8 @@ def train(
     one of several processes ends early. A loss or gradient that is not finite ends training: see
     `diverged_at`.
     """
-    asked = (config.model_dump(exclude={"machine"}), corpus.sha256)
-    if asked != (provenance.parameters, provenance.corpus_sha256):
+    actual = (config.model_dump(exclude={"machine"}), corpus.sha256)
+    if actual != (provenance.parameters, provenance.corpus_sha256):
         raise ValueError("the provenance is of other parameters or another corpus; begin it anew")
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".training.lock"):  # the kernel of a killed job may live on a moment
@@ -274,15 +274,16 @@ class Run:
 
     def complete(self, report: Report) -> None:
         """Train from where the run stands to its end, or to an interrupt."""
-        every, kept = self.config.evaluation.interval, self.config.machine.checkpoint_interval
+        every = self.config.evaluation.interval
+        save_every = self.config.machine.checkpoint_interval
         if not self.points:
             self.evaluate()
         with interrupts_wait(self.group is None) as interrupted:
             while not self.finished:
                 self.training_step()
                 stop = interrupted.is_set()
-                due = self.step % every == 0, self.step % kept == 0
-                if not (self.finished or stop or any(due) or len(self.notes) == LOOK_EVERY):
+                due = self.step % every == 0, self.step % save_every == 0
+                if not (self.finished or stop or any(due) or len(self.notes) == READ_EVERY):
                     continue
                 rows, point = self.read_notes(), None  # which may find that it diverged
                 if self.finished or due[0]:
@@ -308,7 +309,7 @@ class Run:
             parameters["lr"] = rate * parameters["ratio"]
         x, y = self.next_batch()  # (b, T) each: the rows of this process
         if self.config.model.dropout:  # the same in every arm, and after a resumption
-            torch.manual_seed(seed_of(self.provenance.seed, f"dropout/{self.step}/{self.rank}"))
+            torch.manual_seed(derive_seed(self.provenance.seed, f"dropout/{self.step}/{self.rank}"))
             self.model.train()
 
         size = self.machine.micro_batch_size
@@ -361,14 +362,14 @@ class Run:
         trains on. The first process reads all, and chains their hash."""
         size = self.config.training.batch_size
         share = size // self.processes
-        own = slice(self.rank * share, (self.rank + 1) * share)
+        rows = slice(self.rank * share, (self.rank + 1) * share)
         first = self.rank == 0
         block_size, stream = self.config.model.block_size, self.batch_stream
-        read = slice(None) if first else own
+        read = slice(None) if first else rows
         x, y = sample_batch(self.corpus.train, size, block_size, stream, read)
         if first:
             self.batches = hashlib.sha256(self.batches.encode() + x.numpy().tobytes()).hexdigest()
-            x, y = x[own], y[own]
+            x, y = x[rows], y[rows]
         if self.device == "cuda":  # from pinned memory a copy waits for nothing
             x, y = x.pin_memory(), y.pin_memory()
         return x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True)
@@ -409,7 +410,7 @@ class Run:
         self.points.append(point)
         return point
 
-    _KEPT = ("step", "batches", "diverged_at", "resumed_at", "peak_memory", "overflows")
+    _PLAIN_STATE = ("step", "batches", "diverged_at", "resumed_at", "peak_memory", "overflows")
     """What a checkpoint holds as it is."""
     _STATEFUL = ("optimizer", "scaler")
 
@@ -419,7 +420,7 @@ class Run:
             return
         self.peak_memory = max(self.peak_memory, peak_memory(self.device))
         self.stretches[-1] = self.stretches[-1].model_copy(update={"end": self.step})
-        state = {name: getattr(self, name) for name in self._KEPT}
+        state = {name: getattr(self, name) for name in self._PLAIN_STATE}
         state |= {name: getattr(self, name).state_dict() for name in self._STATEFUL}
         state["batch_stream"] = self.batch_stream.get_state()
         state["stretches"] = [stretch.model_dump() for stretch in self.stretches]
@@ -433,23 +434,23 @@ class Run:
         if checkpoint is not None:
             self.provenance, weights, state = checkpoint
             self.model.load_state_dict(weights)
-            for name in self._KEPT:
+            for name in self._PLAIN_STATE:
                 setattr(self, name, state[name])
             for name in self._STATEFUL:
                 getattr(self, name).load_state_dict(state[name])
             self.overflows = self.overflows.to(self.device)
             self.batch_stream.set_state(state["batch_stream"])
-            self.stretches = [Stretch.model_validate(each) for each in state["stretches"]]
+            self.stretches = [Stretch.model_validate(s) for s in state["stretches"]]
             self.rows = pd.DataFrame(state["trace"]).to_dict("records")
             self.points = pd.DataFrame(state["curve"]).to_dict("records")
         if not self.finished:
             self.resumed_at += [self.step] if self.step else []
-            here = Stretch(
+            new = Stretch(
                 start=self.step,
                 end=self.step,
                 machine=describe(self.machine),
                 packages=package_versions(),
             )
-            before = self.stretches[-1] if self.stretches else None
-            if not before or (before.machine, before.packages) != (here.machine, here.packages):
-                self.stretches.append(here)
+            last = self.stretches[-1] if self.stretches else None
+            if not last or (last.machine, last.packages) != (new.machine, new.packages):
+                self.stretches.append(new)

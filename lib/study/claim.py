@@ -47,7 +47,7 @@ class ClaimStatus:
     """Hash of the plan; None when the study names none."""
     reasons: list[str]
     """Why the study is exploratory; none for a confirmatory one."""
-    beside: tuple[str, ...] = ()
+    other_studies: tuple[str, ...] = ()
     """The other studies that the plan names as confirmatory."""
 
     @property
@@ -55,10 +55,10 @@ class ClaimStatus:
         return "EXPLORATORY" if self.reasons else "CONFIRMATORY"
 
     def __str__(self) -> str:
-        under = f" under plan {self.plan}" if self.plan else ""
-        if self.beside:
-            under += f", which also names {', '.join(map(repr, self.beside))}"
-        return f"{self.name}: study '{self.study}'{under}" + "".join(f"; {r}" for r in self.reasons)
+        plan = f" under plan {self.plan}" if self.plan else ""
+        if self.other_studies:
+            plan += f", which also names {', '.join(map(repr, self.other_studies))}"
+        return f"{self.name}: study '{self.study}'{plan}" + "".join(f"; {r}" for r in self.reasons)
 
 
 def load_plan(study: Study) -> Plan | None:
@@ -81,45 +81,45 @@ def check_plan(plan: Plan, study: Study) -> Iterator[str]:
     studies = sorted(path.stem for path in PARAMS.glob("*.yaml"))
     planned = [load_study(name, undrawn=True) for name in plan.confirmatory if name in studies]
     designs = [{arm.id: arm.variant for arm in design.arms()} for design in planned or [study]]
-    own = [arm.variant for design in [study, *planned] for arm in design.arms()]
-    variants = list(dict.fromkeys([*get_args(EmbeddingNorm), *own]))
+    arm_variants = [arm.variant for design in [study, *planned] for arm in design.arms()]
+    variants = list(dict.fromkeys([*get_args(EmbeddingNorm), *arm_variants]))
     rule_sets = sorted(file.stem for file in rules_file("").parent.glob("*.yaml"))
     margins = {**plan.smallest_effect_of_interest, **plan.margins}
-    arms = list(dict.fromkeys(chain(*designs, *(of.values() for of in designs))))
+    arms = list(dict.fromkeys(chain(*designs, *(test.values() for test in designs))))
     used: list[tuple[str, Iterable[str], Collection[str]]] = [
         ("confirmatory", plan.confirmatory, studies),
         ("frozen", plan.frozen, plan.confirmatory),
         ("rules", filter(None, [plan.rules]), ["none", *rule_sets]),
-        *((f"hypotheses.{n}.test", of[1:3], arms) for n, of in plan.bound.items()),
+        *((f"hypotheses.{n}.test", test[1:3], arms) for n, test in plan.bound.items()),
         *((f"families.{n}", chain(*f.contrasts), variants) for n, f in plan.tests_of.items()),
     ]
-    of_measures = {
+    measure_fields = {
         "primary": plan.primary_measures,
         "secondary": plan.secondary,
         "imputation": plan.imputation,
         "smallest_effect_of_interest": margins,
         "smoothness": filter(None, [plan.smoothness]),
-        **{f"hypotheses.{name}.test": of[3:] for name, of in plan.bound.items()},
+        **{f"hypotheses.{name}.test": test[3:] for name, test in plan.bound.items()},
         **{f"families.{name}.measures": f.measures for name, f in plan.tests_of.items()},
     }
     measures = [*MEASURES, *chain(*(each.stock_measures for each in [study, *planned]))]
-    for field, names, known in [*used, *((*of, measures) for of in of_measures.items())]:
+    for field, names, known in [*used, *((*test, measures) for test in measure_fields.items())]:
         yield from (f"{field}: {unknown(name, [*known])}" for name in names if name not in known)
     if not plan.primary_measures:
         yield "primary: names no measure, and no hypothesis has a test; give either"
     answered = plan.bound.keys() | _answered_by_rules(plan)
-    loose = plan.hypotheses.keys() - answered
-    if loose:
-        yield f"hypotheses: nothing answers {', '.join(sorted(loose))}; give each its test"
-    if any(design.looks for design in planned) and (plan.families or loose or plan.rule_set):
+    unbound = plan.hypotheses.keys() - answered
+    if unbound:
+        yield f"hypotheses: nothing answers {', '.join(sorted(unbound))}; give each its test"
+    if any(design.looks for design in planned) and (plan.families or unbound or plan.rule_set):
         yield "families, rules: are looked at once; a study with looks takes hypotheses with tests"
     for name in set(plan.primary) & set(MEASURES):
         if MEASURES[name].better is None:
             yield f"primary: of {name} neither lower nor higher is better; make it secondary"
     for name, (_, arm, baseline, _) in plan.bound.items():
         for arm_name, design in product((arm, baseline), designs):
-            if len(meant := arms_called(arm_name, design)) > 1:
-                several = f"'{arm_name}' is {len(meant)} arms; write one of {', '.join(meant)}"
+            if len(matches := arms_called(arm_name, design)) > 1:
+                several = f"'{arm_name}' is {len(matches)} arms; write one of {', '.join(matches)}"
                 yield f"hypotheses.{name}.test: {several}"
     for name, family in plan.tests_of.items():
         for measure in family.measures:
@@ -159,16 +159,16 @@ def claim_status(
     elif frozen is None:
         reasons = ["the plan was not frozen for it, so fixes no parameters, data, code or seeds"]
     else:
-        drawn = plan.draw(study.name, frozen.seeds)
-        reasons = [] if study.seeds == drawn else ["its seeds are not those drawn from the plan"]
+        seeds = plan.draw(study.name, frozen.seeds)
+        reasons = [] if study.seeds == seeds else ["its seeds are not those drawn from the plan"]
         reasons += [] if study.looks == frozen.looks else ["its looks are not those of the plan"]
         reasons += _departures(study, frozen, runs)
         commits = [run["provenance"].get("trained", {}).get("commit") for run in runs]
-        answer, _, why = plan_precedes(study.plan or "", plan, commits).partition(": ")
-        reasons += [why] if answer == "no" else []
+        answer, _, reason = plan_precedes(study.plan or "", plan, commits).partition(": ")
+        reasons += [reason] if answer == "no" else []
         reasons += other_versions(study, plan, runs)
-    beside = tuple(name for name in plan.confirmatory if name != study.name)
-    return ClaimStatus(study.name, plan.hash, reasons, beside)
+    others = tuple(name for name in plan.confirmatory if name != study.name)
+    return ClaimStatus(study.name, plan.hash, reasons, others)
 
 
 def _departures(study: Study, frozen: Frozen, runs: list[dict[str, Any]]) -> Iterator[str]:
@@ -183,12 +183,13 @@ def _departures(study: Study, frozen: Frozen, runs: list[dict[str, Any]]) -> Ite
     for value in own_tasks or [tasks_hash(study.evaluation.include_path)]:
         checks.append(("tasks", value, (frozen.tasks,)))
     for run in runs:
-        by, source = run["provenance"], run["config"]["corpus"]["source"]
+        origin, source = run["provenance"], run["config"]["corpus"]["source"]
         level = run.get("levels", {}).get(CODE)
-        code, of = (frozen.commits.get(level), f" of {level}") if level else (frozen, "")
+        code, arm = (frozen.commits.get(level), f" of {level}") if level else (frozen, "")
         checks.append((f"corpus.{source}", run["corpus_sha256"], (frozen.corpus.get(source),)))
         for name, part in (("training_digest", "trained"), ("measuring_digest", "executed")):
-            checks.append((f"{name}{of}", by.get(part, {}).get(name), (getattr(code, name, None),)))
+            value, fixed = origin.get(part, {}).get(name), getattr(code, name, None)
+            checks.append((f"{name}{arm}", value, (fixed,)))
         if run["status"] == "completed":
             checks.append(("suite", run["suite_hash"], tuple(frozen.suite)))
     if not runs and not frozen.commits:
@@ -196,8 +197,8 @@ def _departures(study: Study, frozen: Frozen, runs: list[dict[str, Any]]) -> Ite
         checks.append(("measuring_digest", measuring_digest(), (frozen.measuring_digest,)))
     for name, value, allowed in dict.fromkeys(checks):
         if value not in (allowed or (None,)):
-            was = ", ".join(_short(each) for each in allowed) or "none"
-            yield f"{name} is {_short(value)}, frozen was {was}"
+            frozen_values = ", ".join(_short(hash_) for hash_ in allowed) or "none"
+            yield f"{name} is {_short(value)}, frozen was {frozen_values}"
 
 
 def parameters_digest(study: Study) -> str:
@@ -223,11 +224,11 @@ def require_stamps(plan: Plan | None, stamps: dict[str, str | None]) -> None:
             )
 
 
-KEPT = "other-versions.json"
+ATTEMPTS = "other-versions.json"
 """In a study's folder of `runs/` and in its record: such runs as were known when it was recorded,
 so that the record tells of them when the runs themselves are gone."""
 
-_FILES = {"provenance.json", "result.json", "03_analysis.json", KEPT}
+_FILES = {"provenance.json", "result.json", "03_analysis.json", ATTEMPTS}
 """What tells of runs in `runs/`."""
 
 
@@ -252,12 +253,12 @@ def attempts(study: str, file: str) -> list[Attempt]:
     under a version of it. Return one for each version and study, the oldest first. Runs under no
     plan are under no version of it."""
     versions = every_version(file)
-    of_plan = {version.hash for version in versions}
-    names = dict.fromkeys([study, *(name for each in versions for name in each.confirmatory)])
+    hashes = {version.hash for version in versions}
+    names = dict.fromkeys([study, *(name for v in versions for name in v.confirmatory)])
     all_attempts = [*_in_runs(names), *_in_git(names, versions), *_in_record(names)]
     first: dict[tuple[str, str], Attempt] = {}
     for attempt in sorted(all_attempts, key=lambda attempt: _time(attempt.started)):
-        if attempt.plan and (attempt.study == study or attempt.plan in of_plan):
+        if attempt.plan and (attempt.study == study or attempt.plan in hashes):
             first.setdefault((attempt.plan, attempt.study), attempt)
     return list(first.values())
 
@@ -274,14 +275,14 @@ def other_versions(study: Study, plan: Plan, runs: Iterable[dict[str, Any]]) -> 
     except GitError as error:
         yield f"git cannot tell whether another version of its plan had runs: {error}"
         return
-    fixed = list(takewhile(lambda version: version.hash == plan.hash, versions))[-1:]
-    began = [run["provenance"].get("trained", {}).get("started") for run in runs]
-    last = max((_time(each) if each else inf for each in began), default=inf)
-    dropped = [inf] if versions and not fixed else []  # a merge kept this version
-    before = max([last, *dropped, *(_time(version.date) for version in fixed)])
+    current = list(takewhile(lambda version: version.hash == plan.hash, versions))[-1:]
+    starts = [run["provenance"].get("trained", {}).get("started") for run in runs]
+    last = max((_time(start) if start else inf for start in starts), default=inf)
+    merged = [inf] if versions and not current else []  # a merge kept this version
+    cutoff = max([last, *merged, *(_time(version.date) for version in current)])
     for other in others:
-        earlier = [v for v in fixed if other.commit not in ("", v.commit)]
-        if _time(other.started) < before or any(precedes(other.commit, v.commit) for v in earlier):
+        earlier = [v for v in current if other.commit not in ("", v.commit)]
+        if _time(other.started) < cutoff or any(precedes(other.commit, v.commit) for v in earlier):
             version = committed.get(other.plan)
             when = f"committed {version.date[:10]} at {version.commit[:12]}" if version else ""
             yield (
@@ -290,13 +291,13 @@ def other_versions(study: Study, plan: Plan, runs: Iterable[dict[str, Any]]) -> 
             )
 
 
-def keep(study: Study, folder: Path) -> None:
+def write_other_versions(study: Study, folder: Path) -> None:
     """Write into a study's record which other versions of its plan had runs, if any had."""
     if study.plan:
         plan_hash = read_plan(study.plan).hash
         others = [asdict(m) for m in attempts(study.name, study.plan) if m.plan != plan_hash]
         if others:
-            write_json(folder / KEPT, others)
+            write_json(folder / ATTEMPTS, others)
 
 
 def _in_runs(studies: Collection[str]) -> Iterator[Attempt]:
@@ -319,10 +320,10 @@ def _in_record(studies: Iterable[str]) -> Iterator[Attempt]:
     for study in studies:
         for path in PAPERS.glob(f"*/record/{study}.zip"):
             yield from _in_sealed(path.read_bytes(), study, shown(path))
-        folder = f"*/record/{study}"
-        for pattern in (f"*/results/{study}.json", f"{folder}/{KEPT}", f"{folder}/**/02*.ipynb"):
-            for path in PAPERS.glob(pattern):
-                yield from _attempts_in(path, study, shown(path))
+        record = f"record/{study}"
+        patterns = f"results/{study}.json", f"{record}/{ATTEMPTS}", f"{record}/**/02*.ipynb"
+        for path in chain(*(PAPERS.glob(f"*/{pattern}") for pattern in patterns)):
+            yield from _attempts_in(path, study, shown(path))
 
 
 def _in_git(studies: Iterable[str], versions: list[Version]) -> Iterator[Attempt]:
@@ -332,8 +333,8 @@ def _in_git(studies: Iterable[str], versions: list[Version]) -> Iterator[Attempt
     for study in studies:
         record = f"papers/*/record/{study}"
         patterns += [f"papers/*/results/{study}.json", f"{record}.zip"]
-        patterns += [f"{record}/{KEPT}", f"{record}/**/02*.ipynb"]
-    history = changes("--all", "--full-history", "--", *(f":(glob){each}" for each in patterns))
+        patterns += [f"{record}/{ATTEMPTS}", f"{record}/**/02*.ipynb"]
+    history = changes("--all", "--full-history", "--", *(f":(glob){p}" for p in patterns))
     files = {(c.blob, c.name): c for c in history if c.blob.strip("0")}  # the oldest
     drawn = list(_drawn(versions))
     texts = contents(tuple(blob for blob, _ in files))
@@ -356,7 +357,7 @@ def _in_sealed(packed: bytes, study: str, where: str) -> Iterator[Attempt]:
     # zipfile lets through what its decompressors raise.
     with suppress(Exception), zipfile.ZipFile(io.BytesIO(packed)) as files:
         for name in files.namelist():
-            if name == KEPT or re.fullmatch(r"(?:.*/)?02[^/]*\.ipynb", name):
+            if name == ATTEMPTS or re.fullmatch(r"(?:.*/)?02[^/]*\.ipynb", name):
                 yield from _attempts_in(files.read(name), study, f"{name} in {where}")
 
 
@@ -379,19 +380,19 @@ def _attempts_in(file: Path | bytes, study: str | None, where: str) -> Iterator[
         runs = content["runs"]
     for item in content if is_kept else runs:
         with suppress(AttributeError, KeyError, TypeError):  # nothing that was run
-            by = item if is_kept else _begun(item)
+            fields = item if is_kept else _trained_fields(item)
             plan, study_name, started, commit = (
-                str(by.get(name) or "") for name in ("plan", "study", "started", "commit")
+                str(fields.get(name) or "") for name in ("plan", "study", "started", "commit")
             )
-            of = study_name if is_kept else study or study_name
-            yield Attempt(plan, of, started, commit, str(by.get("where") or where))
+            study_id = study_name if is_kept else study or study_name
+            yield Attempt(plan, study_id, started, commit, str(fields.get("where") or where))
 
 
-def _begun(content: Any) -> dict[str, Any]:
+def _trained_fields(content: Any) -> dict[str, Any]:
     """By what a run was begun: from a notebook's metadata, a result, or the provenance alone."""
     if stamp := content.get("metadata"):
-        began = stamp["papermill"]["start_time"]
-        return trained_with(stamp["study"]) | {"study": None, "started": began}
+        started = stamp["papermill"]["start_time"]
+        return trained_with(stamp["study"]) | {"study": None, "started": started}
     provenance = content.get("provenance", content)
     return trained_with(provenance.get("trained", provenance))
 

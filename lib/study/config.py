@@ -29,20 +29,20 @@ from lib.study.fields import (
     stock_measures,
 )
 from lib.study.files import read_json, write_json
-from lib.study.own import PLAN_BELOW, keep, own_text, prepare_params
+from lib.study.own import PLAN_BELOW, own_text, prepare_params, write_copy
 from lib.study.paths import BESIDE_ARMS, HEADLESS, PAPER, PARAMS, PLANS, study_folder
 from lib.study.plan import Commit, read_plan
 
-MOST_RUNS = 10_000
+MAX_RUNS = 10_000
 """Of one study."""
-LONGEST_ID = 120
+MAX_ID = 120
 SCRATCH = ".scratch"
 """The study that scratch runs are of, a name that no parameter file may have: `runs/.scratch/`."""
-FEWEST_AT_A_LOOK = 2
+MIN_AT_A_LOOK = 2
 """Seeds without which there is no spread."""
 _SHARED = ("machine.", "evaluation.")
 _COMMITS = "commits.json"
-_ARM_ID = re.compile(rf"\w[\w .=,+()-]{{0,{LONGEST_ID - 1}}}")
+_ARM_ID = re.compile(rf"\w[\w .=,+()-]{{0,{MAX_ID - 1}}}")
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class IncludedArm(Section):
 class SeedCount(Section):
     """How many seeds to draw from the study's plan, instead of listing them, and `looks`."""
 
-    count: Annotated[int, Field(gt=0, le=MOST_RUNS)]
+    count: Annotated[int, Field(gt=0, le=MAX_RUNS)]
     looks: list[int] = Field(default_factory=list)
 
 
@@ -104,7 +104,7 @@ class Study(RunConfig):
     @model_validator(mode="after")
     def _grid_is_sound(self) -> Self:
         # How runs are executed and measured is one for all: else they could not be compared.
-        known = [CODE, *(name for name in FIELDS if not name.startswith(_SHARED))]
+        allowed = [CODE, *(name for name in FIELDS if not name.startswith(_SHARED))]
         fields = {"factors": list(self.factors)}
         fields |= {f"include.{i}.levels": list(arm.levels) for i, arm in enumerate(self.include)}
         for field, names in fields.items():
@@ -112,24 +112,24 @@ class Study(RunConfig):
                 if name.startswith(_SHARED):
                     section = name.partition(".")[0]
                     raise ValueError(f"{field}: {name} is one for all runs; set it under {section}")
-                if name not in known:
-                    raise ValueError(f"{field}: {unknown(name, known)}")
+                if name not in allowed:
+                    raise ValueError(f"{field}: {unknown(name, allowed)}")
                 if name == CODE and CODE not in self.factors:
                     raise ValueError(f"{field}: code must be a factor, if it is to have levels")
         for level in {*self.factors.get(CODE, ()), *(a.levels.get(CODE, "") for a in self.include)}:
             if not isinstance(level, str):
                 raise ValueError(f"factors.code: {level!r} is no text; write the commit in quotes")
         runs = math.prod(map(len, self.factors.values())) * len(self.seeds)
-        if runs > MOST_RUNS:
-            raise ValueError(f"factors: {runs:,} runs; a study holds {MOST_RUNS:,} at the most")
+        if runs > MAX_RUNS:
+            raise ValueError(f"factors: {runs:,} runs; a study holds {MAX_RUNS:,} at the most")
         _refuse_repeats("seeds", self.seeds)
         if self.looks and (
             sorted(set(self.looks)) != self.looks
-            or self.looks[0] < FEWEST_AT_A_LOOK
+            or self.looks[0] < MIN_AT_A_LOOK
             or self.looks[-1] != len(self.seeds)
         ):
             raise ValueError(
-                f"seeds.looks: {self.looks} must rise, from {FEWEST_AT_A_LOOK} seeds or more to "
+                f"seeds.looks: {self.looks} must rise, from {MIN_AT_A_LOOK} seeds or more to "
                 f"all {len(self.seeds)}"
             )
         for factor, levels in self.factors.items():
@@ -158,7 +158,7 @@ class Study(RunConfig):
             if not _ARM_ID.fullmatch(arm.id):
                 raise ValueError(
                     f"factors: '{arm.id[:40]}' cannot name an arm and its folder: use at most "
-                    f"{LONGEST_ID} letters, digits, spaces and . = , + ( ) -; rename the file or "
+                    f"{MAX_ID} letters, digits, spaces and . = , + ( ) -; rename the file or "
                     "shorten the level, or include the arm under another name"
                 )
         ids = [arm.id for arm in arms]
@@ -182,8 +182,8 @@ class Study(RunConfig):
     @property
     def stock_measures(self) -> list[str]:
         """Name the accuracies of the stock tasks, which a plan may be about."""
-        asked = self.evaluation
-        return [name for task in asked.tasks for name in stock_measures(task, asked.shots)]
+        tasks, shots = self.evaluation.tasks, self.evaluation.shots
+        return [name for task in tasks for name in stock_measures(task, shots)]
 
     def arms(self) -> Iterator[Arm]:
         """Yield every combination of levels, the last factor varying fastest, without those that
@@ -194,7 +194,7 @@ class Study(RunConfig):
         start = {factor: levels[0] for factor, levels in list(self.factors.items())[:1]}
         for values in itertools.product(*self.factors.values()):
             levels = dict(zip(self.factors, values, strict=True))
-            if not any(out.items() <= levels.items() for out in self.exclude):
+            if not any(excluded.items() <= levels.items() for excluded in self.exclude):
                 yield self._arm(levels, arm_id(levels), arm_id(levels | start))
         for i, arm in enumerate(self.include):
             if missing := [factor for factor in self.factors if factor not in arm.levels]:
@@ -285,10 +285,10 @@ def scratch(study: Study, arm: Arm, changes: dict[str, Any]) -> tuple[Study, Arm
             raise ConfigError(f"changes: {unknown(str(name), FIELDS)}")
     config = with_fields(arm.config.model_dump(), changes, "changes")
     name = f"{study.name},{arm.id},{arm_id(changes)}".replace("/", "-")
-    if len(name) > LONGEST_ID:
-        name = f"{name[: LONGEST_ID - 13]}-{digest(changes)[:12]}"
-    own = study.model_copy(update={"name": SCRATCH, "plan": None})
-    return own, replace(arm, id=name, config=config, baseline=arm.id)
+    if len(name) > MAX_ID:
+        name = f"{name[: MAX_ID - 13]}-{digest(changes)[:12]}"
+    scratch_study = study.model_copy(update={"name": SCRATCH, "plan": None})
+    return scratch_study, replace(arm, id=name, config=config, baseline=arm.id)
 
 
 def load_study(study: str | Path, *, undrawn: bool = False) -> Study:
@@ -303,7 +303,7 @@ def load_study(study: str | Path, *, undrawn: bool = False) -> Study:
     where, plan, text = "study", "", own_text(study)
     name: str | None = None
     if text is None:
-        path = _place(study)
+        path = _study_file(study)
         where, name, content = path.name, path.stem, read_yaml(path)
     else:
         text, _, plan = text.partition(PLAN_BELOW)
@@ -318,7 +318,7 @@ def load_study(study: str | Path, *, undrawn: bool = False) -> Study:
             raise ConfigError("commits: are found when the study is frozen or run; leave them out")
         result = Study.model_validate(content)
         if text is not None:
-            _keep(result, text, plan)
+            _write_params(result, text, plan)
         if count and not undrawn:
             result = result.model_copy(update={"seeds": _drawn_seeds(result, count)})
         if CODE in result.factors and not undrawn:
@@ -341,11 +341,11 @@ def fixed_commits(study: Study) -> dict[str, Commit]:
 def read_commits(study: Study) -> dict[str, Commit]:
     """Return the commits of a study's levels of `code`: those that its plan has fixed, and of
     others those that `write_commits` wrote when it began."""
-    found: dict[str, Commit] = {}
+    commits: dict[str, Commit] = {}
     with suppress(OSError, ValueError, AttributeError):  # it has not begun, or the file is damaged
         content = read_json(study_folder(study.name) / _COMMITS)
-        found = {level: Commit.model_validate(commit) for level, commit in content.items()}
-    return found | fixed_commits(study)
+        commits = {level: Commit.model_validate(commit) for level, commit in content.items()}
+    return commits | fixed_commits(study)
 
 
 def write_commits(commits: Mapping[str, Commit], folder: Path) -> None:
@@ -354,25 +354,25 @@ def write_commits(commits: Mapping[str, Commit], folder: Path) -> None:
         write_json(folder / _COMMITS, {level: c.model_dump() for level, c in commits.items()})
 
 
-def _place(study: str | Path) -> Path:
+def _study_file(study: str | Path) -> Path:
     """Return the file of a study in `params/`; ConfigError where there is none."""
-    given = Path(study)
-    if given.parent not in (Path(), Path("params")) and given.resolve().parent != PARAMS.resolve():
-        raise ConfigError(f"study: there is no {given}; name a study of params/, or a file")
-    path = PARAMS / f"{given.name.removesuffix('.yaml')}.yaml"
+    file = Path(study)
+    if file.parent not in (Path(), Path("params")) and file.resolve().parent != PARAMS.resolve():
+        raise ConfigError(f"study: there is no {file}; name a study of params/, or a file")
+    path = PARAMS / f"{file.name.removesuffix('.yaml')}.yaml"
     if not path.is_file():
         names = [p.stem for p in sorted(PARAMS.glob("*.yaml"))]
         raise ConfigError(f"study: {unknown(path.stem, names)} in params/")
     return path
 
 
-def _keep(study: Study, text: str, plan: str) -> None:
+def _write_params(study: Study, text: str, plan: str) -> None:
     """Keep a study of one's own, and the plan that stands below it, in `params/`."""
     if plan and not study.plan:
         raise ConfigError("plan: is missing, and one stands below; name it, as plan: mine.yaml")
     if plan:
-        keep(plan, PLANS / str(study.plan))
-    keep(text, PARAMS / f"{study.name}.yaml")
+        write_copy(plan, PLANS / str(study.plan))
+    write_copy(text, PARAMS / f"{study.name}.yaml")
 
 
 def _seed_count(content: dict[str, Any]) -> SeedCount:

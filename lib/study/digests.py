@@ -68,25 +68,25 @@ def code_of(*parts: tuple[str, str | None]) -> dict[str, str]:
     """Collect the code that `code_digest` covers, by the place of its file."""
     code = {f"notebooks/{name}.ipynb": "\n".join(_cells(name, last)) for name, last in parts}
     waiting = [name for cells in code.values() for name in imported(cells)]
-    top = [path for place in (ROOT, ROOT / "notebooks") for path in place.iterdir()]
-    here = {path.name.partition(".")[0] for path in top}
-    waiting += [name for name in here - {"lib", "tests"} if name.isidentifier()]
-    known = set(waiting)
-    announced = (path for path in top if path.suffix in (".dist-info", ".egg-info"))
-    for path in (file for each in announced for file in each.rglob("*") if file.is_file()):
+    top = [path for folder in (ROOT, ROOT / "notebooks") for path in folder.iterdir()]
+    names = {path.name.partition(".")[0] for path in top}
+    waiting += [name for name in names - {"lib", "tests"} if name.isidentifier()]
+    seen = set(waiting)
+    metadata = (path for path in top if path.suffix in (".dist-info", ".egg-info"))
+    for path in (file for folder in metadata for file in folder.rglob("*") if file.is_file()):
         code[path.relative_to(ROOT).as_posix()] = sha256(path)
     while waiting:
         module = waiting.pop()
-        if module.partition(".")[0] not in here:  # a package, as most are
+        if module.partition(".")[0] not in names:  # a package, as most are
             continue
         for path in _files(module):
-            place = path.relative_to(ROOT)
-            if place.as_posix() not in code and path.suffix != ".py":
-                code[place.as_posix()] = sha256(path)
-            elif place.as_posix() not in code:
-                source = code[place.as_posix()] = bare(path.read_text("utf-8"))
-                new = imported(source, ".".join(place.parent.parts)) - known
-                known |= new
+            file = path.relative_to(ROOT)
+            if file.as_posix() not in code and path.suffix != ".py":
+                code[file.as_posix()] = sha256(path)
+            elif file.as_posix() not in code:
+                source = code[file.as_posix()] = bare(path.read_text("utf-8"))
+                new = imported(source, ".".join(file.parent.parts)) - seen
+                seen |= new
                 waiting += new
     return code
 
@@ -99,9 +99,9 @@ def _cells(notebook: str, last: str | None) -> list[str]:
     for cell in content["cells"]:
         if cell["cell_type"] == "code":
             lines = _bare_cell("".join(cell["source"]))
-            given = waiting and "parameters" in cell["metadata"].get("tags", [])
-            waiting = waiting and not given  # for the first, which is the one that is filled in
-            code.append(re.sub(_PARAMETER, _without_value, lines) if given else lines)
+            tagged = waiting and "parameters" in cell["metadata"].get("tags", [])
+            waiting = waiting and not tagged  # for the first, which is the one that is filled in
+            code.append(re.sub(_PARAMETER, _without_value, lines) if tagged else lines)
     calls = [number for number, cell in enumerate(code) if re.search(rf"\b{last} \(", cell)]
     return code[: calls[-1] + 1] if calls else code
 
@@ -135,16 +135,16 @@ _LOADED = {".py", ".pyc", ".so", ".pyd"}
 def _files(module: str) -> Iterator[Path]:
     """Find what Python may run of this repository when it imports a module (`x.*`: and all below
     `x`). A file here may stand before a package of the same name."""
-    for place in (ROOT, ROOT / "notebooks"):
+    for folder in (ROOT, ROOT / "notebooks"):
         for part in module.split("."):
             if part == "*":
-                found = [*place.glob("*.*"), *place.glob("*/__init__.*")]
+                candidates = [*folder.glob("*.*"), *folder.glob("*/__init__.*")]
             else:
-                found = [*place.glob(f"{part}.*"), *place.glob(f"{part}/__init__.*")]
-            loaded = [path for path in found if path.suffix in _LOADED and path.is_file()]
+                candidates = [*folder.glob(f"{part}.*"), *folder.glob(f"{part}/__init__.*")]
+            loaded = [path for path in candidates if path.suffix in _LOADED and path.is_file()]
             yield from loaded
-            place = place / part
-            if not loaded and not place.is_dir():
+            folder = folder / part
+            if not loaded and not folder.is_dir():
                 break
 
 
@@ -158,17 +158,17 @@ def imported(code: str, package: str = "") -> frozenset[str]:
     a module or a name in one, and every module of the library that a string names or gives the
     path of."""
     code = unicodedata.normalize("NFKC", code)  # as Python reads names
-    found = {name.replace("/", ".").removesuffix(".py") for name in _IN_STRING.findall(code)}
+    modules = {name.replace("/", ".").removesuffix(".py") for name in _IN_STRING.findall(code)}
     for source, names in _IMPORT.findall(code):
         module = source.replace(" ", "")
         if up := len(module) - len(module.lstrip(".")):
             parents = package.split(".")
             module = ".".join([*parents[: len(parents) - up + 1], module.lstrip(".")]).strip(".")
-        found |= {module} - {""}
+        modules |= {module} - {""}
         for name in names.split(","):
             word = name.partition(" as ")[0].replace(" ", "")
-            found |= {f"{module}.{word}".strip(".")} if word else set()
-    return frozenset(found)
+            modules |= {f"{module}.{word}".strip(".")} if word else set()
+    return frozenset(modules)
 
 
 _TOKEN = re.compile(

@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 
 from lib.study.paths import HEADLESS
 
-MOST_ERRORS = 5
+MAX_ERRORS = 5
 TIME_UP = 3
 """The status of a sweep that ended with the time it was given."""
 _LEVELS = ("str", "bool", "int", "float")
@@ -87,8 +87,8 @@ def parse_yaml(text: bytes, name: str) -> dict[str, Any]:
     except RecursionError:
         raise ConfigError(f"{name} is nested too deeply; a field takes two levels") from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # no text, or no UTF-8
-        said = " ".join(str(error).split())
-        raise ConfigError(f"{name} is not valid YAML: {said}; write UTF-8 text") from None
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{name} is not valid YAML: {reason}; write UTF-8 text") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{name} must hold fields, one a line (name: value)")
     return content
@@ -144,8 +144,8 @@ def explain(error: ValidationError, schema: type[BaseModel]) -> str:
     """Rewrite pydantic's errors as one line that names field, value, what is allowed and the
     remedy; of many errors the first few."""
     lines = explain_each(error, schema)
-    more = [f"and {len(lines) - MOST_ERRORS} more"] if len(lines) > MOST_ERRORS else []
-    return "; ".join(lines[:MOST_ERRORS] + more)
+    more = [f"and {len(lines) - MAX_ERRORS} more"] if len(lines) > MAX_ERRORS else []
+    return "; ".join(lines[:MAX_ERRORS] + more)
 
 
 def explain_each(error: ValidationError, schema: type[BaseModel]) -> list[str]:
@@ -163,17 +163,17 @@ def _explained(item: dict[str, Any], schema: type[BaseModel]) -> str:
     owner: Any = schema
     for parent in parents:
         field = getattr(owner, "model_fields", {}).get(parent)
-        inside = (each for each in get_args(owner) if hasattr(each, "model_fields"))  # of a list
-        owner = field.annotation if field else next(inside, None)
-    known = getattr(owner, "model_fields", {})
+        members = (m for m in get_args(owner) if hasattr(m, "model_fields"))  # of a list
+        owner = field.annotation if field else next(members, None)
+    fields = getattr(owner, "model_fields", {})
     name, value = ".".join(map(str, location)), item["input"]
-    if kind == "extra_forbidden" and known:
-        return f"{name}: {unknown(str(last), list(known))}"
+    if kind == "extra_forbidden" and fields:
+        return f"{name}: {unknown(str(last), list(fields))}"
     if kind == "value_error":
         return f"{name}: {message}" if name else message
     if kind == "missing":
         return f"{name}: is missing; add it"
-    remedy = _remedy(kind, value, known.get(last))
+    remedy = _remedy(kind, value, fields.get(last))
     return f"{name}: {_short(value)} is not allowed. {message}{remedy}"
 
 

@@ -21,7 +21,7 @@ OrAuto = Annotated[AtLeastOne | None, BeforeValidator(lambda v: None if v == "au
 """A positive number, or auto (None): what is fastest on the machine at hand."""
 FileName = Annotated[str, Field(pattern=r"^\w[\w.-]*\.yaml$", max_length=100)]
 """The name of a YAML file; the field says in which folder."""
-SMALLEST_BPE, LARGEST_BPE = 257, 1_000_000
+MIN_BPE, MAX_BPE = 257, 1_000_000
 Level = str | bool | int | float | None
 """A value that a factor may take."""
 
@@ -80,12 +80,12 @@ class CorpusConfig(Section):
         if value in ("characters", "bytes") or value.endswith(".json"):
             return value
         if size == value or not size.isdecimal():
-            known = ["characters", "bytes", "bpe-<size>"]
-            raise ValueError(f"{unknown(value, known)}; or give the path of a tokenizer.json")
-        if not SMALLEST_BPE <= int(size) <= LARGEST_BPE:
+            names = ["characters", "bytes", "bpe-<size>"]
+            raise ValueError(f"{unknown(value, names)}; or give the path of a tokenizer.json")
+        if not MIN_BPE <= int(size) <= MAX_BPE:
             raise ValueError(
-                f"{value}: a size must be {SMALLEST_BPE} (all bytes and the end of a document) to "
-                f"{LARGEST_BPE:,}"
+                f"{value}: a size must be {MIN_BPE} (all bytes and the end of a document) to "
+                f"{MAX_BPE:,}"
             )
         return f"bpe-{int(size)}"
 
@@ -241,7 +241,7 @@ class MachineConfig(Section):
 
 MACHINE_SETTINGS = [name for name in MachineConfig.model_fields if name != "checkpoint_interval"]
 """Those that may move a number."""
-OF_MEASURES = "evaluation_batch_size"
+EVAL_SETTING = "evaluation_batch_size"
 """The one of them that moves measures, and no weights."""
 
 
@@ -279,8 +279,8 @@ class RunConfig(Section):
         for (section, old), new in _MOVED.items() if isinstance(content, dict) else ():
             fields, machine = content.get(section), content.get("machine") or {}
             if isinstance(fields, dict) and old in fields and isinstance(machine, dict):
-                kept = {name: value for name, value in fields.items() if name != old}
-                content = content | {section: kept, "machine": {new: fields[old]} | machine}
+                rest = {name: value for name, value in fields.items() if name != old}
+                content = content | {section: rest, "machine": {new: fields[old]} | machine}
         return content
 
     @field_validator("corpus", mode="before")

@@ -28,8 +28,8 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{secrets.token_hex(4)}.{path.name}")
     try:
         yield temporary
-        for each in [*temporary.rglob("*"), temporary]:
-            _flush(each)
+        for item in [*temporary.rglob("*"), temporary]:
+            _flush(item)
         temporary.replace(path)
         _flush(path.parent)
     finally:

@@ -34,7 +34,7 @@ def git(*words: str) -> str | None:
     """Return what a command of git prints in this checkout; None where it fails or git is not
     there."""
     try:
-        return _text(_run(words).stdout)
+        return _decode(_run(words).stdout)
     except (OSError, subprocess.CalledProcessError):
         return None
 
@@ -43,26 +43,26 @@ def ask_git(*words: str, stdin: str = "") -> bytes:
     """Return what a command of git prints, nothing outside a repository; GitError where it fails:
     what it does not tell must not read as what is not there."""
     try:
-        done = _run(words, stdin)
-        said = _text(done.stderr)
-        if "ignoring broken ref" not in said:
-            return done.stdout
+        process = _run(words, stdin)
+        message = _decode(process.stderr)
+        if "ignoring broken ref" not in message:
+            return process.stdout
     except subprocess.CalledProcessError as error:
-        said = _text(error.stderr)
+        message = _decode(error.stderr)
         if not (ROOT / ".git").exists() and git("rev-parse", "--git-dir") is None:
             return b""
     except OSError as error:
         if not (ROOT / ".git").exists():
             return b""
-        said = error.strerror or "it is not there"
-    line = next(iter(said.strip().splitlines()), "it does not say why")
+        message = error.strerror or "it is not there"
+    line = next(iter(message.strip().splitlines()), "it does not say why")
     raise GitError(f"{line.replace(str(ROOT), '.')} (`git status` and `git fsck` say more)")
 
 
 def changes(*words: str) -> Iterator[Change]:
     """List what a log tells of files, merges included, newest first."""
     log = ask_git("log", "-c", "--raw", "--no-abbrev", "--format=%x00%H %cI", *words)
-    for entry in _text(log).split("\0")[1:]:
+    for entry in _decode(log).split("\0")[1:]:
         head, *lines = filter(None, entry.split("\n"))
         commit, _, date = head.partition(" ")
         for line in lines:
@@ -75,14 +75,14 @@ def changes(*words: str) -> Iterator[Change]:
 @lru_cache(maxsize=64)
 def contents(blobs: tuple[str, ...]) -> list[bytes]:
     """Read each blob, which never changes; GitError for one that is not there."""
-    said, found = BytesIO(ask_git("cat-file", "--batch", stdin="\n".join(blobs))), []
+    stream, results = BytesIO(ask_git("cat-file", "--batch", stdin="\n".join(blobs))), []
     for blob in blobs:
-        size = said.readline().split()[-1]
+        size = stream.readline().split()[-1]
         if not size.isdigit():
             raise GitError(f"object {blob[:12]} is missing (`git fsck` says more)")
-        found.append(said.read(int(size)))
-        said.read(1)
-    return found
+        results.append(stream.read(int(size)))
+        stream.read(1)
+    return results
 
 
 def is_checkout() -> bool:
@@ -106,6 +106,6 @@ def _run(words: tuple[str, ...], stdin: str = "") -> subprocess.CompletedProcess
     )
 
 
-def _text(output: bytes) -> str:
+def _decode(output: bytes) -> str:
     """Decode what may be no text, such as a file's name."""
     return output.decode("utf-8", "surrogateescape").replace("\r\n", "\n")

@@ -45,11 +45,10 @@ class Version:
     @property
     def deviations(self) -> list[dict[str, str]]:
         """How YAML folds a text is no content of it. A draft may hold anything in their place."""
-        listed = self.plan.get("deviations")
-        noted = (
-            [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
-        )
-        return [{name: str(text).strip() for name, text in each.items()} for each in noted]
+        entries = self.plan.get("deviations")
+        entries = entries if isinstance(entries, list) else []
+        rows = [entry for entry in entries if isinstance(entry, dict)]
+        return [{name: str(text).strip() for name, text in row.items()} for row in rows]
 
 
 def plan_provenance(

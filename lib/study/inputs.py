@@ -15,7 +15,7 @@ from lib.study.errors import UserError
 from lib.study.files import read_json, sha256
 from lib.study.paths import HEADLESS, kaggle_folder, study_folder
 
-MOST_FILES, MOST_BYTES = 100_000, 20 * 10**9
+MAX_FILES, MAX_BYTES = 100_000, 20 * 10**9
 """What a zip may hold, unpacked: as much as Kaggle keeps of one session."""
 BY_HAND = "by-hand"
 """Where notebooks are kept that somebody ran, until `./run_all.sh import` files them."""
@@ -38,8 +38,8 @@ def unpack(file: Path, folder: Path) -> None:
     try:
         with zipfile.ZipFile(file) as content:
             members = content.infolist()
-            if len(members) > MOST_FILES or sum(m.file_size for m in members) > MOST_BYTES:
-                raise ZipError(f"it holds more than {MOST_FILES:,} files or {MOST_BYTES:,} bytes")
+            if len(members) > MAX_FILES or sum(m.file_size for m in members) > MAX_BYTES:
+                raise ZipError(f"it holds more than {MAX_FILES:,} files or {MAX_BYTES:,} bytes")
             for member in members:
                 name = PurePosixPath(member.filename)
                 if name.is_absolute() or ".." in name.parts or "\\" in member.filename:
@@ -66,33 +66,33 @@ def take_up(study: str) -> list[str]:
     if kaggle is None or os.environ.get(HEADLESS):
         return []
     inputs = kaggle / "input"
-    places = [path for path in sorted(inputs.glob(f"**/runs/{study}")) if path.is_dir()]
-    said = [_take(path, path.relative_to(inputs).as_posix()) for path in places]
-    for packed in [] if places else sorted(inputs.glob(f"**/{study}.zip")):
+    folders = [path for path in sorted(inputs.glob(f"**/runs/{study}")) if path.is_dir()]
+    messages = [_take(path, path.relative_to(inputs).as_posix()) for path in folders]
+    for archive in [] if folders else sorted(inputs.glob(f"**/{study}.zip")):
         with tempfile.TemporaryDirectory() as folder:
             try:
-                unpack(packed, Path(folder))
+                unpack(archive, Path(folder))
             except ZipError as error:
-                raise ZipError(f"{packed.name}: {error}; attach a sound one, or none") from None
-            said.append(_take(Path(folder, "runs", study), packed.name))
-    return list(filter(None, said))
+                raise ZipError(f"{archive.name}: {error}; attach a sound one, or none") from None
+            messages.append(_take(Path(folder, "runs", study), archive.name))
+    return list(filter(None, messages))
 
 
 def _take(source: Path, name: str) -> str:
-    target, taken = study_folder(source.name), 0
+    target, n_runs = study_folder(source.name), 0
     for run in sorted(path.parent for path in source.glob("*/seed-*/provenance.json")):
-        here = target / run.relative_to(source)
-        if _progress(run) > _progress(here):
-            shutil.rmtree(here, ignore_errors=True)
-            copy_missing(run, here)
-            taken += 1
+        local = target / run.relative_to(source)
+        if _progress(run) > _progress(local):
+            shutil.rmtree(local, ignore_errors=True)
+            copy_missing(run, local)
+            n_runs += 1
     for path in sorted(source.glob("*")):  # what is made of the runs, after them
         if path.suffix in (".json", ".ipynb") or path.name in ("suite", "figures", BY_HAND):
             copy_missing(path, target / path.name)
     session = source.parents[1] / _SESSIONS
     if session.is_file():
         copy_missing(session, target / BY_HAND / f"{sha256(session)[:12]}.ipynb")
-    return f"{taken} runs taken up from {name}" if taken else ""
+    return f"{n_runs} runs taken up from {name}" if n_runs else ""
 
 
 def _progress(run: Path) -> tuple[bool, int, str]:

@@ -40,18 +40,18 @@ def own_text(study: str | Path) -> str | None:
     return path.read_text("utf-8").removeprefix(MARK).strip("\n")
 
 
-def keep(text: str, file: Path) -> None:
+def write_copy(text: str, file: Path) -> None:
     """Keep a text in params/. ConfigError where another file is there that no notebook wrote."""
     written = f"{MARK}{text}\n"
-    if file.is_file() and (there := file.read_text("utf-8")) != written:
-        if there.strip("\n") == text:
+    if file.is_file() and (existing := file.read_text("utf-8")) != written:
+        if existing.strip("\n") == text:
             return
-        if not there.startswith(MARK):
+        if not existing.startswith(MARK):
             raise ConfigError(f"there is another {shown(file)}; give yours another name")
     write_text(file, written)
 
 
-def is_kept(file: Path) -> bool:
+def is_copy(file: Path) -> bool:
     """Tell whether a file of params/ is such a copy."""
     return file.is_file() and file.read_text("utf-8").startswith(MARK)
 

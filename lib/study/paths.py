@@ -84,12 +84,12 @@ def shown(path: Path) -> str:
 
 def corpus_places(file_name: str) -> list[Path]:
     """List where a corpus file may lie, in search order; none of them need exist."""
-    places = [
+    candidates = [
         ROOT / "data" / file_name,
         output_root() / "data" / file_name,
         ROOT.parent / "shared" / "data" / file_name,
     ]
     kaggle = kaggle_folder()
     if kaggle is not None:
-        places += sorted((kaggle / "input").glob(f"**/{file_name}"))
-    return places
+        candidates += sorted((kaggle / "input").glob(f"**/{file_name}"))
+    return candidates

@@ -79,8 +79,8 @@ class Instability(Section):
     @model_validator(mode="after")
     def _one_definition(self) -> Self:
         definitions = ("rise", "last", "start"), ("noise",), ("window", "threshold")
-        given = [{getattr(self, name) is not None for name in names} for names in definitions]
-        if {True, False} in given or given.count({True}) > 1:
+        is_set = [{getattr(self, name) is not None for name in names} for names in definitions]
+        if {True, False} in is_set or is_set.count({True}) > 1:
             raise ValueError(
                 "give one definition: noise; or rise, last and start; or window and threshold"
             )
@@ -284,7 +284,7 @@ class Plan(Section):
     @property
     def primary_measures(self) -> list[str]:
         """The primary measures; where none is named, those of the hypotheses."""
-        return self.primary or list(dict.fromkeys(of[-1] for of in self.bound.values()))
+        return self.primary or list(dict.fromkeys(test[-1] for test in self.bound.values()))
 
     def draw(self, study: str, n: int) -> list[int]:
         """Draw the seeds of a study that the plan is frozen for: the first `n` of 31 bits from

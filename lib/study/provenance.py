@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from lib.study.digests import measuring_digest
 from lib.study.fields import Machine, digest
 from lib.study.git import git, is_checkout
-from lib.study.own import is_kept
+from lib.study.own import is_copy
 from lib.study.paths import PARAMS, ROOT
 
 CHECKPOINT_FORMAT = 6
@@ -100,12 +100,12 @@ class Provenance(Environment):
         """SHA-256 of what decides the experiment: code, text, seed and parameters of the weights
         and their dev curve, and the plan. Not of the machine, which changes no more than rounding:
         on another one, or with other settings, a run continues from its checkpoint."""
-        corpus, *others = deciding(self.parameters)
+        corpus, *others = deciding_parameters(self.parameters)
         code = [CHECKPOINT_FORMAT, self.training_digest, self.corpus_sha256, self.seed]
         return digest([*code, corpus, self.tokenizer_sha256, *others, self.plan])
 
 
-def deciding(parameters: dict[str, dict[str, Any]]) -> tuple[Any, ...]:
+def deciding_parameters(parameters: dict[str, dict[str, Any]]) -> tuple[Any, ...]:
     """Take the parameters that decide a run's weights and dev curve: corpus (by its hash, not its
     path), model, training, and when the curve is taken. Others may change, and finished weights are
     measured anew."""
@@ -144,16 +144,16 @@ def history(provenance: dict[str, Any]) -> str:
     """Say in words when and by which commit a run was trained, and whether its notebook was
     executed again from finished weights. Reads the provenance of a result of any format."""
 
-    def by(part: dict[str, Any]) -> str:
+    def describe(part: dict[str, Any]) -> str:
         code = f"by commit {part['commit'][:12]}" if part["commit"] else "by code outside git"
         if part.get("code"):
             code = f"by the code of commit {part['code'][:12]}, started {code}"
         return code + (" and changes not committed" if part["clean"] is False else "")
 
     trained, executed = trained_with(provenance), provenance.get("executed", {})
-    text = " ".join(filter(None, ["trained", trained.get("started"), by(trained)]))
+    text = " ".join(filter(None, ["trained", trained.get("started"), describe(trained)]))
     if executed.get("from_checkpoint"):
-        text += f"; executed again from its weights {executed['finished']} {by(executed)}"
+        text += f"; executed again from its weights {executed['finished']} {describe(executed)}"
     return text
 
 
@@ -185,7 +185,7 @@ def git_state() -> dict[str, Any]:
     version = ROOT / "lib" / "VERSION"
     packed = version.read_text("utf-8").strip() if version.is_file() else ""
     if re.fullmatch(r"[0-9a-f]{40}", packed):
-        return {"commit": packed, "clean": not any(map(is_kept, PARAMS.rglob("*.yaml")))}
+        return {"commit": packed, "clean": not any(map(is_copy, PARAMS.rglob("*.yaml")))}
     if not is_checkout():
         return {"commit": None, "clean": None}
     code = git("rev-parse", "--verify", "--quiet", CODE_REF)

@@ -23,7 +23,7 @@ from lib.study.fields import stock_measures
 
 RAW = ("trace", "curve", "windows", "bins", "positions", "items")
 STOCK = "stock_items"
-MOST_WINDOWS = 128
+MAX_WINDOWS = 128
 """Rows of `windows`, roughly: more would tell more about where in the text a model fails, in larger
 files."""
 
@@ -64,8 +64,8 @@ def read_raw_file(folder: Folder, name: str) -> pd.DataFrame:
 def raw_names(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Name the raw files of a run, from the `config` in its result; older ones kept no answers to
     stock tasks."""
-    asked = config["evaluation"]
-    return (*RAW, STOCK) if asked.get("tasks") and "include_path" in asked else RAW
+    evaluation = config["evaluation"]
+    return (*RAW, STOCK) if evaluation.get("tasks") and "include_path" in evaluation else RAW
 
 
 def read_raw(folder: Folder) -> dict[str, pd.DataFrame]:
@@ -88,7 +88,7 @@ def window_table(columns: Mapping[str, NDArray[np.generic]], dev: int, length: i
     whether it lies in the test part: no window reaches over its first score, number `dev`.
     """
     total = len(next(iter(columns.values())))
-    size = length * math.ceil(total / length / MOST_WINDOWS)
+    size = length * math.ceil(total / length / MAX_WINDOWS)
     starts = np.array([*range(0, dev, size), *range(dev, total, size)])
     sums = {
         name: np.add.reduceat(np.asarray(values, np.result_type(values, np.int64)), starts)
@@ -123,7 +123,7 @@ def measures_of(raw: Mapping[str, pd.DataFrame]) -> dict[str, float]:
     )
     if windows.empty:
         return {}
-    of = {name: bins[bins["binning"] == name] for name in BINNINGS}
+    bins_by = {name: bins[bins["binning"] == name] for name in BINNINGS}
     dev, test = windows[~windows["test"]], windows[windows["test"]]
     gradients = trace["grad_norm"].dropna()  # NaN: an update that fp16 skipped
     measures = {
@@ -141,11 +141,11 @@ def measures_of(raw: Mapping[str, pd.DataFrame]) -> dict[str, float]:
         "severity": largest_rise(trace["loss"]),
         "grad_norm": float(gradients.iloc[-1]) if len(gradients) else math.nan,
         "grad_norm_last_tenth": float(gradients[-max(1, len(gradients) // 10) :].mean()),
-        "ece": expected_calibration_error(of["equal_mass"]),
-        "ece_equal_width": expected_calibration_error(of["equal_width"]),
+        "ece": expected_calibration_error(bins_by["equal_mass"]),
+        "ece_equal_width": expected_calibration_error(bins_by["equal_width"]),
         "brier": mean(windows["brier"], windows["n"]),
-        "ece_test": expected_calibration_error(of["test"]),
-        "ece_test_tempered": expected_calibration_error(of["test_tempered"]),
+        "ece_test": expected_calibration_error(bins_by["test"]),
+        "ece_test_tempered": expected_calibration_error(bins_by["test_tempered"]),
     }
     if "gradient_cosine" in curve:  # dev has enough windows for it
         measures["gradient_cosine"] = float(curve.loc[curve["step"] > 0, "gradient_cosine"].mean())
@@ -180,8 +180,8 @@ def _macro_accuracies(items: pd.DataFrame) -> dict[str, float]:
 
 def _accuracies(items: pd.DataFrame) -> dict[str, float]:
     """Accuracy in each stock task and number of shots."""
-    found: dict[str, float] = {}
+    accuracies: dict[str, float] = {}
     for task, rows in items.groupby("task") if len(items) else ():
-        right = rows.groupby("shots")["correct"].mean()
-        found |= zip(stock_measures(str(task), right.index), right.tolist(), strict=True)
-    return found
+        means = rows.groupby("shots")["correct"].mean()
+        accuracies |= zip(stock_measures(str(task), means.index), means.tolist(), strict=True)
+    return accuracies

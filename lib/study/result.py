@@ -11,8 +11,10 @@ from typing import Any, Literal
 import pandas as pd
 from pydantic import BaseModel, ConfigDict
 
+from lib.study.config import Arm, Study
 from lib.study.fields import digest
 from lib.study.files import finite, read_json
+from lib.study.own import tasks_hash
 from lib.study.provenance import Stretch, trained_with
 
 
@@ -75,6 +77,16 @@ class RunResult(BaseModel):
         }
 
 
+def identity_fields(study: Study, arm: Arm, seed: int) -> dict[str, Any]:
+    """Name the run that a result is of and what it was asked, by the fields of `RunResult`."""
+    return {
+        **{"study": study.name, "study_hash": study.hash, "arm": arm.id, "seed": seed},
+        **{name: getattr(arm, name) for name in ("baseline", "levels", "variant", "setting")},
+        "config": arm.config.model_dump(exclude={"machine"}),
+        "tasks_hash": tasks_hash(arm.config.evaluation.include_path),
+    }
+
+
 def attested(result: dict[str, Any]) -> dict[str, Any]:
     """Take what a notebook keeps of a result (as JSON): its measures, and the hash of all of it."""
     return {"measures": result["measures"], "sha256": digest(result)}
@@ -89,8 +101,8 @@ def records(table: pd.DataFrame) -> list[dict[Any, Any]]:
 def status_of(output: Path) -> dict[str, Any]:
     """Return an executed notebook's stamp: status (completed, failed, unfinished) and reason."""
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        killed = {"status": "unfinished", "reason": "killed"}
-        stamp = dict(read_json(output)["metadata"].get("study") or killed)
+        unfinished = {"status": "unfinished", "reason": "killed"}
+        stamp = dict(read_json(output)["metadata"].get("study") or unfinished)
         if "status" in stamp:
             return stamp
     return {"status": "unfinished", "reason": "no readable notebook"}
@@ -111,8 +123,8 @@ def read_live(folder: Path) -> pd.DataFrame:
     path = live_file(folder)
     if not path.is_file():
         return pd.DataFrame(columns=list(COLUMNS), dtype=float)
-    read = pd.read_csv(path, names=list(COLUMNS), on_bad_lines="skip", float_precision="round_trip")
+    data = pd.read_csv(path, names=list(COLUMNS), on_bad_lines="skip", float_precision="round_trip")
     # The last line may be cut off.
-    rows: pd.DataFrame = read.apply(pd.to_numeric, errors="coerce").dropna(subset="elapsed")
+    rows: pd.DataFrame = data.apply(pd.to_numeric, errors="coerce").dropna(subset="elapsed")
     last = rows["step"][::-1].cummin()[::-1]
     return rows.loc[(rows["step"] == last) & ~rows["step"].duplicated(keep="last")]

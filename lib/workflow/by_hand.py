@@ -30,14 +30,14 @@ def file(candidates: list[Path], result: dict[str, Any], target: Path) -> None:
     Raises UserError where there is none, or where it ran other code than that of the commit that
     the result names (of this checkout, where it names none), or not from top to bottom.
     """
-    found = [path for path in candidates if shown_result(read_json(path)) == attested(result)]
-    if not found:
+    matches = [path for path in candidates if shown_result(read_json(path)) == attested(result)]
+    if not matches:
         raise UserError("no notebook shows its result")
-    ran = [c for c in nbformat.read(found[0], as_version=4).cells if c.cell_type == "code"]
-    ran = [cell for cell in ran if cell.source.strip()]
-    if [cell.execution_count for cell in ran] != list(range(1, len(ran) + 1)):
+    executed = [c for c in nbformat.read(matches[0], as_version=4).cells if c.cell_type == "code"]
+    executed = [cell for cell in executed if cell.source.strip()]
+    if [cell.execution_count for cell in executed] != list(range(1, len(executed) + 1)):
         raise UserError("its notebook was not run from top to bottom; restart and run all")
-    if any(output.output_type == "error" for cell in ran for output in cell.outputs):
+    if any(output.output_type == "error" for cell in executed for output in cell.outputs):
         raise UserError("a cell of its notebook raised an error")
 
     commit = committed(result["provenance"]["executed"])  # by which `verify` will judge it
@@ -45,27 +45,29 @@ def file(candidates: list[Path], result: dict[str, Any], target: Path) -> None:
     text = text or (NOTEBOOKS / target.name).read_text("utf-8")
     notebook = nbformat.reads(text, as_version=4)
     source = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    given = {name: result[name] for name in ("study", "arm", "seed")}
-    if len(ran) != len(source):
+    parameters = {name: result[name] for name in ("study", "arm", "seed")}
+    if len(executed) != len(source):
         raise UserError("its notebook has other cells than the repository's")
-    for number, (cell, own) in enumerate(zip(ran, source, strict=True), start=1):
-        if "parameters" in own.metadata.get("tags", []):
+    for number, (cell, original) in enumerate(zip(executed, source, strict=True), start=1):
+        if "parameters" in original.metadata.get("tags", []):
             values = {"changes": {}} | _values(cell.source)
             if text := own_text(str(values.get("study", ""))):  # of a study of one's own
                 own_study = parse_yaml(text.partition(PLAN_BELOW)[0].encode(), "study")
                 values["study"] = own_study.get("name")
-            if values != given | {"changes": {}}:
+            if values != parameters | {"changes": {}}:
                 raise UserError("the parameters cell of its notebook names another run")
-        elif cell.source.strip() != own.source.strip():
+        elif cell.source.strip() != original.source.strip():
             raise UserError(f"code cell {number} of its notebook is not the repository's")
-        own.outputs, own.execution_count = cell.outputs, cell.execution_count
+        original.outputs, original.execution_count = cell.outputs, cell.execution_count
     for cell in notebook.cells:
         cell.metadata.setdefault("tags", [])
     notebook.metadata["papermill"] = nbformat.NotebookNode()
-    notebook = parameterize_notebook(notebook, given)  # as a sweep does: in a cell of their own
-    for before, cell in pairwise(notebook.cells):
+    notebook = parameterize_notebook(
+        notebook, parameters
+    )  # as a sweep does: in a cell of their own
+    for previous, cell in pairwise(notebook.cells):
         if "injected-parameters" in cell.metadata["tags"]:
-            cell.execution_count = before.execution_count
+            cell.execution_count = previous.execution_count
     _stamp(notebook, result)
     slim(notebook)
     with replacing(target) as temporary:
@@ -74,19 +76,19 @@ def file(candidates: list[Path], result: dict[str, Any], target: Path) -> None:
 
 def _values(source: str) -> dict[str, Any]:
     """Read the literals that a parameters cell assigns; nothing from any other cell."""
-    found = {}
+    values = {}
     try:
         for line in ast.parse(source).body:
             match line:
                 case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
-                    found[name] = ast.literal_eval(value)
+                    values[name] = ast.literal_eval(value)
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                    found[name] = ast.literal_eval(value)
+                    values[name] = ast.literal_eval(value)
                 case _:
                     return {}
     except (SyntaxError, ValueError):
         return {}
-    return found
+    return values
 
 
 def _stamp(notebook: nbformat.NotebookNode, result: dict[str, Any]) -> None:

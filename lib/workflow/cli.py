@@ -92,7 +92,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 COMMANDS: dict[str, _Parser] = {}
-"""What `./run_all.sh` does beside running studies, by name; `follow` of each does it."""
+"""What `./run_all.sh` does beside running studies, by name; `func` of each does it."""
 Command = Callable[[argparse.Namespace], int | None]
 
 
@@ -105,13 +105,13 @@ def _command(*words: tuple[str, dict[str, Any]]) -> Callable[[Command], Command]
         parser = COMMANDS[name] = _Parser(prog=prog, description=help_, allow_abbrev=False)
         for word, settings in words:
             parser.add_argument(word, **settings)
-        parser.set_defaults(follow=function)
+        parser.set_defaults(func=function)
         return function
 
     return add
 
 
-def _word(name: str, help_: str, **settings: Any) -> tuple[str, dict[str, Any]]:
+def _arg(name: str, help_: str, **settings: Any) -> tuple[str, dict[str, Any]]:
     """Describe a word of a command as argparse takes it; a flag without settings is a switch."""
     if name.startswith("--") and not settings:
         settings = {"action": "store_true"}
@@ -140,35 +140,35 @@ def _number_or_name(text: str) -> float | str:
         return Path(text).stem
 
 
-_STUDY = _word("study", "name or path of a parameter file")
-_PAPERS = _word("papers", "a folder of papers/", nargs="*", metavar="PAPER")
+_STUDY = _arg("study", "name or path of a parameter file")
+_PAPERS = _arg("papers", "a folder of papers/", nargs="*", metavar="PAPER")
 
 
 @_command(
-    _word("--fast", "those that take seconds"),
-    _word("--all", "also those that take minutes"),
-    _word("--mutants", "change N lines of lib/ instead", metavar="N"),
+    _arg("--fast", "those that take seconds"),
+    _arg("--all", "also those that take minutes"),
+    _arg("--mutants", "change N lines of lib/ instead", metavar="N"),
 )
 def _test(options: argparse.Namespace) -> NoReturn:
     """Run the tests: those that take seconds, the usual ones, or every one. Further words go to
     pytest."""
     if options.mutants:
-        os.execv(sys.executable, [sys.executable, "-m", "tests.mutants", *options.words])
+        os.execv(sys.executable, [sys.executable, "-m", "tests.mutants", *options.argv])
     marks = "not benchmark" if options.all else "not long and not benchmark"
     # Many of the slow tests wait for processes that they have started: one worker more than cores.
     workers = os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS", (os.cpu_count() or 1) + 1)
     if options.fast:
         marks, workers = f"not slow and {marks}", "auto"
     command = ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder", "-m", marks]
-    os.execv(sys.executable, [sys.executable, "-m", "pytest", *command, *options.further])
+    os.execv(sys.executable, [sys.executable, "-m", "pytest", *command, *options.extras])
 
 
 @_command(
-    _word("studies", "a recorded study", nargs="*", metavar="NAME"),
-    _word("--redraw", "execute 01 and 04 again as well"),
-    _word("--fresh", "also what was sound before and has not changed"),
-    _word("--retrain", "or STUDY/ARM/SEED …: only these", nargs="+", default=[], metavar="N"),
-    _word("--badge", "where to say how they compare, for shields.io", type=_path, metavar="FILE"),
+    _arg("studies", "a recorded study", nargs="*", metavar="NAME"),
+    _arg("--redraw", "execute 01 and 04 again as well"),
+    _arg("--fresh", "also what was sound before and has not changed"),
+    _arg("--retrain", "or STUDY/ARM/SEED …: only these", nargs="+", default=[], metavar="N"),
+    _arg("--badge", "where to say how they compare, for shields.io", type=_path, metavar="FILE"),
 )
 def _verify(options: argparse.Namespace) -> int:
     """Compute every published number again from the record; train some of its runs again."""
@@ -179,7 +179,7 @@ def _verify(options: argparse.Namespace) -> int:
     )
 
 
-@_command(_word("studies", "a recorded study", nargs="+", metavar="NAME"))
+@_command(_arg("studies", "a recorded study", nargs="+", metavar="NAME"))
 def _analyse(options: argparse.Namespace) -> None:
     """Analyse and draw recorded studies again by the code at hand, from the runs in their
     record."""
@@ -190,7 +190,7 @@ def _analyse(options: argparse.Namespace) -> None:
         analyse_again(name)
 
 
-@_command(_word("file", "the zip that 00_kaggle leaves", type=_path))
+@_command(_arg("file", "the zip that 00_kaggle leaves", type=_path))
 def _import(options: argparse.Namespace) -> None:
     """Take a study that ran elsewhere into the record, checked first."""
     from lib.workflow.importing import import_study
@@ -213,9 +213,9 @@ def _wheels(_: argparse.Namespace) -> int:
 
 
 @_command(
-    _word("plan", "name or path of a plan of params/plans/"),
-    _word("--new", "write it, to be filled in"),
-    _word("--study", "of a new plan: the study that it is for", metavar="NAME"),
+    _arg("plan", "name or path of a plan of params/plans/"),
+    _arg("--new", "write it, to be filled in"),
+    _arg("--study", "of a new plan: the study that it is for", metavar="NAME"),
 )
 def _freeze(options: argparse.Namespace) -> None:
     """Fix the studies of a plan, and draw their seeds; or begin a plan for a study."""
@@ -230,10 +230,10 @@ def _freeze(options: argparse.Namespace) -> None:
 
 @_command(
     _STUDY,
-    _word("--vocabulary", "symbols, where the corpus is not here", type=_positive(int)),
-    _word("--price", "of an hour of one GPU", type=_positive(float)),
-    _word("--effect", "the true difference, for power", type=float),
-    _word(
+    _arg("--vocabulary", "symbols, where the corpus is not here", type=_positive(int)),
+    _arg("--price", "of an hour of one GPU", type=_positive(float)),
+    _arg("--effect", "the true difference, for power", type=float),
+    _arg(
         "--spread",
         "of differences, for power: their sd, or a recorded study, such as a pilot",
         type=_number_or_name,
@@ -255,8 +255,8 @@ def _estimate(options: argparse.Namespace) -> None:
 
 
 @_command(
-    _word("run", "of which the weights are here", metavar="STUDY/ARM/SEED"),
-    _word("--to", "a new folder", type=_path, required=True, metavar="DIR"),
+    _arg("run", "of which the weights are here", metavar="STUDY/ARM/SEED"),
+    _arg("--to", "a new folder", type=_path, required=True, metavar="DIR"),
 )
 def _export(options: argparse.Namespace) -> None:
     """Write a run's model as a folder that Hugging Face's transformers load."""
@@ -283,9 +283,9 @@ def _pack(options: argparse.Namespace) -> None:
 
 
 @_command(
-    _word("study", "a recorded study"),
-    _word("--to", "for TensorBoard, or as tables", required=True, choices=["tensorboard", "csv"]),
-    _word("--out", "a folder (runs/traces/)", type=_path, metavar="DIR"),
+    _arg("study", "a recorded study"),
+    _arg("--to", "for TensorBoard, or as tables", required=True, choices=["tensorboard", "csv"]),
+    _arg("--out", "a folder (runs/traces/)", type=_path, metavar="DIR"),
 )
 def _traces(options: argparse.Namespace) -> None:
     """Write what a recorded study's runs left by step, with their hyperparameters."""
@@ -322,23 +322,23 @@ def parse_sweep(words: list[str]) -> Sweep:
     from lib.workflow.slurm import Cluster
     from lib.workflow.sweep import Sweep
 
-    known = sorted(path.stem for path in PARAMS.glob("*.yaml"))
-    studies = [word for word in words if word.endswith(".yaml") or Path(word).name in known]
-    own = _Parser(prog="./run_all.sh", add_help=False, allow_abbrev=False)
-    own.add_argument("--stop-after", type=_positive(float))
-    own.add_argument("--runs-per-gpu", type=_positive(int))
-    own.add_argument("--replace", action="store_true")
-    own.add_argument("--ordinary-kernels", action="store_true")
-    own.add_argument("--profile")
+    names = sorted(path.stem for path in PARAMS.glob("*.yaml"))
+    studies = [word for word in words if word.endswith(".yaml") or Path(word).name in names]
+    parser = _Parser(prog="./run_all.sh", add_help=False, allow_abbrev=False)
+    parser.add_argument("--stop-after", type=_positive(float))
+    parser.add_argument("--runs-per-gpu", type=_positive(int))
+    parser.add_argument("--replace", action="store_true")
+    parser.add_argument("--ordinary-kernels", action="store_true")
+    parser.add_argument("--profile")
     rest = [word for word in words if word not in studies and word != "--"]
-    ours, flags = own.parse_known_args(rest)
-    if ours.profile and not Path(ours.profile).is_dir():
-        raise UsageError(f"--profile {ours.profile}: there is no such folder; params/slurm is one")
+    args, flags = parser.parse_known_args(rest)
+    if args.profile and not Path(args.profile).is_dir():
+        raise UsageError(f"--profile {args.profile}: there is no such folder; params/slurm is one")
 
-    parser = get_argument_parser(profiles=[ours.profile] if ours.profile else None)
-    parser.error = own.error
+    snakemake = get_argument_parser(profiles=[args.profile] if args.profile else None)
+    snakemake.error = parser.error
     try:
-        parsed, defaults = parser.parse_args(flags), vars(parser.parse_args([]))
+        parsed, defaults = snakemake.parse_args(flags), vars(snakemake.parse_args([]))
     except UsageError as error:
         if "--executor" in str(error):
             raise UsageError(
@@ -347,16 +347,16 @@ def parse_sweep(words: list[str]) -> Sweep:
             ) from None
         raise
     except Exception as error:  # Snakemake's own converters raise what they like
-        own.error(f"{' '.join(flags)}: {error}")
+        parser.error(f"{' '.join(flags)}: {error}")
     if parsed.targets:
         name = next(word for word in flags if word in parsed.targets)
-        raise UsageError(f"study: {unknown(name, [*known, *COMMANDS])}")
-    given = {name for name, value in vars(parsed).items() if value != defaults[name]}
-    if reserved := given & _RESERVED:
+        raise UsageError(f"study: {unknown(name, [*names, *COMMANDS])}")
+    used = {name for name, value in vars(parsed).items() if value != defaults[name]}
+    if reserved := used & _RESERVED:
         raise UsageError(f"flag --{min(reserved)}: run_all.sh sees to that itself; leave it out")
     for name in ("jobs", "cores"):
         if (count := getattr(parsed, name)) is not None and count < 1:
-            own.error(f"--{name} {count}: give a number of 1 or more")
+            parser.error(f"--{name} {count}: give a number of 1 or more")
 
     cluster = None
     if parsed.executor == "slurm":
@@ -365,30 +365,30 @@ def parse_sweep(words: list[str]) -> Sweep:
         cluster = Cluster(partition, parsed.slurm_status_command)
     return Sweep(
         studies=studies,
-        flags=flags + (["--profile", ours.profile] if ours.profile else []),
+        flags=flags + (["--profile", args.profile] if args.profile else []),
         forced=sorted(parsed.forcerun or ()),
-        jobs=(parsed.jobs or parsed.cores) if {"jobs", "cores"} & given or ours.profile else None,
-        is_ordered=bool(_ORDERING & given),
-        is_dry_run=bool(_TELLING & given),
-        lists_runs=_TELLING & given == {"dryrun"},
+        jobs=(parsed.jobs or parsed.cores) if {"jobs", "cores"} & used or args.profile else None,
+        is_ordered=bool(_ORDERING & used),
+        is_dry_run=bool(_TELLING & used),
+        lists_runs=_TELLING & used == {"dryrun"},
         is_local=parsed.executor in (None, "local"),
-        replaces=ours.replace,
-        forks_kernels=Sweep.forks_kernels and not ours.ordinary_kernels,
-        stop_after=ours.stop_after,
-        runs_per_gpu=ours.runs_per_gpu,
+        replaces=args.replace,
+        forks_kernels=Sweep.forks_kernels and not args.ordinary_kernels,
+        stop_after=args.stop_after,
+        runs_per_gpu=args.runs_per_gpu,
         cluster=cluster,
     )
 
 
-def _follow(words: list[str]) -> int | None:
+def _dispatch(words: list[str]) -> int | None:
     """Follow a command line. Raises UserError."""
     if words and words[0] in COMMANDS:
         parser = COMMANDS[words[0]]
-        options, further = parser.parse_known_intermixed_args(words[1:])
-        if further and words[0] != "test":
-            parser.error(f"'{further[0]}' is no argument of this command")
-        options.words, options.further = words[1:], further
-        status: int | None = options.follow(options)
+        options, extras = parser.parse_known_intermixed_args(words[1:])
+        if extras and words[0] != "test":
+            parser.error(f"'{extras[0]}' is no argument of this command")
+        options.argv, options.extras = words[1:], extras
+        status: int | None = options.func(options)
         return status
     if "--snakemake-help" in words:
         return subprocess.run([sys.executable, "-m", "snakemake", "--help"]).returncode
@@ -408,7 +408,7 @@ def main(words: list[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)  # SIGINT is off in a script's background
     try:
-        return exit_status(_follow)(words)
+        return exit_status(_dispatch)(words)
     except KeyboardInterrupt:
         print("\nstopped; a plain rerun continues", file=sys.stderr)
         return STOPPED

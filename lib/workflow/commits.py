@@ -38,35 +38,35 @@ def find_commits(study: Study, fixed: Mapping[str, Commit]) -> dict[str, Commit]
     levels = dict.fromkeys(str(arm.levels[CODE]) for arm in study.arms() if CODE in arm.levels)
     if levels and not is_checkout():
         raise ConfigError(f"{field}: names commits, and this folder is no clone; clone it")
-    found = {level: fixed[level].commit if level in fixed else _named(level) for level in levels}
-    for level, commit in found.items():
+    shas = {level: fixed[level].commit if level in fixed else _resolve(level) for level in levels}
+    for level, commit in shas.items():
         if not commit or git("cat-file", "-e", f"{commit}^{{commit}}") is None:
             missing = f"'{level}' is no commit, branch or tag here"
             missing = f"commit {commit[:12]} of '{level}' is not here" if commit else missing
             raise ConfigError(f"{field}: {missing}; `git fetch` it, or commit your change")
-    for one, other in combinations(found, 2):
-        if found[one] == found[other]:
+    for one, other in combinations(shas, 2):
+        if shas[one] == shas[other]:
             raise ConfigError(
-                f"{field}: '{one}' and '{other}' are one commit, {found[one][:12]}; commit "
+                f"{field}: '{one}' and '{other}' are one commit, {shas[one][:12]}; commit "
                 "the change that is to be tested on one of them"
             )
-    here, changes = git_state()["commit"], git("status", "--porcelain", "--", *_CODE) or ""
-    if here in found.values() and changes:
-        level = next(level for level, commit in found.items() if commit == here)
+    head, changes = git_state()["commit"], git("status", "--porcelain", "--", *_CODE) or ""
+    if head in shas.values() and changes:
+        level = next(level for level, commit in shas.items() if commit == head)
         raise ConfigError(
             f"{field}: changes that are not committed cannot be an arm, and '{level}' is the "
             f"commit that is changed here ({', '.join(changes.split()[1::2])}); commit or undo them"
         )
-    known = {each.commit: each for each in (*study.commits.values(), *fixed.values())}
+    known = {c.commit: c for c in (*study.commits.values(), *fixed.values())}
     return {
-        level: known.get(commit) or _asked(study, level, commit) for level, commit in found.items()
+        level: known.get(commit) or _query(study, level, commit) for level, commit in shas.items()
     }
 
 
 def moved(study: Study) -> Iterator[str]:
     """Yield each level of `code` that the study's plan has fixed and that names other code now."""
     for level, fixed in fixed_commits(study).items():
-        now = _named(level)
+        now = _resolve(level)
         if now and git("diff", "--quiet", fixed.commit, now, "--", *_CODE) is None:
             yield (
                 f"{study.name}: '{level}' is now at {now[:12]}, with other code; what runs is "
@@ -74,24 +74,24 @@ def moved(study: Study) -> Iterator[str]:
             )
 
 
-def _named(level: str) -> str:
+def _resolve(level: str) -> str:
     """Return the commit that a name stands for; "" where there is none. In a clone, a branch may be
     known only where it came from."""
     words = ("rev-parse", "--verify", "--quiet", "--end-of-options")
-    found = (git(*words, f"{name}^{{commit}}") for name in (level, f"origin/{level}"))
-    return next(filter(None, found), "").strip()
+    shas = (git(*words, f"{name}^{{commit}}") for name in (level, f"origin/{level}"))
+    return next(filter(None, shas), "").strip()
 
 
-def _asked(study: Study, level: str, commit: str) -> Commit:
+def _query(study: Study, level: str, commit: str) -> Commit:
     """Ask the code of a commit for its digests; it must know the study's parameters."""
-    of = f"{study.name}.yaml: factors.code: '{level}' (commit {commit[:12]})"
+    prefix = f"{study.name}.yaml: factors.code: '{level}' (commit {commit[:12]})"
     if "def digests(" not in (git("show", f"{commit}:lib/replay.py") or ""):
-        raise ConfigError(f"{of} is older than the factor code, which it does not know")
+        raise ConfigError(f"{prefix} is older than the factor code, which it does not know")
     try:
         with tree_of(study, commit) as tree:
             return Commit(commit=commit, **ask(tree, "digests", study.name))
     except ReplayError as error:
-        raise ConfigError(f"{of} cannot run this study: {error}") from None
+        raise ConfigError(f"{prefix} cannot run this study: {error}") from None
 
 
 @contextmanager

@@ -19,7 +19,7 @@ WIDTH = 56
 
 
 def continuations(
-    run: Run, asked: Study, arm: Arm, prompt: str = "", length: int = 200, temperature: float = 1.0
+    run: Run, study: Study, arm: Arm, prompt: str = "", length: int = 200, temperature: float = 1.0
 ) -> str:
     """Continue a prompt (none: the beginning of a text) by `length` characters or tokens; where
     somebody looks on, also by the baseline of the same seed, with the same random numbers. Where
@@ -40,19 +40,19 @@ def continuations(
         text = model.generate(ids[None].to(device), length, stream, temperature)
         return corpus.decode(text[0])
 
-    own = write(run.model)
+    continuation = write(run.model)
     if os.environ.get(HEADLESS) or arm.baseline == arm.id:
-        return own
-    name, other = arm.id.removeprefix(f"{asked.name},"), arm.baseline
+        return continuation
+    name, other = arm.id.removeprefix(f"{study.name},"), arm.baseline
     try:
-        beside = write(read_finished(asked.name, other, seed).model)
+        reference = write(read_finished(study.name, other, seed).model)
     except UnfinishedError as error:
-        notebook = Record(asked.name).run_notebook({"arm": other, "seed": seed})
-        beside = sample(notebook) if (prompt, length, temperature) == DEFAULTS else ""
-        if not beside:
-            return f"{own}\n\n(Nothing beside it: {error}.)"
+        notebook = Record(study.name).run_notebook({"arm": other, "seed": seed})
+        reference = sample(notebook) if (prompt, length, temperature) == DEFAULTS else ""
+        if not reference:
+            return f"{continuation}\n\n(Nothing beside it: {error}.)"
         other = f"{other}, as recorded"
-    return side_by_side({name: own, other: beside})
+    return side_by_side({name: continuation, other: reference})
 
 
 def side_by_side(texts: dict[str, str]) -> str:

@@ -13,23 +13,23 @@ from lib.study.paths import result_file, run_folder
 from lib.study.result import read_live
 from lib.workflow.estimate import estimate
 from lib.workflow.progress import plain_table, terminal
-from lib.workflow.time_left import RUN, USUAL, Place, clock, done, pace, taken, works
+from lib.workflow.time_left import RUN, USUAL, JobKey, clock, durations, finished, pace, workloads
 
 NOTEBOOK_OF_RULE = {"data": "01_data", "analysis": "03_analysis", "figures": "04_figures"}
 """The notebook that a rule of the Snakefile executes; other rules execute none."""
 
 
-def needed(study: Study, stale: Mapping[Path, str]) -> Iterator[tuple[str, int, str]]:
+def due_runs(study: Study, stale: Mapping[Path, str]) -> Iterator[tuple[str, int, str]]:
     """Yield arm, seed and reason of each run that a sweep would make: one without a result, or with
     one that `stale` names, by its path, with the reason."""
     for arm, seed in itertools.product(study.arms(), study.seeds):
-        path, total = result_file("02_train", study.name, arm.id, seed), arm.config.training
+        path, training = result_file("02_train", study.name, arm.id, seed), arm.config.training
         if path in stale:
             yield arm.id, seed, stale[path]
         elif not path.is_file():
             steps = read_live(run_folder(study.name, arm.id, seed))["step"]
-            why = f"stopped at step {steps.max():.0f} of {total.iterations}: continues"
-            yield arm.id, seed, "not made yet" if steps.empty else why
+            reason = f"stopped at step {steps.max():.0f} of {training.iterations}: continues"
+            yield arm.id, seed, "not made yet" if steps.empty else reason
 
 
 def print_dry_run(
@@ -40,80 +40,80 @@ def print_dry_run(
     if not jobs:
         print("Nothing to do: everything is up to date.")
         return
-    console, lengths, sources = terminal(), list[float](), list[str]()
+    console, times, sources = terminal(), list[float](), list[str]()
     for study in studies:
-        runs = list(needed(study, stale))
+        runs = list(due_runs(study, stale))
         all_runs = len(list(study.arms())) * len(study.seeds)
         print(f"{study.name}: would make {len(runs)} of {all_runs} runs")
         if not runs:
             continue
         table = plain_table("arm", "seeds", "why")
-        for (arm, why), same in itertools.groupby(runs, key=lambda run: (run[0], run[2])):
-            table.add_row(arm, ", ".join(str(seed) for _, seed, _ in same), why)
+        for (arm, reason), group in itertools.groupby(runs, key=lambda run: (run[0], run[2])):
+            table.add_row(arm, ", ".join(str(seed) for _, seed, _ in group), reason)
         console.print("", table, "")
-        each, source = seconds_of_runs(study, stale)
-        lengths += [each[study.name, arm, str(seed)] for arm, seed, _ in runs]
+        seconds_of, source = seconds_of_runs(study, stale)
+        times += [seconds_of[study.name, arm, str(seed)] for arm, seed, _ in runs]
         sources.append(source)
-    if lengths and jobs.get(RUN, 0) != len(lengths):
+    if times and jobs.get(RUN, 0) != len(times):
         print(f"The flags ask for {jobs.get(RUN, 0)} runs.")
-        lengths = list(itertools.islice(itertools.cycle(lengths), jobs.get(RUN, 0)))
+        times = list(itertools.islice(itertools.cycle(times), jobs.get(RUN, 0)))
     others = {rule: number for rule, number in jobs.items() if rule != RUN}
     if others:
         names = [
             NOTEBOOK_OF_RULE.get(rule, rule) + f" × {n}" * (n > 1) for rule, n in others.items()
         ]
         console.print(f"Then: {', '.join(sorted(names))}.")
-    seconds = makespan(lengths, at_once)
+    seconds = makespan(times, at_once)
     seconds += sum(USUAL.get(rule, 0.0) * number for rule, number in others.items())
-    least = "At least" if STEPS in sources else "About"
-    by = f", by {' and '.join(dict.fromkeys(sources))}" if sources else ""
-    console.print(f"{least} {clock(seconds)} with {at_once} at once{by}.")
+    bound = "At least" if STEPS in sources else "About"
+    basis = f", by {' and '.join(dict.fromkeys(sources))}" if sources else ""
+    console.print(f"{bound} {clock(seconds)} with {at_once} at once{basis}.")
 
 
-def makespan(lengths: Sequence[float], at_once: int) -> float:
+def makespan(times: Sequence[float], at_once: int) -> float:
     """Return how many seconds runs of some lengths take when so many go on at once (Graham
     1969). The longest go first, and each begins as soon as another has ended. NaN where one has
     no length."""
-    return _end(sorted(lengths, reverse=True), at_once)
+    return _end(sorted(times, reverse=True), at_once)
 
 
-def _end(lengths: Iterable[float], at_once: int) -> float:
+def _end(times: Iterable[float], at_once: int) -> float:
     """Return when the last of some runs has ended that begin in this order."""
     ends = at_once * [0.0]
-    for seconds in lengths:
+    for seconds in times:
         heapq.heapreplace(ends, ends[0] + seconds)
     return float(np.max(ends))
 
 
-def longest(studies: Sequence[Study], stale: Mapping[Path, str], at_once: int) -> list[Path]:
+def longest_runs(studies: Sequence[Study], stale: Mapping[Path, str], at_once: int) -> list[Path]:
     """Return the results of those runs that a sweep should begin with, so that no core is idle
     while a long one ends the sweep; none where all are equally long. Snakemake takes two classes:
     the longer begin first, and within a class any order, here the worst."""
-    each = works(studies)
+    works = workloads(studies)
     length = {
-        result_file("02_train", study.name, arm, seed): each[study.name, arm, str(seed)]
+        result_file("02_train", study.name, arm, seed): works[study.name, arm, str(seed)]
         for study in studies
-        for arm, seed, _ in needed(study, stale)
+        for arm, seed, _ in due_runs(study, stale)
     }
 
-    def ends(least: float) -> float:
-        return _end(sorted(length.values(), key=lambda work: (work < least, work)), at_once)
+    def ends(threshold: float) -> float:
+        return _end(sorted(length.values(), key=lambda work: (work < threshold, work)), at_once)
 
-    longer = sorted(set(length.values()), reverse=True)[:-1]
-    least = min(longer, key=ends, default=math.inf)
-    return [path for path, work in length.items() if work >= least]
+    candidates = sorted(set(length.values()), reverse=True)[:-1]
+    threshold = min(candidates, key=ends, default=math.inf)
+    return [path for path, work in length.items() if work >= threshold]
 
 
 STEPS = "training steps made now, without measuring"
 
 
-def seconds_of_runs(study: Study, stale: Collection[Path]) -> tuple[dict[Place, float], str]:
+def seconds_of_runs(study: Study, stale: Collection[Path]) -> tuple[dict[JobKey, float], str]:
     """Return what each run of a study takes here in seconds, and what says so: those that are done
     and not stale, or else a few steps, which are made. Runs share by the work that they are."""
-    of_runs = works([study])
-    each, source = pace(taken(done(of_runs, stale)), of_runs), f"runs of {study.name} that are done"
-    if each is None:
-        hours = estimate(study).hours
-        here = next((value for name, value in hours.items() if name.endswith("here")), math.nan)
-        each, source = here * 3600 / (study.machine.threads or 1) / sum(of_runs.values()), STEPS
-    return {place: each * work for place, work in of_runs.items()}, source
+    works, source = workloads([study]), f"runs of {study.name} that are done"
+    per_unit = pace(durations(finished(works, stale)), works)
+    if per_unit is None:
+        hours, source = estimate(study).hours, STEPS
+        local = next((value for name, value in hours.items() if name.endswith("here")), math.nan)
+        per_unit = local * 3600 / (study.machine.threads or 1) / sum(works.values())
+    return {run: per_unit * work for run, work in works.items()}, source

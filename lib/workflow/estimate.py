@@ -86,7 +86,7 @@ def runs(study: Study, vocabulary: int | None) -> list[Run]:
     return result
 
 
-def prepared(config: RunConfig) -> Machine:
+def prepare_here(config: RunConfig) -> Machine:
     """Prepare this machine for a run. Raises ConfigError for what it lacks, cores too."""
     threads, cores = config.machine.threads, count_devices("cpu")
     if threads > cores:
@@ -101,59 +101,56 @@ def require_memory(config: RunConfig, vocab_size: int, machine: Machine) -> None
     """Raise ConfigError for a run whose weights, optimizer and activations, by formula, do not fit
     in this machine: on a GPU each process needs them on its own, on a CPU all share."""
     model, sequences = config.model, machine.micro_batch_size
-    width, tables = model.n_embd, vocab_size if model.tied else 2 * vocab_size
-    blocks = model.n_layer * (4 + 2 * model.mlp_ratio) * width**2
-    positions = model.block_size if model.positions == "learned" else 0
-    parameters = blocks + (positions + tables) * width  # biases and gains are few
-    held = memory(config, vocab_size, parameters, sequences, machine.device)
+    parameters = count_parameters(GPT(model, vocab_size, None))
+    sizes = memory(config, vocab_size, parameters, sequences, machine.device)
     if machine.device == "cuda":
-        processes, there = 1, torch.cuda.get_device_properties(machine.device).total_memory
+        processes, available = 1, torch.cuda.get_device_properties(machine.device).total_memory
     else:
         processes = machine.processes
-        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if processes * sum(held.values()) > there:
-        activations = held.pop("activations")
+        available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if processes * sum(sizes.values()) > available:
+        activations = sizes.pop("activations")
         fewer = "model.n_embd, model.n_layer or the vocabulary"
-        if activations > sum(held.values()):
+        if activations > sum(sizes.values()):
             fewer = "model.block_size or machine.micro_batch_size"
         raise ConfigError(
-            f"model: with n_embd {width}, n_layer {model.n_layer}, block_size {model.block_size} "
-            f"and {vocab_size} symbols a run needs {_bytes(processes * sum(held.values()))} of "
-            f"memory for {parameters:,} parameters and their optimizer and "
-            f"{_bytes(processes * activations)} for activations of {sequences} sequences, and this "
-            f"machine has {_bytes(there)}; reduce {fewer}"
+            f"model: with n_embd {model.n_embd}, n_layer {model.n_layer}, block_size "
+            f"{model.block_size} and {vocab_size} symbols a run needs "
+            f"{_bytes(processes * sum(sizes.values()))} of memory for {parameters:,} parameters "
+            f"and their optimizer and {_bytes(processes * activations)} for activations of "
+            f"{sequences} sequences, and this machine has {_bytes(available)}; reduce {fewer}"
         )
 
 
-def at_most(run: Run, device: str, processes: int) -> dict[str, float]:
+def peak_bytes(run: Run, device: str, processes: int) -> dict[str, float]:
     """Count the bytes that a run holds on each device in its largest moment, by what holds them: in
     a training step (see `memory`), or in a pass of evaluation, which holds in the place of
     activations what a block computes of each token, and the logits at once."""
     model, machine = run.config.model, run.config.machine
     sequences = machine.micro_batch_size or run.config.training.batch_size // processes
-    held = memory(run.config, run.vocab_size, run.parameters, sequences, device)
-    usual = evaluation_windows(device, model.block_size)
-    tokens = (machine.evaluation_batch_size or usual) * model.block_size
+    sizes = memory(run.config, run.vocab_size, run.parameters, sequences, device)
+    default_windows = evaluation_windows(device, model.block_size)
+    tokens = (machine.evaluation_batch_size or default_windows) * model.block_size
     evaluation = tokens * 4.0 * (10 + 2 * model.mlp_ratio) * model.n_embd
     evaluation += _PER_LOGIT * min(tokens * run.vocab_size, LOGITS_AT_ONCE)
-    if evaluation > held["activations"]:
-        del held["activations"]
-        held["evaluation"] = evaluation
-    return held
+    if evaluation > sizes["activations"]:
+        del sizes["activations"]
+        sizes["evaluation"] = evaluation
+    return sizes
 
 
 def gpu_memory(studies: list[Study]) -> float:
     """Estimate the bytes of a GPU that the largest run of some studies needs: CUDA's context, and
     `MARGIN` times what it holds by formula. Raises CorpusError as `runs` does."""
     needed = [
-        sum(at_most(run, "cuda", run.config.machine.processes or 1).values())
+        sum(peak_bytes(run, "cuda", run.config.machine.processes or 1).values())
         for study in studies
         for run in runs(study, None)
     ]
     return _CONTEXT + MARGIN * max(needed)
 
 
-def reduced(run: Run, sequences: int, affordable: float) -> tuple[ModelConfig, int]:
+def reduce_to(run: Run, sequences: int, affordable: float) -> tuple[ModelConfig, int]:
     """Halve sequences, then layers, then context until a step is affordable; width and vocabulary,
     which decide how fast a machine is, stay."""
     model = run.config.model
@@ -179,7 +176,7 @@ def measured_seconds(run: Run, machine: Machine, processes: int) -> tuple[float,
     """Make a few training steps; return what a run would take at the fastest of them, and what was
     made. Backward passes shrink with the processes, updates of the weights do not."""
     device = machine.device
-    config, sequences = reduced(run, machine.micro_batch_size, _AFFORDABLE[device])
+    config, sequences = reduce_to(run, machine.micro_batch_size, _AFFORDABLE[device])
     model = GPT(config, run.vocab_size, random_stream(0, "estimate")).to(device)
     if machine.activation_checkpointing:
         recompute_activations(model.transformer.h)
@@ -202,8 +199,8 @@ def measured_seconds(run: Run, machine: Machine, processes: int) -> tuple[float,
     operations = flops_per_token(config, run.vocab_size, parameters) * x.numel()
     update = min(updates) * run.parameters / parameters
     seconds = run.flops / operations * min(passes) / processes
-    what = f"{_STEPS} steps of {sequences} × {config.block_size}, {config.n_layer} layers"
-    return seconds + run.config.training.iterations * update, what
+    description = f"{_STEPS} steps of {sequences} × {config.block_size}, {config.n_layer} layers"
+    return seconds + run.config.training.iterations * update, description
 
 
 class Estimate(NamedTuple):
@@ -222,52 +219,53 @@ def estimate(study: Study, vocabulary: int | None = None, price: float | None = 
     config, training = largest.config, largest.config.training
     uncompiled = config.machine.model_copy(update={"compile": False})
     try:
-        machine, lacking = prepared(config.model_copy(update={"machine": uncompiled})), ""
+        machine, fault = prepare_here(config.model_copy(update={"machine": uncompiled})), ""
         require_memory(config, largest.vocab_size, machine)
     except ConfigError as error:  # meant for another machine
-        machine, lacking = None, str(error)
+        machine, fault = None, str(error)
     processes = machine.processes if machine else config.machine.processes or 1
     sequences = config.machine.micro_batch_size or training.batch_size // processes
     device = machine.device if machine else config.machine.device
-    held = at_most(largest, device, processes)
+    sizes = peak_bytes(largest, device, processes)
     flops = sum(run.flops for run in arms) * seeds
-    space = [disk(run.parameters, run.config.training.iterations) for run in arms]
+    tokens = sum(run.tokens for run in arms) * seeds
+    disks = [disk(run.parameters, run.config.training.iterations) for run in arms]
     per_run = disk(largest.parameters, training.iterations)
 
     hours: dict[str, float] = {}
     rows: list[tuple[str, str, str]] = [
         ("parameters", f"{largest.parameters:,}", ""),
-        ("tokens", _millions(largest.tokens), _millions(sum(run.tokens for run in arms) * seeds)),
+        ("tokens", f"{largest.tokens / 1e6:,.2f} M", f"{tokens / 1e6:,.2f} M"),
         ("FLOPs (6 N + 12 L H Q T per token)", f"{largest.flops:.2e}", f"{flops:.2e}"),
     ]
     title = f"memory of each device, {sequences} sequences at once"
-    rows.append((title, _bytes(sum(held.values())), ""))
-    rows += [(f"  {part}", _bytes(size), "") for part, size in held.items()]
+    rows.append((title, _bytes(sum(sizes.values())), ""))
+    rows += [(f"  {part}", _bytes(size), "") for part, size in sizes.items()]
     for part, size in per_run.items():
-        rows.append((f"disk: {part}", _bytes(size), _bytes(sum(s[part] for s in space) * seeds)))
+        rows.append((f"disk: {part}", _bytes(size), _bytes(sum(s[part] for s in disks) * seeds)))
     if machine:
-        here = min(processes, count_devices(machine.device))
-        seconds, what = measured_seconds(largest, machine, here)
-        title = f"{here} × {describe(machine).device_name}, by {what}"
-        total = seconds * here * flops / largest.flops
-        rows.append((title, _duration(seconds), _hours(total)))
+        n_devices = min(processes, count_devices(machine.device))
+        seconds, steps = measured_seconds(largest, machine, n_devices)
+        title = f"{n_devices} × {describe(machine).device_name}, by {steps}"
+        total = seconds * n_devices * flops / largest.flops
+        rows.append((title, _duration(seconds), f"{total / 3600:,.2f} h"))
         if machine.device == "cpu":
             hours["core-hours here"] = total * machine.threads / 3600
         else:
             hours["GPU-hours here"] = total / 3600
     else:
-        rows.append((f"not on this machine: {lacking}", "", ""))
+        rows.append((f"not on this machine: {fault}", "", ""))
     for label, gpu in GPUS.items():
         precision = training.precision if training.precision in gpu.peaks else "fp16"
         peak = gpu.peaks[precision]
-        said = f"{processes} × {label}, {precision}: {UTILISATION:.0%} of {peak / 1e12:.0f} TFLOP/s"
-        if sum(held.values()) > gpu.memory:
-            said += f"; needs a smaller micro-batch in {gpu.memory / 1e9:.0f} GB"
+        name = f"{processes} × {label}, {precision}: {UTILISATION:.0%} of {peak / 1e12:.0f} TFLOP/s"
+        if sum(sizes.values()) > gpu.memory:
+            name += f"; needs a smaller micro-batch in {gpu.memory / 1e9:.0f} GB"
         seconds = flops / (peak * UTILISATION)
-        cost = "" if price is None else f", {seconds / 3600 * price:,.2f}"
-        hours[f"{label}-hours"] = seconds / 3600
-        one = largest.flops / (peak * UTILISATION * processes)
-        rows.append((said, _duration(one), _hours(seconds) + cost))
+        hours[f"{label}-hours"] = total = seconds / 3600
+        cost = "" if price is None else f", {total * price:,.2f}"
+        seconds_of_run = largest.flops / (peak * UTILISATION * processes)
+        rows.append((name, _duration(seconds_of_run), f"{total:,.2f} h{cost}"))
     count = f"{len(arms) * seeds} runs"
     cost = "" if price is None else f", cost at {price:g} an hour"
     heading = f"{study.name}: {len(arms)} arms × {seeds} seeds"
@@ -283,14 +281,6 @@ def estimate(study: Study, vocabulary: int | None = None, price: float | None = 
 def _duration(seconds: float) -> str:
     unit, size = next((u, s) for u, s in _UNITS if seconds >= s or s == 1)
     return f"{seconds / size:,.1f} {unit}"
-
-
-def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:,.2f} h"
-
-
-def _millions(number: float) -> str:
-    return f"{number / 1e6:,.2f} M"
 
 
 def _bytes(number: float) -> str:
@@ -321,9 +311,9 @@ def plan_of(study: Study) -> Plan | None:
 def recorded_runs(name: str, plan: Plan) -> pd.DataFrame:
     """Read the tidy table of a recorded study, its stability judged by a plan; ConfigError where
     there is none."""
-    known = recorded_studies()
-    if name not in known:
-        raise ConfigError(f"spread: {unknown(name, known)}; give a recorded study, or a number")
+    recorded = recorded_studies()
+    if name not in recorded:
+        raise ConfigError(f"spread: {unknown(name, recorded)}; give a recorded study, or a number")
     try:
         record = Record(name)
         runs = tidy(map(RunResult.model_validate, record.runs))
@@ -356,55 +346,55 @@ def power_report(
     by device.
     """
     n, source = len(study.seeds), plan.spread if spread is None else spread
-    yield from (f"warning: {said}" for said in out_of_reach(plan, n))
+    yield from (f"warning: {text}" for text in out_of_reach(plan, n))
     if source is None:
         yield "Power is unknown: name a pilot study, or guess an sd of differences, as the spread."
         return
-    runs, few, off = pd.DataFrame(), 0, 1.0
+    runs, n_pilot, high = pd.DataFrame(), 0, 1.0
     if isinstance(source, str):
         runs = recorded_runs(source, plan)
-        sds, said = spread_of(plan, runs), f"the spread of {source}"
-        if (few := runs["seed"].nunique()) > 1:
-            low, off = _off_by(few)
-            said += f" ({few} seeds: the true one is {low:.2g} to {off:.2g} times as large)"
+        sds, basis = spread_of(plan, runs), f"the spread of {source}"
+        if (n_pilot := runs["seed"].nunique()) > 1:
+            low, high = _sd_ratios(n_pilot)
+            basis += f" ({n_pilot} seeds: the true one is {low:.2g} to {high:.2g} times as large)"
     else:
         guess = source if isinstance(source, dict) else dict.fromkeys(plan.primary_measures, source)
         sds = {name: guess[m] for name, (*_, m) in plan.bound.items() if m in guess}
-        said = "the spread stated"
+        basis = "the spread stated"
     for name, (h, *_, measure) in plan.bound.items():
-        matters = h.equivalent_within or measure in plan.smallest_effect_of_interest
+        has_effect = h.equivalent_within or measure in plan.smallest_effect_of_interest
         if name not in sds:
             yield f"Power of {name} is unknown: {source} shows no spread of {measure}."
-        elif effect is None and not matters:
+        elif effect is None and not has_effect:
             del sds[name]
             yield f"Power of {name} is unknown: state the effect, the difference that matters."
     if not sds:
         return
     table = expected_power(plan, sds, n, effect, study.looks)
     per_seed = {name: total / n for name, total in (hours or {}).items()}
-    yield f"What {n} seeds can show, with {said}:"
-    yield from _shown(table, plan, per_seed)
-    if_worst = {name: off * sd for name, sd in sds.items()}
-    least = expected_power(plan, if_worst, n, effect, study.looks)["power"]
-    for row, at_least in zip(table.to_dict("records"), least, strict=True):
+    yield f"What {n} seeds can show, with {basis}:"
+    yield from _power_tables(table, plan, per_seed)
+    largest_sds = {name: high * sd for name, sd in sds.items()}
+    least_power = expected_power(plan, largest_sds, n, effect, study.looks)["power"]
+    for row, at_least in zip(table.to_dict("records"), least_power, strict=True):
         if row["power"] < plan.power:
             yield (
                 f"warning: {row['hypothesis']}: {n} seeds have a power of {row['power']:.2f}, and "
-                f"{plan.power:.2f} is wished for; {_many(row['seeds'])} seeds have it"
+                f"{plan.power:.2f} is wished for; {_seed_count(row['seeds'])} seeds have it"
             )
         elif at_least < plan.power:
             yield (
                 f"warning: {row['hypothesis']}: the power is {at_least:.2f} if the spread is "
-                f"{off:.2g} times as large, which {few} seeds cannot rule out; more seeds of "
+                f"{high:.2g} times as large, which {n_pilot} seeds cannot rule out; more seeds of "
                 f"{source} would tell"
             )
     designs = designs_by_steps(plan, runs, effect)
     if len(designs) > 1:
-        own_steps = np.mean([arm.config.training.iterations for arm in study.arms()])
-        of_own = designs["seeds"] * designs["steps"] / own_steps
+        steps = np.mean([arm.config.training.iterations for arm in study.arms()])
+        seeds_at_steps = designs["seeds"] * designs["steps"] / steps
         for name, price in per_seed.items():
-            designs[name] = (of_own * price).map("{:,.2f}".format)
-        best = designs.loc[of_own.idxmin()]
+            designs[name] = (seeds_at_steps * price).map("{:,.2f}".format)
+        best = designs.loc[seeds_at_steps.idxmin()]
         yield f"After other numbers of steps, for a power of {plan.power:.0%}:"
         yield designs.to_string(index=False)
         yield (
@@ -413,7 +403,7 @@ def power_report(
         )
 
 
-def _off_by(n: int) -> tuple[float, float]:
+def _sd_ratios(n: int) -> tuple[float, float]:
     """Return how many times the sd of `n` values the true one may be: its 95 % interval for normal
     differences."""
     low, high = ((n - 1) / stats.chi2.ppf([0.975, 0.025], n - 1)) ** 0.5
@@ -433,21 +423,21 @@ def designs_by_steps(plan: Plan, runs: pd.DataFrame, effect: float | None) -> pd
     return pd.DataFrame(rows)
 
 
-def _many(seeds: float) -> str:
+def _seed_count(seeds: float) -> str:
     return f"{seeds:.0f}" if seeds <= MOST_SEEDS else f"more than {MOST_SEEDS:,}"
 
 
-def _shown(table: pd.DataFrame, plan: Plan, per_seed: Mapping[str, float]) -> Iterator[str]:
+def _power_tables(table: pd.DataFrame, plan: Plan, per_seed: Mapping[str, float]) -> Iterator[str]:
     """Write the table of `expected_power`, then one of the hours that the seeds take, by device.
     Both fit a terminal of 80 columns; what a hypothesis compares stands in the plan."""
-    needed, shown = table["seeds"], table[["hypothesis", "measure"]].copy()
-    shown["true difference"] = table["difference"].map("{:+.4g}".format)
-    shown["sd"] = table["sd"].map("{:.4g}".format)
-    shown[f"power (n = {table['n'].iloc[0]})"] = table["power"].map("{:.2f}".format)
+    needed, columns = table["seeds"], table[["hypothesis", "measure"]].copy()
+    columns["true difference"] = table["difference"].map("{:+.4g}".format)
+    columns["sd"] = table["sd"].map("{:.4g}".format)
+    columns[f"power (n = {table['n'].iloc[0]})"] = table["power"].map("{:.2f}".format)
     if "used" in table:
-        shown["seeds used"] = table["used"].map("{:.1f}".format)
-    shown[f"seeds for {plan.power:.0%}"] = needed.map(_many)
-    yield shown.to_string(index=False)
+        columns["seeds used"] = table["used"].map("{:.1f}".format)
+    columns[f"seeds for {plan.power:.0%}"] = needed.map(_seed_count)
+    yield columns.to_string(index=False)
     if per_seed:
         price = pd.DataFrame({"hypothesis": table["hypothesis"]})
         for name, hours in per_seed.items():

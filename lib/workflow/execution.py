@@ -52,13 +52,13 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
     plan = load_plan(study)
     output = executed_notebook(notebook, study.name, arm, seed)
     result = result_file(notebook, study.name, arm, seed)
-    by = study.commit_of(study.arm(arm)) if arm else None
-    if by and "code" not in git_state():  # the tree of that commit executes its own notebook
+    commit = study.commit_of(study.arm(arm)) if arm else None
+    if commit and "code" not in git_state():  # the tree of that commit executes its own notebook
         try:
-            with tree_of(study, by.commit) as tree:
+            with tree_of(study, commit.commit) as tree:
                 ask(tree, "execute", study.name, notebook, *map(str, (arm, seed)))
-        except ReplayError as said:
-            raise ExecutionError(f"{said}; see {shown(output)}") from None
+        except ReplayError as failure:
+            raise ExecutionError(f"{failure}; see {shown(output)}") from None
         return result
     output.parent.mkdir(parents=True, exist_ok=True)
 
@@ -67,7 +67,7 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
         os.environ.update(kernel_environment(study, devices))
         start = time.perf_counter()
         error = _run_papermill(source, output, parameters)
-        reason = error or _unclean(output)
+        reason = error or _fault(output)
         if not reason and not result.is_file():
             reason = f"the notebook wrote no {shown(result)}"
         _stamp(output, reason, time.perf_counter() - start, plan.hash if plan else None)
@@ -139,7 +139,7 @@ def _code_cells(output: Path) -> list[Any]:
     return [cell for cell in nbformat.read(output, as_version=4).cells if cell.cell_type == "code"]
 
 
-def _unclean(output: Path) -> str | None:
+def _fault(output: Path) -> str | None:
     """Return why a notebook does not count as executed, or None."""
     for number, cell in enumerate(_code_cells(output), start=1):
         status = cell.metadata.get("papermill", {}).get("status")

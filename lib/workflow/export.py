@@ -11,7 +11,7 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,27 +60,27 @@ def _write(run: Finished, folder: Path, config: dict[str, Any]) -> None:
     write_json(folder / "config.json", config)
     save_file(named_weights(run.model), folder / "model.safetensors", {"format": "pt"})
     (folder / "tokenizer.json").write_text(tokenizer.to_json() + "\n", "utf-8")
-    described = {
+    tokenizer_config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": run.model.config.block_size,
         "clean_up_tokenization_spaces": False,
     }
     end = tokenizer.end_name
-    ends = {"bos_token": end, "eos_token": end} if end else {}
-    write_json(folder / "tokenizer_config.json", described | ends)
+    end_tokens = {"bos_token": end, "eos_token": end} if end else {}
+    write_json(folder / "tokenizer_config.json", tokenizer_config | end_tokens)
     (folder / "README.md").write_text(model_card(run), "utf-8")
 
 
 def model_card(run: Finished) -> str:
     """Say what the model is, how to load it, what was measured of it and where it comes from."""
     result, origin = run.result, run.result.origin
-    found = result.measures | result.throughput
+    values = result.measures | result.throughput
     measures = [
         (MEASURES[name].title, MEASURES[name].text(value))
         for name in measures_in("summary")
-        if (value := found.get(name)) is not None
+        if (value := values.get(name)) is not None
     ]
-    return text_of(
+    return render(
         "model-card.md.j2",
         run=run,
         result=result,
@@ -113,7 +113,7 @@ def _contents(study: Study) -> Iterator[tuple[str, bytes]]:
     """Yield the files of an archive, by their names in it."""
     seeds = so_far(study).seeds
     runs = {f"{arm.id}/seed-{seed}": (arm.id, seed) for arm in study.arms() for seed in seeds}
-    readme = text_of("archive.md.j2", study=study, manifest=MANIFEST, folders=list(runs))
+    readme = render("archive.md.j2", study=study, manifest=MANIFEST, folders=list(runs))
     yield "README.md", readme.encode()
     yield f"{study.name}.yaml", (PARAMS / f"{study.name}.yaml").read_bytes()
     for folder, (arm, seed) in runs.items():
@@ -130,7 +130,7 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
     archive.addfile(entry, io.BytesIO(content))
 
 
-def text_of(template: str, **content: Any) -> str:
+def render(template: str, **content: Any) -> str:
     """Fill in one of the templates; UndefinedError for a name that is not there."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES / "weights"),
@@ -163,7 +163,7 @@ def export_traces(study: str, to: str, out: Path | None) -> Path:
     return folder
 
 
-def by_step(run: Run) -> pd.DataFrame:
+def steps_table(run: Run) -> pd.DataFrame:
     """Read all that a recorded run left by step, a row per step: NaN where there is nothing."""
     folder = raw_folder(Record(run["study"]).run_notebook(run))
     trace, curve = (
@@ -195,33 +195,30 @@ def _tensorboard(runs: dict[str, Run], folder: Path) -> None:
     except ModuleNotFoundError as error:
         raise UserError(f"--to tensorboard: {error}; pip install tensorboard") from None
     for run in runs.values():
-        table, end = by_step(run), known_measures(run)
+        table, measures = steps_table(run), known_measures(run)
         started = pd.Timestamp(trained_with(run["provenance"])["started"]).timestamp()
         times = started + table["trace/seconds"].fillna(0).cumsum()
-        asked = {
+        hyperparams = {
             name: value if isinstance(value, bool | int | float | str) else str(value)
             for name, value in hyperparameters(run).items()
         }
         with SummaryWriter(folder / run["arm"] / str(run["seed"])) as writer:
             for name in table:
-                kept = table[name].dropna()
-                for step, value, at in zip(kept.index, kept, times[kept.index], strict=True):
-                    writer.add_scalar(name, value, step, at)
-            for name, value in end.items():
+                rows = table[name].dropna()
+                for step, value, time in zip(rows.index, rows, times[rows.index], strict=True):
+                    writer.add_scalar(name, value, step, time)
+            for name, value in measures.items():
                 writer.add_scalar(name, value, run["steps"], times.iloc[-1])
-            for summary in hparams(asked, end):
+            for summary in hparams(hyperparams, measures):
                 writer.file_writer.add_summary(summary)
 
 
 def _csv(runs: dict[str, Run], folder: Path) -> None:
     """Write every digit to `traces.csv`, a row per run and step, and `runs.csv`, a row per run."""
-    steps = pd.concat({name: by_step(run) for name, run in runs.items()}, names=["run"])
+    steps = pd.concat({name: steps_table(run) for name, run in runs.items()}, names=["run"])
     steps.to_csv(folder / "traces.csv")
     rows = {name: hyperparameters(run) | known_measures(run) for name, run in runs.items()}
     pd.DataFrame.from_dict(rows, "index").to_csv(folder / "runs.csv", index_label="run")
 
 
-WRITERS: dict[str, Callable[[dict[str, Run], Path], None]] = {
-    "tensorboard": _tensorboard,
-    "csv": _csv,
-}
+WRITERS = {"tensorboard": _tensorboard, "csv": _csv}

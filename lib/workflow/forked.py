@@ -25,7 +25,7 @@ from lib.study.paths import RUNS
 
 WARM = "STUDY_WARM"
 """Environment variable that names the socket of the warm process."""
-PATIENCE = 60.0
+TIMEOUT = 60.0
 """Seconds that it is given to answer: it may be importing still."""
 SOCKETS = f"kernel-{digest(str(RUNS))[:8]}-"
 """How the folders of kernels' sockets begin: a sweep removes those that a killed one left."""
@@ -35,12 +35,12 @@ SOCKETS = f"kernel-{digest(str(RUNS))[:8]}-"
 def warm_process(environment: dict[str, str], log: IO[bytes]) -> Iterator[None]:
     """Have kernels forked, where processes that are started within this block ask for some with
     these environment variables."""
-    own = {k: v for k, v in (os.environ | environment).items() if k != "PYTHONPATH"}
+    kernel_environment = {k: v for k, v in (os.environ | environment).items() if k != "PYTHONPATH"}
     with tempfile.TemporaryDirectory(prefix=SOCKETS) as folder:
-        place = str(Path(folder, "warm"))
-        command = [sys.executable, str(Path(__file__).with_name("warm.py")), place]
-        with processes.start(command, own, log) as server:
-            os.environ[WARM] = place
+        address = str(Path(folder, "warm"))
+        command = [sys.executable, str(Path(__file__).with_name("warm.py")), address]
+        with processes.start(command, kernel_environment, log) as server:
+            os.environ[WARM] = address
             try:
                 yield
             finally:
@@ -56,12 +56,12 @@ class Forked:
 
     def __init__(self, argv: list[str], folder: str, environment: dict[str, str]) -> None:
         """Raises OSError, KeyError or ValueError where there is no fork to be had."""
-        asked = {"argv": argv, "folder": folder, "environment": environment}
+        request = {"argv": argv, "folder": folder, "environment": environment}
         self.connection = socket.socket(socket.AF_UNIX)
-        self.connection.settimeout(PATIENCE)
+        self.connection.settimeout(TIMEOUT)
         self.connection.connect(os.environ[WARM])
         socket.send_fds(self.connection, [b"\n"], [1, 2])
-        self.connection.sendall(json.dumps(asked).encode() + b"\n")
+        self.connection.sendall(json.dumps(request).encode() + b"\n")
         self.pid = int(self.connection.recv(20))
         self.connection.setblocking(False)
 
@@ -98,6 +98,6 @@ class ForkedProvisioner(LocalProvisioner):
 def prefer_forks() -> None:
     """Have Jupyter fork the kernels of this process."""
     factory = KernelProvisionerFactory.instance()
-    place = f"{__name__}:{ForkedProvisioner.__name__}"
-    factory.provisioners["forked"] = EntryPoint("forked", place, factory.GROUP_NAME)
+    object_reference = f"{__name__}:{ForkedProvisioner.__name__}"
+    factory.provisioners["forked"] = EntryPoint("forked", object_reference, factory.GROUP_NAME)
     factory.default_provisioner_name = "forked"

@@ -46,7 +46,7 @@ def begin(file: str, name: str | None) -> None:
         raise UserError(f"{shown(path)} exists, and nothing is replaced; take another name")
     path.write_text(template(study, file), "utf-8")
     print(f"{shown(path)} is written: fill in what ends in a colon.")
-    if lines := _lacks(study, file):
+    if lines := _missing_lines(study, file):
         print(f"In params/{study.name}.yaml write:", *lines, sep="\n  ")
     print(f"Then: ./run_all.sh freeze {file}, which names all that is missing, or fixes the plan.")
 
@@ -100,12 +100,12 @@ def freeze(file: str) -> Plan:
     Raises UserError with a line for all that is missing or wrong, in the plan and in its studies,
     and where runs under the plan exist.
     """
-    studies = _ready(file)
+    studies = _complete_studies(file)
     plan = read_plan(file)
-    made = [run for name in plan.confirmatory for run in attempts(name, file)]
-    if made:
+    runs = [run for name in plan.confirmatory for run in attempts(name, file)]
+    if runs:
         raise ConfigError(
-            f"runs of '{made[0].study}' under a plan exist ({made[0].where}); it can be frozen no "
+            f"runs of '{runs[0].study}' under a plan exist ({runs[0].where}); it can be frozen no "
             "more. For new runs write a new plan, and new studies that name it"
         )
     used = _used_seeds()
@@ -113,13 +113,13 @@ def freeze(file: str) -> Plan:
     path = PLANS / file
     text = yaml.safe_dump({"frozen": frozen}, sort_keys=False, default_flow_style=None, width=99)
     text = text.replace("frozen:", f"frozen: # {_ABOVE}", 1)
-    before = _BLOCK.sub("", path.read_text("utf-8")).rstrip("\n")
+    text_before = _BLOCK.sub("", path.read_text("utf-8")).rstrip("\n")
     with replacing(path) as temporary:
-        temporary.write_text(f"{before}\n\n{text}", "utf-8")
+        temporary.write_text(f"{text_before}\n\n{text}", "utf-8")
         return read_plan(temporary.name)
 
 
-def _ready(file: str) -> list[Study]:
+def _complete_studies(file: str) -> list[Study]:
     """Load the studies of a plan that is ready to be frozen. Raises UserError with a line for each
     thing that is missing or wrong."""
     plan, faults, studies = None, [], []
@@ -127,26 +127,26 @@ def _ready(file: str) -> list[Study]:
         plan = read_plan(file)
     except ConfigError as error:
         faults.append(str(error))
-        plan = _without_its_sentences(file)
-    faults += [f"{file}: {fault}" for fault in _unsaid(plan)] if plan else []
+        plan = _plan_without_sentences(file)
+    faults += [f"{file}: {fault}" for fault in _missing_fields(plan)] if plan else []
     for name in plan.confirmatory if plan else []:
         try:
             study = load_study(name, undrawn=True)
-            found = find_commits(study, {})
+            commits = find_commits(study, {})
         except ConfigError as error:
             faults.append(str(error))
             continue
-        studies.append(study.model_copy(update={"commits": found}))
-        lacks = _lacks(study, file).items()
-        faults += [f"{study.name}.yaml: {why}; write {line}" for line, why in lacks]
-        faults += [f"{file}: {fault}" for fault in _of_other_tokens(plan, study)] if plan else []
+        studies.append(study.model_copy(update={"commits": commits}))
+        missing = _missing_lines(study, file).items()
+        faults += [f"{study.name}.yaml: {reason}; write {line}" for line, reason in missing]
+        faults += [f"{file}: {fault}" for fault in _missing_plateau(plan, study)] if plan else []
         faults += [f"{file}: {fault}" for fault in check_plan(plan, study)] if plan else []
     if faults:
         raise UserError("\nerror: ".join(dict.fromkeys(faults)))
     return studies
 
 
-def _without_its_sentences(file: str) -> Plan | None:
+def _plan_without_sentences(file: str) -> Plan | None:
     """Read a plan as if the sentences that are still blank were written, so that what else it lacks
     can be named with them; None where more than these is wrong."""
     try:
@@ -158,7 +158,7 @@ def _without_its_sentences(file: str) -> Plan | None:
         return None
 
 
-def _unsaid(plan: Plan) -> Iterator[str]:
+def _missing_fields(plan: Plan) -> Iterator[str]:
     """Name what a plan does not say and no default can, and what it says in vain."""
     if not plan.confirmatory:
         yield "confirmatory: names no study; there is nothing to freeze"
@@ -184,33 +184,33 @@ def _unsaid(plan: Plan) -> Iterator[str]:
 def _tested(plan: Plan) -> set[str]:
     """Name the measures that a plan's hypotheses and families are about."""
     families = (family.measures for family in plan.tests_of.values())
-    return {of[-1] for of in plan.bound.values()}.union(*families)
+    return {hypothesis[-1] for hypothesis in plan.bound.values()}.union(*families)
 
 
-def _of_other_tokens(plan: Plan, study: Study) -> Iterator[str]:
+def _missing_plateau(plan: Plan, study: Study) -> Iterator[str]:
     """Say that a plateau of tokens that are no characters has no usual bound."""
-    others = {arm.config.corpus.tokenizer for arm in study.arms()} - {"characters"}
-    own = "below" in rule_of(plan).plateau.model_fields_set
-    if others and not own and _tested(plan) & {"plateau", "harmful"}:
+    tokenizers = {arm.config.corpus.tokenizer for arm in study.arms()} - {"characters"}
+    has_bound = "below" in rule_of(plan).plateau.model_fields_set
+    if tokenizers and not has_bound and _tested(plan) & {"plateau", "harmful"}:
         yield (
             f"instability.plateau.below: {_PLATEAU.below:g} nats is for characters, and "
-            f"{study.name} reads {', '.join(sorted(others))}; write the loss that its plateau is "
-            "above"
+            f"{study.name} reads {', '.join(sorted(tokenizers))}; write the loss that its plateau "
+            "is above"
         )
 
 
-def _lacks(study: Study, file: str) -> dict[str, str]:
+def _missing_lines(study: Study, file: str) -> dict[str, str]:
     """Return the lines that a study needs for its seeds to be drawn from a plan, each with why."""
     lines = {}
     if study.plan != file:
         lines[f"plan: {file}"] = f"plan is {study.plan}, and {file} names the study"
-    if not _drawn(study.name):
-        count = f"seeds: {{count: {len(study.seeds)}}}"
-        lines[count] = "seeds are listed, and those of a frozen plan are drawn"
+    if not _draws_seeds(study.name):
+        seed_line = f"seeds: {{count: {len(study.seeds)}}}"
+        lines[seed_line] = "seeds are listed, and those of a frozen plan are drawn"
     return lines
 
 
-def _drawn(study: str) -> bool:
+def _draws_seeds(study: str) -> bool:
     return isinstance(read_yaml(PARAMS / f"{study}.yaml").get("seeds"), dict)
 
 
@@ -240,7 +240,7 @@ def _used_seeds() -> list[int]:
     are not among them: a plan frozen again without a change is the same plan."""
     used: set[int] = set()
     for path in PARAMS.glob("*.yaml"):
-        if not _drawn(path.stem):
+        if not _draws_seeds(path.stem):
             used |= set(load_study(path).seeds)
     for path in PAPERS.glob("*/record/index.json"):
         for study in read_json(path).values():

@@ -37,15 +37,15 @@ from lib.workflow.sweep import only_sweep
 
 def import_study(packed: Path) -> None:
     """Take the study that a zip holds into the record. Raises UserError, naming the zip."""
-    before = {path: path.read_bytes() for path in PARAMS.rglob("*.yaml")}
+    original = {path: path.read_bytes() for path in PARAMS.rglob("*.yaml")}
     try:
-        study = _take_in(packed)
+        study = _import(packed)
     except UserError as error:  # loading a study of one's own wrote its parameters and its plan
         for path in PARAMS.rglob("*.yaml"):
-            if path not in before:
+            if path not in original:
                 path.unlink()
-            elif path.read_bytes() != before[path]:
-                path.write_bytes(before[path])
+            elif path.read_bytes() != original[path]:
+                path.write_bytes(original[path])
         raise UserError(f"{packed.name}: {error}") from None
     record = Record(study)
     print(f"{study}: imported, and its {len(record.manifest)} files verified")
@@ -53,12 +53,12 @@ def import_study(packed: Path) -> None:
     print("To bring the pages and the paper up to date: ./run_all.sh record, ./run_all.sh paper")
 
 
-def _take_in(packed: Path) -> str:
+def _import(packed: Path) -> str:
     with tempfile.TemporaryDirectory(prefix="import-") as folder:
         unpack(packed, Path(folder))
         runs = _runs_in(Path(folder))
-        own = runs.parents[1] / "params" / f"{runs.name}.yaml"  # of a study of one's own
-        study = load_study(own if own.is_file() else runs.name)
+        parameter_file = runs.parents[1] / "params" / f"{runs.name}.yaml"  # of a study of one's own
+        study = load_study(parameter_file if parameter_file.is_file() else runs.name)
         if study.name != runs.name:
             raise UserError(f"its parameters are of '{study.name}', and its runs of '{runs.name}'")
         if study.name in read_index(paper_of(study.name)):
@@ -66,11 +66,11 @@ def _take_in(packed: Path) -> str:
         for arm in study.arms():
             for seed in study.seeds:
                 _file_by_hand(runs / arm.id / f"seed-{seed}", Path(folder))
-        with _staged("import", study) as tree:
+        with _staging_tree("import", study) as tree:
             without = shutil.ignore_patterns("checkpoints")
             for path in [*runs.glob("suite"), *runs.glob("*/seed-*")]:
-                to = tree / "runs" / study.name / path.relative_to(runs)
-                shutil.copytree(path, to, ignore=without)
+                target = tree / "runs" / study.name / path.relative_to(runs)
+                shutil.copytree(path, target, ignore=without)
     return study.name
 
 
@@ -89,13 +89,13 @@ def analyse_again(name: str) -> None:
             f"study: '{name}' is of the first record, whose format this code does not analyse; its "
             "record stays as it is"
         )
-    with only_sweep(), _staged("analyse", study) as tree:
+    with only_sweep(), _staging_tree("analyse", study) as tree:
         shutil.copytree(record.folder, tree / "runs" / name)
         replay.restore(record, tree)
 
 
 @contextmanager
-def _staged(command: str, study: Study) -> Iterator[Path]:
+def _staging_tree(command: str, study: Study) -> Iterator[Path]:
     """Give a tree with this checkout's code, in which to lay out a study's runs; then stage them
     there, and bring the record home. A notebook that fails is kept beside `runs/STUDY`."""
     with replay.tree_at(git_state()) as tree:
@@ -105,39 +105,40 @@ def _staged(command: str, study: Study) -> Iterator[Path]:
         try:
             replay.execute(tree, sys.executable, *words)
         except replay.ReplayError as error:
-            said = str(error)
+            message = str(error)
             for path in (tree / "runs" / study.name).glob("*.ipynb"):
                 if status_of(path)["status"] == "failed":
-                    kept = RUNS / f"{study.name}.failed.ipynb"
-                    kept.parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copyfile(path, kept)
-                    said += f" (kept: {shown(kept)})"
-            raise UserError(said) from None
-        _bring_home(tree / paper_of(study.name).relative_to(output_root()), study.name)
+                    copy = RUNS / f"{study.name}.failed.ipynb"
+                    copy.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(path, copy)
+                    message += f" (kept: {shown(copy)})"
+            raise UserError(message) from None
+        _copy_record(tree / paper_of(study.name).relative_to(output_root()), study.name)
 
 
-def stage(command: str, study: Study) -> None:
+@exit_status
+def main(command: str, name: str) -> None:
     """Check the runs of an import, execute the notebooks that read all runs, archive, and verify an
     import: all in the temporary tree. Raises UserError."""
-    imported = command == "import"
-    for path, why in stale(study) if imported else ():
+    is_import, study = command == "import", load_study(name)
+    for path, reason in stale(study) if is_import else ():
         name = path.relative_to(study_folder(study.name)).as_posix()
-        raise UserError(f"{name}: {why.rpartition(': ')[0]}")
+        raise UserError(f"{name}: {reason.rpartition(': ')[0]}")
     for notebook in SHARED:
-        if imported or notebook != "01_data":
+        if is_import or notebook != "01_data":
             execute(notebook, study)
     archive(study)
-    for fault in verify(study.name) if imported else ():
+    for fault in verify(study.name) if is_import else ():
         raise UserError(fault)
 
 
 def _runs_in(folder: Path) -> Path:
     """Find the one study that an unpacked zip holds."""
-    found = {path.parents[2] for path in folder.glob("**/runs/[!.]*/*/seed-*/result.json")}
-    if len(found) != 1:
-        names = ", ".join(sorted(path.name for path in found)) or "none"
+    folders = {path.parents[2] for path in folder.glob("**/runs/[!.]*/*/seed-*/result.json")}
+    if len(folders) != 1:
+        names = ", ".join(sorted(path.name for path in folders)) or "none"
         raise UserError(f"it must hold the runs of one study, as runs/STUDY/, and holds {names}")
-    return found.pop()
+    return folders.pop()
 
 
 def _file_by_hand(run: Path, folder: Path) -> None:
@@ -160,7 +161,7 @@ def _file_by_hand(run: Path, folder: Path) -> None:
         raise UserError(f"{name}: {error}") from None
 
 
-def _bring_home(paper: Path, study: str) -> None:
+def _copy_record(paper: Path, study: str) -> None:
     """Copy a study's record from its paper in a tree to that of this one; the index comes last, so
     that an import that was interrupted can be repeated."""
     record = Record(study)
@@ -171,12 +172,6 @@ def _bring_home(paper: Path, study: str) -> None:
             shutil.rmtree(path, ignore_errors=True)  # a folder does not take another's place
     record.sealed_file.unlink(missing_ok=True)
     write_index_entry(study)
-
-
-@exit_status
-def main(command: str, study: str) -> None:
-    """Stage a study for a command, in the temporary tree."""
-    stage(command, load_study(study))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from IPython.display import DisplayHandle, display
 from lib.study.config import load_study
 from lib.study.errors import TIME_UP, UserError
 from lib.study.files import replacing
-from lib.study.own import MARK, PLAN_BELOW, is_kept
+from lib.study.own import MARK, PLAN_BELOW, is_copy
 from lib.study.paths import (
     PARAMS,
     PLANS,
@@ -38,7 +38,7 @@ from lib.workflow.estimate import estimate
 
 ENVIRONMENT = Path(tempfile.gettempdir(), "embedding-norm")
 """Outside what a session keeps."""
-_OF_THE_KERNEL = {"MPLBACKEND", "FORCE_COLOR", "CLICOLOR_FORCE"}
+_KERNEL_VARIABLES = {"MPLBACKEND", "FORCE_COLOR", "CLICOLOR_FORCE"}
 """What a kernel sets for itself (the colours: since ipykernel 6.29). A sweep writes to a pipe,
 which these would have it take for a terminal."""
 
@@ -55,7 +55,7 @@ def environment(folder: Path = ENVIRONMENT) -> dict[str, str]:
         # The image's own entry would start its own Python.
         install = ("-m", "ipykernel", "install", "--sys-prefix", "--name", "python3")
         subprocess.run([folder / "bin" / "python", *install], capture_output=True, check=True)
-    variables = {name: os.environ[name] for name in os.environ.keys() - _OF_THE_KERNEL}
+    variables = {name: os.environ[name] for name in os.environ.keys() - _KERNEL_VARIABLES}
     variables |= {"VIRTUAL_ENV": str(folder)}
     variables["PATH"] = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
     kaggle = kaggle_folder()
@@ -77,15 +77,15 @@ def cost_of_full() -> str:
     study = load_study(name)
     hours = estimate(study, VOCABULARY).hours
     unit, number = next((unit, n) for unit, n in hours.items() if unit.endswith("here"))
-    together = max(1, torch.cuda.device_count() if name == FULL["cuda"] else os.cpu_count() or 1)
+    n_parallel = max(1, torch.cuda.device_count() if name == FULL["cuda"] else os.cpu_count() or 1)
     runs = len(list(study.arms())) * len(study.seeds)
     return (
         f'study = "{name}": {runs} runs; training alone takes {number:.2f} {unit}, some '
-        f"{number / together:.2f} hours with {together} runs at once"
+        f"{number / n_parallel:.2f} hours with {n_parallel} runs at once"
     )
 
 
-_OF_THE_MOMENT = re.compile(r" elapsed$|: (step )?\d+/\d+, |: (runs|starts)$")
+_STATUS_LINE = re.compile(r" elapsed$|: (step )?\d+/\d+, |: (runs|starts)$")
 """Lines about what runs at this moment, after which the next ones take their place."""
 
 
@@ -97,31 +97,31 @@ def sweep(study: str, hours: float, variables: dict[str, str]) -> int:
     process = subprocess.Popen(
         command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    board, lines = DisplayHandle(), list[str]()
-    board.display({"text/plain": ""}, raw=True)
+    handle, lines = DisplayHandle(), list[str]()
+    handle.display({"text/plain": ""}, raw=True)
     try:
         for line in process.stdout or ():
-            if not _OF_THE_MOMENT.search(line):
+            if not _STATUS_LINE.search(line):
                 print(line, end="", flush=True)
                 continue
             lines = lines * (not line.endswith(" elapsed\n")) + [line]
-            board.update({"text/plain": "".join(lines).rstrip()}, raw=True)
+            handle.update({"text/plain": "".join(lines).rstrip()}, raw=True)
     except KeyboardInterrupt:
         process.send_signal(signal.SIGINT)
-    board.update({"text/plain": ""}, raw=True)
+    handle.update({"text/plain": ""}, raw=True)
     return process.wait()
 
 
 def show(study: str, notebook: str, heading: str = "") -> None:
     """Show what an executed notebook shows, below one of its headings or all of it."""
-    path, under = executed_notebook(notebook, study), not heading
+    path, is_shown = executed_notebook(notebook, study), not heading
     if status_of(path)["status"] != "completed":
         print(f"{notebook} has not been executed yet")
         return
     for cell in nbformat.read(path, as_version=4).cells:
         if heading and cell.cell_type == "markdown" and cell.source.startswith("#"):
-            under = cell.source.splitlines()[0].strip("# ") == heading
-        for output in cell.get("outputs", []) if under else []:
+            is_shown = cell.source.splitlines()[0].strip("# ") == heading
+        for output in cell.get("outputs", []) if is_shown else []:
             if "data" in output:
                 display(output.data, raw=True)
             else:
@@ -140,15 +140,15 @@ def pack(study: str, status: int) -> None:
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             parts = path.relative_to(folder).parts
             run = folder.joinpath(*parts[:2])
-            needless = "checkpoints" in parts and (run / "result.json").is_file()
-            if not needless and not path.name.endswith(".lock"):
+            is_unneeded = "checkpoints" in parts and (run / "result.json").is_file()
+            if not is_unneeded and not path.name.endswith(".lock"):
                 packed.write(path, Path("runs", study, *parts))
-        if is_kept(file := PARAMS / f"{study}.yaml"):  # a study of one's own, which home lacks
+        if is_copy(file := PARAMS / f"{study}.yaml"):  # a study of one's own, which home lacks
             texts = [file.read_text("utf-8")]
-            if (plan := load_study(study).plan) and is_kept(PLANS / plan):
+            if (plan := load_study(study).plan) and is_copy(PLANS / plan):
                 texts.append((PLANS / plan).read_text("utf-8"))
-            own = PLAN_BELOW.join(text.removeprefix(MARK).rstrip("\n") for text in texts)
-            packed.writestr(f"params/{study}.yaml", own)
+            combined = PLAN_BELOW.join(text.removeprefix(MARK).rstrip("\n") for text in texts)
+            packed.writestr(f"params/{study}.yaml", combined)
     print(f"{target.name}: {target.stat().st_size / 1e6:.1f} MB")
     if result_file("archive", study).is_file():
         print(f"Download it; at home: ./run_all.sh import {target.name}")

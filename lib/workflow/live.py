@@ -27,20 +27,20 @@ class LiveCurve:
     """What a training cell calls for every step. In a notebook that somebody looks at it shows a
     picture, elsewhere what `training_progress` shows. The cell executed again goes on with it."""
 
-    def __init__(self, asked: Study, design: Study, arm: Arm, seed: int) -> None:
+    def __init__(self, study: Study, design: Study, arm: Arm, seed: int) -> None:
         self.folder = run_folder(design.name, arm.id, seed)
         self.total = arm.config.training.iterations
-        about: dict[str, Any] = {"study": asked.name, "arm": arm.id, "variant": arm.variant}
-        about |= {"baseline": arm.baseline, "seed": seed, "total": self.total}
-        self.told = [json.dumps(about)]
+        header: dict[str, Any] = {"study": study.name, "arm": arm.id, "variant": arm.variant}
+        header |= {"baseline": arm.baseline, "seed": seed, "total": self.total}
+        self.lines = [json.dumps(header)]
         """Every line so far, for the next process that draws."""
         self._with = ExitStack()
 
     def __enter__(self) -> Self:
         if self.is_watched:
-            self._say = self._with.enter_context(_drawing())
-            for line in self.told:
-                self._say(line)
+            self._write = self._with.enter_context(_drawing())
+            for line in self.lines:
+                self._write(line)
         else:
             self._report: Report = self._with.enter_context(
                 training_progress(self.total, self.folder)
@@ -57,24 +57,24 @@ class LiveCurve:
 
     def __call__(self, row: Row, point: Row | None) -> None:
         if self.is_watched:
-            self._tell({"row": row, "point": point})
+            self._send({"row": row, "point": point})
         else:
             self._report(row, point)
 
     def end(self, run: Run) -> None:
         """Show all of a run, what was trained before this cell included."""
         if self.is_watched:
-            del self.told[1:]
-            end = {"diverged": run.diverged_at is not None, "stopped": not run.finished}
+            del self.lines[1:]
+            status = {"diverged": run.diverged_at is not None, "stopped": not run.finished}
             for row in run.rows:
-                self._tell({"row": row, "point": None})
+                self._send({"row": row, "point": None})
             for point in run.points:
-                self._tell({"row": None, "point": point})
-            self._say(json.dumps(end))
+                self._send({"row": None, "point": point})
+            self._write(json.dumps(status))
 
-    def _tell(self, news: dict[str, Any]) -> None:
-        self.told.append(json.dumps(news, default=float))
-        self._say(self.told[-1])
+    def _send(self, message: dict[str, Any]) -> None:
+        self.lines.append(json.dumps(message, default=float))
+        self._write(self.lines[-1])
 
 
 @contextmanager
@@ -85,31 +85,31 @@ def _drawing() -> Iterator[Any]:
     handle.display({"text/plain": "The curve appears here."}, raw=True)
     command = [sys.executable, "-m", f"{__package__}.watching"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as stderr:
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said,
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
             env=environment, start_new_session=True,
         )  # fmt: skip
         assert process.stdin
-        told = process.stdin
+        stdin = process.stdin
 
-        def say(line: str) -> None:
+        def send(line: str) -> None:
             with suppress(OSError):  # a picture less; training goes on
-                told.write(line.encode() + b"\n")
-                told.flush()
+                stdin.write(line.encode() + b"\n")
+                stdin.flush()
 
-        shower = threading.Thread(target=_show, args=(process, handle), daemon=True)
-        shower.start()
+        thread = threading.Thread(target=_show, args=(process, handle), daemon=True)
+        thread.start()
         try:
-            yield say
+            yield send
         finally:
             with suppress(OSError):
-                told.close()
-            shower.join()
+                stdin.close()
+            thread.join()
             if process.wait():
-                said.seek(0)
-                why = said.read().decode(errors="replace").strip().rpartition("\n")[2]
-                handle.update({"text/plain": f"The curve could not be drawn: {why}"}, raw=True)
+                stderr.seek(0)
+                reason = stderr.read().decode(errors="replace").strip().rpartition("\n")[2]
+                handle.update({"text/plain": f"The curve could not be drawn: {reason}"}, raw=True)
 
 
 def _show(process: "subprocess.Popen[bytes]", handle: DisplayHandle) -> None:

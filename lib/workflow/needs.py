@@ -6,8 +6,8 @@ from pathlib import Path
 
 from lib.study.config import Study
 from lib.workflow.dry_run import seconds_of_runs
-from lib.workflow.estimate import MARGIN, at_most, estimate, runs
-from lib.workflow.time_left import works
+from lib.workflow.estimate import MARGIN, estimate, peak_bytes, runs
+from lib.workflow.time_left import workloads
 
 _PROGRAM = {"cpu": 2e9, "cuda": 4e9}
 """Bytes of a node's memory for each process beside what its run holds, and for the notebook: Python
@@ -26,21 +26,21 @@ def needs(study: Study, stale: Collection[Path] = ()) -> dict[str, dict[str, int
     Where runs of the study are done and not `stale` they tell the time, else a few steps made here.
     Raises CorpusError as `lib.workflow.estimate.runs` does.
     """
-    processes, asked = study.machine.processes or 1, dict[str, dict[str, int]]()
+    processes, resources = study.machine.processes or 1, dict[str, dict[str, int]]()
     seconds, _ = seconds_of_runs(study, stale)
     if any(map(math.isnan, seconds.values())):
-        work = works([study])
+        work = workloads([study])
         pace = estimate(study).hours[_ELSEWHERE] * 3600 / processes / sum(work.values())
-        seconds = {place: pace * each for place, each in work.items()}
+        seconds = {run_key: pace * units for run_key, units in work.items()}
     device = "cuda" if study.machine.device == "cuda" else "cpu"
     for arm, run in zip(study.arms(), runs(study, None), strict=True):
-        held = at_most(run, device, processes)
+        sizes = peak_bytes(run, device, processes)
         if device == "cuda":  # of which the node itself holds what a checkpoint does
-            held = {name: held[name] for name in ("weights", "gradients", "AdamW")}
-        memory = processes * (_PROGRAM[device] + MARGIN * sum(held.values()))
+            sizes = {name: sizes[name] for name in ("weights", "gradients", "AdamW")}
+        memory = processes * (_PROGRAM[device] + MARGIN * sum(sizes.values()))
         steps = _SLOWER * seconds[study.name, arm.id, str(study.seeds[0])]
-        asked[arm.id] = {
+        resources[arm.id] = {
             "mem_mb": math.ceil(memory / 1e6),
             "runtime": _BEGIN + math.ceil(steps / 60),
         }
-    return asked
+    return resources

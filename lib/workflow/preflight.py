@@ -13,26 +13,26 @@ from lib.study.files import read_json
 from lib.study.paths import shown, study_folder
 from lib.study.provenance import INSTALL, has_harness, trained_with
 from lib.workflow.commits import with_commits
-from lib.workflow.estimate import prepared, require_memory
+from lib.workflow.estimate import prepare_here, require_memory
 
 
-def ready(names: list[str], here: bool = True) -> list[Study]:
+def ready(names: list[str], is_local: bool = True) -> list[Study]:
     """Load the studies named and check all that they name: plan, corpora, and the
     device, if they are to run `here`. Raises UserError with a line for each thing wrong."""
     faults: list[str] = []
     studies = []
     for name in dict.fromkeys(names):
-        with _noted(faults):
+        with _collecting(faults):
             studies.append(with_commits(load_study(name)))
     for study in studies:
-        _check(study, here, faults)
+        _check(study, is_local, faults)
     if faults:
         raise UserError("\nerror: ".join(dict.fromkeys(faults)))
     return studies
 
 
 @contextmanager
-def _noted(faults: list[str], where: str = "") -> Iterator[None]:
+def _collecting(faults: list[str], where: str = "") -> Iterator[None]:
     """Go on after a UserError, and keep what it says."""
     try:
         yield
@@ -40,16 +40,16 @@ def _noted(faults: list[str], where: str = "") -> Iterator[None]:
         faults.append(f"{where}{error}")
 
 
-def _check(study: Study, here: bool, faults: list[str]) -> None:
+def _check(study: Study, is_local: bool, faults: list[str]) -> None:
     file, configs, symbols = f"{study.name}.yaml: ", [arm.config for arm in study.arms()], {}
-    with _noted(faults, file):
+    with _collecting(faults, file):
         load_plan(study)
     for corpus in {config.corpus for config in configs}:
-        with _noted(faults, file):
+        with _collecting(faults, file):
             text = load_corpus(corpus)  # in sight, should it have to be downloaded
             symbols[corpus] = text.vocab_size
             text.require_length(max(c.model.block_size for c in configs if c.corpus == corpus))
-    with _noted(faults, file):
+    with _collecting(faults, file):
         if study.evaluation.tasks and not has_harness():
             raise ConfigError(f"evaluation.tasks: need lm_eval; {INSTALL}, or remove them")
         if study.evaluation.tasks:
@@ -60,9 +60,9 @@ def _check(study: Study, here: bool, faults: list[str]) -> None:
             tested = [name for name in study.stock_measures if name in planned]
             require_tasks(study.evaluation, min(c.model.block_size for c in configs), tested)
     devices = _devices(study)
-    for config in configs if here else ():
-        with _noted(faults, file):
-            machine = prepared(config)
+    for config in configs if is_local else ():
+        with _collecting(faults, file):
+            machine = prepare_here(config)
             require_devices(machine)
             if config.corpus in symbols:
                 require_memory(config, symbols[config.corpus], machine)

@@ -30,7 +30,7 @@ from lib.study.files import read_json, write_json
 from lib.study.paths import RUNS
 from lib.study.plan import Instability
 from lib.study.result import RunResult, read_live
-from lib.workflow.time_left import RUN, Job, Place, TimeLeft, clock, done, taken, works
+from lib.workflow.time_left import RUN, Job, JobKey, TimeLeft, clock, durations, finished, workloads
 
 SWEEP_FILE, PROGRESS_FILE = RUNS / ".sweep.json", RUNS / ".progress.json"
 """What a sweep tells the Snakefile, and what that tells the sweep."""
@@ -48,9 +48,9 @@ class Progress(NamedTuple):
     """The log of each job that failed → what was said of it by the cluster that ran it."""
 
     def __str__(self) -> str:
-        done = self._done()
-        said = f"{done.total()}/{sum(self.jobs.values())} jobs done"
-        return f"{done[RUN]}/{self.jobs[RUN]} runs, {said}" if RUN in self.jobs else said
+        counts = self._done()
+        text = f"{counts.total()}/{sum(self.jobs.values())} jobs done"
+        return f"{counts[RUN]}/{self.jobs[RUN]} runs, {text}" if RUN in self.jobs else text
 
     def is_complete(self) -> bool:
         """Tell whether no job is left to do."""
@@ -66,8 +66,8 @@ def read_progress(file: Path) -> Progress:
         jobs, running, ended, failed = read_json(file)
     except FileNotFoundError:
         return Progress({}, {}, [], {})
-    there = {number: Job(*job) for number, job in running.items()}
-    return Progress(jobs, there, [Job(*job) for job in ended], failed)
+    running_jobs = {number: Job(*job) for number, job in running.items()}
+    return Progress(jobs, running_jobs, [Job(*job) for job in ended], failed)
 
 
 class Recorder(logging.Handler):
@@ -90,19 +90,19 @@ class Recorder(logging.Handler):
                 self._end(event["job_id"], record.created)
             case "job_error":
                 self._end(event["jobid"], record.created, has_failed=True)
-                log, *of_cluster = event["log"] or [""]
-                there = [Path(name) for name in of_cluster if name and Path(name).is_file()]
-                texts = [path.read_text("utf-8", "replace") for path in there]
-                said = "\n".join([event.get("rule_msg") or "", *texts])
-                failed.setdefault(log, said)  # later, Snakemake says less
+                log, *cluster_logs = event["log"] or [""]
+                log_files = [Path(name) for name in cluster_logs if name and Path(name).is_file()]
+                texts = [path.read_text("utf-8", "replace") for path in log_files]
+                message = "\n".join([event.get("rule_msg") or "", *texts])
+                failed.setdefault(log, message)  # later, Snakemake says less
             case _:
                 return
         with contextlib.suppress(OSError):  # only a line on a terminal depends on it
             write_json(self.file, self.progress)
 
-    def _end(self, number: Any, when: float, has_failed: bool = False) -> None:
+    def _end(self, number: Any, now: float, has_failed: bool = False) -> None:
         if job := self.progress.running.pop(number, None):
-            ended = job._replace(seconds=when - job.since, has_failed=has_failed)
+            ended = job._replace(seconds=now - job.since, has_failed=has_failed)
             self.progress.ended.append(ended)
 
 
@@ -111,26 +111,26 @@ def cells(steps: pd.DataFrame, total: int) -> list[str]:
     the latter two by its last steps, evaluations and checkpoints included."""
     if steps.empty:
         return ["starts"]
-    last, each = steps.iloc[-1], seconds_per_step(steps)
-    left = clock((total - last["step"]) * each)
+    last, seconds_each = steps.iloc[-1], seconds_per_step(steps)
+    remaining = clock((total - last["step"]) * seconds_each)
     numbers = [f"{last['loss']:.3f}", f"{last['grad_norm']:.3g}"]
-    numbers += [f"{last['tokens'] / last['step'] / each:,.0f}"]
-    numbers += ["measures" if last["step"] == total else left]
+    numbers += [f"{last['tokens'] / last['step'] / seconds_each:,.0f}"]
+    numbers += ["measures" if last["step"] == total else remaining]
     return [f"{last['step']:.0f}/{total}", *(text.replace("nan", "–") for text in numbers)]
 
 
 def seconds_per_step(steps: pd.DataFrame) -> float:
     """Return what a step of a run took lately, since it was taken up again; NaN for one step."""
-    begun = (steps["elapsed"].diff() < 0).cumsum()
-    recent = steps[begun == begun.iloc[-1]].tail(RECENT)
-    span = (recent.iloc[-1] - recent.iloc[0]).replace(0, math.nan)
-    return float(span["elapsed"] / span["step"])
+    segment = (steps["elapsed"].diff() < 0).cumsum()
+    recent = steps[segment == segment.iloc[-1]].tail(RECENT)
+    difference = (recent.iloc[-1] - recent.iloc[0]).replace(0, math.nan)
+    return float(difference["elapsed"] / difference["step"])
 
 
 LIVE = ("", "seed", "step", "loss", "gradient", "tokens/s", "left")
 ENDED = ("ended", "seed", "steps", "val. loss", "gradient", "tokens/s", "time")
 """Headings of the rows of jobs in execution, and of those that ended."""
-LEAST = 16
+MIN_WIDTH = 16
 """Characters for names, so that those of jobs that are no runs fit."""
 Row = list[str]
 """Of a run its arm, its seed, then what `cells` says; of another job its name, "" and a word."""
@@ -150,55 +150,55 @@ class Board:
         digits = len(str(max(self.totals.values(), default=0)))
         self.widths = (4, max(2 * digits + 1, 6), 9, 8, 8, 8)
         """Of the columns after the first, so that rows of both kinds stand below each other."""
-        names = max((len(self._name(*place)[0]) for place in self.totals), default=0)
-        self.width = max(names, LEAST) + sum(self.widths) + len(self.widths) + 1
+        names = max((len(self._name(*key)[0]) for key in self.totals), default=0)
+        self.width = max(names, MIN_WIDTH) + sum(self.widths) + len(self.widths) + 1
         self.rows: list[Row] = []
-        self.ahead: dict[Place, tuple[float, float]] = {}
+        self.ahead: dict[JobKey, tuple[float, float]] = {}
         """Seconds that each run in training needs, at its pace, for the steps left and for all."""
-        self.told: set[tuple[str, str]] = set()
+        self.warned: set[tuple[str, str]] = set()
         self.n_ended = 0
 
     def update(self, jobs: Iterable[Job]) -> list[str]:
         """Read how far the jobs in execution are; return warnings, each kind once for a run."""
         self.rows, self.ahead, warnings = [], {}, []
         for job in jobs:
-            row = self._name(*job.place)
+            row = self._name(*job.key)
             if job.rule != RUN:
                 self.rows.append([*row, "runs"])
                 continue
-            study, arm, _ = job.place
+            study, arm, _ = job.key
             steps, total = read_live(job.folder), self.totals[study, arm]
             self.rows.append([*row, *cells(steps, total)])
-            if len(steps) > 1 and not math.isnan(each := seconds_per_step(steps)):
-                left = total - steps.iloc[-1]["step"]
-                self.ahead[job.place] = left * each, total * each
+            if len(steps) > 1 and not math.isnan(seconds_each := seconds_per_step(steps)):
+                steps_left = total - steps.iloc[-1]["step"]
+                self.ahead[job.key] = steps_left * seconds_each, total * seconds_each
             name = " · seed ".join(row)
             for kind, text in trouble(steps, self.rules[study]).items():
-                if (name, kind) not in self.told:
-                    self.told.add((name, kind))
+                if (name, kind) not in self.warned:
+                    self.warned.add((name, kind))
                     warnings.append(f"Warning: {name}: {text}")
         return warnings
 
     def end(self, jobs: Sequence[Job]) -> list[Row]:
         """Write the last line of each job that ended since the last call; of a run, with its
         validation loss and final gradient norm."""
-        rows, new, self.n_ended = [], jobs[self.n_ended :], len(jobs)
-        for job in new:
-            said = ["failed" if job.has_failed else "done", "", "", ""]
+        rows, new_jobs, self.n_ended = [], jobs[self.n_ended :], len(jobs)
+        for job in new_jobs:
+            columns = ["failed" if job.has_failed else "done", "", "", ""]
             with contextlib.suppress(OSError):  # of a run that was deleted meanwhile
                 if job.rule == RUN and not job.has_failed:
-                    said = self._of(job)
-            rows.append([*self._name(*job.place), *said, clock(job.seconds or 0.0)])
+                    columns = self._outcome(job)
+            rows.append([*self._name(*job.key), *columns, clock(job.seconds or 0.0)])
         return rows
 
-    def _of(self, run: Job) -> list[str]:
+    def _outcome(self, run: Job) -> list[str]:
         result = RunResult.model_validate_json((run.folder / "result.json").read_bytes())
         steps = f"{result.diverged_at or result.steps}/{self.totals[result.study, result.arm]}"
         if result.status == "diverged":
             return [steps, "diverged", "", ""]
-        known = result.measures | result.throughput
+        values = result.measures | result.throughput
         names = {"loss": ".3f", "grad_norm": ".3g", "training_tokens_per_second": ",.0f"}
-        return [steps, *(f"{known[name]:{form}}" for name, form in names.items())]
+        return [steps, *(f"{values[name]:{form}}" for name, form in names.items())]
 
     def _name(self, study: str, name: str, seed: str = "") -> Row:
         several = len(self.rules) > 1 and study in self.rules
@@ -219,23 +219,23 @@ class Board:
 def in_words(row: Row, headings: Sequence[str]) -> str:
     """Write a row for a log, where no heading stands above it."""
     pairs = [pair for pair in zip(headings[2:], row[2:], strict=False) if pair[1]]
-    said = (f"{h} {cell}" if cell[0].isdigit() or cell == "–" else cell for h, cell in pairs)
-    return f"{' · seed '.join(filter(None, row[:2]))}: {', '.join(said)}"
+    texts = (f"{h} {cell}" if cell[0].isdigit() or cell == "–" else cell for h, cell in pairs)
+    return f"{' · seed '.join(filter(None, row[:2]))}: {', '.join(texts)}"
 
 
-REDRAWN, LOGGED = 2.0, 60.0
+REDRAW_INTERVAL, LOG_INTERVAL = 2.0, 60.0
 """Seconds after which a terminal shows the runs anew, and a log repeats them."""
 SHARE = 0.05
 """The most of a core that looking at the runs may take."""
-LAST = 0.05
+CLOSING = 0.05
 """The last part of a sweep's time, in which no more jobs start and those that run may end."""
 
 
 def terminal() -> Console:
     """Return where a sweep prints: in colour on a terminal, else plain."""
     # Asked of the output itself: with FORCE_COLOR, as kernels set it, rich would redraw in a pipe.
-    there = sys.stdout.isatty()
-    return Console(force_terminal=there, highlight=False, markup=False, emoji=False)
+    is_terminal = sys.stdout.isatty()
+    return Console(force_terminal=is_terminal, highlight=False, markup=False, emoji=False)
 
 
 def plain_table(*headings: str) -> Table:
@@ -253,8 +253,8 @@ class View:
 
     def __init__(self, studies: Sequence[Study]) -> None:
         self.board, self.console = Board(studies), terminal()
-        before = done(all_runs := works(studies))
-        self.left = TimeLeft(all_runs, taken(before), before)
+        earlier = finished(all_runs := workloads(studies))
+        self.left = TimeLeft(all_runs, durations(earlier), earlier)
         self.live = Live(console=self.console, auto_refresh=False, transient=True)
         self.logged = -math.inf
 
@@ -282,7 +282,7 @@ class View:
             self.live.update(Group(table, *hidden, line), refresh=True)
             return
         lines = [in_words(row, ENDED) for row in ended] + [line] * bool(ended and running)
-        if elapsed >= self.logged + LOGGED:
+        if elapsed >= self.logged + LOG_INTERVAL:
             lines += [line] * (not ended) + [in_words(row, LIVE) for row in self.board.rows]
             self.logged = elapsed
         if lines:
@@ -307,31 +307,31 @@ def follow(
     job that failed (→ what its cluster said), and whether it was stopped. What then still runs
     continues from its last checkpoint.
     """
-    begun, view, progress = time.monotonic(), View(studies), read_progress(file)
-    limit, closing, look_at = (hours or math.inf) * 3600, False, 0.0
+    start, view, progress = time.monotonic(), View(studies), read_progress(file)
+    limit, is_closing, next_draw = (hours or math.inf) * 3600, False, 0.0
     try:
         with view.live if view.console.is_terminal else contextlib.nullcontext():
             while True:
                 ended = sweep.poll() is not None  # asked first: what is read then is the last word
-                progress, elapsed = read_progress(file), time.monotonic() - begun
+                progress, elapsed = read_progress(file), time.monotonic() - start
                 if ended or elapsed > limit:
                     view.show(progress, elapsed)
                     break
-                if elapsed > (1 - LAST) * limit and not closing:
-                    closing = True
+                if elapsed > (1 - CLOSING) * limit and not is_closing:
+                    is_closing = True
                     sweep.terminate()  # on which Snakemake starts nothing more
-                if elapsed >= look_at:
+                if elapsed >= next_draw:
                     view.show(progress, elapsed)
-                    took = time.monotonic() - begun - elapsed
-                    look_at = elapsed + max(REDRAWN, took / SHARE)
+                    draw_seconds = time.monotonic() - start - elapsed
+                    next_draw = elapsed + max(REDRAW_INTERVAL, draw_seconds / SHARE)
                 time.sleep(0.5)
     except KeyboardInterrupt:
-        view.stop(progress, time.monotonic() - begun)
+        view.stop(progress, time.monotonic() - start)
         raise
     line = f"{progress} in {clock(elapsed)}"
     if ended and not progress.jobs and not sweep.returncode:
         line = "Nothing to do: everything is up to date."
     print(line, flush=True)  # before what stopped it, which goes to stderr
     # A Snakemake that is asked to end before its first job begins does so with status 0.
-    whole = not sweep.returncode and progress.is_complete()
-    return progress.failed, not ended or (closing and not whole)
+    is_complete = not sweep.returncode and progress.is_complete()
+    return progress.failed, not ended or (is_closing and not is_complete)

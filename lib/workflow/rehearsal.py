@@ -39,26 +39,20 @@ from lib.study.digests import training_digest
 from lib.study.errors import UserError, exit_status
 from lib.study.fields import RunConfig, digest
 from lib.study.files import finite, read_json, sha256, write_json
-from lib.study.own import tasks_hash
 from lib.study.paths import HEADLESS, NOTEBOOKS, ROOT, run_folder
 from lib.study.plan import Plan
 from lib.study.provenance import Execution, MachineFacts, Origin, Provenance, code_state
 from lib.study.raw import BINNINGS, STOCK, measures_of, raw_names, write_raw
-from lib.study.result import RunResult, records
+from lib.study.result import RunResult, identity_fields, records
 
 SEEDS = 3
 """With two, nothing is interpolated: quartiles and medians of three are not ends of the range."""
 Raw = dict[str, pd.DataFrame]
-REFERENCES = {
-    "unigram_entropy": 3.3,
-    "unigram_loss": 3.35,
-    "bigram_loss": 2.5,
-    "uniform_loss": 4.2,
-}
+REFERENCES = {"unigram_entropy": 3.3, "unigram_loss": 3.35, "bigram_loss": 2.5, "uniform_loss": 4.2}
 """Losses of the text that the runs are said to be of, in nats."""
-STEPS, QUESTIONS, PLACES = 100, 20, 1000
+STEPS, QUESTIONS, TOKENS = 100, 20, 1000
 """Most rows of a trace; questions of a task; predictions in a window of text, or a bin."""
-_SHORTEST, _FEWEST = 32, 50
+_MIN_CONTEXT, _MIN_ITEMS = 32, 50
 """Tokens of context, and questions of a task, below which the suite has no task."""
 _PARTS = ("wte", "wpe", "emb_norm", "attn", "mlp", "ln", "lm_head")
 _CLASSES = ("alphabetic", "numeric", "punctuation", "whitespace", "end of document")
@@ -84,10 +78,10 @@ def rehearse(study: Study) -> None:
         study = study.model_copy(update={"seeds": study.seeds[:SEEDS]})
     runs = len(list(study.arms())) * len(study.seeds)
     for diverged in sorted({0, 1, runs}):
-        perform(study, diverged, figures=diverged in (runs, int(len(study.seeds) > 2)))
+        rehearse_once(study, diverged, figures=diverged in (runs, int(len(study.seeds) > 2)))
 
 
-def perform(study: Study, diverged: int, figures: bool) -> None:
+def rehearse_once(study: Study, diverged: int, figures: bool) -> None:
     """Execute 03, and perhaps 04, on made-up results, of which some diverged. Raises UserError,
     which says in one line where an analysis fails and why."""
     with (
@@ -96,19 +90,19 @@ def perform(study: Study, diverged: int, figures: bool) -> None:
         patch.multiple("lib.study.config", load_study=lambda _: study),  # for the notebooks' cells
         # What takes the time, and depends on no design: many resamples, and files of figures.
         patch.multiple(resampling, RESAMPLES=99),
-        patch.multiple(style, save=_lay_out, show=plt.close),
+        patch.multiple(style, save=_render, show=plt.close),
     ):
         lay_out(study, load_plan(study), diverged)
         for notebook in ["03_analysis"] + ["04_figures"] * figures:
             if error := _execute(notebook):
-                how = {0: "all completed", 1: "one of them diverged"}.get(diverged, "all diverged")
+                case = {0: "all completed", 1: "one of them diverged"}.get(diverged, "all diverged")
                 raise UserError(
-                    f"{study.name}: {notebook} fails on made-up runs of this study, {how}: "
-                    f"{_told(error)}; nothing was trained"
+                    f"{study.name}: {notebook} fails on made-up runs of this study, {case}: "
+                    f"{_one_line(error)}; nothing was trained"
                 )
 
 
-def _lay_out(figure: Any, folder: Path, name: str) -> None:
+def _render(figure: Any, folder: Path, name: str) -> None:
     """Do all that drawing a figure does, but write none."""
     figure.draw_without_rendering()
 
@@ -128,19 +122,23 @@ def _execute(notebook: str) -> BaseException | None:
     return error
 
 
-def _told(error: BaseException) -> str:
+def _one_line(error: BaseException) -> str:
     """Write an error in one line, with the place in this repository that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if Path(f.filename).is_relative_to(ROOT / "lib")]
-    place = f" ({paths.shown(Path(own[-1].filename))}:{own[-1].lineno})" if own else ""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}{place}"
+    lib_frames = [f for f in frames if Path(f.filename).is_relative_to(ROOT / "lib")]
+    line = (
+        f" ({paths.shown(Path(lib_frames[-1].filename))}:{lib_frames[-1].lineno})"
+        if lib_frames
+        else ""
+    )
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{line}"
 
 
 def _loss(arm: Arm, seed: int) -> float:
     """Make up a loss: arms shift it, and seeds do, nearly alike in all arms."""
-    own, of_arm = default_rng([*arm.id.encode(), seed]), default_rng([*arm.id.encode()])
-    shared = default_rng(seed).normal()
-    return float(2.4 + 0.03 * of_arm.normal() + 0.02 * shared + 0.005 * own.normal())
+    run_rng, arm_rng = default_rng([*arm.id.encode(), seed]), default_rng([*arm.id.encode()])
+    seed_effect = default_rng(seed).normal()
+    return float(2.4 + 0.03 * arm_rng.normal() + 0.02 * seed_effect + 0.005 * run_rng.normal())
 
 
 def lay_out(study: Study, plan: Plan | None, diverged: int) -> None:
@@ -187,24 +185,24 @@ def _raw(config: RunConfig, loss: float, rng: Generator, diverged: bool) -> Raw:
         trace.loc[n - 1, ["loss", "grad_norm"]] = np.nan
         return raw
 
-    right = rng.integers(400, 500, 15)
-    sums: dict[str, Any] = {"n": PLACES, "confidence": right + 9.0, "correct": right}
+    hits = rng.integers(400, 500, 15)
+    sums: dict[str, Any] = {"n": TOKENS, "confidence": hits + 9.0, "correct": hits}
     bins = [pd.DataFrame({"binning": name, "bin": range(15), **sums}) for name in BINNINGS]
-    sums = {"start": PLACES * np.arange(15), "n": PLACES, "nll": PLACES * loss, "correct": right}
-    sums |= {"embedding_norm": PLACES * curve["embedding_norm"].iloc[-1], "brier": 0.7 * PLACES}
+    sums = {"start": TOKENS * np.arange(15), "n": TOKENS, "nll": TOKENS * loss, "correct": hits}
+    sums |= {"embedding_norm": TOKENS * curve["embedding_norm"].iloc[-1], "brier": 0.7 * TOKENS}
     if config.corpus.tokenizer != "characters":
-        sums["characters"] = 4 * PLACES
+        sums["characters"] = 4 * TOKENS
     context = np.arange(1, size + 1)
     raw["bins"] = pd.concat(bins, ignore_index=True)
     raw["windows"] = pd.DataFrame(sums | {"test": np.arange(15) >= 7})
     raw["positions"] = pd.DataFrame({"context": context, "position_loss": loss + 1 / context})
-    most = config.evaluation.items_per_task
-    if size >= _SHORTEST and (most is None or most >= _FEWEST):
+    n_items = config.evaluation.items_per_task
+    if size >= _MIN_CONTEXT and (n_items is None or n_items >= _MIN_ITEMS):
         blocks = [_items(task, shots, rng) for task in N_CHOICES for shots in (0, 2)]
         raw["items"] = pd.concat(blocks, ignore_index=True)
-    if asked := config.evaluation.tasks:
+    if stock_tasks := config.evaluation.tasks:
         shots = config.evaluation.shots or [0]
-        blocks = [_items(task, n, rng) for task, n in itertools.product(asked, shots)]
+        blocks = [_items(task, n, rng) for task, n in itertools.product(stock_tasks, shots)]
         raw[STOCK] = pd.concat(blocks, ignore_index=True)
     return raw
 
@@ -219,16 +217,16 @@ def _curve(
 ) -> pd.DataFrame:
     """Make up the dev curve. Before the first step there are no second moments."""
     norm = config.model.embedding_norm
-    own = {"layernorm": ["gain", "bias"], "rmsnorm": ["gain"]}.get(norm, [])
-    lacking = ([] if own else ["emb_norm"]) + (["lm_head"] if config.model.tied else [])
+    affine = {"layernorm": ["gain", "bias"], "rmsnorm": ["gain"]}.get(norm, [])
+    absent = ([] if affine else ["emb_norm"]) + (["lm_head"] if config.model.tied else [])
     length = 0.3 if norm in ("none", "center", "grad_shrink") else config.model.n_embd**0.5
-    inside = {"embedding_norm": length, "embedding_cosine": 0.1, "input_cosine": 0.5}
-    inside |= {f"residual_norm_{k}": length + 0.1 * k for k in range(config.model.n_layer + 1)}
-    inside |= {"logit_max": 4.0, "logit_sd": 1.0} | {f"norm_{name}": 0.9 for name in own}
-    inside |= {"gradient_cosine": 0.3} if config.evaluation.dev_windows > 2 else {}
-    moments = [f"second_moment_{name}" for name in _PARTS if name not in lacking]
-    inside |= {"seconds": 0.1} | dict.fromkeys(moments, 1e-7)
-    varied = {name: value * (1 + 0.1 * rng.random(len(steps))) for name, value in inside.items()}
+    columns = {"embedding_norm": length, "embedding_cosine": 0.1, "input_cosine": 0.5}
+    columns |= {f"residual_norm_{k}": length + 0.1 * k for k in range(config.model.n_layer + 1)}
+    columns |= {"logit_max": 4.0, "logit_sd": 1.0} | {f"norm_{name}": 0.9 for name in affine}
+    columns |= {"gradient_cosine": 0.3} if config.evaluation.dev_windows > 2 else {}
+    moments = [f"second_moment_{name}" for name in _PARTS if name not in absent]
+    columns |= {"seconds": 0.1} | dict.fromkeys(moments, 1e-7)
+    varied = {name: value * (1 + 0.1 * rng.random(len(steps))) for name, value in columns.items()}
     falling = _falling(steps, config.training.iterations, loss)
     table = pd.DataFrame({"step": steps, "dev_loss": falling} | varied)
     table.loc[table["step"] == 0, moments] = np.nan
@@ -251,7 +249,7 @@ def _tables(config: RunConfig, raw: Raw, rng: Generator) -> Iterator[tuple[str, 
     ece = np.abs(heat - 0.9) / 9
     yield "temperatures", pd.DataFrame({"temperature": heat, "nll": loss + ece, "ece": ece})
     norms = ["mean", "sd", "q25", "median", "q75"]
-    classes = pd.DataFrame({"token_class": _CLASSES, "n": PLACES})
+    classes = pd.DataFrame({"token_class": _CLASSES, "n": TOKENS})
     classes[norms] = 1.0 + rng.random()
     classes.loc[1, ["n", *norms]] = [0, *[np.nan] * len(norms)]  # a text without digits
     yield "token_classes", classes
@@ -281,22 +279,22 @@ def _task_table(items: pd.DataFrame) -> pd.DataFrame:
 def _origin(study: Study, arm: Arm, seed: int, plan: Plan | None, corpus: str) -> Origin:
     """Say what a run is made with: the code at hand, on a machine of no kind."""
     counts = ("threads", "cores", "processes", "micro_batch_size", "evaluation_batch_size")
-    named = {"device": "cpu", "device_name": "made up", "vector_level": "", "platform": ""}
-    machine = MachineFacts.model_validate(named | dict.fromkeys(counts, 1))
-    by = study.commit_of(arm)
-    measuring = {"measuring_digest": by.measuring_digest} if by else {}
-    made = {**code_state(), **measuring, "machine": machine, "packages": {"torch": "made up"}}
+    machine_texts = {"device": "cpu", "device_name": "made up", "vector_level": "", "platform": ""}
+    machine = MachineFacts.model_validate(machine_texts | dict.fromkeys(counts, 1))
+    commit = study.commit_of(arm)
+    measuring = {"measuring_digest": commit.measuring_digest} if commit else {}
+    env = {**code_state(), **measuring, "machine": machine, "packages": {"torch": "made up"}}
     trained = Provenance(
         study=study.name,
         arm=arm.id,
         seed=seed,
         plan=plan.hash if plan else None,
-        training_digest=by.training_digest if by else training_digest(),
+        training_digest=commit.training_digest if commit else training_digest(),
         corpus_sha256=corpus,
         parameters=arm.config.model_dump(exclude={"machine"}),
-        **made,
+        **env,
     )
-    return Origin(trained=trained, executed=Execution(from_checkpoint=False, **made))
+    return Origin(trained=trained, executed=Execution(from_checkpoint=False, **env))
 
 
 def _result(study: Study, arm: Arm, seed: int, plan: Plan | None, raw: Raw) -> RunResult:
@@ -321,15 +319,9 @@ def _result(study: Study, arm: Arm, seed: int, plan: Plan | None, raw: Raw) -> R
     tables = _tables(config, raw, default_rng(seed)) if completed else ()
     last = {name: int(trace[name].iloc[-1]) for name in ("step", "tokens")}
     return RunResult(
-        study=study.name,
-        study_hash=study.hash,
-        arm=arm.id,
-        **{name: getattr(arm, name) for name in ("baseline", "levels", "variant", "setting")},
-        seed=seed,
-        config=config.model_dump(exclude={"machine"}),
+        **identity_fields(study, arm, seed),
         corpus_sha256=corpus,
         suite_hash=suite if has_suite else None,
-        tasks_hash=tasks_hash(config.evaluation.include_path),
         status="completed" if completed else "diverged",
         diverged_at=None if completed else last["step"],
         resumed_at=[],

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from lib.study.errors import UserError, unknown
 
-LONGEST_SILENCE = 240
+MIN_JOB_AGE = 240
 """Seconds: an ended job must be remembered for longer than Snakemake pauses between looks, which
 is three minutes at most."""
 _YEAR = 525_600
 """Minutes: the longest that Slurm lets a job run."""
 _UNUSABLE = ("down", "drained", "fail", "failing", "error", "unknown", "inval", "maint")
-_MARKS = "*~#!%$@^-+"
+_STATE_SUFFIXES = "*~#!%$@^-+"
 """What Slurm appends to a node's state, and to the name of the default partition."""
 
 
@@ -42,25 +42,25 @@ class Cluster:
                 "there is no sbatch here; start the sweep on a node that submits jobs"
             )
         self.require_nodes()
-        said = _ask("scontrol", "show", "config")
-        settings = dict(re.findall(r"^(\w+)\s*= (\S+)", said, re.MULTILINE))
-        accounts = settings.get("AccountingStorageType", "").rpartition("/")[2]
-        remembered = int(settings.get("MinJobAge", LONGEST_SILENCE))
-        if self.status_command == "sacct" and accounts in ("", "none", "(null)"):
+        output = _run("scontrol", "show", "config")
+        settings = dict(re.findall(r"^(\w+)\s*= (\S+)", output, re.MULTILINE))
+        accounting = settings.get("AccountingStorageType", "").rpartition("/")[2]
+        job_age = int(settings.get("MinJobAge", MIN_JOB_AGE))
+        if self.status_command == "sacct" and accounting in ("", "none", "(null)"):
             raise ClusterError(
                 "it keeps no accounts for sacct, so no job would ever be seen to end; set "
                 "slurm-status-command: squeue in the profile"
             )
-        if self.status_command == "squeue" and remembered < LONGEST_SILENCE:
+        if self.status_command == "squeue" and job_age < MIN_JOB_AGE:
             raise ClusterError(
-                f"it forgets ended jobs after {remembered} s; have MinJobAge set to "
-                f"{LONGEST_SILENCE}, or, where accounts are kept, set slurm-status-command: sacct "
+                f"it forgets ended jobs after {job_age} s; have MinJobAge set to "
+                f"{MIN_JOB_AGE}, or, where accounts are kept, set slurm-status-command: sacct "
                 "in the profile"
             )
 
     def longest_job(self) -> int:
         """Return how many minutes the partition lets a job run. Raises ClusterError."""
-        for line in _ask("sinfo", "--noheader", "--format=%P|%l").splitlines():
+        for line in _run("sinfo", "--noheader", "--format=%P|%l").splitlines():
             name, limit = line.split("|")
             is_usual = self.partition is None and name.endswith("*")
             if is_usual or name.rstrip("*") == self.partition:
@@ -69,8 +69,8 @@ class Cluster:
 
     def require_nodes(self) -> None:
         """Raise ClusterError where no node of the partition can take a job."""
-        said = _ask("sinfo", "--noheader", "--format=%P|%a|%T|%E")
-        rows = [line.split("|", 3) for line in said.splitlines()]
+        output = _run("sinfo", "--noheader", "--format=%P|%a|%T|%E")
+        rows = [line.split("|", 3) for line in output.splitlines()]
         names = list(dict.fromkeys(row[0].rstrip("*") for row in rows))
         default = [row[0].rstrip("*") for row in rows if row[0].endswith("*")]
         name = self.partition or next(iter(default), None)
@@ -86,25 +86,25 @@ class Cluster:
             raise ClusterError(
                 f"partition {name} is {availability}; set another as slurm_partition"
             )
-        states = {row[2].rstrip(_MARKS): row[3] for row in nodes}
+        states = {row[2].rstrip(_STATE_SUFFIXES): row[3] for row in nodes}
         if all(state in _UNUSABLE for state in states):
-            what = ", ".join(f"{state} ({reason})" for state, reason in states.items())
+            summary = ", ".join(f"{state} ({reason})" for state, reason in states.items())
             raise ClusterError(
-                f"no node of partition {name} takes jobs: {what}; have one resumed, or set another "
-                "as slurm_partition"
+                f"no node of partition {name} takes jobs: {summary}; have one resumed, or set "
+                "another as slurm_partition"
             )
 
 
-def _ask(*command: str) -> str:
+def _run(*command: str) -> str:
     """Return what a command of Slurm prints. Raises ClusterError with its own words."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ClusterError(f"{command[0]} does not answer ({error})") from None
     if done.returncode:
-        why = explanation(done.stderr) or done.stderr.strip() or f"status {done.returncode}"
+        reason = explanation(done.stderr) or done.stderr.strip() or f"status {done.returncode}"
         raise ClusterError(
-            f"{command[0]} does not answer ({why}); see that munged and slurmctld run"
+            f"{command[0]} does not answer ({reason}); see that munged and slurmctld run"
         )
     return done.stdout
 
@@ -121,6 +121,6 @@ def _minutes(limit: str) -> int:
 def explanation(log: str) -> str | None:
     """Find in a log the last line by which Slurm says what went wrong, or how a job ended."""
     programs = "sbatch|srun|sinfo|squeue|scontrol|slurmstepd"
-    said = re.findall(rf"(?:{programs}): (?:error|fatal): (.*)", log)
-    said = said or [f"job {state}" for state in re.findall(r"SLURM status is: '(\w+)'", log)]
-    return said[-1].strip(" *'") if said else None
+    errors = re.findall(rf"(?:{programs}): (?:error|fatal): (.*)", log)
+    errors = errors or [f"job {state}" for state in re.findall(r"SLURM status is: '(\w+)'", log)]
+    return errors[-1].strip(" *'") if errors else None

@@ -5,8 +5,8 @@ A result says itself what it was made with. What Snakemake notes of its jobs wou
 where they ran, and runs come home from other machines; nor could it tell weights from measures.
 """
 
-import json
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from os.path import normpath
 from pathlib import Path
@@ -20,14 +20,15 @@ from lib.record.record import MANIFEST, Record
 from lib.study.claim import load_plan
 from lib.study.config import Arm, Study
 from lib.study.digests import asking_digest, measuring_digest, showing_digest, training_digest
+from lib.study.errors import UserError
 from lib.study.fields import CODE, CorpusConfig, RunConfig, digest
-from lib.study.files import sha256
+from lib.study.files import read_json, sha256
 from lib.study.own import tasks_hash
 from lib.study.paths import executed_notebook, result_file, shown, study_folder
 from lib.study.provenance import has_harness
 from lib.study.result import RunResult, status_of
 
-_OF_MEASURES = (
+_MEASURING_INPUTS = (
     *("run", "measuring code", "study", "baseline", "levels", "variant", "setting"),
     *("corpus.source", "evaluation.items_per_task", "evaluation.tasks", "evaluation.shots"),
     *("evaluation.include_path", "files of evaluation.include_path"),
@@ -55,7 +56,7 @@ def analysis_key(study: Study) -> str:
     """Return a digest of what decides 03_analysis and 04_figures beside the runs; when it changes,
     both are executed again. Runs made under another plan are made anew; none is restamped."""
     plan = load_plan(study)
-    deviations = [each.model_dump() for each in plan.deviations] if plan else []
+    deviations = [deviation.model_dump() for deviation in plan.deviations] if plan else []
     return digest([plan and plan.hash, deviations, showing_digest()])
 
 
@@ -63,19 +64,19 @@ def expected(study: Study, arm: Arm, seed: int, plan: str | None) -> dict[str, A
     """List what a run's result must have been made with, by the names that messages use: nothing
     of the machine, whose settings the analysis compares. `plan` is its hash. Raises CorpusError."""
     text, tokenizer = corpus_hashes(arm.config.corpus)
-    by = study.commit_of(arm)
+    commit = study.commit_of(arm)
     return {
         "run": f"{study.name}, {arm.id}",
         "plan": plan,
-        "training code": by.training_digest if by else training_digest(),
-        "measuring code": by.measuring_digest if by else measuring_digest(),
+        "training code": commit.training_digest if commit else training_digest(),
+        "measuring code": commit.measuring_digest if commit else measuring_digest(),
         "corpus": text,
         "tokenizer": tokenizer,
         "seed": seed,
         **_dotted(arm.config.model_dump(exclude={"machine"})),
         "files of evaluation.include_path": tasks_hash(arm.config.evaluation.include_path),
         "study": study.hash,
-        **_place(arm),
+        **_design_fields(arm),
     }
 
 
@@ -93,13 +94,13 @@ def recorded(result: RunResult) -> dict[str, Any]:
         **_dotted(trained["parameters"] | {"evaluation": result.config["evaluation"]}),
         "files of evaluation.include_path": result.tasks_hash,
         "study": result.study_hash,
-        **_place(result),
+        **_design_fields(result),
     }
 
 
-def _place(of: Arm | RunResult) -> dict[str, Any]:
+def _design_fields(run: Arm | RunResult) -> dict[str, Any]:
     """Return where a run stands in its study's design."""
-    return {name: getattr(of, name) for name in ("baseline", "levels", "variant", "setting")}
+    return {name: getattr(run, name) for name in ("baseline", "levels", "variant", "setting")}
 
 
 def _dotted(sections: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -116,42 +117,41 @@ def stale(study: Study) -> Iterator[tuple[Path, str]]:
         for seed in study.seeds:
             path = result_file("02_train", study.name, arm.id, seed)
             if path.is_file():
-                wanted = expected(study, arm, seed, plan.hash if plan else None)
-                if reason := _stale_run(path, wanted):
+                required = expected(study, arm, seed, plan.hash if plan else None)
+                if reason := _stale_run(path, required):
                     yield path, reason
     for notebook in ("01_data", "03_analysis", "04_figures"):
         path = result_file(notebook, study.name)
-        written = [path]
-        if notebook == "03_analysis":
-            written.append(study_folder(study.name) / "verdict.json")
+        verdict = study_folder(study.name) / "verdict.json"
+        written = [path, verdict] if notebook == "03_analysis" else [path]
         if path.is_file():
-            broken = [f"{each.name} cannot be read" for each in written if not _is_json(each)]
+            broken = [f"{file.name} cannot be read" for file in written if not _is_json(file)]
             if reason := next(iter(broken), _incomplete(executed_notebook(notebook, study.name))):
                 yield path, f"{reason}: executed again"
     archived, record = result_file("archive", study.name), Record(study.name)
-    if archived.is_file() and is_replaceable(record) and (lost := _lost(record)):
-        yield archived, f"{shown(lost)} is missing: archived again"
+    if archived.is_file() and is_replaceable(record) and (lost_file := _missing_file(record)):
+        yield archived, f"{shown(lost_file)} is missing: archived again"
 
 
-def _lost(record: Record) -> Path | None:
+def _missing_file(record: Record) -> Path | None:
     """Find a file that a record has lost; None when all are there."""
-    kept, listed = record.files, record.manifest or {MANIFEST: ""}
-    return next((Path(normpath(record.place / name)) for name in listed if name not in kept), None)
+    files, names = record.files, record.manifest or {MANIFEST: ""}
+    return next((Path(normpath(record.place / name)) for name in names if name not in files), None)
 
 
-def _stale_run(file: Path, wanted: dict[str, Any]) -> str | None:
+def _stale_run(file: Path, required: dict[str, Any]) -> str | None:
     try:
         result = RunResult.model_validate_json(file.read_bytes())
-        made_with = recorded(result)
+        actual = recorded(result)
     except (ValidationError, LookupError, TypeError):
         return f"result.json cannot be read, or is of another version: {_MEASURED}"
     # A field that came later is one that an arm's own code may lack.
-    lacking = _dotted(RunConfig().model_dump()) if CODE in wanted["levels"] else {}
-    for name, value in wanted.items():
-        if made_with.get(name, lacking.get(name)) != value:
-            done = _MEASURED if name in _OF_MEASURES else "trained anew"
-            return f"{name} is {_short(value)} and was {_short(made_with.get(name))}: {done}"
-    has_suite = result.status == "completed" and wanted["evaluation.items_per_task"] != 0
+    defaults = _dotted(RunConfig().model_dump()) if CODE in required["levels"] else {}
+    for name, value in required.items():
+        if actual.get(name, defaults.get(name)) != value:
+            remedy = _MEASURED if name in _MEASURING_INPUTS else "trained anew"
+            return f"{name} is {_short(value)} and was {_short(actual.get(name))}: {remedy}"
+    has_suite = result.status == "completed" and required["evaluation.items_per_task"] != 0
     if has_suite and result.suite_hash is None and has_harness():
         return f"the suite was not asked for want of lm_eval: {_MEASURED}"
     for path, hash_ in ((file.with_name(name), hash_) for name, hash_ in result.files.items()):
@@ -167,11 +167,10 @@ def _short(value: Any) -> str:
 
 
 def _is_json(path: Path) -> bool:
-    try:
-        json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return False
-    return True
+    with suppress(OSError, UserError):
+        read_json(path)
+        return True
+    return False
 
 
 def _incomplete(notebook: Path) -> str | None:

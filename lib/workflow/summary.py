@@ -27,7 +27,7 @@ from lib.study.plan import ALPHA
 from lib.study.result import RunResult
 from lib.workflow.progress import plain_table, terminal
 
-MOST = 5
+MAX_MEASURES = 5
 """Measures that are shown."""
 
 
@@ -43,24 +43,24 @@ def summarise(study: Study) -> None:
     verdict = read_json(folder / "verdict.json")
     runs = tidy(map(RunResult.model_validate, results["runs"]))
     contrasted = {row["measure"] for row in verdict["contrasts"]}
-    usual = sorted(measures_in("headline"), key=lambda name: name not in contrasted)
-    measures = taken([*(plan.primary_measures if plan else ()), *usual], runs)[:MOST]
+    headline = sorted(measures_in("headline"), key=lambda name: name not in contrasted)
+    measures = taken([*(plan.primary_measures if plan else ()), *headline], runs)[:MAX_MEASURES]
     arms, seeds = runs["arm"].nunique(), runs["seed"].nunique()
     console.print(f"\n{study.name}: {len(runs)} runs, of {arms} arms × {seeds} seeds\n")
     for table in tables(described(study, runs), runs, verdict["contrasts"], measures, console):
         console.print(table, "")
-    place = record.place if is_replaceable(record) else folder
-    said = "Mean ± sd over seeds."
+    notebooks = record.place if is_replaceable(record) else folder
+    note = "Mean ± sd over seeds."
     if contrasted:
         level = f"{1 - (plan.alpha if plan else ALPHA):.0%}"
-        said += (
+        note += (
             " Below it the paired difference from the baseline, which is the first arm of each "
             f"block, and its {level} interval."
         )
-    seeds_of = runs.groupby("arm")["seed"].nunique()
-    if any(row["n"] < seeds_of.get(row["arm"], 0) for row in verdict.get("hypothesis_tests", [])):
-        said += " The table is over all seeds; a hypothesis below says how many its test is over."
-    console.print(f"{said} All measures: {shown(place)}/03_analysis.ipynb")
+    n_seeds = runs.groupby("arm")["seed"].nunique()
+    if any(row["n"] < n_seeds.get(row["arm"], 0) for row in verdict.get("hypothesis_tests", [])):
+        note += " The table is over all seeds; a hypothesis below says how many its test is over."
+    console.print(f"{note} All measures: {shown(notebooks)}/03_analysis.ipynb")
     if plan:
         print("", *for_terminal(verdict, console.width), sep="\n")
     if not is_replaceable(record):
@@ -74,11 +74,11 @@ def summarise(study: Study) -> None:
     print(f"To check the record ./run_all.sh verify {study.name}")
 
 
-def _both(here: Mapping[str, Any], recorded: Mapping[str, Any]) -> Table:
+def _both(new: Mapping[str, Any], recorded: Mapping[str, Any]) -> Table:
     table = plain_table("arm", "here", "in the record")
-    for arm in dict.fromkeys([*here["summary"], *recorded["summary"]]):
-        found = (of["summary"].get(arm) for of in (here, recorded))
-        table.add_row(arm, *(mean_sd(of[MAIN], MAIN) if of else "" for of in found))
+    for arm in dict.fromkeys([*new["summary"], *recorded["summary"]]):
+        rows = (results["summary"].get(arm) for results in (new, recorded))
+        table.add_row(arm, *(mean_sd(row[MAIN], MAIN) if row else "" for row in rows))
     return table
 
 
@@ -148,8 +148,8 @@ def _table(
             measure = MEASURES[name]
             cells.append(mean_and_sd(completed[name].dropna(), measure.digits))
             if row := differences.get((arm, baselines[arm], name)):
-                found = [row[key] for key in ("mean_delta", "t_low", "t_high")]
-                mean, low, high = (nan if number is None else number for number in found)
+                interval = [row[key] for key in ("mean_delta", "t_low", "t_high")]
+                mean, low, high = (nan if number is None else number for number in interval)
                 cells[-1] += "\n" + numbers(mean, low, high, f"+,.{measure.digits}f")
         table.add_row(*levels, *cells)
     return table

@@ -33,9 +33,9 @@ from lib.workflow.slurm import Cluster, explanation
 
 DEFAULT, EMBEDDED = "final", "final-embedded"
 """The study that is run when none is named, and the one in its place where its text is missing."""
-PATIENCE = 5.0
+LOCK_TIMEOUT = 5.0
 """Seconds to wait for an earlier sweep that is ending."""
-CANCELLING = 60.0
+CANCEL_TIMEOUT = 60.0
 """Seconds that an ended sweep is given to cancel its jobs on a cluster."""
 FULL = 10**6
 """Bytes: a disk with less is full."""
@@ -73,7 +73,7 @@ class Sweep:
 def run_sweep(sweep: Sweep) -> int:
     """Run studies; return the exit status. Raises UserError for all that would stop them later."""
     from lib.workflow.commits import TREES, moved
-    from lib.workflow.dry_run import needed
+    from lib.workflow.dry_run import due_runs
     from lib.workflow.execution import kernel_environment
     from lib.workflow.forked import SOCKETS, warm_process
     from lib.workflow.preflight import ready
@@ -82,7 +82,7 @@ def run_sweep(sweep: Sweep) -> int:
     studies = ready(sweep.studies or [default_study()], sweep.is_local)
     if sweep.cluster and not sweep.is_dry_run:
         sweep.cluster.require_ready()
-    with only_sweep() as log, contextlib.ExitStack() as beside:
+    with only_sweep() as log, contextlib.ExitStack() as stack:
         temporary = Path(tempfile.gettempdir())
         for leftover in (*temporary.glob(f"{SOCKETS}*"), *temporary.glob(f"{TREES}*")):
             shutil.rmtree(leftover, ignore_errors=True)
@@ -95,50 +95,50 @@ def run_sweep(sweep: Sweep) -> int:
             claim = claim_status(study, plan)
             if plan and study.name in plan.confirmatory and claim.reasons:
                 print(f"{claim}: what runs now will not be confirmatory")
-        again = {path: reason for study in studies for path, reason in stale(study)}
-        for path, reason in again.items():
+        stale_results = {path: reason for study in studies for path, reason in stale(study)}
+        for path, reason in stale_results.items():
             if not (sweep.lists_runs and path.name == "result.json"):  # the table says why
                 print(f"Stale: {shown(path)}: {reason}")
         if not sweep.is_dry_run:
-            due = [study for study in studies if any(needed(asked_now(study), again))]
+            due = [study for study in studies if any(due_runs(due_study(study), stale_results))]
             if due and sweep.is_local and sweep.forks_kernels:
-                beside.enter_context(warm_process(kernel_environment(due[0]), log))
+                stack.enter_context(warm_process(kernel_environment(due[0]), log))
             rehearse(due)
-        of_cluster: dict[str, Any] = {"needs": {}, "longest": None}
+        cluster_settings: dict[str, Any] = {"needs": {}, "longest": None}
         if not (sweep.is_local or sweep.is_dry_run):
             from lib.workflow.needs import needs
 
-            of_cluster["needs"] = {study.name: needs(study, again) for study in due}
-            of_cluster["longest"] = sweep.cluster and sweep.cluster.longest_job()
+            cluster_settings["needs"] = {study.name: needs(study, stale_results) for study in due}
+            cluster_settings["longest"] = sweep.cluster and sweep.cluster.longest_job()
         keys = {s.name: {"data": data_key(s), "analysis": analysis_key(s)} for s in studies}
-        patience = 0 if sweep.is_local else CANCELLING
+        patience = 0 if sweep.is_local else CANCEL_TIMEOUT
         began = time.monotonic()
         for record in (Record(study.name) for study in studies):
             if sweep.is_dry_run or is_replaceable(record):
                 continue
             if sweep.replaces:
                 mark_replaceable(record.study)
-                again[result_file("archive", record.study)] = "replaced, as asked"
+                stale_results[result_file("archive", record.study)] = "replaced, as asked"
             else:
                 print(f"{record.study}: its record came from elsewhere and stays as it is")
         while True:
-            asked = {study.name: seeds_asked(study) for study in studies}
-            told = {"keys": keys, "seeds": asked, "patience": patience}
-            write_json(SWEEP_FILE, told | of_cluster)
-            status, failed = run_snakemake(studies, sweep, again, log, began)
-            more = [s for s in studies if seeds_asked(s) > asked[s.name]]
-            if status or sweep.is_dry_run or not more:
+            due_seeds = {study.name: seeds_due(study) for study in studies}
+            settings = {"keys": keys, "seeds": due_seeds, "patience": patience}
+            write_json(SWEEP_FILE, settings | cluster_settings)
+            status, failed = run_snakemake(studies, sweep, stale_results, log, began)
+            undecided = [s for s in studies if seeds_due(s) > due_seeds[s.name]]
+            if status or sweep.is_dry_run or not undecided:
                 break
-            for study in more:
-                print(f"{study.name}: undecided after {asked[study.name]} seeds, so it goes on")
-            sweep, again = replace(sweep, forced=[]), {}
+            for study in undecided:
+                print(f"{study.name}: undecided after {due_seeds[study.name]} seeds, so it goes on")
+            sweep, stale_results = replace(sweep, forced=[]), {}
     if not status and not sweep.is_dry_run:
-        tell(studies)
-    _show(failed)  # another sweep may begin meanwhile
+        print_summaries(studies)
+    _update_pages(failed)  # another sweep may begin meanwhile
     return status
 
 
-def seeds_asked(study: Study) -> int:
+def seeds_due(study: Study) -> int:
     """Return how many seeds of a study are asked for now: those of the last look that is done, or,
     where its analysis leaves a hypothesis undecided, of the next; all without looks."""
     n = len(so_far(study).seeds)
@@ -150,19 +150,19 @@ def seeds_asked(study: Study) -> int:
     return n
 
 
-def asked_now(study: Study) -> Study:
+def due_study(study: Study) -> Study:
     """Return a study with the seeds that are asked for now."""
-    return study.model_copy(update={"seeds": study.seeds[: seeds_asked(study)]})
+    return study.model_copy(update={"seeds": study.seeds[: seeds_due(study)]})
 
 
 def rehearse(studies: list[Study]) -> None:
     """Analyse made-up results of some studies, in a process of its own. Raises UserError where the
     analysis of one would fail."""
-    call = [sys.executable, "-m", "lib.workflow.rehearsal", *(study.name for study in studies)]
-    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True) if studies else None
-    if done and done.returncode:
-        said = done.stderr.strip().rpartition("\n")[2].removeprefix("error: ")
-        raise UserError(said or f"the rehearsal of the analysis ended with {done.returncode}")
+    command = [sys.executable, "-m", "lib.workflow.rehearsal", *(study.name for study in studies)]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True) if studies else None
+    if process and process.returncode:
+        message = process.stderr.strip().rpartition("\n")[2].removeprefix("error: ")
+        raise UserError(message or f"the rehearsal of the analysis ended with {process.returncode}")
 
 
 def default_study() -> str:
@@ -189,7 +189,7 @@ def only_sweep() -> Iterator[IO[bytes]]:
     Raises UserError naming the other sweep.
     """
     RUNS.mkdir(parents=True, exist_ok=True)
-    log, until = RUNS / "sweep.log", time.monotonic() + PATIENCE
+    log, until = RUNS / "sweep.log", time.monotonic() + LOCK_TIMEOUT
     with log.open("ab") as file:
         while True:
             try:
@@ -216,52 +216,52 @@ def run_snakemake(
     the status, and the notebooks and logs of what failed. Time is counted since the sweep `began`.
     """
     slots = gpu_slots(studies, sweep.runs_per_gpu) if sweep.is_local else []
-    call = [sys.executable, "-m", "snakemake", "-s", str(NOTEBOOKS / "Snakefile")]
+    command = [sys.executable, "-m", "snakemake", "-s", str(NOTEBOOKS / "Snakefile")]
     # Snakemake's own lock outlives a kill; that of `only_sweep` does not.
-    call += ["--directory", str(RUNS.parent), "--nolock", "--rerun-incomplete", "--keep-going"]
-    call += ["--rerun-triggers", "mtime", "params", "input"]
+    command += ["--directory", str(RUNS.parent), "--nolock", "--rerun-incomplete", "--keep-going"]
+    command += ["--rerun-triggers", "mtime", "params", "input"]
     jobs = sweep.jobs or len(slots) or os.cpu_count() or 1
     if not sweep.jobs:
-        call += ["--jobs", str(jobs)]
-    call += sweep.flags
+        command += ["--jobs", str(jobs)]
+    command += sweep.flags
     if not (sweep.is_dry_run or sweep.is_ordered):
-        from lib.workflow.dry_run import longest
+        from lib.workflow.dry_run import longest_runs
 
-        if first := longest(list(map(asked_now, studies)), stale, jobs):
-            call += ["--prioritize", *map(str, first)]
+        if first := longest_runs(list(map(due_study, studies)), stale, jobs):
+            command += ["--prioritize", *map(str, first)]
     if forced := [*sweep.forced, *map(str, stale)]:
-        call += ["--forcerun", *forced]
+        command += ["--forcerun", *forced]
     environment = os.environ | {GPUS: ",".join(slots), "PYTHONPATH": str(ROOT)}
     PROGRESS_FILE.unlink(missing_ok=True)
     if sweep.lists_runs:
-        call += ["--quiet", "all"]  # it ends as soon as it has counted its jobs
-        status = subprocess.run(call, env=environment, stdout=log, stderr=log).returncode
+        command += ["--quiet", "all"]  # it ends as soon as it has counted its jobs
+        status = subprocess.run(command, env=environment, stdout=log, stderr=log).returncode
         if status:
             return status, _report({}, Path(log.name))
         from lib.workflow.dry_run import print_dry_run
 
-        print_dry_run(list(map(asked_now, studies)), stale, read_progress(PROGRESS_FILE).jobs, jobs)
+        print_dry_run(list(map(due_study, studies)), stale, read_progress(PROGRESS_FILE).jobs, jobs)
         return 0, []
     if sweep.is_dry_run:  # in its own words, to the terminal
-        return subprocess.run(call, env=environment).returncode, []
+        return subprocess.run(command, env=environment).returncode, []
 
     for paper in {study.paper for study in studies}:
         if not (PAPERS / paper / "site" / "index.html").is_file():
             (RUNS / f"record-{paper}.txt").unlink(missing_ok=True)  # what has Snakemake build it
-    with processes.start(call, environment, log) as snakemake:
+    with processes.start(command, environment, log) as snakemake:
         hours = sweep.stop_after and sweep.stop_after - (time.monotonic() - began) / 3600
         failed, stopped = follow(snakemake, PROGRESS_FILE, hours, studies)
     if not RUNS.is_dir() or not Path(log.name).is_file():
         raise UserError(f"{shown(RUNS)}/ was deleted while its studies ran; a rerun begins anew")
     if not stopped and not snakemake.returncode:
         return 0, []
-    kept = _report(failed, Path(log.name)) if not stopped or failed else []
+    failed_files = _report(failed, Path(log.name)) if not stopped or failed else []
     if stopped:
         print(f"stopped after {sweep.stop_after:g} hours, as asked; a plain rerun continues")
-    return (TIME_UP if stopped else snakemake.returncode), kept
+    return (TIME_UP if stopped else snakemake.returncode), failed_files
 
 
-def tell(studies: list[Study]) -> None:
+def print_summaries(studies: list[Study]) -> None:
     """Print the results of studies, and what was built of their papers."""
     from lib.workflow.summary import summarise
 
@@ -269,8 +269,8 @@ def tell(studies: list[Study]) -> None:
         summarise(study)
     for paper in sorted({study.paper for study in studies}):
         for name in ("paper", "record"):
-            if (said := RUNS / f"{name}-{paper}.txt").is_file():
-                print(said.read_text("utf-8"), end="")
+            if (output := RUNS / f"{name}-{paper}.txt").is_file():
+                print(output.read_text("utf-8"), end="")
         if not (PAPERS / paper / "paper.md").is_file():
             print(f"To begin a paper    ./run_all.sh paper {paper}")
 
@@ -279,18 +279,18 @@ def _report(failed: dict[str, str], log: Path) -> list[Path]:
     """Say what failed; return the notebooks and logs of it."""
     if shutil.disk_usage(RUNS).free < FULL:
         raise UserError(f"the disk that holds {shown(RUNS)}/ is full; free some space and rerun")
-    kept = {Path(name): said for name, said in failed.items() if Path(name).is_file()}
-    for place, said in kept.items():
-        print(f"FAILED {place.relative_to(RUNS)}: {reason(place, said)}", file=sys.stderr)
-    if not kept:
+    logs = {Path(name): message for name, message in failed.items() if Path(name).is_file()}
+    for path, message in logs.items():
+        print(f"FAILED {path.relative_to(RUNS)}: {reason(path, message)}", file=sys.stderr)
+    if not logs:
         print(f"error: Snakemake stopped with {reason(log)}", file=sys.stderr)
     print(
         f"Not everything ran; a rerun tries again. Log: {shown(log)}", file=sys.stderr, flush=True
     )
-    return list(kept)
+    return list(logs)
 
 
-def _show(failed: list[Path]) -> None:
+def _update_pages(failed: list[Path]) -> None:
     """Bring the lab record's pages of the notebooks that failed up to date."""
     from lib.publish.site import DamagedError, build_site
 
@@ -304,12 +304,12 @@ def _show(failed: list[Path]) -> None:
                 print(f"Lab record          {shown(page)}")
 
 
-def reason(log: Path, of_cluster: str = "") -> str:
+def reason(log: Path, cluster_log: str = "") -> str:
     """Say why a job failed: a notebook is stamped with it, other jobs end their log with it; of one
     that was ended from outside, or not begun, the cluster tells."""
     status = status_of(log) if log.suffix == ".ipynb" else {}
-    if status.get("status") != "failed" and (why := explanation(of_cluster)):
-        return f"Slurm: {why}"
+    if status.get("status") != "failed" and (message := explanation(cluster_log)):
+        return f"Slurm: {message}"
     if "reason" in status:
         return f"{status['reason']} (kept: {shown(log)})"
     if status:

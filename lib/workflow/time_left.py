@@ -15,24 +15,17 @@ from lib.study.result import status_of
 
 RUN = "train"
 """The rule of a job that is a run."""
-BESIDE = (RUN, "data")
+PARALLEL = (RUN, "data")
 """Rules of jobs that run side by side; others wait for all of these."""
-USUAL = {
-    "data": 9.0,
-    "analysis": 6.0,
-    "figures": 15.0,
-    "archive": 4.0,
-    "paper": 10.0,
-    "record": 8.0,
-}
+USUAL = {"data": 9, "analysis": 6, "figures": 15, "archive": 4, "paper": 10, "record": 8}
 """Seconds that a job of each other rule takes, until one has ended: medians of the recorded
 studies, and of a smoke sweep, on an EPYC."""
-ENOUGH = 20
+SAMPLE = 20
 """Runs that are done, by which the time of others is foretold."""
-Place = tuple[str, str, str]
+JobKey = tuple[str, str, str]
 """Of a run its study, arm and seed; of another job its study, name and ""."""
-WRONG = 1.1
-"""How many times what was foretold is too long to stay with it."""
+TOLERANCE = 1.1
+"""How many times the estimate a new one must be to replace it."""
 
 
 class Job(NamedTuple):
@@ -53,7 +46,7 @@ class Job(NamedTuple):
         return Path(self.log).parent
 
     @property
-    def place(self) -> Place:
+    def key(self) -> JobKey:
         if self.rule == RUN:
             study, arm, seed = self.folder.parts[-3:]
             return study, arm, seed.removeprefix("seed-")
@@ -70,7 +63,7 @@ def work(config: RunConfig) -> float:
     return training.iterations * training.batch_size * model.block_size * per_token
 
 
-def works(studies: Iterable[Study]) -> dict[Place, float]:
+def workloads(studies: Iterable[Study]) -> dict[JobKey, float]:
     """Return the `work` of each run of some studies."""
     return {
         (study.name, arm.id, str(seed)): work(arm.config)
@@ -80,36 +73,35 @@ def works(studies: Iterable[Study]) -> dict[Place, float]:
     }
 
 
-def done(works: Iterable[Place], stale: Collection[Path] = ()) -> dict[Place, Path]:
+def finished(runs: Iterable[JobKey], stale: Collection[Path] = ()) -> dict[JobKey, Path]:
     """Return the results of those runs that are done, by run; not of those that are stale."""
-    places = {run_folder(study, arm, int(seed)): (study, arm, seed) for study, arm, seed in works}
-    results = {place: folder / "result.json" for folder, place in places.items()}
-    return {p: result for p, result in results.items() if result not in stale and result.is_file()}
+    results = {run: run_folder(*run[:2], int(run[2])) / "result.json" for run in runs}
+    return {run: file for run, file in results.items() if file not in stale and file.is_file()}
 
 
-def taken(done: Mapping[Place, Path]) -> dict[Place, float]:
+def durations(finished: Mapping[JobKey, Path]) -> dict[JobKey, float]:
     """Return the seconds that some of the runs took whose results are given, spread over all."""
-    few = list(done.items())[:: 1 + len(done) // ENOUGH]
-    stamps = {place: status_of(result.with_name("02_train.ipynb")) for place, result in few}
-    return {place: stamp["seconds"] for place, stamp in stamps.items() if "seconds" in stamp}
+    sample = list(finished.items())[:: 1 + len(finished) // SAMPLE]
+    stamps = {run: status_of(file.with_name("02_train.ipynb")) for run, file in sample}
+    return {run: stamp["seconds"] for run, stamp in stamps.items() if "seconds" in stamp}
 
 
-def pace(took: Mapping[Place, float], works: Mapping[Place, float]) -> float | None:
+def pace(seconds_of: Mapping[JobKey, float], work_of: Mapping[JobKey, float]) -> float | None:
     """Return the seconds that a unit of work took in some runs; None of no run."""
-    known = {place: seconds for place, seconds in took.items() if place in works}
-    return sum(known.values()) / sum(works[place] for place in known) if known else None
+    known = {run: seconds for run, seconds in seconds_of.items() if run in work_of}
+    return sum(known.values()) / sum(work_of[run] for run in known) if known else None
 
 
 @dataclass
 class TimeLeft:
     """What is left of a sweep: it falls as time goes by, and rises only when a job ended and showed
-    that it was `WRONG`."""
+    that it was wrong by `TOLERANCE`."""
 
-    works: Mapping[Place, float] = field(default_factory=dict)
+    work_of: Mapping[JobKey, float] = field(default_factory=dict)
     """The work of each run of the sweep's studies."""
-    earlier: Mapping[Place, float] = field(default_factory=dict)
+    earlier: Mapping[JobKey, float] = field(default_factory=dict)
     """Seconds of runs that were done before, by which the first are foretold."""
-    done: Collection[Place] = ()
+    finished: Collection[JobKey] = ()
     """All runs that were done before."""
     _seconds: float = math.inf
     _ended: int = 0
@@ -120,62 +112,62 @@ class TimeLeft:
         jobs: dict[str, int],
         running: Sequence[Job],
         ended: Sequence[Job],
-        ahead: Mapping[Place, tuple[float, float]],
+        ahead: Mapping[JobKey, tuple[float, float]],
         now: float,
     ) -> str:
         """Say what is left of so many jobs by rule. Until a run has ended, its measuring is not
         known: of each in training, `ahead` says in seconds how long its steps still take, and how
         long all of them."""
         self._at_once = max(self._at_once, len(running))
-        took: dict[str, list[float]] = {rule: [] for rule in jobs}
-        of_runs: dict[Place, float] = {}
+        seconds_by_rule: dict[str, list[float]] = {rule: [] for rule in jobs}
+        seconds_of_runs: dict[JobKey, float] = {}
         for job in ended:
             if job.seconds and not job.has_failed:
-                took[job.rule].append(job.seconds)
+                seconds_by_rule[job.rule].append(job.seconds)
                 if job.rule == RUN:
-                    of_runs[job.place] = job.seconds
-        known = pace(of_runs or self.earlier, self.works)
-        of_steps = pace({place: whole for place, (_, whole) in ahead.items()}, self.works)
-        each = known or of_steps or math.inf
-        begun = {job.place for job in [*running, *ended] if job.rule == RUN}
-        waiting = [w for p, w in self.works.items() if p not in begun and p not in self.done]
-        of_waiting = each * fmean(waiting or self.works.values() or [1.0])
-        beside, after, number_ended = [0.0], 0.0, Counter(job.rule for job in ended)
+                    seconds_of_runs[job.key] = job.seconds
+        run_pace = pace(seconds_of_runs or self.earlier, self.work_of)
+        step_pace = pace({run: total for run, (_, total) in ahead.items()}, self.work_of)
+        per_unit, has_pace = run_pace or step_pace or math.inf, run_pace is not None
+        begun = {job.key for job in [*running, *ended] if job.rule == RUN} | {*self.finished}
+        waiting = [work for run, work in self.work_of.items() if run not in begun]
+        seconds_of_waiting = per_unit * fmean(waiting or self.work_of.values() or [1.0])
+        parallel, serial, number_ended = [0.0], 0.0, Counter(job.rule for job in ended)
         for rule, number in jobs.items():
-            at_work = [job for job in running if job.rule == rule]
+            active = [job for job in running if job.rule == rule]
             if rule == RUN:
-                left = [self._of_run(job, each, known is not None, ahead, now) for job in at_work]
-                usual = of_waiting
+                left = [self._run_left(job, per_unit, has_pace, ahead, now) for job in active]
+                typical = seconds_of_waiting
             else:
-                usual = fmean(took[rule] or [USUAL.get(rule, 0.0)])
-                left = [max(usual - (now - job.since), 0.0) for job in at_work]
-            left += [usual] * (number - number_ended[rule] - len(at_work))
-            if rule in BESIDE:
-                beside += left
+                typical = fmean(seconds_by_rule[rule] or [USUAL.get(rule, 0.0)])
+                left = [max(typical - (now - job.since), 0.0) for job in active]
+            left += [typical] * (number - number_ended[rule] - len(active))
+            if rule in PARALLEL:
+                parallel += left
             else:
-                after += sum(left)
-        seconds = max(*beside, sum(beside) / self._at_once) + after
+                serial += sum(left)
+        seconds = max(*parallel, sum(parallel) / self._at_once) + serial
         is_new, self._ended = len(ended) > self._ended, len(ended)
-        if seconds < self._seconds or (is_new and seconds > WRONG * self._seconds):
+        if seconds < self._seconds or (is_new and seconds > TOLERANCE * self._seconds):
             self._seconds = seconds
         if math.isinf(self._seconds):
             return "no estimate yet"
-        is_known = known is not None or RUN not in jobs
+        is_known = has_pace or RUN not in jobs
         return f"{'about' if is_known else 'at least'} {clock(self._seconds)} left"
 
-    def _of_run(
+    def _run_left(
         self,
         job: Job,
-        each: float,
-        is_known: bool,
-        ahead: Mapping[Place, tuple[float, float]],
+        per_unit: float,
+        has_pace: bool,
+        ahead: Mapping[JobKey, tuple[float, float]],
         now: float,
     ) -> float:
-        """Return the seconds left of a run in training, at so many `each` unit of work."""
-        if not is_known and job.place in ahead:
-            return ahead[job.place][0]
-        whole = each * self.works.get(job.place, math.inf)
-        return max(whole - (now - job.since), 0.0) if is_known else whole
+        """Return the seconds left of a run in training, at so many `per_unit` of work."""
+        if not has_pace and job.key in ahead:
+            return ahead[job.key][0]
+        total = per_unit * self.work_of.get(job.key, math.inf)
+        return max(total - (now - job.since), 0.0) if has_pace else total
 
 
 def clock(seconds: float) -> str:

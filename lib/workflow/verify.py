@@ -60,20 +60,20 @@ def verify_record(
     if not number.isdecimal():
         number, more = "0", [number, *more]
     studies = require_recorded(studies + more)
-    of_runs = require_recorded(list(dict.fromkeys(name.partition("/")[0] for name in runs)))
-    known = retrain.recorded_runs(of_runs)
+    named = require_recorded(list(dict.fromkeys(name.partition("/")[0] for name in runs)))
+    recorded = retrain.recorded_runs(named)
     for name in runs:
-        retrain.require_run(name, list(known))
+        retrain.require_run(name, list(recorded))
     only_named = bool(runs) and number == "0" and not studies
     fresh |= redraw
-    faulty = check(of_runs, redraw, fresh, False) if only_named else check(studies, redraw, fresh)
+    faulty = check(named, redraw, fresh, False) if only_named else check(studies, redraw, fresh)
     if not words:
         return int(faulty)
     if int(number):
         drawn = retrain.recorded_runs(studies or recorded_studies())
         runs += random.SystemRandom().sample(sorted(drawn), min(int(number), len(drawn)))
-        known |= drawn
-    outcomes = Counter(trained_again(name, known[name]) for name in runs)
+        recorded |= drawn
+    outcomes = Counter(trained_again(name, recorded[name]) for name in runs)
     print("Trained again: " + ", ".join(f"{n} {outcome}" for outcome, n in outcomes.items()))
     status = CANNOT_TELL if outcomes[retrain.UNJUDGED] else 0
     if faulty or not outcomes.keys() <= {retrain.EQUAL, retrain.WITHIN, retrain.UNJUDGED}:
@@ -90,61 +90,63 @@ def write_badge(path: Path, outcomes: Counter[str], faulty: bool, status: int) -
     """Write how many runs were reproduced, when and by which commit, as JSON that
     https://shields.io/badges/endpoint-badge draws."""
     number = outcomes.total()
-    told = [f"{n} of {number} run{'s' if number > 1 else ''} {o}" for o, n in outcomes.items()]
+    counts = [
+        f"{n} of {number} run{'s' if number > 1 else ''} {result}" for result, n in outcomes.items()
+    ]
     when = f"{datetime.now(UTC):%Y-%m-%d} {git('rev-parse', '--short=7', 'HEAD') or 'outside git'}"
     faults = ["verify finds faults"] if faulty else []
-    message = ", ".join([*faults, *(told or ["no run"]), when])
-    colour = _COLOURS[status] if told or faulty else "lightgrey"
-    shown = {"label": "reproduced", "message": message, "color": colour}
-    write_json(path, {"schemaVersion": 1, **shown})
+    message = ", ".join([*faults, *(counts or ["no run"]), when])
+    colour = _COLOURS[status] if counts or faulty else "lightgrey"
+    badge = {"label": "reproduced", "message": message, "color": colour}
+    write_json(path, {"schemaVersion": 1, **badge})
 
 
 def check(studies: list[str], redraw: bool, fresh: bool, again: bool = True) -> bool:
     """Verify some studies, or all and their papers; print every fault, and return whether there is
     one. What is noted as sound is verified only `fresh`. What is made `again`, how runs begin,
     analysis and figures, can be left out."""
-    found, names = [], studies or recorded_studies()
-    around = receipts.surroundings() if not fresh else {}
+    all_faults, names = [], studies or recorded_studies()
+    surroundings = receipts.surroundings() if not fresh else {}
 
     def faults_of(study: str) -> tuple[bool, list[str]]:
-        can_be = around and study not in FIRST_RECORD
-        if can_be and receipts.is_noted(receipts.study_key(study, around)):
+        can_be = surroundings and study not in FIRST_RECORD
+        if can_be and receipts.is_noted(receipts.study_key(study, surroundings)):
             return True, []
         return False, verify(study, again=again, redraw=redraw)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # most of it is other processes' work
         for study, (noted, faults) in zip(names, pool.map(faults_of, names), strict=True):
-            found += faults
+            all_faults += faults
             for fault in faults:
                 print(f"error: {study}: {fault}", file=sys.stderr)
             if not faults:
-                how = "verified as they were sealed" if study in FIRST_RECORD else "verified"
-                how = NOTED if noted else how
-                how += "" if again or noted else " (its analysis was not executed again)"
-                beside = "".join(f"; {missing}" for missing in missing_beside(study))
-                print(f"{study}: {len(Record(study).files)} files {how}{beside}", flush=True)
+                status = "verified as they were sealed" if study in FIRST_RECORD else "verified"
+                status = NOTED if noted else status
+                status += "" if again or noted else " (its analysis was not executed again)"
+                unverified = "".join(f"; {missing}" for missing in missing_beside(study))
+                print(f"{study}: {len(Record(study).files)} files {status}{unverified}", flush=True)
     if not studies:
-        of_papers = [
-            fault for paper in papers() for fault in [*strays(paper), *_texts(paper, around)]
+        paper_faults = [
+            fault for paper in papers() for fault in [*strays(paper), *_texts(paper, surroundings)]
         ]
-        for fault in [*vanished(), *of_papers]:
+        for fault in [*vanished(), *paper_faults]:
             print(f"error: {fault}", file=sys.stderr)
-            found.append(fault)
+            all_faults.append(fault)
     for paper in papers():
         print(f"Root of records, results and plans of {shown(paper)}: {root_hash(paper)}")
-    return bool(found)
+    return bool(all_faults)
 
 
-def _texts(paper: Path, around: dict[str, Any]) -> list[str]:
+def _texts(paper: Path, surroundings: dict[str, Any]) -> list[str]:
     """List the faults of a paper's texts and findings, unless it is noted that in these
     surroundings there are none; note it."""
-    if around and receipts.is_noted(receipts.paper_key(paper, around)):
+    if surroundings and receipts.is_noted(receipts.paper_key(paper, surroundings)):
         print(f"{shown(paper)}: texts and findings {NOTED}")
         return []
-    before = receipts.paper_key(paper)
+    key = receipts.paper_key(paper)
     faults = [*check_texts(paper), *check_findings(paper)]
-    if not faults and receipts.paper_key(paper) == before:
-        receipts.note(before)
+    if not faults and receipts.paper_key(paper) == key:
+        receipts.note(key)
     return faults
 
 

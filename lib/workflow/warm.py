@@ -37,14 +37,14 @@ FIXED = (
 """Environment variables that are read once, so that a fork cannot have others than this process."""
 
 
-def serve(place: str) -> socket.socket:
+def serve(address: str) -> socket.socket:
     """Listen at a socket; return, in a fork of its own, each connection. Ends with standard
     input."""
     # Named, not imported: only in a kernel that imports it itself does it show pictures.
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
     os.environ["JPY_PARENT_PID"] = "1"  # ipykernel's sign not to watch a parent
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(place)
+    listener.bind(address)
     listener.listen(64)  # who asks before all is imported, waits
     for name in PACKAGES:
         if select.select([0], [], [], 0)[0]:
@@ -70,15 +70,15 @@ def become(connection: socket.socket) -> None:
     """Run the module that is asked for as if `python -m` had started it. Returns at its end."""
     os.setsid()
     _, streams, *_ = socket.recv_fds(connection, 1, 2)
-    asked: dict[str, Any] = json.loads(connection.makefile("rb").readline())
-    (python, option, *argv), environment = asked["argv"], asked["environment"]
+    request: dict[str, Any] = json.loads(connection.makefile("rb").readline())
+    (python, option, *argv), environment = request["argv"], request["environment"]
     other = [name for name in FIXED if os.environ.get(name) != environment.get(name)]
     if other or (python, option) != (sys.executable, "-m") or _cuda_is_lost():
         return
     for number, stream in enumerate([os.open(os.devnull, os.O_RDONLY), *streams]):
         os.dup2(stream, number)
         os.close(stream)
-    os.chdir(asked["folder"])
+    os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(environment)
     path = environment.get("PYTHONPATH", "").split(os.pathsep)

@@ -24,9 +24,9 @@ from lib.workflow.time_left import clock
 
 SHARE = 0.25
 """The most of a core that drawing takes."""
-AT_LEAST = 1.0
+MIN_INTERVAL = 1.0
 """Seconds between two pictures."""
-AGAIN = 2.0
+REPLAY = 2.0
 """Seconds at the start in which steps made before are told again: these say nothing of speed."""
 
 
@@ -45,14 +45,14 @@ class LiveRun:
 
     def _listen(self) -> None:
         for line in sys.stdin:
-            news = json.loads(line)
-            if row := news.get("row"):
+            message = json.loads(line)
+            if row := message.get("row"):
                 self.times.append(time.monotonic())
                 del self.rows[row["step"] - 1 :]  # told again
                 self.rows.append(row)
-            elif "stopped" in news:
-                self.end = news
-            if point := news.get("point"):
+            elif "stopped" in message:
+                self.end = message
+            if point := message.get("point"):
                 self.points[point["step"]] = point
             self.new.set()
         self.over = True
@@ -77,17 +77,17 @@ class LiveRun:
         if done in (0, total) or self.end:
             return f"step {done} of {total}"
         times = list(self.times)
-        begun = max(when for when in times if when <= times[0] + AGAIN)
-        new = sum(when > begun for when in times)
-        each = (times[-1] - begun) / new if new else math.nan
-        return f"step {done} of {total}, {clock(each * (total - done))} left"
+        first_time = max(when for when in times if when <= times[0] + REPLAY)
+        n_new = sum(when > first_time for when in times)
+        seconds_each = (times[-1] - first_time) / n_new if n_new else math.nan
+        return f"step {done} of {total}, {clock(seconds_each * (total - done))} left"
 
 
 def baseline(study: str, arm: str, seed: int) -> dict[str, pd.DataFrame]:
     """Read trace and curve of a finished run, in `runs/` or in the record; nothing without one."""
     record = Record(study)
-    here = executed_notebook("02_train", study, arm, seed)
-    for folder in (here.parent, raw_folder(record.run_notebook({"arm": arm, "seed": seed}))):
+    notebook = executed_notebook("02_train", study, arm, seed)
+    for folder in (notebook.parent, raw_folder(record.run_notebook({"arm": arm, "seed": seed}))):
         if raw_file(folder, "trace").is_file():
             return {name: read_raw_file(folder, name) for name in ("trace", "curve")}
     return {}
@@ -95,34 +95,34 @@ def baseline(study: str, arm: str, seed: int) -> dict[str, pd.DataFrame]:
 
 def main() -> None:
     """Draw until nothing more is told, and then once more."""
-    told = LiveRun()
-    study, arm, beside = (told.about[name] for name in ("study", "arm", "baseline"))
+    run = LiveRun()
+    study, arm, base = (run.about[name] for name in ("study", "arm", "baseline"))
     others, note, rule = {}, [], WATCHED
     try:
         design = load_study(study)
-        own = rule_of(load_plan(design))
-        rule = own if own.is_defined else WATCHED
-        if beside != arm and (found := baseline(study, beside, told.about["seed"])):
-            others = {beside: found}
-        elif beside != arm:
-            note = [f"There is no finished run of {beside}, seed {told.about['seed']}, to compare"]
-        looks = [variant(told.about["variant"]), variant(design.arm(beside).variant)]
+        plan_rule = rule_of(load_plan(design))
+        rule = plan_rule if plan_rule.is_defined else WATCHED
+        if base != arm and (curves := baseline(study, base, run.about["seed"])):
+            others = {base: curves}
+        elif base != arm:
+            note = [f"There is no finished run of {base}, seed {run.about['seed']}, to compare"]
+        looks = [variant(run.about["variant"]), variant(design.arm(base).variant)]
     except UserError as error:
-        note, looks = [f"Nothing to compare with: {error}"], [variant(told.about["variant"])]
+        note, looks = [f"Nothing to compare with: {error}"], [variant(run.about["variant"])]
     over = False
     while not over:
-        told.new.wait()
-        told.new.clear()
-        over, begun, tables = told.over, time.monotonic(), told.tables()
+        run.new.wait()
+        run.new.clear()
+        over, start, tables = run.over, time.monotonic(), run.tables()
         runs = {arm.removeprefix(f"{study},"): tables} | others
         warnings = [f"Warning: {text}" for text in trouble(tables["trace"], rule).values()] + note
-        standing = told.standing(tables)
-        png, width = live_picture(runs, looks, told.about["total"], standing, warnings)
+        standing = run.standing(tables)
+        png, width = live_picture(runs, looks, run.about["total"], standing, warnings)
         sys.stdout.buffer.write(f"{len(png)} {width}\n".encode() + png)
         sys.stdout.buffer.flush()
-        took = time.monotonic() - begun
-        until = begun + max(AT_LEAST, took / SHARE)
-        while not told.over and time.monotonic() < until:
+        draw_seconds = time.monotonic() - start
+        until = start + max(MIN_INTERVAL, draw_seconds / SHARE)
+        while not run.over and time.monotonic() < until:
             time.sleep(0.05)
 
 

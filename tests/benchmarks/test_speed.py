@@ -19,7 +19,7 @@ import torch
 from lib.data.corpus import load_corpus, sample_batch
 from lib.run.cost import peak_flops
 from lib.run.machine import choose_device, describe, prepare
-from lib.run.training import LOOK_EVERY, Run
+from lib.run.training import READ_EVERY, Run
 from lib.study.config import load_study
 from lib.workflow.execution import HUGE_PAGES
 from tests.run.samples import begun, hugging_face
@@ -37,7 +37,7 @@ def our_step(folder: Path) -> Callable[[], None]:
 
     def step() -> None:
         run.training_step()
-        if len(run.notes) == LOOK_EVERY:
+        if len(run.notes) == READ_EVERY:
             run.read_notes()
 
     return step

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from lib.record.replay import link_inputs
-from lib.run.machine import works
+from lib.run.machine import is_usable
 from lib.study.config import load_study
 from tests.conftest import Tree
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.benchmark
 
 
 def test_a_study_is_timed_from_its_first_command_to_its_pages(tmp_path: Path) -> None:
-    study = load_study("final-gpu" if works("cuda") else "final")
+    study = load_study("final-gpu" if is_usable("cuda") else "final")
     tree = Tree(tmp_path / "embedding-norm")
     link_inputs(tree.root, [study.model_dump()])
     start = time.perf_counter()
@@ -35,7 +35,7 @@ def test_a_study_is_timed_from_its_first_command_to_its_pages(tmp_path: Path) ->
 
     parts = pd.DataFrame([run["seconds"] for run in runs]).sum()
     cores = os.cpu_count() or 1
-    if not works("cuda"):  # a run keeps one core busy
+    if not is_usable("cuda"):  # a run keeps one core busy
         parts["the rest"] = wall * cores - parts.sum()
     machine = runs[0]["provenance"]["trained"]["machine"]["device_name"]
     print(f"\n{study.name} on {machine}, {cores} cores: {wall:.0f} s, "

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lib.run.machine import works
+from lib.run.machine import is_usable
 from lib.study.files import read_json
 from tests.cluster.slurm import Cluster, missing
 from tests.conftest import Tree
@@ -151,7 +151,7 @@ def test_two_processes_train_one_run_in_one_job_that_has_their_cores(
     assert [(job[1], job[2]) for job in jobs(cluster, tree)] == [("COMPLETED", "2")]
 
 
-@pytest.mark.skipif(works("cuda"), reason="this machine has CUDA")
+@pytest.mark.skipif(is_usable("cuda"), reason="this machine has CUDA")
 def test_a_run_that_asks_for_cuda_is_given_a_gpu_and_says_where_there_is_none(
     cluster: Cluster, tree: Tree
 ) -> None:

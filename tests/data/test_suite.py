@@ -14,7 +14,7 @@ import pytest
 from lib.analysis.paired import minimum_detectable_effect
 from lib.data import suite as suite_of
 from lib.data.corpus import Corpus, load_corpus
-from lib.data.suite import FEWEST_ITEMS, Item, LeakageFilter, Suite, Task, build_suite, write_suite
+from lib.data.suite import MIN_ITEMS, Item, LeakageFilter, Suite, Task, build_suite, write_suite
 from lib.data.tasks import CONTEXT, N_CHOICES, RULES
 from lib.study.fields import CorpusConfig
 from lib.study.paths import ROOT
@@ -246,7 +246,7 @@ def test_tasks_that_a_text_does_not_carry_are_left_out_by_name(made_up_suite: Su
     assert {"spelling", "word_order", "last_word"} <= asked
     assert {"agreement", "line_break"} <= made_up_suite.left_out.keys()
     reason = made_up_suite.left_out["agreement"]
-    assert reason == f"0 questions, {FEWEST_ITEMS} needed: give a longer text"
+    assert reason == f"0 questions, {MIN_ITEMS} needed: give a longer text"
 
 
 def test_a_task_with_just_the_fewest_questions_is_asked(

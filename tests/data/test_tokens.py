@@ -55,7 +55,7 @@ def ids_of(corpus: Corpus, documents: list[str]) -> list[int]:
 def test_shards_are_the_documents_in_memory(
     load: Load, tokenizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lib.data.tokens.LONGEST_SHARD", 500)  # many small ones
+    monkeypatch.setattr("lib.data.tokens.MAX_SHARD", 500)  # many small ones
     corpus = load(tokenizer=tokenizer)
     assert len(corpus.metadata["shards"]) > 10
     assert corpus.train[:].tolist() == ids_of(corpus, DOCUMENTS[:180])
@@ -95,7 +95,7 @@ def test_a_long_text_is_read_in_pieces(
 ) -> None:
     path = tmp_path / "own.txt"
     path.write_text("".join(DOCUMENTS) * 400, "utf-8")
-    monkeypatch.setattr("lib.data.sources.LARGEST_ENCODED", 10)
+    monkeypatch.setattr("lib.data.sources.MAX_ENCODED", 10)
     corpus = load_corpus(CorpusConfig(source=str(path), tokenizer="bytes"))
     assert corpus.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
     assert corpus.text.encode() == path.read_bytes()
@@ -109,7 +109,7 @@ def test_a_text_without_words_is_a_corpus_too(
 ) -> None:
     path = tmp_path / "own.txt"
     path.write_text("é" * 2**24, "utf-8")
-    monkeypatch.setattr("lib.data.sources.LARGEST_ENCODED", 10)
+    monkeypatch.setattr("lib.data.sources.MAX_ENCODED", 10)
     corpus = load_corpus(CorpusConfig(source=str(path), tokenizer="bytes"))
     assert sum(s["tokens"] for s in corpus.metadata["shards"]) == path.stat().st_size
 
@@ -147,7 +147,7 @@ def test_the_heldout_part_is_cut_to_the_same_text_whatever_the_tokenizer(
 ) -> None:
     path = tmp_path / "own.txt"
     path.write_text("".join(DOCUMENTS), "utf-8")
-    monkeypatch.setattr("lib.data.corpus.MOST_MEASURED", most)
+    monkeypatch.setattr("lib.data.corpus.MAX_MEASURED", most)
     characters, in_bytes, pairs = (
         load_corpus(CorpusConfig(source=str(path), tokenizer=tokenizer))
         for tokenizer in ("characters", "bytes", "bpe-300")
@@ -276,7 +276,7 @@ from lib.data.corpus import load_corpus
 from lib.study.fields import CorpusConfig
 source, kept = sys.argv[1:]
 t.output_root = lambda: Path(kept)
-t.LONGEST_SHARD = 500
+t.MAX_SHARD = 500
 write, left = t.write_bytes, [None] * 15
 t.write_bytes = lambda *of: write(*of) if left and not left.pop() else os.kill(os.getpid(), 9)
 load_corpus(CorpusConfig(source=source, tokenizer="bpe-300"))
@@ -287,7 +287,7 @@ load_corpus(CorpusConfig(source=source, tokenizer="bpe-300"))
 def test_a_writing_that_is_killed_is_taken_up_again(
     load: Load, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tokens, "LONGEST_SHARD", 500)
+    monkeypatch.setattr(tokens, "MAX_SHARD", 500)
     written: list[Path] = []
     write = tokens.write_bytes
     monkeypatch.setattr(tokens, "write_bytes", lambda *of: written.append(of[0]) or write(*of))

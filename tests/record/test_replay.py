@@ -11,7 +11,7 @@ import pytest
 from lib.record import replay
 from lib.record.notebook import _stable, cell_outputs
 from lib.record.record import Record
-from lib.study.claim import KEPT
+from lib.study.claim import ATTEMPTS
 from lib.study.files import read_json
 from lib.study.provenance import git_state
 from tests.conftest import run_git
@@ -163,9 +163,9 @@ def test_what_a_record_keeps_of_other_versions_of_its_plan_is_laid_out_with_its_
     """So that the analysis, repeated, gives the reasons that it gave."""
     record = Record("example")
     record.folder = shutil.copytree(record.folder, tmp_path / "record")
-    (record.folder / KEPT).write_text("[]", "utf-8")
+    (record.folder / ATTEMPTS).write_text("[]", "utf-8")
     replay.restore(record, tmp_path / "tree")
-    assert (tmp_path / "tree/runs/example" / KEPT).read_text("utf-8") == "[]"
+    assert (tmp_path / "tree/runs/example" / ATTEMPTS).read_text("utf-8") == "[]"
 
 
 def test_a_child_that_a_signal_ends_has_failed(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_all_that_a_notebook_shows_but_times_is_compared(tmp_path: Path) -> None
 
 def test_weights_are_those_of_the_hash_or_none(tmp_path: Path) -> None:
     model = GPT(ModelConfig(n_layer=1, n_head=1, n_embd=8), 65, random_stream(0, "weights"))
-    digest = weights_digest(model, whole=True)
+    digest = weights_digest(model, all_weights=True)
     assert kept_weights(tmp_path, digest) is None
     for step, weights in enumerate((model.state_dict(), {"other": torch.ones(3)})):
         folder = tmp_path / "checkpoints" / "identity" / f"step-{step}"

@@ -150,7 +150,7 @@ def test_only_the_first_process_hashes_the_shards_and_the_others_wait_for_it(
         return hash_of(path)
 
     monkeypatch.setattr(tokens, "_hash_of", slowly)
-    monkeypatch.setattr(distributed, "PATIENCE", timedelta(seconds=2))
+    monkeypatch.setattr(distributed, "TIMEOUT", timedelta(seconds=2))
     job = processes.Job(config=config, provenance=provenance)
     write_json(tmp_path / processes.JOB, job.model_dump(mode="json"))
     in_forks(2, tmp_path / "store", lambda: distributed.main([str(tmp_path)]))
@@ -236,7 +236,7 @@ def test_a_corpus_shorter_than_the_context_is_refused(
 @pytest.mark.parametrize("words", ["", "smoke", "smoke none", "smoke none x", "smoke none 1 2"])
 def test_other_words_than_a_study_an_arm_and_a_seed_are_refused(words: str) -> None:
     with pytest.raises(ConfigError, match=rf"^'{words}' is no run; give STUDY ARM SEED"):
-        distributed.asked_for(words.split())
+        distributed.parse_job(words.split())
 
 
 @pytest.mark.parametrize(("asked", "placed"), [("cpu", []), ("auto", [1])])
@@ -247,12 +247,12 @@ def test_a_process_takes_its_own_gpu_and_none_for_a_study_of_the_cpu(
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
-    assert distributed.own_device(asked) == "cpu"  # no kernel runs here
+    assert distributed.local_device(asked) == "cpu"  # no kernel runs here
     assert taken == placed
 
 
 def test_torchrun_takes_a_study_an_arm_and_a_seed(corpus: Corpus) -> None:
-    asked = distributed.asked_for(["smoke", "layernorm", "1"])
+    asked = distributed.parse_job(["smoke", "layernorm", "1"])
     assert asked.folder.parts[-3:] == ("smoke", "layernorm", "seed-1")
     assert asked.config.model.embedding_norm == "layernorm"
     provenance = asked.begin(corpus)

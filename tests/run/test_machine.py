@@ -16,10 +16,10 @@ from lib.run.machine import (
     compiler_fault,
     describe,
     peak_memory,
+    is_usable,
     prepare,
     random_stream,
     require_devices,
-    works,
 )
 from lib.study.errors import ConfigError
 from lib.study.fields import Machine, MachineConfig, ModelConfig, RunConfig, TrainingConfig
@@ -66,13 +66,13 @@ def test_each_seed_and_purpose_has_a_stream_that_no_other_draw_shifts() -> None:
 def test_auto_is_the_first_device_that_works(
     monkeypatch: pytest.MonkeyPatch, working: tuple[str, ...]
 ) -> None:
-    assert works("cpu")
-    monkeypatch.setattr("lib.run.machine.works", lambda name: name in working)
+    assert is_usable("cpu")
+    monkeypatch.setattr("lib.run.machine.is_usable", lambda name: name in working)
     assert choose_device("auto") == working[0]
     assert choose_device("cpu") == CPU
 
 
-@pytest.mark.skipif(works("cuda"), reason="this machine has CUDA")
+@pytest.mark.skipif(is_usable("cuda"), reason="this machine has CUDA")
 def test_a_device_that_the_machine_lacks_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"machine\.device: 'cuda' .* use auto or cpu"):
         choose_device("cuda")

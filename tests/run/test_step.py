@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lib.data.corpus import Corpus
-from lib.run.training import LOOK_EVERY, Run
+from lib.run.training import READ_EVERY, Run
 from lib.study.config import load_study
 from lib.study.fields import RunConfig
 from tests.conftest import change
@@ -80,7 +80,7 @@ def test_the_host_looks_once_in_ten_steps(
     told: list[float] = []
     run = Run(config, corpus, begun(config, corpus), tmp_path)
     run.complete(lambda row, _: told.append(row["step"]))
-    assert looks == [LOOK_EVERY, 2 * LOOK_EVERY, 25]
+    assert looks == [READ_EVERY, 2 * READ_EVERY, 25]
     assert told == list(range(1, 26))
 
 

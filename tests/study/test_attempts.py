@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lib.study.claim import KEPT, claim_status, keep, load_plan
+from lib.study.claim import ATTEMPTS, claim_status, load_plan, write_other_versions
 from lib.study.config import load_study
 from lib.study.git import contents
 from lib.study.plan import Plan, read_plan
@@ -226,21 +226,23 @@ def test_what_a_record_keeps_of_other_versions_tells_of_runs_that_are_gone(lab: 
     runs = lab.train()
     (told,) = lab.reasons(runs)
     record = lab.top / "papers" / "one" / "record" / "trial"
-    keep(load_study("trial"), record)
+    write_other_versions(load_study("trial"), record)
     lab.forget("runs")
     assert lab.reasons(runs) == [told]
     lab.commit_all()
-    (record / KEPT).rename(lab.top / KEPT)
+    (record / ATTEMPTS).rename(lab.top / ATTEMPTS)
     assert lab.reasons(runs) == [told]  # as git has it
     lab.forget(".git")
     lab.git("init", "-q")
     assert lab.reasons(runs) != [told]
     (lab.top / "runs" / "trial").mkdir(parents=True)
-    (lab.top / KEPT).rename(lab.top / "runs" / "trial" / KEPT)  # as where its analysis is repeated
+    (lab.top / ATTEMPTS).rename(
+        lab.top / "runs" / "trial" / ATTEMPTS
+    )  # as where its analysis is repeated
     (reason,) = [each for each in lab.reasons(runs) if "another version" in each]
     assert seen.hash[:12] in reason
-    keep(load_study("other"), lab.top)  # of no plan
-    assert not (lab.top / KEPT).exists()
+    write_other_versions(load_study("other"), lab.top)  # of no plan
+    assert not (lab.top / ATTEMPTS).exists()
 
 
 @pytest.mark.parametrize("damage", ["lost", "garbled", "no git"])
@@ -352,7 +354,7 @@ def test_a_version_that_a_merge_dropped_is_named_if_it_had_runs(lab: Lab) -> Non
 @pytest.mark.parametrize("content", ["{", "3", '{"runs": 3}', '{"provenance": []}', '[{"a": 1}]'])
 def test_a_damaged_file_is_no_run(content: str, lab: Lab) -> None:
     lab.freeze()
-    for name in ("none/seed-1/result.json", "none/seed-1/a/provenance.json", KEPT):
+    for name in ("none/seed-1/result.json", "none/seed-1/a/provenance.json", ATTEMPTS):
         path = lab.top / "runs" / "trial" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, "utf-8")

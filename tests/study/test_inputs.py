@@ -74,7 +74,7 @@ def test_links_doubles_large_and_broken_zips_are_refused(
         (tmp_path / "packed.zip").write_bytes(damaged)
         with pytest.raises(ZipError, match="cannot be read as a zip"):
             unpack(tmp_path / "packed.zip", tmp_path / "out")
-    monkeypatch.setattr(inputs, "MOST_BYTES", 99)
+    monkeypatch.setattr(inputs, "MAX_BYTES", 99)
     with pytest.raises(ZipError, match="more than 100,000 files or 99 bytes"):
         unpack(file, tmp_path / "out")
 

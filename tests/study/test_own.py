@@ -9,7 +9,7 @@ from lib.study import own
 from lib.study.claim import claim_status, load_plan
 from lib.study.config import load_study
 from lib.study.errors import ConfigError
-from lib.study.own import MARK, is_kept, keep, prepare_params
+from lib.study.own import MARK, is_copy, prepare_params, write_copy
 from tests.study.samples import CONTENT, Parameters
 
 TEXT = """
@@ -42,7 +42,7 @@ def test_a_file_beside_the_notebook_is_taken_too(
     (tmp_path / "work" / "anything.yaml").write_text(TEXT, "utf-8")
     monkeypatch.chdir(tmp_path / "work")
     assert load_study("anything.yaml") == load_study("mine")
-    assert is_kept(params / "mine.yaml")
+    assert is_copy(params / "mine.yaml")
     with pytest.raises(ConfigError, match="there is no other"):
         load_study("other/x.yaml")
 
@@ -83,7 +83,7 @@ def test_what_somebody_wrote_is_not_replaced_and_an_equal_text_is_it(params: Pat
     assert load_study(TEXT).name == "mine"
     assert (params / "mine.yaml").read_text("utf-8") == TEXT
     with pytest.raises(ConfigError, match="another"):
-        keep("x: 1", params / "mine.yaml")
+        write_copy("x: 1", params / "mine.yaml")
 
 
 def test_where_the_repository_cannot_be_written_its_parameters_are_copied(
@@ -97,4 +97,4 @@ def test_where_the_repository_cannot_be_written_its_parameters_are_copied(
         prepare_params()
         assert (own.PARAMS / "plans" / "p.yaml").read_text("utf-8") == "a: 1"
         (own.PARAMS / "own.yaml").write_text(MARK, "utf-8")
-    assert is_kept(own.PARAMS / "own.yaml")
+    assert is_copy(own.PARAMS / "own.yaml")

@@ -11,7 +11,7 @@ from sklearn.metrics import accuracy_score, log_loss
 from lib.study.measures import MEASURES
 from lib.study.raw import (
     BINNINGS,
-    MOST_WINDOWS,
+    MAX_WINDOWS,
     measures_of,
     read_raw,
     single,
@@ -98,7 +98,7 @@ def test_no_window_reaches_over_the_boundary_and_all_are_summed(
     assert dev in set(table["start"])
     assert table["n"].sum() == n
     assert (table["test"] == (table["start"] >= dev)).all()
-    assert len(table) <= MOST_WINDOWS + 2
+    assert len(table) <= MAX_WINDOWS + 2
     assert table["nll"].sum() == pytest.approx(scores(n)["nll"].sum(), rel=1e-12)
 
 

@@ -110,7 +110,7 @@ def test_a_sweep_begins_with_those_runs_that_end_it_soonest(
     study = tiny_study.model_copy(update={"factors": factors, "seeds": [0, 1]})
     study = Study.model_validate(study.model_dump())
     arms = {arm.id: arm.config.training.iterations for arm in study.arms()}
-    found = dry_run.longest([study], {}, at_once)
+    found = dry_run.longest_runs([study], {}, at_once)
     assert sorted({arms[path.parent.parent.name] for path in found}) == first
     assert len(found) == 4 * len(first)  # a result for each rate and seed
 
@@ -120,5 +120,5 @@ def test_only_runs_that_it_makes_are_begun_with(runs: Path, tiny_study: Study) -
     study = Study.model_validate(tiny_study.model_dump() | {"factors": factors})
     stale = done(study, "iterations=120", 0, 1.0)
     done(study, "iterations=120", 1, 1.0)
-    assert dry_run.longest([study], {}, 2) == []  # what is left is equally long
-    assert dry_run.longest([study], {stale: "its text has changed"}, 2) == [stale]
+    assert dry_run.longest_runs([study], {}, 2) == []  # what is left is equally long
+    assert dry_run.longest_runs([study], {stale: "its text has changed"}, 2) == [stale]

@@ -10,7 +10,7 @@ from lib.data.corpus import Corpus
 from lib.run.model import GPT, count_parameters
 from lib.study.config import Study, load_study
 from lib.study.fields import RunConfig
-from lib.study.own import is_kept
+from lib.study.own import is_copy
 from lib.workflow import cli, estimate
 from tests.conftest import TINY, change
 from tests.run.samples import train
@@ -61,7 +61,7 @@ def test_a_large_vocabulary_is_evaluated_in_parts_and_counted_so() -> None:
     content = TINY | {"name": "large", "seeds": [0], "machine": {"device": "cuda"}}
     study = Study.model_validate(content | {"model": TINY["model"] | {"block_size": 128}})
     (run,) = estimate.runs(study, 50_000)
-    held = estimate.at_most(run, "cuda", 1)
+    held = estimate.peak_bytes(run, "cuda", 1)
     tokens = 256 * 128
     assert 4 * tokens * 50_000 > 6.5e9
     assert held["evaluation"] == tokens * 4 * 18 * 16 + 32 * 2**24
@@ -125,7 +125,7 @@ def test_what_is_measured_is_reduced_until_it_is_affordable(
 ) -> None:
     config = SCALE.arm("none").config
     run = estimate.Run(config, 50_000, 0, 0, 0)
-    model, sequences = estimate.reduced(run, 4, affordable)
+    model, sequences = estimate.reduce_to(run, 4, affordable)
     assert (sequences, model.n_layer, model.block_size) == left
     assert model.n_embd == config.model.n_embd
 
@@ -152,7 +152,7 @@ def test_a_vocabulary_that_cannot_be_known_is_asked_for(
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert error.count("\n") == 1
-    assert is_kept(params / "missing.yaml")
+    assert is_copy(params / "missing.yaml")
 
 
 @pytest.mark.parametrize("vocabulary", ["0", "-5"])

@@ -44,7 +44,7 @@ def test_a_parameter_file_not_yet_committed_is_in_the_tree(
     monkeypatch.setattr("lib.record.record.PAPERS", home / "papers")
     monkeypatch.setattr(importing, "output_root", lambda: home)
     monkeypatch.setattr(importing, "_file_by_hand", lambda *_: None)
-    monkeypatch.setattr(importing, "_bring_home", lambda *_: None)
+    monkeypatch.setattr(importing, "_copy_record", lambda *_: None)
     execute = replay.execute
 
     def stub(folder: Path, *command: str) -> str:
@@ -56,7 +56,7 @@ def test_a_parameter_file_not_yet_committed_is_in_the_tree(
     monkeypatch.setattr(replay, "execute", stub)
     provenance.git_state.cache_clear()
     try:
-        assert importing._take_in(packed) == "probe"
+        assert importing._import(packed) == "probe"
     finally:
         provenance.git_state.cache_clear()
     assert executed == [True]
@@ -108,16 +108,16 @@ def test_an_import_that_was_interrupted_is_repeated_and_a_whole_one_is_not(
     with monkeypatch.context() as patch:
         patch.setattr(importing, "write_index_entry", killed)
         with pytest.raises(KeyboardInterrupt):
-            importing._take_in(packed)
+            importing._import(packed)
     record = Record("smoke").place
     (record / "MANIFEST.sha256").write_text("half", "utf-8")
-    assert importing._take_in(packed) == "smoke"
+    assert importing._import(packed) == "smoke"
     assert (record / "MANIFEST.sha256").read_text("utf-8") == "new"
     assert (Record("smoke").figures / "loss.pdf").is_file()
     assert records.read_index(record.parents[1])["smoke"] == archive.index_entry(Record("smoke"))
     assert [path.name for path in record.parent.iterdir() if path.is_dir()] == ["smoke"]
     with pytest.raises(UserError, match="already holds 'smoke', and nothing is replaced"):
-        importing._take_in(packed)
+        importing._import(packed)
 
 
 BROKEN = "none/seed-0: result.json cannot be read, or is of another version; pack the study again"

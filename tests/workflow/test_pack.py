@@ -17,7 +17,7 @@ from lib.run.finished import read_finished, read_packed
 from lib.study.config import Study
 from lib.study.paths import run_folder
 from lib.workflow import cli
-from lib.workflow.export import pack, text_of
+from lib.workflow.export import pack, render
 from tests.run.samples import finished_study
 
 pytestmark = pytest.mark.slow
@@ -87,7 +87,7 @@ def test_each_run_loads_as_the_readme_says(unpacked: Path, study: Study) -> None
 
 def test_a_text_beside_weights_leaves_no_name_out() -> None:
     with pytest.raises(UndefinedError, match="'manifest' is undefined"):
-        text_of("archive.md.j2", study={"name": "small"}, folders=["none/seed-0"])
+        render("archive.md.j2", study={"name": "small"}, folders=["none/seed-0"])
 
 
 def test_weights_of_another_run_are_refused(unpacked: Path) -> None:

@@ -25,7 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of parameter files, and the working folder; on a machine without a GPU."""
     monkeypatch.setattr("lib.study.config.PARAMS", tmp_path)
     monkeypatch.setattr("lib.study.plan.PLANS", tmp_path)
-    monkeypatch.setattr("lib.run.machine.works", lambda device: device == "cpu")
+    monkeypatch.setattr("lib.run.machine.is_usable", lambda device: device == "cpu")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -127,7 +127,7 @@ def having(monkeypatch: pytest.MonkeyPatch, cores: int, memory: int) -> None:
         (
             {"model": TINY["model"] | {"n_embd": 100_000}},
             "model: with n_embd 100000, n_layer 2, block_size 16 and 60 symbols a run needs "
-            "3,840.12 GB of memory for 240,007,600,000 parameters and their optimizer and 870.5 MB "
+            "3,840.17 GB of memory for 240,010,400,000 parameters and their optimizer and 870.5 MB "
             "for activations of 4 sequences, and this machine has 32.00 GB; reduce model.n_embd, "
             "model.n_layer or the vocabulary",
         ),
@@ -158,7 +158,7 @@ def test_what_needs_more_than_the_machine_has_is_refused_before_anything_runs(
     (fault,) = faults("large")
     assert message in fault
     assert fault.startswith("error: large.yaml: m")
-    assert [study.name for study in ready(["large"], here=False)] == ["large"]  # on a cluster
+    assert [study.name for study in ready(["large"], is_local=False)] == ["large"]  # on a cluster
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
@@ -212,7 +212,7 @@ def test_all_that_is_wrong_with_a_study_is_said(folder: Path) -> None:
 
 def test_a_clusters_device_is_not_sought_here(folder: Path) -> None:
     write(folder, "far", machine={"device": "cuda"})
-    assert [study.name for study in ready(["far"], here=False)] == ["far"]
+    assert [study.name for study in ready(["far"], is_local=False)] == ["far"]
 
 
 def test_a_file_that_may_not_be_read_is_named(

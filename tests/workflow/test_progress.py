@@ -95,7 +95,7 @@ def test_snakemakes_events_are_followed_to_the_end(
 def test_a_sweep_told_to_end_before_its_first_job_is_stopped(
     planned: dict[str, int], is_stopped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "LAST", 0.5)
+    monkeypatch.setattr(progress, "CLOSING", 0.5)
     file = tmp_path / "progress.json"
     write_json(file, Progress(planned, {}, [], {}))
     ends_well = "import signal, sys; signal.sigwait([signal.SIGTERM])"
@@ -118,7 +118,7 @@ def test_jobs_are_listed_from_their_beginning_to_their_end(tmp_path: Path) -> No
         {"event": "job_error", "jobid": 3, "log": ["s/x/seed-0/b.ipynb", None, "no/slurm.log"]},
     ):
         recorder.emit(logging.makeLogRecord(event | {"created": 10.0 + len(seen)}))
-        seen.append([job.place for job in read_progress(file).running.values()])
+        seen.append([job.key for job in read_progress(file).running.values()])
     a, b = ("", "a", ""), ("s", "x", "0")
     assert seen == [[], [a], [a], [a, b], [b], []]
     progress = read_progress(file)

@@ -24,8 +24,8 @@ from lib.study.plan import Commit, read_plan
 from lib.study.raw import read_raw
 from lib.study.result import RunResult
 from lib.workflow import rehearsal
-from lib.workflow.dry_run import needed
-from lib.workflow.rehearsal import made_up, perform, rehearse
+from lib.workflow.dry_run import due_runs
+from lib.workflow.rehearsal import made_up, rehearse, rehearse_once
 from tests.analysis.samples import design
 from tests.conftest import TINY, Tree
 from tests.run.samples import finished_study
@@ -80,7 +80,7 @@ def test_03_is_executed_under_every_history_of_a_plan(history: str, repository: 
         repository.parameters.plan(**frozen(repository), deviations=[ONE, TWO])
     elif history == "unreadable":
         repository.commit()
-    perform(load_study("trial"), diverged=0, figures=False)
+    rehearse_once(load_study("trial"), diverged=0, figures=False)
 
 
 def test_changes_of_a_plan_are_shown_as_the_plan_has_them(repository: Repository) -> None:
@@ -104,7 +104,7 @@ def test_changes_of_a_plan_are_shown_as_the_plan_has_them(repository: Repository
 def test_a_study_of_which_every_run_diverges_has_an_analysis(repository: Repository) -> None:
     repository.commit(**frozen(repository))
     study = load_study("trial")
-    perform(study, diverged=len(study.seeds) * len(list(study.arms())), figures=True)
+    rehearse_once(study, diverged=len(study.seeds) * len(list(study.arms())), figures=True)
 
 
 @pytest.mark.parametrize("diverged", [1, pytest.param(0, marks=pytest.mark.slow)])
@@ -119,7 +119,7 @@ def test_the_analysis_of_a_study_whose_arms_are_commits_is_rehearsed(diverged: i
     study = study.model_copy(update={"commits": commits})
     made = [run.provenance["trained"] for run, _ in made_up(study)]
     assert {run["training_digest"][0] for run in made} == {"a", "b"}
-    perform(study, diverged, figures=diverged == 0)
+    rehearse_once(study, diverged, figures=diverged == 0)
 
 
 def test_a_rehearsal_asks_what_happens_when_none_one_or_all_of_the_runs_diverge(
@@ -127,7 +127,7 @@ def test_a_rehearsal_asks_what_happens_when_none_one_or_all_of_the_runs_diverge(
 ) -> None:
     asked: list[tuple[int, bool]] = []
     monkeypatch.setattr(
-        rehearsal, "perform", lambda _, diverged, figures: asked.append((diverged, figures))
+        rehearsal, "rehearse_once", lambda _, diverged, figures: asked.append((diverged, figures))
     )
     for seeds in ([0, 1], [0, 1, 2]):
         rehearse(tiny_study.model_copy(update={"seeds": seeds}))
@@ -223,11 +223,11 @@ def test_only_a_study_that_will_be_trained_is_rehearsed(
     monkeypatch.setattr(paths, "RUNS", tmp_path)
     runs = [(arm.id, seed) for arm in tiny_study.arms() for seed in tiny_study.seeds]
     for arm, seed in runs:
-        assert any(needed(tiny_study, {}))
+        assert any(due_runs(tiny_study, {}))
         write_json(run_folder(tiny_study.name, arm, seed) / "result.json", {})
-    assert not any(needed(tiny_study, {}))
+    assert not any(due_runs(tiny_study, {}))
     first = run_folder(tiny_study.name, *runs[0]) / "result.json"
-    assert list(needed(tiny_study, {first: "why"})) == [(*runs[0], "why")]
+    assert list(due_runs(tiny_study, {first: "why"})) == [(*runs[0], "why")]
 
 
 @pytest.mark.slow
@@ -265,4 +265,4 @@ def test_a_hypothesis_about_a_stock_task_is_rehearsed(
     (parameters.plans / "p.yaml").write_text(yaml.safe_dump(plan), "utf-8")
     parameters.study(seeds=[0, 1, 2], **fields)
     for diverged in (0, 6):
-        perform(load_study("trial"), diverged, figures=True)
+        rehearse_once(load_study("trial"), diverged, figures=True)

@@ -312,7 +312,7 @@ def bare(tiny_study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for name, put in {
         "RUNS": tmp_path,
         "SWEEP_FILE": tmp_path / ".sweep.json",
-        "PATIENCE": 0,
+        "LOCK_TIMEOUT": 0,
     }.items():
         monkeypatch.setattr(sweep, name, put)
     for name, answer in (("rehearse", None), ("tell", None), ("run_snakemake", (0, []))):
@@ -365,7 +365,7 @@ def test_however_a_sweep_ends_it_has_let_go_of_its_lock_before_pages_are_rendere
             raise ends
         return ends
 
-    monkeypatch.setattr(sweep, "_show", show)
+    monkeypatch.setattr(sweep, "_update_pages", show)
     monkeypatch.setattr(sweep, "run_snakemake", run)
     if isinstance(ends, BaseException):
         with pytest.raises(type(ends)):
@@ -463,7 +463,7 @@ def test_of_a_failed_sweep_only_what_failed_is_rendered(
     note = lambda path: rendered.append(path) or real(path)  # noqa: E731
     monkeypatch.setattr(pages, "notebook_html", note)
     failed = tmp_path / "runs/gamma/none/seed-0/02_train.ipynb"
-    sweep._show([failed, tmp_path / "runs/record-paper.log"])
+    sweep._update_pages([failed, tmp_path / "runs/record-paper.log"])
     assert rendered == [failed]
     site = tmp_path / "paper/site"
     assert {path.name for path in site.iterdir() if path.is_dir()} == {"gamma"}
@@ -629,16 +629,16 @@ def test_an_undecided_look_is_followed_by_the_next_and_a_decided_one_is_not(
 ) -> None:
     study = Study.model_validate(tiny_study.model_dump() | {"seeds": [5, 6, 7], "looks": [2, 3]})
     monkeypatch.setattr("lib.study.paths.RUNS", tmp_path)
-    assert sweep.seeds_asked(study) == 2
+    assert sweep.seeds_due(study) == 2
     first = study.model_copy(update={"seeds": [5, 6]})
     lay_out(first, None, 0)
-    assert sweep.seeds_asked(study) == 2  # it is to be analysed
+    assert sweep.seeds_due(study) == 2  # it is to be analysed
     write_json(tmp_path / "tiny/03_analysis.json", {"runs": [{"seed": 5}, {"seed": 6}]})
     for answer, asked in (("undecided", 3), ("supported", 2)):
         verdict = {"hypothesis_tests": [{"answer": answer}]}
         write_json(tmp_path / "tiny/verdict.json", verdict)
-        assert sweep.seeds_asked(study) == asked
-    assert sweep.seeds_asked(tiny_study) == 2  # all it has
+        assert sweep.seeds_due(study) == asked
+    assert sweep.seeds_due(tiny_study) == 2  # all it has
 
 
 @pytest.mark.long

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from lib.study.config import Study
-from lib.workflow.time_left import USUAL, Job, Place, TimeLeft, clock, work, works
+from lib.workflow.time_left import USUAL, Job, JobKey, TimeLeft, clock, work, workloads
 
 JOBS = {"train": 4, "data": 1, "analysis": 1}
 
@@ -18,7 +18,7 @@ def run(since: float, seconds: float | None = None, has_failed: bool = False, se
     return Job("train", f"s/a/seed-{seed}/02_train.ipynb", since, seconds, has_failed)
 
 
-def ahead(*each: tuple[float, float]) -> dict[Place, tuple[float, float]]:
+def ahead(*each: tuple[float, float]) -> dict[JobKey, tuple[float, float]]:
     return {("s", "a", str(seed)): seconds for seed, seconds in enumerate(each)}
 
 
@@ -58,7 +58,7 @@ DATA = Job("data", "s/01_data.ipynb", 0.0, 3.0)
 def test_each_kind_of_job_takes_what_those_took_that_ended(
     running: list[Job],
     ended: list[Job],
-    in_training: dict[Place, tuple[float, float]],
+    in_training: dict[JobKey, tuple[float, float]],
     said: str,
 ) -> None:
     assert TimeLeft(WORKS).update(JOBS, running, ended, in_training, 20.0) == said
@@ -68,12 +68,12 @@ def test_a_run_of_half_the_steps_takes_half_as_long(tiny_study: Study) -> None:
     """Of two arms, one has four times the steps of the other: 40 s and 10 s at the pace seen."""
     fields = tiny_study.model_dump(exclude_defaults=True)
     fields["factors"] = fields["factors"] | {"training.iterations": [4, 16]}
-    of_all = works([Study.model_validate(fields)])
+    of_all = workloads([Study.model_validate(fields)])
     short, long = (place for place in of_all if place[::2] == ("tiny", "0") and "none" in place[1])
     assert of_all[long] == 4 * of_all[short]
     left = TimeLeft(of_all)
 
-    def job(place: Place, since: float, seconds: float | None = None) -> Job:
+    def job(place: JobKey, since: float, seconds: float | None = None) -> Job:
         return Job("train", f"{place[0]}/{place[1]}/seed-{place[2]}/x.ipynb", since, seconds)
 
     # Of 8 runs the short one took 10 s; the long one has 30 of 40 s to go; three and three wait.

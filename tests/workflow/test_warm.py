@@ -29,12 +29,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[psutil.Process]
     """A warm process that has imported all it will."""
     folder = tmp_path_factory.mktemp("warm")
     with (folder / "log").open("wb") as log, warm_process(ENVIRONMENT, log):
-        patience, forked.PATIENCE = forked.PATIENCE, 300.0
+        patience, forked.TIMEOUT = forked.TIMEOUT, 300.0
         while not Path(os.environ[forked.WARM]).exists():
             time.sleep(0.05)
         (server,) = filter(is_warm, psutil.Process().children())
         yield server
-        forked.PATIENCE = patience
+        forked.TIMEOUT = patience
     server.wait(300)
     said = (folder / "log").read_text("utf-8")
     assert "Error" not in said.replace("FileNotFoundError", ""), said
