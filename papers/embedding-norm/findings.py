@@ -330,13 +330,16 @@ def final_losses(study: Recorded) -> pd.DataFrame:
     return runs.assign(counted=runs["final"].mask(failed, runs["initial"]))
 
 
-def best_rates(losses: pd.DataFrame) -> pd.DataFrame:
-    """Per variant the best rate, and what the runs at it did."""
-    cells = losses.groupby(["variant", RATE], sort=False)
+def best_rates(losses: pd.DataFrame, settings=(RATE,), tie: float = 0.0) -> pd.DataFrame:
+    """Per variant the settings with the lowest mean final dev loss, and what the runs at them did.
+    Of means within `tie` nats of the lowest, those with the lowest rate."""
+    cells = losses.groupby(["variant", *settings], sort=False)
     rates = cells.agg(
         n=("seed", "size"), dev_loss=("counted", "mean"), **{f"{x}_runs": (x, "sum") for x in FACTS}
     ).reset_index()
-    best = rates.loc[rates.groupby("variant", sort=False)["dev_loss"].idxmin()]
+    lowest = rates.groupby("variant", sort=False)["dev_loss"].transform("min")
+    tied = rates[rates["dev_loss"] <= lowest + tie]
+    best = tied.loc[tied.groupby("variant", sort=False)[RATE].idxmin()]
     inside = best[RATE].between(rates[RATE].min(), rates[RATE].max(), inclusive="neither")
     return best.rename(columns={RATE: "best_rate"}).assign(bracketed=inside)
 
