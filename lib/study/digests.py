@@ -9,8 +9,10 @@ process that draws the curve of a run in training: it is told numbers and gives 
 Comments, docstrings and white space are no code. The values of a notebook's parameters are none
 either: a run is asked for by them. Modules at the top of this repository count whether anything
 here imports them or not: Python or a package may (`sitecustomize`, a module of the standard
-library's name, what `*.dist-info` announces). Not covered is what else runs before a cell does: the
-kernel, who starts it, and packages, whose versions a run's provenance names.
+library's name, what `*.dist-info` announces). So does all else that lies in `lib/` and `notebooks/`
+and is no source, but for what `_NO_DATA` names: code may read it. Not covered is what else runs
+before a cell does: the kernel, who starts it, and packages, whose versions a run's provenance
+names. Nor is what code may read elsewhere: parameters, plan and text have hashes of their own.
 """
 
 import ast
@@ -72,9 +74,12 @@ def code_of(*parts: tuple[str, str | None]) -> dict[str, str]:
     here = {path.name.partition(".")[0] for path in top}
     waiting += [name for name in here - {"lib", "tests"} if name.isidentifier()]
     known = set(waiting)
-    announced = (path for path in top if path.suffix in (".dist-info", ".egg-info"))
-    for path in (file for each in announced for file in each.rglob("*") if file.is_file()):
-        code[path.relative_to(ROOT).as_posix()] = sha256(path)
+    beside = [ROOT / "lib", ROOT / "notebooks"]
+    beside += [path for path in top if path.suffix in (".dist-info", ".egg-info")]
+    for path in (path for place in beside for path in place.rglob("*")):
+        name = path.relative_to(ROOT).as_posix()
+        if path.is_file() and not _NO_DATA.search(name):
+            code[name] = sha256(path)
     while waiting:
         module = waiting.pop()
         if module.partition(".")[0] not in here:  # a package, as most are
@@ -89,6 +94,14 @@ def code_of(*parts: tuple[str, str | None]) -> dict[str, str]:
                 known |= new
                 waiting += new
     return code
+
+
+_NO_DATA = re.compile(
+    r"\.(py|ipynb)$|__pycache__/|\.DS_Store$"
+    r"|^lib/(README\.md|VERSION)$|^notebooks/(README\.md|Snakefile|kernel-metadata\.json)$"
+)
+"""Sources, which count where they are imported; what Python and systems leave; prose, the commit
+that `git archive` names, and what starts a kernel."""
 
 
 def _cells(notebook: str, last: str | None) -> list[str]:
