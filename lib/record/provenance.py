@@ -9,14 +9,16 @@ from math import hypot, inf, isclose
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from lib.analysis.runs import next_look
 from lib.record.notebook import unexecuted
 from lib.record.record import Record, Run, run_name
 from lib.record.replay import ask_code_of, committed, made_by
 from lib.record.runs import printed_parameters
-from lib.study.claim import load_plan, other_versions
+from lib.study.claim import ATTEMPTS, Attempt, load_plan, other_versions
 from lib.study.config import load_study
-from lib.study.errors import read_yaml
+from lib.study.errors import explain, read_yaml
 from lib.study.fields import CODE, ModelConfig, digest
 from lib.study.git import git, is_checkout
 from lib.study.paths import NOTEBOOKS, PLANS, ROOT
@@ -160,7 +162,13 @@ def check_plan(record: Record) -> Iterator[str]:
 
 def check_versions(record: Record) -> Iterator[str]:
     """Yield runs under another version of the plan, of which a confirmatory verdict does not
-    tell."""
+    tell, and what the record keeps of such runs that is not plan, study, time or commit."""
+    kept = record.folder / ATTEMPTS
+    for each in record.read(kept) if kept.is_file() else ():
+        try:
+            Attempt.model_validate(each)
+        except ValidationError as error:
+            yield f"{ATTEMPTS}: {explain(error, Attempt)}"
     study = load_study(record.study)
     plan = load_plan(study)
     if plan and record.verdict["standing"] == "CONFIRMATORY":

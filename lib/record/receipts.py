@@ -18,7 +18,7 @@ from typing import Any
 
 from lib.record.record import Record, paper_of, papers, read_index, root_hash
 from lib.study import paths
-from lib.study.claim import ATTEMPTS
+from lib.study.claim import ATTEMPTS, TELLING
 from lib.study.config import Study
 from lib.study.fields import digest
 from lib.study.files import write_text
@@ -70,9 +70,7 @@ def surroundings() -> dict[str, Part]:
     packages, machine, what git names, and what records and `runs/` tell of other runs."""
     code = [ROOT / "lib", NOTEBOOKS, paths.PARAMS, *paths.PAPERS.glob("*/*.yaml")]
     files = [*paths.PAPERS.glob("*/results/*.json"), *paths.PAPERS.glob("*/record/*.zip")]
-    files += [
-        path for n in ("02*.ipynb", ATTEMPTS) for path in paths.PAPERS.glob(f"*/record/**/{n}")
-    ]
+    files += [path for n in (TELLING, ATTEMPTS) for path in paths.PAPERS.glob(f"*/record/**/{n}")]
     git_folder = Path((git("rev-parse", "--absolute-git-dir") or "").strip() or ROOT / ".git")
     return {
         "code": _bytes(code),

@@ -43,6 +43,7 @@ MOVED = {
     **{"ece_null": 2e-6, "brier": 1e-7, "temperature": 2e-7, "embedding_norm": 2e-7},
     **{"grad_norm": 5e-6, "grad_norm_last_tenth": 2e-6, "gradient_cosine": 2e-6, "severity": 3e-6},
     **{"trace.loss": 1e-6, "curve.dev_loss": 1e-6, "final_weights": 3e-6, "windows.correct": 2e-4},
+    **dict.fromkeys(("positions.position_loss", "windows.nll", "windows.brier"), 1e-6),
 }
 """The furthest that stable runs moved between two vector levels of one CPU, as a share of a number
 or of 1 if that is larger: `./run_all.sh test -m benchmark tests/benchmarks/test_rounding.py -s`

@@ -130,7 +130,8 @@ def _wrong_numbers(run: Run, raw: Raw) -> Iterator[str]:
 def _wrong_tables(run: Run, raw: Raw) -> Iterator[str]:
     tables, measures = run["tables"], run["measures"]
     for row in tables.get("lengths", []):
-        if not close(row["loss"], raw["positions"]["position_loss"][: row["length"]].mean()):
+        loss = raw["positions"]["position_loss"][: row["length"]].mean()
+        if not (close(row["loss"], loss) and close(row["perplexity"], math.exp(loss))):
             yield f"the loss at length {row['length']} does not follow from that by position"
     stock = [row for row in tables.get("stock_tasks", []) if row["metric"] == "acc"]
     judged = set(raw[STOCK]["task"]) if len(raw.get(STOCK, ())) else set()
@@ -197,6 +198,11 @@ def _wrong_text(run: Run, raw: Raw) -> Iterator[str]:
     ends = windows["start"] + windows["n"]
     if windows["start"].tolist() != [0, *ends[:-1]]:
         yield "windows.parquet leaves out a part of the text, or holds one twice"
+    loss, total = raw["positions"]["position_loss"], int(windows["n"].sum())
+    covered = total // len(loss) * len(loss)  # by whole windows of the context
+    least, most = math.fsum(windows["nll"][ends <= covered]), math.fsum(windows["nll"])
+    if not least * (1 - _SINGLE) <= loss.mean() * covered <= most * (1 + _SINGLE):
+        yield "the losses of positions.parquet are not those of windows.parquet"
     for name in bins["binning"].unique().tolist():
         rows = bins[bins["binning"] == name]
         counted = windows[windows["test"]] if str(name).startswith("test") else windows

@@ -11,26 +11,26 @@ import re
 import zipfile
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain, product, takewhile
 from math import inf
-from pathlib import Path
-from typing import Any, Literal, get_args
+from pathlib import Path, PurePath
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
-from lib.study.config import Study, load_study
+from lib.study.config import Study, StudyName, load_study
 from lib.study.digests import analysing_digest, measuring_digest, training_digest
 from lib.study.errors import ConfigError, UserError, read_yaml, unknown
-from lib.study.fields import CODE, EmbeddingNorm, digest
+from lib.study.fields import CODE, EmbeddingNorm, Section, digest
 from lib.study.files import write_json
 from lib.study.git import GitError, changes, contents
 from lib.study.history import Version, every_version, plan_history, plan_precedes, precedes
 from lib.study.measures import MEASURES
 from lib.study.own import tasks_hash
-from lib.study.paths import PAPERS, PARAMS, RUNS, shown
-from lib.study.plan import Frozen, Plan, arms_called, read_plan, rules_file
+from lib.study.paths import PAPERS, PARAMS, RUNS
+from lib.study.plan import Frozen, Plan, Sha256, arms_called, read_plan, rules_file
 from lib.study.provenance import git_state, trained_with
 
 
@@ -224,6 +224,8 @@ def require_stamps(plan: Plan | None, stamps: dict[str, str | None]) -> None:
             )
 
 
+TELLING = "0[23]*.ipynb"
+"""Notebooks that tell that a study had runs: of each, and of the analysis of all."""
 ATTEMPTS = "other-versions.json"
 """In a study's folder of `runs/` and in its record: such runs as were known when it was recorded,
 so that the record tells of them when the runs themselves are gone."""
@@ -232,19 +234,19 @@ _FILES = {"provenance.json", "result.json", "03_analysis.json", ATTEMPTS}
 """What tells of runs in `runs/`."""
 
 
-@dataclass(frozen=True)
-class Attempt:
+_WHEN = r"^(\d{4}(-\d\d){2}[ T]\d\d(:\d\d){2}(\.\d+)?( UTC|Z|[+-]\d\d:\d\d)?)?$"
+
+
+class Attempt(Section):
     """Runs under a version of a plan, by the first of them."""
 
-    plan: str
+    plan: Sha256
     """Hash of the version."""
-    study: str
-    started: str
+    study: StudyName
+    started: Annotated[str, Field(pattern=_WHEN)]
     """When; empty where nothing tells."""
-    commit: str
+    commit: Annotated[str, Field(pattern=r"^([0-9a-f]{40})?$")]
     """By which code; empty outside git."""
-    where: str
-    """In which file it is seen."""
 
 
 def attempts(study: str, file: str) -> list[Attempt]:
@@ -258,7 +260,7 @@ def attempts(study: str, file: str) -> list[Attempt]:
     all_attempts = [*_in_runs(names), *_in_git(names, versions), *_in_record(names)]
     first: dict[tuple[str, str], Attempt] = {}
     for attempt in sorted(all_attempts, key=lambda attempt: _time(attempt.started)):
-        if attempt.plan and (attempt.study == study or attempt.plan in hashes):
+        if attempt.study == study or attempt.plan in hashes:
             first.setdefault((attempt.plan, attempt.study), attempt)
     return list(first.values())
 
@@ -295,9 +297,9 @@ def write_other_versions(study: Study, folder: Path) -> None:
     """Write into a study's record which other versions of its plan had runs, if any had."""
     if study.plan:
         plan_hash = read_plan(study.plan).hash
-        others = [asdict(m) for m in attempts(study.name, study.plan) if m.plan != plan_hash]
+        others = [m for m in attempts(study.name, study.plan) if m.plan != plan_hash]
         if others:
-            write_json(folder / ATTEMPTS, others)
+            write_json(folder / ATTEMPTS, [attempt.model_dump() for attempt in others], indent=None)
 
 
 def _in_runs(studies: Collection[str]) -> Iterator[Attempt]:
@@ -311,7 +313,7 @@ def _in_runs(studies: Collection[str]) -> Iterator[Attempt]:
         seen.add(real)
         for path in (Path(top, name) for name in _FILES.intersection(names)):
             folder = path.relative_to(RUNS).parts[0]
-            yield from _attempts_in(path, folder if folder in studies else None, shown(path))
+            yield from _attempts_in(path, folder if folder in studies else None)
 
 
 def _in_record(studies: Iterable[str]) -> Iterator[Attempt]:
@@ -319,46 +321,46 @@ def _in_record(studies: Iterable[str]) -> Iterator[Attempt]:
     ones, results do."""
     for study in studies:
         for path in PAPERS.glob(f"*/record/{study}.zip"):
-            yield from _in_sealed(path.read_bytes(), study, shown(path))
+            yield from _in_sealed(path.read_bytes(), study)
         record = f"record/{study}"
-        patterns = f"results/{study}.json", f"{record}/{ATTEMPTS}", f"{record}/**/02*.ipynb"
+        patterns = f"results/{study}.json", f"{record}/{ATTEMPTS}", f"{record}/**/{TELLING}"
         for path in chain(*(PAPERS.glob(f"*/{pattern}") for pattern in patterns)):
-            yield from _attempts_in(path, study, shown(path))
+            yield from _attempts_in(path, study)
 
 
 def _in_git(studies: Iterable[str], versions: list[Version]) -> Iterator[Attempt]:
     """Read what every branch held of the studies' results and executed notebooks, sealed or not,
-    and of `runs/`, and what an index named: seeds that a version of the plan drew."""
+    and of `runs/`, and which seeds that a version of the plan drew an index or results named."""
     patterns = ["papers/*/record/index.json", *(f"runs/**/{name}" for name in sorted(_FILES))]
     for study in studies:
         record = f"papers/*/record/{study}"
         patterns += [f"papers/*/results/{study}.json", f"{record}.zip"]
-        patterns += [f"{record}/{ATTEMPTS}", f"{record}/**/02*.ipynb"]
+        patterns += [f"{record}/{ATTEMPTS}", f"{record}/**/{TELLING}"]
     history = changes("--all", "--full-history", "--", *(f":(glob){p}" for p in patterns))
     files = {(c.blob, c.name): c for c in history if c.blob.strip("0")}  # the oldest
     drawn = list(_drawn(versions))
     texts = contents(tuple(blob for blob, _ in files))
     for change, text in zip(files.values(), texts, strict=True):
-        name = change.name.encode(errors="replace").decode()  # it may be no text
-        where = f"{name} of {change.commit[:12]}"
+        name = change.name
         folder = re.search(r"/(?:results|record)/([^/.]+)", name)
-        if name.endswith("/index.json"):
+        if name.endswith("/index.json") or "/results/" in name:
             for plan, study, seed in drawn:
                 if re.search(rf"\b{seed}\b".encode(), text):
-                    yield Attempt(plan, study, change.date, change.commit, where)
-        elif folder and name.endswith(".zip"):
-            yield from _in_sealed(text, folder[1], where)
+                    of = {"plan": plan, "study": study, "commit": change.commit}
+                    yield Attempt(**of, started=change.date)
+        if folder and name.endswith(".zip"):
+            yield from _in_sealed(text, folder[1])
         else:
-            yield from _attempts_in(text, folder[1] if folder else None, where)
+            yield from _attempts_in(text, folder[1] if folder else None)
 
 
-def _in_sealed(packed: bytes, study: str, where: str) -> Iterator[Attempt]:
+def _in_sealed(packed: bytes, study: str) -> Iterator[Attempt]:
     """Read a record that was sealed; nothing where it is damaged."""
     # zipfile lets through what its decompressors raise.
     with suppress(Exception), zipfile.ZipFile(io.BytesIO(packed)) as files:
         for name in files.namelist():
-            if name == ATTEMPTS or re.fullmatch(r"(?:.*/)?02[^/]*\.ipynb", name):
-                yield from _attempts_in(files.read(name), study, f"{name} in {where}")
+            if PurePath(name).match(TELLING) or name == ATTEMPTS:
+                yield from _attempts_in(files.read(name), study)
 
 
 def _drawn(versions: list[Version]) -> Iterator[tuple[str, str, int]]:
@@ -369,7 +371,7 @@ def _drawn(versions: list[Version]) -> Iterator[tuple[str, str, int]]:
             yield from ((plan.hash, study, plan.draw(study, 1)[0]) for study in plan.frozen)
 
 
-def _attempts_in(file: Path | bytes, study: str | None, where: str) -> Iterator[Attempt]:
+def _attempts_in(file: Path | bytes, study: str | None) -> Iterator[Attempt]:
     """Read the provenance of a run, a result, results, an executed notebook, or what was kept (a
     file, or its text). What is damaged hides nothing beside it."""
     content: Any = None
@@ -379,13 +381,10 @@ def _attempts_in(file: Path | bytes, study: str | None, where: str) -> Iterator[
     if isinstance(content, dict) and isinstance(content.get("runs"), list):
         runs = content["runs"]
     for item in content if is_kept else runs:
-        with suppress(AttributeError, KeyError, TypeError):  # nothing that was run
-            fields = item if is_kept else _trained_fields(item)
-            plan, study_name, started, commit = (
-                str(fields.get(name) or "") for name in ("plan", "study", "started", "commit")
-            )
-            study_id = study_name if is_kept else study or study_name
-            yield Attempt(plan, study_id, started, commit, str(fields.get("where") or where))
+        with suppress(AttributeError, KeyError, TypeError, ValueError):  # nothing that was run
+            content_of = item if is_kept else _trained_fields(item)
+            fields = {name: str(content_of.get(name) or "") for name in Attempt.model_fields}
+            yield Attempt(**fields | ({} if is_kept or not study else {"study": study}))
 
 
 def _trained_fields(content: Any) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from lib.study.own import PLAN_BELOW, own_text, prepare_params, write_copy
 from lib.study.paths import BESIDE_ARMS, HEADLESS, PAPER, PARAMS, PLANS, study_folder
 from lib.study.plan import Commit, read_plan
 
+StudyName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=60)]
 MAX_RUNS = 10_000
 """Of one study."""
 MAX_ID = 120
@@ -81,7 +82,7 @@ class SeedCount(Section):
 class Study(RunConfig):
     """A grid of runs: what all share, the factors' levels, and the seeds."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=60)]
+    name: StudyName
     factors: dict[str, Annotated[list[Level], Field(min_length=1)]] = Field(default_factory=dict)
     """Dotted field, or `code` → its levels. The first level of the first factor is the baseline."""
     commits: dict[str, Commit] = Field(default_factory=dict, exclude_if=not_)

@@ -9,8 +9,12 @@ process that draws the curve of a run in training: it is told numbers and gives 
 Comments, docstrings and white space are no code. The values of a notebook's parameters are none
 either: a run is asked for by them. Modules at the top of this repository count whether anything
 here imports them or not: Python or a package may (`sitecustomize`, a module of the standard
-library's name, what `*.dist-info` announces). Not covered is what else runs before a cell does: the
-kernel, who starts it, and packages, whose versions a run's provenance names.
+library's name, what `*.dist-info` announces). So does all else in `lib/`, and what git tracks in
+`notebooks/`, but for sources and what `_NO_DATA` names: code may read it. What else lies beside
+notebooks is what people leave there, and with it the checkout is not clean. Not covered is what
+else runs before a cell does: the kernel, who starts it, and packages, whose versions a run's
+provenance names. Nor is what code may read elsewhere: parameters, plan and text have hashes of
+their own.
 """
 
 import ast
@@ -19,10 +23,12 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 from lib.study.fields import digest
 from lib.study.files import sha256
+from lib.study.git import git
 from lib.study.paths import ROOT
 
 
@@ -72,9 +78,13 @@ def code_of(*parts: tuple[str, str | None]) -> dict[str, str]:
     names = {path.name.partition(".")[0] for path in top}
     waiting += [name for name in names - {"lib", "tests"} if name.isidentifier()]
     seen = set(waiting)
-    metadata = (path for path in top if path.suffix in (".dist-info", ".egg-info"))
-    for path in (file for folder in metadata for file in folder.rglob("*") if file.is_file()):
-        code[path.relative_to(ROOT).as_posix()] = sha256(path)
+    folders = [ROOT / "lib", *(path for path in top if path.suffix in (".dist-info", ".egg-info"))]
+    tracked = (git("-C", str(ROOT), "ls-files", "-z", "--", "notebooks") or "").split("\0")
+    files = [ROOT / name for name in tracked if name]
+    for path in chain(files, *(folder.rglob("*") for folder in folders)):
+        name = path.relative_to(ROOT).as_posix()
+        if path.is_file() and not _NO_DATA.search(name):
+            code[name] = sha256(path)
     while waiting:
         module = waiting.pop()
         if module.partition(".")[0] not in names:  # a package, as most are
@@ -89,6 +99,14 @@ def code_of(*parts: tuple[str, str | None]) -> dict[str, str]:
                 seen |= new
                 waiting += new
     return code
+
+
+_NO_DATA = re.compile(
+    r"\.(py|ipynb)$|__pycache__/|\.DS_Store$"
+    r"|^lib/(README\.md|VERSION)$|^notebooks/(README\.md|Snakefile|kernel-metadata\.json)$"
+)
+"""Sources, which count where they are imported; what Python and systems leave; prose, the commit
+that `git archive` names, and what starts a kernel."""
 
 
 def _cells(notebook: str, last: str | None) -> list[str]:

@@ -105,8 +105,8 @@ def freeze(file: str) -> Plan:
     runs = [run for name in plan.confirmatory for run in attempts(name, file)]
     if runs:
         raise ConfigError(
-            f"runs of '{runs[0].study}' under a plan exist ({runs[0].where}); it can be frozen no "
-            "more. For new runs write a new plan, and new studies that name it"
+            f"runs of '{runs[0].study}' under a plan exist, since {runs[0].started or 'before'}; "
+            "it can be frozen no more. For new runs write a new plan, and studies that name it"
         )
     used = _used_seeds()
     frozen = {study.name: _frozen(study, used).model_dump() for study in studies}

@@ -69,6 +69,7 @@ RAW = {
     "curve": pd.DataFrame(
         {"step": [0, 20], "dev_loss": [4.2, 2.6], "gradient_cosine": [np.nan, 0.5], "seconds": 1.0}
     ),
+    "positions": pd.DataFrame({"context": [1, 2, 3], "position_loss": [3.3, 2.7, 2.5]}),
     "items": pd.DataFrame({"task": "order", "choice": [0, 3] * 30, "correct": [True, False] * 30}),
 }
 WEIGHTS = np.linspace(-0.3, 0.3, 100)
@@ -182,6 +183,10 @@ FORGERIES: dict[str, tuple[Made, str]] = {
     ),
     "the losses": (recorded(("trace", "loss"), 1.001), "trace.loss is another"),
     "the dev losses": (recorded(("curve", "dev_loss"), 0.999), "curve.dev_loss is another"),
+    "the losses by position": (
+        recorded(("positions", "position_loss"), 1.004),
+        "positions.position_loss is another",
+    ),
     "a measure written as text": (
         recorded(measures=MEASURED | {"accuracy": "0.30"}),
         "accuracy is 0.3, and was 0.30",

@@ -41,9 +41,30 @@ def less(table: str, row: int) -> Callable[[Record], None]:
     return change
 
 
+def by_length(factor: float) -> Callable[[Record], None]:
+    """Multiply all losses by position, and what follows from them."""
+
+    def change(record: Record) -> None:
+        run = record.runs[0]
+        record.raw(run)["positions"]["position_loss"] *= factor
+        for row in run["tables"]["lengths"]:
+            row["loss"] *= factor
+            row["perplexity"] = np.exp(row["loss"])
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("change", "fault"),
     {
+        "losses by position that are higher": (
+            by_length(1.004), "the losses of positions.parquet are not those of windows.parquet"
+        ),
+        "losses by position that are lower": (by_length(0.996), "the losses of positions"),
+        "a perplexity of another loss": (
+            lambda record: record.runs[0]["tables"]["lengths"][0].update(perplexity=9.0),
+            "the loss at length 16 does not follow",
+        ),
         "a step counted twice": (put("trace", "tokens", 3, 1), "tokens in trace.parquet are not"),
         "a point of the dev curve left out": (less("curve", 1), "snapshots is|curve.parquet does"),
         "a training that ended without a loss": (

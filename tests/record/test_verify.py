@@ -25,8 +25,9 @@ from lib.record.record import (
     recorded_studies,
     root_hash,
 )
+from lib.study.claim import ATTEMPTS
 from lib.study.errors import UserError
-from lib.study.files import read_json
+from lib.study.files import read_json, write_json
 from lib.study.git import is_checkout
 from lib.study.paths import PAPER, ROOT
 from tests.conftest import run_git
@@ -211,6 +212,27 @@ def test_a_plan_of_a_study_without_one_and_a_link_are_no_files_of_a_record(
     else:
         path.symlink_to(folder)
     assert list(verify.check_names(Record(STUDY))) == [f"{name} is no file of this record"]
+
+
+KEPT_OF = {"plan": "a" * 64, "study": "trial", "commit": "b" * 40}
+KEPT_OF["started"] = "2026-12-01 10:00:00 UTC"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *({"note": "It helps."}, {"plan": "It helps."}, {"study": "It helps."}),
+        *({"started": "2026-12-01 It helps."}, {"commit": "It helps."}, {"plan": ""}),
+    ],
+)
+def test_of_other_versions_a_record_says_which_and_no_more(
+    said: dict[str, str], folder: Path
+) -> None:
+    others = [KEPT_OF, KEPT_OF | {"started": "2026-12-01T10:00:00.123456+00:00", "commit": ""}]
+    for content, faults in ((others, 0), ([*others, KEPT_OF | said], 1), (["It helps."], 1)):
+        write_json(folder / ATTEMPTS, content, indent=None)
+        found = list(provenance.check_versions(Record(STUDY)))
+        assert [fault.partition(":")[0] for fault in found] == [ATTEMPTS] * faults
 
 
 def test_a_line_or_a_name_that_stands_twice_is_named(folder: Path) -> None:

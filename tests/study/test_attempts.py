@@ -129,6 +129,20 @@ def test_a_version_that_was_never_committed_is_named_as_well(lab: Lab) -> None:
     assert lab.reasons(lab.train()) == [named(seen) + "never committed in its history)"]
 
 
+@pytest.mark.parametrize("place", ["results/trial.json", "record/trial/03_analysis.ipynb"])
+def test_results_or_an_analysis_without_its_runs_tell_under_which_plan_they_were(
+    place: str, lab: Lab
+) -> None:
+    """Seeds that results name were drawn by a version of the plan; an analysis is stamped."""
+    seen = lab.freeze()
+    (run,) = lab.train()
+    results = {"study": {"seeds": load_study("trial").seeds}, "summary": {}}
+    lab.write(f"papers/one/{place}", results if "results" in place else notebook(run))
+    lab.commit_all()
+    lab.forget("papers", "runs")
+    lab.require_named(seen)
+
+
 @pytest.mark.parametrize("place", ["results", "record/trial", "record/index.json"])
 @pytest.mark.parametrize("where", ["an earlier commit", "another branch", "a dropped branch"])
 def test_runs_that_only_git_still_holds_are_found(where: str, place: str, lab: Lab) -> None:
@@ -227,6 +241,8 @@ def test_what_a_record_keeps_of_other_versions_tells_of_runs_that_are_gone(lab: 
     (told,) = lab.reasons(runs)
     record = lab.top / "papers" / "one" / "record" / "trial"
     write_other_versions(load_study("trial"), record)
+    kept = (record / ATTEMPTS).read_text("utf-8")
+    assert kept == json.dumps(json.loads(kept), separators=(",", ":")) + "\n"  # as `verify` asks
     lab.forget("runs")
     assert lab.reasons(runs) == [told]
     lab.commit_all()

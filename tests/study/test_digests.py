@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 import shutil
+import subprocess
 import tokenize
 import warnings
 from collections.abc import Callable
@@ -73,7 +74,12 @@ def append(path: Path, text: str = "LAST = 0\n") -> None:
         ("study/config.py", "exclude", "include", [*WEIGHTS, *CLAIMS]),
         ("run/model.py", "1e-5", "1e-6", [*WEIGHTS]),
         ("run/distributed.py", "minutes=5", "minutes=6", [*WEIGHTS]),  # named by a string
-        ("run/progress.py", "EVERY = 2", "EVERY = 3", [*WEIGHTS]),  # called in every step
+        (
+            "run/progress.py",
+            "WRITE_INTERVAL = 2",
+            "WRITE_INTERVAL = 3",
+            [*WEIGHTS],
+        ),  # called in every step
         ("run/evaluation.py", "N_BINS = 15", "N_BINS = 16", [*NUMBERS]),
         ("run/harness.py", "1", "2", [*NUMBERS]),  # imported where the suite is asked
         ("data/tasks.py", "4", "5", [*NUMBERS]),
@@ -280,9 +286,39 @@ def test_what_python_finds_at_the_top_counts_whether_it_is_named_or_not(
     assert changed_by(lambda: append(copy / "tests" / "__init__.py")) == []
 
 
-@pytest.mark.parametrize("name", ["model.cpython-311-x86_64-linux-gnu.so", "model/__init__.pyc"])
-def test_what_was_compiled_stands_before_the_source_of_its_name(name: str, copy: Path) -> None:
-    assert changed_by(lambda: append(copy / "lib" / "run" / name)) == WEIGHTS
+@pytest.mark.parametrize(
+    "file",
+    [
+        "lib/run/model.cpython-311-x86_64-linux-gnu.so",  # which Python loads before the source
+        "lib/run/model/__init__.pyc",
+        "lib/run/factors.json",
+        "lib/run/tables/.factors.npz",
+        "lib/run/README.md",
+        "lib/data/synthetic.packed",
+        "notebooks/factors.csv",
+    ],
+)
+def test_what_code_may_read_beside_it_counts(file: str, copy: Path) -> None:
+    path = copy / file
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    for words in (["init", "-q"], ["add", file]):
+        subprocess.run(["git", "-C", copy, *words], check=True)
+    edit = lambda: path.write_bytes(path.read_bytes() + b"1")  # noqa: E731
+    assert sorted(changed_by(edit)) == sorted([*WEIGHTS, *CLAIMS])
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        *("lib/README.md", "lib/VERSION", "lib/run/__pycache__/model.cpython-311.pyc"),
+        *("notebooks/README.md", "notebooks/Snakefile", "notebooks/kernel-metadata.json"),
+        "notebooks/my-runs.csv",  # no part of the repository
+        *("notebooks/02_train.py", "notebooks/.ipynb_checkpoints/02_train-checkpoint.ipynb"),
+    ],
+)
+def test_prose_and_what_starts_a_kernel_are_no_data(file: str, copy: Path) -> None:
+    assert changed_by(lambda: append(copy / file)) == []
 
 
 def test_a_name_is_read_as_python_reads_it() -> None:
@@ -307,7 +343,9 @@ ANYWHERE = {*re.findall(r"\w+", """
     zipimport pkgutil pydoc marshal pickle dill joblib cloudpickle CodeType FunctionType
     InteractiveInterpreter timeit get_ipython spec_from_file_location module_from_spec
     spec_from_loader SourceFileLoader SourcelessFileLoader ExtensionFileLoader extend_path
-    meta_path path_hooks __path__ weights_only allow_pickle
+    meta_path path_hooks __path__ weights_only allow_pickle read_pickle addsitedir load_module
+    __loader__ __subclasses__ dictConfig fileConfig ImportString set_executable trust_remote_code
+    load_extension getoutput getstatusoutput PackageImporter execvp execl posix_spawn hub
 """)}  # fmt: skip
 """Names of what loads code that its source does not name: called, passed on, or imported."""
 BUILTIN = {"eval", "compile", "__doc__"}
@@ -317,18 +355,20 @@ DESCRIPTION = {"description=__doc__", "description=main.__doc__"}
 ALLOWED = {
     "lib/data/suite.py": {"__doc__"},  # what 01_data says of a task
     # What --help says; pytest's -m; find_spec.
-    "lib/workflow/cli.py": {"__doc__", "marks", "importlib"},
+    "lib/workflow/cli.py": {"__doc__", "marks", "importlib", "sys.executable"},
     "lib/workflow/kaggle.py": {"sys.path"},  # read
-    "lib/workflow/importing.py": {"__doc__"},  # what --help says
+    "lib/workflow/importing.py": {"__doc__", "sys.executable"},  # --help; the sender's code
     "lib/figures/study.py": {"__doc__"},  # what a figure's caption says
     "lib/record/receipts.py": {"importlib"},  # find_spec
     "lib/record/build.py": {"importlib"},  # find_spec: whether a package is installed
     "lib/study/provenance.py": {"importlib"},  # find_spec
-    "lib/record/replay.py": {"protocol_1.PROGRAMS[command]"},  # asks the code of older commits
+    # Asks the code of older commits.
+    "lib/record/replay.py": {"protocol_1.PROGRAMS[command]", "sys.executable"},
+    "lib/workflow/forked.py": {"sys.executable"},  # starts a kernel
     "lib/run/checkpoints.py": {"weights_only"},  # True: tensors alone, no code
     # A kernel's packages, and the kernel; imported by no notebook.
     "lib/workflow/warm.py": {
-        *("importlib", "import_module", "runpy", "sys.path", "sys.modules"),
+        *("importlib", "import_module", "runpy", "sys.path", "sys.modules", "sys.executable"),
         "'-m'",  # which a kernel's command must hold
     },
     "lib/study/errors.py": {"get_ipython"},  # how errors are shown
@@ -412,6 +452,11 @@ def unnamed_programs(tree: ast.Module) -> set[str]:
     for node in nodes:
         row = getattr(node, "elts", []) or (node.args if isinstance(node, ast.Call) else [])
         behind |= dict(itertools.pairwise(row))
+        behind |= {node: node for node in row[-1:] if ast.unparse(node) == "sys.executable"}
+    for node, program in behind.items():  # a file, or what is piped to it
+        flag = isinstance(program, ast.Constant) and str(program.value).startswith(("-m", "-c"))
+        if ast.unparse(node) == "sys.executable" and not flag:
+            found.add("sys.executable")
     for node in nodes:
         text = node.value if isinstance(node, ast.Constant) else None
         if not isinstance(text, str) or not FLAG.fullmatch(text):
@@ -475,7 +520,10 @@ def test_a_notebook_loads_nothing_that_its_cells_do_not_name() -> None:
              "def f():\n    m = 'lib.a'\n    run([python, '-m', m])",
              "run([python, '-m', 'lib\\x2eextra'])", "run([python, '-m', 'lib' '.extra'])",
              "run([python, '-c', 'import\\tlib.extra'])", "x: '__import__(name)'",
-             "run([python, '-c', 'import runpy; runpy.run_path(name)'])"]
+             "run([python, '-c', 'import runpy; runpy.run_path(name)'])",
+             "run([sys.executable, ROOT / 'lib' / 'extra.py'])", "run([sys.executable], input=s)",
+             "run([sys.executable, '-'], input=s)", "pd.read_pickle(p)", "site.addsitedir(p)",
+             "__loader__.load_module(name)", "torch.hub.load(p, 'x')"]
 )  # fmt: skip
 def test_a_dynamic_import_is_found(code: str) -> None:
     assert dynamic(code)
@@ -487,8 +535,8 @@ def test_what_only_sounds_like_a_dynamic_import_is_let_pass() -> None:
     assert not dynamic(f"{code}\nparser(description=__doc__)\nclass A:\n    compile: bool = False")
 
 
-def test_the_library_holds_nothing_that_python_would_load_but_its_sources() -> None:
-    """Data in the library would be in no digest either; of a text, a run names the hash."""
+def test_the_library_holds_nothing_but_its_sources_and_a_text() -> None:
+    """Whatever else lay there would be in every digest."""
     found = [path for path in (ROOT / "lib").rglob("*") if path.is_file()]
     others = [path for path in found if path.suffix not in (".py", ".pyc")]
     names = [str(path.relative_to(ROOT / "lib")) for path in sorted(others)]

@@ -262,7 +262,7 @@ def test_a_committed_plan_edited_after_runs_is_frozen_no_more(
     write(run, {"provenance": origin(hash_)})
     parameters.study(**LITTLE | {"name": "renamed"})
     parameters.plan(alpha=0.01, confirmatory=["renamed"])
-    assert "runs of 'trial' under a plan exist (" in refusal(capsys, "p")
+    assert "runs of 'trial' under a plan exist, since before;" in refusal(capsys, "p")
     run.unlink()
     assert cli.main(["freeze", "p"]) == 0
 
