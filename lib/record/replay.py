@@ -130,7 +130,9 @@ def restore(record: Record, tree: Path) -> None:
     write_commits(record.parameters.commits, folder)
     for run in record.runs:
         link_inputs(tree, [run["config"]])
-        write_json(folder / run["arm"] / f"seed-{run['seed']}" / "result.json", run)
+        result = folder / run["arm"] / f"seed-{run['seed']}" / "result.json"
+        if not result.is_file():  # older records hold it among the results
+            write_json(result, run)
     shutil.copyfile(record.verdict_file, folder / "verdict.json")
     if (record.folder / KEPT).is_file():
         shutil.copyfile(record.folder / KEPT, folder / KEPT)
