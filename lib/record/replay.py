@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lib.record import protocol_1
+from lib.record import protocol_1, warm
 from lib.record.archive import unpack_raw
 from lib.record.record import Record
 from lib.study.claim import KEPT
@@ -166,5 +166,6 @@ def ask(tree: Path, command: str, *arguments: str, **environment: str) -> Any:
     else:
         program = ["-c", protocol_1.PROGRAMS[command]]
     variables = [f"{name}={value}" for name, value in environment.items()]
-    output = execute(tree, "env", *variables, sys.executable, *program, *arguments)
+    python = [sys.executable, *program, *arguments]
+    output = warm.printed(tree, python, environment) or execute(tree, "env", *variables, *python)
     return json.loads(output.rstrip().rpartition("\n")[2])
