@@ -1,4 +1,4 @@
-"""Kernels that are forked from a warm process (`lib.record.warm`), which spares each its imports.
+"""Have a warm process (`lib.record.warm`) from which kernels are forked, each without its imports.
 
 They are signalled, killed and ended as ordinary ones, and compute the same bits. Where there is no
 warm process, or it does not answer, an ordinary kernel is started.
@@ -19,7 +19,6 @@ from lib.study.paths import RUNS
 
 SOCKETS = f"kernel-{digest(str(RUNS))[:8]}-"
 """How the folders of kernels' sockets begin: a sweep removes those that a killed one left."""
-
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 """Large pages for large tensors: a training step is a twentieth faster. Other C libraries than
 glibc ignore it; numbers stay the same."""
@@ -33,8 +32,8 @@ def variables(threads: int) -> dict[str, str]:
 
 @contextmanager
 def warm_process(environment: dict[str, str], log: IO[bytes] | int) -> Iterator[None]:
-    """Have kernels forked, where processes that are started within this block ask for some with
-    these environment variables."""
+    """Have kernels, and what `lib.record.replay` asks, forked where this process and those that it
+    starts within this block ask for them with these environment variables."""
     own = {k: v for k, v in (os.environ | environment).items() if k != "PYTHONPATH"}
     with tempfile.TemporaryDirectory(prefix=SOCKETS) as folder:
         place = str(Path(folder, "warm"))
