@@ -114,7 +114,7 @@ def prefer_forks() -> None:
     class Provisioner(LocalProvisioner):
         process: Any = None
 
-        async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> dict[str, Any]:
+        async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:
             folder = str(kwargs.get("cwd") or Path.cwd())
             with contextlib.suppress(OSError, KeyError, ValueError):
                 self.process = Forked(cmd, folder, kwargs["env"])
@@ -123,7 +123,7 @@ def prefer_forks() -> None:
                 return self.connection_info
             return await super().launch_kernel(cmd, **kwargs)
 
-    factory = KernelProvisionerFactory.instance()
+    factory: Any = KernelProvisionerFactory.instance()
     factory.provisioners["forked"] = SimpleNamespace(load=lambda: Provisioner)
     factory.default_provisioner_name = "forked"
 

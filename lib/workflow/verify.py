@@ -110,8 +110,9 @@ def check(studies: list[str], redraw: bool, fresh: bool, again: bool = True) -> 
     around = receipts.surroundings() if not fresh else {}
 
     def is_noted(study: str) -> bool:
-        can_be = around and study not in FIRST_RECORD
-        return can_be and receipts.is_noted(receipts.study_key(study, around))
+        if not around or study in FIRST_RECORD:
+            return False
+        return receipts.is_noted(receipts.study_key(study, around))
 
     def faults_of(study: str) -> list[str]:
         return [] if study in noted else verify(study, again=again, redraw=redraw)
