@@ -4,7 +4,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from io import BytesIO
 from pathlib import Path
 
@@ -87,8 +87,13 @@ def contents(blobs: tuple[str, ...]) -> list[bytes]:
 
 def is_checkout() -> bool:
     """Tell whether this folder has a git repository of its own."""
+    return _has_repository(ROOT)
+
+
+@cache  # it is asked of every run
+def _has_repository(folder: Path) -> bool:
     top = git("rev-parse", "--show-toplevel")
-    return top is not None and Path(top.strip()) == ROOT
+    return top is not None and Path(top.strip()) == folder
 
 
 def is_shallow() -> bool:

@@ -19,6 +19,7 @@ from traitlets.config import Config
 
 from lib.record.notebook import COMPACT, slim
 from lib.record.replay import ReplayError, ask
+from lib.record.warm import WARM, prefer_forks
 from lib.run.processes import exit_with_parent
 from lib.study.claim import load_plan
 from lib.study.config import Study, load_study
@@ -28,7 +29,7 @@ from lib.study.paths import HEADLESS, NOTEBOOKS, ROOT, executed_notebook, result
 from lib.study.provenance import git_state
 from lib.study.result import live_file
 from lib.workflow.commits import tree_of
-from lib.workflow.forked import SOCKETS, WARM, prefer_forks
+from lib.workflow.forked import SOCKETS, variables
 from lib.workflow.gpus import gpus
 
 START_ATTEMPTS = 3
@@ -86,17 +87,10 @@ def require_declared(source: Path, parameters: dict[str, Any]) -> None:
             raise ConfigError(f"parameter of {source.stem}: {unknown(name, declared)}")
 
 
-HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-"""Large pages for large tensors: a training step is a twentieth faster. Other C libraries than
-glibc ignore it; numbers stay the same."""
-
-
 def kernel_environment(study: Study, devices: str | None = None) -> dict[str, str]:
     """Return what the kernel inherits: this Python whatever kernels the machine names, nobody
     watching, threads pinned, GPUs of its own."""
-    threads = str(study.machine.threads)
-    variables = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    environment = dict.fromkeys(variables, threads) | {HEADLESS: "1", **HUGE_PAGES}
+    environment = variables(study.machine.threads) | {HEADLESS: "1"}
     environment["JUPYTER_PATH"] = str(Path(sys.prefix, "share", "jupyter"))
     return environment if devices is None else environment | {"CUDA_VISIBLE_DEVICES": devices}
 

@@ -16,9 +16,11 @@ What was sound before is not verified again while nothing that it rests on has c
 
 import os
 import random
+import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,7 @@ from lib.study.errors import UsageError
 from lib.study.files import write_json
 from lib.study.git import git
 from lib.study.paths import shown
+from lib.workflow.forked import variables, warm_process
 
 NOTED = "verified before, and nothing changed since (--fresh verifies them anyway)"
 CANNOT_TELL = 4
@@ -108,21 +111,29 @@ def check(studies: list[str], redraw: bool, fresh: bool, again: bool = True) -> 
     all_faults, names = [], studies or recorded_studies()
     surroundings = receipts.surroundings() if not fresh else {}
 
-    def faults_of(study: str) -> tuple[bool, list[str]]:
-        can_be = surroundings and study not in FIRST_RECORD
-        if can_be and receipts.is_noted(receipts.study_key(study, surroundings)):
-            return True, []
-        return False, verify(study, again=again, redraw=redraw)
+    def is_noted(study: str) -> bool:
+        if not surroundings or study in FIRST_RECORD:
+            return False
+        return receipts.is_noted(receipts.study_key(study, surroundings))
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # most of it is other processes' work
-        for study, (noted, faults) in zip(names, pool.map(faults_of, names), strict=True):
+    def faults_of(study: str) -> list[str]:
+        return [] if study in noted else verify(study, again=again, redraw=redraw)
+
+    noted = set(filter(is_noted, names))
+    with ExitStack() as stack:
+        # Most of it is other processes' work. One study alone does not repay a warm one.
+        if len({*names} - noted - {*FIRST_RECORD}) > 1 and sys.platform == "linux":
+            stack.enter_context(warm_process(variables(1), subprocess.DEVNULL))
+        pool = stack.enter_context(ThreadPoolExecutor(os.cpu_count()))
+        for study, faults in zip(names, pool.map(faults_of, names), strict=True):
             all_faults += faults
             for fault in faults:
                 print(f"error: {study}: {fault}", file=sys.stderr)
             if not faults:
                 status = "verified as they were sealed" if study in FIRST_RECORD else "verified"
-                status = NOTED if noted else status
-                status += "" if again or noted else " (its analysis was not executed again)"
+                status = NOTED if study in noted else status
+                if not again and study not in noted:
+                    status += " (its analysis was not executed again)"
                 unverified = "".join(f"; {missing}" for missing in missing_beside(study))
                 print(f"{study}: {len(Record(study).files)} files {status}{unverified}", flush=True)
     if not studies:

@@ -161,12 +161,13 @@ class Forger:
 
 
 VERIFY = """
-import inspect, sys
+import inspect, subprocess, sys
 from collections.abc import Iterator
 from functools import wraps
 from lib.publish import paper
 from lib.record import archive, build, provenance, record, runs, verify
 from lib.workflow import cli, verify as command
+from lib.workflow.forked import variables, warm_process
 
 def telling(check):
     name = f"{check.__module__.rpartition('.')[2]}.{check.__name__}"
@@ -186,11 +187,12 @@ for module in (archive, build, paper, provenance, record.Record, runs, verify, c
         if inspect.signature(check).return_annotation == Iterator[str]:
             setattr(module, name, found.setdefault(check, telling(check)))
 whole = command.verify
-for line in sys.stdin:
-    said, *words = line.split()
-    texts = lambda study, **how: whole(study, **how | {"again": False})
-    command.verify = texts if said == "texts" else whole
-    print("ENDED", seal(*words) if said == "seal" else cli.main(["verify", *words]), flush=True)
+with warm_process(variables(1), subprocess.DEVNULL):  # so that forks name them, too
+    for line in sys.stdin:
+        said, *words = line.split()
+        texts = lambda study, **how: whole(study, **how | {"again": False})
+        command.verify = texts if said == "texts" else whole
+        print("ENDED", seal(*words) if said == "seal" else cli.main(["verify", *words]), flush=True)
 """
 
 
@@ -275,8 +277,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Forger:
 def verifier(recorded: Forger) -> Iterator[Verifier]:
     verifier = Verifier(recorded.tree.root)
     yield verifier
-    verifier.process.kill()
-    verifier.process.wait()
+    verifier.process.communicate()
 
 
 @pytest.fixture(scope="session")

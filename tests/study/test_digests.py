@@ -366,10 +366,10 @@ ALLOWED = {
     "lib/record/replay.py": {"protocol_1.PROGRAMS[command]", "sys.executable"},
     "lib/workflow/forked.py": {"sys.executable"},  # starts a kernel
     "lib/run/checkpoints.py": {"weights_only"},  # True: tensors alone, no code
-    # A kernel's packages, and the kernel; imported by no notebook.
-    "lib/workflow/warm.py": {
-        *("importlib", "import_module", "runpy", "sys.path", "sys.modules", "sys.executable"),
-        "'-m'",  # which a kernel's command must hold
+    # A kernel's packages, and the kernel, or what asks older commits; imported by no notebook.
+    "lib/record/warm.py": {
+        *("importlib", "import_module", "runpy", "exec", "sys.path", "sys.modules"),
+        *("'-m'", "'-c'"),  # one of which a command must hold
     },
     "lib/study/errors.py": {"get_ipython"},  # how errors are shown
     # Whether there is a notebook; and what draws, which is only told numbers.

@@ -52,7 +52,7 @@ def command(process: psutil.Process) -> list[str]:
 
 def is_warm(process: psutil.Process | None) -> bool:
     """Tell whether a process is the warm one, or a fork of it, which bears its command line."""
-    return process is not None and any(w.endswith("workflow/warm.py") for w in command(process))
+    return process is not None and any(w.endswith("record/warm.py") for w in command(process))
 
 
 def is_forked(process: psutil.Process) -> bool:

@@ -13,9 +13,11 @@ import nbformat
 import psutil
 import pytest
 
+from lib.record import warm
+from lib.record.warm import Forked, printed
 from lib.study.config import load_study
-from lib.workflow import execution, forked
-from lib.workflow.forked import Forked, warm_process
+from lib.workflow import execution
+from lib.workflow.forked import warm_process
 from tests.conftest import TINY
 from tests.workflow.test_processes import is_forked, is_warm
 
@@ -29,12 +31,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[psutil.Process]
     """A warm process that has imported all it will."""
     folder = tmp_path_factory.mktemp("warm")
     with (folder / "log").open("wb") as log, warm_process(ENVIRONMENT, log):
-        patience, forked.TIMEOUT = forked.TIMEOUT, 300.0
-        while not Path(os.environ[forked.WARM]).exists():
+        timeout, warm.TIMEOUT = warm.TIMEOUT, 300.0
+        while not Path(os.environ[warm.WARM]).exists():
             time.sleep(0.05)
         (server,) = filter(is_warm, psutil.Process().children())
         yield server
-        forked.TIMEOUT = patience
+        warm.TIMEOUT = timeout
     server.wait(300)
     said = (folder / "log").read_text("utf-8")
     assert "Error" not in said.replace("FileNotFoundError", ""), said
@@ -92,6 +94,54 @@ def test_what_a_fork_cannot_be_is_refused_before_it_is_answered(
     assert not (tmp_path / "said").exists()
 
 
+def test_what_a_program_or_a_module_prints_is_returned_if_it_came_to_a_good_end(
+    server: psutil.Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in warm.FIXED:
+        monkeypatch.delenv(name, raising=False)
+    code = "import os, sys; print(*sys.argv[1:], os.environ['OMP_NUM_THREADS'], os.environ['OWN'])"
+    (tmp_path / "module.py").write_text(code, "utf-8")
+
+    def told(*words: str, **own: str) -> str:
+        return printed(tmp_path, [sys.executable, *words], {"OWN": "own", **own})
+
+    assert told("-c", code, "word") == told("-m", "module", "word") == "word 1 own\n"
+    assert told("-c", f"{code}; sys.exit(0)") == "1 own\n"
+    for end in ("sys.exit(2)", "sys.exit('error')", "1 / 0", "os.kill(os.getpid(), 9)"):
+        assert told("-c", f"{code}; sys.stdout.flush(); {end}") == ""
+    assert told("-c", code, OMP_NUM_THREADS="7") == ""
+    monkeypatch.delenv(warm.WARM)
+    assert told("-c", code) == ""
+
+
+ATEXIT = """
+import atexit, threading, time
+atexit.register(lambda: open("ended", "w").write("x"))
+threading.Thread(target=lambda: (time.sleep(0.2), open("late", "w").write("x"))).start()
+"""
+
+
+def test_a_fork_ends_as_python_does_but_for_taking_itself_apart(
+    server: psutil.Process, tmp_path: Path
+) -> None:
+    assert printed(tmp_path, [sys.executable, "-c", f"{ATEXIT}print(1)"], {}) == "1\n"
+    assert (tmp_path / "late").read_text("utf-8") == (tmp_path / "ended").read_text("utf-8") == "x"
+
+
+EXECUTE = """
+import nbformat, nbclient
+cell = nbformat.v4.new_code_cell("import psutil; print(psutil.Process().cmdline())")
+notebook = nbformat.v4.new_notebook(cells=[cell])
+print(nbclient.execute(notebook).cells[0].outputs[0].text)
+"""
+
+
+def test_kernels_of_code_that_knows_of_no_forks_are_forks(
+    server: psutil.Process, tmp_path: Path
+) -> None:
+    assert "warm.py" in printed(tmp_path, [sys.executable, "-c", EXECUTE], {})
+
+
 def test_a_fork_that_is_killed_has_ended_and_one_whose_client_is_gone_ends(
     start: Callable[..., Forked],
 ) -> None:
@@ -113,7 +163,7 @@ def show(
     def execute(*cells: str, forks: bool = True, said: str = "") -> nbformat.NotebookNode:
         monkeypatch.setattr(os, "environ", {**os.environ, **ENVIRONMENT})
         if not forks:
-            del os.environ[forked.WARM]
+            del os.environ[warm.WARM]
         source, output = tmp_path / "source.ipynb", tmp_path / "output.ipynb"
         kernel = {"name": "python3", "display_name": "", "language": "python"}
         notebook = nbformat.v4.new_notebook(metadata={"kernelspec": kernel})
