@@ -172,7 +172,7 @@ def test_the_half_that_costs_is_named_where_both_are_decided(paper, begin, speed
     ("ends", "said"),
     [
         (DECIDED_HIGHER, "Ten steps of warm-up do not replace the layer."),
-        (UNDECIDED, "That they beat the layer by the plan's margin is refuted; "),
+        (UNDECIDED, "That ten steps of warm-up beat the layer by the plan's margin is refuted; "),
     ],
 )
 def test_what_is_refuted_by_the_smallest_effect_alone_is_said_to_be_no_more(paper, ends, said):
