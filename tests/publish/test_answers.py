@@ -169,6 +169,24 @@ def test_the_half_that_costs_is_named_where_both_are_decided(paper, begin, speed
 
 
 @pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        (DECIDED_HIGHER, "Ten steps of warm-up do not replace the layer."),
+        (UNDECIDED, "That ten steps of warm-up beat the layer by the plan's margin is refuted; "),
+    ],
+)
+def test_what_is_refuted_by_the_smallest_effect_alone_is_said_to_be_no_more(paper, ends, said):
+    refuted = ends | {"answer": "refuted"}
+    row = answers(paper, turn=setting("hypothesis_tests", refuted, hypothesis="instead"))[5]
+    assert row.startswith("**Yes, with clipping and without.** ")
+    assert ("replace the layer" in row, "beat the layer" in row) == (
+        ends == DECIDED_HIGHER,
+        ends == UNDECIDED,
+    )
+    assert said in row
+
+
+@pytest.mark.parametrize(
     ("answer", "word"),
     [
         ("supported", "It may be kept or left out"),

@@ -225,6 +225,22 @@ def test_on_a_phone_no_page_scrolls_sideways(page: Page, pages: Path, place: str
         assert page.locator(".scroll").last.evaluate("box => box.scrollWidth > box.clientWidth")
 
 
+@pytest.mark.parametrize("page", [390], indirect=True)
+def test_on_a_phone_a_run_with_a_long_name_does_not_scroll_sideways(
+    page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move_to(tmp_path, monkeypatch)
+    rates, decays = [1e-4, 3e-4], [0.01, 0.1]
+    wide = design("wide", training__learning_rate=rates, training__weight_decay=decays)
+    write_record(wide, "EXPLORATORY")
+    build_site()
+    runs = (tmp_path / "paper" / "site" / "wide").glob("*/seed-0.html")
+    page.goto(max(runs, key=lambda run: len(run.parent.name)).as_uri())
+    longest = page.locator(".legend span").first
+    assert len(longest.inner_text()) > 50
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
 def test_the_keyboard_skips_to_the_content_and_focus_is_seen(page: Page, pages: Path) -> None:
     page.goto(f"{pages.as_uri()}/index.html")
     page.keyboard.press("Tab")

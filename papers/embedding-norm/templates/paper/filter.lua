@@ -2,7 +2,8 @@
 -- figures, tables, references to them, the abstract, the bibliography and the appendix.
 -- A table or figure floats to the top of its column; .wide lets it span both, .anywhere lets it float
 -- to the bottom too, .here keeps it in its place, .long lets it run over pages (in the appendix's part
--- of one column). Figures stand as large as drawn.
+-- of one column). A .first one stands on the first page, under the title: in LaTeX at the foot, for
+-- what spans both columns comes to the top of a later page only. Figures stand as large as drawn.
 
 local latex = FORMAT == "latex"
 local typst = not latex
@@ -35,8 +36,9 @@ local function has(element, class) return element.classes:includes(class) end
 -- Where it may go, as the options of a float.
 local function placed(div)
   if latex then
-    local star = has(div, "wide") and "*" or ""
-    return star, has(div, "here") and "[!htbp]" or has(div, "anywhere") and "[tbp]" or "[t]"
+    local star = has(div, "wide") and not has(div, "here") and "*" or ""
+    local where = has(div, "here") and "[H]" or has(div, "first") and "[b]" or has(div, "anywhere") and "[tb]"
+    return star, where or "[t]"
   end
   if has(div, "here") or has(div, "long") then return "placement: none" end
   local where = has(div, "anywhere") and "placement: auto" or "placement: top"
@@ -90,7 +92,7 @@ local function latex_table(div, caption, columns, head, body)
   local function rows(of) for _, row in ipairs(of) do table.insert(lines, table.concat(row, " & ") .. " \\\\") end end
   local title = "\\caption{" .. caption .. "}\\label{" .. div.identifier .. "}"
   if has(div, "long") then
-    lines = { "{\\scriptsize\\setlength{\\tabcolsep}{2pt}", "\\begin{longtable}{" .. columns .. "}", title .. " \\\\", "\\toprule" }
+    lines = { "{\\scriptsize", "\\begin{longtable}{" .. columns .. "}", title .. " \\\\", "\\toprule" }
     rows(head)
     table.insert(lines, "\\midrule\\endfirsthead\n\\toprule")
     rows(head)
@@ -145,7 +147,7 @@ local function tabular(div)
   for i, spec in ipairs(found.colspecs) do
     local letter = LETTER[spec[1]] or "l"
     table.insert(letters, letter)
-    table.insert(columns, parts and string.format("p{%.3f\\linewidth}", 0.94 * parts[i] / sum) or letter)
+    table.insert(columns, parts and string.format("%s{%.3f\\linewidth}", letter == "r" and "R" or "L", 0.91 * parts[i] / sum) or letter)
     table.insert(widths, parts and parts[i] .. "fr" or "auto")
   end
   if latex then return latex_table(div, write(caption), table.concat(columns), head, body) end
