@@ -57,8 +57,8 @@ class Forked:
     def __init__(
         self, argv: list[str], folder: str, environment: dict[str, str], *streams: int
     ) -> None:
-        """`streams`: what it prints to. Raises OSError, KeyError or ValueError where there is no
-        fork to be had."""
+        """Ask for a fork that prints to `streams`. Raises OSError, KeyError or ValueError where
+        there is none to be had."""
         request = {"argv": argv, "folder": folder, "environment": environment}
         self.connection = socket.socket(socket.AF_UNIX)
         self.connection.settimeout(TIMEOUT)
