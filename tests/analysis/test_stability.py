@@ -22,9 +22,9 @@ from lib.analysis.stability import (
 )
 from lib.analysis.tables import summary_table
 from lib.analysis.verdict import reach_verdict
-from lib.record.record import Record, raw_folder
+from lib.record.record import Record, raw_folder, recorded_studies
 from lib.study.measures import MEASURES
-from lib.study.paths import PAPER, PLANS
+from lib.study.paths import PLANS
 from lib.study.plan import INSTABILITY, Instability, Noise, Plan
 from lib.study.raw import read_raw_file
 from tests.analysis.samples import design, runs_of, trace_of
@@ -318,7 +318,10 @@ def by_plain_counting(loss: list[float], last: int, entropy: float) -> tuple[flo
 @pytest.mark.slow
 def test_every_recorded_trace_is_judged_as_plain_counting_does() -> None:
     transients = 0
-    for path in sorted((PAPER / "record").glob("*/*/seed-*/02_train.ipynb")):
+    folders = [Record(study).folder for study in recorded_studies()]
+    for path in sorted(
+        path for folder in folders for path in folder.glob("*/seed-*/02_train.ipynb")
+    ):
         loss = read_raw_file(raw_folder(path), "trace")["loss"]
         finite = loss[np.isfinite(loss)].tolist()
         judged = judge_run(loss, len(finite) < len(loss), INSTABILITY, ENTROPY)

@@ -259,7 +259,7 @@ def test_a_task_with_just_the_fewest_questions_is_asked(
         (n, {}),
         (n + 1, {"spelling": f"{n} questions, {n + 1} needed: give a longer text"}),
     ):
-        monkeypatch.setattr(suite_of, "FEWEST_ITEMS", fewest)
+        monkeypatch.setattr(suite_of, "MIN_ITEMS", fewest)
         assert build_suite(made_up, None, 128).left_out == left_out
 
 

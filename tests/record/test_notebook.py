@@ -9,7 +9,7 @@ import nbformat
 import pytest
 
 from lib.record.notebook import foreign_content
-from lib.record.record import MANIFEST, Record, papers
+from lib.record.record import Record, recorded_studies
 from lib.record.verify import FIRST_RECORD
 from lib.study.files import read_json
 
@@ -24,11 +24,8 @@ PLACES = {
 
 
 def test_recorded_notebooks_hold_nothing_else() -> None:
-    records = [path.parent for paper in papers() for path in paper.glob(f"record/*/{MANIFEST}")]
-    open_ones = [
-        folder for folder in records if folder.name not in FIRST_RECORD
-    ]  # a seal fixes every byte
-    notebooks = [path for folder in open_ones for path in folder.rglob("*.ipynb")]
+    studies = [name for name in recorded_studies() if name not in FIRST_RECORD]  # fixed bytes
+    notebooks = [path for name in studies for path in Record(name).folder.rglob("*.ipynb")]
     assert len(notebooks) > 100
     for path in notebooks:
         assert list(foreign_content(path.read_text("utf-8"))) == [], path

@@ -350,6 +350,7 @@ def test_a_hash_alone_cannot_be_judged_elsewhere() -> None:
 def test_every_measure_of_a_run_has_a_tolerance() -> None:
     timed = {name for name in MEASURES if "per_second" in name or name in _OF_MACHINE}
     beside = {"trace.loss", "curve.dev_loss", "final_weights", "windows.correct"}
+    beside |= {"windows.nll", "windows.brier", "positions.position_loss"}
     assert set(MOVED) - beside == set(MEASURES) - timed - {"unstable", "plateau", "harmful"}
 
 

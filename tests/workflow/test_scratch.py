@@ -124,7 +124,7 @@ def test_no_record_takes_a_scratch_run(
     with pytest.raises(UserError, match="holds none"):
         _runs_in(runs.parent)
     monkeypatch.setattr("lib.study.claim.RUNS", runs)
-    assert [made for made in attempts("tiny", "second.yaml") if "scratch" in made.where] == []
+    assert [made for made in attempts("tiny", "second.yaml") if made.study == "tiny"] == []
 
     monkeypatch.setattr(paths, "RUNS", placed(runs, tmp_path, **forged))
     assert {path.parent.parent.name for path, _ in stale(STUDY)} == {"none", "center"}

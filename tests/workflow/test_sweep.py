@@ -315,7 +315,7 @@ def bare(tiny_study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "LOCK_TIMEOUT": 0,
     }.items():
         monkeypatch.setattr(sweep, name, put)
-    for name, answer in (("rehearse", None), ("tell", None), ("run_snakemake", (0, []))):
+    for name, answer in (("rehearse", None), ("print_summaries", None), ("run_snakemake", (0, []))):
         monkeypatch.setattr(sweep, name, lambda *_, answer=answer: answer)
     return tiny_study
 
@@ -432,8 +432,10 @@ def test_a_failed_run_keeps_its_notebook_and_the_others_finish_or_diverge(tree: 
     tree.write_study("mixed", factors={"model.block_size": [16, 24]}, **wild)
     tree.spare_rehearsals()
     model = tree.root / "lib/run/model.py"
-    broken = "config.n_head if config.block_size == 16 else broken"
-    model.write_text(model.read_text("utf-8").replace("config.n_head\n", f"{broken}\n", 1), "utf-8")
+    whole, forward = model.read_text("utf-8"), "        x = net.dropout("
+    broken = f"        config.block_size == 16 or broken\n{forward}"
+    assert whole.count(forward) == 1
+    model.write_text(whole.replace(forward, broken), "utf-8")
     status, text = tree.run_all("params/mixed.yaml")
     assert status != 0
     assert "FAILED mixed/block_size=24/seed-0/02_train.ipynb: NameError: name 'broken'" in text
