@@ -314,7 +314,8 @@ keep("cosine_course", cosine)
 # The rate with the lowest mean final dev loss, per variant of `tuning`: a run that diverged or
 # collapsed counts as its initial loss. Look whether the grid brackets it. The runs that choose a
 # rate cannot report at it: that takes other seeds. Of `recipe` the rate and the schedule, by the
-# rule that the plan `trained` states: of means within 0.005 nats the lowest rate.
+# rule that the plan `trained` states: of means within 0.005 nats the lowest rate. `recipe-check` asks
+# in one seed and more steps what the best of its neighbouring rates gains.
 
 # %%
 RATE = "training.learning_rate"
@@ -354,6 +355,13 @@ recipe = recorded("recipe")
 RATIO = "training.final_learning_rate_ratio"
 chosen = best_rates(final_losses(recipe), (RATE, RATIO), tie=0.005)
 keep("best_recipes", chosen.rename(columns={RATIO: "final_ratio"}))
+
+check = final_losses(recorded("recipe-check")).merge(chosen[["variant", "best_rate"]])
+is_best = check[RATE] == check["best_rate"]
+at_best = check[is_best].groupby("variant", sort=False)["counted"].min()
+beside = check[~is_best].groupby("variant", sort=False)["counted"].min()
+losses_at = {"dev_loss": at_best, "neighbours": beside, "gain": at_best - beside}
+keep("recipe_check", pd.DataFrame(losses_at).reset_index())
 
 
 # %%

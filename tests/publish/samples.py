@@ -15,7 +15,7 @@ from lib.study.files import write_json
 from lib.study.measures import ACCURACIES
 from tests.analysis.samples import REFERENCES, noise, results_of, trace_of
 
-PLANNED = ("start-or-speed", "turn", "when")
+PLANNED = ("start-or-speed", "turn", "when", "trained")
 Effect = Callable[[Arm, int], float]
 """What an arm changes of a seed's loss (nats)."""
 
