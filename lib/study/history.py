@@ -41,7 +41,7 @@ class Version:
     def confirmatory(self) -> list[str]:
         """The studies that it names. A draft may hold anything in their place."""
         studies = self.plan.get("confirmatory")
-        names = map(str, studies) if isinstance(studies, list) else ()
+        names = [str(study) for study in studies] if isinstance(studies, list) else []
         return [name for name in names if re.fullmatch(r"[a-z0-9_-]{1,60}", name)]
 
     @property
