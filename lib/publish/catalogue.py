@@ -21,6 +21,9 @@ from lib.study.paths import PARAMS, RUNS, shown, study_folder
 from lib.study.provenance import trained_with
 from lib.study.result import status_of
 
+_STUDY = re.compile(r"[a-z0-9_-]+")
+"""The name of a study; whatever else a folder may be called, no page could be."""
+
 
 @dataclass(frozen=True, eq=False)
 class NotebookEntry:
@@ -194,11 +197,12 @@ def catalogue(paper: Path) -> list[StudyEntry]:
     first, and of these the newest. One whose files are damaged says so."""
     names = {path.parent.name for path in RUNS.glob("[!.]*/*.ipynb")}
     names |= {path.parents[2].name for path in RUNS.glob("[!.]*/*/seed-*/02_train.ipynb")}
-    names = {name for name in names if paper_of(name) == paper}
+    names = {name for name in names if _STUDY.fullmatch(name) and paper_of(name) == paper}
     record_names = {path.parent.name for path in paper.glob(f"record/[!.]*/{MANIFEST}")}
     record_names |= {path.stem for path in paper.glob("record/[!.]*.zip")}
     index, _ = index_of(paper)
     record_names |= {*index} - {*superseded(index)}
+    record_names = {*filter(_STUDY.fullmatch, record_names)}  # `verify` names what else lies there
     entries = [_read(name, name in record_names) for name in sorted(names | record_names)]
     entries.sort(key=lambda pair: pair[0], reverse=True)
     return [study for _, study in entries if study.runs or study.shared or study.trouble]
@@ -326,12 +330,10 @@ def index_of(paper: Path) -> tuple[dict[str, dict[str, Any]], str]:
     is."""
     try:
         index = read_index(paper)
-    except UserError as error:
-        return {}, str(error)
+    except (UserError, OSError) as error:
+        return {}, why(error)
     entries = {
-        n: entry
-        for n, entry in index.items()
-        if isinstance(entry, dict) and re.fullmatch("[a-z0-9_-]+", n)
+        n: entry for n, entry in index.items() if isinstance(entry, dict) and _STUDY.fullmatch(n)
     }
     if others := [name for name in index if name not in entries]:
         fault = f"{shown(index_file(paper))} names {others[0]!r}, which is no study; restore it"

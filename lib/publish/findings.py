@@ -83,14 +83,21 @@ def execute(paper: Path, folder: Path) -> None:
 
 
 def check_findings(paper: Path) -> Iterator[str]:
-    """Execute a paper's notebook again; yield what it says or draws otherwise than is committed."""
+    """Execute a paper's notebook again; yield what it says or draws otherwise than is committed.
+    Yield also what is there of it without it."""
     if not (paper / NOTEBOOK).is_file():
+        for name in (TABLES, FIGURES):
+            if (paper / name).exists():
+                yield f"{name} is there without {NOTEBOOK}; restore that from git, or delete both"
         return
     remedy = "run ./run_all.sh paper"
     with tempfile.TemporaryDirectory(prefix="findings-") as temporary:
         folder = Path(temporary)
         execute(paper, folder)
-        cells = (cell_outputs(read_json(root / NOTEBOOK)) for root in (paper, folder))
+        notebooks = [read_json(root / NOTEBOOK) for root in (paper, folder)]
+        if _around_outputs(notebooks[0]) != _around_outputs(notebooks[1]):
+            yield f"{NOTEBOOK} holds what executing it does not write; {remedy}"
+        cells = map(cell_outputs, notebooks)
         for number, (committed, executed) in enumerate(zip(*cells, strict=True), 1):
             if committed != executed:
                 yield f"code cell {number} of {NOTEBOOK} shows what executing it does not; {remedy}"
@@ -104,6 +111,21 @@ def check_findings(paper: Path) -> Iterator[str]:
         for name in sorted({*old, *new}):
             if name not in old or name not in new or not same(old[name], new[name]):
                 yield f"figure findings/{name} is not what {NOTEBOOK} draws; {remedy}"
+
+
+def _around_outputs(notebook: dict[str, Any]) -> dict[str, Any]:
+    """Return all of a notebook but what outputs show, which is compared cell by cell, and how large
+    pictures are, which differs between machines."""
+
+    def around(output: dict[str, Any]) -> dict[str, Any]:
+        metadata = {kind: [*about] for kind, about in output.get("metadata", {}).items()}
+        return output | {"metadata": metadata, "data": None, "text": None}
+
+    cells = [
+        cell | {"outputs": [around(output) for output in cell.get("outputs", [])]}
+        for cell in notebook["cells"]
+    ]
+    return notebook | {"cells": cells}
 
 
 @exit_status

@@ -119,10 +119,14 @@ def check_figures(record: Record) -> Iterator[str]:
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     for file in sorted(files ^ {f"{name}.{kind}" for name in stated for kind in ("pdf", "png")}):
         yield f"figure {file} is {'not drawn by 04_figures' if file in files else 'missing'}"
-    outputs = itertools.chain(*cell_outputs(record.read(notebook)))
+    outputs = [*itertools.chain(*cell_outputs(record.read(notebook)))]
     expected = [({"text/markdown": each["words"]}, {"image/png": None}) for each in again.values()]
     if [out for out in outputs if not isinstance(out, str)] != list(itertools.chain(*expected)):
         yield "04_figures.ipynb says of its figures what the record does not"
+    standing = "; ".join([record.verdict["standing"], *record.verdict["exploratory_because"]])
+    printed = "".join(out for out in outputs if isinstance(out, str))
+    if printed != f"{standing}\nruns/{record.study}/04_figures.json\n":
+        yield "04_figures.ipynb prints something else than the standing and its result's place"
 
 
 def check_pictures(record: Record) -> Iterator[str]:

@@ -281,7 +281,7 @@ def index_file(paper: Path) -> Path:
 def read_index(paper: Path) -> dict[str, Any]:
     """Read what the record of a paper should hold; empty where nothing has been archived. Raises
     UserError for a damaged index."""
-    content: Any = read_json(index_file(paper)) if index_file(paper).is_file() else {}
+    content: Any = read_json(index_file(paper)) if os.path.lexists(index_file(paper)) else {}
     if not isinstance(content, dict):
         raise UserError(f"{shown(index_file(paper))} must hold an entry per study; restore it")
     return content

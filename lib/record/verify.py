@@ -202,7 +202,8 @@ def check_results(record: Record) -> Iterator[str]:
 
 
 def vanished() -> Iterator[str]:
-    """Yield studies and runs that a committed version of an index names, and no record holds."""
+    """Yield studies and runs that a committed version of an index names, and no record holds, and
+    committed sources of a paper or of the READMEs without which nothing would be checked."""
     if not is_checkout():
         return
     indexed = {
@@ -213,7 +214,12 @@ def vanished() -> Iterator[str]:
     indexes = ":(glob)papers/*/record/index.json"
     log = ("log", "--full-history")  # of branches, too, of which a merge took nothing
     names = set((git(*log, "--format=", "--name-only", "--", indexes) or "").split())
-    faults: dict[str, None] = {}
+    sources = (f":(glob)papers/*/{name}" for name in ("paper.md", "templates/answers.md"))
+    written = (git(*log, "--format=", "--name-only", "--", *sources) or "").splitlines()
+    gone = [
+        name for name in sorted({*written} - {""}) if not (paths.PAPERS.parent / name).is_file()
+    ]
+    faults = dict.fromkeys(f"{name}, which was committed, has vanished" for name in gone)
     versions = [
         (commit, _index(git("show", f"{commit}:{name}")))
         for name in sorted(names)

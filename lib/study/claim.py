@@ -224,8 +224,8 @@ def require_stamps(plan: Plan | None, stamps: dict[str, str | None]) -> None:
             )
 
 
-TELLING = "0[23]*.ipynb"
-"""Notebooks that tell that a study had runs: of each, and of the analysis of all."""
+TELLING = "0[234]*.ipynb"
+"""Notebooks that tell that a study had runs: of each, and of the analysis and figures of all."""
 ATTEMPTS = "other-versions.json"
 """In a study's folder of `runs/` and in its record: such runs as were known when it was recorded,
 so that the record tells of them when the runs themselves are gone."""
@@ -334,7 +334,8 @@ def _in_git(studies: Iterable[str], versions: list[Version]) -> Iterator[Attempt
     patterns = ["papers/*/record/index.json", *(f"runs/**/{name}" for name in sorted(_FILES))]
     for study in studies:
         record = f"papers/*/record/{study}"
-        patterns += [f"papers/*/results/{study}.json", f"{record}.zip"]
+        patterns += [f"papers/*/results/{study}{end}.json" for end in ("", ".verdict")]
+        patterns += [f"{record}.zip"]
         patterns += [f"{record}/{ATTEMPTS}", f"{record}/**/{TELLING}"]
     history = changes("--all", "--full-history", "--", *(f":(glob){p}" for p in patterns))
     files = {(c.blob, c.name): c for c in history if c.blob.strip("0")}  # the oldest

@@ -2,6 +2,7 @@
 was written down."""
 
 import json
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from pydantic import ValidationError
 from lib.study.fields import digest
 from lib.study.git import Change, GitError, changes, contents, git, is_shallow
 from lib.study.paths import PLANS
-from lib.study.plan import Plan
+from lib.study.plan import Plan, rules_file
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,10 @@ class Version:
 
     @property
     def confirmatory(self) -> list[str]:
-        """The studies that it names."""
+        """The studies that it names. A draft may hold anything in their place."""
         studies = self.plan.get("confirmatory")
-        return [str(study) for study in studies] if isinstance(studies, list) else []
+        names = [str(study) for study in studies] if isinstance(studies, list) else []
+        return [name for name in names if re.fullmatch(r"[a-z0-9_-]{1,60}", name)]
 
     @property
     def deviations(self) -> list[dict[str, str]]:
@@ -163,15 +165,16 @@ def dated_deviations(file: str, commits: Iterable[str | None]) -> list[dict[str,
 
 
 def plan_precedes(file: str, plan: Plan, commits: Iterable[str | None]) -> str:
-    """Say whether a plan was committed, as it stands, before every one of the runs' `commits`:
-    "yes: …", "no: …" naming the first run's commit that it does not precede, or "unknown: …" where
-    no run says no and not all is known.
+    """Say whether a plan and its rules were committed, as they stand, before every one of the runs'
+    `commits`: "yes: …", "no: …" naming the first run's commit that they do not precede, or
+    "unknown: …" where no run says no and not all is known.
     Appending a deviation is no change of the plan; rewriting one is, and says "no: …". A plan
     that was changed and restored stands since it was first committed."""
     try:
         same = [version for version in plan_history(file) if version.hash == plan.hash]
         blob = git("rev-parse", f"HEAD:./params/plans/{file}") or ""
         stands = Version("HEAD", "", _committed(blob.strip())).hash == plan.hash
+        stands = stands and _holds_rules("HEAD", plan)
     except GitError as error:
         return f"no: git cannot tell whether the plan was committed before the runs: {error}"
     if not same or not stands:
@@ -190,9 +193,22 @@ def plan_precedes(file: str, plan: Plan, commits: Iterable[str | None]) -> str:
             unknown.append(f"the history here does not hold commit {run[:12]} of a run")
         elif not any(precedes(version.commit, run) for version in reversed(same)):
             return f"no: run at commit {run[:12]}, plan fixed at {fixed[:12]}"
+        elif not _holds_rules(run, plan):
+            return f"no: run at commit {run[:12]}, where the rules of its plan were others"
     if is_shallow():
         unknown.append("this clone is shallow: `git fetch --unshallow` brings the whole history")
     return f"unknown: {unknown[0]}" if unknown else f"yes: plan fixed at {fixed[:12]}"
+
+
+def _holds_rules(commit: str, plan: Plan) -> bool:
+    """Tell whether a commit holds the set of rules that a plan follows as it stands. A plan that
+    names none may be older than the file of its rules."""
+    file = rules_file(plan.rule_set or "none")
+    if not file.is_file():
+        return True
+    text = git("show", f"{commit}:./params/plans/rules/{file.name}")
+    is_older = text is None and plan.rules is None
+    return is_older or _read(text or "") == _read(file.read_text("utf-8"))
 
 
 def precedes(commit: str, later: str) -> bool:

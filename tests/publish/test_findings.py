@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jupytext
 import nbformat
@@ -54,6 +55,21 @@ def print_otherwise(paper: Path) -> None:
     nbformat.write(notebook, paper / findings.NOTEBOOK)
 
 
+def in_first_output(edit: Callable[[Any, Any], object]) -> Callable[[Path], None]:
+    """Edit the first cell that shows something, beside what it shows."""
+
+    def change(paper: Path) -> None:
+        notebook = read_json(paper / findings.NOTEBOOK)
+        cell = next(cell for cell in notebook["cells"] if cell.get("outputs"))
+        edit(cell, cell["outputs"][0])
+        (paper / findings.NOTEBOOK).write_text(json.dumps(notebook), "utf-8")
+
+    return change
+
+
+ASIDE = {"output_type": "stream", "name": "stderr", "text": ["It helps.\n"]}
+
+
 def find_otherwise(paper: Path) -> None:
     tables = read_json(paper / findings.TABLES)
     tables["dose"][0]["mean_delta"] *= 1.001
@@ -69,6 +85,17 @@ def draw_otherwise(paper: Path) -> None:
     [
         (lambda _: None, None),
         (print_otherwise, "of findings.ipynb shows what executing it does not"),
+        (in_first_output(lambda cell, _: cell["outputs"].append(ASIDE)), "holds what executing it"),
+        (
+            in_first_output(lambda cell, _: cell.update(execution_count=0)),
+            "holds what executing it",
+        ),
+        (in_first_output(lambda cell, _: cell.update(attachments={})), "holds what executing it"),
+        (
+            in_first_output(lambda _, out: out["metadata"].update({"image/png": {"alt": "It"}})),
+            "holds what executing it does not write",
+        ),
+        (lambda p: (p / findings.NOTEBOOK).unlink(), "is there without findings.ipynb"),
         (find_otherwise, "findings.json is not what findings.ipynb finds"),
         (lambda p: (p / findings.TABLES).unlink(), "findings.json is not what"),
         (draw_otherwise, "figure findings/dose.pdf is not what"),
@@ -81,7 +108,7 @@ def test_what_was_changed_is_named(
 ) -> None:
     change(paper)
     faults = list(check_findings(paper))
-    assert [fault in found for found in faults] == ([True] if fault else [])
+    assert {fault in found for found in faults} == ({True} if fault else set())
 
 
 def test_a_paper_without_such_a_notebook_has_no_faults(tmp_path: Path) -> None:

@@ -118,6 +118,16 @@ def test_figures_of_other_data_or_words_are_named(
         ),
         "04_figures.ipynb says of its figures what the record does not",
     ]
+    path = folder / "04_figures.ipynb"
+    text = path.read_text("utf-8")
+    for old, new in (
+        ("EXPLORATORY; it names no plan", "CONFIRMATORY"),
+        (".json", ".json: it helps"),
+    ):
+        path.write_text(text.replace(old, new), "utf-8")
+        printed = "04_figures.ipynb prints something else than the standing and its result's place"
+        assert text != path.read_text("utf-8")
+        assert list(build.check_figures(Record(STUDY)))[-1] == printed
 
 
 @pytest.mark.parametrize(

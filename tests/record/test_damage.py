@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import random
 import re
 import shutil
@@ -243,6 +244,28 @@ def test_a_damaged_index_is_said_on_the_first_page(
     first = (own / "paper/site/index.html").read_text("utf-8")
     assert re.sub("&#39;", "'", first).count(f"Damaged: {said}") == 1
     assert "Root of records" not in first or content.startswith(b'{"')
+
+
+@pytest.mark.parametrize("kind", OTHERWISE)
+def test_an_index_that_is_no_file_is_said_on_the_first_page(
+    kind: str, own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index = record.index_file(own / "paper")
+    index.unlink()
+    OTHERWISE[kind](index)
+    assert main(["paper"]) == 1
+    assert capsys.readouterr().err.startswith("error: paper: ")
+    assert "Damaged: " in (own / "paper/site/index.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("place", ["runs/{}/03_analysis.ipynb", "paper/record/{}/MANIFEST.sha256"])
+def test_a_folder_whose_name_is_no_text_is_no_study(
+    place: str, own: Path, build: Callable[[], list[str]]
+) -> None:
+    path = own / place.format(os.fsdecode(b"\xff"))
+    path.parent.mkdir()
+    path.write_text("{}", "utf-8")
+    assert build() == []
 
 
 def test_a_study_that_the_index_names_and_nothing_holds_is_said_to_be_missing(

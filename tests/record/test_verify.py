@@ -344,6 +344,25 @@ def test_a_paper_that_is_deleted_has_vanished(monkeypatch: pytest.MonkeyPatch) -
         assert any(line.startswith(f"study '{study}', recorded at") for line in gone)
 
 
+@pytest.mark.parametrize("name", ["paper.md", "templates/answers.md"])
+def test_what_a_paper_or_the_readmes_were_made_of_has_vanished_if_it_is_deleted(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it, nobody would compare what was made of it with anything."""
+    path = tmp_path / "papers/one" / name
+    path.parent.mkdir(parents=True)
+    path.write_text("It is {{ n }}.", "utf-8")
+    run_git(tmp_path, "init")
+    run_git(tmp_path, "add", "--all")
+    run_git(tmp_path, "commit", "--message", "x")
+    monkeypatch.setattr("lib.study.git.ROOT", tmp_path)
+    monkeypatch.setattr("lib.study.paths.PAPERS", tmp_path / "papers")
+    assert list(verify.vanished()) == []
+    run_git(tmp_path, "rm", "-r", "papers")
+    run_git(tmp_path, "commit", "--message", "x")
+    assert list(verify.vanished()) == [f"papers/one/{name}, which was committed, has vanished"]
+
+
 def test_what_only_a_branch_recorded_has_vanished_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

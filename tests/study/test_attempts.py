@@ -129,14 +129,23 @@ def test_a_version_that_was_never_committed_is_named_as_well(lab: Lab) -> None:
     assert lab.reasons(lab.train()) == [named(seen) + "never committed in its history)"]
 
 
-@pytest.mark.parametrize("place", ["results/trial.json", "record/trial/03_analysis.ipynb"])
-def test_results_or_an_analysis_without_its_runs_tell_under_which_plan_they_were(
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("results/trial.json", "results/trial.verdict.json"),
+        *("record/trial/03_analysis.ipynb", "record/trial/04_figures.ipynb"),
+    ],
+)
+def test_what_is_made_of_runs_tells_without_them_under_which_plan_they_were(
     place: str, lab: Lab
 ) -> None:
-    """Seeds that results name were drawn by a version of the plan; an analysis is stamped."""
+    """Seeds that results or a verdict name were drawn by a version of the plan; notebooks are
+    stamped."""
     seen = lab.freeze()
     (run,) = lab.train()
+    of_runs = {"stability": [{"arm": "none", "seed": seed} for seed in load_study("trial").seeds]}
     results = {"study": {"seeds": load_study("trial").seeds}, "summary": {}}
+    results = of_runs if "verdict" in place else results
     lab.write(f"papers/one/{place}", results if "results" in place else notebook(run))
     lab.commit_all()
     lab.forget("papers", "runs")

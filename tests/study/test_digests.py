@@ -345,35 +345,65 @@ ANYWHERE = {*re.findall(r"\w+", """
     spec_from_loader SourceFileLoader SourcelessFileLoader ExtensionFileLoader extend_path
     meta_path path_hooks __path__ weights_only allow_pickle read_pickle addsitedir load_module
     __loader__ __subclasses__ dictConfig fileConfig ImportString set_executable trust_remote_code
-    load_extension getoutput getstatusoutput PackageImporter execvp execl posix_spawn hub
-""")}  # fmt: skip
+    load_extension getoutput getstatusoutput PackageImporter posix_spawn hub subprocess startfile
+    create_subprocess_shell create_subprocess_exec pty Loader CLoader CUnsafeLoader
+    CFullLoader full_load full_load_all unsafe_load_all shelve _pickle _imp _frozen_importlib
+    dlopen cffi run_cell interact InteractiveConsole cProfile pdb bdb doctest HDFStore read_hdf
+    ForwardRef get_type_hints import_item numexpr sympify mock __self__ __globals__ __code__
+    chdir fchdir
+""")} | {f"{start}{kind}" for start in ("exec", "spawn") for kind in
+         ("l", "le", "lp", "lpe", "v", "ve", "vp", "vpe")}  # fmt: skip
 """Names of what loads code that its source does not name: called, passed on, or imported."""
-BUILTIN = {"eval", "compile", "__doc__"}
+BUILTIN = {"eval", "compile", "globals", "__doc__"}
 """Names that stand for something else behind a dot or as a field."""
-ATTRIBUTES = {"os.system", "os.popen", "sys.path", "sys.modules"}
+ATTRIBUTES = {"os.system", "os.popen", "sys.path", "sys.modules", "torch.jit", "torch.export"}
+PLAIN = {"os", "sys"}
+"""Modules that go by their own name."""
+SEARCHED = {"PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP"}
+"""Variables by which a process finds other code of the same names."""
 DESCRIPTION = {"description=__doc__", "description=main.__doc__"}
 ALLOWED = {
     "lib/data/suite.py": {"__doc__"},  # what 01_data says of a task
     # What --help says; pytest's -m; find_spec.
-    "lib/workflow/cli.py": {"__doc__", "marks", "importlib", "sys.executable"},
-    "lib/workflow/kaggle.py": {"sys.path"},  # read
+    "lib/workflow/cli.py": {
+        *("__doc__", "marks", "importlib", "sys.executable", "execv", "subprocess"),
+    },
+    "lib/workflow/kaggle.py": {"sys.path", "subprocess"},  # read; a sweep
     "lib/workflow/importing.py": {"__doc__", "sys.executable"},  # --help; the sender's code
     "lib/figures/study.py": {"__doc__"},  # what a figure's caption says
     "lib/record/receipts.py": {"importlib"},  # find_spec
     "lib/record/build.py": {"importlib"},  # find_spec: whether a package is installed
     "lib/study/provenance.py": {"importlib"},  # find_spec
     # Asks the code of older commits.
-    "lib/record/replay.py": {"protocol_1.PROGRAMS[command]", "sys.executable"},
-    "lib/workflow/forked.py": {"sys.executable"},  # starts a kernel
+    "lib/record/replay.py": {
+        *("protocol_1.PROGRAMS[command]", "sys.executable", "subprocess", "PYTHONPATH"),
+    },
+    # Start a kernel, or Snakemake, git, nvidia-smi, Slurm's commands, training processes.
+    "lib/workflow/forked.py": {"sys.executable", "PYTHONPATH"},
+    "lib/publish/findings.py": {"PYTHONPATH"},
+    "lib/workflow/sweep.py": {"subprocess", "PYTHONPATH"},
+    "lib/run/processes.py": {"subprocess", "PYTHONPATH"},
+    **{
+        f"lib/{name}.py": {"subprocess"}
+        for name in (
+            "study/git",
+            *(f"workflow/{n}" for n in ("gpus", "progress", "slurm", "verify")),
+        )
+    },
     "lib/run/checkpoints.py": {"weights_only"},  # True: tensors alone, no code
+    "lib/run/harness.py": {"chdir"},  # to where the suite lies, and back
     # A kernel's packages, and the kernel, or what asks older commits; imported by no notebook.
     "lib/record/warm.py": {
-        *("importlib", "import_module", "runpy", "exec", "sys.path", "sys.modules"),
+        *("importlib", "import_module", "runpy", "exec", "sys.path", "sys.modules", "chdir"),
         *("'-m'", "'-c'"),  # one of which a command must hold
+        "PYTHONPATH",
     },
-    "lib/study/errors.py": {"get_ipython"},  # how errors are shown
+    "lib/workflow/rehearsal.py": {"mock", "run_cell"},  # the cells of 03 and 04
+    "lib/study/errors.py": {"get_ipython", "Loader"},  # how errors are shown; a safe one
     # Whether there is a notebook; and what draws, which is only told numbers.
-    "lib/workflow/live.py": {"get_ipython", "f'{__package__}.watching'"},
+    "lib/workflow/live.py": {
+        *("get_ipython", "f'{__package__}.watching'", "subprocess", "PYTHONPATH"),
+    },
 }
 
 
@@ -401,15 +431,35 @@ def dynamic(source: str) -> set[str]:
             words = [node.attr] if node.attr in ANYWHERE | {"__doc__"} else []
             words += {ast.unparse(node)} & ATTRIBUTES
         elif isinstance(node, ast.keyword):
-            words = [node.arg] if node.arg in ANYWHERE else []
+            words = [node.arg] if node.arg in ANYWHERE | {"shell"} else []
+        elif isinstance(node, ast.Constant):
+            words = [node.value] if node.value in SEARCHED else []
         elif isinstance(node, ast.Import | ast.ImportFrom):
             module = getattr(node, "module", None) or ""
             names = [f"{module}.{each.name}" for each in node.names]
             plain = module == "importlib.metadata"  # versions, except for its entry points
             words = [w for name in names for w in name.split(".")[2 * plain :] if w in ANYWHERE]
             words += {*names} & ATTRIBUTES
+            words += [each.name for each in node.names if each.asname and each.name in PLAIN]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            texts = [*node.args, *(each.value for each in node.keywords)]
+            is_plain = node.func.attr == "query" and isinstance(texts[0], ast.Constant)
+            words = [node.func.attr] if texts and not is_plain else []
+            words = [word for word in words if word in {"eval", "query"}]  # of a table
         found |= {*words}
-    return found | unnamed_programs(tree) | unseen_names(source, tree)
+    return found | passed_on(tree) | unnamed_programs(tree) | unseen_names(source, tree)
+
+
+def passed_on(tree: ast.Module) -> set[str]:
+    """Find modules that stand elsewhere than before a dot: what is taken of them may be named by
+    any text."""
+    nodes = [*ast.walk(tree)]
+    imports = [alias for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    modules = {each.asname or each.name.partition(".")[0] for each in imports}
+    modules |= PLAIN
+    before_a_dot = {node.value for node in nodes if isinstance(node, ast.Attribute)}
+    names = [node for node in nodes if isinstance(node, ast.Name) and node not in before_a_dot]
+    return {node.id for node in names if node.id in modules}
 
 
 def unseen_names(source: str, tree: ast.Module) -> set[str]:
@@ -484,6 +534,21 @@ def test_the_library_loads_nothing_that_its_source_does_not_name() -> None:
     assert not {n: words for n, words in found.items() if words - ALLOWED.get(n, set())}
 
 
+def test_the_library_links_to_nothing_and_imports_all_that_it_holds() -> None:
+    """What lies behind a link to a folder, and a source that is only read, is in no digest."""
+    folders = [ROOT / "lib", NOTEBOOKS]
+    assert not [path for folder in folders for path in folder.rglob("*") if path.is_symlink()]
+    sources = [bare(code) for code in cells().values()]
+    named = imported((ROOT / "run_all.sh").read_text("utf-8")).union(*map(imported, sources))
+    for name in FILES:
+        package = name.rpartition("/")[0].replace("/", ".")
+        named |= imported(bare((ROOT / name).read_text("utf-8")), package)
+    modules = {name.removesuffix(".py").replace("/", ".") for name in FILES} - named
+    others = {module for module in modules if not module.endswith("__init__")}
+    # By the notebook of a paper; and by the name of its package.
+    assert others <= {"lib.analysis.course", "lib.workflow.watching"}
+
+
 def test_the_library_is_in_the_encoding_in_which_it_is_read() -> None:
     for name in FILES:
         with (ROOT / name).open("rb") as file:
@@ -523,7 +588,18 @@ def test_a_notebook_loads_nothing_that_its_cells_do_not_name() -> None:
              "run([python, '-c', 'import runpy; runpy.run_path(name)'])",
              "run([sys.executable, ROOT / 'lib' / 'extra.py'])", "run([sys.executable], input=s)",
              "run([sys.executable, '-'], input=s)", "pd.read_pickle(p)", "site.addsitedir(p)",
-             "__loader__.load_module(name)", "torch.hub.load(p, 'x')"]
+             "__loader__.load_module(name)", "torch.hub.load(p, 'x')",
+             "subprocess.run(text, shell=True)", "from subprocess import check_output as c",
+             "os.execve(p, a, e)", "os.spawnl(mode, p)", "asyncio.create_subprocess_shell(s)",
+             "yaml.load(s, Loader=yaml.Loader)", "from yaml import CLoader", "yaml.full_load(s)",
+             "shelve.open(p)", "import _pickle as c", "torch.jit.load(p)", "FFI().dlopen(p)",
+             "import os as o\no.system(s)", "getattr(os, 'sys' + 'tem')(s)", "vars(sys)['path']",
+             "import yaml\ngetattr(yaml, 'unsafe' + '_load')(s)", "import torch as t\nf(t)",
+             "globals()['__builtins__']", "print.__self__", "f.__globals__", "pd.eval(s)",
+             "table.eval(s)", "table.query(s)", "table.query(expr=s)", "pd.read_hdf(p)",
+             "InteractiveShell().run_cell(s)", "ForwardRef(s)", "get_type_hints(f)", "pdb.run(s)",
+             "os.chdir(p)\nimport extra", "with contextlib.chdir(p): import extra",
+             "run([python, '-m', 'lib.a'], env={'PYTHONPATH': p})", "mock.patch(name, x)"]
 )  # fmt: skip
 def test_a_dynamic_import_is_found(code: str) -> None:
     assert dynamic(code)
@@ -531,6 +607,7 @@ def test_a_dynamic_import_is_found(code: str) -> None:
 
 def test_what_only_sounds_like_a_dynamic_import_is_let_pass() -> None:
     code = "re.compile(x); model.eval(); torch.compile(f); run(['-m', 'lib.run.model', f'{x}'])"
+    code += "; t.query('n > 3'); os.path.join(a, b); import numpy as np; np.eye(3); x.globals"
     code += "\nWORKER = 'lib.run.model'\nrun([python, '-m', WORKER, *words]); x['-m-']"
     assert not dynamic(f"{code}\nparser(description=__doc__)\nclass A:\n    compile: bool = False")
 

@@ -6,6 +6,8 @@ import pytest
 import yaml
 
 from lib.analysis.tables import plan_tables
+from lib.study.claim import other_versions
+from lib.study.config import load_study
 from lib.study.history import (
     dated_deviations,
     plan_changes,
@@ -55,6 +57,37 @@ def test_the_plan_must_be_committed_before_the_runs(repository: Repository) -> N
     _, restored = repository.commit(deviations=[TWO])
     _, restored = repository.commit(alpha=0.01)
     assert answer(restored, changed_at) == f"yes: plan fixed at {changed_at[:12]}"
+
+
+@pytest.mark.parametrize("named", [{"rules": "embedding-norm"}, {}], ids=["named", "by default"])
+def test_the_rules_of_a_plan_are_those_that_its_runs_were_begun_under(
+    named: dict[str, str], repository: Repository
+) -> None:
+    """They decide, stand in a file of their own, and are in no plan's file."""
+    rules = repository.parameters.plans / "rules" / "embedding-norm.yaml"
+    first, plan = repository.commit(**named)
+    assert plan_precedes("p.yaml", plan, [first]) == f"yes: plan fixed at {first[:12]}"
+    text = rules.read_text("utf-8")
+    rules.write_text(text.replace("decision: keep the baseline", "decision: adopt", 1), "utf-8")
+    said = plan_precedes("p.yaml", plan, [])
+    assert said == "no: the plan is not committed as it stands"
+    later = repository.commit_all()
+    said = plan_precedes("p.yaml", plan, [later, first])
+    assert said == f"no: run at commit {first[:12]}, where the rules of its plan were others"
+    assert plan_precedes("p.yaml", plan, [later]) == f"yes: plan fixed at {first[:12]}"
+    rules.write_text(f"# A comment is no rule.\n{text}", "utf-8")
+    repository.commit_all()
+    assert plan_precedes("p.yaml", plan, [first]).startswith("yes: ")
+
+
+def test_rules_that_were_never_committed_are_no_part_of_a_committed_plan(
+    repository: Repository,
+) -> None:
+    rules = repository.parameters.plans / "rules"
+    (repository.top / ".gitignore").write_text("own.yaml\n", "utf-8")
+    (rules / "own.yaml").write_text((rules / "embedding-norm.yaml").read_text("utf-8"), "utf-8")
+    _, plan = repository.commit(rules="own")
+    assert plan_precedes("p.yaml", plan, []) == "no: the plan is not committed as it stands"
 
 
 def test_the_history_of_a_plan_is_followed_through_a_rename(repository: Repository) -> None:
@@ -166,6 +199,7 @@ def test_versions_of_another_schema_and_unreadable_ones_stay_in_the_history(
         "title: &a [*a]\n",
         "? [a, b]\n: 1\n",
         "frozen: [1, {trial: 2}]\n",
+        "confirmatory: ['**', \"a\\0\", /etc, '']\n",
     ],
 )
 def test_whatever_a_draft_holds_what_became_of_it_can_be_told(
@@ -180,6 +214,7 @@ def test_whatever_a_draft_holds_what_became_of_it_can_be_told(
     assert [each["what"] for each in known["deviations"]] == [ONE["what"]]
     assert json.dumps(known, allow_nan=False, ensure_ascii=False).encode()
     assert [str(table.to_html()) for table in plan_tables(known)]
+    assert list(other_versions(load_study("trial", undrawn=True), plan, [])) == []
     changed = [row for row in known["plan_changes"] if row["field"] == "alpha"]
     before = {"alpha: .nan\n": "NaN", "alpha: -.inf\n": "-Infinity"}
     assert [row["before"] for row in changed] == [before.get(draft)]
