@@ -31,7 +31,7 @@ def paper(tmp_path: Path) -> Path:
     shutil.copytree(PAPER / "results", tmp_path / "results")
     (tmp_path / "record").symlink_to(PAPER / "record")
     shutil.copytree(PAPER / "templates", tmp_path / "templates")
-    for name in ("studies.yaml", "findings.json"):
+    for name in ("studies.yaml", "findings.json", "published.yaml"):
         shutil.copyfile(PAPER / name, tmp_path / name)
     return tmp_path
 
