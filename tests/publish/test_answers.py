@@ -31,7 +31,7 @@ def paper(tmp_path: Path) -> Path:
     shutil.copytree(PAPER / "results", tmp_path / "results")
     (tmp_path / "record").symlink_to(PAPER / "record")
     shutil.copytree(PAPER / "templates", tmp_path / "templates")
-    for name in ("studies.yaml", "findings.json"):
+    for name in ("studies.yaml", "findings.json", "published.yaml"):
         shutil.copyfile(PAPER / name, tmp_path / name)
     return tmp_path
 
@@ -98,25 +98,26 @@ def test_a_change_is_said_in_the_form_that_its_interval_asks_for(paper, ends, se
     assert re.search(
         rf"for 300 steps at a low rate,? (it|what it does to perplexity) {first}", line
     )
+    assert ("raises the loss early in training" in line) == (ends == DECIDED_HIGHER)
 
 
 @pytest.mark.parametrize(
-    ("decisions", "word"),
+    ("decisions", "word", "begins"),
     [
-        (["keep the baseline"] * 2, "No"),
-        (["adopt the arm"] * 2, "Yes"),
-        (["replicate before adopting"] * 2, "Perhaps"),
-        (["undecided"] * 2, "Undecided"),
-        (["keep the baseline", "adopt the arm"], "It depends"),
+        (["keep the baseline"] * 2, "No", "raises the loss early in training"),
+        (["adopt the arm"] * 2, "Yes", "helps early in training"),
+        (["replicate before adopting"] * 2, "Perhaps", "may help early in training"),
+        (["undecided"] * 2, "Undecided", "has an undecided effect early in training"),
+        (["keep the baseline", "adopt the arm"], "It depends", "helps early or not, by its kind"),
     ],
 )
-def test_the_first_answer_is_the_plans_decision(paper, decisions, word):
+def test_the_first_answer_is_the_plans_decision(paper, decisions, word, begins):
     def decide(verdict: Verdict) -> None:
         for arm, decision in zip(("layernorm", "rmsnorm"), decisions, strict=True):
             next(row for row in verdict["decisions"] if row["arm"] == arm)["decision"] = decision
 
     line, row, *_ = answers(paper, confirmatory_2=decide)
-    assert line.startswith(f"**Early {word.lower()}, ")
+    assert line.startswith(f"**In small GPTs, one LayerNorm after the embeddings {begins}; ")
     assert row.startswith(f"**{word}.** ")
 
 
@@ -144,7 +145,7 @@ def test_it_is_the_scale_where_both_equivalences_are_shown(paper, perplexity, re
     line, _, second, *_ = answers(paper, confirmatory_2=change)
     assert second.startswith(f"**{word}.** ")
     assert second.startswith(f"**{word}.** LayerNorm and") == (perplexity == EQUAL)
-    assert ("Multiplying the residual branches by that factor, too, undoes" in second) == (
+    assert ("every residual branch multiplied by as much, perplexity is equivalent" in second) == (
         rescued == EQUAL
     )
     assert ("A fixed multiplier in its place is equivalent there." in line) == (perplexity == EQUAL)
@@ -172,7 +173,7 @@ def test_the_half_that_costs_is_named_where_both_are_decided(paper, begin, speed
     ("ends", "said"),
     [
         (DECIDED_HIGHER, "Ten steps of warm-up do not replace the layer."),
-        (UNDECIDED, "That ten steps of warm-up beat the layer by the plan's margin is refuted; "),
+        (UNDECIDED, "lower it, too, but do not beat the layer by the plan's smallest effect; "),
     ],
 )
 def test_what_is_refuted_by_the_smallest_effect_alone_is_said_to_be_no_more(paper, ends, said):
@@ -184,6 +185,16 @@ def test_what_is_refuted_by_the_smallest_effect_alone_is_said_to_be_no_more(pape
         ends == UNDECIDED,
     )
     assert said in row
+
+
+def test_that_a_schedule_without_the_layer_ends_lower_is_said_where_it_does(paper: Path) -> None:
+    said = "the model without the layer ends lower than any of these"
+    assert said in answers(paper)[5]
+    path = paper / "results" / "tuned.json"
+    content = json.loads(path.read_text("utf-8"))
+    content["summary"]["none"]["loss"]["mean"] = 2.36  # the best arm with the layer ends at 2.357
+    path.write_text(json.dumps(content), "utf-8")
+    assert said not in answers(paper)[5]
 
 
 @pytest.mark.parametrize(
