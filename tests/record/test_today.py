@@ -57,7 +57,7 @@ def differing(now: Any, then: Any, place: str = "") -> Iterator[str]:
         yield f"{place}: {now!r}, was {then!r}"
 
 
-RECENT = ("modern", "start-or-speed", pytest.param("turn", marks=pytest.mark.slow))
+RECENT = ("modern", "start-or-speed", "when", pytest.param("turn", marks=pytest.mark.slow))
 EARLIER = ("tuned", "stability-confirm", "confirmatory-2")
 EXPLAINED = {
     "answers.H0.reason": "an arm's numbers stand in brackets behind it, and no word twice",
