@@ -301,9 +301,9 @@ def expected_power(
     """Say what `n` seeds can show, a row per hypothesis: the true difference assumed (`effect`;
     else none for an equivalence, and the smallest effect of interest beyond the bound for a
     direction), the sd of the differences (`spread`, by hypothesis, for those that it has), the
-    power, and the seeds that the plan's power takes to support it. Tests share alpha as in a family where all
-    others fail. With `looks`, the last of which is `n`, also the seeds that are `used` on
-    average."""
+    power, and the seeds that the plan's power takes, to support it. Tests share alpha as in a
+    family where all others fail. With `looks`, the last of which is `n`, also the seeds that are
+    `used` on average."""
     rows = []
     size = Counter(h.family for h, *_ in plan.bound.values())
     for name, (h, arm, baseline, measure) in plan.bound.items():

@@ -28,8 +28,10 @@ from lib.study.measures import JUDGED, MAIN, MEASURES
 from lib.study.own import tasks_hash
 from lib.study.paths import PAPERS, PARAMS, PLANS, TEMPLATES, shown, study_folder
 from lib.study.plan import ALPHA, POWER, Frozen, Noise, Plan, Plateau, read_plan, without_blanks
+from lib.study.provenance import has_harness
 from lib.workflow.commits import find_commits
 from lib.workflow.estimate import power_report, usual_hypotheses
+from lib.workflow.preflight import require_stock_tasks
 
 _BLOCK = re.compile(r"^frozen:.*\n(?:[ \t]+.*\n)*", re.MULTILINE)
 _ABOVE = "written by ./run_all.sh freeze; seeds follow from the hash of the plan with all of this"
@@ -141,6 +143,7 @@ def _complete_studies(file: str) -> list[Study]:
         faults += [f"{study.name}.yaml: {reason}; write {line}" for line, reason in missing]
         faults += [f"{file}: {fault}" for fault in _missing_plateau(plan, study)] if plan else []
         faults += [f"{file}: {fault}" for fault in check_plan(plan, study)] if plan else []
+        faults += [f"{study.name}.yaml: {fault}" for fault in _missing_tasks(study, plan)]
     if faults:
         raise UserError("\nerror: ".join(dict.fromkeys(faults)))
     return studies
@@ -197,6 +200,16 @@ def _missing_plateau(plan: Plan, study: Study) -> Iterator[str]:
             f"{study.name} reads {', '.join(sorted(tokenizers))}; write the loss that its plateau "
             "is above"
         )
+
+
+def _missing_tasks(study: Study, plan: Plan | None) -> Iterator[str]:
+    """Say which stock task cannot be asked, where the harness is installed: found by the first run,
+    it would be too late, as the plan fixes the tasks."""
+    if study.evaluation.tasks and has_harness():
+        try:
+            require_stock_tasks(study, plan)
+        except ConfigError as error:
+            yield str(error)
 
 
 def _missing_lines(study: Study, file: str) -> dict[str, str]:

@@ -67,7 +67,7 @@ def test_the_seeds_of_a_power_are_those_that_support() -> None:
         (
             {"direction": "differs"},
             0.0,
-            "no number of them has: a true difference of +0 is not ≠ 0",
+            "a true difference of +0 is not ≠ 0",
         ),
         ({"direction": "greater", "beyond": 0.1}, 0.1, "a true difference of +0.1 is not > 0.1"),
         ({"direction": "less", "beyond": 0.1}, 0.05, "a true difference of -0.05 is not < -0.1"),
