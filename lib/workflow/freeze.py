@@ -19,10 +19,11 @@ from pydantic import ValidationError
 from lib.analysis.stability import OF_PLATEAU, rule_of
 from lib.data.corpus import load_corpus
 from lib.data.suite import suite_hash
+from lib.record.record import recorded_studies
 from lib.study.claim import attempts, check_plan, parameters_digest
 from lib.study.config import Study, load_study
 from lib.study.digests import analysing_digest, measuring_digest, training_digest
-from lib.study.errors import ConfigError, UsageError, UserError, read_yaml
+from lib.study.errors import ConfigError, UsageError, UserError, read_yaml, unknown
 from lib.study.files import read_json, replacing
 from lib.study.measures import JUDGED, MAIN, MEASURES
 from lib.study.own import tasks_hash
@@ -171,7 +172,11 @@ def _missing_fields(plan: Plan) -> Iterator[str]:
                 f"smallest_effect_of_interest: has none of {measure}; write the smallest "
                 "difference that matters"
             )
+    for name, (_, arm, baseline, _) in plan.bound.items():
+        if arm == baseline:
+            yield f"hypotheses.{name}.test: holds {arm} against itself; name two arms"
     tested = _tested(plan)
+    yield from _missing_spread(plan.spread, tested)
     if plan.instability and plan.instability.window:
         yield (
             "instability: window and threshold were the first plan's, and judge no run; write "
@@ -182,6 +187,18 @@ def _missing_fields(plan: Plan) -> Iterator[str]:
         yield f"instability: does not say when a run is unstable; write noise: {noise}"
     if "harmful" in tested and "loss" not in plan.smallest_effect_of_interest:
         yield "smallest_effect_of_interest: has none of loss, beyond which a run is harmful"
+
+
+def _missing_spread(spread: str | dict[str, float] | None, tested: set[str]) -> Iterator[str]:
+    """Say that the spread names no recorded study, or no measure."""
+    if isinstance(spread, str) and spread not in (recorded := recorded_studies()):
+        yield (
+            f"spread: {unknown(spread, recorded)}; name a recorded study, or guess an sd by "
+            f"measure, as {{{MAIN}: 0.4}}"
+        )
+    for measure in spread if isinstance(spread, dict) else ():
+        if measure not in tested | set(MEASURES):
+            yield f"spread: {unknown(measure, sorted(tested))}"
 
 
 def _tested(plan: Plan) -> set[str]:

@@ -20,6 +20,7 @@ from lib.workflow import freeze as module
 from tests.conftest import Tree, run_git
 from tests.study.samples import CONTENT, TEXT, Parameters, Repository
 
+BOUND = {"says": "…", "test": ["layernorm", "none", "loss"], "direction": "less"}
 LITTLE = {
     "corpus": "synthetic",
     "model": {"n_layer": 1, "n_head": 1, "n_embd": 8, "block_size": 96},
@@ -322,6 +323,26 @@ def test_what_cannot_be_frozen_is_said_in_one_line(
     parameters.study(**LITTLE | change)
     assert said in refusal(capsys, "p")
     assert (parameters.plans / "p.yaml").read_text("utf-8") == before
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"spread": "fnal"}, "spread: 'fnal' is unknown; did you mean 'final'?; name a recorded"),
+        ({"spread": {"los": 0.4}}, "spread: 'los' is unknown; did you mean 'loss'?"),
+        (
+            {"hypotheses": {"h": BOUND | {"test": ["none", "none", "loss"]}}},
+            "hypotheses.h.test: holds none against itself; name two arms",
+        ),
+    ],
+)
+def test_what_a_plan_says_in_vain_is_said_before_it_is_fixed(
+    change: dict[str, Any], said: str, parameters: Parameters, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of = {"hypotheses": {"h": BOUND}, "smallest_effect_of_interest": {"loss": 0.1}}
+    parameters.plan(**of | {"primary": [], "families": {}, "rules": "none"} | change)
+    assert refusal(capsys, "p").startswith(f"p.yaml: {said}")
+    assert read_plan("p.yaml").frozen == {}
 
 
 def test_what_judges_runs_is_said_in_the_plan(
