@@ -147,14 +147,26 @@ def is_exact(h: Hypothesis) -> bool:
 
 def _answer(row: Row, plan: Plan) -> Row:
     h = plan.hypotheses[row["hypothesis"]]
+    smallest = plan.smallest_effect_of_interest.get(row["measure"], 0.0)
     if row["p_holm"] < plan.alpha:
         return {"answer": "supported", "sentence": h.if_supported, "seeds": np.nan}
     if row["refuted_p"] < plan.alpha:
-        return {"answer": "refuted", "sentence": h.if_refuted, "seeds": np.nan}
-    smallest = plan.smallest_effect_of_interest.get(row["measure"], 0.0)
+        sentence = h.if_refuted
+        if smallest and h.direction and not (h.beyond or sentence):  # the claim has no bound
+            limit = claim(h.model_copy(update={"beyond": smallest}))
+            sentence = f"Ruled out is {limit}, the smallest effect of interest."
+        return {"answer": "refuted", "sentence": sentence, "seeds": np.nan}
     measured = row["mean_delta"], row["sd_delta"]
     seeds = seeds_to_decide(h, *measured, row["alpha"], plan.power, smallest)
     return {"answer": "undecided", "sentence": h.if_undecided, "seeds": seeds}
+
+
+def holds(h: Hypothesis, difference: float) -> bool:
+    """Tell whether a hypothesis is true where this is the true mean difference."""
+    if h.equivalent_within:
+        return abs(difference) < h.equivalent_within
+    signed = {"greater": difference, "less": -difference, "differs": abs(difference)}
+    return signed[h.direction or "differs"] > h.beyond
 
 
 def claim(h: Hypothesis) -> str:
@@ -263,14 +275,19 @@ def out_of_reach(plan: Plan, n: int) -> Iterator[str]:
 
 
 def seeds_to_decide(
-    h: Hypothesis, mean: float, sd: float, alpha: float, power: float, smallest: float = 0.0
-) -> float:
-    """Return the smallest number of seeds that supports or refutes a hypothesis with probability
-    `power`; infinite beyond `MOST_SEEDS`, NaN without spread."""
+    h: Hypothesis, mean: float, sd: float, alpha: float, power: float, smallest: float = 0.0,
+    *, or_refute: bool = True,
+) -> float:  # fmt: skip
+    """Return the smallest number of seeds that supports a hypothesis, `or_refute`s it, with
+    probability `power`; infinite beyond `MOST_SEEDS`, NaN without spread."""
     if not sd > 0:
         return np.nan
+
+    def reached(n: int) -> float:
+        return sum(power_of(h, mean, sd, n, alpha, smallest)[: 1 + or_refute])
+
     seeds = range(2, MOST_SEEDS + 1)
-    i = bisect_left(seeds, power, key=lambda n: sum(power_of(h, mean, sd, n, alpha, smallest)))
+    i = bisect_left(seeds, power, key=reached)
     return seeds[i] if i < len(seeds) else np.inf
 
 
@@ -284,9 +301,9 @@ def expected_power(
     """Say what `n` seeds can show, a row per hypothesis: the true difference assumed (`effect`;
     else none for an equivalence, and the smallest effect of interest beyond the bound for a
     direction), the sd of the differences (`spread`, by hypothesis, for those that it has), the
-    power, and the seeds that the plan's power takes. Tests share alpha as in a family where all
-    others fail. With `looks`, the last of which is `n`, also the seeds that are `used` on
-    average."""
+    power, and the seeds that the plan's power takes, to support it. Tests share alpha as in a
+    family where all others fail. With `looks`, the last of which is `n`, also the seeds that are
+    `used` on average."""
     rows = []
     size = Counter(h.family for h, *_ in plan.bound.values())
     for name, (h, arm, baseline, measure) in plan.bound.items():
@@ -298,7 +315,7 @@ def expected_power(
         case = true, spread[name]
         alpha = plan.alpha / size[h.family]
         supported, _ = power_of(h, *case, n, alpha, smallest)
-        seeds = seeds_to_decide(h, *case, alpha, plan.power, smallest)
+        seeds = seeds_to_decide(h, *case, alpha, plan.power, smallest, or_refute=False)
         row: Row = {"hypothesis": name, "arm": arm, "baseline": baseline, "measure": measure}
         row |= {"difference": true, "sd": spread[name], "n": n, "power": supported, "seeds": seeds}
         if looks:

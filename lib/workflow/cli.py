@@ -133,11 +133,19 @@ def _positive(kind: Callable[[str], float]) -> Callable[[str], float]:
     return parse
 
 
+def _finite(text: str) -> float:
+    with suppress(ValueError):
+        if math.isfinite(number := float(text)):
+            return number
+    raise argparse.ArgumentTypeError(f"{text}; give a number, in the measure's units")
+
+
 def _number_or_name(text: str) -> float | str:
     try:
-        return float(text)
+        float(text)
     except ValueError:
         return Path(text).stem
+    return _positive(float)(text)
 
 
 _STUDY = _arg("study", "name or path of a parameter file")
@@ -232,7 +240,7 @@ def _freeze(options: argparse.Namespace) -> None:
     _STUDY,
     _arg("--vocabulary", "symbols, where the corpus is not here", type=_positive(int)),
     _arg("--price", "of an hour of one GPU", type=_positive(float)),
-    _arg("--effect", "the true difference, for power", type=float),
+    _arg("--effect", "the true difference, for power", type=_finite),
     _arg(
         "--spread",
         "of differences, for power: their sd, or a recorded study, such as a pilot",

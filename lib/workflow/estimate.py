@@ -18,7 +18,14 @@ from pydantic import ValidationError
 from scipy import stats
 from torch.nn import functional as F
 
-from lib.analysis.hypotheses import MOST_SEEDS, expected_power, out_of_reach, spread_of
+from lib.analysis.hypotheses import (
+    MOST_SEEDS,
+    claim,
+    expected_power,
+    holds,
+    out_of_reach,
+    spread_of,
+)
 from lib.analysis.runs import tidy
 from lib.analysis.stability import harmed, judge_runs, rule_of, with_stability
 from lib.data.corpus import load_corpus
@@ -380,7 +387,7 @@ def power_report(
         if row["power"] < plan.power:
             yield (
                 f"warning: {row['hypothesis']}: {n} seeds have a power of {row['power']:.2f}, and "
-                f"{plan.power:.2f} is wished for; {_seed_count(row['seeds'])} seeds have it"
+                f"{plan.power:.2f} is wished for; {_which_seeds(row, plan)}"
             )
         elif at_least < plan.power:
             yield (
@@ -421,6 +428,15 @@ def designs_by_steps(plan: Plan, runs: pd.DataFrame, effect: float | None) -> pd
             row = {name: hardest[name] for name in ("hypothesis", "sd")}
             rows.append({"steps": steps} | row | {"seeds": int(hardest["seeds"])})
     return pd.DataFrame(rows)
+
+
+def _which_seeds(row: Mapping[str, Any], plan: Plan) -> str:
+    """Say how many seeds have the plan's power to support a hypothesis, or why none."""
+    h, difference = plan.hypotheses[row["hypothesis"]], row["difference"]
+    if not holds(h, difference):
+        return f"no number of them has: a true difference of {difference:+.4g} is not {claim(h)}"
+    many = f"{row['seeds']:.0f}" if row["seeds"] <= MOST_SEEDS else f"not even {MOST_SEEDS:,}"
+    return f"{many} seeds have it"
 
 
 def _seed_count(seeds: float) -> str:

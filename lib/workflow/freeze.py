@@ -19,17 +19,20 @@ from pydantic import ValidationError
 from lib.analysis.stability import OF_PLATEAU, rule_of
 from lib.data.corpus import load_corpus
 from lib.data.suite import suite_hash
+from lib.record.record import recorded_studies
 from lib.study.claim import attempts, check_plan, parameters_digest
 from lib.study.config import Study, load_study
 from lib.study.digests import analysing_digest, measuring_digest, training_digest
-from lib.study.errors import ConfigError, UsageError, UserError, read_yaml
+from lib.study.errors import ConfigError, UsageError, UserError, read_yaml, unknown
 from lib.study.files import read_json, replacing
 from lib.study.measures import JUDGED, MAIN, MEASURES
 from lib.study.own import tasks_hash
 from lib.study.paths import PAPERS, PARAMS, PLANS, TEMPLATES, shown, study_folder
 from lib.study.plan import ALPHA, POWER, Frozen, Noise, Plan, Plateau, read_plan, without_blanks
+from lib.study.provenance import has_harness
 from lib.workflow.commits import find_commits
 from lib.workflow.estimate import power_report, usual_hypotheses
+from lib.workflow.preflight import require_stock_tasks
 
 _BLOCK = re.compile(r"^frozen:.*\n(?:[ \t]+.*\n)*", re.MULTILINE)
 _ABOVE = "written by ./run_all.sh freeze; seeds follow from the hash of the plan with all of this"
@@ -141,6 +144,7 @@ def _complete_studies(file: str) -> list[Study]:
         faults += [f"{study.name}.yaml: {reason}; write {line}" for line, reason in missing]
         faults += [f"{file}: {fault}" for fault in _missing_plateau(plan, study)] if plan else []
         faults += [f"{file}: {fault}" for fault in check_plan(plan, study)] if plan else []
+        faults += [f"{study.name}.yaml: {fault}" for fault in _missing_tasks(study, plan)]
     if faults:
         raise UserError("\nerror: ".join(dict.fromkeys(faults)))
     return studies
@@ -168,7 +172,11 @@ def _missing_fields(plan: Plan) -> Iterator[str]:
                 f"smallest_effect_of_interest: has none of {measure}; write the smallest "
                 "difference that matters"
             )
+    for name, (_, arm, baseline, _) in plan.bound.items():
+        if arm == baseline:
+            yield f"hypotheses.{name}.test: holds {arm} against itself; name two arms"
     tested = _tested(plan)
+    yield from _missing_spread(plan.spread, tested)
     if plan.instability and plan.instability.window:
         yield (
             "instability: window and threshold were the first plan's, and judge no run; write "
@@ -179,6 +187,18 @@ def _missing_fields(plan: Plan) -> Iterator[str]:
         yield f"instability: does not say when a run is unstable; write noise: {noise}"
     if "harmful" in tested and "loss" not in plan.smallest_effect_of_interest:
         yield "smallest_effect_of_interest: has none of loss, beyond which a run is harmful"
+
+
+def _missing_spread(spread: str | dict[str, float] | None, tested: set[str]) -> Iterator[str]:
+    """Say that the spread names no recorded study, or no measure."""
+    if isinstance(spread, str) and spread not in (recorded := recorded_studies()):
+        yield (
+            f"spread: {unknown(spread, recorded)}; name a recorded study, or guess an sd by "
+            f"measure, as {{{MAIN}: 0.4}}"
+        )
+    for measure in spread if isinstance(spread, dict) else ():
+        if measure not in tested | set(MEASURES):
+            yield f"spread: {unknown(measure, sorted(tested))}"
 
 
 def _tested(plan: Plan) -> set[str]:
@@ -197,6 +217,16 @@ def _missing_plateau(plan: Plan, study: Study) -> Iterator[str]:
             f"{study.name} reads {', '.join(sorted(tokenizers))}; write the loss that its plateau "
             "is above"
         )
+
+
+def _missing_tasks(study: Study, plan: Plan | None) -> Iterator[str]:
+    """Say which stock task cannot be asked, where the harness is installed: found by the first run,
+    it would be too late, as the plan fixes the tasks."""
+    if study.evaluation.tasks and has_harness():
+        try:
+            require_stock_tasks(study, plan)
+        except ConfigError as error:
+            yield str(error)
 
 
 def _missing_lines(study: Study, file: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, UserError
 from lib.study.files import read_json
 from lib.study.paths import shown, study_folder
+from lib.study.plan import Plan
 from lib.study.provenance import INSTALL, has_harness, trained_with
 from lib.workflow.commits import with_commits
 from lib.workflow.estimate import prepare_here, require_memory
@@ -53,12 +54,7 @@ def _check(study: Study, is_local: bool, faults: list[str]) -> None:
         if study.evaluation.tasks and not has_harness():
             raise ConfigError(f"evaluation.tasks: need lm_eval; {INSTALL}, or remove them")
         if study.evaluation.tasks:
-            from lib.run.harness import require_tasks  # takes seconds, for few studies
-
-            plan = load_plan(study)
-            planned = planned_measures(plan) if plan else []
-            tested = [name for name in study.stock_measures if name in planned]
-            require_tasks(study.evaluation, min(c.model.block_size for c in configs), tested)
+            require_stock_tasks(study, load_plan(study))
     devices = _devices(study)
     for config in configs if is_local else ():
         with _collecting(faults, file):
@@ -72,6 +68,17 @@ def _check(study: Study, is_local: bool, faults: list[str]) -> None:
                     f"continue on {machine.device}; runs of two devices are not compared: set "
                     f"machine.device: {other}, or delete {shown(study_folder(study.name))}"
                 )
+
+
+def require_stock_tasks(study: Study, plan: Plan | None) -> None:
+    """Raise ConfigError for a stock task that cannot be asked, and for a measure of the plan that
+    none of them gives."""
+    from lib.run.harness import require_tasks  # takes seconds, for few studies
+
+    planned = planned_measures(plan) if plan else []
+    tested = [name for name in study.stock_measures if name in planned]
+    block_size = min(arm.config.model.block_size for arm in study.arms())
+    require_tasks(study.evaluation, block_size, tested)
 
 
 def _devices(study: Study) -> set[str]:

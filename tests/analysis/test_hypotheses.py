@@ -192,6 +192,27 @@ def test_an_answer_follows_from_where_the_difference_lies(
     assert (row["answer"], row["test"]) == (answer, "exact" if exact else "t")
 
 
+@pytest.mark.parametrize(
+    ("shift", "h", "limit"),
+    [
+        (0.0, {"direction": "differs"}, "beyond ± 0.02"),
+        (0.0, {"direction": "greater"}, "> 0.02"),
+        (0.05, {"direction": "less"}, "< -0.02"),
+        (0.0, {"direction": "less", "if_refuted": "It does not."}, None),
+        (0.0, {"direction": "greater", "beyond": 0.02}, None),
+        (0.05, {"equivalent_within": 0.02}, None),
+    ],
+)
+def test_what_is_refuted_says_which_difference_is_ruled_out(
+    shift: float, h: dict[str, Any], limit: str | None
+) -> None:
+    """Where neither the claim nor the plan's own sentence does."""
+    row = one({"says": "…", "test": SLOWER["test"]} | h, decay_runs(shift, n=8))
+    said = f"Ruled out is {limit}, the smallest effect of interest."
+    assert row["answer"] == "refuted"
+    assert row["sentence"] == (said if limit else h.get("if_refuted", ""))
+
+
 def test_without_a_smallest_effect_no_difference_cannot_be_told_from_a_small_one() -> None:
     h = {"says": "…", "test": SLOWER["test"], "direction": "differs"}
     assert one(h, decay_runs(0.0), smallest_effect_of_interest={})["refuted_p"] == 1

@@ -15,6 +15,8 @@ from lib.analysis.runs import tidy
 from lib.record.record import Record
 from lib.study.claim import ClaimStatus
 from lib.study.errors import read_yaml
+from lib.study.files import read_json
+from lib.study.paths import PAPERS
 from lib.study.plan import Plan
 from lib.study.result import RunResult
 
@@ -57,7 +59,12 @@ def differing(now: Any, then: Any, place: str = "") -> Iterator[str]:
         yield f"{place}: {now!r}, was {then!r}"
 
 
-RECENT = ("modern", "start-or-speed", pytest.param("turn", marks=pytest.mark.slow))
+RECENT = [
+    pytest.param(path.name.partition(".")[0], marks=pytest.mark.slow if "turn" in path.name else ())
+    for path in sorted(PAPERS.glob("*/results/*.verdict.json"))
+    if read_json(path).get("hypothesis_tests")
+]
+"""Every study whose plan binds its hypotheses to tests."""
 EARLIER = ("tuned", "stability-confirm", "confirmatory-2")
 EXPLAINED = {
     "answers.H0.reason": "an arm's numbers stand in brackets behind it, and no word twice",

@@ -20,6 +20,7 @@ from lib.workflow import freeze as module
 from tests.conftest import Tree, run_git
 from tests.study.samples import CONTENT, TEXT, Parameters, Repository
 
+BOUND = {"says": "…", "test": ["layernorm", "none", "loss"], "direction": "less"}
 LITTLE = {
     "corpus": "synthetic",
     "model": {"n_layer": 1, "n_head": 1, "n_embd": 8, "block_size": 96},
@@ -154,6 +155,7 @@ def test_tasks_of_one_s_own_are_frozen_and_edited_they_are_others(
     parameters: Parameters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(own, "ROOT", tmp_path)
+    monkeypatch.setattr(module, "has_harness", lambda: False)  # nor is it needed
     files = {"sciq.yaml": b"task: own_sciq", "items.jsonl": b"{}"}
     for name, content in files.items():
         (tmp_path / "tasks" / name).parent.mkdir(exist_ok=True)
@@ -176,6 +178,40 @@ def test_tasks_of_one_s_own_are_frozen_and_edited_they_are_others(
     (tmp_path / "tasks" / "items.jsonl").write_bytes(b"{} ")
     (because,) = claim_status(study, load_plan(study)).reasons
     assert re.fullmatch(f"tasks is \\w{{12}}, frozen was {frozen.tasks[:12]}", because)
+
+
+@pytest.mark.slow  # imports the harness
+def test_a_plan_fixes_no_task_that_cannot_be_asked(
+    parameters: Parameters,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It would be found by the first run, after the plan was published."""
+    from lib.run import harness
+    from tests.run.test_own_tasks import write_tasks
+
+    write_tasks(tmp_path)
+    manager = harness.TaskManager(include_path=tmp_path / "tasks/own", include_defaults=False)
+    monkeypatch.setattr(own, "ROOT", tmp_path)
+    monkeypatch.setattr(harness, "_manager", lambda _: manager)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+
+    def freezing(task: str) -> list[str]:
+        asked = {"items_per_task": 0, "tasks": [task], "include_path": "tasks/own"}
+        corpus = {"source": "synthetic", "tokenizer": "bytes"}
+        parameters.study(**LITTLE | {"corpus": corpus, "evaluation": asked})
+        claim = {"says": "…", "test": ["layernorm", "none", f"{task}.acc"], "direction": "greater"}
+        effect = {"smallest_effect_of_interest": {f"{task}.acc": 0.02}}
+        parameters.plan(hypotheses={"h": claim}, primary=[], families={}, rules="none", **effect)
+        assert main(["p"]) == bool(task != "own_sciq")
+        return capsys.readouterr().err.splitlines()
+
+    assert freezing("own_scig") == [
+        "error: trial.yaml: evaluation.tasks: 'own_scig' is unknown; did you mean 'own_sciq'?"
+    ]
+    assert read_plan("p.yaml").frozen == {}
+    assert freezing("own_sciq") == []
 
 
 def test_frozen_again_before_any_run_it_stands_once(parameters: Parameters) -> None:
@@ -287,6 +323,26 @@ def test_what_cannot_be_frozen_is_said_in_one_line(
     parameters.study(**LITTLE | change)
     assert said in refusal(capsys, "p")
     assert (parameters.plans / "p.yaml").read_text("utf-8") == before
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"spread": "fnal"}, "spread: 'fnal' is unknown; did you mean 'final'?; name a recorded"),
+        ({"spread": {"los": 0.4}}, "spread: 'los' is unknown; did you mean 'loss'?"),
+        (
+            {"hypotheses": {"h": BOUND | {"test": ["none", "none", "loss"]}}},
+            "hypotheses.h.test: holds none against itself; name two arms",
+        ),
+    ],
+)
+def test_what_a_plan_says_in_vain_is_said_before_it_is_fixed(
+    change: dict[str, Any], said: str, parameters: Parameters, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of = {"hypotheses": {"h": BOUND}, "smallest_effect_of_interest": {"loss": 0.1}}
+    parameters.plan(**of | {"primary": [], "families": {}, "rules": "none"} | change)
+    assert refusal(capsys, "p").startswith(f"p.yaml: {said}")
+    assert read_plan("p.yaml").frozen == {}
 
 
 def test_what_judges_runs_is_said_in_the_plan(

@@ -46,6 +46,52 @@ def test_a_stated_spread_gives_the_power_of_the_textbook() -> None:
     assert "warning: weight_decay=0.3: 4 seeds have a power of" in report(decay(4), 0.5, 0.4)
 
 
+def claiming(**claim: Any) -> Plan:
+    test = {"says": "…", "test": ["weight_decay=0.3", "weight_decay=0", "loss"]}
+    content = {"title": "t", "question": "q", "confirmatory": ["decay"]}
+    content |= {"hypotheses": {"h": test | claim}, "smallest_effect_of_interest": {"loss": 0.05}}
+    return Plan.model_validate(content)
+
+
+def test_the_seeds_of_a_power_are_those_that_support() -> None:
+    """A difference below the smallest of interest is refuted by fewer."""
+    said = [*estimate.power_report(decay(), claiming(direction="differs"), 0.02, 0.02)]
+    needed = math.ceil(TTestPower().solve_power(1.0, None, 0.05, 0.8))
+    assert int(said[1].split()[-1]) == needed
+    assert said[-1].endswith(f"and 0.80 is wished for; {needed} seeds have it")
+
+
+@pytest.mark.parametrize(
+    ("claim", "effect", "why"),
+    [
+        (
+            {"direction": "differs"},
+            0.0,
+            "a true difference of +0 is not ≠ 0",
+        ),
+        ({"direction": "greater", "beyond": 0.1}, 0.1, "a true difference of +0.1 is not > 0.1"),
+        ({"direction": "less", "beyond": 0.1}, 0.05, "a true difference of -0.05 is not < -0.1"),
+        ({"equivalent_within": 0.1}, -0.2, "a true difference of -0.2 is not within ± 0.1"),
+        ({"direction": "differs"}, 1e-6, "not even 1,024 seeds have it"),
+    ],
+)
+def test_no_seeds_show_what_is_not_so(claim: dict[str, Any], effect: float, why: str) -> None:
+    said = [*estimate.power_report(decay(), claiming(**claim), effect, 0.02)]
+    assert said[1].endswith("more than 1,024")
+    assert said[-1].endswith(why)
+
+
+@pytest.mark.parametrize("words", ["--effect=nan", "--effect=inf", "--spread=nan", "--spread=0"])
+def test_an_effect_or_spread_is_a_number(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["estimate", "smoke", words]) == 2
+    flag, _, value = words.partition("=")
+    kind = "a number, in the measure's units" if flag == "--effect" else "a number above 0"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert (
+        line == f"error: estimate: {flag}: {value}; give {kind}; see ./run_all.sh estimate --help"
+    )
+
+
 def test_without_a_spread_or_an_effect_power_is_unknown() -> None:
     assert report(decay(), 0.5).startswith("Power is unknown: name a pilot study")
     said = report(decay(), None, 0.4)
