@@ -314,8 +314,8 @@ keep("cosine_course", cosine)
 # The rate with the lowest mean final dev loss, per variant of `tuning`: a run that diverged or
 # collapsed counts as its initial loss. Look whether the grid brackets it. The runs that choose a
 # rate cannot report at it: that takes other seeds. Of `recipe` the rate and the schedule, by the
-# rule that the plan `trained` states: of means within 0.005 nats the lowest rate. `recipe-check` asks
-# in one seed and more steps what the best of its neighbouring rates gains.
+# rule that the plan `trained` states: of means within 0.005 nats the lowest rate. `recipe-check`
+# asks in one seed and more steps what the best of its neighbouring rates gains.
 
 # %%
 RATE = "training.learning_rate"
