@@ -430,7 +430,7 @@ def designs_by_steps(plan: Plan, runs: pd.DataFrame, effect: float | None) -> pd
     return pd.DataFrame(rows)
 
 
-def _which_seeds(row: Mapping[str, Any], plan: Plan) -> str:
+def _which_seeds(row: Mapping[Any, Any], plan: Plan) -> str:
     """Say how many seeds have the plan's power to support a hypothesis, or why none."""
     h, difference = plan.hypotheses[row["hypothesis"]], row["difference"]
     if not holds(h, difference):
