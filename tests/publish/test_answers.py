@@ -166,7 +166,8 @@ def test_the_half_that_costs_is_named_where_both_are_decided(paper, begin, speed
         for row in verdict["hypothesis_tests"]:
             row["answer"] = {"begin": begin, "speed": speed}.get(row["hypothesis"], row["answer"])
 
-    assert answers(paper, start_or_speed=decide)[4].startswith(f"**{word}.** A multiplier makes")
+    said = [row for row in answers(paper, start_or_speed=decide) if "A multiplier makes" in row]
+    assert [row.partition(" A multiplier")[0] for row in said] == [f"**{word}.**"]
 
 
 @pytest.mark.parametrize(
@@ -178,8 +179,8 @@ def test_the_half_that_costs_is_named_where_both_are_decided(paper, begin, speed
 )
 def test_what_is_refuted_by_the_smallest_effect_alone_is_said_to_be_no_more(paper, ends, said):
     refuted = ends | {"answer": "refuted"}
-    row = answers(paper, turn=setting("hypothesis_tests", refuted, hypothesis="instead"))[5]
-    assert row.startswith("**Yes, with clipping and without.** ")
+    rows = answers(paper, turn=setting("hypothesis_tests", refuted, hypothesis="instead"))
+    (row,) = (row for row in rows if row.startswith("**Yes, with clipping and without.** "))
     assert ("replace the layer" in row, "beat the layer" in row) == (
         ends == DECIDED_HIGHER,
         ends == UNDECIDED,
@@ -208,6 +209,28 @@ def test_that_a_schedule_without_the_layer_ends_lower_is_said_where_it_does(pape
 def test_the_answer_about_a_trained_model_is_that_of_its_plan(paper, answer, word):
     decide = setting("hypothesis_tests", {"answer": answer}, hypothesis="no cost")
     assert answers(paper, modern=decide)[-1].startswith(f"**{word}.** An RMSNorm")
+
+
+@pytest.mark.parametrize(
+    ("equal", "cost", "word", "said"),
+    [
+        ("supported", "supported", "It hardly matters", "raises the loss by less than 0.03 nats."),
+        ("supported", "refuted", "It hardly matters", "changes the loss by less than 0.03 nats."),
+        ("refuted", "supported", "It matters", "raises the loss by more than 0.03 nats."),
+        ("refuted", "refuted", "It matters", "changes the loss by more than 0.03 nats."),
+        ("undecided", "supported", "A cost is left", "and whether by 0.03 nats is undecided."),
+        ("undecided", "refuted", "No cost as large as the plan's margin", "does not raise"),
+        ("undecided", "undecided", "Undecided", "a cost is undecided."),
+    ],
+)
+def test_each_arm_at_its_best_is_answered_by_both_tests(paper, equal, cost, word, said):
+    def decide(verdict: Verdict) -> None:
+        for row in verdict["hypothesis_tests"]:
+            row["answer"] = {"equal": equal, "cost": cost}.get(row["hypothesis"], row["answer"])
+
+    line, *rows = answers(paper, trained=decide)
+    assert rows[-2].startswith(f"**{word}.** LayerNorm changes the loss by ")
+    assert said in line
 
 
 def test_questions_whose_study_has_no_results_are_left_out_and_named(paper: Path) -> None:
