@@ -190,12 +190,12 @@ def test_what_is_refuted_by_the_smallest_effect_alone_is_said_to_be_no_more(pape
 
 def test_that_a_schedule_without_the_layer_ends_lower_is_said_where_it_does(paper: Path) -> None:
     said = "the model without the layer ends lower than any of these"
-    assert said in answers(paper)[5]
+    assert said in " ".join(answers(paper))
     path = paper / "results" / "tuned.json"
     content = json.loads(path.read_text("utf-8"))
     content["summary"]["none"]["loss"]["mean"] = 2.36  # the best arm with the layer ends at 2.357
     path.write_text(json.dumps(content), "utf-8")
-    assert said not in answers(paper)[5]
+    assert said not in " ".join(answers(paper))
 
 
 @pytest.mark.parametrize(
