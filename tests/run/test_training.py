@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from lib.data.corpus import Corpus, sample_batch
 from lib.run import training
-from lib.run.machine import random_stream, seed_of
+from lib.run.machine import derive_seed, random_stream
 from lib.run.measure import measure
 from lib.run.model import GPT, weight_decay_groups, weights_digest
 from lib.run.training import Row, Run, learning_rate
@@ -168,7 +168,7 @@ def test_training_is_adamw_on_the_mean_loss_of_its_batches(
     stream, losses, norms = random_stream(0, "batches"), [], []
     for step in range(12):
         x, y = sample_batch(corpus.train, 4, 16, stream)
-        torch.manual_seed(seed_of(0, f"dropout/{step}/0"))
+        torch.manual_seed(derive_seed(0, f"dropout/{step}/0"))
         loss = F.cross_entropy(model(x).view(-1, corpus.vocab_size), y.view(-1))
         optimizer.zero_grad()
         loss.backward()
