@@ -142,6 +142,8 @@ def serve(address: str) -> socket.socket:
             os._exit(0)
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    # Imported where no kernel is yet, pandas takes this for a terminal and would show all columns.
+    sys.modules["pandas"].set_option("display.max_columns", 20)
     assert not sys.modules["torch"].cuda.is_initialized()  # it does not survive a fork
     gc.freeze()  # a collection in a fork would copy it all
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks that have ended leave nothing
