@@ -184,6 +184,25 @@ def test_a_kernel_that_is_killed_at_work_is_told_to_be_dead(
     assert (tmp_path / "noted").read_text("utf-8") == "x"  # it is not tried again
 
 
+SHOWN = """
+import matplotlib.pyplot, numpy, pandas
+options = pandas._config.config._registered_options
+for name in sorted({*options} - {"display.encoding"}):  # utf-8 or UTF-8
+    print(name, pandas.get_option(name))
+print(numpy.get_printoptions(), dict(matplotlib.rcParams))
+"""
+WIDE = "pandas.DataFrame([range(30)])"
+
+
+def test_what_a_kernel_shows_is_the_same_in_a_fork(
+    show: Callable[..., nbformat.NotebookNode],
+) -> None:
+    forked, ordinary = (show(SHOWN, WIDE, forks=forks).cells for forks in (True, False))
+    assert forked[0].outputs == ordinary[0].outputs
+    assert forked[1].outputs == ordinary[1].outputs
+    assert "[1 rows x 30 columns]" in forked[1].outputs[0].data["text/plain"]  # of which 20 stand
+
+
 RUNS = f"""
 import json, tempfile
 from dataclasses import replace
