@@ -275,9 +275,15 @@ def out_of_reach(plan: Plan, n: int) -> Iterator[str]:
 
 
 def seeds_to_decide(
-    h: Hypothesis, mean: float, sd: float, alpha: float, power: float, smallest: float = 0.0,
-    *, or_refute: bool = True,
-) -> float:  # fmt: skip
+    h: Hypothesis,
+    mean: float,
+    sd: float,
+    alpha: float,
+    power: float,
+    smallest: float = 0.0,
+    *,
+    or_refute: bool = True,
+) -> float:
     """Return the smallest number of seeds that supports a hypothesis, `or_refute`s it, with
     probability `power`; infinite beyond `MOST_SEEDS`, NaN without spread."""
     if not sd > 0:

@@ -1,7 +1,6 @@
 """What the site shows: every study's executed notebooks, recorded or in progress."""
 
 import itertools
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,16 +12,13 @@ from filelock import FileLock, Timeout
 
 from lib.publish.plans import standing_shown
 from lib.record.record import MANIFEST, SHARED, Record, index_file, paper_of, read_index, superseded
-from lib.study.config import arm_id, load_study
+from lib.study.config import STUDY_NAME, arm_id, load_study
 from lib.study.errors import ConfigError, UserError, explain_os, read_yaml
 from lib.study.files import read_json
 from lib.study.measures import MAIN
 from lib.study.paths import PARAMS, RUNS, shown, study_folder
 from lib.study.provenance import trained_with
 from lib.study.result import status_of
-
-_STUDY = re.compile(r"[a-z0-9_-]+")
-"""The name of a study; whatever else a folder may be called, no page could be."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,12 +193,13 @@ def catalogue(paper: Path) -> list[StudyEntry]:
     first, and of these the newest. One whose files are damaged says so."""
     names = {path.parent.name for path in RUNS.glob("[!.]*/*.ipynb")}
     names |= {path.parents[2].name for path in RUNS.glob("[!.]*/*/seed-*/02_train.ipynb")}
-    names = {name for name in names if _STUDY.fullmatch(name) and paper_of(name) == paper}
+    names = {name for name in names if STUDY_NAME.fullmatch(name) and paper_of(name) == paper}
     record_names = {path.parent.name for path in paper.glob(f"record/[!.]*/{MANIFEST}")}
     record_names |= {path.stem for path in paper.glob("record/[!.]*.zip")}
     index, _ = index_of(paper)
     record_names |= {*index} - {*superseded(index)}
-    record_names = {*filter(_STUDY.fullmatch, record_names)}  # `verify` names what else lies there
+    # Of what else lies there, `verify` tells.
+    record_names = {*filter(STUDY_NAME.fullmatch, record_names)}
     entries = [_read(name, name in record_names) for name in sorted(names | record_names)]
     entries.sort(key=lambda pair: pair[0], reverse=True)
     return [study for _, study in entries if study.runs or study.shared or study.trouble]
@@ -333,7 +330,9 @@ def index_of(paper: Path) -> tuple[dict[str, dict[str, Any]], str]:
     except (UserError, OSError) as error:
         return {}, why(error)
     entries = {
-        n: entry for n, entry in index.items() if isinstance(entry, dict) and _STUDY.fullmatch(n)
+        n: entry
+        for n, entry in index.items()
+        if isinstance(entry, dict) and STUDY_NAME.fullmatch(n)
     }
     if others := [name for name in index if name not in entries]:
         fault = f"{shown(index_file(paper))} names {others[0]!r}, which is no study; restore it"

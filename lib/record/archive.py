@@ -25,6 +25,7 @@ from lib.study.files import read_json, sha256, write_json, write_text
 from lib.study.inputs import ZipError, unpack
 from lib.study.paths import (
     PLANS,
+    ROOT,
     executed_notebook,
     result_file,
     run_folder,
@@ -121,8 +122,9 @@ def index_entry(record: Record) -> dict[str, Any]:
 
 def seal(study: str) -> Path:
     """Replace the record of a study, but for the notebooks of the whole study, by one file,
-    `record/<study>.zip`; return it. Both are verified and shown as the folder is. UserError where
-    its files are not as its manifest says."""
+    `record/<study>.zip`; return it. Both are verified and shown as the folder is. Of its figures
+    those are kept that the paper or the README shows: 04_figures holds all, and `verify --redraw`
+    compares what it draws with the manifest. UserError where its files are not as that says."""
     record = Record(study)
     if record.is_sealed:
         return record.sealed_file
@@ -142,6 +144,11 @@ def seal(study: str) -> Path:
     shutil.rmtree(record.place)
     aside.rename(record.place)
     write_index_entry(study)
+    pages = [page for page in (ROOT / "README.md", record.paper / "paper.md") if page.is_file()]
+    texts = "".join(page.read_text("utf-8") for page in pages)
+    for path in record.figures.glob("*"):
+        if f"{study}/{path.name}" not in texts:
+            path.unlink()
     return record.sealed_file
 
 

@@ -33,7 +33,8 @@ from lib.study.own import PLAN_BELOW, own_text, prepare_params, write_copy
 from lib.study.paths import BESIDE_ARMS, HEADLESS, PAPER, PARAMS, PLANS, study_folder
 from lib.study.plan import Commit, read_plan
 
-StudyName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=60)]
+STUDY_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,59}")
+StudyName = Annotated[str, Field(pattern=rf"^{STUDY_NAME.pattern}$", max_length=60)]
 MAX_RUNS = 10_000
 """Of one study."""
 MAX_ID = 120
@@ -97,7 +98,7 @@ class Study(RunConfig):
     """Levels of some factors: arms of the grid that have them all are left out."""
     plan: FileName | None = Field(None, validation_alias=AliasChoices("plan", "preregistration"))
     """File in params/plans/ of the plan that the study is held against; None: exploratory."""
-    paper: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=60)] = PAPER.name
+    paper: StudyName = PAPER.name
     """Folder in papers/ that takes the study's record, results and figures. Part of no hash."""
     reported: FileName | None = None
     """File in that folder of numbers reported elsewhere, for the paper's own notebook to read."""

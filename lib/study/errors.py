@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
+from types import UnionType
 from typing import Any, ClassVar, ParamSpec, get_args
 
 import yaml
@@ -150,11 +151,14 @@ def explain(error: ValidationError, schema: type[BaseModel]) -> str:
 
 def explain_each(error: ValidationError, schema: type[BaseModel]) -> list[str]:
     """Rewrite each of pydantic's errors so."""
-    return list(dict.fromkeys(_explained(dict(item), schema) for item in error.errors()))
+    items: list[dict[str, Any]] = [dict(item) for item in error.errors()]
+    # Of text or a mapping, pydantic says of a mapping that it is no text, too.
+    items = [i for i in items if i["loc"][-1:] != ("str",) or not isinstance(i["input"], dict)]
+    return list(dict.fromkeys(_explained(item, schema) for item in items))
 
 
 def _explained(item: dict[str, Any], schema: type[BaseModel]) -> str:
-    location = list(item["loc"] or ("",))
+    location = [part for part in item["loc"] or ("",) if not str(part).startswith("dict[")]
     message, kind = item["msg"].removeprefix("Value error, "), item["type"]
     if location[-1] in _LEVELS:  # pydantic says this once per kind of level
         location.pop()
@@ -165,6 +169,8 @@ def _explained(item: dict[str, Any], schema: type[BaseModel]) -> str:
         field = getattr(owner, "model_fields", {}).get(parent)
         members = (m for m in get_args(owner) if hasattr(m, "model_fields"))  # of a list
         owner = field.annotation if field else next(members, None)
+        if isinstance(owner, UnionType):  # of a section and None
+            owner = next((m for m in get_args(owner) if hasattr(m, "model_fields")), owner)
     fields = getattr(owner, "model_fields", {})
     name, value = ".".join(map(str, location)), item["input"]
     if kind == "extra_forbidden" and fields:

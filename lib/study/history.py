@@ -2,7 +2,6 @@
 was written down."""
 
 import json
-import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from lib.study.config import STUDY_NAME
 from lib.study.fields import digest
 from lib.study.git import Change, GitError, changes, contents, git, is_shallow
 from lib.study.paths import PLANS
@@ -42,7 +42,7 @@ class Version:
         """The studies that it names. A draft may hold anything in their place."""
         studies = self.plan.get("confirmatory")
         names = [str(study) for study in studies] if isinstance(studies, list) else []
-        return [name for name in names if re.fullmatch(r"[a-z0-9_-]{1,60}", name)]
+        return [*filter(STUDY_NAME.fullmatch, names)]
 
     @property
     def deviations(self) -> list[dict[str, str]]:

@@ -17,6 +17,7 @@ from pydantic import (
     SerializerFunctionWrapHandler,
     StringConstraints,
     ValidationError,
+    field_validator,
     model_serializer,
     model_validator,
 )
@@ -248,6 +249,13 @@ class Plan(Section):
     @classmethod
     def _what_is_blank_is_missing(cls, content: Any) -> Any:
         return without_blanks(content)
+
+    @field_validator("spread", mode="before")
+    @classmethod
+    def _by_measure(cls, spread: Any) -> Any:
+        if isinstance(spread, float | int):
+            raise ValueError(f"is {spread}; say of which measure, as {{perplexity: {spread}}}")
+        return spread
 
     @property
     def hash(self) -> str:

@@ -435,8 +435,7 @@ def _which_seeds(row: Mapping[Any, Any], plan: Plan) -> str:
     h, difference = plan.hypotheses[row["hypothesis"]], row["difference"]
     if not holds(h, difference):
         return f"no number of them has: a true difference of {difference:+.4g} is not {claim(h)}"
-    many = f"{row['seeds']:.0f}" if row["seeds"] <= MOST_SEEDS else f"not even {MOST_SEEDS:,}"
-    return f"{many} seeds have it"
+    return f"{_seed_count(row['seeds'])} seeds have it"
 
 
 def _seed_count(seeds: float) -> str:

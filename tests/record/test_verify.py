@@ -265,13 +265,18 @@ def test_a_sealed_record_is_verified_as_its_folder_is_and_shows_the_notebooks_of
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = {name: path.read_bytes() for name, path in Record(STUDY).files.items()}
+    Record(STUDY).paper.joinpath("paper.md").write_text("{file=example/loss.pdf}", "utf-8")
     file = archive.seal(STUDY)
     assert file == folder.with_name("example.zip")
     shared = [f"{name}.ipynb" for name in SHARED]
     assert sorted(path.name for path in folder.iterdir()) == shared
     assert {*shared}.isdisjoint(zipfile.ZipFile(file).namelist())
     sealed = Record(STUDY)
+    figures = {name: before.pop(name) for name in [*before] if name.startswith("../../figures/")}
+    shown = "../../figures/example/loss.pdf"  # by the paper; the others are dropped
+    before[shown] = figures[shown]
     assert {name: path.read_bytes() for name, path in sealed.files.items()} == before
+    assert figures.keys() <= sealed.manifest.keys()
     assert sealed.entry["sealed"] == hashlib.sha256(file.read_bytes()).hexdigest()
     assert verify.verify(STUDY, again=False) == []
     assert list(verify.strays(file.parents[1])) == []
@@ -287,6 +292,11 @@ def test_a_sealed_record_is_verified_as_its_folder_is_and_shows_the_notebooks_of
     (folder / "more.md").write_text("It helps.", "utf-8")
     assert verify.verify(STUDY, again=False) == ["more.md is not in the manifest"]
     (folder / "more.md").unlink()
+    for name, said in (("trend", "has changed"), ("better", "is not in the manifest")):
+        figure = sealed.figures / f"{name}.pdf"
+        figure.write_bytes(b"It helps.")
+        assert f"../../figures/example/{name}.pdf {said}" in verify.verify(STUDY, again=False)
+        figure.unlink()
     file.write_bytes(content + b"It helps.")
     assert verify.verify(STUDY, again=False) == ["the index says otherwise of its sealed"]
     archive.write_index_entry(STUDY)
@@ -297,16 +307,21 @@ def test_a_sealed_record_is_verified_as_its_folder_is_and_shows_the_notebooks_of
 
 
 def test_the_same_record_is_sealed_in_the_same_bytes_and_a_faulty_one_is_not(folder: Path) -> None:
-    kept = shutil.copytree(folder, folder.with_name(".kept"))
+    kept, figures = shutil.copytree(folder, folder.with_name(".kept")), Record(STUDY).figures
+    drawn = {path: path.read_bytes() for path in figures.iterdir()}
     first = archive.seal(STUDY).read_bytes()
     folder.with_name("example.zip").unlink()
     shutil.rmtree(folder)
     shutil.move(kept, folder)
+    for path, content in drawn.items():
+        path.write_bytes(content)
     (folder / "01_data.ipynb").touch()
     assert archive.seal(STUDY).read_bytes() == first
     shutil.copytree(Record(STUDY).folder, folder, dirs_exist_ok=True)
     folder.with_name("example.zip").unlink()
     (folder / "01_data.ipynb").write_text("{}", "utf-8")
+    for path, content in drawn.items():
+        path.write_bytes(content)
     with pytest.raises(UserError, match=r"example: 01_data.ipynb has changed; nothing was sealed"):
         archive.seal(STUDY)
     assert folder.is_dir()

@@ -95,6 +95,28 @@ def test_a_number_that_no_hash_can_hold_is_refused(number: str, parameters: Para
         read_plan("p.yaml")
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"spread": 0.4}, "spread: is 0.4; say of which measure, as {perplexity: 0.4}"),
+        ({"title": {"a": 1}}, "title: {'a': 1} is not allowed. Input should be a valid string"),
+        ({"spread": {"perplexity": 0}}, "spread.perplexity: 0 is not allowed"),
+        (
+            {"instability": {"nois": {}}},
+            "instability.nois: 'nois' is unknown; did you mean 'noise'",
+        ),
+    ],
+)
+def test_a_wrong_field_is_one_line_with_the_remedy(
+    change: dict[str, Any], said: str, parameters: Parameters
+) -> None:
+    (parameters.plans / "p.yaml").write_text(str(LISTED | change), "utf-8")
+    with pytest.raises(ConfigError) as error:
+        read_plan("p.yaml")
+    assert str(error.value).startswith(f"p.yaml: {said}")
+    assert "\n" not in str(error.value)
+
+
 def test_a_plan_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigError, match=r"there is no params/plans/p\.yaml"):
         read_plan("p.yaml")
