@@ -21,7 +21,8 @@ import ast
 import json
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -85,11 +86,12 @@ def code_of(*parts: tuple[str, str | None]) -> dict[str, str]:
         name = path.relative_to(ROOT).as_posix()
         if path.is_file() and not _NO_DATA.search(name):
             code[name] = sha256(path)
+    loaded_from = cache(_loaded_from)  # thousands of names stand in a few folders
     while waiting:
         module = waiting.pop()
         if module.partition(".")[0] not in names:  # a package, as most are
             continue
-        for path in _files(module):
+        for path in _files(module, loaded_from):
             file = path.relative_to(ROOT)
             if file.as_posix() not in code and path.suffix != ".py":
                 code[file.as_posix()] = sha256(path)
@@ -150,16 +152,26 @@ _LOADED = {".py", ".pyc", ".so", ".pyd"}
 """What Python imports from: a library that was compiled goes before the source of its name."""
 
 
-def _files(module: str) -> Iterator[Path]:
+def _loaded_from(folder: Path) -> dict[str, list[Path]]:
+    """Find the files of a folder that Python may import, by the name of their module."""
+    files = defaultdict(list)
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.suffix in _LOADED and path.is_file():
+            files[path.name.partition(".")[0]].append(path)
+    return files
+
+
+def _files(module: str, loaded_from: Callable[[Path], dict[str, list[Path]]]) -> Iterator[Path]:
     """Find what Python may run of this repository when it imports a module (`x.*`: and all below
     `x`). A file here may stand before a package of the same name."""
     for folder in (ROOT, ROOT / "notebooks"):
         for part in module.split("."):
             if part == "*":
-                candidates = [*folder.glob("*.*"), *folder.glob("*/__init__.*")]
+                loaded = [*chain.from_iterable(loaded_from(folder).values())]
+                packages = [path for path in folder.glob("*") if path.is_dir()]
             else:
-                candidates = [*folder.glob(f"{part}.*"), *folder.glob(f"{part}/__init__.*")]
-            loaded = [path for path in candidates if path.suffix in _LOADED and path.is_file()]
+                loaded, packages = [*loaded_from(folder).get(part, ())], [folder / part]
+            loaded += [file for each in packages for file in loaded_from(each).get("__init__", ())]
             yield from loaded
             folder = folder / part
             if not loaded and not folder.is_dir():
