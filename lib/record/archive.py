@@ -1,10 +1,12 @@
 """Write the record of a study: archive it, seal it, and keep manifest and index true."""
 
 import argparse
+import io
 import json
 import re
 import shutil
 import sys
+import tempfile
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -17,7 +19,7 @@ from filelock import FileLock
 from lib.analysis.runs import collect
 from lib.record.notebook import code_hash, without_warnings
 from lib.record.record import MANIFEST, RAW_ZIP, SHARED, Record, index_file, read_index
-from lib.study.claim import write_other_versions
+from lib.study.claim import WHOLE_ZIP, write_other_versions
 from lib.study.config import Study, load_study
 from lib.study.errors import UserError, exit_status
 from lib.study.fields import digest
@@ -135,7 +137,10 @@ def seal(study: str) -> Path:
     )
     files = {path for path in record.place.rglob("*") if path.is_file()}
     shared = files & {record.notebook(name) for name in SHARED}
-    pack(files - shared, record.place, partial)
+    with tempfile.TemporaryDirectory() as folder:
+        whole = Path(folder, WHOLE_ZIP)
+        pack(files - shared, record.place, whole, zipfile.ZIP_STORED)
+        pack([whole], whole.parent, partial, zipfile.ZIP_LZMA)
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
     for path in shared:
@@ -152,12 +157,14 @@ def seal(study: str) -> Path:
     return record.sealed_file
 
 
-def pack(files: Iterable[Path], source: Path, target: Path) -> None:
+def pack(
+    files: Iterable[Path], source: Path, target: Path, method: int = zipfile.ZIP_DEFLATED
+) -> None:
     """Write files of the folder `source` to a zip. The same files give the same bytes."""
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as packed:
+    with zipfile.ZipFile(target, "w") as packed:
         for path in sorted(files):
             member = zipfile.ZipInfo(path.relative_to(source).as_posix())  # of no time
-            packed.writestr(member, path.read_bytes(), zipfile.ZIP_DEFLATED, 9)
+            packed.writestr(member, path.read_bytes(), method, 9)
 
 
 def unpack_raw(record: Record, folder: Path) -> None:
@@ -171,12 +178,19 @@ def unpack_raw(record: Record, folder: Path) -> None:
 def check_raw_zip(record: Record) -> Iterator[str]:
     """Yield files in the archive that are neither of a run nor of a suite that one was asked, or
     there twice, and bytes of it that `pack` does not write."""
-    archives = [record.folder / RAW_ZIP, *([record.sealed_file] if record.is_sealed else [])]
-    for path in archives:
-        with zipfile.ZipFile(path) as packed:
-            if not _is_packed(packed, path.stat().st_size):
-                yield f"{path.name} holds bytes beside its files"
-    with zipfile.ZipFile(archives[0]) as packed:
+    archives = {RAW_ZIP: (record.folder / RAW_ZIP).read_bytes()}
+    if record.is_sealed:
+        archives[record.sealed_file.name] = sealed = record.sealed_file.read_bytes()
+        with zipfile.ZipFile(io.BytesIO(sealed)) as packed:
+            if len(packed.namelist()) > 1 and WHOLE_ZIP in packed.namelist():
+                yield f"{record.sealed_file.name} holds files beside {WHOLE_ZIP}"
+            if WHOLE_ZIP in packed.namelist():
+                archives[f"{WHOLE_ZIP} in {record.sealed_file.name}"] = packed.read(WHOLE_ZIP)
+    for name, content in archives.items():
+        with zipfile.ZipFile(io.BytesIO(content)) as packed:
+            if not _is_packed(packed, len(content)):
+                yield f"{name} holds bytes beside its files"
+    with zipfile.ZipFile(io.BytesIO(archives[RAW_ZIP])) as packed:
         names = packed.namelist()
         suites = [name for name in names if re.fullmatch(r"suite/[^/]+/suite\.json", name)]
         contents = {name: json.loads(packed.read(name)) for name in suites}

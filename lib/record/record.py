@@ -21,6 +21,7 @@ from typing import Any
 import pandas as pd
 
 from lib.analysis.runs import so_far
+from lib.study.claim import WHOLE_ZIP
 from lib.study.config import Study
 from lib.study.errors import ConfigError, UsageError, UserError, read_yaml, unknown
 from lib.study.fields import digest
@@ -179,6 +180,8 @@ def _unsealed(sealed: tuple[Path, int], *beside: tuple[Path, int]) -> Path:
     atexit.register(shutil.rmtree, folder.parents[1], ignore_errors=True)
     try:
         unpack(file, folder)
+        if (whole := folder / WHOLE_ZIP).is_file():
+            unpack(whole.rename(folder.with_name(WHOLE_ZIP)), folder)
     except ZipError as error:
         raise UserError(f"{shown(file)}: {error}; restore it from git") from None
     for path, _ in beside:

@@ -226,6 +226,9 @@ def require_stamps(plan: Plan | None, stamps: dict[str, str | None]) -> None:
 
 TELLING = "0[234]*.ipynb"
 """Notebooks that tell that a study had runs: of each, and of the analysis and figures of all."""
+WHOLE_ZIP = "record.zip"
+"""What the file of a sealed record holds: a zip of all files, compressed as a whole since notebooks
+of runs resemble one another. In older ones each file is compressed by itself."""
 ATTEMPTS = "other-versions.json"
 """In a study's folder of `runs/` and in its record: such runs as were known when it was recorded,
 so that the record tells of them when the runs themselves are gone."""
@@ -360,7 +363,9 @@ def _in_sealed(packed: bytes, study: str) -> Iterator[Attempt]:
     # zipfile lets through what its decompressors raise.
     with suppress(Exception), zipfile.ZipFile(io.BytesIO(packed)) as files:
         for name in files.namelist():
-            if PurePath(name).match(TELLING) or name == ATTEMPTS:
+            if name == WHOLE_ZIP:
+                yield from _in_sealed(files.read(name), study)
+            elif PurePath(name).match(TELLING) or name == ATTEMPTS:
                 yield from _attempts_in(files.read(name), study)
 
 

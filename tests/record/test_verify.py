@@ -3,6 +3,7 @@ their place: each check on a copy of a recorded study that passes them all, afte
 
 import copy
 import hashlib
+import io
 import json
 import shutil
 import subprocess
@@ -270,7 +271,11 @@ def test_a_sealed_record_is_verified_as_its_folder_is_and_shows_the_notebooks_of
     assert file == folder.with_name("example.zip")
     shared = [f"{name}.ipynb" for name in SHARED]
     assert sorted(path.name for path in folder.iterdir()) == shared
-    assert {*shared}.isdisjoint(zipfile.ZipFile(file).namelist())
+    whole = zipfile.ZipFile(file)
+    assert whole.namelist() == ["record.zip"]
+    names = zipfile.ZipFile(whole.open("record.zip")).namelist()
+    assert {*shared}.isdisjoint(names)
+    assert {"raw.zip", "parameters.yaml"} <= {*names}
     sealed = Record(STUDY)
     figures = {name: before.pop(name) for name in [*before] if name.startswith("../../figures/")}
     shown = "../../figures/example/loss.pdf"  # by the paper; the others are dropped
@@ -304,6 +309,48 @@ def test_a_sealed_record_is_verified_as_its_folder_is_and_shows_the_notebooks_of
     file.write_bytes(content[:1000])
     (fault,) = verify.verify(STUDY, again=False)
     assert "example.zip: it cannot be read as a zip" in fault
+
+
+def packed(**files: bytes) -> bytes:
+    """Zip files as an archive does."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as to:
+        for name, text in files.items():
+            to.writestr(zipfile.ZipInfo(name), text)
+    return content.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("hide", "fault"),
+    [
+        (lambda whole: packed(**{"record.zip": whole}), None),
+        (
+            lambda whole: packed(**{"record.zip": whole + b"It helps."}),
+            "record.zip in example.zip holds bytes beside its files",
+        ),
+        (
+            lambda whole: packed(**{"parameters.yaml": b"It helps.", "record.zip": whole}),
+            "example.zip holds files beside record.zip",
+        ),
+        (
+            lambda whole: packed(**{"record.zip": added(whole, "record.zip", b"It helps.")}),
+            "record.zip is not in the manifest",
+        ),
+    ],
+)
+def test_nothing_is_hidden_in_or_beside_the_zip_in_a_sealed_one(
+    hide: Callable[[bytes], bytes], fault: str | None, folder: Path
+) -> None:
+    file = archive.seal(STUDY)
+    file.write_bytes(hide(zipfile.ZipFile(file).read("record.zip")))
+    archive.write_index_entry(STUDY)
+    assert verify.verify(STUDY, again=False) == ([fault] if fault else [])
+
+
+def added(content: bytes, name: str, text: bytes) -> bytes:
+    """Add a file to a zip."""
+    with zipfile.ZipFile(io.BytesIO(content)) as old:
+        return packed(**{each: old.read(each) for each in old.namelist()}, **{name: text})
 
 
 def test_the_same_record_is_sealed_in_the_same_bytes_and_a_faulty_one_is_not(folder: Path) -> None:

@@ -394,8 +394,9 @@ def test_the_other_confirmatory_studies_of_a_plan_are_named_beside_it(lab: Lab) 
     assert str(claim_status(study, plan)) == said
 
 
+@pytest.mark.parametrize("as_a_whole", [True, False])
 @pytest.mark.parametrize("where", ["the record", "an earlier commit"])
-def test_a_sealed_record_tells_of_its_runs(where: str, lab: Lab) -> None:
+def test_a_sealed_record_tells_of_its_runs(where: str, as_a_whole: bool, lab: Lab) -> None:
     lab.commit_all()
     version = lab.parameters.plan(frozen={"trial": lab.parameters.frozen()}, alpha=0.03)
     lab.archive(lab.train(), "trial", "record/trial")
@@ -404,6 +405,11 @@ def test_a_sealed_record_tells_of_its_runs(where: str, lab: Lab) -> None:
     with zipfile.ZipFile(record / "trial.zip", "w", zipfile.ZIP_DEFLATED) as packed:
         for path in (record / "trial").rglob("*.ipynb"):
             packed.write(path, path.relative_to(record / "trial"))
+    if as_a_whole:
+        (record / "trial.zip").rename(record / "record.zip")
+        with zipfile.ZipFile(record / "trial.zip", "w", zipfile.ZIP_LZMA) as packed:
+            packed.write(record / "record.zip", "record.zip")
+        (record / "record.zip").unlink()
     lab.forget("papers/one/record/trial", "runs")
     lab.freeze(alpha=0.02)
     if where == "an earlier commit":
