@@ -10,6 +10,7 @@ import jupytext
 import nbformat
 import pytest
 from scipy import stats
+from statsmodels.stats.weightstats import CompareMeans
 
 from lib.publish import findings
 from lib.publish.findings import check_findings, recorded
@@ -176,6 +177,18 @@ def test_an_untied_effect_is_that_of_its_own_pair(found) -> None:
     assert row["untied"] == pytest.approx(untied.mean())
     low, high = stats.ttest_1samp(tied - untied, 0).confidence_interval()
     assert (row["difference_low"], row["difference_high"]) == pytest.approx((low, high))
+
+
+def test_a_schedule_and_the_layer_of_other_seeds_are_compared_without_pairs(found) -> None:
+    bare = recorded("tuned").runs.query("arm == 'none'")["loss"]
+    runs = recorded("turn").runs
+    rows = {row["arm"]: row for row in found["schedule"]}
+    assert {*rows} == {f"layernorm,gradient_clip={clip}" for clip in ("none", "1")}
+    for arm, row in rows.items():
+        two = CompareMeans.from_data(bare, runs.loc[runs["arm"] == arm, "loss"])
+        ends = two.tconfint_diff(usevar="unequal")
+        assert (row["t_low"], row["t_high"]) == pytest.approx(ends)
+        assert row["mean_delta"] == pytest.approx(sum(ends) / 2)
 
 
 def test_what_the_layer_adds_elsewhere_is_held_against_what_it_adds_on_the_sum() -> None:
