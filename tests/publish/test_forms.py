@@ -298,8 +298,11 @@ def test_a_study_without_results_is_not_yet_run_and_claims_nothing(texts: Texts)
 
 PLACES = {
     ("lower", "lower"): "and that holds in both.",
-    ("higher", "lower"): "and that does not hold.",
-    ("lower", "higher"): "and that does not hold.",
+    ("higher", "higher"): "and that holds in neither.",
+    ("higher", "lower"): "and that holds only with rotary positions.",
+    ("lower", "higher"): "and that holds only on the tokens.",
+    ("higher", "undecided"): "and that does not hold on the tokens.",
+    ("undefined", "higher"): "and that does not hold with rotary positions.",
     ("lower", "undecided"): "; nothing here shows the contrary.",
     ("undefined", "undecided"): "; nothing here shows the contrary.",
 }
