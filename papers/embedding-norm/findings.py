@@ -36,6 +36,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from IPython.display import display
+from scipy import stats
 
 from lib.analysis.course import course_table, token_ratios
 from lib.analysis.effects import paired_rows, ratio_interval, seed_differences
@@ -403,6 +404,28 @@ with facets("learning-rate", FIGURES, ["loss", "differences"], [""], height=2.2)
     differences(deltas, "loss", RATE, rates, axes["differences", ""])
 
 # %% [markdown]
+# ## A schedule in place of the layer
+# The loss (nats) of `tuned` without the layer, which has warm-up and decay, less that of each arm
+# of `turn` with it, at a high constant rate. The seeds are others, so nothing is paired: the
+# intervals are Welch's. Look whether both lie below zero.
+
+
+# %%
+def schedule_instead(scheduled: Recorded, constant: Recorded) -> pd.DataFrame:
+    """The loss without a layer in one study less that of each arm with LayerNorm in another."""
+    bare = scheduled.runs.query("arm == baseline")["loss"]
+    rows = []
+    for arm, part in constant.runs.query("variant == 'layernorm'").groupby("arm", sort=False):
+        apart = bare.mean() - part["loss"].mean()
+        test = stats.ttest_ind(bare, part["loss"], equal_var=False)
+        low, high = test.confidence_interval(1 - constant.alpha)
+        rows.append({"arm": arm, "mean_delta": apart, "t_low": low, "t_high": high})
+    return pd.DataFrame(rows)
+
+
+keep("schedule", schedule_instead(recorded("tuned"), recorded("turn")))
+
+# %% [markdown]
 # ## Other definitions of instability
 # The share of runs of `stability-confirm` that rise by more than 0.25, 0.5 and 1 nats above their
 # running minimum, or diverge; and by more than the plan's rise when the first 64 steps are not
@@ -614,6 +637,81 @@ def draw_budgets(study: Recorded) -> pd.DataFrame:
 
 if Record("when").verdict_file.is_file():
     display(keep("when", draw_budgets(recorded("when"))))
+
+# %% [markdown]
+# ## What the layer reads, and how positions come in
+# What `where` shows, once it is recorded: the difference in loss (nats) to no layer where the layer
+# reads the sum of tokens and learned positions, the tokens alone, or tokens whose positions come in
+# by rotation. Then what the layer adds to the loss elsewhere, less what it adds on the sum, paired
+# over seeds. Look whether that is below zero.
+
+
+# %%
+def place_effects(study: Recorded) -> pd.DataFrame:
+    """The difference in loss to no layer, a row per place: sum, token or rotary."""
+    rows = []
+    for arm in study.design.arms():
+        if arm.id != arm.baseline:
+            model = arm.config.model
+            place = model.embedding_norm_on if model.positions == "learned" else model.positions
+            rows.append({"place": place, "arm": arm.id, "baseline": arm.baseline})
+    return paired_rows(pd.DataFrame(rows), study.runs, "loss", study.alpha)
+
+
+def against_sum(effects: pd.DataFrame, study: Recorded) -> pd.DataFrame:
+    """What the layer adds to the loss at each other place, less what it adds on the sum."""
+    added = {
+        row["place"]: seed_differences(study.runs, "loss", row["arm"], row["baseline"])
+        for row in effects.to_dict("records")
+    }
+    whole = added.pop("sum")
+    tests = {place: t_test((each - whole).dropna(), study.alpha) for place, each in added.items()}
+    return pd.DataFrame([{"place": place} | test._asdict() for place, test in tests.items()])
+
+
+if Record("where").verdict_file.is_file():
+    places = recorded("where")
+    by_place = place_effects(places)
+    display(keep("where", by_place), keep("where_apart", against_sum(by_place, places)))
+
+# %% [markdown]
+# ## Width or steps
+# What `ladder-2` shows, once it is recorded: the difference in loss (nats) to no layer by width and
+# number of steps, each arm at its best rate, chosen as above on the runs that report it. Then what
+# the layer adds to the loss after most steps, less what it adds after fewest, paired over seeds.
+# Look whether that is below zero at each width, and how many best rates the grid brackets.
+
+
+# %%
+def effects_at_best(study: Recorded) -> pd.DataFrame:
+    """The difference in loss to no layer, each arm at its best rate: a row per width and number of
+    steps, with how many of the two rates lie inside the grid."""
+    rows = []
+    for (width, steps), part in final_losses(study).groupby([WIDTH, BUDGET]):
+        best = best_rates(part).set_index("variant")
+        arms = part.drop_duplicates("arm").set_index(["variant", RATE])["arm"]
+        arm, baseline = (arms[name, best["best_rate"][name]] for name in ("layernorm", "none"))
+        inside = int(best["bracketed"].sum())
+        rows.append({"width": width, "steps": steps, "arm": arm, "baseline": baseline}
+                    | {"bracketed": inside})  # fmt: skip
+    return paired_rows(pd.DataFrame(rows), study.runs, "loss", study.alpha)
+
+
+def by_more_steps(effects: pd.DataFrame, study: Recorded) -> pd.DataFrame:
+    """What the layer adds to the loss after most steps, less what it adds after fewest: a row per
+    width."""
+    rows = []
+    for width, part in effects.groupby("width"):
+        pairs = part.sort_values("steps")[["arm", "baseline"]].to_numpy()
+        few, many = (seed_differences(study.runs, "loss", *pairs[i]) for i in (0, -1))
+        rows.append({"width": width} | t_test((many - few).dropna(), study.alpha)._asdict())
+    return pd.DataFrame(rows)
+
+
+if Record("ladder-2").verdict_file.is_file():
+    crossed = recorded("ladder-2")
+    by_cell = effects_at_best(crossed)
+    display(keep("ladder_2", by_cell), keep("ladder_2_steps", by_more_steps(by_cell, crossed)))
 
 # %% [markdown]
 # ## Beside the preliminary table

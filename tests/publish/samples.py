@@ -1,21 +1,29 @@
 """Made-up records of the studies that the paper has a place for, analysed as real ones are."""
 
+import ast
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 
 from lib.analysis.findings import analyse
 from lib.analysis.runs import study_results, tidy
+from lib.publish.findings import TABLES, Recorded
 from lib.study.claim import ClaimStatus, load_plan
 from lib.study.config import Arm, load_study
-from lib.study.files import write_json
+from lib.study.files import read_json, write_json
 from lib.study.measures import ACCURACIES
+from lib.study.paths import PAPER
+from lib.study.result import records
 from tests.analysis.samples import REFERENCES, noise, results_of, trace_of
 
 PLANNED = ("start-or-speed", "turn", "when", "trained")
+EXPLORED = ("where", "ladder-2")
+"""Without a plan: the paper quotes what its notebook finds of them."""
 Effect = Callable[[Arm, int], float]
 """What an arm changes of a seed's loss (nats)."""
 
@@ -24,7 +32,6 @@ def write(name: str, paper: Path, effect: Effect, rise: Effect) -> None:
     """Write results and verdict of a made-up study into the folder of a paper."""
     design = load_study(name)
     plan = load_plan(design)
-    assert plan
     own = {arm.id: arm for arm in design.arms()}
 
     def loss(arm: Arm, seed: int) -> float:
@@ -36,7 +43,8 @@ def write(name: str, paper: Path, effect: Effect, rise: Effect) -> None:
     results = results_of(design, loss, REFERENCES | known, **accuracies, **smooth)
     runs = tidy(results)
     trace = trace_of(runs, lambda arm, seed: rise(own[arm], seed))
-    claim = ClaimStatus(name, plan.hash, [] if name in plan.confirmatory else ["made up"])
+    tested = plan is not None and name in plan.confirmatory
+    claim = ClaimStatus(name, plan and plan.hash, [] if tested else ["made up"])
     found = analyse(design, plan, claim, runs, trace, pd.DataFrame(), pd.DataFrame())
     content = study_results(design, results)
     write_json(paper / "results" / f"{name}.json", json.loads(json.dumps(content)))
@@ -46,3 +54,57 @@ def write(name: str, paper: Path, effect: Effect, rise: Effect) -> None:
         path = paper / "figures" / name / f"{figure}.pdf"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
+
+
+class MadeUp(Recorded):
+    """A made-up study, as the paper's notebook reads a recorded one."""
+
+    def raw(self, name: str) -> pd.DataFrame:
+        """Return dev curves of two points, which end at the validation loss."""
+        assert name == "curve"
+        ends = self.runs[["arm", "seed", "loss"]].rename(columns={"loss": "dev_loss"})
+        first = ends.assign(dev_loss=4.2)
+        return pd.concat([first.assign(step=0), ends.assign(step=100)], ignore_index=True)
+
+
+def made_up(name: str, effect: Effect) -> MadeUp:
+    """Make up a study in which nothing is unstable; `effect` is the loss of each run (nats)."""
+    design = load_study(name)
+    runs = tidy(results_of(design, effect))
+    calm = runs[["arm", "seed"]].assign(transient=False, collapsed=False, diverged=False)
+    return MadeUp(design, load_plan(design), runs, {"stability": records(calm)})
+
+
+@cache
+def notebook() -> SimpleNamespace:
+    """Return the constants and functions of the paper's notebook, without what its cells do."""
+
+    def defines(node: ast.stmt) -> bool:
+        if not isinstance(node, ast.Assign):
+            return isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef)
+        names = [each for each in ast.walk(node) if isinstance(each, ast.Name)]
+        stored = [each.id for each in names if isinstance(each.ctx, ast.Store)]
+        return bool(stored) and all(map(str.isupper, stored))
+
+    tree = ast.parse((PAPER / "findings.py").read_text("utf-8"))
+    tree.body = [node for node in tree.body if defines(node)]
+    names: dict[str, Any] = {}
+    exec(compile(tree, "findings.py", "exec"), names)
+    return SimpleNamespace(**names)
+
+
+def explore(paper: Path, effect: Effect) -> None:
+    """Write the studies without a plan into the folder of a paper, and what its notebook finds of
+    them."""
+    for name in EXPLORED:
+        write(name, paper, effect, rise=lambda *_: 0.0)
+    own, found = notebook(), read_json(paper / TABLES)
+    places, crossed = (
+        made_up(name, lambda arm, seed: 2.4 + 0.01 * noise(seed) + effect(arm, seed))
+        for name in EXPLORED
+    )
+    by_place, by_cell = own.place_effects(places), own.effects_at_best(crossed)
+    found |= {"where": records(by_place), "ladder_2": records(by_cell)}
+    found |= {"where_apart": records(own.against_sum(by_place, places))}
+    found |= {"ladder_2_steps": records(own.by_more_steps(by_cell, crossed))}
+    write_json(paper / TABLES, found)

@@ -191,10 +191,9 @@ def test_what_is_refuted_by_the_smallest_effect_alone_is_said_to_be_no_more(pape
 def test_that_a_schedule_without_the_layer_ends_lower_is_said_where_it_does(paper: Path) -> None:
     said = "the model without the layer ends lower than any of these"
     assert said in " ".join(answers(paper))
-    path = paper / "results" / "tuned.json"
-    content = json.loads(path.read_text("utf-8"))
-    content["summary"]["none"]["loss"]["mean"] = 2.36  # the best arm with the layer ends at 2.357
-    path.write_text(json.dumps(content), "utf-8")
+    found = json.loads((paper / "findings.json").read_text("utf-8"))
+    found["schedule"][0]["t_high"] = 0.01  # of one of the two arms with the layer, zero is inside
+    (paper / "findings.json").write_text(json.dumps(found), "utf-8")
     assert said not in " ".join(answers(paper))
 
 
@@ -231,6 +230,21 @@ def test_each_arm_at_its_best_is_answered_by_both_tests(paper, equal, cost, word
     line, *rows = answers(paper, trained=decide)
     assert rows[-2].startswith(f"**{word}.** LayerNorm changes the loss by ")
     assert said in line
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        (DECIDED_LOWER, "LayerNorm's loss is lower there than a fixed multiplier's, by "),
+        (DECIDED_HIGHER, "LayerNorm's loss is higher there than a fixed multiplier's, by "),
+        (UNDECIDED, "Whether LayerNorm and a fixed multiplier are equivalent there is undecided: "),
+    ],
+)
+def test_an_undecided_equivalence_is_told_with_what_its_interval_excludes(paper, ends, said):
+    undecided = ends | {"answer": "undecided"}
+    rows = answers(paper, trained=setting("hypothesis_tests", undecided, hypothesis="scale alone"))
+    assert said in rows[-2]
+    assert ("whether by more than the plan's margin" in rows[-2]) == (ends != UNDECIDED)
 
 
 def test_questions_whose_study_has_no_results_are_left_out_and_named(paper: Path) -> None:

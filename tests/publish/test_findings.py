@@ -10,11 +10,15 @@ import jupytext
 import nbformat
 import pytest
 from scipy import stats
+from statsmodels.stats.weightstats import CompareMeans
 
 from lib.publish import findings
 from lib.publish.findings import check_findings, recorded
+from lib.study.config import Arm
 from lib.study.files import read_json
 from lib.study.paths import PAPER
+from tests.analysis.samples import noise
+from tests.publish import samples
 
 WRITTEN = (findings.NOTEBOOK, findings.TABLES, findings.FIGURES)
 
@@ -173,3 +177,69 @@ def test_an_untied_effect_is_that_of_its_own_pair(found) -> None:
     assert row["untied"] == pytest.approx(untied.mean())
     low, high = stats.ttest_1samp(tied - untied, 0).confidence_interval()
     assert (row["difference_low"], row["difference_high"]) == pytest.approx((low, high))
+
+
+def test_a_schedule_and_the_layer_of_other_seeds_are_compared_without_pairs(found) -> None:
+    bare = recorded("tuned").runs.query("arm == 'none'")["loss"]
+    runs = recorded("turn").runs
+    rows = {row["arm"]: row for row in found["schedule"]}
+    assert {*rows} == {f"layernorm,gradient_clip={clip}" for clip in ("none", "1")}
+    for arm, row in rows.items():
+        two = CompareMeans.from_data(bare, runs.loc[runs["arm"] == arm, "loss"])
+        ends = two.tconfint_diff(usevar="unequal")
+        assert (row["t_low"], row["t_high"]) == pytest.approx(ends)
+        assert row["mean_delta"] == pytest.approx(sum(ends) / 2)
+
+
+def test_what_the_layer_adds_elsewhere_is_held_against_what_it_adds_on_the_sum() -> None:
+    def loss(arm: Arm, seed: int) -> float:
+        return 2.0 + 0.1 * noise(seed, *arm.id.encode())
+
+    study, own = samples.made_up("where", loss), samples.notebook()
+    runs = study.runs.pivot(index="seed", columns="arm", values="loss")
+    added = {
+        "sum": runs["layernorm,learned"] - runs["none,learned"],
+        "token": runs["layernorm,on=token"] - runs["none,learned"],
+        "rotary": runs["layernorm,rotary"] - runs["none,rotary"],
+    }
+    by_place = own.place_effects(study)
+    means = dict(zip(by_place["place"], by_place["mean_delta"], strict=True))
+    assert means == pytest.approx({place: delta.mean() for place, delta in added.items()})
+    rows = own.against_sum(by_place, study).set_index("place")
+    assert sorted(rows.index) == ["rotary", "token"]
+    for place in rows.index:
+        ends = stats.ttest_1samp(added[place] - added["sum"], 0).confidence_interval()
+        assert rows.loc[place, ["t_low", "t_high"]].tolist() == pytest.approx([*ends])
+
+
+def test_widths_and_steps_are_compared_with_each_arm_at_its_best_rate() -> None:
+    """Made up so that no layer is best at the edge of the grid for one width, and that of what the
+    layer adds a quarter is left after four times as many steps."""
+
+    def loss(arm: Arm, seed: int) -> float:
+        model, training = arm.config.model, arm.config.training
+        best = 2.0e-2 if model.n_embd == 192 else 5.18e-3
+        if arm.id != arm.baseline:
+            best = 1.0e-2
+        added = 60 / training.iterations if arm.id != arm.baseline else 0.0
+        return (
+            2.0 + added + (training.learning_rate != best) + 0.001 * noise(seed, *arm.id.encode())
+        )
+
+    study, own = samples.made_up("ladder-2", loss), samples.notebook()
+    rows = own.effects_at_best(study)
+    assert [*zip(rows["width"], rows["steps"], rows["bracketed"], strict=True)] == [
+        *((48, 600, 2), (48, 2400, 2), (96, 600, 2), (96, 2400, 2), (192, 600, 1), (192, 2400, 1))
+    ]
+    assert rows["mean_delta"].tolist() == pytest.approx([0.1, 0.025] * 3, abs=0.003)
+    steps = own.by_more_steps(rows, study)
+    assert steps["width"].tolist() == [48, 96, 192]
+    assert steps["mean_delta"].tolist() == pytest.approx([-0.075] * 3, abs=0.003)
+    runs = study.runs.pivot(index="seed", columns="arm", values="loss")
+    few, many = (
+        runs[f"layernorm,n_embd=48,iterations={n},learning_rate=0.01"]
+        - runs[f"none,n_embd=48,iterations={n},learning_rate=0.00518"]
+        for n in (600, 2400)
+    )
+    ends = stats.ttest_1samp(many - few, 0).confidence_interval()
+    assert steps.loc[0, ["t_low", "t_high"]].tolist() == pytest.approx([*ends])

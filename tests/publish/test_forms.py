@@ -57,6 +57,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
             effect=lambda arm, seed: 0.1 * (arm.id != arm.baseline) + 0.001 * noise(seed),
             rise=lambda arm, _: 0.9 * (arm.id == arm.baseline),
         )
+    samples.explore(paper, lambda arm, seed: 0.1 * (arm.id != arm.baseline) + 0.001 * noise(seed))
     return paper
 
 
@@ -93,7 +94,7 @@ class Texts:
         """The paper's."""
         sources = Sources(self.paper)
         text = filled_in(self.paper, sources)
-        assert not set(sources.left_out) & set(samples.PLANNED)
+        assert not set(sources.left_out) & {*samples.PLANNED, *samples.EXPLORED}
         return text
 
     @cached_property
@@ -280,12 +281,68 @@ def test_a_delay_or_a_level_is_called_by_the_rule_of_the_plan(
 
 @pytest.mark.slow
 def test_a_study_without_results_is_not_yet_run_and_claims_nothing(texts: Texts) -> None:
-    for name in samples.PLANNED:
+    names = (*samples.PLANNED, *samples.EXPLORED)
+    for name in names:
         (texts.paper / "results" / f"{name}.verdict.json").unlink()
     sources = Sources(texts.paper)
     text = filled_in(texts.paper, sources)
-    assert set(sources.left_out) >= set(samples.PLANNED)
-    for name in samples.PLANNED:
+    assert set(sources.left_out) >= set(names)
+    for name in names:
         assert re.search(rf"\| `{name}` \| [^|]+\|( – \|){{2}} not yet run \|", text)
+    for name in samples.EXPLORED:  # but for that row, nothing is said of it
+        assert text.count(f"`{name}`") == 1
+    for name in samples.PLANNED:
         hypotheses = plan_of(name).hypotheses.values()
         assert not any(str(each.if_supported).strip() in text for each in hypotheses)
+
+
+PLACES = {
+    ("lower", "lower"): "and that holds in both.",
+    ("higher", "higher"): "and that holds in neither.",
+    ("higher", "lower"): "and that holds only with rotary positions.",
+    ("lower", "higher"): "and that holds only on the tokens.",
+    ("higher", "undecided"): "and that does not hold on the tokens.",
+    ("undefined", "higher"): "and that does not hold with rotary positions.",
+    ("lower", "undecided"): "; nothing here shows the contrary.",
+    ("undefined", "undecided"): "; nothing here shows the contrary.",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("token", "rotary"), PLACES)
+def test_what_was_expected_of_the_layers_place_is_said_by_both_intervals(
+    texts: Texts, token: str, rotary: str
+) -> None:
+    found = json.loads((texts.paper / "findings.json").read_text("utf-8"))
+    forms = {"token": token, "rotary": rotary}
+    for row in found["where_apart"]:
+        put(row, forms[row["place"]])
+    (texts.paper / "findings.json").write_text(json.dumps(found), "utf-8")
+    expected = re.findall(r"had expected that it adds no more in either place(?:, )?([^.]*\.)",
+                          texts.written)  # fmt: skip
+    assert expected == [PLACES[token, rotary]]
+    said = {"lower": "The layer adds less to", "higher": "The layer adds more to",
+            "undecided": "Whether the layer adds less to"}  # fmt: skip
+    assert [form for form, words in said.items() if words in texts.written] == (
+        [token] if token in said else []
+    )
+
+
+@pytest.mark.slow
+def test_widths_at_which_a_cost_is_seen_are_counted(texts: Texts) -> None:
+    found = json.loads((texts.paper / "findings.json").read_text("utf-8"))
+    last = [row for row in found["ladder_2"] if row["steps"] == 2400]
+    for row, form in zip(last, ["higher", "higher", "undecided"], strict=True):
+        put(row, form)
+    for row, form in zip(found["ladder_2_steps"], ["lower", "undecided", "lower"], strict=True):
+        put(row, form)
+    for row, inside in zip(found["ladder_2"], [2, 1, 0, 0, 2, 2], strict=True):
+        row["bracketed"] = inside
+    (texts.paper / "findings.json").write_text(json.dumps(found), "utf-8")
+    for said in (
+        "raises the loss at two of these widths, and lowers it at none.",
+        "detectably falls at two of them, and grows at none.",
+        "The study had expected that it falls at each width, and that stays open.",
+        "The grid brackets seven of the twelve best rates.",
+    ):
+        assert said in texts.written
