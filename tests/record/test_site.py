@@ -99,7 +99,8 @@ def test_pages_name_nothing_outside_and_forbid_it(pages: Path) -> None:
         )
         for address in re.findall(r'\s(?:src|href|srcset|action|content)="([^"]*)"', text):
             assert not re.match(r"\s*(https?:|//|javascript:)", address), f"{page}: {address}"
-    for name in ("record.css", "state.js", "record.js", "curves.js", "overlay.js", "lengths.js"):
+    scripts = ("state.js", "record.js", "curves.js", "overlay.js", "initial-rms.js")
+    for name in ("record.css", *scripts):
         assert not re.search(r"https?:|//\w|@import|url\(", (pages / name).read_text("utf-8"))
 
 
@@ -198,9 +199,13 @@ def test_a_contrast_that_several_studies_hold_is_tested_over_all_their_seeds(own
         archive.write_manifest(study)
     assert 'id="pooled"' not in (own / "paper" / "site" / "compare.html").read_text("utf-8")
     build_site()
-    row = row_of(own / "paper" / "site" / "compare.html", "alpha;", "beta", "perplexity")
+    text = (own / "paper" / "site" / "compare.html").read_text("utf-8")
+    tables = re.findall(r'aria-label="([^"]+) over all seeds">(.*?)</table>', text, re.DOTALL)
+    assert [name for name, _ in tables][:2] == ["Validation perplexity", "Validation loss"]
+    assert text.count("over all seeds") == len(tables)
+    row = " ".join(re.sub(r"<[^>]+>", " ", tables[0][1]).split())
     beta = "beta (source=a b (1).txt); beta (source=a+b.txt)"
-    assert row.startswith(f"LayerNorm − none alpha; {beta} validation perplexity 2 ")
+    assert f"Δ validation perplexity LayerNorm − none alpha; {beta} 2 " in row
 
 
 def test_runs_curves_are_in_the_page_with_their_spikes(pages: Path) -> None:
