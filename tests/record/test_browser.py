@@ -315,9 +315,9 @@ def test_the_runs_that_are_asked_for_stand_at_an_address(page: Page, address: st
     [
         ("perplexit=>19..", "perplexit: there is no such field; did you mean perplexity?", 20),
         ("xyz=1", "xyz: there is no such field; leave it out", 20),
-        ("perplexity=high..", "perplexity: 'high' is no lower bound; write 3e-3 or >3e-3", 20),
-        ("perplexity=<19..", "perplexity: '<19' is no lower bound; write 3e-3 or >3e-3", 20),
-        ("perplexity=..>19", "perplexity: '>19' is no upper bound; write 3e-3 or <3e-3", 20),
+        ("perplexity=high..", "perplexity: 'high' is no lower bound; write 3e-3 or >3e-3", 16),
+        ("perplexity=<19..", "perplexity: '<19' is no lower bound; write 3e-3 or >3e-3", 16),
+        ("perplexity=..>19", "perplexity: '>19' is no upper bound; write 3e-3 or <3e-3", 16),
         ("study=delta", "study: 'delta' is not among its choices; choose one", 0),
         ("sort=-perplexit", "sort: there is no column 'perplexit'; did you mean perplexity?", 20),
         ("run=beta/none/9", "run: there is no run beta/none/9; tick one in the table", 20),
@@ -326,6 +326,7 @@ def test_the_runs_that_are_asked_for_stand_at_an_address(page: Page, address: st
 def test_what_an_address_asks_for_in_vain_is_told_in_a_line(
     asked: str, told: str, shown: int, page: Page, address: str
 ) -> None:
+    """Of a bound that is none, the runs are shown that have such a value: all but four."""
     page.goto(f"{address}/index.html#{asked}")
     expect(page.locator("#faults .trouble")).to_have_text([told])
     expect(page.locator("#shown")).to_have_text(f"{shown} of 20 runs")
@@ -507,7 +508,7 @@ def test_a_study_in_progress_draws_its_runs_as_far_as_they_are(
     page.goto(study.as_uri())
     expect(page.locator(".legend")).to_have_text("none")
     names = page.locator(".charts figcaption").all_inner_texts()
-    assert names == ["training loss (nats)", "gradient norm"]
+    assert names == ["training loss (nats), by step", "gradient norm, by step"]
     for chart, points in enumerate((3, 2)):  # a step that fp16 skipped has no norm
         lines = page.locator(".charts svg").nth(chart).locator("polyline")
         assert lines.count() == 2
