@@ -144,7 +144,7 @@ def test_a_confirmatory_study_without_rules_shows_its_answers_and_no_decision(ow
     reason = "It is slower. layernorm - none: +0.1, claimed is > 0. So be it."
     verdict |= {"decisions": [], "answers": {"slower": {"answer": "refuted", "reason": reason}}}
     row = {"hypothesis": "slower", "says": "It is slower.", "answer": "refuted", "claim": "> 0.03"}
-    verdict["hypothesis_tests"] = [row | {"n": 2}]
+    verdict["hypothesis_tests"] = [row | {"arm": "layernorm", "n": 3}]
     for evidence in verdict["evidence"]:
         evidence["primary"] = {}
     path.write_text(json.dumps(verdict), "utf-8")
