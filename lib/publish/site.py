@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from lib.publish import lengths, overlay, pages, wording
+from lib.publish import initial_rms, overlay, pages, wording
 from lib.publish.catalogue import StudyEntry, catalogue, index_of, neighbours, why
 from lib.publish.plans import plan_accounts
 from lib.publish.sources import Sources
@@ -78,7 +78,7 @@ def _environment(paper: Path) -> Environment:
         "pictures": pages.pictures,
         "overlay": overlay,
         "columns_of": overlay.columns,
-        "SIZE": lengths.SIZE,
+        "SIZE": initial_rms.SIZE,
         "TITLE": _title(paper),
         "TROUBLE": fault,
         "ROOT_HASH": "" if fault else root_hash(paper),
@@ -91,7 +91,7 @@ def _environment(paper: Path) -> Environment:
         environment.globals["NO_ANSWERS"] = why(error)
     try:
         environment.globals["PLANS"] = plan_accounts(paper)
-        nothing: dict[str, Any] = {"studies": [], "lengths": [], "paper": False, "root": ""}
+        nothing: dict[str, Any] = {"studies": [], "initial_rms": [], "paper": False, "root": ""}
         environment.get_template("index.html.j2").render(nothing)
     except Exception as error:  # a file can be broken in any way
         environment.globals |= {"PLANS": [], "TROUBLE": fault or f"plans: {why(error)}"}
@@ -153,13 +153,14 @@ def build_site(paper: Path | None = None, failed: Collection[Path] = ()) -> list
         return study
 
     def write_shared(studies: list[StudyEntry]) -> None:
-        of, is_paper = lengths.figures(studies, paper), pdf.is_file()
-        first = write("index.html", "index.html.j2", studies=studies, lengths=of, paper=is_paper)
+        of = initial_rms.figures(studies, paper)
+        content = {"studies": studies, "initial_rms": of, "paper": pdf.is_file()}
+        first = write("index.html", "index.html.j2", **content)
         current[""] = [first, write("compare.html", "compare.html.j2", studies=studies)]
         if of:
-            current[""].append(write("lengths.html", "lengths.html.j2", lengths=of))
+            current[""].append(write("initial-rms.html", "initial-rms.html.j2", figures=of))
 
-    files = ("record.css", "state.js", "record.js", "curves.js", "overlay.js", "lengths.js")
+    files = ("record.css", "state.js", "record.js", "curves.js", "overlay.js", "initial-rms.js")
     beside = [TEMPLATES / "record" / name for name in files]
     pdf = paper / "paper.pdf"
     studies = catalogue(paper)

@@ -154,7 +154,10 @@ def export_traces(study: str, to: str, out: Path | None) -> Path:
     runs = recorded_runs([study])
     if not runs:
         raise UserError(f"{study}: only its results are kept, and no traces")
-    folder = (out or RUNS / "traces" / to) / study
+    place = out or RUNS / "traces" / to
+    if place.exists() and not place.is_dir():
+        raise ConfigError(f"--out: {shown(place)} is no folder; name one")
+    folder = place / study
     if folder.exists():
         raise ConfigError(f"--out: {shown(folder)} exists, and nothing is replaced; delete it")
     with replacing(folder) as temporary:

@@ -6,8 +6,10 @@ Snakemake runs in a process of its own, where the Snakefile attaches a `Recorder
 """
 
 import contextlib
+import itertools
 import logging
 import math
+import re
 import subprocess
 import sys
 import time
@@ -206,14 +208,29 @@ class Board:
 
     def table(self, rows: Sequence[Row], headings: Sequence[str], width: int) -> Table:
         """Lay rows out for a terminal of a width, with headings if these are not empty."""
-        table = Table(box=None, padding=(0, 1, 0, 0), width=min(width, self.width))
+        room = min(width, self.width)
+        table = Table(box=None, padding=(0, 1, 0, 0), width=room)
         table.show_header, table.header_style = any(headings), "dim"
         table.add_column(headings[0], overflow="ellipsis", no_wrap=True, ratio=1)
         for heading, width in zip(headings[1:], self.widths, strict=True):
             table.add_column(heading, justify="right", no_wrap=True, min_width=width)
-        for row in rows:
-            table.add_row(*row, style="red" if "failed" in row else "")
+        columns = itertools.zip_longest(headings[1:], *(row[1:] for row in rows), fillvalue="")
+        for least, cells in zip(self.widths, columns, strict=True):
+            room -= max(least, *map(len, cells)) + 1
+        names = fitting([row[0] for row in rows], room - 1)
+        for name, row in zip(names, rows, strict=True):
+            table.add_row(name, *row[1:], style="red" if "failed" in row else "")
         return table
+
+
+def fitting(arms: list[str], room: int) -> list[str]:
+    """Shorten the names of factors in those of arms, as little as need be, so that all fit into
+    `room` characters with their levels whole: by these arms are told apart."""
+    for kept in range(room, -1, -1):
+        if max(map(len, arms), default=0) <= room:
+            break
+        arms = [re.sub(rf"\b(\w{{{kept}}})\w[\w…]+=", r"\1…=", arm) for arm in arms]
+    return arms
 
 
 def in_words(row: Row, headings: Sequence[str]) -> str:

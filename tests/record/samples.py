@@ -15,7 +15,7 @@ from lib.analysis.paired import contrast_table
 from lib.analysis.rules import Answer, Decision, Evidence
 from lib.analysis.runs import study_results, tidy
 from lib.analysis.verdict import Verdict
-from lib.publish import catalogue, lengths, site
+from lib.publish import catalogue, initial_rms, site
 from lib.record import archive
 from lib.record.record import Record, paper_of
 from lib.study import paths
@@ -177,15 +177,17 @@ def write_record(study: Study, standing: str) -> None:
     archive.write_manifest(study.name)
 
 
-def list_lengths() -> None:
-    """The page of lengths, for the paper of the test's own."""
-    shutil.copyfile(PAPERS / "embedding-norm" / lengths.FILE, paper_of("dose") / lengths.FILE)
+def list_initial_rms() -> None:
+    """The page of the initial RMS, for the paper of the test's own."""
+    shutil.copyfile(
+        PAPERS / "embedding-norm" / initial_rms.FILE, paper_of("dose") / initial_rms.FILE
+    )
 
 
-def write_lengths() -> None:
-    """A record named as a study of the page of lengths: without a layer the stream starts at an RMS
-    of 0.05 and ends 6 times as long, with LayerNorm at 1 and 1.5 times; seeds are 1 % apart, and
-    with LayerNorm 0.01 nats from their mean."""
+def write_initial_rms() -> None:
+    """A record named as a study of that page: without a layer the stream starts at an RMS of 0.05
+    and ends at 6 times as much, with LayerNorm at 1 and at 1.5 times as much; seeds are 1 % apart,
+    and with LayerNorm 0.01 nats from their mean."""
     study = design("dose").model_copy(update={"seeds": [0, 2]})  # those that completed
     write_record(study, "EXPLORATORY")
     model = next(study.arms()).config.model
@@ -199,7 +201,7 @@ def write_lengths() -> None:
             curve[f"residual_norm_{model.n_layer}"] = start * growth
             pd.DataFrame(curve).to_parquet(raw_file(folder, "curve"))
     archive.write_manifest("dose")
-    list_lengths()
+    list_initial_rms()
 
 
 def verdict(runs: list[RunResult]) -> Verdict:

@@ -18,7 +18,7 @@ from tests.record.samples import (
     design,
     move_to,
     plain_notebook,
-    write_lengths,
+    write_initial_rms,
     write_notebook,
     write_record,
 )
@@ -310,6 +310,42 @@ def test_the_runs_that_are_asked_for_stand_at_an_address(page: Page, address: st
     expect(page.locator("#shown")).to_have_text("6 of 20 runs")
 
 
+@pytest.mark.parametrize(
+    ("asked", "told", "shown"),
+    [
+        ("perplexit=>19..", "perplexit: there is no such field; did you mean perplexity?", 20),
+        ("xyz=1", "xyz: there is no such field; leave it out", 20),
+        ("perplexity=high..", "perplexity: 'high' is no lower bound; write 3e-3 or >3e-3", 16),
+        ("perplexity=<19..", "perplexity: '<19' is no lower bound; write 3e-3 or >3e-3", 16),
+        ("perplexity=..>19", "perplexity: '>19' is no upper bound; write 3e-3 or <3e-3", 16),
+        ("study=delta", "study: 'delta' is not among its choices; choose one", 0),
+        ("sort=-perplexit", "sort: there is no column 'perplexit'; did you mean perplexity?", 20),
+        ("run=beta/none/9", "run: there is no run beta/none/9; tick one in the table", 20),
+    ],
+)
+def test_what_an_address_asks_for_in_vain_is_told_in_a_line(
+    asked: str, told: str, shown: int, page: Page, address: str
+) -> None:
+    """Of a bound that is none, the runs are shown that have such a value: all but four."""
+    page.goto(f"{address}/index.html#{asked}")
+    expect(page.locator("#faults .trouble")).to_have_text([told])
+    expect(page.locator("#shown")).to_have_text(f"{shown} of 20 runs")
+    page.get_by_role("button", name="Show all").click()
+    expect(page.locator("#faults")).to_be_empty()
+    if not asked.startswith("sort"):
+        page.goto(f"{address}/compare.html#{asked}")
+        expect(page.locator("#faults .trouble")).to_have_text([told])
+
+
+def test_an_address_with_a_lower_bound_alone_filters_as_its_field_shows(
+    page: Page, address: str
+) -> None:
+    page.goto(f"{address}/index.html#study=beta&corpus.source=a%2Bb.txt&perplexity=>19.2")
+    expect(page.get_by_label("validation perplexity from")).to_have_value(">19.2")
+    expect(page.locator("#shown")).to_have_text("1 of 20 runs")  # of 18.6, 19.2 and 19.8
+    expect(page.locator("#faults")).to_be_empty()
+
+
 @BOTH
 def test_a_link_to_the_view_is_copied(page: Page, address: str) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -472,7 +508,7 @@ def test_a_study_in_progress_draws_its_runs_as_far_as_they_are(
     page.goto(study.as_uri())
     expect(page.locator(".legend")).to_have_text("none")
     names = page.locator(".charts figcaption").all_inner_texts()
-    assert names == ["training loss (nats)", "gradient norm"]
+    assert names == ["training loss (nats), by step", "gradient norm, by step"]
     for chart, points in enumerate((3, 2)):  # a step that fp16 skipped has no norm
         lines = page.locator(".charts svg").nth(chart).locator("polyline")
         assert lines.count() == 2
@@ -485,30 +521,32 @@ def test_a_study_in_progress_draws_its_runs_as_far_as_they_are(
 
 
 @pytest.mark.parametrize("page", [390], indirect=True)
-def test_the_slider_over_lengths_is_moved_by_keys_and_shows_one_length(
+def test_the_slider_over_the_initial_rms_is_moved_by_keys_and_shows_one_value(
     page: Page, browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     move_to(tmp_path, monkeypatch)
-    write_lengths()
+    write_initial_rms()
     build_site()
-    address = (tmp_path / "paper" / "site" / "lengths.html").as_uri()
+    address = (tmp_path / "paper" / "site" / "initial-rms.html").as_uri()
     page.goto(address)
-    slider, said = page.get_by_label("Initial RMS of the stream"), page.locator("output")
+    slider, said = page.get_by_label("Initial RMS of the residual stream"), page.locator("output")
     expect(said).to_have_text(
-        "0.05: dev loss ends at 2.05, the stream lengthens × 6.0; minus that without a layer: 0"
+        "0.05: dev loss ends at 2.05, and blocks multiply the RMS by 6.0. "
+        "Dev loss minus that without a layer: 0."
     )
     chosen = page.locator("g.chosen")
     assert [g.get_attribute("data-arm") for g in chosen.all()] == ["none"] * 3
     slider.press("ArrowRight")
     expect(said).to_have_text(
-        "1: dev loss ends at 3.00, the stream lengthens × 1.5; minus that without a layer: +0.950"
+        "1: dev loss ends at 3.00, and blocks multiply the RMS by 1.5. "
+        "Dev loss minus that without a layer: +0.950."
     )
     assert page.url == f"{address}#dose=1"
     expect(slider).to_have_attribute("aria-valuetext", "1")
     assert [g.get_attribute("data-arm") for g in chosen.all()] == ["layernorm"] * 3
     assert page.locator("g.pale").count() == 3
     assert page.evaluate("document.documentElement.scrollWidth") == 390
-    heights = [row.bounding_box()["height"] for row in page.locator(".lengths tbody tr").all()]
+    heights = [row.bounding_box()["height"] for row in page.locator(".initial-rms tbody tr").all()]
     assert len(heights) == 2
     assert heights == pytest.approx([heights[0]] * 2, abs=1)  # a line each, but for a border
     page.goto("about:blank")

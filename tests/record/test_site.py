@@ -99,7 +99,8 @@ def test_pages_name_nothing_outside_and_forbid_it(pages: Path) -> None:
         )
         for address in re.findall(r'\s(?:src|href|srcset|action|content)="([^"]*)"', text):
             assert not re.match(r"\s*(https?:|//|javascript:)", address), f"{page}: {address}"
-    for name in ("record.css", "state.js", "record.js", "curves.js", "overlay.js", "lengths.js"):
+    scripts = ("state.js", "record.js", "curves.js", "overlay.js", "initial-rms.js")
+    for name in ("record.css", *scripts):
         assert not re.search(r"https?:|//\w|@import|url\(", (pages / name).read_text("utf-8"))
 
 
@@ -109,7 +110,7 @@ def test_the_confirmatory_verdict_stands_first_and_alone(pages: Path) -> None:
     assert "keep the baseline" in verdict
     assert "confirmatory" in verdict
     answer = '<a class="source" href="alpha/03_analysis.html#verdict">supported</a>'
-    assert f"<b>H1a {answer}</b> <small>(layernorm).</small>" in verdict
+    assert f"<b>H1a: {answer}</b> <small>(layernorm).</small>" in verdict
     assert "exploratory" not in verdict
     assert "beta" not in verdict
     assert re.search(r"\+0\.0\d+ .*\[.*Holm p 0\.012", re.sub(r"\s+", " ", verdict))
@@ -142,6 +143,8 @@ def test_a_confirmatory_study_without_rules_shows_its_answers_and_no_decision(ow
     verdict = json.loads(path.read_text("utf-8"))
     reason = "It is slower. layernorm - none: +0.1, claimed is > 0. So be it."
     verdict |= {"decisions": [], "answers": {"slower": {"answer": "refuted", "reason": reason}}}
+    row = {"hypothesis": "slower", "says": "It is slower.", "answer": "refuted", "claim": "> 0.03"}
+    verdict["hypothesis_tests"] = [row | {"arm": "layernorm", "n": 3}]
     for evidence in verdict["evidence"]:
         evidence["primary"] = {}
     path.write_text(json.dumps(verdict), "utf-8")
@@ -150,7 +153,8 @@ def test_a_confirmatory_study_without_rules_shows_its_answers_and_no_decision(ow
     for page in ("index.html", "alpha/index.html"):
         text = (own / "paper/site" / page).read_text("utf-8")
         said = html.unescape(re.sub(r"<[^>]+>", "", text))
-        assert f"slower refuted {reason.replace('-', '−')}\n" in said
+        assert f"slower: refuted {reason.replace('-', '−')}\n" in said
+        assert "<small><q>It is slower.</q> layernorm − none" in text
         assert "Every contrast, over every seed" in said
         assert "no decision" not in said
         item = text[text.index('<ul class="decisions">') :].partition("</li>")[0]
@@ -198,9 +202,14 @@ def test_a_contrast_that_several_studies_hold_is_tested_over_all_their_seeds(own
         archive.write_manifest(study)
     assert 'id="pooled"' not in (own / "paper" / "site" / "compare.html").read_text("utf-8")
     build_site()
-    row = row_of(own / "paper" / "site" / "compare.html", "alpha;", "beta", "perplexity")
+    text = (own / "paper" / "site" / "compare.html").read_text("utf-8")
+    tables = re.findall(r'aria-label="([^"]+) over all seeds">(.*?)</table>', text, re.DOTALL)
+    names = [name for name, _ in tables]
+    assert names[0] == "Validation perplexity"
+    assert names[1:] == re.findall(r"<summary>(.*?)</summary>", text[text.index('id="pooled"') :])
+    row = " ".join(re.sub(r"<[^>]+>", " ", tables[0][1]).split())
     beta = "beta (source=a b (1).txt); beta (source=a+b.txt)"
-    assert row.startswith(f"LayerNorm − none alpha; {beta} validation perplexity 2 ")
+    assert f"Δ validation perplexity LayerNorm − none alpha; {beta} 2 " in row
 
 
 def test_runs_curves_are_in_the_page_with_their_spikes(pages: Path) -> None:

@@ -163,6 +163,18 @@ def test_a_zip_that_is_no_studys_is_refused_at_once_in_one_line(
     assert not (tmp_path / "home").exists()
 
 
+def test_what_is_no_file_is_named_with_what_to_give(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "smoke.zip"
+    assert cli.main(["import", str(missing)]) == 1
+    told = f"error: file: there is no {missing}; give the zip that 00_kaggle leaves\n"
+    assert capsys.readouterr() == ("", told)
+    assert cli.main(["import", str(tmp_path)]) == 1  # as a browser that unpacks leaves it
+    told = f"error: file: {tmp_path} is a folder; give the zip itself\n"
+    assert capsys.readouterr() == ("", told)
+
+
 @pytest.mark.parametrize("imported_before", [False, True])
 def test_a_refused_study_of_ones_own_leaves_parameters_as_they_were(
     imported_before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -29,6 +29,7 @@ from lib.workflow.progress import (
     Recorder,
     View,
     cells,
+    fitting,
     follow,
     in_words,
     read_progress,
@@ -282,6 +283,27 @@ def test_a_job_that_ended_leaves_its_last_line(tiny_study: Study, tmp_path: Path
         ["tiny · archive", "", "done", "", "", "", "0:02"],
     ]
     assert board.end(jobs) == []
+
+
+@pytest.mark.parametrize("width", [84, 100])
+def test_arms_of_four_factors_are_told_apart_by_their_levels(tiny_study: Study, width: int) -> None:
+    factors = {"model.embedding_norm": ["none"], "training.learning_rate": [1e-4, 3e-4]}
+    factors |= {"training.schedule": ["constant"], "training.gradient_clip": [None, 1.0]}
+    study = Study.model_validate(tiny_study.model_dump() | {"factors": factors})
+    board, numbers = Board([study]), ["910", "40/150", "2.500", "0.5", "5,120", "0:44"]
+    rows = [[arm.id, *numbers] for arm in study.arms()]
+    rows[1][2:] = ["starts"]
+    lines = shown(board.table(rows, LIVE, width), width)
+    assert all(len(line) <= width for line in lines)
+    names = [line.split()[0] for line in lines[1:]]
+    levels = [re.findall(r"([^=,]+)(?:,|$)", name) for name in names]
+    assert levels == [
+        ["none", rate, "constant", clip] for rate in ("0.0001", "0.0003") for clip in ("none", "1")
+    ]
+    arms = ["none,learning_rate=0.01", "none,learning_rate=0.001"]
+    assert fitting(arms, 24) == arms
+    assert fitting(arms, 23) == ["none,learning_ra…=0.01", "none,learning_ra…=0.001"]
+    assert fitting(arms, 0) == ["none,…=0.01", "none,…=0.001"]
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])

@@ -116,3 +116,12 @@ def test_a_folder_that_exists_is_left_as_it_is(
     assert cli.main(["traces", "example", "--to", "csv", "--out", str(tmp_path)]) == 1
     assert "example exists, and nothing is replaced; delete it\n" in capsys.readouterr().err
     assert not list((tmp_path / "example").iterdir())
+
+
+def test_a_place_that_is_no_folder_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file := tmp_path / "notes.txt").write_text("mine")
+    assert cli.main(["traces", "example", "--to", "csv", "--out", str(file)]) == 1
+    assert capsys.readouterr().err == "error: --out: notes.txt is no folder; name one\n"
+    assert file.read_text() == "mine"

@@ -116,7 +116,7 @@ const drawAll = () => {
     const label = `${axis} by step: ${runs.map(([name]) => name).join("; ")}`;
     const figure = document.createElement("figure");
     const caption = document.createElement("figcaption");
-    caption.textContent = axis;
+    caption.textContent = `${axis}, by step`;
     const values = lines.flatMap((line) => line.values);
     figure.append(caption, chart(label, lines, { logY: spansMagnitudes(values) }).svg);
     charts.append(figure);

@@ -14,6 +14,7 @@ for (const [id, run] of Object.entries(data.runs)) {
   run.values = Object.fromEntries(data.columns.map((name, i) => [name, run.values[i]]));
 }
 const runs = Object.values(data.runs);
+findNumeric(runs);
 
 const FILTERS = ["q", "study", "status", ...data.columns];
 const isFiltered = (state) => FILTERS.some((name) => state.has(name));
@@ -175,11 +176,12 @@ const draw = (state) => {
 const filtersText = (state) => {
   const told = FILTERS.slice(2).filter((name) => state.has(name));
   const bounds = (text) => {
-    const [, low, high] = RANGE.exec(text) ?? [, "", ""];
+    const [low, high] = endsOf(text);
     const ends = [low && (low.startsWith(">") ? low : `≥ ${low}`), high && (high.startsWith("<") ? high : `≤ ${high}`)];
-    return ends.filter(Boolean).join(" and ") || text;
+    return ends.filter(Boolean).join(" and ");
   };
-  return told.map((name) => `, ${name.split(".").at(-1).replaceAll("_", " ")} ${bounds(state.get(name))}`).join("");
+  const wanted = (name) => (numeric.has(name) ? bounds(state.get(name)) : state.get(name));
+  return told.map((name) => `, ${name.split(".").at(-1).replaceAll("_", " ")} ${wanted(name)}`).join("");
 };
 
 const samples = (state) => {
@@ -205,6 +207,7 @@ const apply = (state = readState()) => {
   if (!state.has("study")) field("study").value = anyStudy ? "*" : runs[0].study;
   draw(state);
   samples(state);
+  tellFaults(state, fields, runs);
 };
 
 const change = (event) => {

@@ -57,8 +57,9 @@ const runs = [...table.tBodies[0].rows].map((row) => {
   }
   const words = [...cells.map((cell) => cell.textContent), ...hashes].join(" ").toLowerCase();
   const [, , study, status] = cells.map((cell) => cell.textContent.trim());
-  return { row, words, study, status: row.className || status, values };
+  return { row, id: row.dataset.run, words, study, status: row.className || status, values };
 });
+findNumeric(runs);
 const runOf = new Map(runs.map((run) => [run.row, run]));
 const asListed = runs.map((run) => run.row);
 
@@ -105,6 +106,7 @@ const show = (state) => {
   pager.hidden = found.length <= PAGE;
   part("overlay").textContent = chosen.length ? `Curves of the ${chosen.length} ticked` : "Curves of these runs";
   part("overlay").href = `compare.html#${state}`;
+  if (runs.length) tellFaults(state, fields, runs);
 };
 
 const change = (changes) => {

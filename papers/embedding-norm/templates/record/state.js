@@ -31,25 +31,72 @@ const intoFields = (fields, state) => {
   }
 };
 
-const RANGE = /^(.*?)\.\.(.*)$/;
+// The two ends of a range, `3e-3..1e-2`; without dots the lower one, as the fields show it.
+const endsOf = (text) => [...text.split(".."), ""].slice(0, 2);
 
-// Whether a value lies on the right side of a bound; `>3e-3` and `<3e-3` leave the bound itself out.
-const beyond = (value, bound, side) => {
-  const gap = side * (value - Number(bound.replace(/[<>]/, "")));
-  return !bound || Number.isNaN(gap) || (/[<>]/.test(bound) ? gap > 0 : gap >= 0);
+// A bound of a range; `>3e-3` below and `<3e-3` above leave the bound itself out. Its value is NaN
+// where it is none.
+const boundOf = (text, sign) => {
+  const isOpen = text.startsWith(sign);
+  const digits = isOpen ? text.slice(1) : text;
+  return { isOpen, value: digits.trim() ? Number(digits) : NaN };
 };
 
-const fits = (value, wanted) => {
-  const range = RANGE.exec(wanted);
-  if (!range) return String(value) === wanted;
-  return typeof value === "number" && beyond(value, range[1], 1) && beyond(value, range[2], -1);
+// Whether a value lies on the right side of a bound; of any, where that is none.
+const beyond = (value, text, side) => {
+  const bound = boundOf(text, side > 0 ? ">" : "<");
+  const gap = side * (value - bound.value);
+  return Number.isNaN(gap) || (bound.isOpen ? gap > 0 : gap >= 0);
+};
+
+const fits = (value, wanted, isNumber) => {
+  if (!isNumber) return String(value) === wanted;
+  const [low, high] = endsOf(wanted);
+  return typeof value === "number" && beyond(value, low, 1) && beyond(value, high, -1);
 };
 
 // Whether a run ({words, study, status, values}) passes the filters.
 const passes = (run, state) =>
   (state.get("q") ?? "").toLowerCase().split(/\s+/).every((word) => run.words.includes(word)) &&
   ["study", "status"].every((name) => ["", "*", run[name]].includes(state.get(name) ?? "")) &&
-  [...state].every(([name, wanted]) => !(name in run.values) || fits(run.values[name], wanted));
+  [...state].every(([name, wanted]) => !(name in run.values) || fits(run.values[name], wanted, numeric.has(name)));
+
+// The columns that hold numbers, though not of every run.
+const numeric = new Set();
+const findNumeric = (runs) => {
+  for (const { values } of runs) for (const name in values) if (typeof values[name] === "number") numeric.add(name);
+};
+
+// What an address has beside the columns, on this page or on the other.
+const OTHERS = "q study status sort page run view base by smooth step logx logy left right".split(" ");
+const SORTED = "arm seed study status seconds weights notebook".split(" ");
+
+const faultOf = (name, text, fields, runs) => {
+  const columns = Object.keys(runs[0].values);
+  const select = fields.find((field) => field.name === name && field.localName === "select");
+  const unknown = (asked, known, remedy) => {
+    const near = known.find((each) => each.includes(asked) || asked.includes(each));
+    return near ? `did you mean ${near}?` : remedy;
+  };
+  if (![...OTHERS, ...columns].includes(name)) return `there is no such field; ${unknown(name, columns, "leave it out")}`;
+  const column = text.replace("-", "");
+  if (name === "sort" && ![...SORTED, ...columns].includes(column))
+    return `there is no column '${column}'; ${unknown(column, columns, "click on the heading of one")}`;
+  if (name === "run" && !runs.some(({ id }) => id === text)) return `there is no run ${text}; tick one in the table`;
+  if (select && ![...select.options].some(({ value }) => value === text)) return `'${text}' is not among its choices; choose one`;
+  if (!numeric.has(name)) return "";
+  const wrong = endsOf(text).findIndex((end, i) => end.trim() && Number.isNaN(boundOf(end, "><"[i]).value));
+  return wrong < 0 ? "" : `'${endsOf(text)[wrong]}' is no ${["lower", "upper"][wrong]} bound; write 3e-3 or ${"><"[wrong]}3e-3`;
+};
+
+// Say of what the address asks for, and the page cannot show, what is wrong with it.
+const tellFaults = (state, fields, runs) => {
+  const faults = [...state].map(([name, text]) => [name, text && faultOf(name, text, fields, runs)]);
+  const lines = faults.filter(([, fault]) => fault).map(([name, fault]) => `${name}: ${fault}`);
+  document.querySelector("#faults").replaceChildren(
+    ...lines.map((line) => Object.assign(document.createElement("span"), { className: "trouble", textContent: line })),
+  );
+};
 
 const NUMBER = /((?:(?<!\w)-)?\d+(?:\.\d+)?(?:e[-+]?\d+)?)/;
 

@@ -1,8 +1,8 @@
-"""A slider over the length that the stream starts with, which moves the curves of the loss and of
-how far the branches lengthen the stream.
+"""A slider over the root mean square (RMS) that the residual stream starts with, which moves the
+curves of the loss and of how much the blocks increase the RMS.
 
-A paper names the studies of the page and the titles of its panels in `lengths.yaml` beside it. All
-is drawn here, as points of lines; the script of the page only says which length is shown.
+A paper names the studies of the page and the titles of its panels in `initial-rms.yaml` beside it.
+All is drawn here, as points of lines; the script of the page only says which RMS is shown.
 """
 
 import itertools
@@ -26,17 +26,17 @@ from lib.study.files import finite
 from lib.study.paths import shown
 from lib.study.raw import raw_file, read_raw_file
 
-FILE = "lengths.yaml"
+FILE = "initial-rms.yaml"
 SIZE = WIDTH, HEIGHT, LEFT, RIGHT = 420, 240, 46, 16
 """Of a panel, and its margins; the others are below."""
 _TOP, _BOTTOM = 10, 26
 _DASHES = ("", "7 3", "2 3", "8 3 2 3", "4 4")
 _APART = 1.2
-"""Lengths of a larger ratio are another place of the slider: no layer starts at exactly 0.0283."""
+"""RMS of a larger ratio is another place of the slider: no layer starts at exactly 0.0283."""
 
 
 class Page(Section):
-    """What `lengths.yaml` says."""
+    """What `initial-rms.yaml` says."""
 
     studies: list[str]
     panels: dict[Literal["dev_loss", "difference", "growth"], str]
@@ -51,7 +51,7 @@ class Arm:
     rms: float
     """Initial RMS of the stream, over the multiplier of its branches: only their ratio counts."""
     curves: pd.DataFrame
-    length: int = 0
+    place: int = 0
     """Its place on the slider."""
     dashes: str = ""
 
@@ -83,19 +83,19 @@ class Figure:
 
     study: StudyEntry
     arms: list[Arm]
-    """By length."""
+    """By initial RMS."""
     panels: list[Axes]
 
     @property
-    def lengths(self) -> list[float]:
-        """The places of the slider: the mean RMS of the arms of each."""
-        groups = itertools.groupby(self.arms, lambda arm: arm.length)
+    def places(self) -> list[float]:
+        """The places of the slider: the mean initial RMS of the arms of each."""
+        groups = itertools.groupby(self.arms, lambda arm: arm.place)
         return [float(np.mean([arm.rms for arm in of])) for _, of in groups]
 
     @property
     def colours(self) -> list[str]:
-        """A colour for each length, from blue to red."""
-        last = max(len(self.lengths) - 1, 1)
+        """A colour for each place, from blue to red."""
+        last = max(len(self.places) - 1, 1)
         return [f"hsl({220 - 215 * index / last:.0f} 65% 45%)" for index in range(last + 1)]
 
 
@@ -118,7 +118,7 @@ def figures(studies: Iterable[StudyEntry], paper: Path) -> list[Figure]:
 
 
 def _arms(runs: list[NotebookEntry]) -> list[Arm]:
-    """Read the arms of a study, shortest start first, each at its place on the slider."""
+    """Read the arms of a study, lowest initial RMS first, each at its place on the slider."""
     curves: dict[str, dict[int, pd.DataFrame]] = {}
     models: dict[str, dict[str, Any]] = {}
     for run in runs:
@@ -141,13 +141,13 @@ def _arms(runs: list[NotebookEntry]) -> list[Arm]:
     baselines = {run.result["baseline"] for run in runs if run.result}
     baseline = next((arm.curves["dev_loss"] for arm in arms if arm.name in baselines), 0)
     rms = pd.Series([arm.rms for arm in arms])
-    lengths = (rms > _APART * rms.shift()).cumsum()
-    numbers = lengths.groupby(lengths).cumcount()  # within a length, lines differ in their dashes
+    places = (rms > _APART * rms.shift()).cumsum()
+    numbers = places.groupby(places).cumcount()  # at one place, lines differ in their dashes
     placed = []
-    for arm, length, number in zip(arms, lengths, numbers, strict=True):
+    for arm, place, number in zip(arms, places, numbers, strict=True):
         deltas = pd.concat({"difference": arm.curves["dev_loss"] - baseline}, axis="columns")
         columns, dashes = arm.curves.join(deltas), _DASHES[number % len(_DASHES)]
-        placed.append(replace(arm, curves=columns, length=int(length), dashes=dashes))
+        placed.append(replace(arm, curves=columns, place=int(place), dashes=dashes))
     return placed
 
 

@@ -1,4 +1,4 @@
-"""The page of initial lengths draws what the runs have recorded."""
+"""The page of the initial RMS draws what the runs have recorded."""
 
 import io
 import re
@@ -12,11 +12,11 @@ import pytest
 from scipy import stats
 
 from lib.publish.catalogue import StudyEntry, recorded
-from lib.publish.lengths import Arm, Figure, figures
+from lib.publish.initial_rms import Arm, Figure, figures
 from lib.publish.site import build_site
 from lib.study.errors import ConfigError
 from lib.study.paths import PAPERS
-from tests.record.samples import design, list_lengths, move_to, write_lengths, write_record
+from tests.record.samples import design, list_initial_rms, move_to, write_initial_rms, write_record
 
 pytestmark = pytest.mark.slow
 
@@ -34,15 +34,15 @@ def dose() -> Figure:
 
 
 def test_arms_stand_where_their_stream_starts_whatever_makes_it_start_there(dose: Figure) -> None:
-    """Lengths as `params/dose.yaml` asks; 0.02 sqrt(2) is that of token and position embeddings;
-    branches multiplied by 35.36 bring a length of 1 back to it."""
-    assert dose.lengths == pytest.approx([0.02 * 2**0.5, 0.1, 0.3, 1, 3], rel=0.015)
-    shortest = {arm.name for arm in dose.arms if arm.length == 0}
-    assert shortest == {
+    """Values as `params/dose.yaml` asks; 0.02 sqrt(2) is that of token and position embeddings;
+    branches multiplied by 35.36 bring an RMS of 1 back to it."""
+    assert dose.places == pytest.approx([0.02 * 2**0.5, 0.1, 0.3, 1, 3], rel=0.015)
+    lowest = {arm.name for arm in dose.arms if arm.place == 0}
+    assert lowest == {
         *("none", "scale,rms=0.0283", "rmsnorm,rms=0.0283"),
         *("layernorm,rescued", "rmsnorm,rescued"),
     }
-    assert {arm.name for arm in dose.arms if arm.length == 4} == {"scale,rms=3", "rmsnorm,rms=3"}
+    assert {arm.name for arm in dose.arms if arm.place == 4} == {"scale,rms=3", "rmsnorm,rms=3"}
 
 
 def test_lines_are_the_recorded_curves_of_every_seed_and_their_mean(dose: Figure) -> None:
@@ -86,8 +86,8 @@ def test_lines_are_the_recorded_curves_of_every_seed_and_their_mean(dose: Figure
     assert (found["t_low"], found["t_high"]) == pytest.approx((low, high))
 
 
-def test_a_length_is_named_once_and_its_arms_differ_in_their_dashes(dose: Figure) -> None:
-    looks: set[tuple[int, str]] = {(arm.length, arm.dashes) for arm in dose.arms}
+def test_arms_of_one_value_differ_in_their_dashes(dose: Figure) -> None:
+    looks: set[tuple[int, str]] = {(arm.place, arm.dashes) for arm in dose.arms}
     assert len(looks) == len(dose.arms) == 13
     assert len(set(dose.colours)) == 5
 
@@ -99,15 +99,15 @@ def test_the_page_is_linked_where_a_study_of_it_is_recorded(
     site = tmp_path / "paper" / "site"
     write_record(design("alpha"), "EXPLORATORY")
     write_record(design("start-or-speed"), "EXPLORATORY")  # whose curves say nothing of the stream
-    list_lengths()
+    list_initial_rms()
     build_site()
-    assert "lengths.html" not in (site / "index.html").read_text("utf-8")
-    assert not (site / "lengths.html").exists()
+    assert "initial-rms.html" not in (site / "index.html").read_text("utf-8")
+    assert not (site / "initial-rms.html").exists()
 
-    write_lengths()
+    write_initial_rms()
     build_site()
-    assert '<a href="lengths.html">' in (site / "index.html").read_text("utf-8")
-    text = (site / "lengths.html").read_text("utf-8")
+    assert '<a href="initial-rms.html">' in (site / "index.html").read_text("utf-8")
+    text = (site / "initial-rms.html").read_text("utf-8")
     rows = [re.sub(r"<[^>]+>", " ", row).split() for row in re.findall(r"<tr data.*?</tr>", text)]
     # Loss 2 + RMS, and growth, as the samples have them.
     assert rows == [
@@ -119,18 +119,18 @@ def test_the_page_is_linked_where_a_study_of_it_is_recorded(
     assert re.findall(r'<h2 id="([^"]+)">', unescape(text)) == ["dose"]
     assert "style=" not in text  # which the policy of the page forbids
 
-    (tmp_path / "paper" / "lengths.yaml").unlink()
+    (tmp_path / "paper" / "initial-rms.yaml").unlink()
     build_site()
-    assert not (site / "lengths.html").exists()
+    assert not (site / "initial-rms.html").exists()
 
 
 def test_a_fault_in_the_list_of_the_page_is_told_in_a_line(tmp_path: Path) -> None:
-    (tmp_path / "lengths.yaml").write_text("studies: [dose]\npanels: {dev_los: dev loss}\n")
-    with pytest.raises(ConfigError, match=r"lengths\.yaml: .*dev_los"):
+    (tmp_path / "initial-rms.yaml").write_text("studies: [dose]\npanels: {dev_los: dev loss}\n")
+    with pytest.raises(ConfigError, match=r"initial-rms\.yaml: .*dev_los"):
         figures([], tmp_path)
 
 
-def test_arms_are_drawn_shortest_start_first(dose: Figure) -> None:
+def test_arms_are_drawn_lowest_rms_first(dose: Figure) -> None:
     def starts(arms: list[Arm]) -> list[float]:
         return [arm.rms for arm in arms]
 
