@@ -13,7 +13,7 @@ from rattler import MatchSpec
 
 from lib.record.record import Record
 from lib.record.verify import FIRST_RECORD, verify
-from lib.study.own import is_copy
+from lib.study.inputs import is_copy
 from lib.study.paths import ROOT, shown
 from lib.workflow.cli import COMMANDS
 

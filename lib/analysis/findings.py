@@ -15,9 +15,9 @@ from lib.analysis.effects import (
     task_contrasts,
     task_finding,
 )
-from lib.analysis.finding import Finding
 from lib.analysis.resampling import suite_contrasts, with_questions_resampled
 from lib.analysis.stability import rule_of, stability_finding, stability_map
+from lib.analysis.tables import Finding
 from lib.analysis.verdict import Verdict, in_words, reach_verdict
 from lib.study.claim import ClaimStatus
 from lib.study.config import Study

@@ -18,13 +18,13 @@ from numpy.random import Generator
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from lib.analysis.finding import numbers
 from lib.analysis.paired import holm, paired_deltas, sd_of, t_test
 from lib.analysis.resampling import Floats, sign_flip_test
 from lib.analysis.rules import Answer
 from lib.analysis.runs import own_baselines
 from lib.analysis.sequential import Looks, nominal_level, sequential_p
 from lib.analysis.stability import harmed
+from lib.analysis.tables import numbers
 from lib.study.measures import JUDGED, MEASURES
 from lib.study.plan import Hypothesis, Plan, arms_called
 

@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 from numpy.random import Generator
 
-from lib.analysis.finding import outcome
 from lib.analysis.paired import contrast_table, holm
 from lib.analysis.rules import read_rules
 from lib.analysis.runs import taken
+from lib.analysis.tables import outcome
 from lib.study.plan import Plan, arms_called
 
 P_OF = {"t": "t_p", "equivalence": "tost_p", "exact": "sign_flip_p"}

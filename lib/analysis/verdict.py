@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 from numpy.random import Generator
 
-from lib.analysis.finding import numbers, outcome
 from lib.analysis.hypotheses import answer_tests, hypothesis_tests
 from lib.analysis.paired import contrast_table
 from lib.analysis.planned import imputed_contrasts, margins_of, planned_contrasts, planned_pairs
@@ -33,6 +32,7 @@ from lib.analysis.stability import (
     stability_map,
     with_stability,
 )
+from lib.analysis.tables import numbers, outcome
 from lib.study.measures import MAIN, MEASURES, measures_in
 from lib.study.plan import Plan
 from lib.study.result import records

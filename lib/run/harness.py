@@ -37,7 +37,7 @@ from lib.run.model import GPT, KVCache
 from lib.run.scoring import Likelihood, Question, score_questions
 from lib.study.errors import ConfigError, unknown
 from lib.study.fields import EvaluationConfig, stock_measures
-from lib.study.own import tasks_hash
+from lib.study.inputs import tasks_hash
 from lib.study.paths import ROOT
 
 

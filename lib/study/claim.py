@@ -27,8 +27,8 @@ from lib.study.fields import CODE, EmbeddingNorm, Section, digest
 from lib.study.files import write_json
 from lib.study.git import GitError, changes, contents
 from lib.study.history import Version, every_version, plan_history, plan_precedes, precedes
+from lib.study.inputs import tasks_hash
 from lib.study.measures import MEASURES
-from lib.study.own import tasks_hash
 from lib.study.paths import PAPERS, PARAMS, RUNS
 from lib.study.plan import Frozen, Plan, Sha256, arms_called, read_plan, rules_file
 from lib.study.provenance import git_state, trained_with

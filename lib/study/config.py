@@ -29,7 +29,7 @@ from lib.study.fields import (
     stock_measures,
 )
 from lib.study.files import read_json, write_json
-from lib.study.own import PLAN_BELOW, own_text, prepare_params, write_copy
+from lib.study.inputs import PLAN_BELOW, own_text, prepare_params, write_copy
 from lib.study.paths import BESIDE_ARMS, HEADLESS, PAPER, PARAMS, PLANS, study_folder
 from lib.study.plan import Commit, read_plan
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from lib.study.digests import measuring_digest
 from lib.study.fields import Machine, digest
 from lib.study.git import git, is_checkout
-from lib.study.own import is_copy
+from lib.study.inputs import is_copy
 from lib.study.paths import PARAMS, ROOT
 
 CHECKPOINT_FORMAT = 6

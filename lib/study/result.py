@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from lib.study.config import Arm, Study
 from lib.study.fields import digest
 from lib.study.files import finite, read_json
-from lib.study.own import tasks_hash
+from lib.study.inputs import tasks_hash
 from lib.study.provenance import Stretch, trained_with
 
 

@@ -18,7 +18,7 @@ from lib.record.replay import committed
 from lib.study.errors import UserError, parse_yaml
 from lib.study.files import read_json, replacing
 from lib.study.git import git
-from lib.study.own import PLAN_BELOW, own_text
+from lib.study.inputs import PLAN_BELOW, own_text
 from lib.study.paths import NOTEBOOKS
 from lib.study.result import attested
 

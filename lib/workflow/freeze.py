@@ -25,8 +25,8 @@ from lib.study.config import Study, load_study
 from lib.study.digests import analysing_digest, measuring_digest, training_digest
 from lib.study.errors import ConfigError, UsageError, UserError, read_yaml, unknown
 from lib.study.files import read_json, replacing
+from lib.study.inputs import tasks_hash
 from lib.study.measures import JUDGED, MAIN, MEASURES
-from lib.study.own import tasks_hash
 from lib.study.paths import PAPERS, PARAMS, PLANS, TEMPLATES, shown, study_folder
 from lib.study.plan import ALPHA, POWER, Frozen, Noise, Plan, Plateau, read_plan, without_blanks
 from lib.study.provenance import has_harness

@@ -22,7 +22,7 @@ from IPython.display import DisplayHandle, display
 from lib.study.config import load_study
 from lib.study.errors import TIME_UP, UserError
 from lib.study.files import replacing
-from lib.study.own import MARK, PLAN_BELOW, is_copy
+from lib.study.inputs import MARK, PLAN_BELOW, is_copy
 from lib.study.paths import (
     PARAMS,
     PLANS,

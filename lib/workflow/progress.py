@@ -22,8 +22,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
-from lib.analysis.alarm import RECENT, WATCHED, trouble
-from lib.analysis.stability import rule_of
+from lib.analysis.stability import RECENT, WATCHED, rule_of, trouble
 from lib.study.claim import load_plan
 from lib.study.config import Study
 from lib.study.files import read_json, write_json

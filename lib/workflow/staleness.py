@@ -23,7 +23,7 @@ from lib.study.digests import asking_digest, measuring_digest, showing_digest, t
 from lib.study.errors import UserError
 from lib.study.fields import CODE, CorpusConfig, RunConfig, digest
 from lib.study.files import read_json, sha256
-from lib.study.own import tasks_hash
+from lib.study.inputs import tasks_hash
 from lib.study.paths import executed_notebook, result_file, shown, study_folder
 from lib.study.provenance import has_harness
 from lib.study.result import RunResult, status_of

@@ -11,9 +11,8 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from lib.analysis.finding import numbers
 from lib.analysis.runs import taken, tidy
-from lib.analysis.tables import mean_and_sd
+from lib.analysis.tables import mean_and_sd, numbers
 from lib.analysis.verdict import for_terminal
 from lib.publish.wording import mean_sd
 from lib.record.archive import is_replaceable

@@ -106,7 +106,7 @@ def run_sweep(sweep: Sweep) -> int:
             rehearse(due)
         cluster_settings: dict[str, Any] = {"needs": {}, "longest": None}
         if not (sweep.is_local or sweep.is_dry_run):
-            from lib.workflow.needs import needs
+            from lib.workflow.dry_run import needs
 
             cluster_settings["needs"] = {study.name: needs(study, stale_results) for study in due}
             cluster_settings["longest"] = sweep.cluster and sweep.cluster.longest_job()

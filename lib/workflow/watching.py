@@ -10,8 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from lib.analysis.alarm import WATCHED, trouble
-from lib.analysis.stability import rule_of
+from lib.analysis.stability import WATCHED, rule_of, trouble
 from lib.figures.training import live_picture
 from lib.record.record import Record, raw_folder
 from lib.study.claim import load_plan

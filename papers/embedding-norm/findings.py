@@ -37,10 +37,15 @@ import numpy as np
 import pandas as pd
 from IPython.display import display
 
-from lib.analysis.course import course_table, token_ratios
-from lib.analysis.effects import paired_rows, ratio_interval, seed_differences
+from lib.analysis.effects import (
+    course_table,
+    paired_rows,
+    pooled_contrasts,
+    ratio_interval,
+    seed_differences,
+    token_ratios,
+)
 from lib.analysis.paired import t_test
-from lib.analysis.pooled import pooled_contrasts
 from lib.analysis.runs import other_settings, own_baselines, taken
 from lib.analysis.stability import stability_map
 from lib.analysis.tables import mean_and_sd, readable

@@ -21,7 +21,7 @@ from lib.study import own
 from lib.study.config import Study
 from lib.study.errors import ConfigError
 from lib.study.fields import EvaluationConfig
-from lib.study.own import tasks_hash
+from lib.study.inputs import tasks_hash
 from lib.study.paths import run_folder
 from lib.study.raw import read_raw
 from lib.workflow.staleness import stale

@@ -75,11 +75,11 @@ def append(path: Path, text: str = "LAST = 0\n") -> None:
         ("run/model.py", "1e-5", "1e-6", [*WEIGHTS]),
         ("run/distributed.py", "minutes=5", "minutes=6", [*WEIGHTS]),  # named by a string
         (
-            "run/progress.py",
+            "workflow/live.py",
             "WRITE_INTERVAL = 2",
             "WRITE_INTERVAL = 3",
             [*WEIGHTS],
-        ),  # called in every step
+        ),  # in every step
         ("run/evaluation.py", "N_BINS = 15", "N_BINS = 16", [*NUMBERS]),
         ("run/harness.py", "1", "2", [*NUMBERS]),  # imported where the suite is asked
         ("data/tasks.py", "4", "5", [*NUMBERS]),
@@ -545,8 +545,7 @@ def test_the_library_links_to_nothing_and_imports_all_that_it_holds() -> None:
         named |= imported(bare((ROOT / name).read_text("utf-8")), package)
     modules = {name.removesuffix(".py").replace("/", ".") for name in FILES} - named
     others = {module for module in modules if not module.endswith("__init__")}
-    # By the notebook of a paper; and by the name of its package.
-    assert others <= {"lib.analysis.course", "lib.workflow.watching"}
+    assert others <= {"lib.workflow.watching"}  # by the name of its package
 
 
 def test_the_library_is_in_the_encoding_in_which_it_is_read() -> None:

@@ -9,7 +9,7 @@ from lib.study import own
 from lib.study.claim import claim_status, load_plan
 from lib.study.config import load_study
 from lib.study.errors import ConfigError
-from lib.study.own import MARK, is_copy, prepare_params, write_copy
+from lib.study.inputs import MARK, is_copy, prepare_params, write_copy
 from tests.study.samples import CONTENT, Parameters
 
 TEXT = """

@@ -10,7 +10,7 @@ from lib.data.corpus import Corpus
 from lib.run.model import GPT, count_parameters
 from lib.study.config import Study, load_study
 from lib.study.fields import RunConfig
-from lib.study.own import is_copy
+from lib.study.inputs import is_copy
 from lib.workflow import cli, estimate
 from tests.conftest import TINY, change
 from tests.run.samples import train

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from lib.study.config import Study
-from lib.workflow import estimate, needs
+from lib.workflow import dry_run, estimate
 from tests.conftest import TINY
 
 
@@ -27,7 +27,7 @@ def test_a_run_asks_for_twice_its_steps_and_half_more_than_it_holds() -> None:
     (run, _) = estimate.runs(study(), None)
     evaluation = windows * T * (32 * run.vocab_size + 4 * 18 * C)  # more than a step holds
     memory = 2e9 + 1.5 * (16 * run.parameters + evaluation)
-    assert needs.needs(study()) == {
+    assert dry_run.needs(study()) == {
         "iterations=12": {"mem_mb": math.ceil(memory / 1e6), "runtime": 15 + 2 * 60},
         "iterations=36": {"mem_mb": math.ceil(memory / 1e6), "runtime": 15 + 2 * 180},
     }
@@ -35,7 +35,7 @@ def test_a_run_asks_for_twice_its_steps_and_half_more_than_it_holds() -> None:
 
 @pytest.mark.usefixtures("hourly")
 def test_every_process_has_a_program_of_its_own() -> None:
-    one, two = (needs.needs(study(machine={"processes": n}))["iterations=12"] for n in (1, 2))
+    one, two = (dry_run.needs(study(machine={"processes": n}))["iterations=12"] for n in (1, 2))
     assert 1.9 * one["mem_mb"] < two["mem_mb"] <= 2 * one["mem_mb"]
 
 
@@ -45,10 +45,10 @@ def test_where_only_other_machines_have_the_gpu_the_slowest_one_is_taken(
     on_gpu = study(machine={"device": "cuda", "processes": 2, "micro_batch_size": 1})
     hours = estimate.Estimate("", {"T4-hours": 8.0, "H100-hours": 1.0})
     monkeypatch.setattr("lib.workflow.dry_run.estimate", lambda _: hours)
-    monkeypatch.setattr(needs, "estimate", lambda _: hours)
+    monkeypatch.setattr(dry_run, "estimate", lambda _: hours)
     (run, _) = estimate.runs(on_gpu, None)
     memory = 2 * (4e9 + 1.5 * 16 * run.parameters)
-    assert needs.needs(on_gpu) == {
+    assert dry_run.needs(on_gpu) == {
         "iterations=12": {"mem_mb": math.ceil(memory / 1e6), "runtime": 15 + 2 * 60},
         "iterations=36": {"mem_mb": math.ceil(memory / 1e6), "runtime": 15 + 2 * 180},
     }

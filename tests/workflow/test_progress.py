@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from lib.analysis.alarm import RECENT, WATCHED, trouble
+from lib.analysis.stability import RECENT, WATCHED, trouble
 from lib.study.config import Study
 from lib.study.files import write_json, write_text
 from lib.study.paths import ROOT
