@@ -21,14 +21,13 @@ from lib.analysis.runs import tidy
 from lib.publish.paper import same
 from lib.record.build import same_json
 from lib.record.notebook import cell_outputs, slim, without_warnings
-from lib.record.record import Record, papers_named, raw_folder
+from lib.record.record import Record, papers_named
 from lib.study.claim import load_plan
 from lib.study.config import Study, load_study
 from lib.study.errors import exit_status
 from lib.study.files import read_json
 from lib.study.paths import ROOT, shown
 from lib.study.plan import ALPHA, Plan
-from lib.study.raw import read_raw_file
 from lib.study.result import RunResult
 
 NOTEBOOK, TABLES, FIGURES = "findings.ipynb", "findings.json", "figures/findings"
@@ -38,6 +37,7 @@ NOTEBOOK, TABLES, FIGURES = "findings.ipynb", "findings.json", "figures/findings
 class Recorded:
     """A recorded study, as tables."""
 
+    record: Record
     design: Study
     plan: Plan | None
     runs: pd.DataFrame
@@ -51,22 +51,18 @@ class Recorded:
     @property
     def paper(self) -> Path:
         """The folder of its paper."""
-        return Record(self.design.name).paper
+        return self.record.paper
 
     def raw(self, name: str) -> pd.DataFrame:
         """Join one of the raw files of all runs (see `lib.study.raw`), with arm and seed."""
-        parts, record = [], Record(self.design.name)
-        for arm, seed in zip(self.runs["arm"], self.runs["seed"], strict=True):
-            folder = raw_folder(record.run_notebook({"arm": arm, "seed": seed}))
-            parts.append(read_raw_file(folder, name).assign(arm=arm, seed=seed))
-        return pd.concat(parts, ignore_index=True)
+        return self.record.joined(name)
 
 
 def recorded(study: str) -> Recorded:
     """Read a study's runs and verdict from the record."""
     design, record = load_study(study), Record(study)
     runs = tidy(RunResult.model_validate(run) for run in record.runs)
-    return Recorded(design, load_plan(design), runs, record.verdict)
+    return Recorded(record, design, load_plan(design), runs, record.verdict)
 
 
 def execute(paper: Path, folder: Path) -> None:

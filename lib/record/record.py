@@ -27,7 +27,8 @@ from lib.study.fields import digest
 from lib.study.files import read_json, sha256
 from lib.study.inputs import ZipError, unpack
 from lib.study.paths import PAPER, PAPERS, PARAMS, PLANS, RUNS, shown
-from lib.study.raw import Folder, read_raw
+from lib.study.plan import Plan
+from lib.study.raw import Folder, read_raw, read_raw_file
 
 Run = dict[str, Any]
 """A `RunResult` as JSON."""
@@ -86,6 +87,16 @@ class Record:
             self._read[path] = read_raw(raw_folder(path / "02_train.ipynb"))
         return self._read[path]
 
+    def joined(self, name: str) -> pd.DataFrame:
+        """Join one of the raw files of all runs (see `lib.study.raw`), with arm and seed."""
+        parts = [
+            read_raw_file(raw_folder(self.run_notebook(run)), name).assign(
+                arm=run["arm"], seed=run["seed"]
+            )
+            for run in self.runs
+        ]
+        return pd.concat(parts, ignore_index=True)
+
     @property
     def results(self) -> dict[str, Any]:
         """What is quoted of a study: its parameters, and number, mean and sd of every measure by
@@ -127,6 +138,12 @@ class Record:
     def parameters(self) -> Study:
         """The study as it was recorded."""
         return Study.model_validate(read_yaml(self.folder / "parameters.yaml"))
+
+    @cached_property
+    def plan(self) -> Plan | None:
+        """The plan as it was recorded; None where the study has none."""
+        path = self.folder / "plan.yaml"
+        return Plan.model_validate(read_yaml(path)) if path.is_file() else None
 
     @cached_property
     def manifest(self) -> dict[str, str]:

@@ -44,9 +44,6 @@ _MACHINE = re.compile(r" (\w+)=('\w+'|\d+|None|True|False)")
 _DEV = ("step", "dev_loss", "embedding_norm")
 """Columns of the dev curve that a training prints."""
 _FORMER = {
-    "training tokens/s": "training_tokens_per_second",
-    "inference tokens/s, batched": "inference_tokens_per_second",
-    "inference tokens/s, batch 1": "inference_tokens_per_second_batch_1",
     "cosine between gradients of two parts of dev": "gradient_cosine",
 }
 """Titles that measures once had in a printed table."""

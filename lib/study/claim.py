@@ -6,13 +6,11 @@ write a plan to fit.
 
 import io
 import json
-import os
 import re
 import zipfile
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import chain, product, takewhile
 from math import inf
 from pathlib import Path, PurePath
@@ -24,14 +22,14 @@ from lib.study.config import Study, StudyName, load_study
 from lib.study.digests import analysing_digest, measuring_digest, training_digest
 from lib.study.errors import ConfigError, UserError, read_yaml, unknown
 from lib.study.fields import CODE, EmbeddingNorm, Section, digest
-from lib.study.files import write_json
+from lib.study.files import walk, write_json
 from lib.study.git import GitError, changes, contents
 from lib.study.history import Version, every_version, plan_history, plan_precedes, precedes
 from lib.study.inputs import tasks_hash
 from lib.study.measures import MEASURES
 from lib.study.paths import PAPERS, PARAMS, RUNS
 from lib.study.plan import Frozen, Plan, Sha256, arms_called, read_plan, rules_file
-from lib.study.provenance import git_state, trained_with
+from lib.study.provenance import git_state, parse_time, trained_with
 
 
 class PreregistrationError(UserError):
@@ -145,8 +143,7 @@ def claim_status(
 
     Confirmatory is only a study that the plan names and is frozen for, made exactly as frozen with
     the seeds drawn, unless git shows that the plan was not committed before the runs, or another
-    version of it had runs by then. Runs from before plans were frozen are held against the rules of
-    their time: named by the plan, with the seeds that it lists.
+    version of it had runs by then.
     """
     runs = list(runs)
     if plan is None:
@@ -154,8 +151,6 @@ def claim_status(
     frozen = plan.frozen.get(study.name)
     if study.name not in plan.confirmatory:
         reasons = ["the plan does not name it as confirmatory"]
-    elif runs and not any("trained" in run["provenance"] for run in runs):
-        reasons = [] if study.seeds == plan.seeds else ["its seeds are not those of the plan"]
     elif frozen is None:
         reasons = ["the plan was not frozen for it, so fixes no parameters, data, code or seeds"]
     else:
@@ -230,7 +225,7 @@ ATTEMPTS = "other-versions.json"
 """In a study's folder of `runs/` and in its record: such runs as were known when it was recorded,
 so that the record tells of them when the runs themselves are gone."""
 
-_FILES = {"provenance.json", "result.json", "03_analysis.json", ATTEMPTS}
+RUN_FILES = {"provenance.json", "result.json", "03_analysis.json", ATTEMPTS}
 """What tells of runs in `runs/`."""
 
 
@@ -305,13 +300,8 @@ def write_other_versions(study: Study, folder: Path) -> None:
 def _in_runs(studies: Collection[str]) -> Iterator[Attempt]:
     """Read what is said anywhere in `runs/`: in the folders of the studies, and by any provenance
     that names its study, whatever its folder is called and wherever that lies."""
-    seen = set()
-    for top, folders, names in os.walk(RUNS, followlinks=True):
-        if (real := os.path.realpath(top)) in seen:  # a link to a folder above
-            folders.clear()
-            continue
-        seen.add(real)
-        for path in (Path(top, name) for name in _FILES.intersection(names)):
+    for path in walk(RUNS):
+        if path.name in RUN_FILES:
             folder = path.relative_to(RUNS).parts[0]
             yield from _attempts_in(path, folder if folder in studies else None)
 
@@ -331,7 +321,7 @@ def _in_record(studies: Iterable[str]) -> Iterator[Attempt]:
 def _in_git(studies: Iterable[str], versions: list[Version]) -> Iterator[Attempt]:
     """Read what every branch held of the studies' results and executed notebooks, sealed or not,
     and of `runs/`, and which seeds that a version of the plan drew an index or results named."""
-    patterns = ["papers/*/record/index.json", *(f"runs/**/{name}" for name in sorted(_FILES))]
+    patterns = ["papers/*/record/index.json", *(f"runs/**/{name}" for name in sorted(RUN_FILES))]
     for study in studies:
         record = f"papers/*/record/{study}"
         patterns += [f"papers/*/results/{study}{end}.json" for end in ("", ".verdict")]
@@ -401,6 +391,6 @@ def _time(text: str) -> float:
     """Return when something was, in seconds; 0 where nothing tells, which counts as before all
     else."""
     try:
-        return datetime.fromisoformat(text.replace(" UTC", "+00:00")).timestamp()
+        return parse_time(text).timestamp()
     except ValueError:
         return 0.0

@@ -47,6 +47,17 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
+def walk(folder: Path) -> Iterator[Path]:
+    """List every file below a folder, through links as well, and none of a folder twice."""
+    seen = set()
+    for top, folders, names in os.walk(folder, followlinks=True):
+        if (real := os.path.realpath(top)) in seen:  # a link to a folder above
+            folders.clear()
+            continue
+        seen.add(real)
+        yield from (Path(top, name) for name in names)
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file atomically."""
     with replacing(path) as temporary:

@@ -1,5 +1,5 @@
-"""What comes from outside: what earlier notebooks and sessions left, attached on Kaggle or as a zip;
-and studies, plans and tasks of one's own.
+"""What comes from outside: what earlier notebooks and sessions left, attached on Kaggle or as a zip; and
+studies, plans and tasks of one's own.
 
 A zip is unpacked only if nothing in it could reach outside its folder. A study of one's own is a
 text in a cell, or a YAML elsewhere; `params/` gets a copy, so that every process finds it. On

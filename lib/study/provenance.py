@@ -40,6 +40,11 @@ def _now() -> str:
     return f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
+def parse_time(text: str) -> datetime:
+    """Read when something was: as a provenance says it, or in ISO 8601. ValueError for no time."""
+    return datetime.fromisoformat(text.replace(" UTC", "+00:00"))
+
+
 class MachineFacts(Machine):
     """The machine as far as it may change a number: its settings, and what it is."""
 

@@ -20,6 +20,7 @@ from lib.study.files import read_json, replacing
 from lib.study.git import git
 from lib.study.inputs import PLAN_BELOW, own_text
 from lib.study.paths import NOTEBOOKS
+from lib.study.provenance import parse_time
 from lib.study.result import attested
 
 
@@ -98,7 +99,7 @@ def _stamp(notebook: nbformat.NotebookNode, result: dict[str, Any]) -> None:
     start, end = trained["started"] if fresh else executed["finished"], executed["finished"]
     times = {"start_time": start, "end_time": end}
     notebook.metadata["papermill"] |= {
-        name: text.replace(" UTC", "+00:00").replace(" ", "T") for name, text in times.items()
+        name: parse_time(text).isoformat() for name, text in times.items()
     }
     notebook.metadata["study"] = {
         "status": "completed",

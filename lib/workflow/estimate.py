@@ -29,7 +29,7 @@ from lib.analysis.hypotheses import (
 from lib.analysis.runs import tidy
 from lib.analysis.stability import harmed, judge_runs, rule_of, with_stability
 from lib.data.corpus import load_corpus
-from lib.record.record import Record, raw_folder, recorded_studies
+from lib.record.record import Record, recorded_studies
 from lib.run.cost import GPUS, disk, flops_per_token, memory
 from lib.run.machine import (
     autocast,
@@ -47,7 +47,6 @@ from lib.study.errors import ConfigError, unknown
 from lib.study.fields import Machine, ModelConfig, RunConfig
 from lib.study.measures import MAIN
 from lib.study.plan import Plan
-from lib.study.raw import read_raw_file
 from lib.study.result import RunResult
 
 UTILISATION = 0.35
@@ -326,13 +325,7 @@ def recorded_runs(name: str, plan: Plan) -> pd.DataFrame:
         runs = tidy(map(RunResult.model_validate, record.runs))
     except ValidationError:
         raise ConfigError(f"spread: the record of {name} is of an older format") from None
-    traces = [
-        read_raw_file(raw_folder(record.run_notebook(run)), "trace").assign(
-            arm=run["arm"], seed=run["seed"]
-        )
-        for run in record.runs
-    ]
-    stability = judge_runs(runs, pd.concat(traces, ignore_index=True), rule_of(plan))
+    stability = judge_runs(runs, record.joined("trace"), rule_of(plan))
     return harmed(with_stability(runs, stability), plan)
 
 
