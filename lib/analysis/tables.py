@@ -11,7 +11,7 @@ import pandas as pd
 
 from lib.analysis.paired import minimum_detectable_effect
 from lib.analysis.runs import machine_settings, own_baselines, point, taken
-from lib.study.measures import JUDGED, MAIN, MEASURES, Place, measures_in
+from lib.study.measures import JUDGED, MAIN, MEASURES, MeasureGroup, measures_in
 from lib.study.plan import ALPHA, POWER, Plan
 from lib.study.result import RunResult
 
@@ -54,7 +54,7 @@ def listed(items: Iterable[Any]) -> str:
     return " and ".join(filter(None, (", ".join(first), last)))
 
 
-def summary_table(runs: pd.DataFrame, place: Place = "summary") -> pd.DataFrame:
+def summary_table(runs: pd.DataFrame, place: MeasureGroup = "summary") -> pd.DataFrame:
     """Write mean ± standard deviation (n - 1) per arm and measure of a place, over completed runs,
     from the table of `lib.analysis.runs.tidy`; a measure that no run has is left out. Diverged runs
     are counted, never averaged in; only in shares of runs they count as one."""

@@ -26,7 +26,7 @@ from lib.study.config import Study, load_study
 from lib.study.fields import Level, digest
 from lib.study.files import read_json
 from lib.study.measures import MAIN, measures_in
-from lib.study.paths import shown, study_folder
+from lib.study.paths import relative, study_folder
 from lib.study.plan import Plan
 from lib.study.result import RunResult
 from lib.study.variants import variant
@@ -94,7 +94,7 @@ class StudyFigures:
         """What 03_analysis wrote."""
         path = study_folder(self.study.name) / "verdict.json"
         if not path.is_file():
-            raise of_runs.ResultError(f"there is no {shown(path)}: execute 03_analysis first")
+            raise of_runs.ResultError(f"there is no {relative(path)}: execute 03_analysis first")
         return dict(read_json(path))
 
     def table(self, key: str) -> pd.DataFrame:

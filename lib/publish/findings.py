@@ -26,7 +26,7 @@ from lib.study.claim import load_plan
 from lib.study.config import Study, load_study
 from lib.study.errors import exit_status
 from lib.study.files import read_json
-from lib.study.paths import ROOT, shown
+from lib.study.paths import ROOT, relative
 from lib.study.plan import ALPHA, Plan
 from lib.study.result import RunResult
 
@@ -34,7 +34,7 @@ NOTEBOOK, TABLES, FIGURES = "findings.ipynb", "findings.json", "figures/findings
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedStudy:
     """A recorded study, as tables."""
 
     record: Record
@@ -58,11 +58,11 @@ class Recorded:
         return self.record.joined(name)
 
 
-def recorded(study: str) -> Recorded:
+def recorded(study: str) -> RecordedStudy:
     """Read a study's runs and verdict from the record."""
     design, record = load_study(study), Record(study)
     runs = tidy(RunResult.model_validate(run) for run in record.runs)
-    return Recorded(record, design, load_plan(design), runs, record.verdict)
+    return RecordedStudy(record, design, load_plan(design), runs, record.verdict)
 
 
 def execute(paper: Path, folder: Path) -> None:
@@ -131,7 +131,7 @@ def main(names: list[str]) -> None:
         if (paper / NOTEBOOK).is_file():
             shutil.rmtree(paper / FIGURES, ignore_errors=True)
             execute(paper, paper)
-            print(f"Findings            {shown(paper / NOTEBOOK)}, {shown(paper / TABLES)}")
+            print(f"Findings            {relative(paper / NOTEBOOK)}, {relative(paper / TABLES)}")
 
 
 if __name__ == "__main__":

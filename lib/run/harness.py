@@ -35,7 +35,7 @@ from lib.data.corpus import Corpus
 from lib.data.suite import BASELINES, read_suite
 from lib.run.model import GPT, KVCache
 from lib.run.scoring import Likelihood, Question, score_questions
-from lib.study.errors import ConfigError, unknown
+from lib.study.errors import ConfigError, suggest
 from lib.study.fields import EvaluationConfig, stock_measures
 from lib.study.inputs import tasks_hash
 from lib.study.paths import ROOT
@@ -303,7 +303,7 @@ def require_tasks(config: EvaluationConfig, block_size: int, tested: Collection[
             raise ConfigError(f"evaluation.tasks: {name}: {error}; leave it out") from None
     for measure in tested:
         if measure not in measures:
-            raise ConfigError(f"plan: of evaluation.tasks, {unknown(measure, measures)}")
+            raise ConfigError(f"plan: of evaluation.tasks, {suggest(measure, measures)}")
 
 
 def evaluate_tasks(
@@ -384,7 +384,7 @@ def _load(config: EvaluationConfig) -> dict[str, Any]:
     tasks = manager.all_tasks
     for name in names:
         if name not in tasks:
-            raise ConfigError(f"evaluation.tasks: {unknown(name, tasks).partition('; there')[0]}")
+            raise ConfigError(f"evaluation.tasks: {suggest(name, tasks).partition('; there')[0]}")
     try:
         with quiet():
             loaded = dict(manager.load([task for name in names for task in _tasks(manager, name)]))

@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError
 
 from lib.study.config import Study, StudyName, load_study
 from lib.study.digests import analysing_digest, measuring_digest, training_digest
-from lib.study.errors import ConfigError, UserError, read_yaml, unknown
+from lib.study.errors import ConfigError, UserError, read_yaml, suggest
 from lib.study.fields import CODE, EmbeddingNorm, Section, digest
 from lib.study.files import walk, write_json
 from lib.study.git import GitError, changes, contents
@@ -102,7 +102,7 @@ def check_plan(plan: Plan, study: Study) -> Iterator[str]:
     }
     measures = [*MEASURES, *chain(*(each.stock_measures for each in [study, *planned]))]
     for field, names, known in [*used, *((*test, measures) for test in measure_fields.items())]:
-        yield from (f"{field}: {unknown(name, [*known])}" for name in names if name not in known)
+        yield from (f"{field}: {suggest(name, [*known])}" for name in names if name not in known)
     if not plan.primary_measures:
         yield "primary: names no measure, and no hypothesis has a test; give either"
     answered = plan.bound.keys() | _answered_by_rules(plan)

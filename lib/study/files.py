@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lib.study.errors import UserError
-from lib.study.paths import shown
+from lib.study.paths import relative
 
 
 @contextmanager
@@ -82,7 +82,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError):
-        raise UserError(f"{shown(path)} cannot be read; restore it, or delete it") from None
+        raise UserError(f"{relative(path)} cannot be read; restore it, or delete it") from None
 
 
 def finite(value: Any) -> Any:

@@ -1,5 +1,5 @@
-"""What comes from outside: what earlier notebooks and sessions left, attached on Kaggle or as a zip; and
-studies, plans and tasks of one's own.
+"""What comes from outside: what earlier sessions left, attached on Kaggle or as a zip; and studies,
+plans and tasks of one's own.
 
 A zip is unpacked only if nothing in it could reach outside its folder. A study of one's own is a
 text in a cell, or a YAML elsewhere; `params/` gets a copy, so that every process finds it. On
@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from lib.study.errors import ConfigError, UserError
 from lib.study.fields import digest
 from lib.study.files import read_json, replacing, sha256, write_text
-from lib.study.paths import HEADLESS, PARAMS, ROOT, kaggle_folder, shown, study_folder
+from lib.study.paths import HEADLESS, PARAMS, ROOT, kaggle_folder, relative, study_folder
 
 MAX_FILES, MAX_BYTES = 100_000, 20 * 10**9
 """What a zip may hold, unpacked: as much as Kaggle keeps of one session."""
@@ -59,7 +59,7 @@ def unpack(file: Path, folder: Path) -> None:
         raise ZipError(f"it cannot be read as a zip ({error})") from None
 
 
-def take_up(study: str) -> list[str]:
+def resume_from_inputs(study: str) -> list[str]:
     """Copy what the attached inputs hold of a study to the working folder, so that it is continued
     there, on Kaggle. Return a line for each place that gave a run.
 
@@ -157,7 +157,7 @@ def write_copy(text: str, file: Path) -> None:
         if existing.strip("\n") == text:
             return
         if not existing.startswith(MARK):
-            raise ConfigError(f"there is another {shown(file)}; give yours another name")
+            raise ConfigError(f"there is another {relative(file)}; give yours another name")
     write_text(file, written)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import nan
 from typing import Any, Literal
 
-Place = Literal["summary", "headline", "comparison", "mechanism", "calibration"]
+MeasureGroup = Literal["summary", "headline", "comparison", "mechanism", "calibration"]
 """summary: the table of all arms; headline: the site, the sentence about a run, and the contrasts
 of a study without a plan; comparison: seed by seed; mechanism: variant against variant;
 calibration: the table of calibration."""
@@ -28,7 +28,7 @@ class Measure:
     better: Literal["lower", "higher"] | None
     """Which way is better; None: neither."""
     digits: int
-    places: tuple[Place, ...]
+    places: tuple[MeasureGroup, ...]
     raw: str | None = None
     """`file.column` of a run's raw files that it is computed from (see `lib.study.raw`); None: from
     the weights alone, because no few sums would do, or from the trace by the plan's definition."""
@@ -52,7 +52,7 @@ class Measure:
         return f"{delta} [{low}, {high}]"
 
 
-_EVERYWHERE: tuple[Place, ...] = ("summary", "headline", "comparison", "mechanism")
+_EVERYWHERE: tuple[MeasureGroup, ...] = ("summary", "headline", "comparison", "mechanism")
 
 
 class _Registry(dict[str, Measure]):
@@ -128,6 +128,6 @@ JUDGED = ("unstable", "harmful")
 """Yes (1) or no (0) of a run, by the plan's definition, so that a mean is a share of runs."""
 
 
-def measures_in(place: Place) -> list[str]:
+def measures_in(place: MeasureGroup) -> list[str]:
     """Name the measures that stand in a place, in order."""
     return [name for name, measure in MEASURES.items() if place in measure.places]

@@ -43,7 +43,7 @@ from lib.run.machine import (
 from lib.run.model import GPT, LOGITS_AT_ONCE, count_parameters, weight_decay_groups
 from lib.study.claim import load_plan
 from lib.study.config import Study
-from lib.study.errors import ConfigError, unknown
+from lib.study.errors import ConfigError, suggest
 from lib.study.fields import Machine, ModelConfig, RunConfig
 from lib.study.measures import MAIN
 from lib.study.plan import Plan
@@ -319,7 +319,7 @@ def recorded_runs(name: str, plan: Plan) -> pd.DataFrame:
     there is none."""
     recorded = recorded_studies()
     if name not in recorded:
-        raise ConfigError(f"spread: {unknown(name, recorded)}; give a recorded study, or a number")
+        raise ConfigError(f"spread: {suggest(name, recorded)}; give a recorded study, or a number")
     try:
         record = Record(name)
         runs = tidy(map(RunResult.model_validate, record.runs))

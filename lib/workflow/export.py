@@ -22,13 +22,13 @@ from safetensors.torch import save, save_file
 from lib.analysis.runs import so_far
 from lib.record.record import MANIFEST, Record, Run, raw_folder, require_recorded
 from lib.record.retrain import recorded_runs
-from lib.run.finished import Finished, UnfinishedError, read_finished
+from lib.run.finished import FinishedRun, UnfinishedError, read_finished
 from lib.run.hugging_face import config_json, named_weights
 from lib.study.config import Study
 from lib.study.errors import ConfigError, UserError
 from lib.study.files import replacing, write_json
 from lib.study.measures import MEASURES, measures_in
-from lib.study.paths import PARAMS, RUNS, TEMPLATES, shown
+from lib.study.paths import PARAMS, RUNS, TEMPLATES, relative
 from lib.study.provenance import history, trained_with
 from lib.study.raw import read_raw_file
 from lib.study.variants import variant
@@ -55,7 +55,7 @@ def export(name: str, folder: Path) -> None:
         _write(run, temporary, config)
 
 
-def _write(run: Finished, folder: Path, config: dict[str, Any]) -> None:
+def _write(run: FinishedRun, folder: Path, config: dict[str, Any]) -> None:
     tokenizer = run.corpus.tokenizer
     write_json(folder / "config.json", config)
     save_file(named_weights(run.model), folder / "model.safetensors", {"format": "pt"})
@@ -71,7 +71,7 @@ def _write(run: Finished, folder: Path, config: dict[str, Any]) -> None:
     (folder / "README.md").write_text(model_card(run), "utf-8")
 
 
-def model_card(run: Finished) -> str:
+def model_card(run: FinishedRun) -> str:
     """Say what the model is, how to load it, what was measured of it and where it comes from."""
     result, origin = run.result, run.result.origin
     values = result.measures | result.throughput
@@ -156,7 +156,7 @@ def export_traces(study: str, to: str, out: Path | None) -> Path:
         raise UserError(f"{study}: only its results are kept, and no traces")
     folder = (out or RUNS / "traces" / to) / study
     if folder.exists():
-        raise ConfigError(f"--out: {shown(folder)} exists, and nothing is replaced; delete it")
+        raise ConfigError(f"--out: {relative(folder)} exists, and nothing is replaced; delete it")
     with replacing(folder) as temporary:
         temporary.mkdir()
         WRITERS[to](runs, temporary)

@@ -26,7 +26,7 @@ from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, UserError, exit_status
 from lib.study.files import replacing
 from lib.study.inputs import unpack
-from lib.study.paths import PAPERS, PARAMS, RUNS, output_root, shown, study_folder
+from lib.study.paths import PAPERS, PARAMS, RUNS, output_root, relative, study_folder
 from lib.study.provenance import git_state
 from lib.study.result import RunResult, status_of
 from lib.workflow import by_hand
@@ -49,7 +49,7 @@ def import_study(packed: Path) -> None:
         raise UserError(f"{packed.name}: {error}") from None
     record = Record(study)
     print(f"{study}: imported, and its {len(record.manifest)} files verified")
-    print(f"Executed notebooks  {shown(record.place)}/")
+    print(f"Executed notebooks  {relative(record.place)}/")
     print("To bring the pages and the paper up to date: ./run_all.sh record, ./run_all.sh paper")
 
 
@@ -111,7 +111,7 @@ def _staging_tree(command: str, study: Study) -> Iterator[Path]:
                     copy = RUNS / f"{study.name}.failed.ipynb"
                     copy.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(path, copy)
-                    message += f" (kept: {shown(copy)})"
+                    message += f" (kept: {relative(copy)})"
             raise UserError(message) from None
         _copy_record(tree / paper_of(study.name).relative_to(output_root()), study.name)
 

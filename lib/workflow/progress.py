@@ -135,7 +135,7 @@ Row = list[str]
 """Of a run its arm, its seed, then what `cells` says; of another job its name, "" and a word."""
 
 
-class Board:
+class JobTable:
     """The jobs that a sweep executes at this moment, and the last line of each that ended."""
 
     def __init__(self, studies: Iterable[Study]) -> None:
@@ -246,12 +246,12 @@ def plain_table(*headings: str) -> Table:
     return table
 
 
-class View:
+class ProgressDisplay:
     """Shows a sweep: on a terminal a table that is redrawn below the last lines of jobs that ended;
     in a log these lines, and now and then all."""
 
     def __init__(self, studies: Sequence[Study]) -> None:
-        self.board, self.console = Board(studies), terminal()
+        self.board, self.console = JobTable(studies), terminal()
         earlier = finished(all_runs := workloads(studies))
         self.left = TimeLeft(all_runs, durations(earlier), earlier)
         self.live = Live(console=self.console, auto_refresh=False, transient=True)
@@ -306,7 +306,7 @@ def follow(
     job that failed (→ what its cluster said), and whether it was stopped. What then still runs
     continues from its last checkpoint.
     """
-    start, view, progress = time.monotonic(), View(studies), read_progress(file)
+    start, view, progress = time.monotonic(), ProgressDisplay(studies), read_progress(file)
     limit, is_closing, next_draw = (hours or math.inf) * 3600, False, 0.0
     try:
         with view.live if view.console.is_terminal else contextlib.nullcontext():

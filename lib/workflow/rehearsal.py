@@ -127,7 +127,7 @@ def _one_line(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     lib_frames = [f for f in frames if Path(f.filename).is_relative_to(ROOT / "lib")]
     line = (
-        f" ({paths.shown(Path(lib_frames[-1].filename))}:{lib_frames[-1].lineno})"
+        f" ({paths.relative(Path(lib_frames[-1].filename))}:{lib_frames[-1].lineno})"
         if lib_frames
         else ""
     )

@@ -24,7 +24,7 @@ from lib.study.errors import UserError
 from lib.study.fields import CODE, CorpusConfig, RunConfig, digest
 from lib.study.files import read_json, sha256
 from lib.study.inputs import tasks_hash
-from lib.study.paths import executed_notebook, result_file, shown, study_folder
+from lib.study.paths import executed_notebook, relative, result_file, study_folder
 from lib.study.provenance import has_harness
 from lib.study.result import RunResult, status_of
 
@@ -130,7 +130,7 @@ def stale(study: Study) -> Iterator[tuple[Path, str]]:
                 yield path, f"{reason}: executed again"
     archived, record = result_file("archive", study.name), Record(study.name)
     if archived.is_file() and is_replaceable(record) and (lost_file := _missing_file(record)):
-        yield archived, f"{shown(lost_file)} is missing: archived again"
+        yield archived, f"{relative(lost_file)} is missing: archived again"
 
 
 def _missing_file(record: Record) -> Path | None:

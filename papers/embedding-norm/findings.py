@@ -59,7 +59,7 @@ from lib.figures.effects import (
 )
 from lib.figures.style import facets, line, variants
 from lib.figures.training import LABELS, difference, reference_lines, trend
-from lib.publish.findings import Recorded, recorded
+from lib.publish.findings import RecordedStudy, recorded
 from lib.record.record import Record
 from lib.study.config import arm_id
 from lib.study.errors import read_yaml
@@ -130,7 +130,7 @@ def seeds_at_end(curves: pd.DataFrame, y: str, ax) -> None:
     label_ends(last.groupby("variant", sort=False)[y].mean().to_dict(), ax, place + 0.03)
 
 
-def opening(study: Recorded, left, right) -> None:
+def opening(study: RecordedStudy, left, right) -> None:
     """Draw the dev loss, and its difference from no layer with the same seed."""
     columns = ["arm", "seed", "variant", "baseline", "unigram_loss", "bigram_loss"]
     curves = study.raw("curve").merge(study.runs[columns])
@@ -167,7 +167,7 @@ STEPS = {
 }
 
 
-def step_shares(study: Recorded, measures: list[str]) -> pd.DataFrame:
+def step_shares(study: RecordedStudy, measures: list[str]) -> pd.DataFrame:
     """The effect of each step in each measure, and its share of LayerNorm's whole effect; a seed
     that diverged in one variant is left out of all."""
     rows = []
@@ -197,7 +197,7 @@ keep("mechanism", step_shares(main, taken(measures_in("mechanism"), main.runs)))
 
 
 # %%
-def streams(study: Recorded) -> pd.DataFrame:
+def streams(study: RecordedStudy) -> pd.DataFrame:
     """The arms whose layer sets the stream's initial RMS, each with that RMS."""
     rows = []
     for arm in study.design.arms():
@@ -222,7 +222,7 @@ keep("dose", response)
 
 
 # %%
-def layers_apart(study: Recorded) -> pd.DataFrame:
+def layers_apart(study: RecordedStudy) -> pd.DataFrame:
     """RMSNorm - multiplier in loss, where both start the stream alike."""
     keys = ["rms", "branch_multiplier", "relative_rms"]
     rms, scale = (streams(study).query("layer == @name") for name in ("rmsnorm", "scale"))
@@ -281,7 +281,7 @@ with facets("dose", FIGURES, ["dose"], [""], height=2.4) as axes:
 
 
 # %%
-def tied_effects(study: Recorded) -> pd.DataFrame:
+def tied_effects(study: RecordedStudy) -> pd.DataFrame:
     """A row per variant and setting of the other factors."""
     rows = []
     runs = study.runs.assign(within=other_settings(study.runs, study.design, "model.tied"))
@@ -327,7 +327,7 @@ RATE = "training.learning_rate"
 FACTS = ["transient", "collapsed", "diverged"]
 
 
-def final_losses(study: Recorded) -> pd.DataFrame:
+def final_losses(study: RecordedStudy) -> pd.DataFrame:
     """Each run with its final dev loss (nats) as it counts."""
     ends = study.raw("curve").sort_values("step").groupby(["arm", "seed"])["dev_loss"]
     ends = ends.agg(initial="first", final="last").reset_index()
@@ -417,7 +417,7 @@ with facets("learning-rate", FIGURES, ["loss", "differences"], [""], height=2.2)
 RISES, EARLY = (0.25, 0.5, 1.0), 64
 
 
-def thresholds(study: Recorded) -> pd.DataFrame:
+def thresholds(study: RecordedStudy) -> pd.DataFrame:
     """The share of unstable runs of each judged arm by each definition."""
     trace = {
         key: part["loss"].to_numpy() for key, part in study.raw("trace").groupby(["arm", "seed"])
@@ -495,7 +495,7 @@ keep("longer", course_table(own_baselines(longer.runs), of_budgets, "dev_loss", 
 
 
 # %%
-def above_source(study: Recorded) -> pd.DataFrame:
+def above_source(study: RecordedStudy) -> pd.DataFrame:
     """Mean nats above the source, per arm, with the interval of one sample."""
     rows = []
     for arm, part in study.runs.groupby("arm", sort=False):
@@ -520,7 +520,7 @@ keep("above_source", above_source(recorded("texts")))
 WIDTH, BEST = "model.n_embd", "each at its own best rate"
 
 
-def ladder_effects(study: Recorded) -> pd.DataFrame:
+def ladder_effects(study: RecordedStudy) -> pd.DataFrame:
     """A row per variant, rate (the last: each its own best) and width; a rate at which a run
     diverged is not taken as the best."""
     mean = study.runs.groupby("arm")["loss"].agg(lambda values: values.mean(skipna=False))
@@ -566,7 +566,7 @@ with facets("ladder", FIGURES, ["loss"], panels, height=2.2) as axes:
 BUDGET, TRAINED = "training.iterations", r"at most ([\d.]+) nats"
 
 
-def budget_effects(study: Recorded) -> pd.DataFrame:
+def budget_effects(study: RecordedStudy) -> pd.DataFrame:
     """The difference in loss to no layer: a row per variant and number of steps."""
     arms = study.runs.drop_duplicates("arm").query("arm != baseline")
     pairs = arms[["arm", "baseline", "variant", BUDGET]].reset_index(drop=True)
@@ -579,7 +579,7 @@ def trained_at_most(plan) -> float:
     return float(re.search(TRAINED, plan.procedures["trained"])[1])
 
 
-def loss_by_budget(study: Recorded, levels, ax) -> None:
+def loss_by_budget(study: RecordedStudy, levels, ax) -> None:
     """Draw the loss against the number of steps, of the variants that were run for each."""
     every = study.runs.groupby("variant")[BUDGET].transform("nunique") == len(levels)
     interaction(study.runs[every], "loss", BUDGET, levels, ax)
@@ -591,7 +591,7 @@ def loss_by_budget(study: Recorded, levels, ax) -> None:
     ax.text(0.01, bar, "trained", transform=ax.get_yaxis_transform(), fontsize=7, va="bottom")
 
 
-def effects_by_budget(table: pd.DataFrame, study: Recorded, levels, ax) -> None:
+def effects_by_budget(table: pd.DataFrame, study: RecordedStudy, levels, ax) -> None:
     """Draw the difference to no layer with its interval, a point per seed beside it."""
     margin = study.plan.smallest_effect_of_interest["loss"]
     ax.axhspan(-margin, margin, color="0.9", linewidth=0, zorder=0)
@@ -606,7 +606,7 @@ def effects_by_budget(table: pd.DataFrame, study: Recorded, levels, ax) -> None:
                        alpha=0.7, linewidth=0)  # fmt: skip
 
 
-def draw_budgets(study: Recorded) -> pd.DataFrame:
+def draw_budgets(study: RecordedStudy) -> pd.DataFrame:
     """Draw both panels; return what the right one shows."""
     table, levels = budget_effects(study), study.design.factors[BUDGET]
     with facets("when", FIGURES, ["loss", "differences"], [""], height=2.1) as axes:
@@ -627,7 +627,7 @@ if Record("when").verdict_file.is_file():
 
 
 # %%
-def beside_reported(study: Recorded, reported: dict) -> pd.DataFrame:
+def beside_reported(study: RecordedStudy, reported: dict) -> pd.DataFrame:
     """A row per setting, measure and variant."""
     rows = []
     for setting, (measure, content) in product(

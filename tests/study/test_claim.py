@@ -19,8 +19,6 @@ from tests.conftest import run_git
 from tests.study.samples import CONTENT, LISTED, STUDY, Parameters, runs_as_frozen
 from tests.study.test_plan import BOUND
 
-"""A run from before provenance was born with the weights."""
-
 
 def judged(runs: list[dict[str, Any]] | None = None) -> ClaimStatus:
     study = load_study("trial")

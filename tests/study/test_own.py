@@ -70,7 +70,7 @@ def test_a_wrong_one_is_named_in_one_line_and_leaves_nothing(
     text: str, said: str, params: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (params / "there.yaml").write_text("name: there\nseeds: [0]\n", "utf-8")
-    monkeypatch.setattr(inputs, "shown", lambda path: f"params/{path.name}")
+    monkeypatch.setattr(inputs, "relative", lambda path: f"params/{path.name}")
     before = sorted(params.rglob("*.yaml"))
     with pytest.raises(ConfigError, match=said) as caught:
         load_study(text)

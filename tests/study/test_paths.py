@@ -46,7 +46,7 @@ def test_an_input_folder_without_a_working_folder_is_not_kaggle(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("path", "shown"),
+    ("path", "relative"),
     [
         (paths.executed_notebook("03_analysis", "final"), "runs/final/03_analysis.ipynb"),
         (
@@ -59,15 +59,15 @@ def test_an_input_folder_without_a_working_folder_is_not_kaggle(tmp_path: Path) 
     ],
 )
 def test_paths_are_shown_relative_to_the_repository(path: Path, shown: str) -> None:
-    assert paths.shown(path) == shown
+    assert paths.relative(path) == shown
 
 
 def test_a_path_from_elsewhere_is_shown_by_its_name_alone(tmp_path: Path) -> None:
-    assert paths.shown(tmp_path / "secret" / "own.txt") == "own.txt"
+    assert paths.relative(tmp_path / "secret" / "own.txt") == "own.txt"
 
 
 @pytest.mark.parametrize(
-    ("path", "shown"),
+    ("path", "relative"),
     [
         ("working/runs/final", "runs/final"),
         ("input/slug/repo/params/final.yaml", "params/final.yaml"),
@@ -75,7 +75,7 @@ def test_a_path_from_elsewhere_is_shown_by_its_name_alone(tmp_path: Path) -> Non
     ],
 )
 def test_paths_on_kaggle_are_shown_relative_too(on_kaggle: Path, path: str, shown: str) -> None:
-    assert paths.shown(on_kaggle / path) == shown
+    assert paths.relative(on_kaggle / path) == shown
 
 
 def test_a_corpus_is_sought_in_the_repository_then_beside_it(

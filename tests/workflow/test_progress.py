@@ -24,10 +24,10 @@ from lib.study.result import live_file, read_live
 from lib.workflow import progress
 from lib.workflow.progress import (
     LIVE,
-    Board,
+    JobTable,
     Progress,
+    ProgressDisplay,
     Recorder,
-    View,
     cells,
     follow,
     in_words,
@@ -218,11 +218,11 @@ def test_a_run_taken_up_again_is_timed_anew(live: Path) -> None:
 
 
 @pytest.fixture
-def board(tiny_study: Study) -> Board:
-    return Board([tiny_study])
+def board(tiny_study: Study) -> JobTable:
+    return JobTable([tiny_study])
 
 
-def shown(table: Table, width: int) -> list[str]:
+def relative(table: Table, width: int) -> list[str]:
     """What a terminal of a width shows."""
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
     console.print(table)
@@ -230,7 +230,7 @@ def shown(table: Table, width: int) -> list[str]:
     return console.file.getvalue().splitlines()
 
 
-def test_a_board_shows_a_line_per_job_in_execution(board: Board, tmp_path: Path) -> None:
+def test_a_board_shows_a_line_per_job_in_execution(board: JobTable, tmp_path: Path) -> None:
     place = tmp_path / "runs" / "tiny"
     run = place / "layernorm" / "seed-1"
     append(live_file(run), *steps(1, 4))
@@ -247,7 +247,7 @@ def test_a_board_shows_a_line_per_job_in_execution(board: Board, tmp_path: Path)
     (warning,) = board.update(jobs)
     assert warning.startswith("Warning: layernorm · seed 1: its loss is 2.60, 0.60 nats")
     assert board.update(jobs) == []
-    lines = shown(board.table(board.rows, LIVE, 80), 80)
+    lines = relative(board.table(board.rows, LIVE, 80), 80)
     assert lines[0].split() == ["seed", "step", "loss", "gradient", "tokens/s", "left"]
     assert lines[1].split() == ["layernorm", "1", "12/12", "2.600", "1", "128", "measures"]
     assert all(len(line) <= 80 for line in lines)
@@ -257,7 +257,7 @@ def test_a_board_shows_a_line_per_job_in_execution(board: Board, tmp_path: Path)
 def test_a_job_that_ended_leaves_its_last_line(tiny_study: Study, tmp_path: Path) -> None:
     other = tiny_study.model_copy(update={"name": "other"})
     board, (first, second) = (
-        Board([tiny_study, other]),
+        JobTable([tiny_study, other]),
         [result for result, _ in made_up(tiny_study)][:2],
     )
     jobs = []
@@ -292,9 +292,9 @@ def test_rows_of_both_kinds_stand_below_each_other_and_fit(tiny_study: Study, wi
     (name,) = (arm.id for arm in longest.arms())
     ended = [name, "100", "12/12", "3.883", "1.1", "132,290", "1:02:03"]
     live = [name, "3", "5/12", "12.883", "0.0123", "8,323", "measures"]
-    board = Board([longest])
-    above = shown(board.table([ended], [""] * 7, width), width)
-    below = shown(board.table([live], LIVE, width), width)
+    board = JobTable([longest])
+    above = relative(board.table([ended], [""] * 7, width), width)
+    below = relative(board.table([live], LIVE, width), width)
     (length,) = {len(line) for line in above + below}
     assert length <= width
     ends = [
@@ -313,7 +313,7 @@ def test_a_terminal_keeps_the_lines_of_jobs_that_ended_above_those_that_run(
     out = io.StringIO()
     screen = Console(file=out, width=80, height=7, force_terminal=True, color_system=None)
     monkeypatch.setattr(progress, "terminal", lambda: screen)
-    view, seen = View([]), []
+    view, seen = ProgressDisplay([]), []
     with view.live:
         for n_ended in (0, 1, 3):
             running = {str(n): data(n) for n in range(n_ended, 6)}
@@ -336,7 +336,7 @@ def test_a_terminal_keeps_the_lines_of_jobs_that_ended_above_those_that_run(
 def test_a_log_has_a_line_for_each_job_that_ended_and_each_minute_all(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    view = View([])
+    view = ProgressDisplay([])
     for elapsed, n_ended in ((0.0, 0), (2.0, 0), (4.0, 1), (6.0, 1), (62.0, 1)):
         running, ended = {"1": data(1), "2": data(2)}, [data(0, 3.0)] * n_ended
         view.show(Progress({"data": 3}, running, ended, {}), elapsed)
@@ -351,7 +351,7 @@ def test_a_log_has_a_line_for_each_job_that_ended_and_each_minute_all(
 def test_the_threshold_is_that_of_the_studys_plan(
     tiny_study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert Board([tiny_study]).rules == {"tiny": WATCHED}
+    assert JobTable([tiny_study]).rules == {"tiny": WATCHED}
     plan = SimpleNamespace(instability=INSTABILITY)
     monkeypatch.setattr(progress, "load_plan", lambda study: plan)
-    assert Board([tiny_study]).rules == {"tiny": INSTABILITY}
+    assert JobTable([tiny_study]).rules == {"tiny": INSTABILITY}
