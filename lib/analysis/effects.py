@@ -15,7 +15,7 @@ from lib.analysis.paired import TTest, holm, t_test, t_tests
 from lib.analysis.runs import own_baselines
 from lib.analysis.tables import Finding
 from lib.study.fields import RunConfig
-from lib.study.files import finite
+from lib.study.files import nan_to_none
 from lib.study.measures import MEASURES
 from lib.study.plan import ALPHA
 
@@ -248,7 +248,7 @@ def pooled_contrasts(
         test = t_test(part.drop_duplicates("seed")["delta"], ALPHA)
         if test.n > part.groupby("study")["seed"].nunique().max():
             names = {key: part[key].iloc[0] for key in ("variant", "reference", "measure")}
-            numbers = {name: finite(value) for name, value in test._asdict().items()}
+            numbers = {name: nan_to_none(value) for name, value in test._asdict().items()}
             contrasts.append(names | {"studies": list(part["study"].unique())} | numbers)
     return contrasts
 

@@ -28,7 +28,7 @@ from lib.analysis.tables import numbers
 from lib.study.measures import JUDGED, MEASURES
 from lib.study.plan import Hypothesis, Plan, arms_called
 
-MOST_SEEDS = 1024
+MAX_SEEDS = 1024
 """Beyond which no number of seeds is sought."""
 DRAWS = 4000
 """Simulated studies; the standard error of a power is below 0.008."""
@@ -209,7 +209,7 @@ def answer_tests(tests: pd.DataFrame, power: float) -> dict[str, Answer]:
 def _what_would_decide(seeds: float, power: float) -> str:
     if np.isnan(seeds):
         return "There are too few pairs, or they have no spread."
-    many = f"Some {seeds:.0f} seeds" if seeds <= MOST_SEEDS else f"Not even {MOST_SEEDS:,} seeds"
+    many = f"Some {seeds:.0f} seeds" if seeds <= MAX_SEEDS else f"Not even {MAX_SEEDS:,} seeds"
     return f"{many} would decide it with a power of {power:.0%}, were this difference the true one."
 
 
@@ -285,14 +285,14 @@ def seeds_to_decide(
     or_refute: bool = True,
 ) -> float:
     """Return the smallest number of seeds that supports a hypothesis, `or_refute`s it, with
-    probability `power`; infinite beyond `MOST_SEEDS`, NaN without spread."""
+    probability `power`; infinite beyond `MAX_SEEDS`, NaN without spread."""
     if not sd > 0:
         return np.nan
 
     def reached(n: int) -> float:
         return sum(power_of(h, mean, sd, n, alpha, smallest)[: 1 + or_refute])
 
-    seeds = range(2, MOST_SEEDS + 1)
+    seeds = range(2, MAX_SEEDS + 1)
     i = bisect_left(seeds, power, key=reached)
     return seeds[i] if i < len(seeds) else np.inf
 

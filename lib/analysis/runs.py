@@ -267,7 +267,7 @@ def own_baselines(runs: pd.DataFrame) -> dict[str, str]:
     return dict(arms.itertuples(index=False))
 
 
-def taken(measures: Iterable[str], runs: pd.DataFrame) -> list[str]:
+def available_measures(measures: Iterable[str], runs: pd.DataFrame) -> list[str]:
     """Keep the measures that at least one run has, each once."""
     return [name for name in dict.fromkeys(measures) if name in runs and runs[name].notna().any()]
 
@@ -303,7 +303,7 @@ def read_parquet(study: Study, name: str) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
-def point(
+def melt_columns(
     curve: pd.DataFrame, prefix: str, name: str, end: Literal["min", "max"] = "max"
 ) -> pd.DataFrame:
     """Gather the columns that begin with `prefix` into rows, from the last step of every run's

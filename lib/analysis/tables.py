@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from lib.analysis.paired import minimum_detectable_effect
-from lib.analysis.runs import machine_settings, own_baselines, point, taken
+from lib.analysis.runs import available_measures, machine_settings, melt_columns, own_baselines
 from lib.study.measures import JUDGED, MAIN, MEASURES, MeasureGroup, measures_in
 from lib.study.plan import ALPHA, POWER, Plan
 from lib.study.result import RunResult
@@ -54,19 +54,19 @@ def listed(items: Iterable[Any]) -> str:
     return " and ".join(filter(None, (", ".join(first), last)))
 
 
-def summary_table(runs: pd.DataFrame, place: MeasureGroup = "summary") -> pd.DataFrame:
-    """Write mean ± standard deviation (n - 1) per arm and measure of a place, over completed runs,
+def summary_table(runs: pd.DataFrame, group: MeasureGroup = "summary") -> pd.DataFrame:
+    """Write mean ± standard deviation (n - 1) per arm and measure of a group, over completed runs,
     from the table of `lib.analysis.runs.tidy`; a measure that no run has is left out. Diverged runs
     are counted, never averaged in; only in shares of runs they count as one."""
     rows = {}
-    for arm, group in runs.groupby("arm", sort=False):
-        completed = group[group["status"] == "completed"]
-        row = {"runs": str(len(group)), "diverged": str(len(group) - len(completed))}
-        for name in taken(measures_in(place), runs):
+    for arm, part in runs.groupby("arm", sort=False):
+        completed = part[part["status"] == "completed"]
+        row = {"runs": str(len(part)), "diverged": str(len(part) - len(completed))}
+        for name in available_measures(measures_in(group), runs):
             measure = MEASURES[name]
             row[measure.title] = mean_and_sd(completed[name].dropna(), measure.digits)
-            if name in JUDGED and group[name].notna().any():
-                row[measure.title] = measure.text(group[name].mean())
+            if name in JUDGED and part[name].notna().any():
+                row[measure.title] = measure.text(part[name].mean())
         rows[arm] = row
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("arm")
 
@@ -104,7 +104,7 @@ def seed_tables(runs: pd.DataFrame) -> list[pd.DataFrame]:
             .reset_index(),
             MEASURES[name].digits,
         )
-        for name in taken(measures_in("comparison"), runs)
+        for name in available_measures(measures_in("comparison"), runs)
     ]
 
 
@@ -175,13 +175,15 @@ def inside_tables(classes: pd.DataFrame, curve: pd.DataFrame) -> list[pd.DataFra
     `token_classes` of the results), and from the curve's last step the residual norms by blocks
     passed, log10 of AdamW's second moment by part of the model, and the embedding normalization's
     own mean gain and bias."""
-    moments = point(curve, "second_moment_", "part")
+    moments = melt_columns(curve, "second_moment_", "part")
     moments["value"] = np.log10(moments["value"])
     tables = [
         by_arm(classes, ["token_class"], "mean", 3),
-        by_arm(point(curve, "residual_norm_", "blocks passed"), ["blocks passed"], "value", 3),
+        by_arm(
+            melt_columns(curve, "residual_norm_", "blocks passed"), ["blocks passed"], "value", 3
+        ),
         by_arm(moments, ["part"], "value", 3),
-        by_arm(point(curve, "norm_", "own mean"), ["own mean"], "value", 4),
+        by_arm(melt_columns(curve, "norm_", "own mean"), ["own mean"], "value", 4),
     ]
     return [table.T for table in tables]
 

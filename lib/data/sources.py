@@ -106,9 +106,9 @@ def _download(name: str, entry: KnownCorpus) -> bytes:
     except Exception as error:
         reason = "wrong hash" if isinstance(error, ValueError) else type(error).__name__
         raise MissingCorpusError(
-            f"{name}: not found and not downloaded ({reason}). Provide it in one of three ways: put it "
-            f"at {relative(folder / entry.file_name)} (from {entry.url}); attach a Kaggle input that "
-            f"holds {entry.file_name}; or set corpus.source to a text file's path"
+            f"{name}: not found and not downloaded ({reason}). Provide it in one of three ways: "
+            f"put it at {relative(folder / entry.file_name)} (from {entry.url}); attach a Kaggle "
+            f"input that holds {entry.file_name}; or set corpus.source to a text file's path"
         ) from error
 
 

@@ -25,7 +25,7 @@ _LAST_WORD = re.compile(rf" ({_LETTERS}+)([^\w\s]?)$")
 
 @dataclass(frozen=True)
 class Candidate:
-    """A place in a text: what stands before it, and what follows there.
+    """A place in a text that a question may ask: what stands before it, and what follows there.
 
     What all answers of a task begin with belongs to the context: after a line that ends a sentence
     any line break is likely, and so would that be which ends no turn.

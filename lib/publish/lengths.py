@@ -22,7 +22,7 @@ from lib.publish.catalogue import NotebookEntry, StudyEntry
 from lib.record.record import raw_folder
 from lib.study.errors import ConfigError, explain, read_yaml
 from lib.study.fields import Section
-from lib.study.files import finite
+from lib.study.files import nan_to_none
 from lib.study.paths import relative
 from lib.study.raw import raw_file, read_raw_file
 
@@ -63,7 +63,7 @@ class Arm:
     def difference(self) -> dict[str, float | None]:
         """The mean paired difference from the baseline at the last step, with its t interval."""
         test = t_test(self.curves["difference"].iloc[-1].dropna())
-        return {name: finite(value) for name, value in test._asdict().items()}
+        return {name: nan_to_none(value) for name, value in test._asdict().items()}
 
 
 @dataclass(frozen=True)

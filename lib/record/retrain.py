@@ -67,7 +67,7 @@ _REPEATING = (
 )
 """What of a result repeats to the bit."""
 _END = "the end"
-_MOST = 10
+_MAX_LINES = 10
 """Lines about one run."""
 _COUNTED = (
     *("items.choice", "items.correct", "stock_items.choice", "stock_items.correct"),
@@ -141,8 +141,8 @@ def judge(recorded: Trained, again: Trained, otherwise: Callable[[], Trained | N
     if unjudged:
         moves = f"moves it by up to {max(moved.values()):,.0f} × a tolerance"
         rounding = f"here, other rounding {moves if twin else 'cannot be tried'}"
-        verdict.unjudged += [*unjudged[:_MOST], rounding]
-    del verdict.differing[_MOST:]
+        verdict.unjudged += [*unjudged[:_MAX_LINES], rounding]
+    del verdict.differing[_MAX_LINES:]
     judged = recorded.weights is not None and again.weights is not None
     hashes = ["initial_weights"] if judged else ["initial_weights", "final_weights"]
     hashes = [name for name in hashes if f"{name} differ" in bits]

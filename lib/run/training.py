@@ -29,9 +29,9 @@ from lib.run import checkpoints, processes
 from lib.run.diagnostics import evenly_spaced_windows, gradient_cosine, second_moments, snapshot
 from lib.run.machine import (
     autocast,
-    circumstances,
     derive_seed,
     describe,
+    execution_environment,
     package_versions,
     peak_memory,
     prepare,
@@ -81,7 +81,7 @@ def begin(study: Study, arm: Arm, seed: int, corpus: Corpus) -> Provenance:
         corpus_sha256=corpus.sha256,
         tokenizer_sha256=corpus.tokenizer.sha256,
         parameters=arm.config.model_dump(exclude={"machine"}),
-        **circumstances(prepare(arm.config)),
+        **execution_environment(prepare(arm.config)),
     )
 
 
@@ -136,7 +136,7 @@ def train(
 
 
 @contextmanager
-def interrupts_wait(alone: bool) -> Iterator[threading.Event]:
+def defer_interrupts(alone: bool) -> Iterator[threading.Event]:
     """Have Ctrl-C, or a notebook's stop, set an event instead; a second one interrupts at once. Of
     several processes none may stop alone, and only the main thread takes signals."""
     interrupted = threading.Event()
@@ -157,7 +157,7 @@ def interrupts_wait(alone: bool) -> Iterator[threading.Event]:
 
 
 @contextmanager
-def first_alone(group: dist.ProcessGroup | None) -> Iterator[None]:
+def main_process_first(group: dist.ProcessGroup | None) -> Iterator[None]:
     """Let the first process of a group pass, and the others when it is done."""
     rank = dist.get_rank(group) if group else 0
     if rank:
@@ -278,7 +278,7 @@ class Run:
         save_every = self.config.machine.checkpoint_interval
         if not self.points:
             self.evaluate()
-        with interrupts_wait(self.group is None) as interrupted:
+        with defer_interrupts(self.group is None) as interrupted:
             while not self.finished:
                 self.training_step()
                 stop = interrupted.is_set()
@@ -429,7 +429,7 @@ class Run:
 
     def load(self) -> None:
         """Take up the last sound checkpoint, if there is one."""
-        with first_alone(self.group):  # it sets damaged checkpoints aside
+        with main_process_first(self.group):  # it sets damaged checkpoints aside
             checkpoint = checkpoints.load(self.folder, self.provenance, self.model.state_dict())
         if checkpoint is not None:
             self.provenance, weights, state = checkpoint

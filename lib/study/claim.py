@@ -24,7 +24,7 @@ from lib.study.errors import ConfigError, UserError, read_yaml, suggest
 from lib.study.fields import CODE, EmbeddingNorm, Section, digest
 from lib.study.files import walk, write_json
 from lib.study.git import GitError, changes, contents
-from lib.study.history import Version, every_version, plan_history, plan_precedes, precedes
+from lib.study.history import PlanVersion, every_version, plan_history, plan_precedes, precedes
 from lib.study.inputs import tasks_hash
 from lib.study.measures import MEASURES
 from lib.study.paths import PAPERS, PARAMS, RUNS
@@ -318,7 +318,7 @@ def _in_record(studies: Iterable[str]) -> Iterator[Attempt]:
             yield from _attempts_in(path, study)
 
 
-def _in_git(studies: Iterable[str], versions: list[Version]) -> Iterator[Attempt]:
+def _in_git(studies: Iterable[str], versions: list[PlanVersion]) -> Iterator[Attempt]:
     """Read what every branch held of the studies' results and executed notebooks, sealed or not,
     and of `runs/`, and which seeds that a version of the plan drew an index or results named."""
     patterns = ["papers/*/record/index.json", *(f"runs/**/{name}" for name in sorted(RUN_FILES))]
@@ -354,7 +354,7 @@ def _in_sealed(packed: bytes, study: str) -> Iterator[Attempt]:
                 yield from _attempts_in(files.read(name), study)
 
 
-def _drawn(versions: list[Version]) -> Iterator[tuple[str, str, int]]:
+def _drawn(versions: list[PlanVersion]) -> Iterator[tuple[str, str, int]]:
     """Return the first seed that each version of a plan drew for each of its studies."""
     for version in {version.hash: version for version in versions}.values():
         with suppress(ValidationError):

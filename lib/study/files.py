@@ -17,7 +17,7 @@ from lib.study.paths import relative
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`. The file or folder that is written there takes its
     name when the block ends, once it is on the disk; after an error or a kill the old one stands.
 
@@ -60,7 +60,7 @@ def walk(folder: Path) -> Iterator[Path]:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file atomically."""
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_bytes(content)
 
 
@@ -73,7 +73,7 @@ def write_json(path: Path, content: Any, indent: int | None = 1) -> None:
     """Write a JSON file atomically. Numbers that JSON lacks are written as null. Without indent it
     is a quarter smaller, and all in one line."""
     separators = (",", ":") if indent is None else None
-    text = json.dumps(finite(content), indent=indent, separators=separators, allow_nan=False)
+    text = json.dumps(nan_to_none(content), indent=indent, separators=separators, allow_nan=False)
     write_text(path, text + "\n")
 
 
@@ -85,12 +85,12 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{relative(path)} cannot be read; restore it, or delete it") from None
 
 
-def finite(value: Any) -> Any:
+def nan_to_none(value: Any) -> Any:
     """Replace the numbers that JSON lacks, NaN and the infinities, by None, at any depth."""
     if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
+        return {key: nan_to_none(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
+        return [nan_to_none(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

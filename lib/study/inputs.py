@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 
 from lib.study.errors import ConfigError, UserError
 from lib.study.fields import digest
-from lib.study.files import read_json, replacing, sha256, write_text
+from lib.study.files import atomic_write, read_json, sha256, write_text
 from lib.study.paths import HEADLESS, PARAMS, ROOT, kaggle_folder, relative, study_folder
 
 MAX_FILES, MAX_BYTES = 100_000, 20 * 10**9
@@ -131,7 +131,7 @@ PLAN_BELOW = "\n---\n"
 def prepare_params() -> None:
     """Copy a repository's parameters to where they can be added to, if it cannot be written."""
     if not PARAMS.is_dir():
-        with replacing(PARAMS) as temporary:
+        with atomic_write(PARAMS) as temporary:
             copy_missing(ROOT / "params", temporary)
 
 

@@ -16,7 +16,7 @@ from papermill.parameterize import parameterize_notebook
 from lib.record.notebook import COMPACT, shown_result, slim
 from lib.record.replay import committed
 from lib.study.errors import UserError, parse_yaml
-from lib.study.files import read_json, replacing
+from lib.study.files import atomic_write, read_json
 from lib.study.git import git
 from lib.study.inputs import PLAN_BELOW, own_text
 from lib.study.paths import NOTEBOOKS
@@ -71,7 +71,7 @@ def file(candidates: list[Path], result: dict[str, Any], target: Path) -> None:
             cell.execution_count = previous.execution_count
     _stamp(notebook, result)
     slim(notebook)
-    with replacing(target) as temporary:
+    with atomic_write(target) as temporary:
         nbformat.write(notebook, temporary, **COMPACT)
 
 

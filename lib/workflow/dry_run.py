@@ -12,9 +12,18 @@ import numpy as np
 from lib.study.config import Study
 from lib.study.paths import result_file, run_folder
 from lib.study.result import read_live
-from lib.workflow.estimate import MARGIN, estimate, peak_bytes, runs
+from lib.workflow.estimate import MARGIN, estimate, peak_bytes, run_costs
 from lib.workflow.progress import plain_table, terminal
-from lib.workflow.time_left import RUN, USUAL, JobKey, clock, durations, finished, pace, workloads
+from lib.workflow.time_left import (
+    RUN,
+    USUAL,
+    JobKey,
+    clock,
+    durations,
+    finished_results,
+    pace,
+    workloads,
+)
 
 NOTEBOOK_OF_RULE = {"data": "01_data", "analysis": "03_analysis", "figures": "04_figures"}
 """The notebook that a rule of the Snakefile executes; other rules execute none."""
@@ -112,7 +121,7 @@ def seconds_of_runs(study: Study, stale: Collection[Path]) -> tuple[dict[JobKey,
     """Return what each run of a study takes here in seconds, and what says so: those that are done
     and not stale, or else a few steps, which are made. Runs share by the work that they are."""
     works, source = workloads([study]), f"runs of {study.name} that are done"
-    per_unit = pace(durations(finished(works, stale)), works)
+    per_unit = pace(durations(finished_results(works, stale)), works)
     if per_unit is None:
         hours, source = estimate(study).hours, STEPS
         local = next((value for name, value in hours.items() if name.endswith("here")), math.nan)
@@ -131,11 +140,11 @@ _ELSEWHERE = "T4-hours"
 """What is taken where only other machines have the GPU: the slowest that is known."""
 
 
-def needs(study: Study, stale: Collection[Path] = ()) -> dict[str, dict[str, int]]:
+def job_resources(study: Study, stale: Collection[Path] = ()) -> dict[str, dict[str, int]]:
     """Return, for each arm, what the cluster must give a run: `mem_mb`, and `runtime` in minutes.
 
     Where runs of the study are done and not `stale` they tell the time, else a few steps made here.
-    Raises CorpusError as `lib.workflow.estimate.runs` does.
+    Raises CorpusError as `lib.workflow.estimate.run_costs` does.
     """
     processes, resources = study.machine.processes or 1, dict[str, dict[str, int]]()
     seconds, _ = seconds_of_runs(study, stale)
@@ -144,7 +153,7 @@ def needs(study: Study, stale: Collection[Path] = ()) -> dict[str, dict[str, int
         per_unit = estimate(study).hours[_ELSEWHERE] * 3600 / processes / sum(works.values())
         seconds = {run: per_unit * work for run, work in works.items()}
     device = "cuda" if study.machine.device == "cuda" else "cpu"
-    for arm, run in zip(study.arms(), runs(study, None), strict=True):
+    for arm, run in zip(study.arms(), run_costs(study, None), strict=True):
         sizes = peak_bytes(run, device, processes)
         if device == "cuda":  # of which the node itself holds what a checkpoint does
             sizes = {name: sizes[name] for name in ("weights", "gradients", "AdamW")}

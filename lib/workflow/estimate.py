@@ -19,7 +19,7 @@ from scipy import stats
 from torch.nn import functional as F
 
 from lib.analysis.hypotheses import (
-    MOST_SEEDS,
+    MAX_SEEDS,
     claim,
     expected_power,
     holds,
@@ -66,7 +66,7 @@ _UNITS = (("days", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 @dataclass(frozen=True)
-class Run:
+class RunCost:
     """One run of an arm, in numbers."""
 
     config: RunConfig
@@ -76,7 +76,7 @@ class Run:
     flops: float
 
 
-def runs(study: Study, vocabulary: int | None) -> list[Run]:
+def run_costs(study: Study, vocabulary: int | None) -> list[RunCost]:
     """Count a run of every arm. Raises CorpusError for a vocabulary that cannot be known."""
     result = []
     for arm in study.arms():
@@ -88,7 +88,7 @@ def runs(study: Study, vocabulary: int | None) -> list[Run]:
         training = config.training
         tokens = training.iterations * training.batch_size * config.model.block_size
         flops = tokens * flops_per_token(config.model, vocab_size, parameters)
-        result.append(Run(config, vocab_size, parameters, tokens, flops))
+        result.append(RunCost(config, vocab_size, parameters, tokens, flops))
     return result
 
 
@@ -128,7 +128,7 @@ def require_memory(config: RunConfig, vocab_size: int, machine: Machine) -> None
         )
 
 
-def peak_bytes(run: Run, device: str, processes: int) -> dict[str, float]:
+def peak_bytes(run: RunCost, device: str, processes: int) -> dict[str, float]:
     """Count the bytes that a run holds on each device in its largest moment, by what holds them: in
     a training step (see `memory`), or in a pass of evaluation, which holds in the place of
     activations what a block computes of each token, and the logits at once."""
@@ -147,16 +147,16 @@ def peak_bytes(run: Run, device: str, processes: int) -> dict[str, float]:
 
 def gpu_memory(studies: list[Study]) -> float:
     """Estimate the bytes of a GPU that the largest run of some studies needs: CUDA's context, and
-    `MARGIN` times what it holds by formula. Raises CorpusError as `runs` does."""
+    `MARGIN` times what it holds by formula. Raises CorpusError as `run_costs` does."""
     needed = [
         sum(peak_bytes(run, "cuda", run.config.machine.processes or 1).values())
         for study in studies
-        for run in runs(study, None)
+        for run in run_costs(study, None)
     ]
     return _CONTEXT + MARGIN * max(needed)
 
 
-def reduce_to(run: Run, sequences: int, affordable: float) -> tuple[ModelConfig, int]:
+def reduce_to(run: RunCost, sequences: int, affordable: float) -> tuple[ModelConfig, int]:
     """Halve sequences, then layers, then context until a step is affordable; width and vocabulary,
     which decide how fast a machine is, stay."""
     model = run.config.model
@@ -178,7 +178,7 @@ def reduce_to(run: Run, sequences: int, affordable: float) -> tuple[ModelConfig,
     return model, sequences
 
 
-def measured_seconds(run: Run, machine: Machine, processes: int) -> tuple[float, str]:
+def measured_seconds(run: RunCost, machine: Machine, processes: int) -> tuple[float, str]:
     """Make a few training steps; return what a run would take at the fastest of them, and what was
     made. Backward passes shrink with the processes, updates of the weights do not."""
     device = machine.device
@@ -209,7 +209,7 @@ def measured_seconds(run: Run, machine: Machine, processes: int) -> tuple[float,
     return seconds + run.config.training.iterations * update, description
 
 
-class Estimate(NamedTuple):
+class StudyCost(NamedTuple):
     """What a study will cost."""
 
     text: str
@@ -218,9 +218,9 @@ class Estimate(NamedTuple):
     """Of all runs, by what they are hours of."""
 
 
-def estimate(study: Study, vocabulary: int | None = None, price: float | None = None) -> Estimate:
+def estimate(study: Study, vocabulary: int | None = None, price: float | None = None) -> StudyCost:
     """Count what a study will cost, and measure it where this machine can run it."""
-    arms, seeds = runs(study, vocabulary), len(study.seeds)
+    arms, seeds = run_costs(study, vocabulary), len(study.seeds)
     largest = max(arms, key=lambda run: run.flops)
     config, training = largest.config, largest.config.training
     uncompiled = config.machine.model_copy(update={"compile": False})
@@ -281,7 +281,7 @@ def estimate(study: Study, vocabulary: int | None = None, price: float | None = 
         f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}".rstrip()
         for row in [header, *rows]
     ]
-    return Estimate("\n".join(lines), hours)
+    return StudyCost("\n".join(lines), hours)
 
 
 def _duration(seconds: float) -> str:
@@ -314,7 +314,7 @@ def plan_of(study: Study) -> Plan | None:
     return Plan.model_validate(content | level) if hypotheses else None
 
 
-def recorded_runs(name: str, plan: Plan) -> pd.DataFrame:
+def pilot_runs(name: str, plan: Plan) -> pd.DataFrame:
     """Read the tidy table of a recorded study, its stability judged by a plan; ConfigError where
     there is none."""
     recorded = recorded_studies()
@@ -352,7 +352,7 @@ def power_report(
         return
     runs, n_pilot, high = pd.DataFrame(), 0, 1.0
     if isinstance(source, str):
-        runs = recorded_runs(source, plan)
+        runs = pilot_runs(source, plan)
         sds, basis = spread_of(plan, runs), f"the spread of {source}"
         if (n_pilot := runs["seed"].nunique()) > 1:
             low, high = _sd_ratios(n_pilot)
@@ -432,7 +432,7 @@ def _which_seeds(row: Mapping[Any, Any], plan: Plan) -> str:
 
 
 def _seed_count(seeds: float) -> str:
-    return f"{seeds:.0f}" if seeds <= MOST_SEEDS else f"more than {MOST_SEEDS:,}"
+    return f"{seeds:.0f}" if seeds <= MAX_SEEDS else f"more than {MAX_SEEDS:,}"
 
 
 def _power_tables(table: pd.DataFrame, plan: Plan, per_seed: Mapping[str, float]) -> Iterator[str]:

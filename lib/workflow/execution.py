@@ -24,13 +24,13 @@ from lib.run.processes import exit_with_parent
 from lib.study.claim import load_plan
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, UserError, exit_status, suggest
-from lib.study.files import replacing
+from lib.study.files import atomic_write
 from lib.study.paths import HEADLESS, NOTEBOOKS, ROOT, executed_notebook, relative, result_file
 from lib.study.provenance import git_state
 from lib.study.result import live_file
 from lib.workflow.commits import tree_of
 from lib.workflow.forked import SOCKETS, variables
-from lib.workflow.gpus import gpus
+from lib.workflow.gpus import acquire_gpus
 
 START_ATTEMPTS = 3
 
@@ -63,7 +63,7 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
         return result
     output.parent.mkdir(parents=True, exist_ok=True)
 
-    with FileLock(output.with_suffix(".lock")), gpus(study.machine) as devices:
+    with FileLock(output.with_suffix(".lock")), acquire_gpus(study.machine) as devices:
         result.unlink(missing_ok=True)  # an earlier result must not pass for this one's
         os.environ.update(kernel_environment(study, devices))
         start = time.perf_counter()
@@ -164,7 +164,7 @@ def _stamp(output: Path, reason: str | None, seconds: float, plan: str | None) -
         cell = nbformat.v4.new_markdown_cell(f"# FAILED\nThis run did not complete: `{reason}`")
         notebook.cells.insert(0, cell)
     slim(notebook)
-    with replacing(output) as temporary:
+    with atomic_write(output) as temporary:
         nbformat.write(notebook, temporary, **COMPACT)
 
 

@@ -26,7 +26,7 @@ from lib.run.finished import FinishedRun, UnfinishedError, read_finished
 from lib.run.hugging_face import config_json, named_weights
 from lib.study.config import Study
 from lib.study.errors import ConfigError, UserError
-from lib.study.files import replacing, write_json
+from lib.study.files import atomic_write, write_json
 from lib.study.measures import MEASURES, measures_in
 from lib.study.paths import PARAMS, RUNS, TEMPLATES, relative
 from lib.study.provenance import history, trained_with
@@ -50,7 +50,7 @@ def export(name: str, folder: Path) -> None:
         raise UnfinishedError(f"{run.name} diverged at step {run.result.diverged_at}: no model")
     tokenizer = run.corpus.tokenizer
     config = config_json(run.model.config, run.corpus.vocab_size, tokenizer.end_of_document)
-    with replacing(folder) as temporary:
+    with atomic_write(folder) as temporary:
         temporary.mkdir()
         _write(run, temporary, config)
 
@@ -99,7 +99,7 @@ def pack(study: Study, target: Path) -> int:
     """
     hashes = []
     with (
-        replacing(target) as temporary,
+        atomic_write(target) as temporary,
         tarfile.open(temporary, "w", format=tarfile.PAX_FORMAT) as archive,
     ):
         for name, content in _contents(study):
@@ -157,7 +157,7 @@ def export_traces(study: str, to: str, out: Path | None) -> Path:
     folder = (out or RUNS / "traces" / to) / study
     if folder.exists():
         raise ConfigError(f"--out: {relative(folder)} exists, and nothing is replaced; delete it")
-    with replacing(folder) as temporary:
+    with atomic_write(folder) as temporary:
         temporary.mkdir()
         WRITERS[to](runs, temporary)
     return folder

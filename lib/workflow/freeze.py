@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from lib.analysis.stability import OF_PLATEAU, rule_of
+from lib.analysis.stability import PLATEAU_WINDOW, rule_of
 from lib.data.corpus import load_corpus
 from lib.data.suite import suite_hash
 from lib.record.record import recorded_studies
@@ -24,7 +24,7 @@ from lib.study.claim import attempts, check_plan, parameters_digest
 from lib.study.config import Study, load_study
 from lib.study.digests import analysing_digest, measuring_digest, training_digest
 from lib.study.errors import ConfigError, UsageError, UserError, read_yaml, suggest
-from lib.study.files import read_json, replacing
+from lib.study.files import atomic_write, read_json
 from lib.study.inputs import tasks_hash
 from lib.study.measures import JUDGED, MAIN, MEASURES
 from lib.study.paths import PAPERS, PARAMS, PLANS, TEMPLATES, relative, study_folder
@@ -70,7 +70,7 @@ def template(study: Study, file: str) -> str:
     return (TEMPLATES / "plan.yaml").read_text("utf-8").format(
         study=study.name, file=file, measure=MAIN, hypotheses=hypotheses,
         arms=_wrapped("; ".join(arms)), measures=_wrapped(", ".join(measures)),
-        alpha=ALPHA, power=POWER, of_plateau=OF_PLATEAU, p=_PLATEAU, n=_NOISE,
+        alpha=ALPHA, power=POWER, of_plateau=PLATEAU_WINDOW, p=_PLATEAU, n=_NOISE,
         plateau=_in_yaml(_PLATEAU.model_dump()), noise=_in_yaml(_NOISE.model_dump()),
     )  # fmt: skip
 
@@ -117,7 +117,7 @@ def freeze(file: str) -> Plan:
     text = yaml.safe_dump({"frozen": frozen}, sort_keys=False, default_flow_style=None, width=99)
     text = text.replace("frozen:", f"frozen: # {_ABOVE}", 1)
     text_before = _BLOCK.sub("", path.read_text("utf-8")).rstrip("\n")
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text(f"{text_before}\n\n{text}", "utf-8")
         return read_plan(temporary.name)
 

@@ -24,7 +24,7 @@ from lib.record.record import SHARED, Record, paper_of, read_index
 from lib.record.verify import FIRST_RECORD, verify
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, UserError, exit_status
-from lib.study.files import replacing
+from lib.study.files import atomic_write
 from lib.study.inputs import unpack
 from lib.study.paths import PAPERS, PARAMS, RUNS, output_root, relative, study_folder
 from lib.study.provenance import git_state
@@ -167,7 +167,7 @@ def _copy_record(paper: Path, study: str) -> None:
     record = Record(study)
     for path in (record.results_file, record.verdict_file, record.figures, record.place):
         source = paper / path.relative_to(record.paper)
-        with replacing(path) as temporary:
+        with atomic_write(path) as temporary:
             (shutil.copytree if source.is_dir() else shutil.copyfile)(source, temporary)
             shutil.rmtree(path, ignore_errors=True)  # a folder does not take another's place
     record.sealed_file.unlink(missing_ok=True)

@@ -17,7 +17,7 @@ from lib.workflow.commits import with_commits
 from lib.workflow.estimate import prepare_here, require_memory
 
 
-def ready(names: list[str], is_local: bool = True) -> list[Study]:
+def load_and_check(names: list[str], is_local: bool = True) -> list[Study]:
     """Load the studies named and check all that they name: plan, corpora, and the
     device, if they are to run `here`. Raises UserError with a line for each thing wrong."""
     faults: list[str] = []

@@ -22,14 +22,23 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
-from lib.analysis.stability import RECENT, WATCHED, rule_of, trouble
+from lib.analysis.stability import RECENT, WARNING_RULE, rule_of, training_warnings
 from lib.study.claim import load_plan
 from lib.study.config import Study
 from lib.study.files import read_json, write_json
 from lib.study.paths import RUNS
 from lib.study.plan import Instability
 from lib.study.result import RunResult, read_live
-from lib.workflow.time_left import RUN, Job, JobKey, TimeLeft, clock, durations, finished, workloads
+from lib.workflow.time_left import (
+    RUN,
+    Job,
+    JobKey,
+    TimeLeft,
+    clock,
+    durations,
+    finished_results,
+    workloads,
+)
 
 SWEEP_FILE, PROGRESS_FILE = RUNS / ".sweep.json", RUNS / ".progress.json"
 """What a sweep tells the Snakefile, and what that tells the sweep."""
@@ -143,7 +152,7 @@ class JobTable:
         self.rules: dict[str, Instability] = {}
         for study in studies:
             rule = rule_of(load_plan(study))
-            self.rules[study.name] = rule if rule.is_defined else WATCHED
+            self.rules[study.name] = rule if rule.is_defined else WARNING_RULE
             for arm in study.arms():
                 self.totals[study.name, arm.id] = arm.config.training.iterations
         digits = len(str(max(self.totals.values(), default=0)))
@@ -172,7 +181,7 @@ class JobTable:
                 steps_left = total - steps.iloc[-1]["step"]
                 self.ahead[job.key] = steps_left * seconds_each, total * seconds_each
             name = " · seed ".join(row)
-            for kind, text in trouble(steps, self.rules[study]).items():
+            for kind, text in training_warnings(steps, self.rules[study]).items():
                 if (name, kind) not in self.warned:
                     self.warned.add((name, kind))
                     warnings.append(f"Warning: {name}: {text}")
@@ -252,7 +261,7 @@ class ProgressDisplay:
 
     def __init__(self, studies: Sequence[Study]) -> None:
         self.board, self.console = JobTable(studies), terminal()
-        earlier = finished(all_runs := workloads(studies))
+        earlier = finished_results(all_runs := workloads(studies))
         self.left = TimeLeft(all_runs, durations(earlier), earlier)
         self.live = Live(console=self.console, auto_refresh=False, transient=True)
         self.logged = -math.inf

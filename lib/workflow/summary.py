@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from lib.analysis.runs import taken, tidy
+from lib.analysis.runs import available_measures, tidy
 from lib.analysis.tables import mean_and_sd, numbers
 from lib.analysis.verdict import for_terminal
 from lib.publish.wording import mean_sd
@@ -43,7 +43,9 @@ def summarise(study: Study) -> None:
     runs = tidy(map(RunResult.model_validate, results["runs"]))
     contrasted = {row["measure"] for row in verdict["contrasts"]}
     headline = sorted(measures_in("headline"), key=lambda name: name not in contrasted)
-    measures = taken([*(plan.primary_measures if plan else ()), *headline], runs)[:MAX_MEASURES]
+    measures = available_measures([*(plan.primary_measures if plan else ()), *headline], runs)[
+        :MAX_MEASURES
+    ]
     arms, seeds = runs["arm"].nunique(), runs["seed"].nunique()
     console.print(f"\n{study.name}: {len(runs)} runs, of {arms} arms × {seeds} seeds\n")
     for table in tables(described(study, runs), runs, verdict["contrasts"], measures, console):

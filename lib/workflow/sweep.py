@@ -76,10 +76,10 @@ def run_sweep(sweep: Sweep) -> int:
     from lib.workflow.dry_run import due_runs
     from lib.workflow.execution import kernel_environment
     from lib.workflow.forked import SOCKETS, warm_process
-    from lib.workflow.preflight import ready
+    from lib.workflow.preflight import load_and_check
     from lib.workflow.staleness import analysis_key, data_key, stale
 
-    studies = ready(sweep.studies or [default_study()], sweep.is_local)
+    studies = load_and_check(sweep.studies or [default_study()], sweep.is_local)
     if sweep.cluster and not sweep.is_dry_run:
         sweep.cluster.require_ready()
     with only_sweep() as log, contextlib.ExitStack() as stack:
@@ -106,9 +106,11 @@ def run_sweep(sweep: Sweep) -> int:
             rehearse(due)
         cluster_settings: dict[str, Any] = {"needs": {}, "longest": None}
         if not (sweep.is_local or sweep.is_dry_run):
-            from lib.workflow.dry_run import needs
+            from lib.workflow.dry_run import job_resources
 
-            cluster_settings["needs"] = {study.name: needs(study, stale_results) for study in due}
+            cluster_settings["needs"] = {
+                study.name: job_resources(study, stale_results) for study in due
+            }
             cluster_settings["longest"] = sweep.cluster and sweep.cluster.longest_job()
         keys = {s.name: {"data": data_key(s), "analysis": analysis_key(s)} for s in studies}
         patience = 0 if sweep.is_local else CANCEL_TIMEOUT

@@ -46,7 +46,7 @@ from lib.analysis.effects import (
     token_ratios,
 )
 from lib.analysis.paired import t_test
-from lib.analysis.runs import other_settings, own_baselines, taken
+from lib.analysis.runs import other_settings, own_baselines, available_measures
 from lib.analysis.stability import stability_map
 from lib.analysis.tables import mean_and_sd, readable
 from lib.figures.effects import (
@@ -66,7 +66,7 @@ from lib.study.errors import read_yaml
 from lib.study.measures import ACCURACIES, MAIN, MEASURES, measures_in
 from lib.study.raw import largest_rise
 from lib.study.files import write_json
-from lib.study.result import records
+from lib.study.result import json_rows
 from lib.study.variants import variant
 
 FIGURES = Path("figures/findings")
@@ -75,7 +75,7 @@ found = {}
 
 def keep(name: str, table: pd.DataFrame) -> pd.DataFrame:
     """Keep a table for the paper, and show it."""
-    found[name] = records(table)
+    found[name] = json_rows(table)
     return readable(table, 4)
 
 
@@ -186,7 +186,7 @@ def step_shares(study: RecordedStudy, measures: list[str]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-keep("mechanism", step_shares(main, taken(measures_in("mechanism"), main.runs)))
+keep("mechanism", step_shares(main, available_measures(measures_in("mechanism"), main.runs)))
 
 # %% [markdown]
 # ## Dose and response
@@ -446,7 +446,7 @@ keep("thresholds", thresholds(confirm))
 
 # %%
 judged = stability_map(confirm.runs, pd.DataFrame(confirm.verdict["stability"]), confirm.alpha)
-quality = taken([MAIN, *ACCURACIES[1:]], confirm.runs)
+quality = available_measures([MAIN, *ACCURACIES[1:]], confirm.runs)
 means = confirm.runs.groupby("arm", sort=False)[quality].mean()
 columns = ["arm", "variant", "n", "judged", "unstable", "share", "low", "high", "median_severity"]
 trade_off = judged[columns].join(means, on="arm")

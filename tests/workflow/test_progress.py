@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from lib.analysis.stability import RECENT, WATCHED, trouble
+from lib.analysis.stability import RECENT, WARNING_RULE, training_warnings
 from lib.study.config import Study
 from lib.study.files import write_json, write_text
 from lib.study.paths import ROOT
@@ -150,7 +150,7 @@ def steps(first: int, last: int, loss: float = 2.0, norm: object = 1.0) -> list[
 def read(file: Path) -> tuple[list[str], list[str]]:
     """What is shown of the run, of 200 steps, that writes a live file, and what is warned of."""
     steps = read_live(file.parent)
-    return cells(steps, 200), list(trouble(steps, INSTABILITY).values())
+    return cells(steps, 200), list(training_warnings(steps, INSTABILITY).values())
 
 
 @pytest.fixture
@@ -351,7 +351,7 @@ def test_a_log_has_a_line_for_each_job_that_ended_and_each_minute_all(
 def test_the_threshold_is_that_of_the_studys_plan(
     tiny_study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert JobTable([tiny_study]).rules == {"tiny": WATCHED}
+    assert JobTable([tiny_study]).rules == {"tiny": WARNING_RULE}
     plan = SimpleNamespace(instability=INSTABILITY)
     monkeypatch.setattr(progress, "load_plan", lambda study: plan)
     assert JobTable([tiny_study]).rules == {"tiny": INSTABILITY}
