@@ -86,7 +86,7 @@ def train(job: TrainingJob) -> None:
         run = Run(job.config, corpus, shared[0], job.folder, group)
         if first:
             write_json(job.folder / "provenance.json", run.provenance.model_dump(mode="json"))
-        run.complete(_report if first else lambda *_: None)
+        run.training_loop(_report if first else lambda *_: None)
 
 
 def _report(row: Row, point: Row | None) -> None:

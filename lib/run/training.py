@@ -39,7 +39,7 @@ from lib.run.machine import (
     recompute_activations,
     require_devices,
 )
-from lib.run.model import GPT, weight_decay_groups, weights_digest
+from lib.run.model import GPT, optimizer_groups, weights_digest
 from lib.study.config import Arm, Study
 from lib.study.digests import training_digest
 from lib.study.errors import ConfigError
@@ -128,43 +128,11 @@ def train(
             require_devices(run.machine)
             processes.launch(config, run.machine, run.provenance, folder, report)
             run.load()
-        run.complete(report)
+        run.training_loop(report)
     if not run.finished:
         n = config.training.iterations
         print(f"Stopped at step {run.step} of {n}; run this cell again to continue.")
     return run
-
-
-@contextmanager
-def defer_interrupts(alone: bool) -> Iterator[threading.Event]:
-    """Have Ctrl-C, or a notebook's stop, set an event instead; a second one interrupts at once. Of
-    several processes none may stop alone, and only the main thread takes signals."""
-    interrupted = threading.Event()
-    if not alone or threading.current_thread() is not threading.main_thread():
-        yield interrupted
-        return
-    usual = signal.getsignal(signal.SIGINT)
-
-    def note(*_: object) -> None:
-        interrupted.set()
-        signal.signal(signal.SIGINT, usual)
-
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield interrupted
-    finally:
-        signal.signal(signal.SIGINT, usual)
-
-
-@contextmanager
-def main_process_first(group: dist.ProcessGroup | None) -> Iterator[None]:
-    """Let the first process of a group pass, and the others when it is done."""
-    rank = dist.get_rank(group) if group else 0
-    if rank:
-        dist.barrier(group)
-    yield
-    if group and not rank:
-        dist.barrier(group)
 
 
 class Run:
@@ -209,7 +177,7 @@ class Run:
         if self.machine.compile:
             self.forward = torch.compile(self.forward)  # type: ignore[assignment]
         self.optimizer = torch.optim.AdamW(
-            weight_decay_groups(
+            optimizer_groups(
                 self.model, training.weight_decay, training.embedding_learning_rate_ratio
             ),
             lr=training.learning_rate,
@@ -272,7 +240,7 @@ class Run:
         `second_moments` say, gradient_cosine (between two fixed sets of dev windows), seconds."""
         return pd.DataFrame(self.points)
 
-    def complete(self, report: Report) -> None:
+    def training_loop(self, report: Report) -> None:
         """Train from where the run stands to its end, or to an interrupt."""
         every = self.config.evaluation.interval
         save_every = self.config.machine.checkpoint_interval
@@ -282,15 +250,16 @@ class Run:
             while not self.finished:
                 self.training_step()
                 stop = interrupted.is_set()
-                due = self.step % every == 0, self.step % save_every == 0
-                if not (self.finished or stop or any(due) or len(self.notes) == READ_EVERY):
+                evaluates, saves = self.step % every == 0, self.step % save_every == 0
+                is_read = evaluates or saves or stop or len(self.notes) == READ_EVERY
+                if not (self.finished or is_read):
                     continue
                 rows, point = self.read_notes(), None  # which may find that it diverged
-                if self.finished or due[0]:
+                if self.finished or evaluates:
                     point = self.evaluate()
                 if self.finished and not math.isfinite(self.points[-1]["dev_loss"]):
                     self.diverged_at = self.step  # the last update, which no loss came after
-                if self.finished or stop or due[1]:
+                if self.finished or stop or saves:
                     self.save()
                 for row in rows:
                     report(row, point if row is rows[-1] else None)
@@ -454,3 +423,35 @@ class Run:
             last = self.stretches[-1] if self.stretches else None
             if not last or (last.machine, last.packages) != (new.machine, new.packages):
                 self.stretches.append(new)
+
+
+@contextmanager
+def defer_interrupts(alone: bool) -> Iterator[threading.Event]:
+    """Have Ctrl-C, or a notebook's stop, set an event instead; a second one interrupts at once. Of
+    several processes none may stop alone, and only the main thread takes signals."""
+    interrupted = threading.Event()
+    if not alone or threading.current_thread() is not threading.main_thread():
+        yield interrupted
+        return
+    usual = signal.getsignal(signal.SIGINT)
+
+    def note(*_: object) -> None:
+        interrupted.set()
+        signal.signal(signal.SIGINT, usual)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, usual)
+
+
+@contextmanager
+def main_process_first(group: dist.ProcessGroup | None) -> Iterator[None]:
+    """Let the first process of a group pass, and the others when it is done."""
+    rank = dist.get_rank(group) if group else 0
+    if rank:
+        dist.barrier(group)
+    yield
+    if group and not rank:
+        dist.barrier(group)

@@ -40,7 +40,7 @@ from lib.run.machine import (
     random_stream,
     recompute_activations,
 )
-from lib.run.model import GPT, LOGITS_AT_ONCE, count_parameters, weight_decay_groups
+from lib.run.model import GPT, LOGITS_AT_ONCE, count_parameters, optimizer_groups
 from lib.study.claim import load_plan
 from lib.study.config import Study
 from lib.study.errors import ConfigError, suggest
@@ -186,7 +186,7 @@ def measured_seconds(run: RunCost, machine: Machine, processes: int) -> tuple[fl
     model = GPT(config, run.vocab_size, random_stream(0, "estimate")).to(device)
     if machine.activation_checkpointing:
         recompute_activations(model.transformer.h)
-    optimizer = torch.optim.AdamW(weight_decay_groups(model, 0.1), lr=1e-4, fused=True)
+    optimizer = torch.optim.AdamW(optimizer_groups(model, 0.1), lr=1e-4, fused=True)
     shape = sequences, config.block_size
     x = torch.randint(run.vocab_size, shape, generator=random_stream(0, "ids")).to(device)
     passes, updates = [], []
