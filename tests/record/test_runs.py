@@ -243,7 +243,7 @@ PICTURE = {"image/png": "aGVscHM="}
 
 
 @pytest.mark.parametrize(
-    ("code", "relative", "fault"),
+    ("code", "shown", "fault"),
     [
         ("train(this.config", TABLE, "something of its training beside what it prints"),
         ("train(this.config", PICTURE, "something of its training beside what it prints"),

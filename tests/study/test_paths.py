@@ -46,7 +46,7 @@ def test_an_input_folder_without_a_working_folder_is_not_kaggle(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("path", "relative"),
+    ("path", "shown"),
     [
         (paths.executed_notebook("03_analysis", "final"), "runs/final/03_analysis.ipynb"),
         (
@@ -67,7 +67,7 @@ def test_a_path_from_elsewhere_is_shown_by_its_name_alone(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("path", "relative"),
+    ("path", "shown"),
     [
         ("working/runs/final", "runs/final"),
         ("input/slug/repo/params/final.yaml", "params/final.yaml"),
