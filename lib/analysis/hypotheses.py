@@ -75,13 +75,9 @@ def hypothesis_tests(
         for row in _tested(parts, plan, rng, tuple(looks)).to_dict("records"):
             name = row["hypothesis"]
             if name not in rows or rows[name]["answer"] == "undecided":
-                rows[name] = row | (_place(k, looks) if looks else {})
+                later = {"next_look": [*looks[k + 1 :], np.nan][0]}
+                rows[name] = row | ({"look": k + 1, "looks": len(looks)} | later if looks else {})
     return pd.DataFrame(rows.values())
-
-
-def _place(k: int, looks: Sequence[int]) -> Row:
-    """Say which of the looks one is (0, 1, …), of how many, and the seeds of the next."""
-    return {"look": k + 1, "looks": len(looks), "next_look": [*looks[k + 1 :], np.nan][0]}
 
 
 def _tested(parts: list[pd.DataFrame], plan: Plan, rng: Generator, looks: Looks) -> pd.DataFrame:

@@ -20,7 +20,7 @@ from nbclient import NotebookClient
 from lib.analysis.runs import tidy
 from lib.publish.paper import same
 from lib.record.build import same_json
-from lib.record.notebook import cell_outputs, slim, without_warnings
+from lib.record.notebook import differing_cells, slim, without_warnings
 from lib.record.record import Record, papers_named
 from lib.study.claim import load_plan
 from lib.study.config import Study, load_study
@@ -47,15 +47,6 @@ class RecordedStudy:
     @property
     def alpha(self) -> float:
         return self.plan.alpha if self.plan else ALPHA
-
-    @property
-    def paper(self) -> Path:
-        """The folder of its paper."""
-        return self.record.paper
-
-    def raw(self, name: str) -> pd.DataFrame:
-        """Join one of the raw files of all runs (see `lib.study.raw`), with arm and seed."""
-        return self.record.joined(name)
 
 
 def recorded(study: str) -> RecordedStudy:
@@ -93,10 +84,8 @@ def check_findings(paper: Path) -> Iterator[str]:
         notebooks = [read_json(root / NOTEBOOK) for root in (paper, folder)]
         if _around_outputs(notebooks[0]) != _around_outputs(notebooks[1]):
             yield f"{NOTEBOOK} holds what executing it does not write; {remedy}"
-        cells = map(cell_outputs, notebooks)
-        for number, (committed, executed) in enumerate(zip(*cells, strict=True), 1):
-            if committed != executed:
-                yield f"code cell {number} of {NOTEBOOK} shows what executing it does not; {remedy}"
+        for number in differing_cells(*notebooks):
+            yield f"code cell {number} of {NOTEBOOK} shows what executing it does not; {remedy}"
         tables = paper / TABLES
         if not tables.is_file() or not same_json(read_json(tables), read_json(folder / TABLES)):
             yield f"{TABLES} is not what {NOTEBOOK} finds; {remedy}"

@@ -20,7 +20,7 @@ import yaml
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from lib.record.notebook import cell_outputs, code_cells, source
+from lib.record.notebook import code_cells, differing_cells, source
 from lib.record.record import Record, raw_folder
 from lib.record.replay import ReplayError, ask, committed, link_inputs, tree_at
 from lib.study.config import write_commits
@@ -378,10 +378,9 @@ def _raw(folder: Folder) -> dict[str, pd.DataFrame]:
 
 def other_outputs(notebook: dict[str, Any], again: dict[str, Any]) -> Iterator[str]:
     """Name the code cells of a 02_train that show something else, but for those with times."""
-    outputs = (cell_outputs(each, pictures=True) for each in (notebook, again))
-    # Verifying it compares the code.
-    for number, (cell, old, new) in enumerate(zip(code_cells(notebook), *outputs, strict=False), 1):
-        if old != new and not any(word in source(cell) for word in _TIMES):
+    codes = list(map(source, code_cells(notebook)))  # which verifying it compares
+    for number in differing_cells(notebook, again, pictures=True):
+        if not any(word in code for code in codes[number - 1 : number] for word in _TIMES):
             yield f"code cell {number} of 02_train.ipynb shows something else"
 
 

@@ -61,9 +61,11 @@ class CharacterLM(LM):  # type: ignore[misc]
         An empty context becomes a line break. Raises ValueError for a continuation that is empty
         or longer than `block_size`.
         """
-        by_context: dict[_ContextKey, list[int]] = defaultdict(list)  # their places in `requests`
+        # By task, stretch of it and context: their places in `requests`.
+        by_context: dict[tuple[str | None, int, str], list[int]] = defaultdict(list)
         for i, request in enumerate(requests):
-            by_context[_context_key(request)].append(i)
+            stretch = (request.doc_id or 0) // _NEAR
+            by_context[request.task_name, stretch, request.args[0]].append(i)
         likelihoods: dict[int, Likelihood] = {}
         # Questions of one task share their solved examples.
         for _, task in groupby(by_context, key=lambda context: context[0]):
@@ -174,15 +176,9 @@ def generation(kwargs: dict[str, Any], block_size: int) -> tuple[list[str], int]
     return [stop for stop in settings["until"] if stop], settings["max_gen_toks"]
 
 
-_ContextKey = tuple[str | None, int, str]
 _NEAR = 12
 """Questions in succession, of which those about one context are scored together: whole sets of the
 suite, be they of 2, 3 or 4. The bound is for tasks in which all questions have the same context."""
-
-
-def _context_key(request: Instance) -> _ContextKey:
-    """Return the key that the continuations share which are scored after one context."""
-    return request.task_name, (request.doc_id or 0) // _NEAR, request.args[0]
 
 
 @dataclass(frozen=True)

@@ -89,12 +89,12 @@ def _followed(file: str, *options: str) -> list[FileChange]:
         return []  # nothing is committed yet
     # Before it was copied from another plan, the history is not this one's; copied from one that is
     # no more, it was renamed.
-    copies = (i for i, c in enumerate(history, 1) if c.copied and _is_committed(c.copied))
+    copies = (
+        i
+        for i, c in enumerate(history, 1)
+        if c.copied and git("cat-file", "-e", f"HEAD:{c.copied}") is not None
+    )
     return history[: next(copies, None)]
-
-
-def _is_committed(name: str) -> bool:
-    return git("cat-file", "-e", f"HEAD:{name}") is not None
 
 
 def _version(change: FileChange) -> PlanVersion:

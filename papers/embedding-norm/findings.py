@@ -133,7 +133,7 @@ def seeds_at_end(curves: pd.DataFrame, y: str, ax) -> None:
 def opening(study: RecordedStudy, left, right) -> None:
     """Draw the dev loss, and its difference from no layer with the same seed."""
     columns = ["arm", "seed", "variant", "baseline", "unigram_loss", "bigram_loss"]
-    curves = study.raw("curve").merge(study.runs[columns])
+    curves = study.record.joined("curve").merge(study.runs[columns])
     trend(curves, "dev_loss", left)
     difference(curves, "dev_loss", right)
     reference_lines(curves, left)
@@ -265,7 +265,7 @@ def dose_response(table, runs, ax):
     ax.set_ylabel("Δ validation loss (nats)")
 
 
-curve, bare = dose.raw("curve"), response["baseline"].iloc[0]
+curve, bare = dose.record.joined("curve"), response["baseline"].iloc[0]
 start = curve[(curve["step"] == 0) & (curve["arm"] == bare)]["embedding_norm"].mean()
 width = dose.design.arm(bare).config.model.n_embd
 none = {"layer": "none", "relative_rms": start / width**0.5, "branch_multiplier": 1.0}
@@ -311,7 +311,9 @@ keep("tied", tied_effects(tied))
 # for when its sign turns.
 
 # %%
-cosine = course_table(own_baselines(main.runs), main.raw("curve"), "gradient_cosine", main.alpha)
+cosine = course_table(
+    own_baselines(main.runs), main.record.joined("curve"), "gradient_cosine", main.alpha
+)
 keep("cosine_course", cosine)
 
 # %% [markdown]
@@ -329,7 +331,7 @@ FACTS = ["transient", "collapsed", "diverged"]
 
 def final_losses(study: RecordedStudy) -> pd.DataFrame:
     """Each run with its final dev loss (nats) as it counts."""
-    ends = study.raw("curve").sort_values("step").groupby(["arm", "seed"])["dev_loss"]
+    ends = study.record.joined("curve").sort_values("step").groupby(["arm", "seed"])["dev_loss"]
     ends = ends.agg(initial="first", final="last").reset_index()
     stability = pd.DataFrame(study.verdict["stability"])[["arm", "seed", *FACTS]]
     runs = study.runs.drop(columns=["unstable"]).merge(ends).merge(stability)
@@ -420,7 +422,8 @@ RISES, EARLY = (0.25, 0.5, 1.0), 64
 def thresholds(study: RecordedStudy) -> pd.DataFrame:
     """The share of unstable runs of each judged arm by each definition."""
     trace = {
-        key: part["loss"].to_numpy() for key, part in study.raw("trace").groupby(["arm", "seed"])
+        key: part["loss"].to_numpy()
+        for key, part in study.record.joined("trace").groupby(["arm", "seed"])
     }
     rows = []
     for run in study.verdict["stability"]:
@@ -472,7 +475,7 @@ with facets("trade-off", FIGURES, quality, [""], height=2.2) as axes:
 
 # %%
 BUDGETS = (100, 150, 300, 600, 1000, 2000)
-curve = main.raw("curve")
+curve = main.record.joined("curve")
 budgets = course_table(
     own_baselines(main.runs), curve[curve["step"].isin(BUDGETS)], "dev_loss", main.alpha
 )
@@ -485,7 +488,7 @@ keep("budgets", budgets)
 
 # %%
 longer = recorded("horizon-2")
-curve = longer.raw("curve")
+curve = longer.record.joined("curve")
 of_budgets = curve[curve["step"].isin(BUDGETS)]
 keep("longer", course_table(own_baselines(longer.runs), of_budgets, "dev_loss", longer.alpha))
 
@@ -655,7 +658,7 @@ def beside_reported(study: RecordedStudy, reported: dict) -> pd.DataFrame:
 
 
 pilot = recorded("pilot")
-keep("reported", beside_reported(pilot, read_yaml(Path(pilot.paper, pilot.design.reported))))
+keep("reported", beside_reported(pilot, read_yaml(Path(pilot.record.paper, pilot.design.reported))))
 
 # %% [markdown]
 # ## One contrast over several studies
