@@ -2,7 +2,7 @@
 
 A notebook is done only when papermill ended without an error, every cell completed, and the result
 that the notebook declares was written. Papermill alone does not tell: a killed kernel or a timeout
-leaves a notebook whose cells all read `completed`.
+leaves a notebook whose cells all read `completed`, and a misspelt parameter only warns.
 """
 
 import os
@@ -23,7 +23,7 @@ from lib.record.warm import WARM, prefer_forks
 from lib.run.processes import exit_with_parent
 from lib.study.claim import load_plan
 from lib.study.config import Study, load_study
-from lib.study.errors import UserError, exit_status
+from lib.study.errors import ConfigError, UserError, exit_status, suggest
 from lib.study.files import atomic_write
 from lib.study.paths import HEADLESS, NOTEBOOKS, ROOT, executed_notebook, relative, result_file
 from lib.study.provenance import git_state
@@ -42,13 +42,14 @@ class ExecutionError(UserError):
 def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
     """Execute `notebooks/<notebook>.ipynb` for a study (and a run of it); return the result's path.
 
-    Raises ConfigError for an arm or a seed that does not exist, and ExecutionError when the
-    notebook fails; the notebook is kept, stamped with the reason.
+    Raises ConfigError for an arm, a seed or a parameter that does not exist, and ExecutionError
+    when the notebook fails; the notebook is kept, stamped with the reason.
     """
     source = NOTEBOOKS / f"{notebook}.ipynb"
     parameters: dict[str, Any] = {"study": study.name}
     if arm:
         parameters |= {"arm": study.arm(arm).id, "seed": study.require_seed(seed)}
+    require_declared(source, parameters)
     plan = load_plan(study)
     output = executed_notebook(notebook, study.name, arm, seed)
     result = result_file(notebook, study.name, arm, seed)
@@ -76,6 +77,14 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
             raise ExecutionError(f"{reason}; see {relative(output)}")
         live_file(output.parent).unlink(missing_ok=True)  # the result has it all
     return result
+
+
+def require_declared(source: Path, parameters: dict[str, Any]) -> None:
+    """Raise ConfigError for a parameter that the notebook's parameters cell does not declare."""
+    declared = list(papermill.inspect_notebook(str(source)))
+    for name in parameters:
+        if name not in declared:
+            raise ConfigError(f"parameter of {source.stem}: {suggest(name, declared)}")
 
 
 def kernel_environment(study: Study, devices: str | None = None) -> dict[str, str]:
