@@ -21,7 +21,7 @@ SETTINGS = ["embedding_std=0.02", "embedding_std=0.3", "embedding_std=1"]
 
 
 @pytest.fixture
-def relative(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Figure]]:
+def shown(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Figure]]:
     figures: list[Figure] = []
     monkeypatch.setattr(sheet, "show", figures.append)
     yield figures

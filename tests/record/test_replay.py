@@ -109,21 +109,21 @@ def printed(text: str, name: str = "stdout") -> nbformat.NotebookNode:
 
 
 def test_every_printed_line_counts_where_it_stands_and_warnings_do_not(tmp_path: Path) -> None:
-    def relative(*outputs: nbformat.NotebookNode) -> list[list[Any]]:
+    def shown(*outputs: nbformat.NotebookNode) -> list[list[Any]]:
         cell = nbformat.v4.new_code_cell("1", outputs=list(outputs))
         nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "one.ipynb")
         return cell_outputs(read_json(tmp_path / "one.ipynb"))
 
     fonts = "Matplotlib is building the font cache; this may take a moment.\n"
-    told = relative(printed("few seeds\n"))
-    assert told == relative(printed("few seeds\n"), printed(fonts, "stderr"))
+    told = shown(printed("few seeds\n"))
+    assert told == shown(printed("few seeds\n"), printed(fonts, "stderr"))
     for line in ("many seeds\n", f"{fonts}few seeds\n", "a.py:3: UserWarning: few seeds\n"):
-        assert told != relative(printed(line))
+        assert told != shown(printed(line))
     table = nbformat.v4.new_output("display_data", data={"text/plain": "a table"})
-    told = relative(printed("a\n"), printed("b\n"), table)
-    assert told == relative(printed("a\nb\n"), table)
-    assert told != relative(printed("a\n"), table, printed("b\n"))
-    assert told != relative(table, printed("a\nb\n"))
+    told = shown(printed("a\n"), printed("b\n"), table)
+    assert told == shown(printed("a\nb\n"), table)
+    assert told != shown(printed("a\n"), table, printed("b\n"))
+    assert told != shown(table, printed("a\nb\n"))
 
 
 def test_only_the_address_of_an_object_is_left_out(tmp_path: Path) -> None:

@@ -518,16 +518,16 @@ def test_a_verdict_names_the_study_of_its_plan_that_has_no_record(own: Path) -> 
 
 
 def test_a_sealed_record_is_shown_as_the_open_one_was(own: Path) -> None:
-    def relative(path: Path) -> str:
+    def shown(path: Path) -> str:
         """A page without the root and its own mark, and without the folders of its notebook."""
         text = re.sub(r"(plans: <code>|<!-- )\w{64}", "", path.read_text("utf-8"))
         return re.sub(r"(?<=<dd>)\S*?(\w+\.ipynb)( in alpha\.zip)?(?=</dd>)", r"\1", text)
 
     pages = sorted((own / "paper/site").rglob("*.html"))
-    before = [relative(page) for page in pages]
+    before = [shown(page) for page in pages]
     archive.seal("alpha")
     rendered = build_site()
     assert Record("alpha").is_sealed
     assert len(rendered) == 6  # the pages of runs say where their notebooks lie
-    assert [relative(page) for page in pages] == before
+    assert [shown(page) for page in pages] == before
     assert build_site() == []

@@ -317,9 +317,8 @@ def test_prose_and_what_starts_a_kernel_are_no_data(file: str, copy: Path) -> No
 
 
 def test_a_name_is_read_as_python_reads_it() -> None:
-    assert "lib.run.extra" in imported(
-        strip_comments("from lib.run import \uff45xtra\n")
-    )  # a wide e
+    code = strip_comments("from lib.run import \uff45xtra\n")  # a wide e
+    assert "lib.run.extra" in imported(code)
 
 
 def test_what_follows_a_number_sign_in_a_magic_is_no_comment(copy: Path) -> None:

@@ -83,9 +83,8 @@ def test_each_job_holds_a_slot_of_its_own_and_the_next_waits(
 
     waiting = threading.Thread(target=take)
     with ExitStack() as held:
-        assert [held.enter_context(gpus.acquire_gpus(MachineConfig())) for _ in slots[1:]] == slots[
-            :-1
-        ]
+        taken = [held.enter_context(gpus.acquire_gpus(MachineConfig())) for _ in slots[1:]]
+        assert taken == slots[:-1]
         with gpus.acquire_gpus(MachineConfig()) as last:
             assert last == slots[-1]
             waiting.start()

@@ -222,7 +222,7 @@ def board(tiny_study: Study) -> JobTable:
     return JobTable([tiny_study])
 
 
-def relative(table: Table, width: int) -> list[str]:
+def shown(table: Table, width: int) -> list[str]:
     """What a terminal of a width shows."""
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
     console.print(table)
@@ -247,7 +247,7 @@ def test_a_board_shows_a_line_per_job_in_execution(board: JobTable, tmp_path: Pa
     (warning,) = board.update(jobs)
     assert warning.startswith("Warning: layernorm · seed 1: its loss is 2.60, 0.60 nats")
     assert board.update(jobs) == []
-    lines = relative(board.table(board.rows, LIVE, 80), 80)
+    lines = shown(board.table(board.rows, LIVE, 80), 80)
     assert lines[0].split() == ["seed", "step", "loss", "gradient", "tokens/s", "left"]
     assert lines[1].split() == ["layernorm", "1", "12/12", "2.600", "1", "128", "measures"]
     assert all(len(line) <= 80 for line in lines)
@@ -293,8 +293,8 @@ def test_rows_of_both_kinds_stand_below_each_other_and_fit(tiny_study: Study, wi
     ended = [name, "100", "12/12", "3.883", "1.1", "132,290", "1:02:03"]
     live = [name, "3", "5/12", "12.883", "0.0123", "8,323", "measures"]
     board = JobTable([longest])
-    above = relative(board.table([ended], [""] * 7, width), width)
-    below = relative(board.table([live], LIVE, width), width)
+    above = shown(board.table([ended], [""] * 7, width), width)
+    below = shown(board.table([live], LIVE, width), width)
     (length,) = {len(line) for line in above + below}
     assert length <= width
     ends = [
