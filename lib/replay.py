@@ -19,7 +19,7 @@ from lib.study.config import load_study
 from lib.study.errors import exit_status
 from lib.study.fields import CorpusConfig, ModelConfig
 from lib.study.files import read_json
-from lib.study.paths import executed_notebook, run_folder, shown, study_folder
+from lib.study.paths import executed_notebook, relative, run_folder, study_folder
 
 
 def digests(name: str) -> dict[str, str]:
@@ -135,7 +135,7 @@ def execute(name: str, notebook: str, arm: str = "", seed: str = "0") -> dict[st
         "verdict": folder / "verdict.json",
         "figures": folder / "figures",
     }
-    return {key: shown(path) for key, path in written.items() if path.exists()}
+    return {key: relative(path) for key, path in written.items() if path.exists()}
 
 
 @exit_status

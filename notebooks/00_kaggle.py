@@ -37,7 +37,7 @@ sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/study/../.
 # %%
 from lib.study.config import load_study
 from lib.study.errors import one_line_errors
-from lib.study.inputs import take_up
+from lib.study.inputs import resume_from_inputs
 from lib.workflow.kaggle import cost_of_full, environment, pack, show, sweep
 
 one_line_errors()
@@ -60,7 +60,7 @@ print(cost_of_full())
 
 # %%
 name = load_study(study).name
-print("\n".join(take_up(name)) or "nothing to take up")
+print("\n".join(resume_from_inputs(name)) or "nothing to take up")
 status = sweep(name, hours, environment())
 
 # %% [markdown]

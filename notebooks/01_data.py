@@ -28,7 +28,7 @@ sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/study/../.
 from lib.data.description import corpora_of, corpus_summary, data_summary, suites_of
 from lib.study.config import load_study
 from lib.study.errors import one_line_errors
-from lib.study.paths import result_file, shown, study_folder
+from lib.study.paths import result_file, relative, study_folder
 from lib.study.files import write_json
 
 one_line_errors()
@@ -50,7 +50,7 @@ summaries = {name: corpus_summary(corpus) for name, corpus in corpora.items()}
 suites = suites_of(design, corpora, study_folder(design.name) / "suite")
 result = result_file("01_data", design.name)
 write_json(result, data_summary(summaries, suites))
-print(shown(result))
+print(relative(result))
 
 # %%
 import pandas as pd

@@ -33,7 +33,7 @@ from lib.data.corpus import load_corpus
 from lib.run.training import begin, train
 from lib.study.config import load_study, scratch
 from lib.study.errors import one_line_errors
-from lib.study.inputs import take_up
+from lib.study.inputs import resume_from_inputs
 from lib.study.paths import run_folder
 from lib.workflow.live import LiveCurve
 
@@ -49,7 +49,7 @@ changes: dict = {}  # to play, say {"training.learning_rate": 1.0e-2}
 asked = load_study(study)
 asked.require_seed(seed)
 design, this = scratch(asked, asked.arm(arm), changes)
-take_up(design.name)  # on Kaggle: what the notebooks before this one left
+resume_from_inputs(design.name)  # on Kaggle: what the notebooks before this one left
 corpus = load_corpus(this.config.corpus)
 live = LiveCurve(asked, design, this, seed)
 for section, fields in this.config:
@@ -78,7 +78,7 @@ if trained.diverged_at:
 
 # %%
 from lib.run.measure import measure, write_result
-from lib.study.paths import shown, study_folder
+from lib.study.paths import relative, study_folder
 from lib.study.provenance import history
 
 suites = study_folder(design.name) / "suite"
@@ -92,7 +92,7 @@ print("\n".join(measured.notes) or "everything was measured")
 
 # %%
 result = write_result(design, this, trained, measured)
-print(history(result.provenance), shown(folder / "result.json"), sep="\n")
+print(history(result.provenance), relative(folder / "result.json"), sep="\n")
 result
 
 # %%

@@ -32,8 +32,8 @@ from lib.study.config import load_study
 from lib.study.digests import analysing_digest
 from lib.study.errors import one_line_errors
 from lib.study.history import plan_provenance
-from lib.study.inputs import take_up
-from lib.study.paths import result_file, shown, study_folder
+from lib.study.inputs import resume_from_inputs
+from lib.study.paths import result_file, relative, study_folder
 from lib.study.files import write_json
 from lib.study.claim import load_plan, claim_status
 
@@ -44,7 +44,7 @@ study: str = "final"  # a name in params/
 
 # %%
 design = load_study(study)
-take_up(design.name)  # on Kaggle: what the notebooks before this one left
+resume_from_inputs(design.name)  # on Kaggle: what the notebooks before this one left
 plan = load_plan(design)
 results = collect(design)
 runs, tasks = tidy(results), read_table(results, "tasks")
@@ -56,7 +56,7 @@ made_by = {"analysing_digest": analysing_digest()}
 write_json(study_folder(design.name) / "verdict.json", analysis.as_json() | history | made_by)
 path = result_file("03_analysis", design.name)
 write_json(path, study_results(design, results))
-print(shown(path))
+print(relative(path))
 
 # %% [markdown]
 # ## Verdict

@@ -34,8 +34,8 @@ from lib.analysis.runs import collect
 from lib.figures.study import StudyFigures
 from lib.study.config import load_study
 from lib.study.errors import one_line_errors
-from lib.study.inputs import take_up
-from lib.study.paths import result_file, shown
+from lib.study.inputs import resume_from_inputs
+from lib.study.paths import result_file, relative
 from lib.study.files import write_json
 
 one_line_errors()
@@ -45,7 +45,7 @@ study: str = "final"  # a name in params/
 
 # %%
 design = load_study(study)
-take_up(design.name)  # on Kaggle: what the notebooks before this one left
+resume_from_inputs(design.name)  # on Kaggle: what the notebooks before this one left
 figures = StudyFigures(design, collect(design))
 print(figures.verdict["standing"], *figures.verdict["exploratory_because"], sep="; ")
 shutil.rmtree(figures.folder, ignore_errors=True)  # those of an earlier execution
@@ -64,4 +64,4 @@ for figure in figures.applicable():
 # %%
 path = result_file("04_figures", design.name)
 write_json(path, drawn)
-print(shown(path))
+print(relative(path))

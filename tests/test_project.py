@@ -13,8 +13,8 @@ from rattler import MatchSpec
 
 from lib.record.record import Record
 from lib.record.verify import FIRST_RECORD, verify
-from lib.study.own import is_copy
-from lib.study.paths import ROOT, shown
+from lib.study.inputs import is_copy
+from lib.study.paths import ROOT, relative
 from lib.workflow.cli import COMMANDS
 
 MODULES = sorted((ROOT / "lib").rglob("*.py"))
@@ -28,7 +28,7 @@ def tracked() -> list[str]:
 
 
 def test_no_file_is_longer_than_600_lines():
-    lengths = {shown(path): len(path.read_text("utf-8").splitlines()) for path in MODULES}
+    lengths = {relative(path): len(path.read_text("utf-8").splitlines()) for path in MODULES}
     assert {name: length for name, length in lengths.items() if length > 600} == {}
 
 
@@ -68,7 +68,7 @@ def test_the_top_level_holds_what_the_project_fixes():
 
 def test_no_study_of_a_notebook_or_a_test_is_left_in_params():
     files = [ROOT / name for name in tracked() if name.startswith("params/")]
-    assert not [shown(path) for path in files if path.suffix == ".yaml" and is_copy(path)]
+    assert not [relative(path) for path in files if path.suffix == ".yaml" and is_copy(path)]
 
 
 def test_environment_yml_lists_pyprojects_packages_and_parses_as_conda_would():

@@ -1,17 +1,21 @@
 """Effects beyond a plan's contrasts: paired rows, shares of an effect, the suite task by task, and
-attempts to explain a result away by leaving a seed or a task out.
+attempts to explain a result away by leaving a seed or a task out; differences through training, the
+tokens needed for one loss, and one contrast over all the studies that hold it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import scipy
 from numpy.typing import ArrayLike
 
-from lib.analysis.finding import Finding
 from lib.analysis.paired import TTest, holm, t_test, t_tests
 from lib.analysis.runs import own_baselines
+from lib.analysis.tables import Finding
+from lib.study.fields import RunConfig
+from lib.study.files import nan_to_none
 from lib.study.measures import MEASURES
 from lib.study.plan import ALPHA
 
@@ -153,3 +157,125 @@ def task_finding(
             f"{len(part) - tested} without a test."
         )
     return Finding(key, f"{of}, adjusted over tasks", table, words)
+
+
+PER_STEP = ["training.batch_size", "model.block_size"]
+"""Whose product is the tokens of a step."""
+
+
+def course_table(
+    baselines: dict[str, str], curve: pd.DataFrame, column: str, alpha: float
+) -> pd.DataFrame:
+    """Return one row per arm beside its baseline and step at which both were evaluated: steps, n,
+    mean paired difference in `column` of the joined curves, with its t interval and p."""
+    if column not in curve:
+        return pd.DataFrame()
+    values = curve.dropna(subset=column).pivot(index=["arm", "step"], columns="seed", values=column)
+    table = t_tests(values, baselines, alpha).rename(columns={"step": "steps"})
+    return table[table["n"] > 0].reset_index(drop=True)  # a seed reached the step in both
+
+
+def first_reached(loss: pd.Series, target: float) -> float:
+    """Find where a loss (nats, indexed by steps or tokens, in order) first is `target`,
+    interpolated linearly between evaluations; NaN when it never is."""
+    values, positions = loss.to_numpy(float), loss.index.to_numpy(float)
+    if not (values <= target).any():
+        return np.nan
+    i = int((values <= target).argmax())
+    before = max(i - 1, 0)
+    return float(np.interp(target, values[[i, before]], positions[[i, before]]))
+
+
+def token_ratios(runs: pd.DataFrame, curve: pd.DataFrame, alpha: float) -> pd.DataFrame:
+    """Return one row per arm beside its baseline: the tokens that it needs, relative to the
+    baseline, for the loss that both reach in a seed. That is the worse of their two final ones.
+    Below 1: the arm saves tokens. Geometric mean over seeds with its t interval (on logarithms) and
+    p; and in how many seeds the arm reached the baseline's final loss at all. Pairs with a diverged
+    run drop out, and those in which the untrained model has that loss already."""
+    losses = curve.set_index(["arm", "seed", "step"])["dev_loss"].sort_index()
+    per_step = runs.drop_duplicates("arm").set_index("arm")[PER_STEP].prod(axis=1)
+    completed = set(
+        runs.loc[runs["status"] == "completed", ["arm", "seed"]].itertuples(index=False)
+    )
+    rows = []
+    for arm, baseline in own_baselines(runs).items():
+        logs, reached = [], 0
+        for seed in runs.loc[runs["arm"] == arm, "seed"]:
+            if not {(arm, seed), (baseline, seed)} <= completed:
+                continue
+            arm_loss, baseline_loss = losses[arm, seed], losses[baseline, seed]
+            common = max(arm_loss.iloc[-1], baseline_loss.iloc[-1])
+            needed = first_reached(arm_loss, common), first_reached(baseline_loss, common)
+            if min(needed) == 0:  # training that only made it worse has no ratio
+                continue
+            logs.append(np.log(needed[0] * per_step[arm] / (needed[1] * per_step[baseline])))
+            reached += int(arm_loss.min() <= baseline_loss.iloc[-1])
+        test = t_test(logs, alpha)
+        rows.append(
+            {"arm": arm, "baseline": baseline, "n": test.n}
+            | {"token_ratio": np.exp(test.mean_delta), "t_low": np.exp(test.t_low)}
+            | {"t_high": np.exp(test.t_high), "t_p": test.t_p, "reached": reached}
+        )
+    return pd.DataFrame(rows)
+
+
+Runs = list[dict[str, Any]]
+"""A study's results, as JSON."""
+
+
+def pooled_contrasts(
+    studies: Mapping[str, Runs], measures: Collection[str]
+) -> list[dict[str, Any]]:
+    """Test the seeds of several studies together, wherever these hold one contrast: an arm and its
+    own baseline of the same model, training, text and (for tasks) suite in each.
+
+    One row per contrast and measure that at least two studies hold: variant, reference, measure,
+    the studies, n pairs, their mean difference, the paired t interval and p. A seed of two studies
+    is one pair, that of the first: it draws the same weights and batches in both. Rows to which a
+    second study adds no seed are left out. Nothing here allows for a difference between studies
+    beyond their seeds.
+    """
+    rows = []
+    for study, runs in studies.items():
+        completed = {(run["arm"], run["seed"]): run for run in runs if run["status"] == "completed"}
+        for (arm, seed), run in completed.items():
+            baseline = completed.get((run["baseline"], seed))
+            if baseline and arm != run["baseline"]:
+                rows += [_pair(study, run, baseline, name) for name in measures]
+    pairs = pd.DataFrame([row for row in rows if row["delta"] is not None])
+    contrasts = []
+    for _, part in pairs.groupby("contrast", sort=False) if len(pairs) else ():
+        test = t_test(part.drop_duplicates("seed")["delta"], ALPHA)
+        if test.n > part.groupby("study")["seed"].nunique().max():
+            names = {key: part[key].iloc[0] for key in ("variant", "reference", "measure")}
+            numbers = {name: nan_to_none(value) for name, value in test._asdict().items()}
+            contrasts.append(names | {"studies": list(part["study"].unique())} | numbers)
+    return contrasts
+
+
+def _pair(study: str, run: dict[str, Any], base: dict[str, Any], measure: str) -> dict[str, Any]:
+    """Describe a run beside its baseline: what is compared, and how far apart they are in a
+    measure."""
+    values = [each["measures"].get(measure) for each in (run, base)]
+    return {
+        "study": study,
+        "contrast": repr((measure, _recipe(run, measure), _recipe(base, measure))),
+        "variant": _variant(run),
+        "reference": _variant(base),
+        "measure": measure,
+        "delta": None if None in values else values[0] - values[1],
+        "seed": run["seed"],
+    }
+
+
+def _variant(run: dict[str, Any]) -> str:
+    """Return the level of the first factor, which older results do not name apart."""
+    return str(run.get("variant") or next(iter(run["levels"].values())))
+
+
+def _recipe(run: dict[str, Any], measure: str) -> tuple[Any, ...]:
+    """Return all that decides a measure but the seed; fields that an older schema lacks have the
+    defaults that were then fixed."""
+    config = RunConfig.model_validate(run["config"])
+    suite = run["suite_hash"] if MEASURES[measure].raw == "items.correct" else None
+    return config.corpus, run["corpus_sha256"], config.model, config.training, suite

@@ -15,15 +15,15 @@ from lib.analysis.effects import (
     task_contrasts,
     task_finding,
 )
-from lib.analysis.finding import Finding
 from lib.analysis.resampling import suite_contrasts, with_questions_resampled
 from lib.analysis.stability import rule_of, stability_finding, stability_map
+from lib.analysis.tables import Finding
 from lib.analysis.verdict import Verdict, in_words, reach_verdict
 from lib.study.claim import ClaimStatus
 from lib.study.config import Study
 from lib.study.measures import MAIN
 from lib.study.plan import ALPHA, Plan
-from lib.study.result import records
+from lib.study.result import json_rows
 
 REFERENCES = {
     "uniform_loss": "a uniform guess",
@@ -51,7 +51,7 @@ class Analysis:
             "standing": self.standing.name,
             "exploratory_because": self.standing.reasons,
             **self.verdict.as_json(),
-            **{finding.key: records(finding.table) for finding in self.findings},
+            **{finding.key: json_rows(finding.table) for finding in self.findings},
         }
 
 

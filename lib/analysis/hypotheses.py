@@ -18,17 +18,17 @@ from numpy.random import Generator
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from lib.analysis.finding import numbers
 from lib.analysis.paired import holm, paired_deltas, sd_of, t_test
 from lib.analysis.resampling import Floats, sign_flip_test
 from lib.analysis.rules import Answer
 from lib.analysis.runs import own_baselines
 from lib.analysis.sequential import Looks, nominal_level, sequential_p
 from lib.analysis.stability import harmed
+from lib.analysis.tables import numbers
 from lib.study.measures import JUDGED, MEASURES
 from lib.study.plan import Hypothesis, Plan, arms_called
 
-MOST_SEEDS = 1024
+MAX_SEEDS = 1024
 """Beyond which no number of seeds is sought."""
 DRAWS = 4000
 """Simulated studies; the standard error of a power is below 0.008."""
@@ -75,13 +75,9 @@ def hypothesis_tests(
         for row in _tested(parts, plan, rng, tuple(looks)).to_dict("records"):
             name = row["hypothesis"]
             if name not in rows or rows[name]["answer"] == "undecided":
-                rows[name] = row | (_place(k, looks) if looks else {})
+                later = {"next_look": [*looks[k + 1 :], np.nan][0]}
+                rows[name] = row | ({"look": k + 1, "looks": len(looks)} | later if looks else {})
     return pd.DataFrame(rows.values())
-
-
-def _place(k: int, looks: Sequence[int]) -> Row:
-    """Say which of the looks one is (0, 1, …), of how many, and the seeds of the next."""
-    return {"look": k + 1, "looks": len(looks), "next_look": [*looks[k + 1 :], np.nan][0]}
 
 
 def _tested(parts: list[pd.DataFrame], plan: Plan, rng: Generator, looks: Looks) -> pd.DataFrame:
@@ -209,7 +205,7 @@ def answer_tests(tests: pd.DataFrame, power: float) -> dict[str, Answer]:
 def _what_would_decide(seeds: float, power: float) -> str:
     if np.isnan(seeds):
         return "There are too few pairs, or they have no spread."
-    many = f"Some {seeds:.0f} seeds" if seeds <= MOST_SEEDS else f"Not even {MOST_SEEDS:,} seeds"
+    many = f"Some {seeds:.0f} seeds" if seeds <= MAX_SEEDS else f"Not even {MAX_SEEDS:,} seeds"
     return f"{many} would decide it with a power of {power:.0%}, were this difference the true one."
 
 
@@ -285,14 +281,14 @@ def seeds_to_decide(
     or_refute: bool = True,
 ) -> float:
     """Return the smallest number of seeds that supports a hypothesis, `or_refute`s it, with
-    probability `power`; infinite beyond `MOST_SEEDS`, NaN without spread."""
+    probability `power`; infinite beyond `MAX_SEEDS`, NaN without spread."""
     if not sd > 0:
         return np.nan
 
     def reached(n: int) -> float:
         return sum(power_of(h, mean, sd, n, alpha, smallest)[: 1 + or_refute])
 
-    seeds = range(2, MOST_SEEDS + 1)
+    seeds = range(2, MAX_SEEDS + 1)
     i = bisect_left(seeds, power, key=reached)
     return seeds[i] if i < len(seeds) else np.inf
 

@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 from numpy.random import Generator
 
-from lib.analysis.finding import outcome
 from lib.analysis.paired import contrast_table, holm
 from lib.analysis.rules import read_rules
-from lib.analysis.runs import taken
+from lib.analysis.runs import available_measures
+from lib.analysis.tables import outcome
 from lib.study.plan import Plan, arms_called
 
 P_OF = {"t": "t_p", "equivalence": "tost_p", "exact": "sign_flip_p"}
@@ -65,7 +65,7 @@ def planned_contrasts(
     pairs = planned_pairs(runs, plan)
     contrasts = contrast_table(
         runs,
-        taken(planned_measures(plan), runs),
+        available_measures(planned_measures(plan), runs),
         rng,
         alpha=plan.alpha,
         power=plan.power,
@@ -125,6 +125,6 @@ def imputed_contrasts(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.Data
     diverged = runs["status"] == "diverged"
     if not diverged.any():
         return pd.DataFrame()
-    measures = taken(plan.imputation, runs)
+    measures = available_measures(plan.imputation, runs)
     filled = {name: runs[name].mask(diverged, plan.imputation[name]) for name in measures}
     return contrast_table(runs.assign(**filled), measures, rng, alpha=plan.alpha, power=plan.power)

@@ -15,7 +15,7 @@ from lib.study.config import Study, arm_id
 from lib.study.errors import UserError
 from lib.study.fields import CODE, EVAL_SETTING, MACHINE_SETTINGS, MachineConfig, ModelConfig
 from lib.study.measures import MEASURES
-from lib.study.paths import run_folder, shown
+from lib.study.paths import relative, run_folder
 from lib.study.raw import RAW, raw_file, read_raw_file
 from lib.study.result import RunResult
 
@@ -79,7 +79,7 @@ def read_result(path: Path) -> RunResult:
     except ValidationError as error:
         fields = ", ".join(str(*item["loc"][:1]) or item["msg"] for item in error.errors())
         raise ResultError(
-            f"{shown(path)} was written by another version (see {fields}); rerun ./run_all.sh, "
+            f"{relative(path)} was written by another version (see {fields}); rerun ./run_all.sh, "
             "which makes it anew from its checkpoint"
         ) from None
 
@@ -267,7 +267,7 @@ def own_baselines(runs: pd.DataFrame) -> dict[str, str]:
     return dict(arms.itertuples(index=False))
 
 
-def taken(measures: Iterable[str], runs: pd.DataFrame) -> list[str]:
+def available_measures(measures: Iterable[str], runs: pd.DataFrame) -> list[str]:
     """Keep the measures that at least one run has, each once."""
     return [name for name in dict.fromkeys(measures) if name in runs and runs[name].notna().any()]
 
@@ -303,7 +303,7 @@ def read_parquet(study: Study, name: str) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
-def point(
+def melt_columns(
     curve: pd.DataFrame, prefix: str, name: str, end: Literal["min", "max"] = "max"
 ) -> pd.DataFrame:
     """Gather the columns that begin with `prefix` into rows, from the last step of every run's

@@ -1,6 +1,6 @@
 """What a run's training loss says of stability, from the first step on: its largest rise, in nats
 and relative to its own batch noise; how long its plateau is; and, by a plan's definition, whether
-the run is unstable, and whether that did harm."""
+the run is unstable, and whether that did harm. While it trains: what is warned of."""
 
 from typing import Any
 
@@ -9,14 +9,14 @@ import pandas as pd
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike, NDArray
 
-from lib.analysis.finding import Finding
 from lib.analysis.resampling import Floats
+from lib.analysis.tables import Finding
 from lib.study.plan import ALPHA, INSTABILITY, Instability, Noise, Plan
 from lib.study.raw import largest_rise
 
-FEWEST = 10
+MIN_DIFFERENCES = 10
 """Differences from which noise is estimated."""
-OF_PLATEAU = 5
+PLATEAU_WINDOW = 5
 """Steps over which a plateau's loss is averaged."""
 
 
@@ -39,7 +39,7 @@ def batch_noise(loss: ArrayLike, window: int) -> Floats:
 
     differences = np.diff(np.asarray(loss, dtype=float))
     n = min(window, len(differences))
-    if n < FEWEST:
+    if n < MIN_DIFFERENCES:
         return np.full(len(differences) + 1, np.nan)
     windows = sliding_window_view(differences, n)
     spread = median_abs_deviation(windows, axis=1, scale="normal") / np.sqrt(2)
@@ -67,7 +67,7 @@ def transients(loss: ArrayLike, rule: Instability) -> NDArray[np.bool_]:
 def plateau(loss: ArrayLike, below: float) -> int:
     """Count the steps until the mean of the last five training losses (steps,) is below `below`
     nats; all steps where it never is."""
-    means = pd.Series(np.asarray(loss, dtype=float)).rolling(OF_PLATEAU).mean()
+    means = pd.Series(np.asarray(loss, dtype=float)).rolling(PLATEAU_WINDOW).mean()
     steps_below = np.flatnonzero(means < below)
     return int(steps_below[0]) + 1 if len(steps_below) else len(means)
 
@@ -231,3 +231,41 @@ def stability_finding(table: pd.DataFrame, rule: Instability) -> Finding:
         if table[name].notna().any()
     ]
     return Finding("stability_map", "Stability: share of unstable runs", table, words)
+
+
+WARNING_RULE = Instability(noise=Noise())
+"""What is warned of where no plan says when a run is unstable: a warning judges nothing."""
+EXPLODES = 10
+"""Times the median of those before it, from which on a gradient norm is warned of."""
+RECENT = 50
+"""Steps over which speed and that median are taken."""
+
+
+def training_warnings(steps: pd.DataFrame, rule: Instability) -> dict[str, str]:
+    """Find what goes wrong in the steps of a run (see `read_live`): by kind, the first step where
+    its loss or gradient is not finite, where its loss is further above its lowest so far than the
+    rule allows, and where its gradient norm is `EXPLODES` times the usual."""
+    loss, norm = steps["loss"], steps["grad_norm"]  # a step that fp16 skipped has no norm
+    finite = np.isfinite(loss) & ~np.isinf(norm)
+    above, of_batches = loss - loss.cummin(), loss[np.isfinite(loss)]
+    risen = pd.Series(transients(of_batches, rule), of_batches.index)
+    norms = norm[np.isfinite(norm)]
+    times = (norms / norms.rolling(RECENT).median().shift()).reindex(steps.index)
+    messages = {}
+    for kind, where, text in (
+        ("finite", ~finite, "its loss or gradient is not finite"),
+        (
+            "rise",
+            finite & risen.reindex(steps.index, fill_value=False),
+            "its loss is {loss:.2f}, {above:.2f} nats above its lowest so far",
+        ),
+        (
+            "norm",
+            times > EXPLODES,
+            "its gradient norm is {grad_norm:.3g}, {times:.0f} times the usual",
+        ),
+    ):
+        if where.any():
+            first = steps.assign(above=above, times=times)[where].iloc[0]
+            messages[kind] = f"{text.format(**first)} at step {first['step']:.0f}"
+    return messages

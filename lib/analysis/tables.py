@@ -1,32 +1,72 @@
-"""A study's runs as tables and sentences for a reader."""
+"""A study's runs as tables and sentences for a reader, and findings, which are both."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import isnan
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from lib.analysis.paired import minimum_detectable_effect
-from lib.analysis.runs import machine_settings, own_baselines, point, taken
-from lib.study.measures import JUDGED, MAIN, MEASURES, Place, measures_in
+from lib.analysis.runs import available_measures, machine_settings, melt_columns, own_baselines
+from lib.study.measures import JUDGED, MAIN, MEASURES, MeasureGroup, measures_in
 from lib.study.plan import ALPHA, POWER, Plan
 from lib.study.result import RunResult
 
 
-def summary_table(runs: pd.DataFrame, place: Place = "summary") -> pd.DataFrame:
-    """Write mean ± standard deviation (n - 1) per arm and measure of a place, over completed runs,
+@dataclass(frozen=True)
+class Finding:
+    """A table, under a key in the results, with what it shows in words."""
+
+    key: str
+    title: str
+    table: pd.DataFrame
+    words: list[str] = field(default_factory=list)
+
+    def _repr_markdown_(self) -> str:
+        return f"### {self.title}\n\n" + "\n".join(f"- {sentence}" for sentence in self.words)
+
+
+def numbers(mean: Any, low: Any, high: Any, form: str = "+.3f") -> str:
+    """Write an estimate with its interval, or that it has none."""
+    interval = "(no interval)" if isnan(low) else f"[{low:{form}}, {high:{form}}]"
+    return f"{mean:{form}} {interval}"
+
+
+def outcome(measure: str, low: float, high: float, margin: float | None = None) -> str:
+    """Say what the interval of a difference shows: helps, harms (of a measure of which neither way
+    is better: rises, falls), no difference beyond the margin, or undecided."""
+    if low > 0 or high < 0:
+        gain = MEASURES[measure].gain(low + high)
+        if isnan(gain):
+            return "rises" if low > 0 else "falls"
+        return "helps" if gain > 0 else "harms"
+    if margin is not None and -margin < low and high < margin:
+        return f"no difference beyond ± {margin:g}"
+    return "undecided"
+
+
+def listed(items: Iterable[Any]) -> str:
+    """Write a list in prose: 0.02, 0.1 and 1."""
+    *first, last = [f"{x:.12g}" if isinstance(x, float) else str(x) for x in items]
+    return " and ".join(filter(None, (", ".join(first), last)))
+
+
+def summary_table(runs: pd.DataFrame, group: MeasureGroup = "summary") -> pd.DataFrame:
+    """Write mean ± standard deviation (n - 1) per arm and measure of a group, over completed runs,
     from the table of `lib.analysis.runs.tidy`; a measure that no run has is left out. Diverged runs
     are counted, never averaged in; only in shares of runs they count as one."""
     rows = {}
-    for arm, group in runs.groupby("arm", sort=False):
-        completed = group[group["status"] == "completed"]
-        row = {"runs": str(len(group)), "diverged": str(len(group) - len(completed))}
-        for name in taken(measures_in(place), runs):
+    for arm, part in runs.groupby("arm", sort=False):
+        completed = part[part["status"] == "completed"]
+        row = {"runs": str(len(part)), "diverged": str(len(part) - len(completed))}
+        for name in available_measures(measures_in(group), runs):
             measure = MEASURES[name]
             row[measure.title] = mean_and_sd(completed[name].dropna(), measure.digits)
-            if name in JUDGED and group[name].notna().any():
-                row[measure.title] = measure.text(group[name].mean())
+            if name in JUDGED and part[name].notna().any():
+                row[measure.title] = measure.text(part[name].mean())
         rows[arm] = row
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("arm")
 
@@ -64,7 +104,7 @@ def seed_tables(runs: pd.DataFrame) -> list[pd.DataFrame]:
             .reset_index(),
             MEASURES[name].digits,
         )
-        for name in taken(measures_in("comparison"), runs)
+        for name in available_measures(measures_in("comparison"), runs)
     ]
 
 
@@ -135,13 +175,15 @@ def inside_tables(classes: pd.DataFrame, curve: pd.DataFrame) -> list[pd.DataFra
     `token_classes` of the results), and from the curve's last step the residual norms by blocks
     passed, log10 of AdamW's second moment by part of the model, and the embedding normalization's
     own mean gain and bias."""
-    moments = point(curve, "second_moment_", "part")
+    moments = melt_columns(curve, "second_moment_", "part")
     moments["value"] = np.log10(moments["value"])
     tables = [
         by_arm(classes, ["token_class"], "mean", 3),
-        by_arm(point(curve, "residual_norm_", "blocks passed"), ["blocks passed"], "value", 3),
+        by_arm(
+            melt_columns(curve, "residual_norm_", "blocks passed"), ["blocks passed"], "value", 3
+        ),
         by_arm(moments, ["part"], "value", 3),
-        by_arm(point(curve, "norm_", "own mean"), ["own mean"], "value", 4),
+        by_arm(melt_columns(curve, "norm_", "own mean"), ["own mean"], "value", 4),
     ]
     return [table.T for table in tables]
 

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 from numpy.random import Generator
 
-from lib.analysis.finding import numbers, outcome
 from lib.analysis.hypotheses import answer_tests, hypothesis_tests
 from lib.analysis.paired import contrast_table
 from lib.analysis.planned import imputed_contrasts, margins_of, planned_contrasts, planned_pairs
@@ -24,7 +23,7 @@ from lib.analysis.rules import (
     decide,
     read_rules,
 )
-from lib.analysis.runs import own_baselines, taken
+from lib.analysis.runs import available_measures, own_baselines
 from lib.analysis.stability import (
     harmed,
     in_share,
@@ -33,9 +32,10 @@ from lib.analysis.stability import (
     stability_map,
     with_stability,
 )
+from lib.analysis.tables import numbers, outcome
 from lib.study.measures import MAIN, MEASURES, measures_in
 from lib.study.plan import Plan
-from lib.study.result import records
+from lib.study.result import json_rows
 
 Row = dict[Any, Any]
 Rows = dict[str, Row]
@@ -70,11 +70,11 @@ class Verdict:
             "answers": {name: asdict(answer) for name, answer in self.answers.items()},
             "decisions": [asdict(decision) for decision in self.decisions],
             "evidence": [asdict(e) for e in self.evidence],
-            "contrasts": records(self.contrasts),
-            "tests": records(self.tests),
-            "hypothesis_tests": records(self.hypotheses),
-            "imputed": records(self.imputed),
-            "stability": records(self.stability),
+            "contrasts": json_rows(self.contrasts),
+            "tests": json_rows(self.tests),
+            "hypothesis_tests": json_rows(self.hypotheses),
+            "imputed": json_rows(self.imputed),
+            "stability": json_rows(self.stability),
         }
 
 
@@ -95,7 +95,7 @@ def reach_verdict(
     runs, none = harmed(with_stability(runs, stability), plan), pd.DataFrame()
     stability["harmful"] = runs["harmful"].to_numpy()
     if plan is None:
-        table = contrast_table(runs, taken(measures_in("headline"), runs), rng)
+        table = contrast_table(runs, available_measures(measures_in("headline"), runs), rng)
         table = table.assign(family="", test="", p_holm=np.nan)
         return Verdict(runs, table, none, none, none, stability, [], [], {})
     contrasts, tests = planned_contrasts(runs, plan, rng)

@@ -10,7 +10,7 @@ from lib.data.corpus import TOKEN_CLASSES, Corpus, TokenCorpus, load_corpus, tok
 from lib.data.suite import prepare_suite, read_suite
 from lib.study.config import Study
 from lib.study.fields import GRAM, CorpusConfig, digest
-from lib.study.files import finite
+from lib.study.files import nan_to_none
 
 
 def corpora_of(study: Study) -> dict[str, Corpus]:
@@ -79,8 +79,8 @@ def corpus_summary(corpus: Corpus) -> dict[str, object]:
         "heldout": len(corpus.heldout),
         "dev": len(corpus.dev),
         "test": len(corpus.test),
-        "train_class_shares": finite(classes.to_dict()),
-        "duplication": finite(duplication_report(corpus).to_dict()),
+        "train_class_shares": nan_to_none(classes.to_dict()),
+        "duplication": nan_to_none(duplication_report(corpus).to_dict()),
     }
 
 

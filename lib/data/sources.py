@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from lib.study.errors import UserError
 from lib.study.fields import TRAIN_SHARE, CorpusConfig
-from lib.study.paths import ROOT, corpus_places, output_root, shown
+from lib.study.paths import ROOT, corpus_places, output_root, relative
 
 
 class CorpusError(UserError):
@@ -106,9 +106,9 @@ def _download(name: str, entry: KnownCorpus) -> bytes:
     except Exception as error:
         reason = "wrong hash" if isinstance(error, ValueError) else type(error).__name__
         raise MissingCorpusError(
-            f"{name}: not found and not downloaded ({reason}). Provide it in one of "
-            f"three ways: put it at {shown(folder / entry.file_name)} (from {entry.url}); attach a "
-            f"Kaggle input that holds {entry.file_name}; or set corpus.source to a text file's path"
+            f"{name}: not found and not downloaded ({reason}). Provide it in one of three ways: "
+            f"put it at {relative(folder / entry.file_name)} (from {entry.url}); attach a Kaggle "
+            f"input that holds {entry.file_name}; or set corpus.source to a text file's path"
         ) from error
 
 

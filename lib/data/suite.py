@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from lib.data.corpus import Corpus, TokenCorpus
 from lib.data.references import NGrams
-from lib.data.tasks import N_CHOICES, RULES, Lexicon, Passage, Place
+from lib.data.tasks import N_CHOICES, RULES, Candidate, Lexicon, Passage
 from lib.study.digests import asking_digest
 from lib.study.fields import GRAM, RunConfig, digest
 from lib.study.files import sha256, write_json
@@ -196,7 +196,7 @@ def _items(
     follows there, and all places to choose from. Sets, places and questions are in random order."""
     key = hashlib.sha256(f"{corpus.sha256}/{name}/{part}".encode()).digest()
     generator = np.random.default_rng(int.from_bytes(key[:8], "big"))
-    candidates: dict[str, Place] = {}
+    candidates: dict[str, Candidate] = {}
     for place in RULES[name](passages, lexicon):
         text = place.context + place.answer
         if place.context and lexicon.symbols.issuperset(text) and not leakage.leaks(text):
@@ -211,10 +211,10 @@ def _items(
     return items
 
 
-def _sets(places: Iterable[Place], size: int) -> Iterator[list[Place]]:
+def _sets(places: Iterable[Candidate], size: int) -> Iterator[list[Candidate]]:
     """Put places of one kind together, `size` at a time, so that what follows at one is right at no
     other. Those that find no company are left out."""
-    waiting: dict[str, list[list[Place]]] = defaultdict(list)
+    waiting: dict[str, list[list[Candidate]]] = defaultdict(list)
     for place in places:
         started = waiting[place.kind]
         for members in started[:MAX_TRIES]:
@@ -229,7 +229,7 @@ def _sets(places: Iterable[Place], size: int) -> Iterator[list[Place]]:
             yield members
 
 
-def _apart(one: Place, other: Place) -> bool:
+def _apart(one: Candidate, other: Candidate) -> bool:
     """Tell whether what follows at one place is wrong at the other, and the other way round."""
     same = one.context == other.context or one.answer == other.answer
     return not (same or one.answer in other.fits or other.answer in one.fits)

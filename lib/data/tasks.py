@@ -24,8 +24,8 @@ _LAST_WORD = re.compile(rf" ({_LETTERS}+)([^\w\s]?)$")
 
 
 @dataclass(frozen=True)
-class Place:
-    """A place in a text: what stands before it, and what follows there.
+class Candidate:
+    """A place in a text that a question may ask: what stands before it, and what follows there.
 
     What all answers of a task begin with belongs to the context: after a line that ends a sentence
     any line break is likely, and so would that be which ends no turn.
@@ -64,19 +64,19 @@ class Lexicon:
         self.words = {word for word in _WORD.findall(train) if word.islower()}
 
 
-Rule = Callable[[list[Passage], Lexicon], Iterator[Place]]
+Rule = Callable[[list[Passage], Lexicon], Iterator[Candidate]]
 
 
-def word_order(passages: list[Passage], lexicon: Lexicon) -> Iterator[Place]:
+def word_order(passages: list[Passage], lexicon: Lexicon) -> Iterator[Candidate]:
     """Where in a line a word stands: after which of four of the line's beginnings. The first word
     of a line and the last are not asked."""
     for passage in passages:
         for line in passage.usable_lines():
             for start, end in pairwise(match.start() for match in re.finditer(" ", line)):
-                yield Place(_context(line[:start]) + " ", line[start + 1 : end + 1], kind=line)
+                yield Candidate(_context(line[:start]) + " ", line[start + 1 : end + 1], kind=line)
 
 
-def spelling(passages: list[Passage], lexicon: Lexicon) -> Iterator[Place]:
+def spelling(passages: list[Passage], lexicon: Lexicon) -> Iterator[Candidate]:
     """The second half of a word of five letters or more: which of four first halves it follows. All
     end with the same letter, and with the others it makes no word."""
     halves: dict[str, set[str]] = defaultdict(set)
@@ -90,7 +90,7 @@ def spelling(passages: list[Passage], lexicon: Lexicon) -> Iterator[Place]:
                 half, rest = match.group()[:middle], match.group()[middle:]
                 if rest in halves[half]:
                     before = _context(line[: match.start() + middle])
-                    yield Place(before, rest, half[-1], frozenset(halves[half]))
+                    yield Candidate(before, rest, half[-1], frozenset(halves[half]))
 
 
 _PERSONS = {"I": "1", "thou": "2", **dict.fromkeys(("he", "she", "it"), "3")}
@@ -112,7 +112,7 @@ _FORMS = {
 _NEIGHBOURS = re.compile(r"(?<![\w'’-])(?=([A-Za-z]+) ([A-Za-z]+)(?![\w'’-]))")
 
 
-def agreement(passages: list[Passage], lexicon: Lexicon) -> Iterator[Place]:
+def agreement(passages: list[Passage], lexicon: Lexicon) -> Iterator[Candidate]:
     """A form of a verb after one of two pronouns (thou art, he is), or a pronoun after one of two
     forms. It agrees with one of them."""
     for passage in passages:
@@ -124,10 +124,10 @@ def agreement(passages: list[Passage], lexicon: Lexicon) -> Iterator[Place]:
                 fits = {word for word in after if {*after[word]} & {*before.get(one, "")}}
                 if match[2] in fits:
                     context = _context(line[: match.end(1)]) + " "
-                    yield Place(context, match[2], f"{inverted=}", frozenset(fits))
+                    yield Candidate(context, match[2], f"{inverted=}", frozenset(fits))
 
 
-def turn_end(passages: list[Passage], lexicon: Lexicon) -> Iterator[Place]:
+def turn_end(passages: list[Passage], lexicon: Lexicon) -> Iterator[Candidate]:
     """Where a passage ends: a blank line follows one of two lines, and the other is followed by
     another line, of which the first character is asked."""
     goes_on = lexicon.symbols - {"\n"}
@@ -136,10 +136,10 @@ def turn_end(passages: list[Passage], lexicon: Lexicon) -> Iterator[Place]:
         for line, usable, after in zip(passage.lines, passage.usable, following, strict=True):
             if usable:
                 fits = frozenset[str]() if after == "\n" else goes_on
-                yield Place(_context(line) + "\n", after, fits=fits)
+                yield Candidate(_context(line) + "\n", after, fits=fits)
 
 
-def line_break(passages: list[Passage], lexicon: Lexicon) -> Iterator[Place]:
+def line_break(passages: list[Passage], lexicon: Lexicon) -> Iterator[Candidate]:
     """Where verse breaks: a line break follows one of two places, and a blank follows the other,
     both after a word and the same mark, far from the line's beginning."""
     for passage in passages:
@@ -147,23 +147,23 @@ def line_break(passages: list[Passage], lexicon: Lexicon) -> Iterator[Place]:
             for match in re.finditer(" |$", line):
                 if match.start() >= CONTEXT:
                     before = line[: match.start()]
-                    yield Place(_context(before), match.group() or "\n", _mark(before))
+                    yield Candidate(_context(before), match.group() or "\n", _mark(before))
 
 
-def last_word(passages: list[Passage], lexicon: Lexicon) -> Iterator[Place]:
+def last_word(passages: list[Passage], lexicon: Lexicon) -> Iterator[Candidate]:
     """The last word of a line, its punctuation and the line break: after which of four lines."""
     for passage in passages:
         for line in passage.usable_lines():
             match = _LAST_WORD.search(line)
             if match and match[1] in lexicon.words:
-                yield Place(_context(line[: match.start()]) + " ", f"{match[0][1:]}\n")
+                yield Candidate(_context(line[: match.start()]) + " ", f"{match[0][1:]}\n")
 
 
-def next_line(passages: list[Passage], lexicon: Lexicon) -> Iterator[Place]:
+def next_line(passages: list[Passage], lexicon: Lexicon) -> Iterator[Candidate]:
     """How a line begins: after which of four lines."""
     for passage in passages:
         for line, following in passage.usable_pairs():
-            yield Place(_context(line) + "\n", following[:BEGINNING])
+            yield Candidate(_context(line) + "\n", following[:BEGINNING])
 
 
 RULES: dict[str, Rule] = {

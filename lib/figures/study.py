@@ -26,14 +26,14 @@ from lib.study.config import Study, load_study
 from lib.study.fields import Level, digest
 from lib.study.files import read_json
 from lib.study.measures import MAIN, measures_in
-from lib.study.paths import shown, study_folder
+from lib.study.paths import relative, study_folder
 from lib.study.plan import Plan
 from lib.study.result import RunResult
 from lib.study.variants import variant
 
-MOST_VARIANTS = 6
+MAX_VARIANTS = 6
 """Lines that one panel can hold."""
-MOST_COLUMNS = 4
+MAX_COLUMNS = 4
 
 Row = tuple[pd.DataFrame, Callable[..., Axes]]
 """A table, and what draws a part of it on an `ax`."""
@@ -94,7 +94,7 @@ class StudyFigures:
         """What 03_analysis wrote."""
         path = study_folder(self.study.name) / "verdict.json"
         if not path.is_file():
-            raise of_runs.ResultError(f"there is no {shown(path)}: execute 03_analysis first")
+            raise of_runs.ResultError(f"there is no {relative(path)}: execute 03_analysis first")
         return dict(read_json(path))
 
     def table(self, key: str) -> pd.DataFrame:
@@ -169,7 +169,7 @@ class StudyFigures:
             return  # of many settings, other figures say more
         table, variants = self.tests, self.runs["variant"].nunique()
         if table.empty:
-            if variants <= 3 or variants > MOST_VARIANTS:
+            if variants <= 3 or variants > MAX_VARIANTS:
                 return  # few, the comparison shows
             table = self.contrasts.assign(family="", margin=float("nan"), decided=True)
             table = table[table["measure"].isin(measures_in("mechanism"))]
@@ -229,9 +229,11 @@ class StudyFigures:
         of_tasks = [name for name in self.study.stock_measures if name in planned]
         rows: dict[str, Row] = {
             name: (self.runs, partial(effects.paired_seeds, measure=name))
-            for name in of_runs.taken([*measures_in("comparison"), *of_tasks], self.runs)
+            for name in of_runs.available_measures(
+                [*measures_in("comparison"), *of_tasks], self.runs
+            )
         }
-        many = self.runs["variant"].nunique() > MOST_VARIANTS
+        many = self.runs["variant"].nunique() > MAX_VARIANTS
         # Of many settings, the interaction says more.
         if rows and not many and self.runs["setting"].nunique() <= 2:
             yield self._figure("comparison", "Comparison", rows)
@@ -327,7 +329,7 @@ class StudyFigures:
 
     def _figure(
         self, name: str, title: str, rows: dict[str, Row], by: str = "setting", *,
-        at_most: int = MOST_COLUMNS, most_variants: int = MOST_VARIANTS, **layout: Any,
+        at_most: int = MAX_COLUMNS, most_variants: int = MAX_VARIANTS, **layout: Any,
     ) -> StudyFigure:  # fmt: skip
         """Lay out a figure with a row per table and a column per value of `by`. Of more than
         `at_most` columns, or `most_variants`, those shown are evenly spread from the first to the

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from lib.study.fields import Level
-from lib.study.files import replacing, write_bytes
+from lib.study.files import atomic_write, write_bytes
 from lib.study.variants import Variant, ordered, variant
 
 STYLE: Any = {  # matplotlib types the keys of a style one by one
@@ -205,7 +205,7 @@ def show(figure: Figure, *, colours: int = 64) -> None:
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Write a figure as PDF and PNG, the same bytes for the same data; return both paths."""
     pdf, png = folder / f"{name}.pdf", folder / f"{name}.png"
-    with replacing(pdf) as temporary:
+    with atomic_write(pdf) as temporary:
         figure.savefig(temporary, metadata={"CreationDate": None})
     write_bytes(png, small_png(figure, plt.rcParams["savefig.dpi"]))
     return [pdf, png]

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import LogLocator, NullLocator
 
-from lib.analysis.runs import point
+from lib.analysis.runs import melt_columns
 from lib.figures.style import STYLE, line, looks, offsets, show, small_png, variants, widen
 from lib.study.config import Arm
 from lib.study.measures import MEASURES
@@ -47,7 +47,7 @@ _MAGNITUDES = ("dev_loss", "grad_norm", "embedding_norm", "second_moment_mean")
 """Columns that may span orders of magnitude."""
 
 
-_MOST_POINTS = 200
+_MAX_POINTS = 200
 """As many as a line of a figure can show; more take only space."""
 
 
@@ -57,7 +57,7 @@ def trend(curves: pd.DataFrame, y: str, ax: Axes, x: str = "step") -> Axes:
     styles = looks(curves)
     palette = {look.label: look.colour for look in styles.values()}
     values = np.unique(curves[x])
-    block = np.searchsorted(values, curves[x]) // max(1, math.ceil(len(values) / _MOST_POINTS))
+    block = np.searchsorted(values, curves[x]) // max(1, math.ceil(len(values) / _MAX_POINTS))
     sns.lineplot(
         curves.assign(
             **{x: curves[x].groupby(block).transform("max")},
@@ -161,7 +161,7 @@ def residual_norms(curve: pd.DataFrame, ax: Axes) -> Axes:
     """Draw the residual stream's norm over the blocks passed: after training (band: lowest to
     highest seed), and before it as a thin, pale line."""
     first, last = (
-        point(curve, "residual_norm_", "block", end)
+        melt_columns(curve, "residual_norm_", "block", end)
         .rename(columns={"value": "residual_norm"})
         .astype({"block": int})
         for end in ("min", "max")
@@ -176,7 +176,7 @@ def residual_norms(curve: pd.DataFrame, ax: Axes) -> Axes:
 def second_moments(curve: pd.DataFrame, ax: Axes) -> Axes:
     """Draw AdamW's second moment at the last step, per part of the model, on a logarithmic axis: a
     mark per variant and seed."""
-    values = point(curve, "second_moment_", "group")
+    values = melt_columns(curve, "second_moment_", "group")
     groups = list(dict.fromkeys(values["group"]))
     for (look, part), offset in zip(variants(values), offsets(values, 0.4), strict=True):
         positions = [groups.index(group) + offset for group in part["group"]]

@@ -16,7 +16,7 @@ from lib.study.config import STUDY_NAME, arm_id, load_study
 from lib.study.errors import ConfigError, UserError, explain_os, read_yaml
 from lib.study.files import read_json
 from lib.study.measures import MAIN
-from lib.study.paths import PARAMS, RUNS, shown, study_folder
+from lib.study.paths import PARAMS, RUNS, relative, study_folder
 from lib.study.provenance import trained_with
 from lib.study.result import status_of
 
@@ -59,9 +59,9 @@ class NotebookEntry:
         if record.is_sealed and self.path.is_relative_to(record.folder):
             name = record.name(self.path)
             if not (record.place / name).is_file():
-                return f"{name} in {shown(record.sealed_file)}"
-            return shown(record.place / name)
-        return shown(self.path)
+                return f"{name} in {relative(record.sealed_file)}"
+            return relative(record.place / name)
+        return relative(self.path)
 
     @property
     def variant(self) -> str:
@@ -335,7 +335,7 @@ def index_of(paper: Path) -> tuple[dict[str, dict[str, Any]], str]:
         if isinstance(entry, dict) and STUDY_NAME.fullmatch(n)
     }
     if others := [name for name in index if name not in entries]:
-        fault = f"{shown(index_file(paper))} names {others[0]!r}, which is no study; restore it"
+        fault = f"{relative(index_file(paper))} names {others[0]!r}, which is no study; restore it"
         return entries, fault
     return entries, ""
 

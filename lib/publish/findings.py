@@ -20,24 +20,24 @@ from nbclient import NotebookClient
 from lib.analysis.runs import tidy
 from lib.publish.paper import same
 from lib.record.build import same_json
-from lib.record.notebook import cell_outputs, slim, without_warnings
-from lib.record.record import Record, papers_named, raw_folder
+from lib.record.notebook import differing_cells, slim, without_warnings
+from lib.record.record import Record, papers_named
 from lib.study.claim import load_plan
 from lib.study.config import Study, load_study
 from lib.study.errors import exit_status
 from lib.study.files import read_json
-from lib.study.paths import ROOT, shown
+from lib.study.paths import ROOT, relative
 from lib.study.plan import ALPHA, Plan
-from lib.study.raw import read_raw_file
 from lib.study.result import RunResult
 
 NOTEBOOK, TABLES, FIGURES = "findings.ipynb", "findings.json", "figures/findings"
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedStudy:
     """A recorded study, as tables."""
 
+    record: Record
     design: Study
     plan: Plan | None
     runs: pd.DataFrame
@@ -48,25 +48,12 @@ class Recorded:
     def alpha(self) -> float:
         return self.plan.alpha if self.plan else ALPHA
 
-    @property
-    def paper(self) -> Path:
-        """The folder of its paper."""
-        return Record(self.design.name).paper
 
-    def raw(self, name: str) -> pd.DataFrame:
-        """Join one of the raw files of all runs (see `lib.study.raw`), with arm and seed."""
-        parts, record = [], Record(self.design.name)
-        for arm, seed in zip(self.runs["arm"], self.runs["seed"], strict=True):
-            folder = raw_folder(record.run_notebook({"arm": arm, "seed": seed}))
-            parts.append(read_raw_file(folder, name).assign(arm=arm, seed=seed))
-        return pd.concat(parts, ignore_index=True)
-
-
-def recorded(study: str) -> Recorded:
+def recorded(study: str) -> RecordedStudy:
     """Read a study's runs and verdict from the record."""
     design, record = load_study(study), Record(study)
     runs = tidy(RunResult.model_validate(run) for run in record.runs)
-    return Recorded(design, load_plan(design), runs, record.verdict)
+    return RecordedStudy(record, design, load_plan(design), runs, record.verdict)
 
 
 def execute(paper: Path, folder: Path) -> None:
@@ -97,10 +84,8 @@ def check_findings(paper: Path) -> Iterator[str]:
         notebooks = [read_json(root / NOTEBOOK) for root in (paper, folder)]
         if _around_outputs(notebooks[0]) != _around_outputs(notebooks[1]):
             yield f"{NOTEBOOK} holds what executing it does not write; {remedy}"
-        cells = map(cell_outputs, notebooks)
-        for number, (committed, executed) in enumerate(zip(*cells, strict=True), 1):
-            if committed != executed:
-                yield f"code cell {number} of {NOTEBOOK} shows what executing it does not; {remedy}"
+        for number in differing_cells(*notebooks):
+            yield f"code cell {number} of {NOTEBOOK} shows what executing it does not; {remedy}"
         tables = paper / TABLES
         if not tables.is_file() or not same_json(read_json(tables), read_json(folder / TABLES)):
             yield f"{TABLES} is not what {NOTEBOOK} finds; {remedy}"
@@ -135,7 +120,7 @@ def main(names: list[str]) -> None:
         if (paper / NOTEBOOK).is_file():
             shutil.rmtree(paper / FIGURES, ignore_errors=True)
             execute(paper, paper)
-            print(f"Findings            {shown(paper / NOTEBOOK)}, {shown(paper / TABLES)}")
+            print(f"Findings            {relative(paper / NOTEBOOK)}, {relative(paper / TABLES)}")
 
 
 if __name__ == "__main__":

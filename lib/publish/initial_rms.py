@@ -22,8 +22,8 @@ from lib.publish.catalogue import NotebookEntry, StudyEntry
 from lib.record.record import raw_folder
 from lib.study.errors import ConfigError, explain, read_yaml
 from lib.study.fields import Section
-from lib.study.files import finite
-from lib.study.paths import shown
+from lib.study.files import nan_to_none
+from lib.study.paths import relative
 from lib.study.raw import raw_file, read_raw_file
 
 FILE = "initial-rms.yaml"
@@ -63,7 +63,7 @@ class Arm:
     def difference(self) -> dict[str, float | None]:
         """The mean paired difference from the baseline at the last step, with its t interval."""
         test = t_test(self.curves["difference"].iloc[-1].dropna())
-        return {name: finite(value) for name, value in test._asdict().items()}
+        return {name: nan_to_none(value) for name, value in test._asdict().items()}
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def figures(studies: Iterable[StudyEntry], paper: Path) -> list[Figure]:
     try:
         page = Page.model_validate(read_yaml(paper / FILE))
     except ValidationError as error:
-        raise ConfigError(f"{shown(paper / FILE)}: {explain(error, Page)}") from None
+        raise ConfigError(f"{relative(paper / FILE)}: {explain(error, Page)}") from None
     entries = {study.name: study for study in studies if study.recorded}
     arms = {name: _arms(entries[name].runs) for name in page.studies if name in entries}
     return [

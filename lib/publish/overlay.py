@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from lib.analysis.pooled import pooled_contrasts
+from lib.analysis.effects import pooled_contrasts
 from lib.publish.catalogue import NotebookEntry, StudyEntry
 from lib.record.record import raw_folder, sample
 from lib.study.config import arm_id

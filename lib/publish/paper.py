@@ -22,9 +22,9 @@ import typst
 from lib.publish.plans import FILE, has_history, plan_accounts, write_accounts
 from lib.publish.sources import Sources, TextError
 from lib.record.record import papers_named
-from lib.study.errors import exit_status, unknown
+from lib.study.errors import exit_status, suggest
 from lib.study.files import read_json, write_bytes, write_text
-from lib.study.paths import ROOT, TEMPLATES, shown
+from lib.study.paths import ROOT, TEMPLATES, relative
 
 _CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _CITED = re.compile(r"(?<![\w@\\])@([A-Za-z][\w-]*(?::[\w-]+)?)")
@@ -57,7 +57,7 @@ def _require(mark: str, names: Iterable[str], known: list[str], source: str) -> 
         if name not in known:
             match = re.search(rf"{mark}{re.escape(name)}(?![\w-])", source)
             line = source[: match.start()].count("\n") + 1 if match else "?"
-            raise TextError(f"paper.md, line {line}: {mark}{unknown(name, known)}")
+            raise TextError(f"paper.md, line {line}: {mark}{suggest(name, known)}")
 
 
 def _require_closed(source: str) -> None:
@@ -213,7 +213,7 @@ def main(names: list[str]) -> None:
             continue
         if not written:
             begin(paper)
-            print(f"First manuscript    {shown(paper / 'paper.md')}: yours to rewrite")
+            print(f"First manuscript    {relative(paper / 'paper.md')}: yours to rewrite")
         sources = build(paper)
         if answers_readme(paper):
             write_pages(sources)
@@ -221,9 +221,11 @@ def main(names: list[str]) -> None:
             print(f"Left out            what needs {', '.join(sources.left_out)}: no results")
         if sources.unused:
             print(f"Not in the paper    {', '.join(sources.unused)}: recorded, but paper.md quotes")
-            print(f"                    nothing of it; write a section, as {shown(MANUSCRIPT)}")
+            print(f"                    nothing of it; write a section, as {relative(MANUSCRIPT)}")
             print("                    begins one for each STUDY, or delete paper.md to begin anew")
-        print(f"Paper               {shown(paper / 'paper.pdf')}, {shown(paper / 'paper.tex')}")
+        print(
+            f"Paper               {relative(paper / 'paper.pdf')}, {relative(paper / 'paper.tex')}"
+        )
 
 
 if __name__ == "__main__":

@@ -45,8 +45,9 @@ def missing_beside(study: str) -> list[str]:
     verdict of several may have been chosen."""
     file = PARAMS / f"{study}.yaml"
     plan_name = read_yaml(file).get("plan") if file.is_file() else None
-    plan_files = [_kept_plan(study), *([PLANS / plan_name] if plan_name else [])]
-    plan = next((_read(path) for path in plan_files if path.is_file()), None)
+    plan = Record(study).plan
+    if plan is None and plan_name and (PLANS / plan_name).is_file():
+        plan = read_plan(plan_name)
     if plan is None or study not in plan.confirmatory:
         return []
     return [
@@ -57,17 +58,10 @@ def missing_beside(study: str) -> list[str]:
 
 
 def _recorded(study: str, plan: Plan) -> bool:
-    record, plan_file = Record(study), _kept_plan(study)
-    needed = [plan_file, plan_file.with_name(MANIFEST), record.results_file, record.verdict_file]
-    return all(path.is_file() for path in needed) and _read(plan_file).hash == plan.hash
-
-
-def _kept_plan(study: str) -> Path:
-    return Record(study).folder / "plan.yaml"
-
-
-def _read(path: Path) -> Plan:
-    return Plan.model_validate(read_yaml(path))
+    record = Record(study)
+    needed = [record.folder / MANIFEST, record.results_file, record.verdict_file]
+    has_plan = record.plan is not None and record.plan.hash == plan.hash
+    return has_plan and all(path.is_file() for path in needed)
 
 
 def has_history() -> bool:

@@ -24,7 +24,7 @@ from lib.record.record import SHARED, papers_named, root_hash, superseded
 from lib.study.errors import UserError, exit_status
 from lib.study.files import sha256
 from lib.study.measures import MAIN, MEASURES, measures_in
-from lib.study.paths import PAPER, TEMPLATES, shown
+from lib.study.paths import PAPER, TEMPLATES, relative
 from lib.study.provenance import history, trained_with
 
 _EVIDENCE = re.compile(r"\]\(papers/[\w-]+/record/([\w-]+/\w+)\.ipynb\)")
@@ -212,7 +212,7 @@ def main(names: list[str]) -> None:
     """Build the lab records of some papers (none named: of all) and say where they are."""
     damage = []
     for paper in papers_named(names):
-        site, count = shown(paper / "site"), "all but what is damaged"
+        site, count = relative(paper / "site"), "all but what is damaged"
         try:
             count = f"{len(build_site(paper))} pages rendered anew"
         except DamagedError as error:

@@ -37,7 +37,7 @@ from lib.publish.plans import plan_accounts, standing_shown
 from lib.record.record import Record, read_index, root_hash, superseded
 from lib.study.claim import load_plan
 from lib.study.config import arm_id, load_study
-from lib.study.errors import UserError, read_yaml, unknown
+from lib.study.errors import UserError, read_yaml, suggest
 from lib.study.files import read_json
 from lib.study.paths import PLANS, TEMPLATES
 
@@ -158,7 +158,7 @@ def where(rows: Rows, **fields: Any) -> Rows:
         for value in values:
             if value not in column:
                 names = [str(x) for x in dict.fromkeys(column)]
-                raise ValueError(f"{field} {unknown(str(value), names)}")
+                raise ValueError(f"{field} {suggest(str(value), names)}")
         rows = [row for row in rows if row[field] in values]
     return rows
 
@@ -194,7 +194,7 @@ def arm(variant: str, **levels: Any) -> str:
 def _column(rows: Rows, field: str) -> list[Any]:
     absent = [row for row in rows if field not in row]
     if absent:
-        raise ValueError(unknown(field, list(absent[0])))
+        raise ValueError(suggest(field, list(absent[0])))
     return [row[field] for row in rows]
 
 
@@ -209,6 +209,6 @@ def _strict(names: dict[str, Any]) -> type[StrictUndefined]:
             inside = names if obj is missing else range(len(obj)) if isinstance(obj, list) else obj
             known = inside if isinstance(inside, dict | range) else getattr(obj, "__dict__", ())
             advice = " (a study without results? see has())" if obj is missing else ""
-            raise UndefinedError(hint or unknown(str(name), [str(key) for key in known]) + advice)
+            raise UndefinedError(hint or suggest(str(name), [str(key) for key in known]) + advice)
 
     return Missing

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from markupsafe import Markup
 
-from lib.analysis import finding
+from lib.analysis import tables
 from lib.study.measures import MEASURES
 
 MISSING = Markup("n/a")
@@ -23,7 +23,7 @@ _WORDS = (
 _ESTIMATES = dict.fromkeys(("mean_delta", "token_ratio", "nats_above_source"), "t_")
 _ESTIMATES |= {"share": "", "value": ""}
 """Columns that hold an estimate → how those of its interval, low and high, begin."""
-listed = finding.listed
+listed = tables.listed
 
 
 def finished(value: Any) -> Markup:

@@ -29,9 +29,9 @@ from lib.study.paths import (
     PLANS,
     ROOT,
     executed_notebook,
+    relative,
     result_file,
     run_folder,
-    shown,
     study_folder,
 )
 from lib.study.raw import raw_file, raw_names
@@ -172,7 +172,9 @@ def unpack_raw(record: Record, folder: Path) -> None:
     try:
         unpack(record.folder / RAW_ZIP, folder)
     except ZipError as error:
-        raise UserError(f"{shown(record.place / RAW_ZIP)}: {error}; restore it from git") from None
+        raise UserError(
+            f"{relative(record.place / RAW_ZIP)}: {error}; restore it from git"
+        ) from None
 
 
 def check_raw_zip(record: Record) -> Iterator[str]:
@@ -258,7 +260,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     for name in options.studies:
         if options.seal:
-            print(f"{name}: sealed as {shown(seal(name))}")
+            print(f"{name}: sealed as {relative(seal(name))}")
         elif is_replaceable(Record(name)):
             archive(load_study(name))
             mark_replaceable(name)

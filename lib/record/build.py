@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lib.record.notebook import cell_outputs
+from lib.record.notebook import cell_outputs, differing_cells
 from lib.record.record import Record, run_name
 from lib.record.replay import ask_code_of, executed_again, made_by
 from lib.record.runs import close
@@ -100,11 +100,9 @@ def same_json(one: Any, other: Any) -> bool:
 def _other_outputs(
     record: Record, notebook: str, written: Path, *, pictures: bool = False
 ) -> Iterator[str]:
-    contents = (record.read(record.notebook(notebook)), read_json(written))
-    pairs = zip(*(cell_outputs(content, pictures=pictures) for content in contents), strict=True)
-    for number, (stated, again) in enumerate(pairs, 1):
-        if stated != again:
-            yield f"code cell {number} of {notebook}.ipynb shows what executing it does not"
+    contents = record.read(record.notebook(notebook)), read_json(written)
+    for number in differing_cells(*contents, pictures=pictures):
+        yield f"code cell {number} of {notebook}.ipynb shows what executing it does not"
 
 
 def check_figures(record: Record) -> Iterator[str]:

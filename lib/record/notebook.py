@@ -11,7 +11,7 @@ import struct
 from base64 import b64decode
 from collections.abc import Iterator
 from datetime import datetime
-from itertools import chain, groupby, pairwise
+from itertools import chain, groupby, pairwise, zip_longest
 from typing import Any
 
 from lib.study.fields import digest
@@ -255,6 +255,14 @@ def cell_outputs(notebook: dict[str, Any], *, pictures: bool = False) -> list[li
                 of_cell.append("".join(out["text"]))
         by_cell.append(of_cell)
     return by_cell
+
+
+def differing_cells(
+    notebook: dict[str, Any], again: dict[str, Any], *, pictures: bool = False
+) -> Iterator[int]:
+    """Number (1, 2, …) the cells of code that show something else in another execution."""
+    outputs = (cell_outputs(each, pictures=pictures) for each in (notebook, again))
+    yield from (n for n, (one, other) in enumerate(zip_longest(*outputs), 1) if one != other)
 
 
 def _stable(content: Any) -> Any:

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from datetime import datetime
 from functools import cache
 from math import hypot, inf, isclose
 from pathlib import Path
@@ -23,7 +22,7 @@ from lib.study.fields import CODE, ModelConfig, digest
 from lib.study.git import git, is_checkout
 from lib.study.paths import NOTEBOOKS, PLANS, ROOT
 from lib.study.plan import Commit, Plan
-from lib.study.provenance import deciding_parameters
+from lib.study.provenance import deciding_parameters, parse_time
 from lib.study.result import status_of
 
 _WHEN = re.compile(r"[0-9]{4}(-[0-9]{2}){2} [0-9]{2}(:[0-9]{2}){2} UTC")
@@ -128,7 +127,7 @@ def _wrong_origin(run: Run, metadata: dict[str, Any]) -> Iterator[str]:
 
 
 def _time(text: str) -> float:
-    return datetime.fromisoformat(text.replace(" UTC", "+00:00")).timestamp()
+    return parse_time(text).timestamp()
 
 
 def _times(metadata: dict[str, Any]) -> tuple[float, float]:

@@ -18,17 +18,15 @@ from typing import Any
 
 from lib.record.record import Record, paper_of, papers, read_index, root_hash
 from lib.study import paths
-from lib.study.claim import ATTEMPTS, TELLING
+from lib.study.claim import ATTEMPTS, RUN_FILES, TELLING
 from lib.study.config import Study
 from lib.study.fields import digest
-from lib.study.files import write_text
+from lib.study.files import walk, write_text
 from lib.study.git import git, is_checkout, is_shallow
 from lib.study.paths import NOTEBOOKS, ROOT, corpus_places
 
 Part = Any
 """What JSON holds."""
-_RUN_FILES = {"provenance.json", "result.json", "03_analysis.json", ATTEMPTS}
-"""What in `runs/` tells of other versions of a plan, beside notebooks."""
 _VARIABLES = ("ATEN_", "BLAS", "CUDA", "HF_", "MKL_", "MPL", "OMP_", "OPENBLAS_", "PYTHON", "TORCH")
 _DERIVED = {"__pycache__", ".ipynb_checkpoints", "site"}
 
@@ -80,7 +78,7 @@ def surroundings() -> dict[str, Part]:
         "variables": {n: v for n, v in sorted(os.environ.items()) if n.startswith(_VARIABLES)},
         "git": [is_checkout(), is_shallow(), git("rev-parse", "HEAD"), git("for-each-ref")],
         "grafts": _bytes(git_folder / name for name in ("shallow", "info/grafts")),
-        "runs": list(_in_runs()),
+        "runs": sorted(_in_runs()),
         "told": _bytes(files),
     }
 
@@ -144,15 +142,8 @@ def _content(path: Path) -> str:
 
 
 def _in_runs() -> Iterator[list[Part]]:
-    """List what `runs/` tells of runs, by path, size and time, through links as well."""
-    seen = set()
-    for top, folders, names in os.walk(paths.RUNS, followlinks=True):
-        if (real := os.path.realpath(top)) in seen:
-            folders.clear()
-            continue
-        seen.add(real)
-        folders.sort()
-        for path in (Path(top, name) for name in sorted(names)):
-            if (path.name in _RUN_FILES or path.suffix == ".ipynb") and path.is_file():
-                facts = path.stat()
-                yield [str(path), facts.st_size, facts.st_mtime_ns]
+    """List what `runs/` tells of runs, by path, size and time."""
+    for path in walk(paths.RUNS):
+        if (path.name in RUN_FILES or path.suffix == ".ipynb") and path.is_file():
+            facts = path.stat()
+            yield [str(path), facts.st_size, facts.st_mtime_ns]

@@ -23,12 +23,13 @@ import pandas as pd
 from lib.analysis.runs import so_far
 from lib.study.claim import WHOLE_ZIP
 from lib.study.config import Study
-from lib.study.errors import ConfigError, UsageError, UserError, read_yaml, unknown
+from lib.study.errors import ConfigError, UsageError, UserError, read_yaml, suggest
 from lib.study.fields import digest
 from lib.study.files import read_json, sha256
 from lib.study.inputs import ZipError, unpack
-from lib.study.paths import PAPER, PAPERS, PARAMS, PLANS, RUNS, shown
-from lib.study.raw import Folder, read_raw
+from lib.study.paths import PAPER, PAPERS, PARAMS, PLANS, RUNS, relative
+from lib.study.plan import Plan
+from lib.study.raw import Folder, read_raw, read_raw_file
 
 Run = dict[str, Any]
 """A `RunResult` as JSON."""
@@ -87,6 +88,16 @@ class Record:
             self._read[path] = read_raw(raw_folder(path / "02_train.ipynb"))
         return self._read[path]
 
+    def joined(self, name: str) -> pd.DataFrame:
+        """Join one of the raw files of all runs (see `lib.study.raw`), with arm and seed."""
+        parts = [
+            read_raw_file(raw_folder(self.run_notebook(run)), name).assign(
+                arm=run["arm"], seed=run["seed"]
+            )
+            for run in self.runs
+        ]
+        return pd.concat(parts, ignore_index=True)
+
     @property
     def results(self) -> dict[str, Any]:
         """What is quoted of a study: its parameters, and number, mean and sd of every measure by
@@ -128,6 +139,12 @@ class Record:
     def parameters(self) -> Study:
         """The study as it was recorded."""
         return Study.model_validate(read_yaml(self.folder / "parameters.yaml"))
+
+    @cached_property
+    def plan(self) -> Plan | None:
+        """The plan as it was recorded; None where the study has none."""
+        path = self.folder / "plan.yaml"
+        return Plan.model_validate(read_yaml(path)) if path.is_file() else None
 
     @cached_property
     def manifest(self) -> dict[str, str]:
@@ -183,11 +200,11 @@ def _unsealed(sealed: tuple[Path, int], *beside: tuple[Path, int]) -> Path:
         if (whole := folder / WHOLE_ZIP).is_file():
             unpack(whole.rename(folder.with_name(WHOLE_ZIP)), folder)
     except ZipError as error:
-        raise UserError(f"{shown(file)}: {error}; restore it from git") from None
+        raise UserError(f"{relative(file)}: {error}; restore it from git") from None
     for path, _ in beside:
         copy = folder / path.relative_to(file.with_suffix(""))
         if copy.exists():
-            raise UserError(f"{shown(path)} is in {shown(file)}, too; restore both from git")
+            raise UserError(f"{relative(path)} is in {relative(file)}, too; restore both from git")
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)
     return folder
@@ -258,7 +275,7 @@ def papers_named(names: list[str]) -> list[Path]:
     known = {paper.name: paper for paper in papers()}
     for name in names:
         if name not in known:
-            raise ConfigError(f"paper: {unknown(name, list(known))} in papers/")
+            raise ConfigError(f"paper: {suggest(name, list(known))} in papers/")
     return [known[name] for name in names or known]
 
 
@@ -275,7 +292,7 @@ def require_recorded(names: list[str]) -> list[str]:
     studies, known = [Path(name).stem for name in names], recorded_studies()
     for study in studies:
         if study not in known:
-            raise UsageError(f"study: {unknown(study, known)} in papers/")
+            raise UsageError(f"study: {suggest(study, known)} in papers/")
     return studies
 
 
@@ -289,7 +306,7 @@ def read_index(paper: Path) -> dict[str, Any]:
     UserError for a damaged index."""
     content: Any = read_json(index_file(paper)) if os.path.lexists(index_file(paper)) else {}
     if not isinstance(content, dict):
-        raise UserError(f"{shown(index_file(paper))} must hold an entry per study; restore it")
+        raise UserError(f"{relative(index_file(paper))} must hold an entry per study; restore it")
     return content
 
 

@@ -20,11 +20,11 @@ import yaml
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from lib.record.notebook import cell_outputs, code_cells, source
+from lib.record.notebook import code_cells, differing_cells, source
 from lib.record.record import Record, raw_folder
 from lib.record.replay import ReplayError, ask, committed, link_inputs, tree_at
 from lib.study.config import write_commits
-from lib.study.errors import UsageError, UserError, read_yaml, unknown
+from lib.study.errors import UsageError, UserError, read_yaml, suggest
 from lib.study.files import read_json
 from lib.study.paths import run_folder
 from lib.study.provenance import MachineFacts, trained_with
@@ -67,7 +67,7 @@ _REPEATING = (
 )
 """What of a result repeats to the bit."""
 _END = "the end"
-_MOST = 10
+_MAX_LINES = 10
 """Lines about one run."""
 _COUNTED = (
     *("items.choice", "items.correct", "stock_items.choice", "stock_items.correct"),
@@ -77,7 +77,7 @@ _COUNTED = (
 
 
 @dataclass(frozen=True)
-class Made:
+class Trained:
     """What one training of a run left."""
 
     result: dict[str, Any]
@@ -113,7 +113,7 @@ class Judgement:
         return self.outcome + elsewhere + reasons
 
 
-def judge(recorded: Made, again: Made, otherwise: Callable[[], Made | None]) -> Judgement:
+def judge(recorded: Trained, again: Trained, otherwise: Callable[[], Trained | None]) -> Judgement:
     """Compare a run with its record. `otherwise` trains it once more with other rounding (None: it
     cannot), and is called where a tolerance is exceeded."""
     machine, bits = other_machine(recorded.result, again.result), other_bits(recorded, again)
@@ -141,8 +141,8 @@ def judge(recorded: Made, again: Made, otherwise: Callable[[], Made | None]) -> 
     if unjudged:
         moves = f"moves it by up to {max(moved.values()):,.0f} × a tolerance"
         rounding = f"here, other rounding {moves if twin else 'cannot be tried'}"
-        verdict.unjudged += [*unjudged[:_MOST], rounding]
-    del verdict.differing[_MOST:]
+        verdict.unjudged += [*unjudged[:_MAX_LINES], rounding]
+    del verdict.differing[_MAX_LINES:]
     judged = recorded.weights is not None and again.weights is not None
     hashes = ["initial_weights"] if judged else ["initial_weights", "final_weights"]
     hashes = [name for name in hashes if f"{name} differ" in bits]
@@ -158,11 +158,11 @@ def _limit(name: str, moved: dict[str, float]) -> float:
     return math.inf if furthest > CHAOTIC else max(1.0, AMPLIFIED * furthest)
 
 
-def _end(made: Made) -> list[Any]:
+def _end(made: Trained) -> list[Any]:
     return [made.result[name] for name in ("status", "steps", "diverged_at")]
 
 
-def _describe(name: str, recorded: Made, again: Made, twin: Made | None) -> str:
+def _describe(name: str, recorded: Trained, again: Trained, twin: Trained | None) -> str:
     """Name a number that differs, with its values if it is one alone."""
     if name == _END:
         now, then = (
@@ -188,7 +188,7 @@ def other_machine(run: dict[str, Any], again: dict[str, Any]) -> list[str]:
     return [name for name in names if any(each.get(name) != now.get(name) for each in then)]
 
 
-def other_bits(one: Made, other: Made) -> list[str]:
+def other_bits(one: Trained, other: Trained) -> list[str]:
     """Name what is not equal to the bit, of raw files those that both have; seconds never are."""
     fields = [name for name in _REPEATING if one.result.get(name) != other.result.get(name)]
     tables = [
@@ -203,7 +203,7 @@ def _timeless(table: pd.DataFrame) -> pd.DataFrame:
     return table.drop(columns="seconds", errors="ignore")
 
 
-def distances(one: Made, other: Made) -> dict[str, float]:
+def distances(one: Trained, other: Trained) -> dict[str, float]:
     """Measure how far apart two trainings of a run are in every number, in tolerances: infinitely,
     where one ended otherwise. Numbers that `other_labels` names are left out."""
     if _end(one) != _end(other):
@@ -223,7 +223,7 @@ def distances(one: Made, other: Made) -> dict[str, float]:
     return by_name
 
 
-def other_labels(one: Made, other: Made) -> set[str]:
+def other_labels(one: Trained, other: Trained) -> set[str]:
     """Name what only one of two trainings has, measure or column, columns of other rows or types,
     and those of names and whole numbers that are not the same: rounding changes none of it."""
     columns, others = _columns(one), _columns(other)
@@ -241,7 +241,7 @@ def _moves(name: str, column: pd.Series) -> bool:
     return name in _COUNTED or column.dtype.kind in ("fiu" if name in MOVED else "f")
 
 
-def _columns(made: Made) -> dict[str, pd.Series]:
+def _columns(made: Trained) -> dict[str, pd.Series]:
     """Return every measure, and every column of raw files and tables; of `bins`, whose edges move,
     measures say what follows."""
     tables = {name: pd.DataFrame(rows) for name, rows in made.result["tables"].items()}
@@ -295,14 +295,14 @@ def retrain(run: dict[str, Any]) -> Judgement:
     """
     try:
         other_machine(run, run)
-        distances(Made(run, {}), Made(run, {}))
+        distances(Trained(run, {}), Trained(run, {}))
     except (LookupError, TypeError, ValueError, AttributeError):
         said = f"its result is none that a run leaves; ./run_all.sh verify {run['study']} says why"
         raise ReplayError(said) from None
     notebook = Record(run["study"]).run_notebook(run)
     again, differing_cells = train_again(run)
 
-    def otherwise() -> Made | None:
+    def otherwise() -> Trained | None:
         machine = trained_with(again.result["provenance"])
         share = again.result["config"]["training"]["batch_size"] // machine.get("processes", 1)
         other = other_rounding(share, machine)
@@ -312,7 +312,7 @@ def retrain(run: dict[str, Any]) -> Judgement:
             return None
 
     weights = kept_weights(run_folder(run["study"], run["arm"], run["seed"]), run["final_weights"])
-    recorded = Made(run, _raw(raw_folder(notebook)), weights)
+    recorded = Trained(run, _raw(raw_folder(notebook)), weights)
     verdict = judge(recorded, again, otherwise)
     if verdict.bits and differing_cells:
         (verdict.unjudged if verdict.machine else verdict.differing).extend(differing_cells)
@@ -321,7 +321,7 @@ def retrain(run: dict[str, Any]) -> Judgement:
 
 def train_again(
     run: dict[str, Any], settings: dict[str, int] | None = None, level: str = ""
-) -> tuple[Made, list[str]]:
+) -> tuple[Trained, list[str]]:
     """Train a recorded run again; return what it left, and the code cells that show something else.
     `settings` of the machine and the vector `level` of the CPU may be other ones."""
     origin = trained_with(run["provenance"])
@@ -341,7 +341,7 @@ def train_again(
         result = read_json(tree / written["result"])
         recorded, folder = Record(run["study"]).run_notebook(run), (tree / written["result"]).parent
         cells = list(other_outputs(read_json(recorded), read_json(tree / written["notebook"])))
-        made = Made(result, _raw(folder), kept_weights(folder, result["final_weights"]))
+        made = Trained(result, _raw(folder), kept_weights(folder, result["final_weights"]))
     return made, cells
 
 
@@ -378,10 +378,9 @@ def _raw(folder: Folder) -> dict[str, pd.DataFrame]:
 
 def other_outputs(notebook: dict[str, Any], again: dict[str, Any]) -> Iterator[str]:
     """Name the code cells of a 02_train that show something else, but for those with times."""
-    outputs = (cell_outputs(each, pictures=True) for each in (notebook, again))
-    # Verifying it compares the code.
-    for number, (cell, old, new) in enumerate(zip(code_cells(notebook), *outputs, strict=False), 1):
-        if old != new and not any(word in source(cell) for word in _TIMES):
+    codes = list(map(source, code_cells(notebook)))  # which verifying it compares
+    for number in differing_cells(notebook, again, pictures=True):
+        if not any(word in code for code in codes[number - 1 : number] for word in _TIMES):
             yield f"code cell {number} of 02_train.ipynb shows something else"
 
 
@@ -392,4 +391,4 @@ def require_run(name: str, known: list[str]) -> None:
     if not runs:
         raise UsageError(f"run: the record keeps no run of '{study}'")
     if name not in runs:
-        raise UsageError(f"run: {unknown(name, runs)}")
+        raise UsageError(f"run: {suggest(name, runs)}")

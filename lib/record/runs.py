@@ -18,7 +18,7 @@ from lib.analysis.tables import run_takeaway
 from lib.record.notebook import data, source
 from lib.record.record import RAW_ZIP, Record, Run, raw_folder, run_name
 from lib.study.fields import MachineConfig, digest
-from lib.study.files import finite, sha256
+from lib.study.files import nan_to_none, sha256
 from lib.study.measures import MEASURES, measures_in
 from lib.study.provenance import history
 from lib.study.raw import STOCK, measures_of, raw_file, raw_names
@@ -44,9 +44,6 @@ _MACHINE = re.compile(r" (\w+)=('\w+'|\d+|None|True|False)")
 _DEV = ("step", "dev_loss", "embedding_norm")
 """Columns of the dev curve that a training prints."""
 _FORMER = {
-    "training tokens/s": "training_tokens_per_second",
-    "inference tokens/s, batched": "inference_tokens_per_second",
-    "inference tokens/s, batch 1": "inference_tokens_per_second_batch_1",
     "cosine between gradients of two parts of dev": "gradient_cosine",
 }
 """Titles that measures once had in a printed table."""
@@ -95,7 +92,7 @@ def _wrong_numbers(run: Run, raw: Raw) -> Iterator[str]:
     """Yield measures and other numbers that do not follow, and measures that nothing supports."""
     trace, curve, computed = raw["trace"], raw["curve"], measures_of(raw)
     for name, value in computed.items():
-        stated, value = run["measures"].get(name), finite(value)
+        stated, value = run["measures"].get(name), nan_to_none(value)
         if stated is None and name == "bits_per_character":  # made before it was measured
             continue
         if stated != value and (stated is None or value is None or not close(stated, value)):

@@ -38,7 +38,7 @@ from lib.study.claim import ATTEMPTS
 from lib.study.config import load_study
 from lib.study.errors import ConfigError, UserError
 from lib.study.git import git, is_checkout
-from lib.study.paths import shown
+from lib.study.paths import relative
 from lib.study.result import attested, status_of
 
 FIRST_RECORD = {
@@ -72,7 +72,7 @@ def verify(study: str, *, again: bool = True, redraw: bool = False) -> list[str]
             receipts.note(before)
         return []
     except FileNotFoundError as error:
-        return [f"{shown(Path(str(error.filename)))} is missing"]
+        return [f"{relative(Path(str(error.filename)))} is missing"]
     except ConfigError as error:
         return [f"its parameters or its plan cannot be read: {error}"]
     except ReplayError as error:
@@ -252,7 +252,7 @@ def strays(paper: Path) -> Iterator[str]:
     if index.is_file():
         written = json.dumps(dict(sorted(read_index(paper).items())), indent=1) + "\n"
         if index.read_text("utf-8") != written:
-            yield f"{shown(index)} is not written as the archive writes it"
+            yield f"{relative(index)} is not written as the archive writes it"
     studies = {study for study in read_index(paper) if paper_of(study) == paper}
     results = {f"{study}{end}" for study in studies for end in (".json", ".verdict.json")}
     records = studies | {f"{study}.zip" for study in studies} | {"index.json"}
@@ -263,4 +263,4 @@ def strays(paper: Path) -> Iterator[str]:
     }.items():
         for path in sorted(paper.glob(f"{folder}/[!.]*")):
             if path.name not in names:
-                yield f"{shown(path)} is of no study that the index of its paper names"
+                yield f"{relative(path)} is of no study that the index of its paper names"

@@ -18,7 +18,7 @@ from safetensors.torch import load as weights_from
 from safetensors.torch import save as weights_to_bytes
 from torch import Tensor
 
-from lib.study.files import replacing
+from lib.study.files import atomic_write
 from lib.study.provenance import Provenance
 
 MANIFEST = "manifest.json"
@@ -46,7 +46,7 @@ def save(provenance: Provenance, weights: Weights, state: State, folder: Path) -
     contents = weights_to_bytes(weights), packed.getvalue(), account
     for leftover in folder.glob(".*"):  # of a process that was killed
         shutil.rmtree(leftover, ignore_errors=True)
-    with replacing(folder / f"step-{state['step']:08d}") as temporary:
+    with atomic_write(folder / f"step-{state['step']:08d}") as temporary:
         temporary.mkdir()
         hashes = {}
         for name, content in zip(_FILES, contents, strict=True):

@@ -23,7 +23,7 @@ from filelock import FileLock
 from lib.data.corpus import Corpus, CorpusError, load_corpus
 from lib.run.machine import choose_device
 from lib.run.processes import JOB, STEP, Job, exit_with_parent
-from lib.run.training import Row, Run, begin, first_alone
+from lib.run.training import Row, Run, begin, main_process_first
 from lib.study.config import load_study
 from lib.study.errors import ConfigError
 from lib.study.fields import RunConfig
@@ -77,7 +77,7 @@ def train(job: TrainingJob) -> None:
     first = dist.get_rank() == 0
     job.folder.mkdir(parents=True, exist_ok=True)
     with job.lock if first else nullcontext():
-        with first_alone(dist.group.WORLD):  # what it has verified the others need not read
+        with main_process_first(dist.group.WORLD):  # what it has verified the others need not read
             corpus = load_corpus(job.config.corpus)
         shared = [job.begin(corpus) if first else None]
         dist.broadcast_object_list(shared)
@@ -86,7 +86,7 @@ def train(job: TrainingJob) -> None:
         run = Run(job.config, corpus, shared[0], job.folder, group)
         if first:
             write_json(job.folder / "provenance.json", run.provenance.model_dump(mode="json"))
-        run.complete(_report if first else lambda *_: None)
+        run.training_loop(_report if first else lambda *_: None)
 
 
 def _report(row: Row, point: Row | None) -> None:

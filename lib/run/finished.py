@@ -13,7 +13,7 @@ from lib.study.config import load_study
 from lib.study.digests import training_digest
 from lib.study.errors import UserError
 from lib.study.fields import ModelConfig, RunConfig
-from lib.study.paths import run_folder, shown
+from lib.study.paths import relative, run_folder
 from lib.study.provenance import Provenance
 from lib.study.result import RunResult
 
@@ -23,7 +23,7 @@ class UnfinishedError(UserError):
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedRun:
     """A run with its final weights."""
 
     result: RunResult
@@ -37,7 +37,7 @@ class Finished:
         return f"{self.result.study}/{self.result.arm}/{self.result.seed}"
 
 
-def read_finished(study: str, arm: str, seed: int) -> Finished:
+def read_finished(study: str, arm: str, seed: int) -> FinishedRun:
     """Read a run of `runs/` back, with the weights that its result was measured on.
 
     Raises ConfigError for a study, arm or seed that does not exist, UnfinishedError for a run whose
@@ -46,7 +46,7 @@ def read_finished(study: str, arm: str, seed: int) -> Finished:
     design = load_study(study)
     folder = run_folder(design.name, design.arm(arm).id, design.require_seed(seed))
     name, command = f"{design.name}/{arm}/{seed}", f"./run_all.sh params/{design.name}.yaml"
-    again = f"delete {shown(folder)}, and {command} trains it again"
+    again = f"delete {relative(folder)}, and {command} trains it again"
     try:
         result = RunResult.model_validate_json((folder / "result.json").read_bytes())
         provenance = Provenance.model_validate(result.provenance["trained"])
@@ -64,7 +64,7 @@ def read_finished(study: str, arm: str, seed: int) -> Finished:
     model.load_state_dict(checkpoint[1], assign=True)
     if weights_digest(model, all_weights=True) != result.final_weights:
         raise UnfinishedError(f"{name}: its checkpoint is not of its result's weights; {again}")
-    return Finished(result, corpus, model.eval(), folder)
+    return FinishedRun(result, corpus, model.eval(), folder)
 
 
 def read_packed(folder: Path) -> GPT:

@@ -35,9 +35,9 @@ from lib.data.corpus import Corpus
 from lib.data.suite import BASELINES, read_suite
 from lib.run.model import GPT, KVCache
 from lib.run.scoring import Likelihood, Question, score_questions
-from lib.study.errors import ConfigError, unknown
+from lib.study.errors import ConfigError, suggest
 from lib.study.fields import EvaluationConfig, stock_measures
-from lib.study.own import tasks_hash
+from lib.study.inputs import tasks_hash
 from lib.study.paths import ROOT
 
 
@@ -61,9 +61,11 @@ class CharacterLM(LM):  # type: ignore[misc]
         An empty context becomes a line break. Raises ValueError for a continuation that is empty
         or longer than `block_size`.
         """
-        by_context: dict[_ContextKey, list[int]] = defaultdict(list)  # their places in `requests`
+        # By task, stretch of it and context: their places in `requests`.
+        by_context: dict[tuple[str | None, int, str], list[int]] = defaultdict(list)
         for i, request in enumerate(requests):
-            by_context[_context_key(request)].append(i)
+            stretch = (request.doc_id or 0) // _NEAR
+            by_context[request.task_name, stretch, request.args[0]].append(i)
         likelihoods: dict[int, Likelihood] = {}
         # Questions of one task share their solved examples.
         for _, task in groupby(by_context, key=lambda context: context[0]):
@@ -174,15 +176,9 @@ def generation(kwargs: dict[str, Any], block_size: int) -> tuple[list[str], int]
     return [stop for stop in settings["until"] if stop], settings["max_gen_toks"]
 
 
-_ContextKey = tuple[str | None, int, str]
 _NEAR = 12
 """Questions in succession, of which those about one context are scored together: whole sets of the
 suite, be they of 2, 3 or 4. The bound is for tasks in which all questions have the same context."""
-
-
-def _context_key(request: Instance) -> _ContextKey:
-    """Return the key that the continuations share which are scored after one context."""
-    return request.task_name, (request.doc_id or 0) // _NEAR, request.args[0]
 
 
 @dataclass(frozen=True)
@@ -303,7 +299,7 @@ def require_tasks(config: EvaluationConfig, block_size: int, tested: Collection[
             raise ConfigError(f"evaluation.tasks: {name}: {error}; leave it out") from None
     for measure in tested:
         if measure not in measures:
-            raise ConfigError(f"plan: of evaluation.tasks, {unknown(measure, measures)}")
+            raise ConfigError(f"plan: of evaluation.tasks, {suggest(measure, measures)}")
 
 
 def evaluate_tasks(
@@ -384,7 +380,7 @@ def _load(config: EvaluationConfig) -> dict[str, Any]:
     tasks = manager.all_tasks
     for name in names:
         if name not in tasks:
-            raise ConfigError(f"evaluation.tasks: {unknown(name, tasks).partition('; there')[0]}")
+            raise ConfigError(f"evaluation.tasks: {suggest(name, tasks).partition('; there')[0]}")
     try:
         with quiet():
             loaded = dict(manager.load([task for name in names for task in _tasks(manager, name)]))

@@ -122,7 +122,7 @@ def package_versions() -> dict[str, str | None]:
     return versions
 
 
-def circumstances(machine: Machine) -> dict[str, Any]:
+def execution_environment(machine: Machine) -> dict[str, Any]:
     """Name what executes: code, machine and versions."""
     return {**code_state(), "machine": describe(machine), "packages": package_versions()}
 

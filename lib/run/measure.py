@@ -24,16 +24,16 @@ from lib.run.evaluation import (
     norm_by_token_class,
     score,
 )
-from lib.run.machine import circumstances
+from lib.run.machine import execution_environment
 from lib.run.model import count_parameters, weights_digest
 from lib.run.training import Run
 from lib.study.config import Arm, Study
 from lib.study.errors import UserError
-from lib.study.files import finite, sha256, write_json
+from lib.study.files import nan_to_none, sha256, write_json
 from lib.study.paths import run_folder
 from lib.study.provenance import INSTALL, Execution, Origin, has_harness
-from lib.study.raw import RAW, STOCK, measures_of, single, window_table, write_raw
-from lib.study.result import RunResult, identity_fields, records
+from lib.study.raw import RAW, STOCK, measures_of, to_single_precision, window_table, write_raw
+from lib.study.result import RunResult, identity_fields, json_rows
 
 
 @dataclass
@@ -69,7 +69,7 @@ def measure(run: Run, suites: Path) -> Measurement:
     if not run.finished:
         raise UserError(f"training stopped at step {run.step}; train the run again, to its end")
     result, config, corpus = Measurement(), run.config, run.corpus
-    trace, curve = single(run.trace), single(run.curve)
+    trace, curve = to_single_precision(run.trace), to_single_precision(run.curve)
     result.raw |= {"trace": trace, "curve": curve}
     if config.evaluation.tasks:
         result.raw[STOCK] = pd.DataFrame()
@@ -163,7 +163,7 @@ def write_result(study: Study, arm: Arm, run: Run, measured: Measurement) -> Run
     seed = run.provenance.seed
     folder = run_folder(study.name, arm.id, seed)
     paths = [write_raw(folder, name, table) for name, table in measured.raw.items()]
-    executed = Execution(from_checkpoint=run.from_checkpoint, **circumstances(run.machine))
+    executed = Execution(from_checkpoint=run.from_checkpoint, **execution_environment(run.machine))
     result = RunResult(
         **identity_fields(study, arm, seed),
         corpus_sha256=run.corpus.sha256,
@@ -178,8 +178,8 @@ def write_result(study: Study, arm: Arm, run: Run, measured: Measurement) -> Run
         initial_weights=run.initial_weights,
         batches=run.batches,
         final_weights=weights_digest(run.model, all_weights=True),
-        measures=finite(measured.measures),
-        tables={name: records(table) for name, table in measured.tables.items()},
+        measures=nan_to_none(measured.measures),
+        tables={name: json_rows(table) for name, table in measured.tables.items()},
         references=references(run.corpus, arm.config.model.block_size),
         throughput=measured.throughput,
         seconds=measured.seconds,

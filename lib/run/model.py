@@ -376,12 +376,12 @@ def count_parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def weight_decay_groups(
+def optimizer_groups(
     model: GPT, weight_decay: float, embedding_ratio: float = 1.0
 ) -> list[dict[str, Any]]:
-    """Split the parameters into AdamW groups: weight matrices inside blocks decay; embeddings,
-    norm gains and biases do not. `ratio` is what a group's learning rate is multiplied by; other
-    than 1, token and position embeddings are a group of their own."""
+    """Split the parameters into AdamW's groups: weight matrices inside blocks decay; embeddings,
+    norm gains and biases do not. `ratio` is what `Run.training_step` multiplies a group's learning
+    rate by; other than 1, token and position embeddings are a group of their own."""
     matrices: list[nn.Parameter] = []
     rest: list[nn.Parameter] = []
     embeddings: list[nn.Parameter] = []

@@ -23,7 +23,7 @@ from pydantic import BaseModel
 
 from lib.study.fields import Machine, RunConfig
 from lib.study.files import write_json
-from lib.study.paths import ROOT, shown
+from lib.study.paths import ROOT, relative
 from lib.study.provenance import Provenance
 
 WORKER = "lib.run.distributed"
@@ -83,7 +83,7 @@ def launch(
     if status:
         raise LostProcessError(
             f"{_reason((folder / LOG).read_text('utf-8'))}; a rerun continues from the last "
-            f"checkpoint (what the processes said: {shown(folder / LOG)})"
+            f"checkpoint (what the processes said: {relative(folder / LOG)})"
         )
 
 

@@ -29,9 +29,9 @@ from lib.run import checkpoints, processes
 from lib.run.diagnostics import evenly_spaced_windows, gradient_cosine, second_moments, snapshot
 from lib.run.machine import (
     autocast,
-    circumstances,
     derive_seed,
     describe,
+    execution_environment,
     package_versions,
     peak_memory,
     prepare,
@@ -39,7 +39,7 @@ from lib.run.machine import (
     recompute_activations,
     require_devices,
 )
-from lib.run.model import GPT, weight_decay_groups, weights_digest
+from lib.run.model import GPT, optimizer_groups, weights_digest
 from lib.study.config import Arm, Study
 from lib.study.digests import training_digest
 from lib.study.errors import ConfigError
@@ -81,7 +81,7 @@ def begin(study: Study, arm: Arm, seed: int, corpus: Corpus) -> Provenance:
         corpus_sha256=corpus.sha256,
         tokenizer_sha256=corpus.tokenizer.sha256,
         parameters=arm.config.model_dump(exclude={"machine"}),
-        **circumstances(prepare(arm.config)),
+        **execution_environment(prepare(arm.config)),
     )
 
 
@@ -128,43 +128,11 @@ def train(
             require_devices(run.machine)
             processes.launch(config, run.machine, run.provenance, folder, report)
             run.load()
-        run.complete(report)
+        run.training_loop(report)
     if not run.finished:
         n = config.training.iterations
         print(f"Stopped at step {run.step} of {n}; run this cell again to continue.")
     return run
-
-
-@contextmanager
-def interrupts_wait(alone: bool) -> Iterator[threading.Event]:
-    """Have Ctrl-C, or a notebook's stop, set an event instead; a second one interrupts at once. Of
-    several processes none may stop alone, and only the main thread takes signals."""
-    interrupted = threading.Event()
-    if not alone or threading.current_thread() is not threading.main_thread():
-        yield interrupted
-        return
-    usual = signal.getsignal(signal.SIGINT)
-
-    def note(*_: object) -> None:
-        interrupted.set()
-        signal.signal(signal.SIGINT, usual)
-
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield interrupted
-    finally:
-        signal.signal(signal.SIGINT, usual)
-
-
-@contextmanager
-def first_alone(group: dist.ProcessGroup | None) -> Iterator[None]:
-    """Let the first process of a group pass, and the others when it is done."""
-    rank = dist.get_rank(group) if group else 0
-    if rank:
-        dist.barrier(group)
-    yield
-    if group and not rank:
-        dist.barrier(group)
 
 
 class Run:
@@ -209,7 +177,7 @@ class Run:
         if self.machine.compile:
             self.forward = torch.compile(self.forward)  # type: ignore[assignment]
         self.optimizer = torch.optim.AdamW(
-            weight_decay_groups(
+            optimizer_groups(
                 self.model, training.weight_decay, training.embedding_learning_rate_ratio
             ),
             lr=training.learning_rate,
@@ -272,25 +240,26 @@ class Run:
         `second_moments` say, gradient_cosine (between two fixed sets of dev windows), seconds."""
         return pd.DataFrame(self.points)
 
-    def complete(self, report: Report) -> None:
+    def training_loop(self, report: Report) -> None:
         """Train from where the run stands to its end, or to an interrupt."""
         every = self.config.evaluation.interval
         save_every = self.config.machine.checkpoint_interval
         if not self.points:
             self.evaluate()
-        with interrupts_wait(self.group is None) as interrupted:
+        with defer_interrupts(self.group is None) as interrupted:
             while not self.finished:
                 self.training_step()
                 stop = interrupted.is_set()
-                due = self.step % every == 0, self.step % save_every == 0
-                if not (self.finished or stop or any(due) or len(self.notes) == READ_EVERY):
+                evaluates, saves = self.step % every == 0, self.step % save_every == 0
+                is_read = evaluates or saves or stop or len(self.notes) == READ_EVERY
+                if not (self.finished or is_read):
                     continue
                 rows, point = self.read_notes(), None  # which may find that it diverged
-                if self.finished or due[0]:
+                if self.finished or evaluates:
                     point = self.evaluate()
                 if self.finished and not math.isfinite(self.points[-1]["dev_loss"]):
                     self.diverged_at = self.step  # the last update, which no loss came after
-                if self.finished or stop or due[1]:
+                if self.finished or stop or saves:
                     self.save()
                 for row in rows:
                     report(row, point if row is rows[-1] else None)
@@ -429,7 +398,7 @@ class Run:
 
     def load(self) -> None:
         """Take up the last sound checkpoint, if there is one."""
-        with first_alone(self.group):  # it sets damaged checkpoints aside
+        with main_process_first(self.group):  # it sets damaged checkpoints aside
             checkpoint = checkpoints.load(self.folder, self.provenance, self.model.state_dict())
         if checkpoint is not None:
             self.provenance, weights, state = checkpoint
@@ -454,3 +423,35 @@ class Run:
             last = self.stretches[-1] if self.stretches else None
             if not last or (last.machine, last.packages) != (new.machine, new.packages):
                 self.stretches.append(new)
+
+
+@contextmanager
+def defer_interrupts(alone: bool) -> Iterator[threading.Event]:
+    """Have Ctrl-C, or a notebook's stop, set an event instead; a second one interrupts at once. Of
+    several processes none may stop alone, and only the main thread takes signals."""
+    interrupted = threading.Event()
+    if not alone or threading.current_thread() is not threading.main_thread():
+        yield interrupted
+        return
+    usual = signal.getsignal(signal.SIGINT)
+
+    def note(*_: object) -> None:
+        interrupted.set()
+        signal.signal(signal.SIGINT, usual)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, usual)
+
+
+@contextmanager
+def main_process_first(group: dist.ProcessGroup | None) -> Iterator[None]:
+    """Let the first process of a group pass, and the others when it is done."""
+    rank = dist.get_rank(group) if group else 0
+    if rank:
+        dist.barrier(group)
+    yield
+    if group and not rank:
+        dist.barrier(group)

@@ -6,13 +6,11 @@ write a plan to fit.
 
 import io
 import json
-import os
 import re
 import zipfile
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import chain, product, takewhile
 from math import inf
 from pathlib import Path, PurePath
@@ -22,16 +20,16 @@ from pydantic import Field, ValidationError
 
 from lib.study.config import Study, StudyName, load_study
 from lib.study.digests import analysing_digest, measuring_digest, training_digest
-from lib.study.errors import ConfigError, UserError, read_yaml, unknown
+from lib.study.errors import ConfigError, UserError, read_yaml, suggest
 from lib.study.fields import CODE, EmbeddingNorm, Section, digest
-from lib.study.files import write_json
+from lib.study.files import walk, write_json
 from lib.study.git import GitError, changes, contents
-from lib.study.history import Version, every_version, plan_history, plan_precedes, precedes
+from lib.study.history import PlanVersion, every_version, plan_history, plan_precedes, precedes
+from lib.study.inputs import tasks_hash
 from lib.study.measures import MEASURES
-from lib.study.own import tasks_hash
 from lib.study.paths import PAPERS, PARAMS, RUNS
 from lib.study.plan import Frozen, Plan, Sha256, arms_called, read_plan, rules_file
-from lib.study.provenance import git_state, trained_with
+from lib.study.provenance import git_state, parse_time, trained_with
 
 
 class PreregistrationError(UserError):
@@ -104,7 +102,7 @@ def check_plan(plan: Plan, study: Study) -> Iterator[str]:
     }
     measures = [*MEASURES, *chain(*(each.stock_measures for each in [study, *planned]))]
     for field, names, known in [*used, *((*test, measures) for test in measure_fields.items())]:
-        yield from (f"{field}: {unknown(name, [*known])}" for name in names if name not in known)
+        yield from (f"{field}: {suggest(name, [*known])}" for name in names if name not in known)
     if not plan.primary_measures:
         yield "primary: names no measure, and no hypothesis has a test; give either"
     answered = plan.bound.keys() | _answered_by_rules(plan)
@@ -145,8 +143,7 @@ def claim_status(
 
     Confirmatory is only a study that the plan names and is frozen for, made exactly as frozen with
     the seeds drawn, unless git shows that the plan was not committed before the runs, or another
-    version of it had runs by then. Runs from before plans were frozen are held against the rules of
-    their time: named by the plan, with the seeds that it lists.
+    version of it had runs by then.
     """
     runs = list(runs)
     if plan is None:
@@ -154,8 +151,6 @@ def claim_status(
     frozen = plan.frozen.get(study.name)
     if study.name not in plan.confirmatory:
         reasons = ["the plan does not name it as confirmatory"]
-    elif runs and not any("trained" in run["provenance"] for run in runs):
-        reasons = [] if study.seeds == plan.seeds else ["its seeds are not those of the plan"]
     elif frozen is None:
         reasons = ["the plan was not frozen for it, so fixes no parameters, data, code or seeds"]
     else:
@@ -233,7 +228,7 @@ ATTEMPTS = "other-versions.json"
 """In a study's folder of `runs/` and in its record: such runs as were known when it was recorded,
 so that the record tells of them when the runs themselves are gone."""
 
-_FILES = {"provenance.json", "result.json", "03_analysis.json", ATTEMPTS}
+RUN_FILES = {"provenance.json", "result.json", "03_analysis.json", ATTEMPTS}
 """What tells of runs in `runs/`."""
 
 
@@ -308,13 +303,8 @@ def write_other_versions(study: Study, folder: Path) -> None:
 def _in_runs(studies: Collection[str]) -> Iterator[Attempt]:
     """Read what is said anywhere in `runs/`: in the folders of the studies, and by any provenance
     that names its study, whatever its folder is called and wherever that lies."""
-    seen = set()
-    for top, folders, names in os.walk(RUNS, followlinks=True):
-        if (real := os.path.realpath(top)) in seen:  # a link to a folder above
-            folders.clear()
-            continue
-        seen.add(real)
-        for path in (Path(top, name) for name in _FILES.intersection(names)):
+    for path in walk(RUNS):
+        if path.name in RUN_FILES:
             folder = path.relative_to(RUNS).parts[0]
             yield from _attempts_in(path, folder if folder in studies else None)
 
@@ -331,10 +321,10 @@ def _in_record(studies: Iterable[str]) -> Iterator[Attempt]:
             yield from _attempts_in(path, study)
 
 
-def _in_git(studies: Iterable[str], versions: list[Version]) -> Iterator[Attempt]:
+def _in_git(studies: Iterable[str], versions: list[PlanVersion]) -> Iterator[Attempt]:
     """Read what every branch held of the studies' results and executed notebooks, sealed or not,
     and of `runs/`, and which seeds that a version of the plan drew an index or results named."""
-    patterns = ["papers/*/record/index.json", *(f"runs/**/{name}" for name in sorted(_FILES))]
+    patterns = ["papers/*/record/index.json", *(f"runs/**/{name}" for name in sorted(RUN_FILES))]
     for study in studies:
         record = f"papers/*/record/{study}"
         patterns += [f"papers/*/results/{study}{end}.json" for end in ("", ".verdict")]
@@ -369,7 +359,7 @@ def _in_sealed(packed: bytes, study: str) -> Iterator[Attempt]:
                 yield from _attempts_in(files.read(name), study)
 
 
-def _drawn(versions: list[Version]) -> Iterator[tuple[str, str, int]]:
+def _drawn(versions: list[PlanVersion]) -> Iterator[tuple[str, str, int]]:
     """Return the first seed that each version of a plan drew for each of its studies."""
     for version in {version.hash: version for version in versions}.values():
         with suppress(ValidationError):
@@ -406,6 +396,6 @@ def _time(text: str) -> float:
     """Return when something was, in seconds; 0 where nothing tells, which counts as before all
     else."""
     try:
-        return datetime.fromisoformat(text.replace(" UTC", "+00:00")).timestamp()
+        return parse_time(text).timestamp()
     except ValueError:
         return 0.0

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AliasChoices, Field, ValidationError, model_validator
 
-from lib.study.errors import ConfigError, explain, parse_yaml, read_yaml, unknown
+from lib.study.errors import ConfigError, explain, parse_yaml, read_yaml, suggest
 from lib.study.fields import (
     CODE,
     FIELDS,
@@ -29,7 +29,7 @@ from lib.study.fields import (
     stock_measures,
 )
 from lib.study.files import read_json, write_json
-from lib.study.own import PLAN_BELOW, own_text, prepare_params, write_copy
+from lib.study.inputs import PLAN_BELOW, own_text, prepare_params, write_copy
 from lib.study.paths import BESIDE_ARMS, HEADLESS, PAPER, PARAMS, PLANS, study_folder
 from lib.study.plan import Commit, read_plan
 
@@ -115,7 +115,7 @@ class Study(RunConfig):
                     section = name.partition(".")[0]
                     raise ValueError(f"{field}: {name} is one for all runs; set it under {section}")
                 if name not in allowed:
-                    raise ValueError(f"{field}: {unknown(name, allowed)}")
+                    raise ValueError(f"{field}: {suggest(name, allowed)}")
                 if name == CODE and CODE not in self.factors:
                     raise ValueError(f"{field}: code must be a factor, if it is to have levels")
         for level in {*self.factors.get(CODE, ()), *(a.levels.get(CODE, "") for a in self.include)}:
@@ -142,7 +142,7 @@ class Study(RunConfig):
                 raise ValueError(f"{field}: names no level; give the levels of arms to leave out")
             for factor, level in excluded.items():
                 if factor not in self.factors:
-                    raise ValueError(f"{field}: {unknown(factor, list(self.factors))}")
+                    raise ValueError(f"{field}: {suggest(factor, list(self.factors))}")
                 if level not in (levels := self.factors[factor]):
                     fault = f"{level!r} is not one of its levels, {levels}"
                     raise ValueError(f"{field}.{factor}: {fault}")
@@ -169,7 +169,7 @@ class Study(RunConfig):
         _refuse_repeats("include (give one of the two a name)", cells)
         for arm in arms:
             if arm.baseline not in ids:
-                hint = unknown(arm.baseline, ids)
+                hint = suggest(arm.baseline, ids)
                 raise ValueError(f"arm {arm.id}: its baseline {hint}; include it or name another")
         return self
 
@@ -225,7 +225,7 @@ class Study(RunConfig):
         """Return the arm called `name`; ConfigError with the nearest name when there is none."""
         arms = {arm.id: arm for arm in self.arms()}
         if name not in arms:
-            raise ConfigError(f"arm: {unknown(name, list(arms))} in study '{self.name}'")
+            raise ConfigError(f"arm: {suggest(name, list(arms))} in study '{self.name}'")
         return arms[name]
 
     def commit_of(self, arm: Arm) -> Commit | None:
@@ -284,7 +284,7 @@ def scratch(study: Study, arm: Arm, changes: dict[str, Any]) -> tuple[Study, Arm
         raise ConfigError('changes: write fields with values: {"training.learning_rate": 0.01}')
     for name in changes:
         if name not in FIELDS:
-            raise ConfigError(f"changes: {unknown(str(name), FIELDS)}")
+            raise ConfigError(f"changes: {suggest(str(name), FIELDS)}")
     config = with_fields(arm.config.model_dump(), changes, "changes")
     name = f"{study.name},{arm.id},{arm_id(changes)}".replace("/", "-")
     if len(name) > MAX_ID:
@@ -364,7 +364,7 @@ def _study_file(study: str | Path) -> Path:
     path = PARAMS / f"{file.name.removesuffix('.yaml')}.yaml"
     if not path.is_file():
         names = [p.stem for p in sorted(PARAMS.glob("*.yaml"))]
-        raise ConfigError(f"study: {unknown(path.stem, names)} in params/")
+        raise ConfigError(f"study: {suggest(path.stem, names)} in params/")
     return path
 
 

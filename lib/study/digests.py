@@ -96,7 +96,7 @@ def code_of(*parts: tuple[str, str | None]) -> dict[str, str]:
             if file.as_posix() not in code and path.suffix != ".py":
                 code[file.as_posix()] = sha256(path)
             elif file.as_posix() not in code:
-                source = code[file.as_posix()] = bare(path.read_text("utf-8"))
+                source = code[file.as_posix()] = strip_comments(path.read_text("utf-8"))
                 new = imported(source, ".".join(file.parent.parts)) - seen
                 seen |= new
                 waiting += new
@@ -132,7 +132,7 @@ def _bare_cell(source: str) -> str:
         ast.parse(source)
     except (SyntaxError, ValueError):
         return source
-    return bare(source)
+    return strip_comments(source)
 
 
 _PARAMETER = re.compile(
@@ -179,7 +179,7 @@ def _files(module: str, loaded_from: Callable[[Path], dict[str, list[Path]]]) ->
 
 
 _IMPORT = re.compile(r"(?:\bfrom ([\w. ]+) )?\bimport \(? ?([\w.,* ]*)")
-_IN_STRING = re.compile(r"\blib(?:[./]\w+)+")  # `bare` sets the dots of code apart
+_IN_STRING = re.compile(r"\blib(?:[./]\w+)+")  # `strip_comments` sets the dots of code apart
 
 
 @cache
@@ -211,7 +211,7 @@ _PLAIN = re.compile(r"[bru]*[\"']", re.IGNORECASE)
 
 
 @cache  # digests hold many of the same files
-def bare(source: str) -> str:
+def strip_comments(source: str) -> str:
     """Take comments and docstrings out of Python source, and write every statement as one line, its
     tokens apart by one space, below one tab for each block around it.
 

@@ -134,7 +134,7 @@ def _load(text: str) -> Any:
     return yaml.load(text, Loader=_StrictLoader)
 
 
-def unknown(name: str, known: list[str]) -> str:
+def suggest(name: str, known: list[str]) -> str:
     """Say that `name` is unknown, with the nearest of the known names or all of them."""
     nearest = get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean '{nearest[0]}'?" if nearest else f"there are {', '.join(known)}"
@@ -174,7 +174,7 @@ def _explained(item: dict[str, Any], schema: type[BaseModel]) -> str:
     fields = getattr(owner, "model_fields", {})
     name, value = ".".join(map(str, location)), item["input"]
     if kind == "extra_forbidden" and fields:
-        return f"{name}: {unknown(str(last), list(fields))}"
+        return f"{name}: {suggest(str(last), list(fields))}"
     if kind == "value_error":
         return f"{name}: {message}" if name else message
     if kind == "missing":

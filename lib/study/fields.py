@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from lib.study.errors import unknown
+from lib.study.errors import suggest
 
 EmbeddingNorm = Literal["none", "layernorm", "rmsnorm", "center", "scale", "grad_shrink"]
 Positive = Annotated[int, Field(gt=0)]
@@ -81,7 +81,7 @@ class CorpusConfig(Section):
             return value
         if size == value or not size.isdecimal():
             names = ["characters", "bytes", "bpe-<size>"]
-            raise ValueError(f"{unknown(value, names)}; or give the path of a tokenizer.json")
+            raise ValueError(f"{suggest(value, names)}; or give the path of a tokenizer.json")
         if not MIN_BPE <= int(size) <= MAX_BPE:
             raise ValueError(
                 f"{value}: a size must be {MIN_BPE} (all bytes and the end of a document) to "

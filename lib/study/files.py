@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from lib.study.errors import UserError
-from lib.study.paths import shown
+from lib.study.paths import relative
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`. The file or folder that is written there takes its
     name when the block ends, once it is on the disk; after an error or a kill the old one stands.
 
@@ -47,9 +47,20 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
+def walk(folder: Path) -> Iterator[Path]:
+    """List every file below a folder, through links as well, and none of a folder twice."""
+    seen = set()
+    for top, folders, names in os.walk(folder, followlinks=True):
+        if (real := os.path.realpath(top)) in seen:  # a link to a folder above
+            folders.clear()
+            continue
+        seen.add(real)
+        yield from (Path(top, name) for name in names)
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file atomically."""
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_bytes(content)
 
 
@@ -62,7 +73,7 @@ def write_json(path: Path, content: Any, indent: int | None = 1) -> None:
     """Write a JSON file atomically. Numbers that JSON lacks are written as null. Without indent it
     is a quarter smaller, and all in one line."""
     separators = (",", ":") if indent is None else None
-    text = json.dumps(finite(content), indent=indent, separators=separators, allow_nan=False)
+    text = json.dumps(nan_to_none(content), indent=indent, separators=separators, allow_nan=False)
     write_text(path, text + "\n")
 
 
@@ -71,15 +82,15 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError):
-        raise UserError(f"{shown(path)} cannot be read; restore it, or delete it") from None
+        raise UserError(f"{relative(path)} cannot be read; restore it, or delete it") from None
 
 
-def finite(value: Any) -> Any:
+def nan_to_none(value: Any) -> Any:
     """Replace the numbers that JSON lacks, NaN and the infinities, by None, at any depth."""
     if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
+        return {key: nan_to_none(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
+        return [nan_to_none(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -17,7 +17,7 @@ class GitError(UserError):
 
 
 @dataclass(frozen=True)
-class Change:
+class FileChange:
     """A file as a commit left it, where that is none of what the commit's parents hold."""
 
     commit: str
@@ -59,7 +59,7 @@ def ask_git(*words: str, stdin: str = "") -> bytes:
     raise GitError(f"{line.replace(str(ROOT), '.')} (`git status` and `git fsck` say more)")
 
 
-def changes(*words: str) -> Iterator[Change]:
+def changes(*words: str) -> Iterator[FileChange]:
     """List what a log tells of files, merges included, newest first."""
     log = ask_git("log", "-c", "--raw", "--no-abbrev", "--format=%x00%H %cI", *words)
     for entry in _decode(log).split("\0")[1:]:
@@ -69,7 +69,7 @@ def changes(*words: str) -> Iterator[Change]:
             modes, *names = line.split("\t")
             *_, blob, status = modes.split()
             copied = names[0] if status.startswith("C") else ""
-            yield Change(commit, date, copied, blob, names[-1])
+            yield FileChange(commit, date, copied, blob, names[-1])
 
 
 @lru_cache(maxsize=64)

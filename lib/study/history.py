@@ -14,13 +14,13 @@ from pydantic import ValidationError
 
 from lib.study.config import STUDY_NAME
 from lib.study.fields import digest
-from lib.study.git import Change, GitError, changes, contents, git, is_shallow
+from lib.study.git import FileChange, GitError, changes, contents, git, is_shallow
 from lib.study.paths import PLANS
 from lib.study.plan import Plan, rules_file
 
 
 @dataclass(frozen=True)
-class Version:
+class PlanVersion:
     """A plan as it was committed."""
 
     commit: str
@@ -68,19 +68,19 @@ def plan_provenance(
     }
 
 
-def plan_history(file: str) -> list[Version]:
+def plan_history(file: str) -> list[PlanVersion]:
     """List the committed versions of a plan of `params/plans/`, newest first, wherever the file
     was before, also those that only a merge holds; empty without git."""
     return list(map(_version, _followed(file)))
 
 
-def every_version(file: str) -> list[Version]:
+def every_version(file: str) -> list[PlanVersion]:
     """List the versions of a plan on every branch, newest first, under any name it ever had."""
     names = dict.fromkeys(f":(top,literal){each.name}" for each in _followed(file, "--all"))
     return list(map(_version, changes("--all", "--full-history", "--", *names) if names else ()))
 
 
-def _followed(file: str, *options: str) -> list[Change]:
+def _followed(file: str, *options: str) -> list[FileChange]:
     try:
         history = list(changes("--follow", *options, "--", str(PLANS / file)))
     except GitError:
@@ -89,24 +89,24 @@ def _followed(file: str, *options: str) -> list[Change]:
         return []  # nothing is committed yet
     # Before it was copied from another plan, the history is not this one's; copied from one that is
     # no more, it was renamed.
-    copies = (i for i, c in enumerate(history, 1) if c.copied and _is_committed(c.copied))
+    copies = (
+        i
+        for i, c in enumerate(history, 1)
+        if c.copied and git("cat-file", "-e", f"HEAD:{c.copied}") is not None
+    )
     return history[: next(copies, None)]
 
 
-def _is_committed(name: str) -> bool:
-    return git("cat-file", "-e", f"HEAD:{name}") is not None
-
-
-def _version(change: Change) -> Version:
-    return Version(change.commit, change.date, _committed(change.blob))
+def _version(change: FileChange) -> PlanVersion:
+    return PlanVersion(change.commit, change.date, _committed(change.blob))
 
 
 def _committed(blob: str) -> dict[str, Any]:
     return _read(contents((blob,))[0].decode("utf-8", "surrogateescape")) if blob.strip("0") else {}
 
 
-def _now(file: str) -> Version:
-    return Version("uncommitted", "", _read((PLANS / file).read_text("utf-8")))
+def _now(file: str) -> PlanVersion:
+    return PlanVersion("uncommitted", "", _read((PLANS / file).read_text("utf-8")))
 
 
 @lru_cache(maxsize=256)
@@ -173,7 +173,7 @@ def plan_precedes(file: str, plan: Plan, commits: Iterable[str | None]) -> str:
     try:
         same = [version for version in plan_history(file) if version.hash == plan.hash]
         blob = git("rev-parse", f"HEAD:./params/plans/{file}") or ""
-        stands = Version("HEAD", "", _committed(blob.strip())).hash == plan.hash
+        stands = PlanVersion("HEAD", "", _committed(blob.strip())).hash == plan.hash
         stands = stands and _holds_rules("HEAD", plan)
     except GitError as error:
         return f"no: git cannot tell whether the plan was committed before the runs: {error}"
@@ -181,7 +181,7 @@ def plan_precedes(file: str, plan: Plan, commits: Iterable[str | None]) -> str:
         if git("rev-parse", "--git-dir") is None:
             return "unknown: there is no git"
         return "no: the plan is not committed as it stands"
-    now = Version("now", "", plan.model_dump()).deviations
+    now = PlanVersion("now", "", plan.model_dump()).deviations
     for old in same:
         if any(deviation not in now for deviation in old.deviations):
             return f"no: deviations were rewritten, not appended, after commit {old.commit[:12]}"

@@ -1,6 +1,6 @@
 """The registry of measures: how each is called, read and printed, and where it stands.
 
-Every list of measures is a query on it: `measures_in` by place, `ACCURACIES` by what they are.
+Every list of measures is a query on it: `measures_in` by group, `ACCURACIES` by what they are.
 Beside it stand the accuracies of a study's stock tasks, `sciq.acc`: see
 `lib.study.fields.stock_measures`.
 To add a measure, add it here and return it from where its like are: what raw files
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import nan
 from typing import Any, Literal
 
-Place = Literal["summary", "headline", "comparison", "mechanism", "calibration"]
+MeasureGroup = Literal["summary", "headline", "comparison", "mechanism", "calibration"]
 """summary: the table of all arms; headline: the site, the sentence about a run, and the contrasts
 of a study without a plan; comparison: seed by seed; mechanism: variant against variant;
 calibration: the table of calibration."""
@@ -20,7 +20,7 @@ calibration: the table of calibration."""
 
 @dataclass(frozen=True)
 class Measure:
-    """How a measure is called, read and printed, and where it stands."""
+    """How a measure is called, read and printed, and in which groups it stands."""
 
     label: str
     unit: str
@@ -28,7 +28,7 @@ class Measure:
     better: Literal["lower", "higher"] | None
     """Which way is better; None: neither."""
     digits: int
-    places: tuple[Place, ...]
+    groups: tuple[MeasureGroup, ...]
     raw: str | None = None
     """`file.column` of a run's raw files that it is computed from (see `lib.study.raw`); None: from
     the weights alone, because no few sums would do, or from the trace by the plan's definition."""
@@ -52,7 +52,7 @@ class Measure:
         return f"{delta} [{low}, {high}]"
 
 
-_EVERYWHERE: tuple[Place, ...] = ("summary", "headline", "comparison", "mechanism")
+_EVERYWHERE: tuple[MeasureGroup, ...] = ("summary", "headline", "comparison", "mechanism")
 
 
 class _Registry(dict[str, Measure]):
@@ -128,6 +128,6 @@ JUDGED = ("unstable", "harmful")
 """Yes (1) or no (0) of a run, by the plan's definition, so that a mean is a share of runs."""
 
 
-def measures_in(place: Place) -> list[str]:
-    """Name the measures that stand in a place, in order."""
-    return [name for name, measure in MEASURES.items() if place in measure.places]
+def measures_in(group: MeasureGroup) -> list[str]:
+    """Name the measures of a group, in order."""
+    return [name for name, measure in MEASURES.items() if group in measure.groups]

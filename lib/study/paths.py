@@ -74,7 +74,7 @@ def result_file(notebook: str, study: str, arm: str = "", seed: int = 0) -> Path
     return study_folder(study) / f"{notebook}.json"
 
 
-def shown(path: Path) -> str:
+def relative(path: Path) -> str:
     """Write a path relative to where outputs go, so that no machine's folders are recorded."""
     for base in (output_root(), ROOT):
         if path.is_relative_to(base):

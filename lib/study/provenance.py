@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from lib.study.digests import measuring_digest
 from lib.study.fields import Machine, digest
 from lib.study.git import git, is_checkout
-from lib.study.own import is_copy
+from lib.study.inputs import is_copy
 from lib.study.paths import PARAMS, ROOT
 
 CHECKPOINT_FORMAT = 6
@@ -38,6 +38,11 @@ class _Facts(BaseModel):
 
 def _now() -> str:
     return f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def parse_time(text: str) -> datetime:
+    """Read when something was: as a provenance says it, or in ISO 8601. ValueError for no time."""
+    return datetime.fromisoformat(text.replace(" UTC", "+00:00"))
 
 
 class MachineFacts(Machine):

@@ -74,7 +74,7 @@ def read_raw(folder: Folder) -> dict[str, pd.DataFrame]:
     return {name: read_raw_file(folder, name) for name in names}
 
 
-def single(table: pd.DataFrame) -> pd.DataFrame:
+def to_single_precision(table: pd.DataFrame) -> pd.DataFrame:
     """Round numbers to single precision, which halves a file; not the column `loss`: it stays as
     the optimiser saw it. They remain of the type float64, so that their sums are exact."""
     rounded = table.select_dtypes("float64").drop(columns="loss", errors="ignore")

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict
 
 from lib.study.config import Arm, Study
 from lib.study.fields import digest
-from lib.study.files import finite, read_json
-from lib.study.own import tasks_hash
+from lib.study.files import nan_to_none, read_json
+from lib.study.inputs import tasks_hash
 from lib.study.provenance import Stretch, trained_with
 
 
@@ -92,10 +92,10 @@ def attested(result: dict[str, Any]) -> dict[str, Any]:
     return {"measures": result["measures"], "sha256": digest(result)}
 
 
-def records(table: pd.DataFrame) -> list[dict[Any, Any]]:
+def json_rows(table: pd.DataFrame) -> list[dict[Any, Any]]:
     """Write a table as JSON-ready rows; NaN, which JSON lacks, becomes None."""
     rows = table.to_dict("records")
-    return [{key: None if pd.isna(v) else finite(v) for key, v in row.items()} for row in rows]
+    return [{key: None if pd.isna(v) else nan_to_none(v) for key, v in row.items()} for row in rows]
 
 
 def status_of(output: Path) -> dict[str, Any]:

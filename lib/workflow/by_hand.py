@@ -16,10 +16,11 @@ from papermill.parameterize import parameterize_notebook
 from lib.record.notebook import COMPACT, shown_result, slim
 from lib.record.replay import committed
 from lib.study.errors import UserError, parse_yaml
-from lib.study.files import read_json, replacing
+from lib.study.files import atomic_write, read_json
 from lib.study.git import git
-from lib.study.own import PLAN_BELOW, own_text
+from lib.study.inputs import PLAN_BELOW, own_text
 from lib.study.paths import NOTEBOOKS
+from lib.study.provenance import parse_time
 from lib.study.result import attested
 
 
@@ -70,7 +71,7 @@ def file(candidates: list[Path], result: dict[str, Any], target: Path) -> None:
             cell.execution_count = previous.execution_count
     _stamp(notebook, result)
     slim(notebook)
-    with replacing(target) as temporary:
+    with atomic_write(target) as temporary:
         nbformat.write(notebook, temporary, **COMPACT)
 
 
@@ -98,7 +99,7 @@ def _stamp(notebook: nbformat.NotebookNode, result: dict[str, Any]) -> None:
     start, end = trained["started"] if fresh else executed["finished"], executed["finished"]
     times = {"start_time": start, "end_time": end}
     notebook.metadata["papermill"] |= {
-        name: text.replace(" UTC", "+00:00").replace(" ", "T") for name, text in times.items()
+        name: parse_time(text).isoformat() for name, text in times.items()
     }
     notebook.metadata["study"] = {
         "status": "completed",

@@ -281,13 +281,15 @@ def _export(options: argparse.Namespace) -> None:
 def _pack(options: argparse.Namespace) -> None:
     """Pack the weights of a study's runs into one archive, with hashes."""
     from lib.study.config import load_study
-    from lib.study.paths import RUNS, shown
+    from lib.study.paths import RUNS, relative
     from lib.workflow.export import pack
 
     study = load_study(options.study)
     target = RUNS / f"{study.name}-weights.tar"
     number = pack(study, target)
-    print(f"{shown(target)}: {number} files and their hashes; its README.md says how to load a run")
+    print(
+        f"{relative(target)}: {number} files and their hashes; its README.md says how to load a run"
+    )
 
 
 @_command(
@@ -325,7 +327,7 @@ def parse_sweep(words: list[str]) -> Sweep:
     not exist or that a sweep sets itself, and for a value that is missing or impossible."""
     from snakemake.cli import get_argument_parser  # type: ignore[import-untyped]
 
-    from lib.study.errors import UsageError, unknown
+    from lib.study.errors import UsageError, suggest
     from lib.study.paths import PARAMS
     from lib.workflow.slurm import Cluster
     from lib.workflow.sweep import Sweep
@@ -358,7 +360,7 @@ def parse_sweep(words: list[str]) -> Sweep:
         parser.error(f"{' '.join(flags)}: {error}")
     if parsed.targets:
         name = next(word for word in flags if word in parsed.targets)
-        raise UsageError(f"study: {unknown(name, [*names, *COMMANDS])}")
+        raise UsageError(f"study: {suggest(name, [*names, *COMMANDS])}")
     used = {name for name, value in vars(parsed).items() if value != defaults[name]}
     if reserved := used & _RESERVED:
         raise UsageError(f"flag --{min(reserved)}: run_all.sh sees to that itself; leave it out")

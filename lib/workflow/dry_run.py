@@ -1,4 +1,5 @@
-"""What a sweep would do (`-n`): which runs, in which order, why, and how long it takes."""
+"""What a sweep would do (`-n`): which runs, in which order, why, and how long it takes; and what
+each run asks of a cluster."""
 
 import heapq
 import itertools
@@ -11,9 +12,18 @@ import numpy as np
 from lib.study.config import Study
 from lib.study.paths import result_file, run_folder
 from lib.study.result import read_live
-from lib.workflow.estimate import estimate
+from lib.workflow.estimate import MARGIN, estimate, peak_bytes, run_costs
 from lib.workflow.progress import plain_table, terminal
-from lib.workflow.time_left import RUN, USUAL, JobKey, clock, durations, finished, pace, workloads
+from lib.workflow.time_left import (
+    RUN,
+    USUAL,
+    JobKey,
+    clock,
+    durations,
+    finished_results,
+    pace,
+    workloads,
+)
 
 NOTEBOOK_OF_RULE = {"data": "01_data", "analysis": "03_analysis", "figures": "04_figures"}
 """The notebook that a rule of the Snakefile executes; other rules execute none."""
@@ -111,9 +121,46 @@ def seconds_of_runs(study: Study, stale: Collection[Path]) -> tuple[dict[JobKey,
     """Return what each run of a study takes here in seconds, and what says so: those that are done
     and not stale, or else a few steps, which are made. Runs share by the work that they are."""
     works, source = workloads([study]), f"runs of {study.name} that are done"
-    per_unit = pace(durations(finished(works, stale)), works)
+    per_unit = pace(durations(finished_results(works, stale)), works)
     if per_unit is None:
         hours, source = estimate(study).hours, STEPS
         local = next((value for name, value in hours.items() if name.endswith("here")), math.nan)
         per_unit = local * 3600 / (study.machine.threads or 1) / sum(works.values())
     return {run: per_unit * work for run, work in works.items()}, source
+
+
+_PROGRAM = {"cpu": 2e9, "cuda": 4e9}
+"""Bytes of a node's memory for each process beside what its run holds, and for the notebook: Python
+and its packages, on a GPU also CUDA's."""
+_BEGIN = 15
+"""Minutes for what is no step: the start, the suite, and all that is measured."""
+_SLOWER = 2
+"""How many times longer than here a step may take: nodes differ, and the dev curve comes on top."""
+_ELSEWHERE = "T4-hours"
+"""What is taken where only other machines have the GPU: the slowest that is known."""
+
+
+def job_resources(study: Study, stale: Collection[Path] = ()) -> dict[str, dict[str, int]]:
+    """Return, for each arm, what the cluster must give a run: `mem_mb`, and `runtime` in minutes.
+
+    Where runs of the study are done and not `stale` they tell the time, else a few steps made here.
+    Raises CorpusError as `lib.workflow.estimate.run_costs` does.
+    """
+    processes, resources = study.machine.processes or 1, dict[str, dict[str, int]]()
+    seconds, _ = seconds_of_runs(study, stale)
+    if any(map(math.isnan, seconds.values())):
+        works = workloads([study])
+        per_unit = estimate(study).hours[_ELSEWHERE] * 3600 / processes / sum(works.values())
+        seconds = {run: per_unit * work for run, work in works.items()}
+    device = "cuda" if study.machine.device == "cuda" else "cpu"
+    for arm, run in zip(study.arms(), run_costs(study, None), strict=True):
+        sizes = peak_bytes(run, device, processes)
+        if device == "cuda":  # of which the node itself holds what a checkpoint does
+            sizes = {name: sizes[name] for name in ("weights", "gradients", "AdamW")}
+        memory = processes * (_PROGRAM[device] + MARGIN * sum(sizes.values()))
+        steps = _SLOWER * seconds[study.name, arm.id, str(study.seeds[0])]
+        resources[arm.id] = {
+            "mem_mb": math.ceil(memory / 1e6),
+            "runtime": _BEGIN + math.ceil(steps / 60),
+        }
+    return resources

@@ -19,7 +19,7 @@ from scipy import stats
 from torch.nn import functional as F
 
 from lib.analysis.hypotheses import (
-    MOST_SEEDS,
+    MAX_SEEDS,
     claim,
     expected_power,
     holds,
@@ -29,7 +29,7 @@ from lib.analysis.hypotheses import (
 from lib.analysis.runs import tidy
 from lib.analysis.stability import harmed, judge_runs, rule_of, with_stability
 from lib.data.corpus import load_corpus
-from lib.record.record import Record, raw_folder, recorded_studies
+from lib.record.record import Record, recorded_studies
 from lib.run.cost import GPUS, disk, flops_per_token, memory
 from lib.run.machine import (
     autocast,
@@ -40,14 +40,13 @@ from lib.run.machine import (
     random_stream,
     recompute_activations,
 )
-from lib.run.model import GPT, LOGITS_AT_ONCE, count_parameters, weight_decay_groups
+from lib.run.model import GPT, LOGITS_AT_ONCE, count_parameters, optimizer_groups
 from lib.study.claim import load_plan
 from lib.study.config import Study
-from lib.study.errors import ConfigError, unknown
+from lib.study.errors import ConfigError, suggest
 from lib.study.fields import Machine, ModelConfig, RunConfig
 from lib.study.measures import MAIN
 from lib.study.plan import Plan
-from lib.study.raw import read_raw_file
 from lib.study.result import RunResult
 
 UTILISATION = 0.35
@@ -67,7 +66,7 @@ _UNITS = (("days", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 @dataclass(frozen=True)
-class Run:
+class RunCost:
     """One run of an arm, in numbers."""
 
     config: RunConfig
@@ -77,7 +76,7 @@ class Run:
     flops: float
 
 
-def runs(study: Study, vocabulary: int | None) -> list[Run]:
+def run_costs(study: Study, vocabulary: int | None) -> list[RunCost]:
     """Count a run of every arm. Raises CorpusError for a vocabulary that cannot be known."""
     result = []
     for arm in study.arms():
@@ -89,7 +88,7 @@ def runs(study: Study, vocabulary: int | None) -> list[Run]:
         training = config.training
         tokens = training.iterations * training.batch_size * config.model.block_size
         flops = tokens * flops_per_token(config.model, vocab_size, parameters)
-        result.append(Run(config, vocab_size, parameters, tokens, flops))
+        result.append(RunCost(config, vocab_size, parameters, tokens, flops))
     return result
 
 
@@ -129,7 +128,7 @@ def require_memory(config: RunConfig, vocab_size: int, machine: Machine) -> None
         )
 
 
-def peak_bytes(run: Run, device: str, processes: int) -> dict[str, float]:
+def peak_bytes(run: RunCost, device: str, processes: int) -> dict[str, float]:
     """Count the bytes that a run holds on each device in its largest moment, by what holds them: in
     a training step (see `memory`), or in a pass of evaluation, which holds in the place of
     activations what a block computes of each token, and the logits at once."""
@@ -148,16 +147,16 @@ def peak_bytes(run: Run, device: str, processes: int) -> dict[str, float]:
 
 def gpu_memory(studies: list[Study]) -> float:
     """Estimate the bytes of a GPU that the largest run of some studies needs: CUDA's context, and
-    `MARGIN` times what it holds by formula. Raises CorpusError as `runs` does."""
+    `MARGIN` times what it holds by formula. Raises CorpusError as `run_costs` does."""
     needed = [
         sum(peak_bytes(run, "cuda", run.config.machine.processes or 1).values())
         for study in studies
-        for run in runs(study, None)
+        for run in run_costs(study, None)
     ]
     return _CONTEXT + MARGIN * max(needed)
 
 
-def reduce_to(run: Run, sequences: int, affordable: float) -> tuple[ModelConfig, int]:
+def reduce_to(run: RunCost, sequences: int, affordable: float) -> tuple[ModelConfig, int]:
     """Halve sequences, then layers, then context until a step is affordable; width and vocabulary,
     which decide how fast a machine is, stay."""
     model = run.config.model
@@ -179,7 +178,7 @@ def reduce_to(run: Run, sequences: int, affordable: float) -> tuple[ModelConfig,
     return model, sequences
 
 
-def measured_seconds(run: Run, machine: Machine, processes: int) -> tuple[float, str]:
+def measured_seconds(run: RunCost, machine: Machine, processes: int) -> tuple[float, str]:
     """Make a few training steps; return what a run would take at the fastest of them, and what was
     made. Backward passes shrink with the processes, updates of the weights do not."""
     device = machine.device
@@ -187,7 +186,7 @@ def measured_seconds(run: Run, machine: Machine, processes: int) -> tuple[float,
     model = GPT(config, run.vocab_size, random_stream(0, "estimate")).to(device)
     if machine.activation_checkpointing:
         recompute_activations(model.transformer.h)
-    optimizer = torch.optim.AdamW(weight_decay_groups(model, 0.1), lr=1e-4, fused=True)
+    optimizer = torch.optim.AdamW(optimizer_groups(model, 0.1), lr=1e-4, fused=True)
     shape = sequences, config.block_size
     x = torch.randint(run.vocab_size, shape, generator=random_stream(0, "ids")).to(device)
     passes, updates = [], []
@@ -210,7 +209,7 @@ def measured_seconds(run: Run, machine: Machine, processes: int) -> tuple[float,
     return seconds + run.config.training.iterations * update, description
 
 
-class Estimate(NamedTuple):
+class StudyCost(NamedTuple):
     """What a study will cost."""
 
     text: str
@@ -219,9 +218,9 @@ class Estimate(NamedTuple):
     """Of all runs, by what they are hours of."""
 
 
-def estimate(study: Study, vocabulary: int | None = None, price: float | None = None) -> Estimate:
+def estimate(study: Study, vocabulary: int | None = None, price: float | None = None) -> StudyCost:
     """Count what a study will cost, and measure it where this machine can run it."""
-    arms, seeds = runs(study, vocabulary), len(study.seeds)
+    arms, seeds = run_costs(study, vocabulary), len(study.seeds)
     largest = max(arms, key=lambda run: run.flops)
     config, training = largest.config, largest.config.training
     uncompiled = config.machine.model_copy(update={"compile": False})
@@ -282,7 +281,7 @@ def estimate(study: Study, vocabulary: int | None = None, price: float | None = 
         f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}".rstrip()
         for row in [header, *rows]
     ]
-    return Estimate("\n".join(lines), hours)
+    return StudyCost("\n".join(lines), hours)
 
 
 def _duration(seconds: float) -> str:
@@ -315,24 +314,18 @@ def plan_of(study: Study) -> Plan | None:
     return Plan.model_validate(content | level) if hypotheses else None
 
 
-def recorded_runs(name: str, plan: Plan) -> pd.DataFrame:
+def pilot_runs(name: str, plan: Plan) -> pd.DataFrame:
     """Read the tidy table of a recorded study, its stability judged by a plan; ConfigError where
     there is none."""
     recorded = recorded_studies()
     if name not in recorded:
-        raise ConfigError(f"spread: {unknown(name, recorded)}; give a recorded study, or a number")
+        raise ConfigError(f"spread: {suggest(name, recorded)}; give a recorded study, or a number")
     try:
         record = Record(name)
         runs = tidy(map(RunResult.model_validate, record.runs))
     except ValidationError:
         raise ConfigError(f"spread: the record of {name} is of an older format") from None
-    traces = [
-        read_raw_file(raw_folder(record.run_notebook(run)), "trace").assign(
-            arm=run["arm"], seed=run["seed"]
-        )
-        for run in record.runs
-    ]
-    stability = judge_runs(runs, pd.concat(traces, ignore_index=True), rule_of(plan))
+    stability = judge_runs(runs, record.joined("trace"), rule_of(plan))
     return harmed(with_stability(runs, stability), plan)
 
 
@@ -359,7 +352,7 @@ def power_report(
         return
     runs, n_pilot, high = pd.DataFrame(), 0, 1.0
     if isinstance(source, str):
-        runs = recorded_runs(source, plan)
+        runs = pilot_runs(source, plan)
         sds, basis = spread_of(plan, runs), f"the spread of {source}"
         if (n_pilot := runs["seed"].nunique()) > 1:
             low, high = _sd_ratios(n_pilot)
@@ -439,7 +432,7 @@ def _which_seeds(row: Mapping[Any, Any], plan: Plan) -> str:
 
 
 def _seed_count(seeds: float) -> str:
-    return f"{seeds:.0f}" if seeds <= MOST_SEEDS else f"more than {MOST_SEEDS:,}"
+    return f"{seeds:.0f}" if seeds <= MAX_SEEDS else f"more than {MAX_SEEDS:,}"
 
 
 def _power_tables(table: pd.DataFrame, plan: Plan, per_seed: Mapping[str, float]) -> Iterator[str]:

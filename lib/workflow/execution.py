@@ -23,14 +23,14 @@ from lib.record.warm import WARM, prefer_forks
 from lib.run.processes import exit_with_parent
 from lib.study.claim import load_plan
 from lib.study.config import Study, load_study
-from lib.study.errors import ConfigError, UserError, exit_status, unknown
-from lib.study.files import replacing
-from lib.study.paths import HEADLESS, NOTEBOOKS, ROOT, executed_notebook, result_file, shown
+from lib.study.errors import ConfigError, UserError, exit_status, suggest
+from lib.study.files import atomic_write
+from lib.study.paths import HEADLESS, NOTEBOOKS, ROOT, executed_notebook, relative, result_file
 from lib.study.provenance import git_state
 from lib.study.result import live_file
 from lib.workflow.commits import tree_of
 from lib.workflow.forked import SOCKETS, variables
-from lib.workflow.gpus import gpus
+from lib.workflow.gpus import acquire_gpus
 
 START_ATTEMPTS = 3
 
@@ -59,22 +59,22 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
             with tree_of(study, commit.commit) as tree:
                 ask(tree, "execute", study.name, notebook, *map(str, (arm, seed)))
         except ReplayError as failure:
-            raise ExecutionError(f"{failure}; see {shown(output)}") from None
+            raise ExecutionError(f"{failure}; see {relative(output)}") from None
         return result
     output.parent.mkdir(parents=True, exist_ok=True)
 
-    with FileLock(output.with_suffix(".lock")), gpus(study.machine) as devices:
+    with FileLock(output.with_suffix(".lock")), acquire_gpus(study.machine) as devices:
         result.unlink(missing_ok=True)  # an earlier result must not pass for this one's
         os.environ.update(kernel_environment(study, devices))
         start = time.perf_counter()
         error = _run_papermill(source, output, parameters)
         reason = error or _fault(output)
         if not reason and not result.is_file():
-            reason = f"the notebook wrote no {shown(result)}"
+            reason = f"the notebook wrote no {relative(result)}"
         _stamp(output, reason, time.perf_counter() - start, plan.hash if plan else None)
         if reason:
             result.unlink(missing_ok=True)
-            raise ExecutionError(f"{reason}; see {shown(output)}")
+            raise ExecutionError(f"{reason}; see {relative(output)}")
         live_file(output.parent).unlink(missing_ok=True)  # the result has it all
     return result
 
@@ -84,7 +84,7 @@ def require_declared(source: Path, parameters: dict[str, Any]) -> None:
     declared = list(papermill.inspect_notebook(str(source)))
     for name in parameters:
         if name not in declared:
-            raise ConfigError(f"parameter of {source.stem}: {unknown(name, declared)}")
+            raise ConfigError(f"parameter of {source.stem}: {suggest(name, declared)}")
 
 
 def kernel_environment(study: Study, devices: str | None = None) -> dict[str, str]:
@@ -159,12 +159,12 @@ def _stamp(output: Path, reason: str | None, seconds: float, plan: str | None) -
     record = notebook.metadata.get("papermill", {})
     for key in ("input_path", "output_path"):
         if record.get(key):
-            record[key] = shown(Path(record[key]))
+            record[key] = relative(Path(record[key]))
     if reason:
         cell = nbformat.v4.new_markdown_cell(f"# FAILED\nThis run did not complete: `{reason}`")
         notebook.cells.insert(0, cell)
     slim(notebook)
-    with replacing(output) as temporary:
+    with atomic_write(output) as temporary:
         nbformat.write(notebook, temporary, **COMPACT)
 
 
@@ -172,7 +172,7 @@ def _stamp(output: Path, reason: str | None, seconds: float, plan: str | None) -
 def main(notebook: str, study: str, arm: str = "", seed: str = "0") -> None:
     """Execute a notebook: `python -m lib.workflow.execution 02_train final none 0`."""
     exit_with_parent()
-    print(shown(execute(notebook, load_study(study), arm, int(seed))))
+    print(relative(execute(notebook, load_study(study), arm, int(seed))))
 
 
 if __name__ == "__main__":

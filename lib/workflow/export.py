@@ -22,13 +22,13 @@ from safetensors.torch import save, save_file
 from lib.analysis.runs import so_far
 from lib.record.record import MANIFEST, Record, Run, raw_folder, require_recorded
 from lib.record.retrain import recorded_runs
-from lib.run.finished import Finished, UnfinishedError, read_finished
+from lib.run.finished import FinishedRun, UnfinishedError, read_finished
 from lib.run.hugging_face import config_json, named_weights
 from lib.study.config import Study
 from lib.study.errors import ConfigError, UserError
-from lib.study.files import replacing, write_json
+from lib.study.files import atomic_write, write_json
 from lib.study.measures import MEASURES, measures_in
-from lib.study.paths import PARAMS, RUNS, TEMPLATES, shown
+from lib.study.paths import PARAMS, RUNS, TEMPLATES, relative
 from lib.study.provenance import history, trained_with
 from lib.study.raw import read_raw_file
 from lib.study.variants import variant
@@ -50,12 +50,12 @@ def export(name: str, folder: Path) -> None:
         raise UnfinishedError(f"{run.name} diverged at step {run.result.diverged_at}: no model")
     tokenizer = run.corpus.tokenizer
     config = config_json(run.model.config, run.corpus.vocab_size, tokenizer.end_of_document)
-    with replacing(folder) as temporary:
+    with atomic_write(folder) as temporary:
         temporary.mkdir()
         _write(run, temporary, config)
 
 
-def _write(run: Finished, folder: Path, config: dict[str, Any]) -> None:
+def _write(run: FinishedRun, folder: Path, config: dict[str, Any]) -> None:
     tokenizer = run.corpus.tokenizer
     write_json(folder / "config.json", config)
     save_file(named_weights(run.model), folder / "model.safetensors", {"format": "pt"})
@@ -71,7 +71,7 @@ def _write(run: Finished, folder: Path, config: dict[str, Any]) -> None:
     (folder / "README.md").write_text(model_card(run), "utf-8")
 
 
-def model_card(run: Finished) -> str:
+def model_card(run: FinishedRun) -> str:
     """Say what the model is, how to load it, what was measured of it and where it comes from."""
     result, origin = run.result, run.result.origin
     values = result.measures | result.throughput
@@ -99,7 +99,7 @@ def pack(study: Study, target: Path) -> int:
     """
     hashes = []
     with (
-        replacing(target) as temporary,
+        atomic_write(target) as temporary,
         tarfile.open(temporary, "w", format=tarfile.PAX_FORMAT) as archive,
     ):
         for name, content in _contents(study):
@@ -159,8 +159,8 @@ def export_traces(study: str, to: str, out: Path | None) -> Path:
         raise ConfigError(f"--out: {shown(place)} is no folder; name one")
     folder = place / study
     if folder.exists():
-        raise ConfigError(f"--out: {shown(folder)} exists, and nothing is replaced; delete it")
-    with replacing(folder) as temporary:
+        raise ConfigError(f"--out: {relative(folder)} exists, and nothing is replaced; delete it")
+    with atomic_write(folder) as temporary:
         temporary.mkdir()
         WRITERS[to](runs, temporary)
     return folder

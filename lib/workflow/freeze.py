@@ -16,18 +16,18 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from lib.analysis.stability import OF_PLATEAU, rule_of
+from lib.analysis.stability import PLATEAU_WINDOW, rule_of
 from lib.data.corpus import load_corpus
 from lib.data.suite import suite_hash
 from lib.record.record import recorded_studies
 from lib.study.claim import attempts, check_plan, parameters_digest
 from lib.study.config import Study, load_study
 from lib.study.digests import analysing_digest, measuring_digest, training_digest
-from lib.study.errors import ConfigError, UsageError, UserError, read_yaml, unknown
-from lib.study.files import read_json, replacing
+from lib.study.errors import ConfigError, UsageError, UserError, read_yaml, suggest
+from lib.study.files import atomic_write, read_json
+from lib.study.inputs import tasks_hash
 from lib.study.measures import JUDGED, MAIN, MEASURES
-from lib.study.own import tasks_hash
-from lib.study.paths import PAPERS, PARAMS, PLANS, TEMPLATES, shown, study_folder
+from lib.study.paths import PAPERS, PARAMS, PLANS, TEMPLATES, relative, study_folder
 from lib.study.plan import ALPHA, POWER, Frozen, Noise, Plan, Plateau, read_plan, without_blanks
 from lib.study.provenance import has_harness
 from lib.workflow.commits import find_commits
@@ -46,9 +46,9 @@ def begin(file: str, name: str | None) -> None:
         raise UsageError(f"freeze --new {file}: name the study that it is for, --study NAME")
     path, study = PLANS / file, load_study(name, undrawn=True)
     if path.exists():
-        raise UserError(f"{shown(path)} exists, and nothing is replaced; take another name")
+        raise UserError(f"{relative(path)} exists, and nothing is replaced; take another name")
     path.write_text(template(study, file), "utf-8")
-    print(f"{shown(path)} is written: fill in what ends in a colon.")
+    print(f"{relative(path)} is written: fill in what ends in a colon.")
     if lines := _missing_lines(study, file):
         print(f"In params/{study.name}.yaml write:", *lines, sep="\n  ")
     print(f"Then: ./run_all.sh freeze {file}, which names all that is missing, or fixes the plan.")
@@ -70,7 +70,7 @@ def template(study: Study, file: str) -> str:
     return (TEMPLATES / "plan.yaml").read_text("utf-8").format(
         study=study.name, file=file, measure=MAIN, hypotheses=hypotheses,
         arms=_wrapped("; ".join(arms)), measures=_wrapped(", ".join(measures)),
-        alpha=ALPHA, power=POWER, of_plateau=OF_PLATEAU, p=_PLATEAU, n=_NOISE,
+        alpha=ALPHA, power=POWER, of_plateau=PLATEAU_WINDOW, p=_PLATEAU, n=_NOISE,
         plateau=_in_yaml(_PLATEAU.model_dump()), noise=_in_yaml(_NOISE.model_dump()),
     )  # fmt: skip
 
@@ -117,7 +117,7 @@ def freeze(file: str) -> Plan:
     text = yaml.safe_dump({"frozen": frozen}, sort_keys=False, default_flow_style=None, width=99)
     text = text.replace("frozen:", f"frozen: # {_ABOVE}", 1)
     text_before = _BLOCK.sub("", path.read_text("utf-8")).rstrip("\n")
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text(f"{text_before}\n\n{text}", "utf-8")
         return read_plan(temporary.name)
 
@@ -193,12 +193,12 @@ def _missing_spread(spread: str | dict[str, float] | None, tested: set[str]) -> 
     """Say that the spread names no recorded study, or no measure."""
     if isinstance(spread, str) and spread not in (recorded := recorded_studies()):
         yield (
-            f"spread: {unknown(spread, recorded)}; name a recorded study, or guess an sd by "
+            f"spread: {suggest(spread, recorded)}; name a recorded study, or guess an sd by "
             f"measure, as {{{MAIN}: 0.4}}"
         )
     for measure in spread if isinstance(spread, dict) else ():
         if measure not in tested | set(MEASURES):
-            yield f"spread: {unknown(measure, sorted(tested))}"
+            yield f"spread: {suggest(measure, sorted(tested))}"
 
 
 def _tested(plan: Plan) -> set[str]:

@@ -52,7 +52,7 @@ def _gpu_memories() -> list[int]:
 
 
 @contextlib.contextmanager
-def gpus(machine: MachineConfig) -> Iterator[str | None]:
+def acquire_gpus(machine: MachineConfig) -> Iterator[str | None]:
     """Hold a slot on as many of the GPUs listed in `STUDY_GPUS` as a run has processes (`auto`: on
     all), none of which another job holds; give their names, as `0,1`. Without a list, and for a run
     on the CPU, None."""

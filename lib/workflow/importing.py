@@ -24,9 +24,9 @@ from lib.record.record import SHARED, Record, paper_of, read_index
 from lib.record.verify import FIRST_RECORD, verify
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, UserError, exit_status
-from lib.study.files import replacing
+from lib.study.files import atomic_write
 from lib.study.inputs import unpack
-from lib.study.paths import PAPERS, PARAMS, RUNS, output_root, shown, study_folder
+from lib.study.paths import PAPERS, PARAMS, RUNS, output_root, relative, study_folder
 from lib.study.provenance import git_state
 from lib.study.result import RunResult, status_of
 from lib.workflow import by_hand
@@ -53,7 +53,7 @@ def import_study(packed: Path) -> None:
         raise UserError(f"{packed.name}: {error}") from None
     record = Record(study)
     print(f"{study}: imported, and its {len(record.manifest)} files verified")
-    print(f"Executed notebooks  {shown(record.place)}/")
+    print(f"Executed notebooks  {relative(record.place)}/")
     print("To bring the pages and the paper up to date: ./run_all.sh record, ./run_all.sh paper")
 
 
@@ -115,7 +115,7 @@ def _staging_tree(command: str, study: Study) -> Iterator[Path]:
                     copy = RUNS / f"{study.name}.failed.ipynb"
                     copy.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(path, copy)
-                    message += f" (kept: {shown(copy)})"
+                    message += f" (kept: {relative(copy)})"
             raise UserError(message) from None
         _copy_record(tree / paper_of(study.name).relative_to(output_root()), study.name)
 
@@ -171,7 +171,7 @@ def _copy_record(paper: Path, study: str) -> None:
     record = Record(study)
     for path in (record.results_file, record.verdict_file, record.figures, record.place):
         source = paper / path.relative_to(record.paper)
-        with replacing(path) as temporary:
+        with atomic_write(path) as temporary:
             (shutil.copytree if source.is_dir() else shutil.copyfile)(source, temporary)
             shutil.rmtree(path, ignore_errors=True)  # a folder does not take another's place
     record.sealed_file.unlink(missing_ok=True)

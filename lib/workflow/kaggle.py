@@ -21,8 +21,8 @@ from IPython.display import DisplayHandle, display
 
 from lib.study.config import load_study
 from lib.study.errors import TIME_UP, UserError
-from lib.study.files import replacing
-from lib.study.own import MARK, PLAN_BELOW, is_copy
+from lib.study.files import atomic_write
+from lib.study.inputs import MARK, PLAN_BELOW, is_copy
 from lib.study.paths import (
     PARAMS,
     PLANS,
@@ -134,7 +134,7 @@ def pack(study: str, status: int) -> None:
     sweep that ended with the status of a failure."""
     folder, target = study_folder(study), RUNS.parent / f"{study}.zip"
     with (
-        replacing(target) as temporary,
+        atomic_write(target) as temporary,
         zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as packed,
     ):
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):

@@ -1,7 +1,8 @@
-"""The picture that grows below a training cell: the run's curve, and its baseline's beside it.
+"""How far a run in training is: a picture that grows below the cell, with the baseline's curve
+beside its own; outside a notebook a bar; in a log a line per evaluation, and all steps in a file.
 
-What draws it is a process of its own, `lib.workflow.watching`, which is told numbers and gives
-pictures. So training waits for no picture, and no code of figures can decide a weight.
+What draws the picture is a process of its own, `lib.workflow.watching`, which is told numbers and
+gives pictures. So training waits for no picture, and no code of figures can decide a weight.
 """
 
 import json
@@ -10,17 +11,20 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any, Self
 
 from IPython import get_ipython
 from IPython.display import DisplayHandle, Image
+from tqdm import tqdm
 
-from lib.run.progress import training_progress
 from lib.run.training import Report, Row, Run
 from lib.study.config import Arm, Study
 from lib.study.paths import HEADLESS, ROOT, run_folder
+from lib.study.result import COLUMNS, live_file
 
 
 class LiveCurve:
@@ -118,3 +122,60 @@ def _show(process: "subprocess.Popen[bytes]", handle: DisplayHandle) -> None:
     while line := process.stdout.readline():
         size, width = map(int, line.split())
         handle.update(Image(process.stdout.read(size), width=width))
+
+
+WRITE_INTERVAL = 2.0
+"""Seconds between two writes: training waits for none that matters."""
+
+
+@contextmanager
+def training_progress(total: int, folder: Path) -> Iterator[Report]:
+    """Give what `lib.run.training.train` calls after each of `total` steps of the run in a
+    folder."""
+    if os.environ.get(HEADLESS):
+        with _logged(folder) as report:
+            yield report
+        return
+    with tqdm(total=total, unit="step") as bar:
+
+        def update(row: Row, point: Row | None) -> None:
+            bar.update(row["step"] - bar.n)
+            if point:
+                bar.set_postfix_str(_summary(point))
+
+        yield update
+
+
+def _summary(point: Row) -> str:
+    return f"dev loss {point['dev_loss']:.4f}, embedding norm {point['embedding_norm']:.2f}"
+
+
+@contextmanager
+def _logged(folder: Path) -> Iterator[Report]:
+    """Print evaluations, and append every step to the run's live file, some at a time. A step that
+    fp16 skipped has no gradient norm."""
+    start = written = time.monotonic()
+    waiting: list[str] = []
+
+    def write() -> None:
+        if waiting:
+            with suppress(OSError), live_file(folder).open("a", encoding="utf-8") as file:
+                file.writelines(waiting)
+            waiting.clear()
+
+    def report(row: Row, point: Row | None) -> None:
+        nonlocal written
+        if point:
+            print(f"step {row['step']}: {_summary(point)}", flush=True)
+        now = time.monotonic()
+        values = row | {"elapsed": round(now - start, 2)}
+        values |= {"grad_norm": ""} if row.get("skipped") else {}
+        waiting.append(",".join(str(values[name]) for name in COLUMNS) + "\n")
+        if now - written > WRITE_INTERVAL:
+            write()
+            written = now
+
+    try:
+        yield report
+    finally:
+        write()

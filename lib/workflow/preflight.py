@@ -10,14 +10,14 @@ from lib.study.claim import load_plan
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, UserError
 from lib.study.files import read_json
-from lib.study.paths import shown, study_folder
+from lib.study.paths import relative, study_folder
 from lib.study.plan import Plan
 from lib.study.provenance import INSTALL, has_harness, trained_with
 from lib.workflow.commits import with_commits
 from lib.workflow.estimate import prepare_here, require_memory
 
 
-def ready(names: list[str], is_local: bool = True) -> list[Study]:
+def load_and_check(names: list[str], is_local: bool = True) -> list[Study]:
     """Load the studies named and check all that they name: plan, corpora, and the
     device, if they are to run `here`. Raises UserError with a line for each thing wrong."""
     faults: list[str] = []
@@ -66,7 +66,7 @@ def _check(study: Study, is_local: bool, faults: list[str]) -> None:
                 raise ConfigError(
                     f"machine.device: runs of it were made on {other}, and this machine would "
                     f"continue on {machine.device}; runs of two devices are not compared: set "
-                    f"machine.device: {other}, or delete {shown(study_folder(study.name))}"
+                    f"machine.device: {other}, or delete {relative(study_folder(study.name))}"
                 )
 
 

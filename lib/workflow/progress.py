@@ -24,15 +24,23 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
-from lib.analysis.alarm import RECENT, WATCHED, trouble
-from lib.analysis.stability import rule_of
+from lib.analysis.stability import RECENT, WARNING_RULE, rule_of, training_warnings
 from lib.study.claim import load_plan
 from lib.study.config import Study
 from lib.study.files import read_json, write_json
 from lib.study.paths import RUNS
 from lib.study.plan import Instability
 from lib.study.result import RunResult, read_live
-from lib.workflow.time_left import RUN, Job, JobKey, TimeLeft, clock, durations, finished, workloads
+from lib.workflow.time_left import (
+    RUN,
+    Job,
+    JobKey,
+    TimeLeft,
+    clock,
+    durations,
+    finished_results,
+    workloads,
+)
 
 SWEEP_FILE, PROGRESS_FILE = RUNS / ".sweep.json", RUNS / ".progress.json"
 """What a sweep tells the Snakefile, and what that tells the sweep."""
@@ -138,7 +146,7 @@ Row = list[str]
 """Of a run its arm, its seed, then what `cells` says; of another job its name, "" and a word."""
 
 
-class Board:
+class JobTable:
     """The jobs that a sweep executes at this moment, and the last line of each that ended."""
 
     def __init__(self, studies: Iterable[Study]) -> None:
@@ -146,7 +154,7 @@ class Board:
         self.rules: dict[str, Instability] = {}
         for study in studies:
             rule = rule_of(load_plan(study))
-            self.rules[study.name] = rule if rule.is_defined else WATCHED
+            self.rules[study.name] = rule if rule.is_defined else WARNING_RULE
             for arm in study.arms():
                 self.totals[study.name, arm.id] = arm.config.training.iterations
         digits = len(str(max(self.totals.values(), default=0)))
@@ -175,7 +183,7 @@ class Board:
                 steps_left = total - steps.iloc[-1]["step"]
                 self.ahead[job.key] = steps_left * seconds_each, total * seconds_each
             name = " · seed ".join(row)
-            for kind, text in trouble(steps, self.rules[study]).items():
+            for kind, text in training_warnings(steps, self.rules[study]).items():
                 if (name, kind) not in self.warned:
                     self.warned.add((name, kind))
                     warnings.append(f"Warning: {name}: {text}")
@@ -264,13 +272,13 @@ def plain_table(*headings: str) -> Table:
     return table
 
 
-class View:
+class ProgressDisplay:
     """Shows a sweep: on a terminal a table that is redrawn below the last lines of jobs that ended;
     in a log these lines, and now and then all."""
 
     def __init__(self, studies: Sequence[Study]) -> None:
-        self.board, self.console = Board(studies), terminal()
-        earlier = finished(all_runs := workloads(studies))
+        self.board, self.console = JobTable(studies), terminal()
+        earlier = finished_results(all_runs := workloads(studies))
         self.left = TimeLeft(all_runs, durations(earlier), earlier)
         self.live = Live(console=self.console, auto_refresh=False, transient=True)
         self.logged = -math.inf
@@ -324,7 +332,7 @@ def follow(
     job that failed (→ what its cluster said), and whether it was stopped. What then still runs
     continues from its last checkpoint.
     """
-    start, view, progress = time.monotonic(), View(studies), read_progress(file)
+    start, view, progress = time.monotonic(), ProgressDisplay(studies), read_progress(file)
     limit, is_closing, next_draw = (hours or math.inf) * 3600, False, 0.0
     try:
         with view.live if view.console.is_terminal else contextlib.nullcontext():

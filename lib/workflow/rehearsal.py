@@ -38,12 +38,12 @@ from lib.study.config import Arm, Study, load_study
 from lib.study.digests import training_digest
 from lib.study.errors import UserError, exit_status
 from lib.study.fields import RunConfig, digest
-from lib.study.files import finite, read_json, sha256, write_json
+from lib.study.files import nan_to_none, read_json, sha256, write_json
 from lib.study.paths import HEADLESS, NOTEBOOKS, ROOT, run_folder
 from lib.study.plan import Plan
 from lib.study.provenance import Execution, MachineFacts, Origin, Provenance, code_state
 from lib.study.raw import BINNINGS, STOCK, measures_of, raw_names, write_raw
-from lib.study.result import RunResult, identity_fields, records
+from lib.study.result import RunResult, identity_fields, json_rows
 
 SEEDS = 3
 """With two, nothing is interpolated: quartiles and medians of three are not ends of the range."""
@@ -127,7 +127,7 @@ def _one_line(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     lib_frames = [f for f in frames if Path(f.filename).is_relative_to(ROOT / "lib")]
     line = (
-        f" ({paths.shown(Path(lib_frames[-1].filename))}:{lib_frames[-1].lineno})"
+        f" ({paths.relative(Path(lib_frames[-1].filename))}:{lib_frames[-1].lineno})"
         if lib_frames
         else ""
     )
@@ -331,8 +331,8 @@ def _result(study: Study, arm: Arm, seed: int, plan: Plan | None, raw: Raw) -> R
         initial_weights=digest(["weights", seed]),
         batches=digest(["batches", seed]),
         final_weights=digest([arm.id, seed]),
-        measures=finite(measures),
-        tables={name: records(table) for name, table in tables},
+        measures=nan_to_none(measures),
+        tables={name: json_rows(table) for name, table in tables},
         references=REFERENCES | ({"source_loss": 1.5} if text.source == "synthetic" else {}),
         throughput=speeds,
         seconds={"training": 10.0, "perplexity": 1.0},

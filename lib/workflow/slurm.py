@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
-from lib.study.errors import UserError, unknown
+from lib.study.errors import UserError, suggest
 
 MIN_JOB_AGE = 240
 """Seconds: an ended job must be remembered for longer than Snakemake pauses between looks, which
@@ -80,7 +80,7 @@ class Cluster:
                 "under default-resources in the profile"
             )
         if name not in names:
-            raise ClusterError(f"slurm_partition: {unknown(name, names)}")
+            raise ClusterError(f"slurm_partition: {suggest(name, names)}")
         nodes = [row for row in rows if row[0].rstrip("*") == name]
         if (availability := nodes[0][1]) != "up":
             raise ClusterError(

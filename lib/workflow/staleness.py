@@ -23,8 +23,8 @@ from lib.study.digests import asking_digest, measuring_digest, showing_digest, t
 from lib.study.errors import UserError
 from lib.study.fields import CODE, CorpusConfig, RunConfig, digest
 from lib.study.files import read_json, sha256
-from lib.study.own import tasks_hash
-from lib.study.paths import executed_notebook, result_file, shown, study_folder
+from lib.study.inputs import tasks_hash
+from lib.study.paths import executed_notebook, relative, result_file, study_folder
 from lib.study.provenance import has_harness
 from lib.study.result import RunResult, status_of
 
@@ -60,7 +60,7 @@ def analysis_key(study: Study) -> str:
     return digest([plan and plan.hash, deviations, showing_digest()])
 
 
-def expected(study: Study, arm: Arm, seed: int, plan: str | None) -> dict[str, Any]:
+def required_inputs(study: Study, arm: Arm, seed: int, plan: str | None) -> dict[str, Any]:
     """List what a run's result must have been made with, by the names that messages use: nothing
     of the machine, whose settings the analysis compares. `plan` is its hash. Raises CorpusError."""
     text, tokenizer = corpus_hashes(arm.config.corpus)
@@ -80,7 +80,7 @@ def expected(study: Study, arm: Arm, seed: int, plan: str | None) -> dict[str, A
     }
 
 
-def recorded(result: RunResult) -> dict[str, Any]:
+def actual_inputs(result: RunResult) -> dict[str, Any]:
     """List the same of a result: of its weights what their provenance says."""
     trained, executed = result.provenance["trained"], result.provenance["executed"]
     return {
@@ -117,7 +117,7 @@ def stale(study: Study) -> Iterator[tuple[Path, str]]:
         for seed in study.seeds:
             path = result_file("02_train", study.name, arm.id, seed)
             if path.is_file():
-                required = expected(study, arm, seed, plan.hash if plan else None)
+                required = required_inputs(study, arm, seed, plan.hash if plan else None)
                 if reason := _stale_run(path, required):
                     yield path, reason
     for notebook in ("01_data", "03_analysis", "04_figures"):
@@ -130,7 +130,7 @@ def stale(study: Study) -> Iterator[tuple[Path, str]]:
                 yield path, f"{reason}: executed again"
     archived, record = result_file("archive", study.name), Record(study.name)
     if archived.is_file() and is_replaceable(record) and (lost_file := _missing_file(record)):
-        yield archived, f"{shown(lost_file)} is missing: archived again"
+        yield archived, f"{relative(lost_file)} is missing: archived again"
 
 
 def _missing_file(record: Record) -> Path | None:
@@ -142,7 +142,7 @@ def _missing_file(record: Record) -> Path | None:
 def _stale_run(file: Path, required: dict[str, Any]) -> str | None:
     try:
         result = RunResult.model_validate_json(file.read_bytes())
-        actual = recorded(result)
+        actual = actual_inputs(result)
     except (ValidationError, LookupError, TypeError):
         return f"result.json cannot be read, or is of another version: {_MEASURED}"
     # A field that came later is one that an arm's own code may lack.

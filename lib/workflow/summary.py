@@ -11,9 +11,8 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from lib.analysis.finding import numbers
-from lib.analysis.runs import taken, tidy
-from lib.analysis.tables import mean_and_sd
+from lib.analysis.runs import available_measures, tidy
+from lib.analysis.tables import mean_and_sd, numbers
 from lib.analysis.verdict import for_terminal
 from lib.publish.wording import mean_sd
 from lib.record.archive import is_replaceable
@@ -22,7 +21,7 @@ from lib.study.claim import load_plan
 from lib.study.config import Study, arm_id
 from lib.study.files import read_json
 from lib.study.measures import MAIN, MEASURES, measures_in
-from lib.study.paths import result_file, shown, study_folder
+from lib.study.paths import relative, result_file, study_folder
 from lib.study.plan import ALPHA
 from lib.study.result import RunResult
 from lib.workflow.progress import plain_table, terminal
@@ -44,7 +43,9 @@ def summarise(study: Study) -> None:
     runs = tidy(map(RunResult.model_validate, results["runs"]))
     contrasted = {row["measure"] for row in verdict["contrasts"]}
     headline = sorted(measures_in("headline"), key=lambda name: name not in contrasted)
-    measures = taken([*(plan.primary_measures if plan else ()), *headline], runs)[:MAX_MEASURES]
+    measures = available_measures([*(plan.primary_measures if plan else ()), *headline], runs)[
+        :MAX_MEASURES
+    ]
     arms, seeds = runs["arm"].nunique(), runs["seed"].nunique()
     console.print(f"\n{study.name}: {len(runs)} runs, of {arms} arms × {seeds} seeds\n")
     for table in tables(described(study, runs), runs, verdict["contrasts"], measures, console):
@@ -60,17 +61,17 @@ def summarise(study: Study) -> None:
     n_seeds = runs.groupby("arm")["seed"].nunique()
     if any(row["n"] < n_seeds.get(row["arm"], 0) for row in verdict.get("hypothesis_tests", [])):
         note += " The table is over all seeds; a hypothesis below says how many its test is over."
-    console.print(f"{note} All measures: {shown(notebooks)}/03_analysis.ipynb")
+    console.print(f"{note} All measures: {relative(notebooks)}/03_analysis.ipynb")
     if plan:
         print("", *for_terminal(verdict, console.width), sep="\n")
     if not is_replaceable(record):
         console.print(f"\n{MEASURES[MAIN].title}\n", _both(results, record.results))
-        print(f"\nExecuted notebooks  {shown(folder)}/, and figures/ beside them")
-        print(f"The record          {shown(record.place)}/ came from elsewhere and is as it was")
+        print(f"\nExecuted notebooks  {relative(folder)}/, and figures/ beside them")
+        print(f"The record          {relative(record.place)}/ came from elsewhere and is as it was")
         print(f"To replace it       ./run_all.sh params/{study.name}.yaml --replace")
         return
-    print(f"\nExecuted notebooks  {shown(record.place)}/")
-    print(f"Numbers             {shown(record.results_file)}")
+    print(f"\nExecuted notebooks  {relative(record.place)}/")
+    print(f"Numbers             {relative(record.results_file)}")
     print(f"To check the record ./run_all.sh verify {study.name}")
 
 

@@ -25,7 +25,7 @@ from lib.study.claim import claim_status, load_plan
 from lib.study.config import Study, load_study, write_commits
 from lib.study.errors import TIME_UP, UserError
 from lib.study.files import read_json, write_json
-from lib.study.paths import NOTEBOOKS, PAPERS, ROOT, RUNS, result_file, shown, study_folder
+from lib.study.paths import NOTEBOOKS, PAPERS, ROOT, RUNS, relative, result_file, study_folder
 from lib.study.result import status_of
 from lib.workflow.gpus import GPUS, gpu_slots
 from lib.workflow.progress import PROGRESS_FILE, SWEEP_FILE, follow, read_progress
@@ -76,10 +76,10 @@ def run_sweep(sweep: Sweep) -> int:
     from lib.workflow.dry_run import due_runs
     from lib.workflow.execution import kernel_environment
     from lib.workflow.forked import SOCKETS, warm_process
-    from lib.workflow.preflight import ready
+    from lib.workflow.preflight import load_and_check
     from lib.workflow.staleness import analysis_key, data_key, stale
 
-    studies = ready(sweep.studies or [default_study()], sweep.is_local)
+    studies = load_and_check(sweep.studies or [default_study()], sweep.is_local)
     if sweep.cluster and not sweep.is_dry_run:
         sweep.cluster.require_ready()
     with only_sweep() as log, contextlib.ExitStack() as stack:
@@ -98,7 +98,7 @@ def run_sweep(sweep: Sweep) -> int:
         stale_results = {path: reason for study in studies for path, reason in stale(study)}
         for path, reason in stale_results.items():
             if not (sweep.lists_runs and path.name == "result.json"):  # the table says why
-                print(f"Stale: {shown(path)}: {reason}")
+                print(f"Stale: {relative(path)}: {reason}")
         if not sweep.is_dry_run:
             due = [study for study in studies if any(due_runs(due_study(study), stale_results))]
             if due and sweep.is_local and sweep.forks_kernels:
@@ -106,9 +106,11 @@ def run_sweep(sweep: Sweep) -> int:
             rehearse(due)
         cluster_settings: dict[str, Any] = {"needs": {}, "longest": None}
         if not (sweep.is_local or sweep.is_dry_run):
-            from lib.workflow.needs import needs
+            from lib.workflow.dry_run import job_resources
 
-            cluster_settings["needs"] = {study.name: needs(study, stale_results) for study in due}
+            cluster_settings["needs"] = {
+                study.name: job_resources(study, stale_results) for study in due
+            }
             cluster_settings["longest"] = sweep.cluster and sweep.cluster.longest_job()
         keys = {s.name: {"data": data_key(s), "analysis": analysis_key(s)} for s in studies}
         patience = 0 if sweep.is_local else CANCEL_TIMEOUT
@@ -252,7 +254,7 @@ def run_snakemake(
         hours = sweep.stop_after and sweep.stop_after - (time.monotonic() - began) / 3600
         failed, stopped = follow(snakemake, PROGRESS_FILE, hours, studies)
     if not RUNS.is_dir() or not Path(log.name).is_file():
-        raise UserError(f"{shown(RUNS)}/ was deleted while its studies ran; a rerun begins anew")
+        raise UserError(f"{relative(RUNS)}/ was deleted while its studies ran; a rerun begins anew")
     if not stopped and not snakemake.returncode:
         return 0, []
     failed_files = _report(failed, Path(log.name)) if not stopped or failed else []
@@ -278,14 +280,16 @@ def print_summaries(studies: list[Study]) -> None:
 def _report(failed: dict[str, str], log: Path) -> list[Path]:
     """Say what failed; return the notebooks and logs of it."""
     if shutil.disk_usage(RUNS).free < FULL:
-        raise UserError(f"the disk that holds {shown(RUNS)}/ is full; free some space and rerun")
+        raise UserError(f"the disk that holds {relative(RUNS)}/ is full; free some space and rerun")
     logs = {Path(name): message for name, message in failed.items() if Path(name).is_file()}
     for path, message in logs.items():
         print(f"FAILED {path.relative_to(RUNS)}: {reason(path, message)}", file=sys.stderr)
     if not logs:
         print(f"error: Snakemake stopped with {reason(log)}", file=sys.stderr)
     print(
-        f"Not everything ran; a rerun tries again. Log: {shown(log)}", file=sys.stderr, flush=True
+        f"Not everything ran; a rerun tries again. Log: {relative(log)}",
+        file=sys.stderr,
+        flush=True,
     )
     return list(logs)
 
@@ -301,7 +305,7 @@ def _update_pages(failed: list[Path]) -> None:
             build_site(paper, notebooks)
         for page in sorted(paper / "site" / study / "index.html" for study in studies):
             if page.is_file():
-                print(f"Lab record          {shown(page)}")
+                print(f"Lab record          {relative(page)}")
 
 
 def reason(log: Path, cluster_log: str = "") -> str:
@@ -311,7 +315,7 @@ def reason(log: Path, cluster_log: str = "") -> str:
     if status.get("status") != "failed" and (message := explanation(cluster_log)):
         return f"Slurm: {message}"
     if "reason" in status:
-        return f"{status['reason']} (kept: {shown(log)})"
+        return f"{status['reason']} (kept: {relative(log)})"
     if status:
         return "it ended before its notebook began"
     lines = log.read_text("utf-8", "replace").strip().splitlines() or ["an empty log"]

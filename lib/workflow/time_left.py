@@ -73,7 +73,7 @@ def workloads(studies: Iterable[Study]) -> dict[JobKey, float]:
     }
 
 
-def finished(runs: Iterable[JobKey], stale: Collection[Path] = ()) -> dict[JobKey, Path]:
+def finished_results(runs: Iterable[JobKey], stale: Collection[Path] = ()) -> dict[JobKey, Path]:
     """Return the results of those runs that are done, by run; not of those that are stale."""
     results = {run: run_folder(*run[:2], int(run[2])) / "result.json" for run in runs}
     return {run: file for run, file in results.items() if file not in stale and file.is_file()}

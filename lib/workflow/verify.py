@@ -35,7 +35,7 @@ from lib.record.verify import FIRST_RECORD, strays, vanished, verify
 from lib.study.errors import UsageError
 from lib.study.files import write_json
 from lib.study.git import git
-from lib.study.paths import shown
+from lib.study.paths import relative
 from lib.workflow.forked import variables, warm_process
 
 NOTED = "verified before, and nothing changed since (--fresh verifies them anyway)"
@@ -144,7 +144,7 @@ def check(studies: list[str], redraw: bool, fresh: bool, again: bool = True) -> 
             print(f"error: {fault}", file=sys.stderr)
             all_faults.append(fault)
     for paper in papers():
-        print(f"Root of records, results and plans of {shown(paper)}: {root_hash(paper)}")
+        print(f"Root of records, results and plans of {relative(paper)}: {root_hash(paper)}")
     return bool(all_faults)
 
 
@@ -152,7 +152,7 @@ def _texts(paper: Path, surroundings: dict[str, Any]) -> list[str]:
     """List the faults of a paper's texts and findings, unless it is noted that in these
     surroundings there are none; note it."""
     if surroundings and receipts.is_noted(receipts.paper_key(paper, surroundings)):
-        print(f"{shown(paper)}: texts and findings {NOTED}")
+        print(f"{relative(paper)}: texts and findings {NOTED}")
         return []
     key = receipts.paper_key(paper)
     faults = [*check_texts(paper), *check_findings(paper)]

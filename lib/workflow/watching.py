@@ -10,8 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from lib.analysis.alarm import WATCHED, trouble
-from lib.analysis.stability import rule_of
+from lib.analysis.stability import WARNING_RULE, rule_of, training_warnings
 from lib.figures.training import live_picture
 from lib.record.record import Record, raw_folder
 from lib.study.claim import load_plan
@@ -97,11 +96,11 @@ def main() -> None:
     """Draw until nothing more is told, and then once more."""
     run = LiveRun()
     study, arm, base = (run.about[name] for name in ("study", "arm", "baseline"))
-    others, note, rule = {}, [], WATCHED
+    others, note, rule = {}, [], WARNING_RULE
     try:
         design = load_study(study)
         plan_rule = rule_of(load_plan(design))
-        rule = plan_rule if plan_rule.is_defined else WATCHED
+        rule = plan_rule if plan_rule.is_defined else WARNING_RULE
         if base != arm and (curves := baseline(study, base, run.about["seed"])):
             others = {base: curves}
         elif base != arm:
@@ -115,7 +114,9 @@ def main() -> None:
         run.new.clear()
         over, start, tables = run.over, time.monotonic(), run.tables()
         runs = {arm.removeprefix(f"{study},"): tables} | others
-        warnings = [f"Warning: {text}" for text in trouble(tables["trace"], rule).values()] + note
+        warnings = [
+            f"Warning: {text}" for text in training_warnings(tables["trace"], rule).values()
+        ] + note
         standing = run.standing(tables)
         png, width = live_picture(runs, looks, run.about["total"], standing, warnings)
         sys.stdout.buffer.write(f"{len(png)} {width}\n".encode() + png)

@@ -38,11 +38,16 @@ import pandas as pd
 from IPython.display import display
 from scipy import stats
 
-from lib.analysis.course import course_table, token_ratios
-from lib.analysis.effects import paired_rows, ratio_interval, seed_differences
+from lib.analysis.effects import (
+    course_table,
+    paired_rows,
+    pooled_contrasts,
+    ratio_interval,
+    seed_differences,
+    token_ratios,
+)
 from lib.analysis.paired import t_test
-from lib.analysis.pooled import pooled_contrasts
-from lib.analysis.runs import other_settings, own_baselines, taken
+from lib.analysis.runs import other_settings, own_baselines, available_measures
 from lib.analysis.stability import stability_map
 from lib.analysis.tables import mean_and_sd, readable
 from lib.figures.effects import (
@@ -55,14 +60,14 @@ from lib.figures.effects import (
 )
 from lib.figures.style import facets, line, variants
 from lib.figures.training import LABELS, difference, reference_lines, trend
-from lib.publish.findings import Recorded, recorded
+from lib.publish.findings import RecordedStudy, recorded
 from lib.record.record import Record
 from lib.study.config import arm_id
 from lib.study.errors import read_yaml
 from lib.study.measures import ACCURACIES, MAIN, MEASURES, measures_in
 from lib.study.raw import largest_rise
 from lib.study.files import write_json
-from lib.study.result import records
+from lib.study.result import json_rows
 from lib.study.variants import variant
 
 FIGURES = Path("figures/findings")
@@ -71,7 +76,7 @@ found = {}
 
 def keep(name: str, table: pd.DataFrame) -> pd.DataFrame:
     """Keep a table for the paper, and show it."""
-    found[name] = records(table)
+    found[name] = json_rows(table)
     return readable(table, 4)
 
 
@@ -126,10 +131,10 @@ def seeds_at_end(curves: pd.DataFrame, y: str, ax) -> None:
     label_ends(last.groupby("variant", sort=False)[y].mean().to_dict(), ax, place + 0.03)
 
 
-def opening(study: Recorded, left, right) -> None:
+def opening(study: RecordedStudy, left, right) -> None:
     """Draw the dev loss, and its difference from no layer with the same seed."""
     columns = ["arm", "seed", "variant", "baseline", "unigram_loss", "bigram_loss"]
-    curves = study.raw("curve").merge(study.runs[columns])
+    curves = study.record.joined("curve").merge(study.runs[columns])
     trend(curves, "dev_loss", left)
     difference(curves, "dev_loss", right)
     reference_lines(curves, left)
@@ -163,7 +168,7 @@ STEPS = {
 }
 
 
-def step_shares(study: Recorded, measures: list[str]) -> pd.DataFrame:
+def step_shares(study: RecordedStudy, measures: list[str]) -> pd.DataFrame:
     """The effect of each step in each measure, and its share of LayerNorm's whole effect; a seed
     that diverged in one variant is left out of all."""
     rows = []
@@ -182,7 +187,7 @@ def step_shares(study: Recorded, measures: list[str]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-keep("mechanism", step_shares(main, taken(measures_in("mechanism"), main.runs)))
+keep("mechanism", step_shares(main, available_measures(measures_in("mechanism"), main.runs)))
 
 # %% [markdown]
 # ## Dose and response
@@ -193,7 +198,7 @@ keep("mechanism", step_shares(main, taken(measures_in("mechanism"), main.runs)))
 
 
 # %%
-def streams(study: Recorded) -> pd.DataFrame:
+def streams(study: RecordedStudy) -> pd.DataFrame:
     """The arms whose layer sets the stream's initial RMS, each with that RMS."""
     rows = []
     for arm in study.design.arms():
@@ -218,7 +223,7 @@ keep("dose", response)
 
 
 # %%
-def layers_apart(study: Recorded) -> pd.DataFrame:
+def layers_apart(study: RecordedStudy) -> pd.DataFrame:
     """RMSNorm - multiplier in loss, where both start the stream alike."""
     keys = ["rms", "branch_multiplier", "relative_rms"]
     rms, scale = (streams(study).query("layer == @name") for name in ("rmsnorm", "scale"))
@@ -261,7 +266,7 @@ def dose_response(table, runs, ax):
     ax.set_ylabel("Δ validation loss (nats)")
 
 
-curve, bare = dose.raw("curve"), response["baseline"].iloc[0]
+curve, bare = dose.record.joined("curve"), response["baseline"].iloc[0]
 start = curve[(curve["step"] == 0) & (curve["arm"] == bare)]["embedding_norm"].mean()
 width = dose.design.arm(bare).config.model.n_embd
 none = {"layer": "none", "relative_rms": start / width**0.5, "branch_multiplier": 1.0}
@@ -277,7 +282,7 @@ with facets("dose", FIGURES, ["dose"], [""], height=2.4) as axes:
 
 
 # %%
-def tied_effects(study: Recorded) -> pd.DataFrame:
+def tied_effects(study: RecordedStudy) -> pd.DataFrame:
     """A row per variant and setting of the other factors."""
     rows = []
     runs = study.runs.assign(within=other_settings(study.runs, study.design, "model.tied"))
@@ -307,7 +312,9 @@ keep("tied", tied_effects(tied))
 # for when its sign turns.
 
 # %%
-cosine = course_table(own_baselines(main.runs), main.raw("curve"), "gradient_cosine", main.alpha)
+cosine = course_table(
+    own_baselines(main.runs), main.record.joined("curve"), "gradient_cosine", main.alpha
+)
 keep("cosine_course", cosine)
 
 # %% [markdown]
@@ -323,9 +330,9 @@ RATE = "training.learning_rate"
 FACTS = ["transient", "collapsed", "diverged"]
 
 
-def final_losses(study: Recorded) -> pd.DataFrame:
+def final_losses(study: RecordedStudy) -> pd.DataFrame:
     """Each run with its final dev loss (nats) as it counts."""
-    ends = study.raw("curve").sort_values("step").groupby(["arm", "seed"])["dev_loss"]
+    ends = study.record.joined("curve").sort_values("step").groupby(["arm", "seed"])["dev_loss"]
     ends = ends.agg(initial="first", final="last").reset_index()
     stability = pd.DataFrame(study.verdict["stability"])[["arm", "seed", *FACTS]]
     runs = study.runs.drop(columns=["unstable"]).merge(ends).merge(stability)
@@ -435,10 +442,11 @@ keep("schedule", schedule_instead(recorded("tuned"), recorded("turn")))
 RISES, EARLY = (0.25, 0.5, 1.0), 64
 
 
-def thresholds(study: Recorded) -> pd.DataFrame:
+def thresholds(study: RecordedStudy) -> pd.DataFrame:
     """The share of unstable runs of each judged arm by each definition."""
     trace = {
-        key: part["loss"].to_numpy() for key, part in study.raw("trace").groupby(["arm", "seed"])
+        key: part["loss"].to_numpy()
+        for key, part in study.record.joined("trace").groupby(["arm", "seed"])
     }
     rows = []
     for run in study.verdict["stability"]:
@@ -464,7 +472,7 @@ keep("thresholds", thresholds(confirm))
 
 # %%
 judged = stability_map(confirm.runs, pd.DataFrame(confirm.verdict["stability"]), confirm.alpha)
-quality = taken([MAIN, *ACCURACIES[1:]], confirm.runs)
+quality = available_measures([MAIN, *ACCURACIES[1:]], confirm.runs)
 means = confirm.runs.groupby("arm", sort=False)[quality].mean()
 columns = ["arm", "variant", "n", "judged", "unstable", "share", "low", "high", "median_severity"]
 trade_off = judged[columns].join(means, on="arm")
@@ -490,7 +498,7 @@ with facets("trade-off", FIGURES, quality, [""], height=2.2) as axes:
 
 # %%
 BUDGETS = (100, 150, 300, 600, 1000, 2000)
-curve = main.raw("curve")
+curve = main.record.joined("curve")
 budgets = course_table(
     own_baselines(main.runs), curve[curve["step"].isin(BUDGETS)], "dev_loss", main.alpha
 )
@@ -503,7 +511,7 @@ keep("budgets", budgets)
 
 # %%
 longer = recorded("horizon-2")
-curve = longer.raw("curve")
+curve = longer.record.joined("curve")
 of_budgets = curve[curve["step"].isin(BUDGETS)]
 keep("longer", course_table(own_baselines(longer.runs), of_budgets, "dev_loss", longer.alpha))
 
@@ -513,7 +521,7 @@ keep("longer", course_table(own_baselines(longer.runs), of_budgets, "dev_loss", 
 
 
 # %%
-def above_source(study: Recorded) -> pd.DataFrame:
+def above_source(study: RecordedStudy) -> pd.DataFrame:
     """Mean nats above the source, per arm, with the interval of one sample."""
     rows = []
     for arm, part in study.runs.groupby("arm", sort=False):
@@ -538,7 +546,7 @@ keep("above_source", above_source(recorded("texts")))
 WIDTH, BEST = "model.n_embd", "each at its own best rate"
 
 
-def ladder_effects(study: Recorded) -> pd.DataFrame:
+def ladder_effects(study: RecordedStudy) -> pd.DataFrame:
     """A row per variant, rate (the last: each its own best) and width; a rate at which a run
     diverged is not taken as the best."""
     mean = study.runs.groupby("arm")["loss"].agg(lambda values: values.mean(skipna=False))
@@ -584,7 +592,7 @@ with facets("ladder", FIGURES, ["loss"], panels, height=2.2) as axes:
 BUDGET, TRAINED = "training.iterations", r"at most ([\d.]+) nats"
 
 
-def budget_effects(study: Recorded) -> pd.DataFrame:
+def budget_effects(study: RecordedStudy) -> pd.DataFrame:
     """The difference in loss to no layer: a row per variant and number of steps."""
     arms = study.runs.drop_duplicates("arm").query("arm != baseline")
     pairs = arms[["arm", "baseline", "variant", BUDGET]].reset_index(drop=True)
@@ -597,7 +605,7 @@ def trained_at_most(plan) -> float:
     return float(re.search(TRAINED, plan.procedures["trained"])[1])
 
 
-def loss_by_budget(study: Recorded, levels, ax) -> None:
+def loss_by_budget(study: RecordedStudy, levels, ax) -> None:
     """Draw the loss against the number of steps, of the variants that were run for each."""
     every = study.runs.groupby("variant")[BUDGET].transform("nunique") == len(levels)
     interaction(study.runs[every], "loss", BUDGET, levels, ax)
@@ -609,7 +617,7 @@ def loss_by_budget(study: Recorded, levels, ax) -> None:
     ax.text(0.01, bar, "trained", transform=ax.get_yaxis_transform(), fontsize=7, va="bottom")
 
 
-def effects_by_budget(table: pd.DataFrame, study: Recorded, levels, ax) -> None:
+def effects_by_budget(table: pd.DataFrame, study: RecordedStudy, levels, ax) -> None:
     """Draw the difference to no layer with its interval, a point per seed beside it."""
     margin = study.plan.smallest_effect_of_interest["loss"]
     ax.axhspan(-margin, margin, color="0.9", linewidth=0, zorder=0)
@@ -624,7 +632,7 @@ def effects_by_budget(table: pd.DataFrame, study: Recorded, levels, ax) -> None:
                        alpha=0.7, linewidth=0)  # fmt: skip
 
 
-def draw_budgets(study: Recorded) -> pd.DataFrame:
+def draw_budgets(study: RecordedStudy) -> pd.DataFrame:
     """Draw both panels; return what the right one shows."""
     table, levels = budget_effects(study), study.design.factors[BUDGET]
     with facets("when", FIGURES, ["loss", "differences"], [""], height=2.1) as axes:
@@ -720,7 +728,7 @@ if Record("ladder-2").verdict_file.is_file():
 
 
 # %%
-def beside_reported(study: Recorded, reported: dict) -> pd.DataFrame:
+def beside_reported(study: RecordedStudy, reported: dict) -> pd.DataFrame:
     """A row per setting, measure and variant."""
     rows = []
     for setting, (measure, content) in product(
@@ -748,7 +756,7 @@ def beside_reported(study: Recorded, reported: dict) -> pd.DataFrame:
 
 
 pilot = recorded("pilot")
-keep("reported", beside_reported(pilot, read_yaml(Path(pilot.paper, pilot.design.reported))))
+keep("reported", beside_reported(pilot, read_yaml(Path(pilot.record.paper, pilot.design.reported))))
 
 # %% [markdown]
 # ## One contrast over several studies

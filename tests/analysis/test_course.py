@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from lib.analysis.course import course_table, first_reached, token_ratios
+from lib.analysis.effects import course_table, first_reached, token_ratios
 
 COSINE = "gradient_cosine"
 

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from lib.analysis.finding import Finding, listed, numbers, outcome
+from lib.analysis.tables import Finding, listed, numbers, outcome
 
 
 @pytest.mark.parametrize(

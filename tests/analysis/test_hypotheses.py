@@ -9,7 +9,7 @@ from statsmodels.stats.weightstats import ttost_paired
 
 from lib.analysis.findings import Analysis, analyse
 from lib.analysis.hypotheses import (
-    MOST_SEEDS,
+    MAX_SEEDS,
     answer_tests,
     expected_power,
     hypothesis_tests,
@@ -124,7 +124,7 @@ def test_a_p_of_1_is_not_printed_and_a_sought_number_of_seeds_is_at_most_1024() 
     h = SLOWER | {"exact": True}
     row = one(h, decay_runs(n=8))
     assert row["refuted_p"] == 1
-    row |= {"answer": "undecided", "seeds": MOST_SEEDS}
+    row |= {"answer": "undecided", "seeds": MAX_SEEDS}
     said = answer_tests(pd.DataFrame([row]), 0.8)["h"].reason
     assert "false" not in said
     assert "Some 1024 seeds would decide it" in said

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from lib.analysis.pooled import pooled_contrasts
+from lib.analysis.effects import pooled_contrasts
 
 DELTAS = {0: 0.1, 1: 0.3, 2: 0.2}
 

@@ -12,9 +12,9 @@ from lib.analysis.runs import (
     ResultError,
     check,
     collect,
+    melt_columns,
     next_look,
     other_settings,
-    point,
     read_parquet,
     read_result,
     read_table,
@@ -318,7 +318,7 @@ def test_last_point_gathers_the_columns_of_a_prefix() -> None:
             for step in (0, last)
         ]
     )
-    table = point(curve, "residual_norm_", "block")
+    table = melt_columns(curve, "residual_norm_", "block")
     assert table.set_index(["arm", "block"])["value"].to_dict() == {
         ("a", "0"): 3.0, ("a", "1"): 4.0, ("b", "0"): 5.0, ("b", "1"): 6.0,
     }  # fmt: skip

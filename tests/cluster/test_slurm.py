@@ -94,8 +94,8 @@ def stuck_tree(tree: Tree) -> Tree:
     hangs = f"{step}\n        time.sleep(9999 if self.step == 8 and not self.resumed_at else 0)"
     for name, old, new in (
         ("run/training.py", step, hangs),
-        ("workflow/needs.py", "_BEGIN = 15", "_BEGIN = 1"),
-        ("workflow/needs.py", "_SLOWER = 2", "_SLOWER = 0"),
+        ("workflow/dry_run.py", "_BEGIN = 15", "_BEGIN = 1"),
+        ("workflow/dry_run.py", "_SLOWER = 2", "_SLOWER = 0"),
     ):
         path = tree.root / "lib" / name
         text = path.read_text("utf-8")

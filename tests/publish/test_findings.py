@@ -121,7 +121,7 @@ def test_a_paper_without_such_a_notebook_has_no_faults(tmp_path: Path) -> None:
 
 def test_a_recorded_study_is_read_as_tables_with_its_raw_files() -> None:
     study = recorded("stability-check")
-    curve = study.raw("curve")
+    curve = study.record.joined("curve")
     ends = curve.sort_values("step").groupby(["arm", "seed"])["dev_loss"].last()
     assert set(ends.index) == set(zip(study.runs["arm"], study.runs["seed"], strict=True))
     assert study.alpha == 0.05
@@ -156,7 +156,7 @@ def test_each_own_best_rate_is_that_of_the_lowest_mean(found) -> None:
 
 def test_the_best_rate_has_the_lowest_mean_dev_loss(found) -> None:
     study = recorded("tuning")
-    curve = study.raw("curve").merge(
+    curve = study.record.joined("curve").merge(
         study.runs[["arm", "seed", "variant", "training.learning_rate"]]
     )
     last = curve.sort_values("step").groupby(["arm", "seed"]).tail(1)

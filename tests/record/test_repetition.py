@@ -17,7 +17,7 @@ from lib.record.retrain import (
     UNJUDGED,
     WITHIN,
     Judgement,
-    Made,
+    Trained,
     judge,
     other_bits,
 )
@@ -73,19 +73,19 @@ RAW = {
     "items": pd.DataFrame({"task": "order", "choice": [0, 3] * 30, "correct": [True, False] * 30}),
 }
 WEIGHTS = np.linspace(-0.3, 0.3, 100)
-AGAIN = Made(RESULT, RAW, WEIGHTS)
+AGAIN = Trained(RESULT, RAW, WEIGHTS)
 
 
-def made(column: tuple[str, str] | None = None, factor: float = 1.0, **fields: Any) -> Made:
+def made(column: tuple[str, str] | None = None, factor: float = 1.0, **fields: Any) -> Trained:
     """The run with other fields of its result, and a column of a raw file multiplied."""
     raw = dict(RAW)
     if column:
         name, of = column
         raw[name] = raw[name].assign(**{of: raw[name][of] * factor})
-    return Made(json.loads(json.dumps(RESULT)) | fields, raw, WEIGHTS)
+    return Trained(json.loads(json.dumps(RESULT)) | fields, raw, WEIGHTS)
 
 
-def recorded(column: tuple[str, str] | None = None, factor: float = 1.0, **fields: Any) -> Made:
+def recorded(column: tuple[str, str] | None = None, factor: float = 1.0, **fields: Any) -> Trained:
     """The same, whose record says another CPU, where rounding made other weights; only their hash
     is at hand."""
     trained = RESULT["provenance"]["trained"]
@@ -101,20 +101,20 @@ def measured(name: str, tolerances: float) -> dict[str, float]:
     return MEASURED | {name: value + tolerances * SAFETY * MOVED[name] * max(1.0, value)}
 
 
-def twin(column: tuple[str, str] | None = None, factor: float = 1.0, **fields: Any) -> Made:
+def twin(column: tuple[str, str] | None = None, factor: float = 1.0, **fields: Any) -> Trained:
     """The run trained with other rounding."""
     return made(column, factor, **{"final_weights": "e"} | fields)
 
 
-def steady() -> Made:
+def steady() -> Trained:
     return twin(("trace", "loss"), 1 + 1e-7)
 
 
-def chaotic() -> Made:
+def chaotic() -> Trained:
     return twin(("trace", "loss"), 1.1)
 
 
-def never() -> Made:
+def never() -> Trained:
     raise AssertionError("nothing calls for training it once more")
 
 
@@ -162,13 +162,13 @@ def test_elsewhere_every_measure_is_held_to_its_own_tolerance() -> None:
             assert [line.partition(" ")[0] for line in found.differing] == [name]
 
 
-def with_raw(name: str, table: pd.DataFrame) -> Made:
+def with_raw(name: str, table: pd.DataFrame) -> Trained:
     """The record with another raw file."""
     return replace(recorded(), raw=RAW | {name: table})
 
 
 SHORTER = [{"length": 8, "loss": 2.5}, {"length": 16, "loss": None}]
-FORGERIES: dict[str, tuple[Made, str]] = {
+FORGERIES: dict[str, tuple[Trained, str]] = {
     "accuracies + 0.20": (
         recorded(measures=MEASURED | {"accuracy": 0.5}),
         "accuracy is 0.3, with other rounding 0.3, and was 0.5",
@@ -264,7 +264,7 @@ def test_the_step_of_a_divergence_is_compared() -> None:
     ],
 )
 def test_what_rounding_moves_as_far_cannot_be_judged(
-    otherwise: Callable[[], Made | None], why: str
+    otherwise: Callable[[], Trained | None], why: str
 ) -> None:
     found = judge(FORGERIES["perplexity × 0.981"][0], AGAIN, otherwise)
     assert found.outcome == UNJUDGED
@@ -277,7 +277,7 @@ TWIN_MOVED = {"final_weights": 15.0, "ece": 30.0, "loss": 0.9}
 """By how many tolerances rounding moved a run in bf16."""
 
 
-def amplified() -> Made:
+def amplified() -> Trained:
     moved = MEASURED | {n: measured(n, TWIN_MOVED[n])[n] for n in ("ece", "loss")}
     further = WEIGHTS * (1 + TWIN_MOVED["final_weights"] * SAFETY * MOVED["final_weights"])
     return replace(twin(measures=moved), weights=further)

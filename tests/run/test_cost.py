@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from lib.data.corpus import Corpus
 from lib.run import cost
 from lib.run.machine import autocast, random_stream, recompute_activations
-from lib.run.model import GPT, count_parameters, weight_decay_groups
+from lib.run.model import GPT, count_parameters, optimizer_groups
 from lib.study.fields import ModelConfig, RunConfig
 from tests.conftest import change
 from tests.run.samples import NANOCHAT, train
@@ -54,7 +54,7 @@ def test_memory_is_what_torch_counts(
     if again:
         recompute_activations(model.transformer.h, random=config.model.dropout > 0)
     model.train()
-    optimizer = torch.optim.AdamW(weight_decay_groups(model, 0.1), fused=True)
+    optimizer = torch.optim.AdamW(optimizer_groups(model, 0.1), fused=True)
 
     def micro_batch() -> None:
         x = torch.randint(V, (SEQUENCES, config.model.block_size))

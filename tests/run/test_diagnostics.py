@@ -15,7 +15,7 @@ from lib.run.diagnostics import (
 )
 from lib.run.evaluation import score
 from lib.run.machine import random_stream
-from lib.run.model import GPT, weight_decay_groups
+from lib.run.model import GPT, optimizer_groups
 from lib.study.fields import ModelConfig
 
 
@@ -104,7 +104,7 @@ def test_every_parameter_belongs_to_a_group(corpus: Corpus) -> None:
 
 def test_second_moments_are_means_over_groups(corpus: Corpus) -> None:
     model = gpt(corpus)
-    optimizer = torch.optim.AdamW(weight_decay_groups(model, 0.1), betas=(0.9, 0.5))
+    optimizer = torch.optim.AdamW(optimizer_groups(model, 0.1), betas=(0.9, 0.5))
     assert second_moments(model, optimizer) == {}
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, 2.0)

@@ -62,7 +62,7 @@ def train_in_forks(config: RunConfig, corpus: Corpus, folder: Path, stop_at: int
                 os._exit(0)
 
         dist.init_process_group("gloo")
-        Run(config, corpus, begun(config, corpus), folder, dist.group.WORLD).complete(report)
+        Run(config, corpus, begun(config, corpus), folder, dist.group.WORLD).training_loop(report)
 
     in_forks(config.machine.processes or 1, folder.with_name(f"{folder.name}-{stop_at}"), work)
     return Run(config, corpus, begun(config, corpus), folder)
@@ -171,7 +171,7 @@ def test_a_group_of_one_trains_to_the_bits_of_a_run_without_a_group(
     group: dist.ProcessGroup, tiny: RunConfig, corpus: Corpus, tmp_path: Path
 ) -> None:
     for of, folder in ((group, tmp_path / "group"), (None, tmp_path / "none")):
-        Run(tiny, corpus, begun(tiny, corpus), folder, of).complete(lambda *_: None)
+        Run(tiny, corpus, begun(tiny, corpus), folder, of).training_loop(lambda *_: None)
     one, other = (train(tiny, corpus, 0, tmp_path / name) for name in ("group", "none"))
     assert one.from_checkpoint
     assert other.from_checkpoint

@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from lib.data.corpus import Corpus
 from lib.run.machine import random_stream
-from lib.run.model import GPT, count_parameters, weight_decay_groups
+from lib.run.model import GPT, count_parameters, optimizer_groups
 from lib.study.fields import ModelConfig, RunConfig
 from tests.conftest import change
 from tests.run.samples import train
@@ -135,7 +135,7 @@ def test_an_untied_output_is_drawn_last_and_adds_its_own_weights() -> None:
         assert weight.equal(untied.state_dict()[name])
     assert float(untied.lm_head.weight.std()) == pytest.approx(0.02, rel=0.05)
     assert any(
-        p is untied.lm_head.weight for p in weight_decay_groups(untied, 0.1)[1]["params"]
+        p is untied.lm_head.weight for p in optimizer_groups(untied, 0.1)[1]["params"]
     )  # not decayed
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lib.run.machine import random_stream
-from lib.run.model import GPT, KVCache, count_parameters, weight_decay_groups
+from lib.run.model import GPT, KVCache, count_parameters, optimizer_groups
 from lib.study.fields import ModelConfig
 from tests.run.samples import hugging_face, hugging_face_layout
 
@@ -168,14 +168,14 @@ def test_initialisation_is_gpt2s() -> None:
 def test_weight_decay_groups_are_disjoint_and_exhaustive(kind: str) -> None:
     model = gpt(embedding_norm=kind, **SMALL)
     decayed, undecayed = (
-        {id(p) for p in group["params"]} for group in weight_decay_groups(model, 0.1)
+        {id(p) for p in group["params"]} for group in optimizer_groups(model, 0.1)
     )
     names = {id(p): name for name, p in model.named_parameters()}
     assert not decayed & undecayed
     assert decayed | undecayed == set(names)
     assert {names[key].split(".")[-2] for key in decayed} == {"c_attn", "c_proj", "c_fc"}
     assert all(names[key].endswith("weight") for key in decayed)
-    assert [g["weight_decay"] for g in weight_decay_groups(model, 0.1)] == [0.1, 0.0]
+    assert [g["weight_decay"] for g in optimizer_groups(model, 0.1)] == [0.1, 0.0]
 
 
 def test_a_text_longer_than_the_context_is_an_error_that_says_so() -> None:

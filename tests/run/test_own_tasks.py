@@ -17,11 +17,11 @@ from lib.analysis.runs import collect, read_parquet, tidy
 from lib.run import harness
 from lib.run.finished import read_finished
 from lib.run.harness import require_tasks
-from lib.study import own
+from lib.study import inputs
 from lib.study.config import Study
 from lib.study.errors import ConfigError
 from lib.study.fields import EvaluationConfig
-from lib.study.own import tasks_hash
+from lib.study.inputs import tasks_hash
 from lib.study.paths import run_folder
 from lib.study.raw import read_raw
 from lib.workflow.staleness import stale
@@ -66,7 +66,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     write_tasks(root)
     manager = harness.TaskManager(include_path=root / "tasks/own", include_defaults=False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(own, "ROOT", root)
+        patch.setattr(inputs, "ROOT", root)
         patch.setattr(harness, "_manager", lambda _: manager)
         patch.setattr("datasets.config.HF_DATASETS_CACHE", root / "cache")
         yield root

@@ -79,7 +79,7 @@ def test_the_host_looks_once_in_ten_steps(
     config = change(config, "machine", checkpoint_interval=100)
     told: list[float] = []
     run = Run(config, corpus, begun(config, corpus), tmp_path)
-    run.complete(lambda row, _: told.append(row["step"]))
+    run.training_loop(lambda row, _: told.append(row["step"]))
     assert looks == [READ_EVERY, 2 * READ_EVERY, 25]
     assert told == list(range(1, 26))
 
@@ -108,7 +108,7 @@ def test_a_divergence_between_two_looks_leaves_everything_as_it_was(
         Run, "evaluate", lambda run: run.points.append({"dev_loss": 1.0}) or run.points[-1]
     )
     monkeypatch.setattr("lib.run.training.F.cross_entropy", infinite_once)
-    broken.complete(lambda *_: None)
+    broken.training_loop(lambda *_: None)
     assert (broken.diverged_at, broken.step, len(broken.rows)) == (wrong, wrong, wrong)
     assert broken.batches == sound.batches
     for name, weight in broken.model.state_dict().items():

@@ -15,7 +15,7 @@ from lib.data.corpus import Corpus, sample_batch
 from lib.run import training
 from lib.run.machine import derive_seed, random_stream
 from lib.run.measure import measure
-from lib.run.model import GPT, weight_decay_groups, weights_digest
+from lib.run.model import GPT, optimizer_groups, weights_digest
 from lib.run.training import Row, Run, learning_rate
 from lib.study.errors import UserError
 from lib.study.fields import RunConfig, TrainingConfig
@@ -162,7 +162,7 @@ def test_training_is_adamw_on_the_mean_loss_of_its_batches(
     trained = train(config, corpus, 0, tmp_path)
     model = GPT(config.model, corpus.vocab_size, random_stream(0, "weights"))
     optimizer = torch.optim.AdamW(
-        weight_decay_groups(model, 0.1), lr=1e-3, betas=(0.9, 0.95), eps=1e-8, foreach=False
+        optimizer_groups(model, 0.1), lr=1e-3, betas=(0.9, 0.95), eps=1e-8, foreach=False
     )
     model.train()
     stream, losses, norms = random_stream(0, "batches"), [], []

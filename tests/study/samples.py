@@ -38,7 +38,7 @@ class Parameters:
         self.folder = folder / "params"
         self.plans = self.folder / "plans"
         shutil.copytree(PLANS / "rules", self.plans / "rules")
-        for module in ("config", "claim", "own"):
+        for module in ("config", "claim", "inputs"):
             monkeypatch.setattr(f"lib.study.{module}.PARAMS", self.folder)
         for module in ("plan", "history"):
             monkeypatch.setattr(f"lib.study.{module}.PLANS", self.plans)

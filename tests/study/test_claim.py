@@ -19,9 +19,6 @@ from tests.conftest import run_git
 from tests.study.samples import CONTENT, LISTED, STUDY, Parameters, runs_as_frozen
 from tests.study.test_plan import BOUND
 
-OLD = {"provenance": {"device": "cpu", "preregistration": "1618"}}
-"""A run from before provenance was born with the weights."""
-
 
 def judged(runs: list[dict[str, Any]] | None = None) -> ClaimStatus:
     study = load_study("trial")
@@ -200,18 +197,11 @@ def test_only_a_study_that_the_plan_names_is_confirmatory(parameters: Parameters
     assert str(claim_status(other, None)) == "EXPLORATORY: study 'other'; it names no plan"
 
 
-def test_runs_from_before_plans_were_frozen_are_held_against_the_rules_of_their_time() -> None:
+def test_a_plan_that_is_not_frozen_confirms_nothing() -> None:
     study, plan = load_study("confirmatory"), Plan.model_validate(LISTED)
-    assert claim_status(study, plan, [OLD, OLD]).name == "CONFIRMATORY"
-    fewer = study.model_copy(update={"seeds": study.seeds[:5]})
-    assert claim_status(fewer, plan, [OLD]).reasons == ["its seeds are not those of the plan"]
-    for runs in ([], runs_as_frozen(), [OLD, *runs_as_frozen()]):
-        assert claim_status(study, plan, runs).name == "EXPLORATORY"
-
-
-def test_an_old_provenance_helps_no_study_of_a_frozen_plan(parameters: Parameters) -> None:
-    assert judged([OLD]).reasons == ["its seeds are not those of the plan"]
-    assert len(judged([runs_as_frozen()[0] | OLD, *runs_as_frozen()]).reasons) == 2
+    assert study.seeds == plan.seeds
+    (reason,) = claim_status(study, plan, runs_as_frozen()).reasons
+    assert reason.startswith("the plan was not frozen for it")
 
 
 def test_the_final_study_is_exploratory_under_the_plan_in_the_repository() -> None:

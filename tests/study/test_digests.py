@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from lib.study import digests
-from lib.study.digests import bare, code_of, imported
+from lib.study.digests import code_of, imported, strip_comments
 from lib.study.paths import NOTEBOOKS, ROOT
 
 NAMES = ("training", "measuring", "asking", "analysing", "showing")
@@ -74,12 +74,7 @@ def append(path: Path, text: str = "LAST = 0\n") -> None:
         ("study/config.py", "exclude", "include", [*WEIGHTS, *CLAIMS]),
         ("run/model.py", "1e-5", "1e-6", [*WEIGHTS]),
         ("run/distributed.py", "minutes=5", "minutes=6", [*WEIGHTS]),  # named by a string
-        (
-            "run/progress.py",
-            "WRITE_INTERVAL = 2",
-            "WRITE_INTERVAL = 3",
-            [*WEIGHTS],
-        ),  # called in every step
+        ("workflow/live.py", "WRITE_INTERVAL = 2", "WRITE_INTERVAL = 3", [*WEIGHTS]),
         ("run/evaluation.py", "N_BINS = 15", "N_BINS = 16", [*NUMBERS]),
         ("run/harness.py", "1", "2", [*NUMBERS]),  # imported where the suite is asked
         ("data/tasks.py", "4", "5", [*NUMBERS]),
@@ -231,7 +226,7 @@ IMPORTS = [
 
 @pytest.mark.parametrize("line", IMPORTS)
 def test_a_module_is_named_however_it_is_imported(line: str) -> None:
-    assert {"lib.run.extra", "lib.run.*"} & imported(bare(f"{line}\n"), "lib.run")
+    assert {"lib.run.extra", "lib.run.*"} & imported(strip_comments(f"{line}\n"), "lib.run")
 
 
 @pytest.mark.parametrize("line", ["from . import extra", "from lib.run import *", IMPORTS[-1]])
@@ -322,7 +317,8 @@ def test_prose_and_what_starts_a_kernel_are_no_data(file: str, copy: Path) -> No
 
 
 def test_a_name_is_read_as_python_reads_it() -> None:
-    assert "lib.run.extra" in imported(bare("from lib.run import \uff45xtra\n"))  # a wide e
+    code = strip_comments("from lib.run import \uff45xtra\n")  # a wide e
+    assert "lib.run.extra" in imported(code)
 
 
 def test_what_follows_a_number_sign_in_a_magic_is_no_comment(copy: Path) -> None:
@@ -333,7 +329,9 @@ def test_what_follows_a_number_sign_in_a_magic_is_no_comment(copy: Path) -> None
 
 
 def test_nothing_imported_by_words_that_are_no_import() -> None:
-    code = bare('important = "from a to b"\nraise E from error\n"""import lib.run.model"""\n')
+    code = strip_comments(
+        'important = "from a to b"\nraise E from error\n"""import lib.run.model"""\n'
+    )
     assert imported(code) == frozenset()
 
 
@@ -472,7 +470,7 @@ def unseen_names(source: str, tree: ast.Module) -> set[str]:
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
     texts -= {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    found, seen = set(), imported(bare(source))
+    found, seen = set(), imported(strip_comments(source))
     for text in (str(node.value) for node in texts):
         found |= {name for name in imported(text) if name.startswith("lib.")} - seen
         with contextlib.suppress(SyntaxError, ValueError), warnings.catch_warnings(action="ignore"):
@@ -538,15 +536,14 @@ def test_the_library_links_to_nothing_and_imports_all_that_it_holds() -> None:
     """What lies behind a link to a folder, and a source that is only read, is in no digest."""
     folders = [ROOT / "lib", NOTEBOOKS]
     assert not [path for folder in folders for path in folder.rglob("*") if path.is_symlink()]
-    sources = [bare(code) for code in cells().values()]
+    sources = [strip_comments(code) for code in cells().values()]
     named = imported((ROOT / "run_all.sh").read_text("utf-8")).union(*map(imported, sources))
     for name in FILES:
         package = name.rpartition("/")[0].replace("/", ".")
-        named |= imported(bare((ROOT / name).read_text("utf-8")), package)
+        named |= imported(strip_comments((ROOT / name).read_text("utf-8")), package)
     modules = {name.removesuffix(".py").replace("/", ".") for name in FILES} - named
     others = {module for module in modules if not module.endswith("__init__")}
-    # By the notebook of a paper; and by the name of its package.
-    assert others <= {"lib.analysis.course", "lib.workflow.watching"}
+    assert others <= {"lib.workflow.watching"}  # by the name of its package
 
 
 def test_the_library_is_in_the_encoding_in_which_it_is_read() -> None:
@@ -628,7 +625,7 @@ def test_comments_docstrings_and_white_space_are_no_code(name: str) -> None:
     edited = edited.replace("\n    return ", "   # why\n\n    # because\n    return   ")
     edited = edited.replace("(\n", "( # first\n\n  ")
     assert ast.dump(ast.parse(edited)) != ast.dump(ast.parse(source))  # the docstring
-    assert bare(edited) == bare(source)
+    assert strip_comments(edited) == strip_comments(source)
 
 
 SOURCE = '''\
@@ -679,7 +676,7 @@ class A :
 
 
 def test_text_is_told_from_comments_by_its_place() -> None:
-    assert bare(SOURCE) == BARE
+    assert strip_comments(SOURCE) == BARE
 
 
 @pytest.mark.parametrize(
@@ -693,7 +690,7 @@ def test_lines_end_and_blocks_begin_where_python_has_them(source: str, other: st
     """A form feed sets the column to 0, so that `z = 2` is in no block."""
     other = other.replace("\r", "\ry = 2\n")
     same = ast.dump(ast.parse(source)) == ast.dump(ast.parse(other))
-    assert (bare(source) == bare(other)) == same
+    assert (strip_comments(source) == strip_comments(other)) == same
 
 
 def tokens(source: str) -> list[str]:
@@ -717,7 +714,9 @@ def tokens(source: str) -> list[str]:
 @pytest.mark.parametrize("name", FILES)
 def test_all_of_the_code_is_left_as_pythons_own_tokenizer_reads_it(name: str) -> None:
     source = (ROOT / name).read_text("utf-8")
-    left = ["".join(each.split()) for each in tokens(re.sub(r"(?m)^\t*", "", bare(source)))]
+    left = [
+        "".join(each.split()) for each in tokens(re.sub(r"(?m)^\t*", "", strip_comments(source)))
+    ]
     whole = tokens(source)
     texts = [
         node.value

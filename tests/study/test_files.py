@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lib.study.errors import UserError
-from lib.study.files import read_json, replacing, write_bytes, write_json, write_text
+from lib.study.files import atomic_write, read_json, write_bytes, write_json, write_text
 
 KILLED = """
 import os, signal, sys
@@ -40,10 +40,10 @@ def test_an_error_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> N
     write_json(file, {"a": 1})
     with pytest.raises(TypeError):
         write_json(file, {"b": 1, "a": object()})
-    with suppress(KeyError), replacing(file) as temporary:
+    with suppress(KeyError), atomic_write(file) as temporary:
         temporary.write_text("half")
         raise KeyError
-    with pytest.raises(FileNotFoundError), replacing(file):
+    with pytest.raises(FileNotFoundError), atomic_write(file):
         pass  # writes nothing
     assert (list(tmp_path.iterdir()), read_json(file)) == ([file], {"a": 1})
 
@@ -62,11 +62,11 @@ def test_what_has_its_name_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(os, "fsync", brought)
     monkeypatch.setattr(Path, "replace", replaced)
-    with replacing(tmp_path / "checkpoints" / "last") as temporary:
+    with atomic_write(tmp_path / "checkpoints" / "last") as temporary:
         temporary.mkdir()
         (temporary / "weights").write_bytes(b"1")
     assert done == ["weights", "last", "-> last", "checkpoints"]
-    with pytest.raises(OSError, match="not empty"), replacing(tmp_path / "checkpoints") as other:
+    with pytest.raises(OSError, match="not empty"), atomic_write(tmp_path / "checkpoints") as other:
         other.mkdir()
     assert [path.name for path in tmp_path.rglob("*")] == ["checkpoints", "last", "weights"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lib.study import inputs
-from lib.study.inputs import ZipError, take_up, unpack
+from lib.study.inputs import ZipError, resume_from_inputs, unpack
 
 
 def packed(folder: Path, **members: str) -> Path:
@@ -106,7 +106,7 @@ def test_of_a_run_the_copy_that_got_furthest_is_taken_and_can_be_written(kaggle:
     (two / "__notebook__.ipynb").write_text("{}", "utf-8")
     for path in (kaggle / "input").rglob("*"):
         path.chmod(0o555 if path.is_dir() else 0o444)
-    assert take_up("s") == [
+    assert resume_from_inputs("s") == [
         "2 runs taken up from datasets/me/two/runs/s",
         "1 runs taken up from one/runs/s",
     ]
@@ -118,7 +118,7 @@ def test_of_a_run_the_copy_that_got_furthest_is_taken_and_can_be_written(kaggle:
     assert [path.name for path in sorted(working.glob("*.json"))] == ["01_data.json"]
     assert len(list((working / "by-hand").glob("*.ipynb"))) == 1
     (runs[0] / "provenance.json").write_text("changed", "utf-8")
-    assert take_up("s") == []
+    assert resume_from_inputs("s") == []
     for path in (kaggle / "input").rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
 
@@ -128,7 +128,7 @@ def test_a_checkpoint_that_was_set_aside_is_no_progress(kaggle: Path) -> None:
     write_run(kaggle / "working", 0, "checkpoints/x/step-00000290/state.pt")
     for step in ("step-00000100", "step-00000300-damaged-2"):
         write_run(there, 0, f"checkpoints/x/{step}/state.pt")
-    assert take_up("s") == []
+    assert resume_from_inputs("s") == []
     assert (kaggle / "working/runs/s/none/seed-0/checkpoints/x/step-00000290").is_dir()
 
 
@@ -137,7 +137,7 @@ def test_of_two_that_got_equally_far_the_newer_is_taken(kaggle: Path) -> None:
         write_run(kaggle / "input" / name, 0, "result.json")
         account = kaggle / "input" / name / "runs/s/none/seed-0/provenance.json"
         account.write_text(f'{{"started": "2026-01-0{number + 1} 00:00:00 UTC"}}', "utf-8")
-    take_up("s")
+    resume_from_inputs("s")
     taken = kaggle / "working/runs/s/none/seed-0/result.json"
     assert taken.read_text("utf-8") == "b"
 
@@ -148,13 +148,13 @@ def test_a_zip_that_is_broken_is_named(kaggle: Path) -> None:
     with pytest.raises(
         ZipError, match=r"^s\.zip: it cannot be read as a zip .*; attach a sound one"
     ):
-        take_up("s")
+        resume_from_inputs("s")
 
 
 def test_a_zip_is_taken_up_where_no_folder_is(kaggle: Path) -> None:
     (kaggle / "input" / "old").mkdir(parents=True)
     packed(kaggle / "input" / "old", **{"runs__s__none__seed-0__provenance.json": "{}"})
-    assert take_up("s") == ["1 runs taken up from s.zip"]
+    assert resume_from_inputs("s") == ["1 runs taken up from s.zip"]
     assert (kaggle / "working/runs/s/none/seed-0/provenance.json").is_file()
 
 
@@ -163,8 +163,8 @@ def test_elsewhere_and_in_a_sweep_nothing_is_taken_up(
 ) -> None:
     write_run(kaggle / "input" / "one", 0, "result.json")
     monkeypatch.setenv("STUDY_HEADLESS", "1")
-    assert take_up("s") == []
+    assert resume_from_inputs("s") == []
     monkeypatch.delenv("STUDY_HEADLESS")
     monkeypatch.setattr(inputs, "kaggle_folder", lambda: None)
-    assert take_up("s") == []
+    assert resume_from_inputs("s") == []
     assert not (kaggle / "working" / "runs").exists()

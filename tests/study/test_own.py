@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lib.study import own
+from lib.study import inputs
 from lib.study.claim import claim_status, load_plan
 from lib.study.config import load_study
 from lib.study.errors import ConfigError
-from lib.study.own import MARK, is_copy, prepare_params, write_copy
+from lib.study.inputs import MARK, is_copy, prepare_params, write_copy
 from tests.study.samples import CONTENT, Parameters
 
 TEXT = """
@@ -70,7 +70,7 @@ def test_a_wrong_one_is_named_in_one_line_and_leaves_nothing(
     text: str, said: str, params: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (params / "there.yaml").write_text("name: there\nseeds: [0]\n", "utf-8")
-    monkeypatch.setattr(own, "shown", lambda path: f"params/{path.name}")
+    monkeypatch.setattr(inputs, "relative", lambda path: f"params/{path.name}")
     before = sorted(params.rglob("*.yaml"))
     with pytest.raises(ConfigError, match=said) as caught:
         load_study(text)
@@ -91,10 +91,10 @@ def test_where_the_repository_cannot_be_written_its_parameters_are_copied(
 ) -> None:
     (tmp_path / "input" / "params" / "plans").mkdir(parents=True)
     (tmp_path / "input" / "params" / "plans" / "p.yaml").write_text("a: 1", "utf-8")
-    monkeypatch.setattr(own, "ROOT", tmp_path / "input")
-    monkeypatch.setattr(own, "PARAMS", tmp_path / "working" / "params")
+    monkeypatch.setattr(inputs, "ROOT", tmp_path / "input")
+    monkeypatch.setattr(inputs, "PARAMS", tmp_path / "working" / "params")
     for _ in range(2):
         prepare_params()
-        assert (own.PARAMS / "plans" / "p.yaml").read_text("utf-8") == "a: 1"
-        (own.PARAMS / "own.yaml").write_text(MARK, "utf-8")
-    assert is_copy(own.PARAMS / "own.yaml")
+        assert (inputs.PARAMS / "plans" / "p.yaml").read_text("utf-8") == "a: 1"
+        (inputs.PARAMS / "own.yaml").write_text(MARK, "utf-8")
+    assert is_copy(inputs.PARAMS / "own.yaml")

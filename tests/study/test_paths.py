@@ -59,11 +59,11 @@ def test_an_input_folder_without_a_working_folder_is_not_kaggle(tmp_path: Path) 
     ],
 )
 def test_paths_are_shown_relative_to_the_repository(path: Path, shown: str) -> None:
-    assert paths.shown(path) == shown
+    assert paths.relative(path) == shown
 
 
 def test_a_path_from_elsewhere_is_shown_by_its_name_alone(tmp_path: Path) -> None:
-    assert paths.shown(tmp_path / "secret" / "own.txt") == "own.txt"
+    assert paths.relative(tmp_path / "secret" / "own.txt") == "own.txt"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_path_from_elsewhere_is_shown_by_its_name_alone(tmp_path: Path) -> Non
     ],
 )
 def test_paths_on_kaggle_are_shown_relative_too(on_kaggle: Path, path: str, shown: str) -> None:
-    assert paths.shown(on_kaggle / path) == shown
+    assert paths.relative(on_kaggle / path) == shown
 
 
 def test_a_corpus_is_sought_in_the_repository_then_beside_it(

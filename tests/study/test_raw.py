@@ -14,7 +14,7 @@ from lib.study.raw import (
     MAX_WINDOWS,
     measures_of,
     read_raw,
-    single,
+    to_single_precision,
     window_table,
     write_raw,
 )
@@ -113,7 +113,7 @@ def test_files_keep_every_bit_and_are_small(tmp_path: Path) -> None:
 def test_rounded_columns_take_half_the_room_and_the_loss_stays_as_it_was(tmp_path: Path) -> None:
     exact = np.random.default_rng(0).random(1000)
     table = pd.DataFrame({"step": range(1000), "loss": exact, "seconds": exact})
-    rounded = single(table)
+    rounded = to_single_precision(table)
     assert rounded["loss"].equals(table["loss"])
     assert rounded["step"].equals(table["step"])
     np.testing.assert_allclose(rounded["seconds"], exact, rtol=2**-24, atol=0)

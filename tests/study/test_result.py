@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from lib.study.config import Study
-from lib.study.result import attested, live_file, read_live, records
+from lib.study.result import attested, json_rows, live_file, read_live
 from tests.samples import sample_runs
 
 
@@ -31,7 +31,7 @@ def test_rows_of_a_table_have_none_where_json_has_no_number() -> None:
         {"n": [1, 2, 3], "loss": [0.1 + 0.2, math.inf, math.nan], "x": ["a", None, ""]}
     )
     rows = [{"n": 1, "loss": 0.1 + 0.2, "x": "a"}, {"n": 2, "loss": None, "x": None}]
-    assert json.loads(json.dumps(records(table))) == [*rows, {"n": 3, "loss": None, "x": ""}]
+    assert json.loads(json.dumps(json_rows(table))) == [*rows, {"n": 3, "loss": None, "x": ""}]
 
 
 def test_a_run_that_has_written_nothing_has_no_steps(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from lib.data.corpus import Corpus
 from lib.run.model import GPT, count_parameters
 from lib.study.config import Study, load_study
 from lib.study.fields import RunConfig
-from lib.study.own import is_copy
+from lib.study.inputs import is_copy
 from lib.workflow import cli, estimate
 from tests.conftest import TINY, change
 from tests.run.samples import train
@@ -36,7 +36,7 @@ def test_the_large_study_is_350_million_parameters_on_50_billion_tokens() -> Non
         closed = V * C + T * C + blocks + 2 * C + norm[arm.variant]
         assert count_parameters(model) == closed
         assert closed == pytest.approx(350e6, rel=0.02)
-    assert {run.vocab_size for run in estimate.runs(SCALE, None)} == {V}
+    assert {run.vocab_size for run in estimate.run_costs(SCALE, None)} == {V}
     training = SCALE.training
     assert training.iterations * training.batch_size * T == pytest.approx(50e9, rel=1e-5)
     assert training.warmup_iterations * training.batch_size * T == pytest.approx(375e6, rel=1e-3)
@@ -46,7 +46,7 @@ def test_the_large_study_is_350_million_parameters_on_50_billion_tokens() -> Non
 
 def test_a_gpu_holds_a_run_by_its_largest_moment(tiny_study: Study) -> None:
     C, context = 16, 1e9
-    (small, _) = estimate.runs(tiny_study, None)
+    (small, _) = estimate.run_costs(tiny_study, None)
     V = small.vocab_size
     weights = 16 * small.parameters  # with gradients and AdamW's moments
     evaluation = 64 * 16 * (32 * V + 4 * 18 * C)  # a step's four sequences are few beside it
@@ -60,7 +60,7 @@ def test_a_large_vocabulary_is_evaluated_in_parts_and_counted_so() -> None:
     """All logits of 32,768 tokens and 50,000 symbols would take 6.5 GB, and a sixteenth does."""
     content = TINY | {"name": "large", "seeds": [0], "machine": {"device": "cuda"}}
     study = Study.model_validate(content | {"model": TINY["model"] | {"block_size": 128}})
-    (run,) = estimate.runs(study, 50_000)
+    (run,) = estimate.run_costs(study, 50_000)
     held = estimate.peak_bytes(run, "cuda", 1)
     tokens = 256 * 128
     assert 4 * tokens * 50_000 > 6.5e9
@@ -94,7 +94,7 @@ def test_what_this_machine_cannot_hold_is_estimated_without_a_time_here(
 
 def test_a_table_holds_the_sums_over_all_runs(tiny_study: Study) -> None:
     text = estimate.estimate(tiny_study, price=2.0).text
-    (none, layernorm) = estimate.runs(tiny_study, None)
+    (none, layernorm) = estimate.run_costs(tiny_study, None)
     model = tiny_study.arm("none").config.model
     assert none.parameters + 2 * model.n_embd == layernorm.parameters
     rows = {row[:40].strip(): row.split() for row in text.splitlines()}
@@ -124,7 +124,7 @@ def test_what_is_measured_is_reduced_until_it_is_affordable(
     affordable: float, left: tuple[int, int, int]
 ) -> None:
     config = SCALE.arm("none").config
-    run = estimate.Run(config, 50_000, 0, 0, 0)
+    run = estimate.RunCost(config, 50_000, 0, 0, 0)
     model, sequences = estimate.reduce_to(run, 4, affordable)
     assert (sequences, model.n_layer, model.block_size) == left
     assert model.n_embd == config.model.n_embd
@@ -134,7 +134,7 @@ def test_more_processes_share_the_passes_and_not_the_updates(
     tiny: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A clock by which a pass takes 6 s and an update 1 s; 12 steps of one micro-batch of 4."""
-    (run,) = estimate.runs(Study.model_validate(TINY | {"name": "tiny", "seeds": [0]}), 65)
+    (run,) = estimate.run_costs(Study.model_validate(TINY | {"name": "tiny", "seeds": [0]}), 65)
     machine = estimate.prepare(tiny)
     for processes, seconds in ((1, 12 * 6 + 12 * 1), (2, 12 * 6 / 2 + 12 * 1)):
         clock = iter([t for step in range(3) for t in (9 * step, 9 * step + 6, 9 * step + 7)])

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from statsmodels.stats.power import TTestPower
 
-from lib.study import own
+from lib.study import inputs
 from lib.study.claim import claim_status, load_plan
 from lib.study.config import load_study
 from lib.study.digests import analysing_digest
@@ -154,7 +154,7 @@ def test_freezing_a_filled_in_plan_says_what_its_seeds_can_show(
 def test_tasks_of_one_s_own_are_frozen_and_edited_they_are_others(
     parameters: Parameters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own, "ROOT", tmp_path)
+    monkeypatch.setattr(inputs, "ROOT", tmp_path)
     monkeypatch.setattr(module, "has_harness", lambda: False)  # nor is it needed
     files = {"sciq.yaml": b"task: own_sciq", "items.jsonl": b"{}"}
     for name, content in files.items():
@@ -193,7 +193,7 @@ def test_a_plan_fixes_no_task_that_cannot_be_asked(
 
     write_tasks(tmp_path)
     manager = harness.TaskManager(include_path=tmp_path / "tasks/own", include_defaults=False)
-    monkeypatch.setattr(own, "ROOT", tmp_path)
+    monkeypatch.setattr(inputs, "ROOT", tmp_path)
     monkeypatch.setattr(harness, "_manager", lambda _: manager)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
 

@@ -78,13 +78,14 @@ def test_each_job_holds_a_slot_of_its_own_and_the_next_waits(
     late: list[str | None] = []
 
     def take() -> None:
-        with gpus.gpus(MachineConfig()) as device:
+        with gpus.acquire_gpus(MachineConfig()) as device:
             late.append(device)
 
     waiting = threading.Thread(target=take)
     with ExitStack() as held:
-        assert [held.enter_context(gpus.gpus(MachineConfig())) for _ in slots[1:]] == slots[:-1]
-        with gpus.gpus(MachineConfig()) as last:
+        taken = [held.enter_context(gpus.acquire_gpus(MachineConfig())) for _ in slots[1:]]
+        assert taken == slots[:-1]
+        with gpus.acquire_gpus(MachineConfig()) as last:
             assert last == slots[-1]
             waiting.start()
             waiting.join(timeout=0.5)
@@ -114,5 +115,5 @@ def test_a_job_holds_a_gpu_for_each_of_its_processes(
 ) -> None:
     monkeypatch.setattr(gpus, "RUNS", tmp_path)
     monkeypatch.setenv(gpus.GPUS, listed)
-    with gpus.gpus(MachineConfig(**machine)) as devices:
+    with gpus.acquire_gpus(MachineConfig(**machine)) as devices:
         assert devices == held

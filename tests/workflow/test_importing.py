@@ -15,7 +15,7 @@ import yaml
 from lib.record import archive, replay
 from lib.record import record as records
 from lib.record.record import Record
-from lib.study import config, git, own, paths, provenance
+from lib.study import config, git, inputs, paths, provenance
 from lib.study.errors import UserError
 from lib.workflow import cli, importing
 from tests.conftest import TINY, run_git
@@ -186,12 +186,12 @@ def test_a_refused_study_of_ones_own_leaves_parameters_as_they_were(
     parameters.study()
     if imported_before:  # which left copies that may be replaced
         earlier = yaml.safe_dump(TINY | {"name": "mine", "seeds": [5]})
-        (parameters.folder / "mine.yaml").write_text(own.MARK + earlier, "utf-8")
-        (parameters.plans / "mine.yaml").write_text(own.MARK + "title: earlier\n", "utf-8")
+        (parameters.folder / "mine.yaml").write_text(inputs.MARK + earlier, "utf-8")
+        (parameters.plans / "mine.yaml").write_text(inputs.MARK + "title: earlier\n", "utf-8")
     before = {path: path.read_bytes() for path in parameters.folder.rglob("*.yaml")}
     text = yaml.safe_dump(TINY | {"name": "mine", "seeds": [0], "plan": "mine.yaml"})
     files = {
-        "params/mine.yaml": f"{text}{own.PLAN_BELOW}{yaml.safe_dump(CONTENT)}",
+        "params/mine.yaml": f"{text}{inputs.PLAN_BELOW}{yaml.safe_dump(CONTENT)}",
         "runs/mine/baseline/seed-0/result.json": RESULT,
     }
     with pytest.raises(UserError, match="no notebook shows its result"):

@@ -164,7 +164,7 @@ def test_where_nobody_looks_the_curve_is_printed_as_ever(
     monkeypatch.setenv(HEADLESS, "1")
     study = load_study("example")
     curve = LiveCurve(study, study, next(study.arms()), 0)
-    monkeypatch.setattr("lib.run.progress.live_file", lambda _: Path("/dev/null"))
+    monkeypatch.setattr("lib.workflow.live.live_file", lambda _: Path("/dev/null"))
     with curve:
         curve(row(1)["row"] | {"tokens": 1}, {"dev_loss": 2.0, "embedding_norm": 1.0})
     assert capsys.readouterr().out == "step 1: dev loss 2.0000, embedding norm 1.00\n"

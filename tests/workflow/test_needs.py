@@ -5,7 +5,7 @@ import math
 import pytest
 
 from lib.study.config import Study
-from lib.workflow import estimate, needs
+from lib.workflow import dry_run, estimate
 from tests.conftest import TINY
 
 
@@ -17,17 +17,17 @@ def study(**content: object) -> Study:
 @pytest.fixture
 def hourly(monkeypatch: pytest.MonkeyPatch) -> None:
     """The 48 steps of both arms are said to take four hours."""
-    hours = estimate.Estimate("", {"core-hours here": 4.0})
+    hours = estimate.StudyCost("", {"core-hours here": 4.0})
     monkeypatch.setattr("lib.workflow.dry_run.estimate", lambda _: hours)
 
 
 @pytest.mark.usefixtures("hourly")
 def test_a_run_asks_for_twice_its_steps_and_half_more_than_it_holds() -> None:
     C, T, windows = 16, 16, 64
-    (run, _) = estimate.runs(study(), None)
+    (run, _) = estimate.run_costs(study(), None)
     evaluation = windows * T * (32 * run.vocab_size + 4 * 18 * C)  # more than a step holds
     memory = 2e9 + 1.5 * (16 * run.parameters + evaluation)
-    assert needs.needs(study()) == {
+    assert dry_run.job_resources(study()) == {
         "iterations=12": {"mem_mb": math.ceil(memory / 1e6), "runtime": 15 + 2 * 60},
         "iterations=36": {"mem_mb": math.ceil(memory / 1e6), "runtime": 15 + 2 * 180},
     }
@@ -35,7 +35,8 @@ def test_a_run_asks_for_twice_its_steps_and_half_more_than_it_holds() -> None:
 
 @pytest.mark.usefixtures("hourly")
 def test_every_process_has_a_program_of_its_own() -> None:
-    one, two = (needs.needs(study(machine={"processes": n}))["iterations=12"] for n in (1, 2))
+    both = (dry_run.job_resources(study(machine={"processes": n})) for n in (1, 2))
+    one, two = (resources["iterations=12"] for resources in both)
     assert 1.9 * one["mem_mb"] < two["mem_mb"] <= 2 * one["mem_mb"]
 
 
@@ -43,12 +44,11 @@ def test_where_only_other_machines_have_the_gpu_the_slowest_one_is_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     on_gpu = study(machine={"device": "cuda", "processes": 2, "micro_batch_size": 1})
-    hours = estimate.Estimate("", {"T4-hours": 8.0, "H100-hours": 1.0})
+    hours = estimate.StudyCost("", {"T4-hours": 8.0, "H100-hours": 1.0})
     monkeypatch.setattr("lib.workflow.dry_run.estimate", lambda _: hours)
-    monkeypatch.setattr(needs, "estimate", lambda _: hours)
-    (run, _) = estimate.runs(on_gpu, None)
+    (run, _) = estimate.run_costs(on_gpu, None)
     memory = 2 * (4e9 + 1.5 * 16 * run.parameters)
-    assert needs.needs(on_gpu) == {
+    assert dry_run.job_resources(on_gpu) == {
         "iterations=12": {"mem_mb": math.ceil(memory / 1e6), "runtime": 15 + 2 * 60},
         "iterations=36": {"mem_mb": math.ceil(memory / 1e6), "runtime": 15 + 2 * 180},
     }

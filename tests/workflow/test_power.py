@@ -113,7 +113,7 @@ def ladder_runs() -> pd.DataFrame:
 
 def test_a_ladder_says_which_number_of_steps_is_cheapest(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = ladder_runs()
-    monkeypatch.setattr(estimate, "recorded_runs", lambda *_: runs)
+    monkeypatch.setattr(estimate, "pilot_runs", lambda *_: runs)
     text = report(decay(), 0.5, "ladder", {"core-hours here": 16.0})
     plan = estimate.plan_of(decay())
     assert plan
@@ -135,7 +135,7 @@ def test_a_ladder_says_which_number_of_steps_is_cheapest(monkeypatch: pytest.Mon
 def test_a_spread_that_few_seeds_show_may_be_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of three seeds, whose sd the true one may be 6.3 times: a textbook's power says the rest."""
     runs = runs_of(decay(3), lambda *_: 2.4, perplexity=lambda arm, s: noise(s, len(arm.id)))
-    monkeypatch.setattr(estimate, "recorded_runs", lambda *_: runs)
+    monkeypatch.setattr(estimate, "pilot_runs", lambda *_: runs)
     deltas = runs.pivot(index="seed", columns="arm", values="perplexity").diff(axis=1).iloc[:, -1]
     worst = (2 / stats.chi2.ppf(0.025, 2)) ** 0.5
     effect = 2 * deltas.std()  # enough for eight seeds, if this sd is the true one
@@ -152,13 +152,13 @@ def test_the_spread_of_a_recorded_study_is_that_of_its_runs() -> None:
     study = load_study("final")
     plan = estimate.plan_of(study)
     assert plan
-    runs = estimate.recorded_runs("final", plan)
+    runs = estimate.pilot_runs("final", plan)
     deltas = runs.pivot(index="seed", columns="arm", values="perplexity")
     sd = (deltas["layernorm"] - deltas["none"]).std()
     row = next(line for line in report(study, 0.5, "final").splitlines() if "layernorm" in line)
     assert f"{sd:.4g}" in row.split()
     with pytest.raises(ConfigError, match="spread: 'finale' is unknown; did you mean 'final'"):
-        estimate.recorded_runs("finale", plan)
+        estimate.pilot_runs("finale", plan)
 
 
 def test_the_spread_of_a_plateau_is_that_of_the_recorded_traces() -> None:
@@ -167,7 +167,7 @@ def test_the_spread_of_a_plateau_is_that_of_the_recorded_traces() -> None:
     content = {"title": "t", "question": "q", "confirmatory": ["stability-confirm"]}
     content |= {"hypotheses": {"h": h}, "smallest_effect_of_interest": {"plateau": 20}}
     plan = Plan.model_validate(content)
-    plateaus = estimate.recorded_runs("stability-confirm", plan).pivot(
+    plateaus = estimate.pilot_runs("stability-confirm", plan).pivot(
         index="seed", columns="arm", values="plateau"
     )
     sd = (plateaus["layernorm"] - plateaus["none"]).std()

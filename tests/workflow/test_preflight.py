@@ -16,7 +16,7 @@ from lib.study.config import Study, load_study
 from lib.study.errors import UserError
 from lib.study.provenance import INSTALL
 from lib.workflow import preflight
-from lib.workflow.preflight import ready
+from lib.workflow.preflight import load_and_check
 from tests.conftest import TINY
 
 
@@ -37,14 +37,14 @@ def write(folder: Path, name: str, **content: object) -> None:
 
 def faults(*names: str) -> list[str]:
     with pytest.raises(UserError) as error:
-        ready(list(names))
+        load_and_check(list(names))
     return f"error: {error.value}".split("\n")
 
 
 def test_sound_studies_are_returned_each_once(folder: Path) -> None:
     write(folder, "one")
     write(folder, "two")
-    studies = ready(["one", "params/two.yaml", "one"])
+    studies = load_and_check(["one", "params/two.yaml", "one"])
     assert [study.name for study in studies] == ["one", "two"]
     assert all(isinstance(study, Study) for study in studies)
 
@@ -158,7 +158,8 @@ def test_what_needs_more_than_the_machine_has_is_refused_before_anything_runs(
     (fault,) = faults("large")
     assert message in fault
     assert fault.startswith("error: large.yaml: m")
-    assert [study.name for study in ready(["large"], is_local=False)] == ["large"]  # on a cluster
+    (on_a_cluster,) = load_and_check(["large"], is_local=False)
+    assert on_a_cluster.name == "large"
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
@@ -173,7 +174,7 @@ def test_a_run_may_take_all_cores_and_all_memory(
         memory(config, 60, parameters, 1, "cpu").values()
     )  # every process holds a model
     having(monkeypatch, cores=8, memory=int(needed) + 4096)
-    assert [study.name for study in ready(["fits"])] == ["fits"]
+    assert [study.name for study in load_and_check(["fits"])] == ["fits"]
     having(monkeypatch, cores=8, memory=int(0.95 * needed))
     assert "model: with n_embd 64, n_layer 2, block_size 16" in faults("fits")[0]
 
@@ -212,7 +213,7 @@ def test_all_that_is_wrong_with_a_study_is_said(folder: Path) -> None:
 
 def test_a_clusters_device_is_not_sought_here(folder: Path) -> None:
     write(folder, "far", machine={"device": "cuda"})
-    assert [study.name for study in ready(["far"], is_local=False)] == ["far"]
+    assert [study.name for study in load_and_check(["far"], is_local=False)] == ["far"]
 
 
 def test_a_file_that_may_not_be_read_is_named(
@@ -242,8 +243,8 @@ def test_a_study_begun_on_another_device_is_not_continued(
     for device in ("cpu", "cuda"):
         result.write_text(json.dumps({"provenance": {"device": device}}), "utf-8")
         if device == prepare(next(iter(load_study("smoke").arms())).config).device:
-            assert [study.name for study in ready(["smoke"])] == ["smoke"]
+            assert [study.name for study in load_and_check(["smoke"])] == ["smoke"]
         else:
             with pytest.raises(UserError, match=f"runs of it were made on {device}, and") as error:
-                ready(["smoke"])
+                load_and_check(["smoke"])
             assert f": set machine.device: {device}, or delete smoke" in str(error.value)

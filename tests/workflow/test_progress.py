@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from lib.analysis.alarm import RECENT, WATCHED, trouble
+from lib.analysis.stability import RECENT, WARNING_RULE, training_warnings
 from lib.study.config import Study
 from lib.study.files import write_json, write_text
 from lib.study.paths import ROOT
@@ -24,10 +24,10 @@ from lib.study.result import live_file, read_live
 from lib.workflow import progress
 from lib.workflow.progress import (
     LIVE,
-    Board,
+    JobTable,
     Progress,
+    ProgressDisplay,
     Recorder,
-    View,
     cells,
     fitting,
     follow,
@@ -151,7 +151,7 @@ def steps(first: int, last: int, loss: float = 2.0, norm: object = 1.0) -> list[
 def read(file: Path) -> tuple[list[str], list[str]]:
     """What is shown of the run, of 200 steps, that writes a live file, and what is warned of."""
     steps = read_live(file.parent)
-    return cells(steps, 200), list(trouble(steps, INSTABILITY).values())
+    return cells(steps, 200), list(training_warnings(steps, INSTABILITY).values())
 
 
 @pytest.fixture
@@ -219,8 +219,8 @@ def test_a_run_taken_up_again_is_timed_anew(live: Path) -> None:
 
 
 @pytest.fixture
-def board(tiny_study: Study) -> Board:
-    return Board([tiny_study])
+def board(tiny_study: Study) -> JobTable:
+    return JobTable([tiny_study])
 
 
 def shown(table: Table, width: int) -> list[str]:
@@ -231,7 +231,7 @@ def shown(table: Table, width: int) -> list[str]:
     return console.file.getvalue().splitlines()
 
 
-def test_a_board_shows_a_line_per_job_in_execution(board: Board, tmp_path: Path) -> None:
+def test_a_board_shows_a_line_per_job_in_execution(board: JobTable, tmp_path: Path) -> None:
     place = tmp_path / "runs" / "tiny"
     run = place / "layernorm" / "seed-1"
     append(live_file(run), *steps(1, 4))
@@ -258,7 +258,7 @@ def test_a_board_shows_a_line_per_job_in_execution(board: Board, tmp_path: Path)
 def test_a_job_that_ended_leaves_its_last_line(tiny_study: Study, tmp_path: Path) -> None:
     other = tiny_study.model_copy(update={"name": "other"})
     board, (first, second) = (
-        Board([tiny_study, other]),
+        JobTable([tiny_study, other]),
         [result for result, _ in made_up(tiny_study)][:2],
     )
     jobs = []
@@ -314,7 +314,7 @@ def test_rows_of_both_kinds_stand_below_each_other_and_fit(tiny_study: Study, wi
     (name,) = (arm.id for arm in longest.arms())
     ended = [name, "100", "12/12", "3.883", "1.1", "132,290", "1:02:03"]
     live = [name, "3", "5/12", "12.883", "0.0123", "8,323", "measures"]
-    board = Board([longest])
+    board = JobTable([longest])
     above = shown(board.table([ended], [""] * 7, width), width)
     below = shown(board.table([live], LIVE, width), width)
     (length,) = {len(line) for line in above + below}
@@ -335,7 +335,7 @@ def test_a_terminal_keeps_the_lines_of_jobs_that_ended_above_those_that_run(
     out = io.StringIO()
     screen = Console(file=out, width=80, height=7, force_terminal=True, color_system=None)
     monkeypatch.setattr(progress, "terminal", lambda: screen)
-    view, seen = View([]), []
+    view, seen = ProgressDisplay([]), []
     with view.live:
         for n_ended in (0, 1, 3):
             running = {str(n): data(n) for n in range(n_ended, 6)}
@@ -358,7 +358,7 @@ def test_a_terminal_keeps_the_lines_of_jobs_that_ended_above_those_that_run(
 def test_a_log_has_a_line_for_each_job_that_ended_and_each_minute_all(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    view = View([])
+    view = ProgressDisplay([])
     for elapsed, n_ended in ((0.0, 0), (2.0, 0), (4.0, 1), (6.0, 1), (62.0, 1)):
         running, ended = {"1": data(1), "2": data(2)}, [data(0, 3.0)] * n_ended
         view.show(Progress({"data": 3}, running, ended, {}), elapsed)
@@ -373,7 +373,7 @@ def test_a_log_has_a_line_for_each_job_that_ended_and_each_minute_all(
 def test_the_threshold_is_that_of_the_studys_plan(
     tiny_study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert Board([tiny_study]).rules == {"tiny": WATCHED}
+    assert JobTable([tiny_study]).rules == {"tiny": WARNING_RULE}
     plan = SimpleNamespace(instability=INSTABILITY)
     monkeypatch.setattr(progress, "load_plan", lambda study: plan)
-    assert Board([tiny_study]).rules == {"tiny": INSTABILITY}
+    assert JobTable([tiny_study]).rules == {"tiny": INSTABILITY}

@@ -26,7 +26,7 @@ from lib.workflow.staleness import (
     analysis_key,
     corpus_hashes,
     data_key,
-    expected,
+    required_inputs,
     stale,
 )
 from tests.conftest import TINY, beginning
@@ -149,7 +149,7 @@ def test_an_arm_that_is_a_commit_is_held_against_its_own_code(
     result = read_json(path)
     del result["provenance"]["trained"]["parameters"]["model"]["dropout"]
     write_json(path, result | {"levels": {"code": "old"}})
-    wanted = expected(study, arm, 0, None)
+    wanted = required_inputs(study, arm, 0, None)
     said = f"model.dropout is 0.0 and was None: {RETRAINED}"
     assert staleness._stale_run(path, wanted) == said
     assert staleness._stale_run(path, wanted | {"levels": {"code": "old"}}) is None
@@ -177,7 +177,7 @@ def test_another_tokenizer_file_is_named(
     assert text == corpus_hashes(study_with().arm("none").config.corpus)[0]
     assert tokenizer == load_corpus(config).tokenizer.sha256
 
-    assert expected(study, study.arm("none"), 0, None)["tokenizer"] == tokenizer
+    assert required_inputs(study, study.arm("none"), 0, None)["tokenizer"] == tokenizer
     for path in runs.glob("tiny/*/seed-0/result.json"):
         content = json.loads(path.read_text())
         content["study_hash"] = study.hash
@@ -202,7 +202,7 @@ def test_mixtures_of_one_name_are_told_apart(
         Path(path).write_text(f'{{"text": "{path}"}}\n' * 100, "utf-8")
     corpus = {"source": "mixed", "tokenizer": "bytes"}
     studies = [study_with(corpus=corpus | {"sources": {a: x, b: 1 - x}}) for x in (0.3, 0.7)]
-    assert len({expected(s, s.arm("none"), 0, None)["corpus"] for s in studies}) == 2
+    assert len({required_inputs(s, s.arm("none"), 0, None)["corpus"] for s in studies}) == 2
     assert len(set(map(data_key, studies))) == 2
 
 

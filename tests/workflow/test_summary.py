@@ -14,7 +14,7 @@ from lib.analysis.paired import contrast_table
 from lib.analysis.runs import tidy
 from lib.study.config import Study
 from lib.study.measures import MEASURES, measures_in
-from lib.study.result import records
+from lib.study.result import json_rows
 from lib.workflow.rehearsal import made_up
 from lib.workflow.summary import described, tables
 from tests.conftest import TINY
@@ -33,7 +33,7 @@ def study(**content: Any) -> Study:
 def printed(asked: Study, width: int, diverged: int = 0) -> tuple[pd.DataFrame, list[str]]:
     """The table of a study's made-up runs, and what a console of a width shows of it."""
     runs = tidy(result for result, _ in made_up(asked, diverged=diverged))
-    contrasts = records(contrast_table(runs, SHOWN, np.random.default_rng(0)))
+    contrasts = json_rows(contrast_table(runs, SHOWN, np.random.default_rng(0)))
     console = Console(file=io.StringIO(), width=width, force_terminal=False, markup=False)
     for table in tables(described(asked, runs), runs, contrasts, SHOWN, console):
         console.print(table, "")

@@ -305,7 +305,7 @@ def test_a_dry_run_tells_and_runs_nothing(tree: Tree) -> None:
 @pytest.fixture
 def bare(tiny_study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
     """A study whose sweep, in a folder of its own, finds nothing wrong and starts nothing."""
-    monkeypatch.setattr("lib.workflow.preflight.ready", lambda *_: [tiny_study])
+    monkeypatch.setattr("lib.workflow.preflight.load_and_check", lambda *_: [tiny_study])
     monkeypatch.setattr("lib.workflow.staleness.stale", lambda _: [])
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(paths, "RUNS", tmp_path)
@@ -325,7 +325,7 @@ def test_only_what_runs_writes_which_commits_its_arms_are(
 ) -> None:
     digests = {"training_digest": "1" * 64, "measuring_digest": "2" * 64}
     study = bare.model_copy(update={"commits": {"a": Commit(commit="a" * 40, **digests)}})
-    monkeypatch.setattr("lib.workflow.preflight.ready", lambda *_: [study])
+    monkeypatch.setattr("lib.workflow.preflight.load_and_check", lambda *_: [study])
     assert sweep.run_sweep(Sweep(is_dry_run=True)) == 0
     assert not (tmp_path / "tiny").exists()
     assert sweep.run_sweep(Sweep(forks_kernels=False)) == 0

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from lib.data.corpus import Corpus
-from lib.run import progress
-from lib.run.progress import HEADLESS, training_progress
 from lib.study.fields import RunConfig
 from lib.study.result import live_file, read_live
+from lib.workflow import live
+from lib.workflow.live import HEADLESS, training_progress
 from tests.run.samples import train
 
 
@@ -44,7 +44,7 @@ def test_headless_writes_every_step_some_at_a_time(
 ) -> None:
     monkeypatch.setenv(HEADLESS, "1")
     now = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
     with training_progress(4, tmp_path) as report:
         report(row(1), None)
         assert not live_file(tmp_path).exists()
