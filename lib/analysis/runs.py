@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,8 +34,7 @@ def collect(study: Study) -> list[RunResult]:
     """
     files = {
         f"{arm.id} seed {seed}": run_folder(study.name, arm.id, seed) / "result.json"
-        for arm in study.arms()
-        for seed in so_far(study).seeds
+        for arm, seed in product(study.arms(), so_far(study).seeds)
     }
     if missing := [run for run, path in files.items() if not path.is_file()]:
         raise ResultError(
@@ -290,8 +290,7 @@ def read_parquet(study: Study, name: str) -> pd.DataFrame:
     seed; empty where no run has answers to stock tasks."""
     runs = [
         (arm, seed, run_folder(study.name, arm.id, seed))
-        for arm in study.arms()
-        for seed in so_far(study).seeds
+        for arm, seed in product(study.arms(), so_far(study).seeds)
     ]
     parts = [
         read_raw_file(folder, name).assign(
