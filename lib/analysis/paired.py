@@ -93,7 +93,7 @@ def contrast_table(
     """
     margins = equivalence_margins or {}
     pairs = list(own_baselines(runs).items()) if pairs is None else pairs
-    rows = []
+    rows, one_of_each = [], runs.drop_duplicates("arm")
     for measure in measures:
         values = runs.pivot(index="arm", columns="seed", values=measure).astype(float)
         for arm, baseline in pairs:
@@ -108,7 +108,7 @@ def contrast_table(
             if measure in JUDGED:  # of a share of runs, t says nothing; McNemar's test does
                 contrast |= dict.fromkeys(("t_low", "t_high", "t_p"), np.nan)
             key: dict[str, Any] = {"arm": arm, "baseline": baseline, "measure": measure}
-            key["budget"] = ", ".join(budget_factors(runs, arm, baseline))
+            key["budget"] = ", ".join(budget_factors(one_of_each, arm, baseline))
             rows.append(key | contrast)
     columns = ["arm", "baseline", "measure", "budget", *paired_contrast([], [], rng)]
     return pd.DataFrame(rows, columns=columns)

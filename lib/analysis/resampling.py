@@ -186,9 +186,9 @@ def suite_contrasts(
     seeds and questions resampled: arm, shots (zero or few), seeds, then value, low and high.
     `items` are the joined answers of all runs. Only questions that both were asked count; arms of
     other texts or tokenizers have none in common."""
-    rows = []
+    rows, one_of_each = [], runs.drop_duplicates("arm")
     for arm, baseline in own_baselines(runs).items():
-        if {"corpus.source", "corpus.tokenizer"} & set(budget_factors(runs, arm, baseline)):
+        if {"corpus.source", "corpus.tokenizer"} & set(budget_factors(one_of_each, arm, baseline)):
             continue
         for shots, few in (("zero", False), ("few", True)) if len(items) else ():
             answers = items[(items["shots"] > 0) == few]

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,8 +34,7 @@ def collect(study: Study) -> list[RunResult]:
     """
     files = {
         f"{arm.id} seed {seed}": run_folder(study.name, arm.id, seed) / "result.json"
-        for arm in study.arms()
-        for seed in so_far(study).seeds
+        for arm, seed in product(study.arms(), so_far(study).seeds)
     }
     if missing := [run for run, path in files.items() if not path.is_file()]:
         raise ResultError(
@@ -275,32 +275,31 @@ def available_measures(measures: Iterable[str], runs: pd.DataFrame) -> list[str]
 def read_table(results: Iterable[RunResult], name: str) -> pd.DataFrame:
     """Join one of the tables that results hold, with arm, variant, setting and seed; a run that
     diverged has none."""
-    parts = [
-        pd.DataFrame(run.tables[name]).assign(
-            arm=run.arm, seed=run.seed, variant=run.variant, setting=run.setting
-        )
-        for run in results
-        if name in run.tables
-    ]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    runs = [run for run in results if name in run.tables]
+    parts = [pd.DataFrame(run.tables[name]) for run in runs]
+    return _joined(parts, ((run.arm, run.seed, run.variant, run.setting) for run in runs))
 
 
 def read_parquet(study: Study, name: str) -> pd.DataFrame:
     """Join one of the raw files (see `lib.study.raw`) of all runs, with arm, variant, setting and
     seed; empty where no run has answers to stock tasks."""
     runs = [
-        (arm, seed, run_folder(study.name, arm.id, seed))
-        for arm in study.arms()
-        for seed in so_far(study).seeds
+        (arm, seed, folder)
+        for arm, seed in product(study.arms(), so_far(study).seeds)
+        if raw_file(folder := run_folder(study.name, arm.id, seed), name).is_file() or name in RAW
     ]
-    parts = [
-        read_raw_file(folder, name).assign(
-            arm=arm.id, seed=seed, variant=arm.variant, setting=arm.setting
-        )
-        for arm, seed, folder in runs
-        if name in RAW or raw_file(folder, name).is_file()
-    ]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    parts = [read_raw_file(folder, name) for _, _, folder in runs]
+    return _joined(parts, ((arm.id, seed, arm.variant, arm.setting) for arm, seed, _ in runs))
+
+
+def _joined(parts: list[pd.DataFrame], runs: Iterable[tuple[str, int, str, str]]) -> pd.DataFrame:
+    """Join tables of runs; name the run of each row in one go, which of thousands takes as long as
+    reading them if each is named by itself."""
+    if not parts:
+        return pd.DataFrame()
+    named = pd.DataFrame(runs, columns=["arm", "seed", "variant", "setting"])
+    rows = named.loc[named.index.repeat([len(part) for part in parts])].reset_index(drop=True)
+    return pd.concat([pd.concat(parts, ignore_index=True), rows], axis=1)
 
 
 def melt_columns(

@@ -22,6 +22,7 @@ from lib.publish.paper import same
 from lib.record.build import same_json
 from lib.record.notebook import differing_cells, slim, without_warnings
 from lib.record.record import Record, papers_named
+from lib.record.warm import prefer_forks
 from lib.study.claim import load_plan
 from lib.study.config import Study, load_study
 from lib.study.errors import exit_status
@@ -61,6 +62,7 @@ def execute(paper: Path, folder: Path) -> None:
     notebook = nbformat.read(paper / NOTEBOOK, as_version=4)
     where: dict[str, Any] = {"metadata": {"path": folder}}
     client = NotebookClient(notebook, kernel_name="python3", record_timing=False, resources=where)
+    prefer_forks()
     client.execute(env={**os.environ, "PYTHONPATH": str(ROOT)})
     slim(without_warnings(notebook))
     for picture in (folder / FIGURES).glob("*.png"):  # the notebook shows it; the paper takes PDF

@@ -4,14 +4,13 @@ figures, and compare."""
 import importlib.util
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lib.record.notebook import cell_outputs, differing_cells
+from lib.record.notebook import cell_outputs, differing_cells, slim
 from lib.record.record import Record, run_name
-from lib.record.replay import ask_code_of, executed_again, made_by
+from lib.record.replay import ask_code_of, environment_of, executed_again, made_by
 from lib.record.runs import close
 from lib.study.files import read_json, sha256
 from lib.study.result import status_of
@@ -76,14 +75,15 @@ def _print_unseen(record: Record, what: str, done: str, unseen: int, of: int) ->
 
 def check_analysis(record: Record) -> Iterator[str]:
     """Yield what 03_analysis says otherwise when it is executed again from the record."""
-    with executed_again(record, "03_analysis") as written:
-        for name, file in (("result", record.results_file), ("verdict", record.verdict_file)):
-            again, stated = read_json(written[name]), record.read(file)
-            for key in sorted({*again, *stated} - {"runs"}):  # of which it was made
-                in_both = key in again and key in stated
-                if not in_both or not same_json(again[key], stated[key]):
-                    yield f"{key} in {file.name} is not what the analysis says of the record"
-        yield from _other_outputs(record, "03_analysis", written["notebook"])
+    written = ask_code_of(environment_of(record, "03_analysis"), "analysis", record)
+    for name, file in (("result", record.results_file), ("verdict", record.verdict_file)):
+        again, stated = written[name], record.read(file)
+        for key in sorted({*again, *stated} - {"runs"}):  # of which it was made
+            in_both = key in again and key in stated
+            if not in_both or not same_json(again[key], stated[key]):
+                yield f"{key} in {file.name} is not what the analysis says of the record"
+    slim(written["notebook"])
+    yield from _other_outputs(record, "03_analysis", written["notebook"])
 
 
 def same_json(one: Any, other: Any) -> bool:
@@ -98,9 +98,9 @@ def same_json(one: Any, other: Any) -> bool:
 
 
 def _other_outputs(
-    record: Record, notebook: str, written: Path, *, pictures: bool = False
+    record: Record, notebook: str, written: dict[str, Any], *, pictures: bool = False
 ) -> Iterator[str]:
-    contents = record.read(record.notebook(notebook)), read_json(written)
+    contents = record.read(record.notebook(notebook)), written
     for number in differing_cells(*contents, pictures=pictures):
         yield f"code cell {number} of {notebook}.ipynb shows what executing it does not"
 
@@ -133,7 +133,8 @@ def check_pictures(record: Record) -> Iterator[str]:
     """Yield what 01_data and 04_figures show otherwise, pictures too, when executed again."""
     for notebook in ("01_data", "04_figures"):
         with executed_again(record, notebook) as written:
-            yield from _other_outputs(record, notebook, written["notebook"], pictures=True)
+            again = read_json(written["notebook"])
+            yield from _other_outputs(record, notebook, again, pictures=True)
             for path in sorted(written["figures"].glob("*")) if "figures" in written else ():
                 recorded_hash = record.manifest.get(f"../../figures/{record.study}/{path.name}")
                 if sha256(path) != recorded_hash:

@@ -59,6 +59,12 @@ def note(key: str | None) -> None:
         write_text(_note(key), "sound\n")
 
 
+def forget(key: str | None) -> None:
+    """Take back what was noted of what has this hash."""
+    if key:
+        _note(key).unlink(missing_ok=True)
+
+
 def _note(key: str) -> Path:
     return paths.RUNS / ".verified" / key
 

@@ -60,6 +60,8 @@ class Record:
         self.verdict_file = self.paper / "results" / f"{study}.verdict.json"
         self.figures = self.paper / "figures" / study
         self._read: dict[Path, dict[str, Any]] = {}
+        self.answers: dict[Any, dict[str, Any]] = {}
+        """What the code of each environment says of it, and what went wrong, by question."""
         self.is_whole = True
         """Whether nothing of it was left out that could not be made again here."""
 

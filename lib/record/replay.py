@@ -4,6 +4,7 @@ The tree of the recorded commit is laid out in a temporary folder, with the runs
 them. Code that was never committed, or lies outside git, is that of this checkout.
 """
 
+import inspect
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lib.record import protocol_1, warm
+from lib.record import asked, protocol_1, warm
 from lib.record.archive import unpack_raw
 from lib.record.record import Record
 from lib.study.claim import ATTEMPTS
@@ -25,13 +26,14 @@ from lib.study.digests import analysing_digest
 from lib.study.errors import UserError
 from lib.study.files import write_json
 from lib.study.git import git, is_checkout
-from lib.study.paths import ROOT, corpus_places
+from lib.study.paths import HEADLESS, ROOT, corpus_places
 from lib.study.provenance import CODE_REF
 from lib.study.result import status_of
 
 _CODE = ("lib", "notebooks", "params")
 _BESIDE = "papers/*/*.yaml"
 """Reported numbers, which an analysis may set beside its own."""
+_REPLAY = "runpy.run_module('lib.replay', run_name='__main__')"
 
 
 class ReplayError(UserError):
@@ -118,9 +120,12 @@ def execute(folder: Path, *command: str) -> str:
     if done.returncode < 0:
         raise ReplayError(f"{command[0]} was ended by {signal.Signals(-done.returncode).name}")
     if done.returncode:
-        text = (done.stderr or done.stdout).strip().rpartition("\n")[2].partition("; see ")[0]
-        raise ReplayError(text.removeprefix("error: ") or f"{command[0]} failed")
+        raise ReplayError(_last_word(done.stderr or done.stdout) or f"{command[0]} failed")
     return done.stdout
+
+
+def _last_word(text: str) -> str:
+    return text.strip().rpartition("\n")[2].partition("; see ")[0].removeprefix("error: ")
 
 
 def restore(record: Record, tree: Path) -> None:
@@ -138,34 +143,92 @@ def restore(record: Record, tree: Path) -> None:
         shutil.copyfile(record.folder / ATTEMPTS, folder / ATTEMPTS)
 
 
-@contextmanager
-def executed_again(record: Record, notebook: str) -> Iterator[dict[str, Path]]:
-    """Execute a notebook of a whole study again; give what it left by name: notebook, result and,
-    where there are, verdict and figures. ReplayError when it cannot be executed."""
+def environment_of(record: Record, notebook: str) -> dict[str, Any]:
+    """Return what executed a notebook of a whole study."""
     environment = status_of(record.notebook(notebook))
     if record.verdict.get("analysing_digest", analysing_digest()) != analysing_digest():
         # The code at hand did not make it. Its commit's may have, whatever else was not committed.
         environment["clean"] = True
-    with tree_at(environment) as tree:
+    return environment
+
+
+@contextmanager
+def executed_again(record: Record, notebook: str) -> Iterator[dict[str, Path]]:
+    """Execute a notebook of a whole study again; give what it left by name: notebook, result and,
+    where there are, verdict and figures. ReplayError when it cannot be executed."""
+    with tree_at(environment_of(record, notebook)) as tree:
         restore(record, tree)
         written = ask(tree, "execute", record.study, notebook)
         yield {what: tree / path for what, path in written.items()}
 
 
-def ask_code_of(environment: dict[str, Any], command: str, record: Record) -> Any:
-    """Ask the code of an environment, with the study's runs restored, what `lib.replay` prints."""
+def ask_code_of(environment: dict[str, Any], question: str, record: Record) -> Any:
+    """Ask the code of an environment, with the study's runs restored, what `lib.replay` prints, or
+    with "analysis" for what 03_analysis shows and writes. What `ask_ahead` asked is known."""
+    if question not in record.answers.get(_by(environment), {}):
+        _ask_at_once(record, environment, [question])
+    answer, fault = record.answers[_by(environment)][question]
+    if fault:
+        raise ReplayError(_last_word(fault))
+    return answer
+
+
+def ask_ahead(record: Record) -> None:
+    """Ask the code of each environment, in one process, all that verifying a record asks of it."""
+    environments: dict[Any, dict[str, Any]] = {}
+    questions: dict[Any, list[str]] = {}
+
+    def ask_of(environment: dict[str, Any], question: str) -> None:
+        environments.setdefault(by := _by(environment), environment)
+        state = ["state"] if committed(environment) else []
+        questions[by] = list(dict.fromkeys([*state, *questions.get(by, []), question]))
+
+    asked_suite = [run for run in record.runs if run["suite_hash"]]
+    for part, question, runs in (
+        ("trained", "begin", record.runs),
+        ("executed", "suite", asked_suite),
+    ):
+        parts = [run["provenance"][part] for run in reversed(runs)]
+        for environment in {made_by(each): each for each in parts}.values():
+            ask_of(environment, question)
+    ask_of(status_of(record.notebook("04_figures")), "figures")
+    ask_of(environment_of(record, "03_analysis"), "analysis")  # it rewrites what figures show
+    for by, environment in environments.items():
+        _ask_at_once(record, environment, questions[by])
+
+
+def _by(environment: dict[str, Any]) -> tuple[Any, ...]:
+    """Tell by which code and history an environment is laid out."""
+    return environment.get("commit"), *made_by(environment)
+
+
+def _ask_at_once(record: Record, environment: dict[str, Any], questions: list[str]) -> None:
     with tree_at(environment) as tree:
         restore(record, tree)
-        return ask(tree, command, record.study)
+        programs = {name: _program(tree, name, record.study) for name in questions}
+        python = ("-c", inspect.getsource(asked), record.study, json.dumps(programs))
+        answers = _printed(tree, python, {HEADLESS: "1"})
+    record.answers.setdefault(_by(environment), {}).update(answers)
+
+
+def _program(tree: Path, command: str, study: str) -> str:
+    """Return what prints an answer of the code in a tree; that of older commits, by protocol 1."""
+    if command == "analysis":
+        return ""
+    if (tree / "lib" / "replay.py").is_file():
+        return f"import runpy, sys; sys.argv[1:] = {[command, study]}; {_REPLAY}"
+    return protocol_1.PROGRAMS[command]
 
 
 def ask(tree: Path, command: str, *arguments: str, **environment: str) -> Any:
     """Ask the code in a tree what `lib.replay` prints; that of older commits, by protocol 1."""
     if (tree / "lib" / "replay.py").is_file():
-        program = ["-m", "lib.replay", command]
-    else:
-        program = ["-c", protocol_1.PROGRAMS[command]]
+        return _printed(tree, ("-m", "lib.replay", command, *arguments), environment)
+    return _printed(tree, ("-c", protocol_1.PROGRAMS[command], *arguments), environment)
+
+
+def _printed(tree: Path, words: tuple[str, ...], environment: dict[str, str]) -> Any:
     variables = [f"{name}={value}" for name, value in environment.items()]
-    python = [sys.executable, *program, *arguments]
+    python = [sys.executable, *words]
     output = warm.printed(tree, python, environment) or execute(tree, "env", *variables, *python)
     return json.loads(output.rstrip().rpartition("\n")[2])

@@ -32,7 +32,7 @@ from lib.record.record import (
     read_index,
     run_name,
 )
-from lib.record.replay import ReplayError
+from lib.record.replay import ReplayError, ask_ahead
 from lib.study import paths
 from lib.study.claim import ATTEMPTS
 from lib.study.config import load_study
@@ -53,10 +53,16 @@ SHA-256 of what a manifest lists of it. No more of them is verified, and no othe
 whose claims later studies withdrew, only results are kept. What they were at first is in git."""
 
 
-def verify(study: str, *, again: bool = True, redraw: bool = False) -> list[str]:
+def verify(
+    study: str,
+    *,
+    again: bool = True,
+    redraw: bool = False,
+    around: dict[str, Any] | None = None,
+) -> list[str]:
     """Check the record of a study; return every fault. What takes longest, the beginnings of its
     runs, its analysis and its figures, is made `again` unless told otherwise, and its pictures are
-    drawn again if asked for.
+    drawn again if asked for. `around`: `receipts.surroundings`, where they are known.
 
     What rests on something faulty is not looked at: the faults of a kind end the search. That there
     is none is noted, where nothing was left out and nothing changed meanwhile.
@@ -64,11 +70,12 @@ def verify(study: str, *, again: bool = True, redraw: bool = False) -> list[str]
     try:
         if (paths.PARAMS / f"{study}.yaml").is_file():
             load_study(study)  # without which nobody knows where its record is
-        record, before = Record(study), receipts.study_key(study) if again else None
+        record = Record(study)
+        before = receipts.study_key(study, around) if again else None
         for check in _checks(record, again, redraw):
             if faults := list(check):
                 return faults
-        if again and record.is_whole and receipts.study_key(study) == before:
+        if again and record.is_whole and receipts.study_key(study, around) == before:
             receipts.note(before)
         return []
     except FileNotFoundError as error:
@@ -104,11 +111,13 @@ def _checks(record: Record, again: bool, redraw: bool) -> Iterator[Iterator[str]
     yield provenance.check_versions(record)
     yield provenance.check_times(record)
     yield provenance.check_copies(record)
-    yield provenance.check_commits(record)
     yield provenance.check_end(record)
-    # What they say is built again.
+    # What they say follows from raw files, and is built again by the code of these commits.
     yield runs.check_runs(record)
     yield runs.check_windows(record)
+    if again:
+        ask_ahead(record)
+    yield provenance.check_commits(record)
     if again:
         yield build.check_beginnings(record)
         yield build.check_suites(record)

@@ -34,7 +34,14 @@ TIMEOUT = 60.0
 PACKAGES = (
     *("torch", "numpy", "pandas", "scipy.stats", "scipy.optimize", "scipy.interpolate"),
     *("statsmodels.stats.multitest", "statsmodels.stats.power", "pyarrow.parquet", "seaborn"),
-    *("matplotlib.pyplot", "pydantic", "yaml", "safetensors.torch", "tokenizers", "filelock"),
+    *(
+        "matplotlib.pyplot",
+        "pydantic.json_schema",
+        "yaml",
+        "safetensors.torch",
+        "tokenizers",
+        "filelock",
+    ),
     *("rich.live", "tqdm", "IPython", "ipykernel.kernelapp", "papermill", "nbclient", "nbformat"),
     *("jinja2", "datasets", "lm_eval.evaluator", "lm_eval.tasks", "torch._dynamo"),
 )

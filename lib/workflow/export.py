@@ -156,7 +156,7 @@ def export_traces(study: str, to: str, out: Path | None) -> Path:
         raise UserError(f"{study}: only its results are kept, and no traces")
     place = out or RUNS / "traces" / to
     if place.exists() and not place.is_dir():
-        raise ConfigError(f"--out: {shown(place)} is no folder; name one")
+        raise ConfigError(f"--out: {relative(place)} is no folder; name one")
     folder = place / study
     if folder.exists():
         raise ConfigError(f"--out: {relative(folder)} exists, and nothing is replaced; delete it")

@@ -29,13 +29,21 @@ from lib.publish.findings import check_findings
 from lib.publish.paper import check_texts
 from lib.publish.plans import missing_beside
 from lib.record import receipts, retrain
-from lib.record.record import Record, papers, recorded_studies, require_recorded, root_hash
+from lib.record.record import (
+    Record,
+    paper_of,
+    papers,
+    recorded_studies,
+    require_recorded,
+    root_hash,
+)
 from lib.record.replay import ReplayError
 from lib.record.verify import FIRST_RECORD, strays, vanished, verify
 from lib.study.errors import UsageError
 from lib.study.files import write_json
 from lib.study.git import git
 from lib.study.paths import relative
+from lib.study.result import status_of
 from lib.workflow.forked import variables, warm_process
 
 NOTED = "verified before, and nothing changed since (--fresh verifies them anyway)"
@@ -109,23 +117,31 @@ def check(studies: list[str], redraw: bool, fresh: bool, again: bool = True) -> 
     one. What is noted as sound is verified only `fresh`. What is made `again`, how runs begin,
     analysis and figures, can be left out."""
     all_faults, names = [], studies or recorded_studies()
-    surroundings = receipts.surroundings() if not fresh else {}
+    surroundings = receipts.surroundings()
 
     def is_noted(study: str) -> bool:
-        if not surroundings or study in FIRST_RECORD:
+        if fresh or study in FIRST_RECORD:
             return False
         return receipts.is_noted(receipts.study_key(study, surroundings))
 
-    def faults_of(study: str) -> list[str]:
-        return [] if study in noted else verify(study, again=again, redraw=redraw)
-
     noted = set(filter(is_noted, names))
+    longest_first = sorted({*names} - noted, key=_seconds, reverse=True)
     with ExitStack() as stack:
         # Most of it is other processes' work. One study alone does not repay a warm one.
-        if len({*names} - noted - {*FIRST_RECORD}) > 1 and sys.platform == "linux":
+        if len({*longest_first} - {*FIRST_RECORD}) > 1 and sys.platform == "linux":
             stack.enter_context(warm_process(variables(1), subprocess.DEVNULL))
-        pool = stack.enter_context(ThreadPoolExecutor(os.cpu_count()))
-        for study, faults in zip(names, pool.map(faults_of, names), strict=True):
+        pool = stack.enter_context(ThreadPoolExecutor((os.cpu_count() or 1) + 1))
+        of_texts = {
+            paper: pool.submit(_texts, paper, surroundings, fresh)
+            for paper in papers()
+            if not studies
+        }
+        verdicts = {
+            study: pool.submit(verify, study, again=again, redraw=redraw, around=surroundings)
+            for study in longest_first
+        }
+        for study in names:
+            faults = [] if study in noted else verdicts[study].result()
             all_faults += faults
             for fault in faults:
                 print(f"error: {study}: {fault}", file=sys.stderr)
@@ -136,27 +152,37 @@ def check(studies: list[str], redraw: bool, fresh: bool, again: bool = True) -> 
                     status += " (its analysis was not executed again)"
                 unverified = "".join(f"; {missing}" for missing in missing_beside(study))
                 print(f"{study}: {len(Record(study).files)} files {status}{unverified}", flush=True)
-    if not studies:
-        paper_faults = [
-            fault for paper in papers() for fault in [*strays(paper), *_texts(paper, surroundings)]
-        ]
-        for fault in [*vanished(), *paper_faults]:
-            print(f"error: {fault}", file=sys.stderr)
-            all_faults.append(fault)
+        if not studies:
+            found = [each for paper in of_texts for each in strays(paper)]
+            found += [each for faults in of_texts.values() for each in faults.result()]
+            for fault in [*vanished(), *found]:
+                print(f"error: {fault}", file=sys.stderr)
+                all_faults.append(fault)
+    if receipts.surroundings() != surroundings:  # in which of them a note was taken, nobody knows
+        for study in longest_first:
+            receipts.forget(receipts.study_key(study, surroundings))
+        for paper in of_texts:
+            receipts.forget(receipts.paper_key(paper, surroundings))
     for paper in papers():
         print(f"Root of records, results and plans of {relative(paper)}: {root_hash(paper)}")
     return bool(all_faults)
 
 
-def _texts(paper: Path, surroundings: dict[str, Any]) -> list[str]:
+def _seconds(study: str) -> float:
+    """Return how long a study's analysis took, and verifying it will take about in proportion."""
+    notebook = paper_of(study) / "record" / study / "03_analysis.ipynb"
+    return float(status_of(notebook).get("seconds") or 0)
+
+
+def _texts(paper: Path, surroundings: dict[str, Any], fresh: bool) -> list[str]:
     """List the faults of a paper's texts and findings, unless it is noted that in these
     surroundings there are none; note it."""
-    if surroundings and receipts.is_noted(receipts.paper_key(paper, surroundings)):
+    key = receipts.paper_key(paper, surroundings)
+    if not fresh and receipts.is_noted(key):
         print(f"{relative(paper)}: texts and findings {NOTED}")
         return []
-    key = receipts.paper_key(paper)
     faults = [*check_texts(paper), *check_findings(paper)]
-    if not faults and receipts.paper_key(paper) == key:
+    if not faults and receipts.paper_key(paper, surroundings) == key:
         receipts.note(key)
     return faults
 

@@ -418,7 +418,7 @@ with facets("learning-rate", FIGURES, ["loss", "differences"], [""], height=2.2)
 
 
 # %%
-def schedule_instead(scheduled: Recorded, constant: Recorded) -> pd.DataFrame:
+def schedule_instead(scheduled: RecordedStudy, constant: RecordedStudy) -> pd.DataFrame:
     """The loss without a layer in one study less that of each arm with LayerNorm in another."""
     bare = scheduled.runs.query("arm == baseline")["loss"]
     rows = []
@@ -655,7 +655,7 @@ if Record("when").verdict_file.is_file():
 
 
 # %%
-def place_effects(study: Recorded) -> pd.DataFrame:
+def place_effects(study: RecordedStudy) -> pd.DataFrame:
     """The difference in loss to no layer, a row per place: sum, token or rotary."""
     rows = []
     for arm in study.design.arms():
@@ -666,7 +666,7 @@ def place_effects(study: Recorded) -> pd.DataFrame:
     return paired_rows(pd.DataFrame(rows), study.runs, "loss", study.alpha)
 
 
-def against_sum(effects: pd.DataFrame, study: Recorded) -> pd.DataFrame:
+def against_sum(effects: pd.DataFrame, study: RecordedStudy) -> pd.DataFrame:
     """What the layer adds to the loss at each other place, less what it adds on the sum."""
     added = {
         row["place"]: seed_differences(study.runs, "loss", row["arm"], row["baseline"])
@@ -691,7 +691,7 @@ if Record("where").verdict_file.is_file():
 
 
 # %%
-def effects_at_best(study: Recorded) -> pd.DataFrame:
+def effects_at_best(study: RecordedStudy) -> pd.DataFrame:
     """The difference in loss to no layer, each arm at its best rate: a row per width and number of
     steps, with how many of the two rates lie inside the grid."""
     rows = []
@@ -705,7 +705,7 @@ def effects_at_best(study: Recorded) -> pd.DataFrame:
     return paired_rows(pd.DataFrame(rows), study.runs, "loss", study.alpha)
 
 
-def by_more_steps(effects: pd.DataFrame, study: Recorded) -> pd.DataFrame:
+def by_more_steps(effects: pd.DataFrame, study: RecordedStudy) -> pd.DataFrame:
     """What the layer adds to the loss after most steps, less what it adds after fewest: a row per
     width."""
     rows = []

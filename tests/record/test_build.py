@@ -36,7 +36,14 @@ def again(example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
         names |= {"verdict": "verdict.json", "figures": "figures"}
         yield {what: folder / name for what, name in names.items()}
 
+    def analysis(_: Any, question: str, of: Record) -> dict[str, Any]:
+        names = {"notebook": "03_analysis.ipynb", "result": "03_analysis.json"}
+        names["verdict"] = "verdict.json"
+        assert (question, of.study) == ("analysis", STUDY)
+        return {what: read_json(folder / name) for what, name in names.items()}
+
     monkeypatch.setattr(build, "executed_again", executed_again)
+    monkeypatch.setattr(build, "ask_code_of", analysis)
     return folder
 
 

@@ -201,6 +201,24 @@ def test_what_changed_meanwhile_is_not_noted(tree: Path, monkeypatch: pytest.Mon
     assert not (tree / "runs/.verified").exists()
 
 
+def test_what_was_noted_while_the_surroundings_changed_is_forgotten(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes: list[Change] = [new("params/new.yaml")]
+
+    def checks(*_: object) -> Any:
+        for change in changes:
+            change(tree, monkeypatch)
+        yield iter([])
+
+    monkeypatch.setattr(verify, "_checks", checks)
+    assert command.verify_record([STUDY], False, [], None, False) == 0
+    assert list((tree / "runs/.verified").iterdir()) == []
+    changes.clear()
+    assert command.verify_record([STUDY], False, [], None, False) == 0
+    assert len(list((tree / "runs/.verified").iterdir())) == 1
+
+
 def test_a_note_spares_the_checks_unless_they_are_asked_for(
     tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

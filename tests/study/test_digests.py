@@ -374,7 +374,8 @@ ALLOWED = {
     "lib/study/provenance.py": {"importlib"},  # find_spec
     # Asks the code of older commits.
     "lib/record/replay.py": {
-        *("protocol_1.PROGRAMS[command]", "sys.executable", "subprocess", "PYTHONPATH"),
+        *("protocol_1.PROGRAMS[command]", "inspect.getsource(asked)", "runpy"),
+        *("sys.executable", "subprocess", "PYTHONPATH"),
     },
     # Start a kernel, or Snakemake, git, nvidia-smi, Slurm's commands, training processes.
     "lib/workflow/forked.py": {"sys.executable", "PYTHONPATH"},
@@ -396,6 +397,7 @@ ALLOWED = {
         *("'-m'", "'-c'"),  # one of which a command must hold
         "PYTHONPATH",
     },
+    "lib/record/asked.py": {"exec"},  # in a tree of theirs
     "lib/workflow/rehearsal.py": {"mock", "run_cell"},  # the cells of 03 and 04
     "lib/study/errors.py": {"get_ipython", "Loader"},  # how errors are shown; a safe one
     # Whether there is a notebook; and what draws, which is only told numbers.

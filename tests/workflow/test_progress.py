@@ -290,7 +290,7 @@ def test_arms_of_four_factors_are_told_apart_by_their_levels(tiny_study: Study, 
     factors = {"model.embedding_norm": ["none"], "training.learning_rate": [1e-4, 3e-4]}
     factors |= {"training.schedule": ["constant"], "training.gradient_clip": [None, 1.0]}
     study = Study.model_validate(tiny_study.model_dump() | {"factors": factors})
-    board, numbers = Board([study]), ["910", "40/150", "2.500", "0.5", "5,120", "0:44"]
+    board, numbers = JobTable([study]), ["910", "40/150", "2.500", "0.5", "5,120", "0:44"]
     rows = [[arm.id, *numbers] for arm in study.arms()]
     rows[1][2:] = ["starts"]
     lines = shown(board.table(rows, LIVE, width), width)

@@ -15,7 +15,7 @@ def missing(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
     """What is missing beside each study, of a record without a fault."""
     beside: dict[str, list[str]] = {}
     monkeypatch.setattr(module, "missing_beside", lambda study: beside.get(study, []))
-    monkeypatch.setattr(module, "verify", lambda study, redraw, again: [])
+    monkeypatch.setattr(module, "verify", lambda study, **_: [])
     monkeypatch.setattr(module, "Record", lambda study: SimpleNamespace(files={"a": 1, "b": 2}))
     monkeypatch.setattr(module, "papers", lambda: [])
     return beside
@@ -42,7 +42,7 @@ def test_of_a_faulty_study_the_faults_are_said_alone(
 ) -> None:
     missing |= {"trial": [SAID]}
     faults = {"trial": ["a has changed", "b is missing"]}
-    monkeypatch.setattr(module, "verify", lambda study, redraw, again: faults.get(study, []))
+    monkeypatch.setattr(module, "verify", lambda study, **_: faults.get(study, []))
     assert check(["trial", "other"], redraw=False, fresh=True)
     said = capsys.readouterr()
     assert said.out == "other: 2 files verified\n"
