@@ -344,6 +344,9 @@ def test_an_address_with_a_lower_bound_alone_filters_as_its_field_shows(
     expect(page.get_by_label("validation perplexity from")).to_have_value(">19.2")
     expect(page.locator("#shown")).to_have_text("1 of 20 runs")  # of 18.6, 19.2 and 19.8
     expect(page.locator("#faults")).to_be_empty()
+    page.evaluate("location.hash = 'study=*&perplexity=>19.2'")  # as compare.html links to it
+    expect(page.get_by_label("validation perplexity from")).to_have_value(">19.2")
+    expect(page.locator("#faults")).to_be_empty()
 
 
 @BOTH

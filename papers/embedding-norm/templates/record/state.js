@@ -83,7 +83,8 @@ const faultOf = (name, text, fields, runs) => {
   if (name === "sort" && ![...SORTED, ...columns].includes(column))
     return `there is no column '${column}'; ${unknown(column, columns, "click on the heading of one")}`;
   if (name === "run" && !runs.some(({ id }) => id === text)) return `there is no run ${text}; tick one in the table`;
-  if (select && ![...select.options].some(({ value }) => value === text)) return `'${text}' is not among its choices; choose one`;
+  const isAny = name === "study" && text === "*"; // as compare.html asks for runs of all studies
+  if (select && !isAny && ![...select.options].some(({ value }) => value === text)) return `'${text}' is not among its choices; choose one`;
   if (!numeric.has(name)) return "";
   const wrong = endsOf(text).findIndex((end, i) => end.trim() && Number.isNaN(boundOf(end, "><"[i]).value));
   return wrong < 0 ? "" : `'${endsOf(text)[wrong]}' is no ${["lower", "upper"][wrong]} bound; write 3e-3 or ${"><"[wrong]}3e-3`;
