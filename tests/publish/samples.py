@@ -12,13 +12,14 @@ import pandas as pd
 
 from lib.analysis.findings import analyse
 from lib.analysis.runs import study_results, tidy
-from lib.publish.findings import TABLES, Recorded
+from lib.publish.findings import TABLES, RecordedStudy
+from lib.record.record import Record
 from lib.study.claim import ClaimStatus, load_plan
 from lib.study.config import Arm, load_study
 from lib.study.files import read_json, write_json
 from lib.study.measures import ACCURACIES
 from lib.study.paths import PAPER
-from lib.study.result import records
+from lib.study.result import json_rows
 from tests.analysis.samples import REFERENCES, noise, results_of, trace_of
 
 PLANNED = ("start-or-speed", "turn", "when", "trained")
@@ -56,23 +57,27 @@ def write(name: str, paper: Path, effect: Effect, rise: Effect) -> None:
         path.touch()
 
 
-class MadeUp(Recorded):
-    """A made-up study, as the paper's notebook reads a recorded one."""
+class MadeUp(Record):
+    """The record of a made-up study, as far as the paper's notebook reads it."""
 
-    def raw(self, name: str) -> pd.DataFrame:
+    def __init__(self, table: pd.DataFrame) -> None:
+        self.table = table
+
+    def joined(self, name: str) -> pd.DataFrame:
         """Return dev curves of two points, which end at the validation loss."""
         assert name == "curve"
-        ends = self.runs[["arm", "seed", "loss"]].rename(columns={"loss": "dev_loss"})
+        ends = self.table[["arm", "seed", "loss"]].rename(columns={"loss": "dev_loss"})
         first = ends.assign(dev_loss=4.2)
         return pd.concat([first.assign(step=0), ends.assign(step=100)], ignore_index=True)
 
 
-def made_up(name: str, effect: Effect) -> MadeUp:
+def made_up(name: str, effect: Effect) -> RecordedStudy:
     """Make up a study in which nothing is unstable; `effect` is the loss of each run (nats)."""
     design = load_study(name)
     runs = tidy(results_of(design, effect))
     calm = runs[["arm", "seed"]].assign(transient=False, collapsed=False, diverged=False)
-    return MadeUp(design, load_plan(design), runs, {"stability": records(calm)})
+    verdict = {"stability": json_rows(calm)}
+    return RecordedStudy(MadeUp(runs), design, load_plan(design), runs, verdict)
 
 
 @cache
@@ -104,7 +109,7 @@ def explore(paper: Path, effect: Effect) -> None:
         for name in EXPLORED
     )
     by_place, by_cell = own.place_effects(places), own.effects_at_best(crossed)
-    found |= {"where": records(by_place), "ladder_2": records(by_cell)}
-    found |= {"where_apart": records(own.against_sum(by_place, places))}
-    found |= {"ladder_2_steps": records(own.by_more_steps(by_cell, crossed))}
+    found |= {"where": json_rows(by_place), "ladder_2": json_rows(by_cell)}
+    found |= {"where_apart": json_rows(own.against_sum(by_place, places))}
+    found |= {"ladder_2_steps": json_rows(own.by_more_steps(by_cell, crossed))}
     write_json(paper / TABLES, found)

@@ -296,8 +296,8 @@ def test_of_an_analysis_that_fails_the_notebook_is_kept_and_the_record_stays(
 def test_what_has_no_record_or_is_of_the_first_is_not_analysed_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert cli.main(["analyse", "smoke"]) == 1
-    assert "study: 'smoke' has no record; there are confirmatory" in capsys.readouterr().err
+    assert cli.main(["analyse", "final-gpu"]) == 1
+    assert "study: 'final-gpu' has no record; there are confirmatory" in capsys.readouterr().err
     assert cli.main(["analyse", "confirmatory"]) == 1
     assert "'confirmatory' is of the first record" in capsys.readouterr().err
     assert cli.main(["analyse", "exampel"]) == 1
