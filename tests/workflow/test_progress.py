@@ -333,6 +333,7 @@ def test_a_terminal_keeps_the_lines_of_jobs_that_ended_above_those_that_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     out = io.StringIO()
+    monkeypatch.setenv("TERM", "xterm")  # of a dumb one rich moves no cursor
     screen = Console(file=out, width=80, height=7, force_terminal=True, color_system=None)
     monkeypatch.setattr(progress, "terminal", lambda: screen)
     view, seen = ProgressDisplay([]), []
