@@ -299,7 +299,9 @@ def _joined(parts: list[pd.DataFrame], runs: Iterable[tuple[str, int, str, str]]
         return pd.DataFrame()
     named = pd.DataFrame(runs, columns=["arm", "seed", "variant", "setting"])
     rows = named.loc[named.index.repeat([len(part) for part in parts])].reset_index(drop=True)
-    return pd.concat([pd.concat(parts, ignore_index=True), rows], axis=1)
+    table = pd.concat([pd.concat(parts, ignore_index=True), rows], axis=1)
+    first = [*parts[0], *named]  # what only other runs have comes last: hashes tell the order
+    return table[[*first, *table.columns.difference(first, sort=False)]]
 
 
 def melt_columns(

@@ -19,8 +19,11 @@ from typing import Any
 def analysis(study: str) -> dict[str, Any]:
     """Execute the cells of 03_analysis in this process; return them with what they show, and what
     they write: result and verdict."""
+    import pandas as pd
     from ipykernel.inprocess.manager import InProcessKernelManager
     from nbformat.v4 import output_from_msg
+
+    pd.set_option("display.max_columns", 20)  # as in a kernel: it may have been imported before
 
     notebook = json.loads(Path("notebooks/03_analysis.ipynb").read_text("utf-8"))
     manager: Any = InProcessKernelManager()

@@ -307,6 +307,10 @@ def test_tables_of_all_runs_are_joined_and_diverged_runs_have_none(
         ["none", 1], ["layernorm", 0], ["layernorm", 1]
     ]  # fmt: skip
     assert read_table(mixed, "no such table").empty
+    wider = [row | {"more": 1} for row in mixed[2].tables["tasks"]]
+    mixed = changed(mixed, 2, tables={"tasks": wider})
+    named = ["arm", "seed", "variant", "setting"]
+    assert [*read_table(mixed, "tasks")] == [*mixed[1].tables["tasks"][0], *named, "more"]
 
 
 def test_last_point_gathers_the_columns_of_a_prefix() -> None:

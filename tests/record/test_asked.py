@@ -1,12 +1,15 @@
 """One process in a commit's tree answers all that is asked of it, each question by itself."""
 
 import json
+import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
 
 from lib.record import asked, replay
@@ -30,6 +33,24 @@ def test_a_program_that_fails_is_no_answer_and_says_why(
     monkeypatch.setattr(sys, "argv", ["-c"])
     said, error = asked.answer("example", "begin", program)
     assert (said, replay._last_word(error)) == (answer, fault)
+
+
+def test_a_wide_table_is_cut_as_in_a_kernel_though_pandas_was_imported_before(
+    tmp_path: Path,
+) -> None:
+    cells = [nbformat.v4.new_code_cell("import pandas as pd; pd.DataFrame([range(30)])")]
+    for name in ("notebooks/03_analysis.ipynb", "runs/t/03_analysis.json", "runs/t/verdict.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("{}", "utf-8")
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "notebooks/03_analysis.ipynb")
+    programs = {"state": "import pandas; print(1)", "analysis": ""}
+    command = [sys.executable, asked.__file__, "t", json.dumps(programs)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    answers = json.loads(done.stdout.splitlines()[-1])
+    (cell,) = answers["analysis"][0]["notebook"]["cells"]
+    (table,) = cell["outputs"]
+    shown = re.findall("<td>(.*)</td>", table["data"]["text/html"])
+    assert shown == [*map(str, range(10)), "...", *map(str, range(20, 30))]
 
 
 def test_each_commit_is_asked_once_and_what_went_wrong_is_said_where_it_is_needed(
