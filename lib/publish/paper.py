@@ -182,7 +182,8 @@ def check_texts(paper: Path) -> Iterator[str]:
         for name, content in make_files(paper, sources).items():
             path = paper / name
             if not path.is_file() or not same(path.read_bytes(), content):
-                yield f"{name} is not what its sources and the results give; run ./run_all.sh paper"
+                what = f"{relative(path)} is not what its sources and the results give"
+                yield f"{what}; run ./run_all.sh paper"
         if not answers_readme(paper):
             return
         for name, page in PAGES.items():
