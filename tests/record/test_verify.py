@@ -474,7 +474,7 @@ def test_json_that_was_cut_short_is_a_fault(file: str, tmp_path: Path) -> None:
     assert faults[0].startswith("the paper cannot be built: ")
 
 
-@pytest.mark.parametrize("study", ["confirmatory", "horizon"])
+@pytest.mark.parametrize("study", [pytest.param("confirmatory", marks=pytest.mark.slow), "horizon"])
 def test_a_study_of_the_first_record_is_what_its_hash_says(
     study: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

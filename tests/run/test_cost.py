@@ -20,14 +20,15 @@ CPU = "cpu"
 V, SEQUENCES = 500, 4
 
 
+SLOW = pytest.mark.slow
 WAYS = [(precision, again) for precision in ("fp32", "bf16") for again in (False, True)]
 
 
 @pytest.mark.parametrize(
     ("fields", "within", "precision", "again"),
     [
-        *(({"n_layer": 5}, 0.005, *way) for way in WAYS),
-        *((NANOCHAT | {"dropout": 0.1}, 0.02, *way) for way in WAYS),
+        *(pytest.param({"n_layer": 5}, 0.005, *way, marks=SLOW) for way in WAYS),
+        *(pytest.param(NANOCHAT | {"dropout": 0.1}, 0.02, *way, marks=SLOW) for way in WAYS),
         ({"n_layer": 2}, 0.005, "fp32", False),
         ({"positions": "rotary"}, 0.005, "fp32", False),
         ({"qk_norm": True}, 0.005, "bf16", False),
@@ -35,7 +36,7 @@ WAYS = [(precision, again) for precision in ("fp32", "bf16") for again in (False
         ({"activation": "relu2"}, 0.005, "fp32", False),
         ({"logit_softcap": 15.0}, 0.005, "bf16", False),
         ({"dropout": 0.1}, 0.005, "fp32", False),
-        ({"dropout": 0.1, "block_size": 256}, 0.05, "bf16", True),
+        pytest.param({"dropout": 0.1, "block_size": 256}, 0.05, "bf16", True, marks=SLOW),
         (NANOCHAT, 0.005, "bf16", False),
     ],
     ids=str,
