@@ -20,6 +20,14 @@ def test_the_plan_has_the_hash_that_its_runs_are_stamped_with() -> None:
     assert read_plan("preregistration.yaml").hash == STAMPED
 
 
+def refusal(change: dict[str, Any], parameters: Parameters) -> str:
+    """Return why a plan that is changed is refused."""
+    (parameters.plans / "p.yaml").write_text(str(LISTED | change), "utf-8")
+    with pytest.raises(ConfigError) as error:
+        read_plan("p.yaml")
+    return str(error.value)
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -42,10 +50,7 @@ def test_the_plan_has_the_hash_that_its_runs_are_stamped_with() -> None:
 def test_a_faulty_plan_names_the_field(
     change: dict[str, Any], named: str, parameters: Parameters
 ) -> None:
-    (parameters.plans / "p.yaml").write_text(str(LISTED | change), "utf-8")
-    with pytest.raises(ConfigError) as error:
-        read_plan("p.yaml")
-    assert named in str(error.value)
+    assert named in refusal(change, parameters)
 
 
 def test_what_has_a_usual_value_may_be_left_out(parameters: Parameters) -> None:
@@ -110,11 +115,9 @@ def test_a_number_that_no_hash_can_hold_is_refused(number: str, parameters: Para
 def test_a_wrong_field_is_one_line_with_the_remedy(
     change: dict[str, Any], said: str, parameters: Parameters
 ) -> None:
-    (parameters.plans / "p.yaml").write_text(str(LISTED | change), "utf-8")
-    with pytest.raises(ConfigError) as error:
-        read_plan("p.yaml")
-    assert str(error.value).startswith(f"p.yaml: {said}")
-    assert "\n" not in str(error.value)
+    message = refusal(change, parameters)
+    assert message.startswith(f"p.yaml: {said}")
+    assert "\n" not in message
 
 
 def test_a_plan_that_is_not_there_is_named() -> None:
