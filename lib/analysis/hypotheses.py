@@ -184,7 +184,7 @@ def answer_tests(tests: pd.DataFrame, power: float) -> dict[str, Answer]:
         difference = numbers(row["mean_delta"], row["t_low"], row["t_high"], form)
         p = "; ".join(
             f"{what} {row[key]:.2g}"
-            for what, key in (("p", "p_holm"), ("p of the contrary", "refuted_p"))
+            for what, key in (("p to support", "p_holm"), ("p to refute", "refuted_p"))
             if row[key] < 1
         )
         texts += [

@@ -22,7 +22,7 @@ from lib.publish.paper import same
 from lib.record.build import same_json
 from lib.record.notebook import differing_cells, slim, without_warnings
 from lib.record.record import Record, papers_named
-from lib.record.warm import prefer_forks
+from lib.record.warm import over_sockets, prefer_forks
 from lib.study.claim import load_plan
 from lib.study.config import Study, load_study
 from lib.study.errors import exit_status
@@ -61,9 +61,16 @@ def execute(paper: Path, folder: Path) -> None:
     """Execute a paper's notebook in a folder, which gets the notebook and what it writes."""
     notebook = nbformat.read(paper / NOTEBOOK, as_version=4)
     where: dict[str, Any] = {"metadata": {"path": folder}}
-    client = NotebookClient(notebook, kernel_name="python3", record_timing=False, resources=where)
     prefer_forks()
-    client.execute(env={**os.environ, "PYTHONPATH": str(ROOT)})
+    with tempfile.TemporaryDirectory(prefix="kernel-") as sockets:
+        client = NotebookClient(
+            notebook,
+            kernel_name="python3",
+            record_timing=False,
+            resources=where,
+            config=over_sockets(sockets),
+        )
+        client.execute(env={**os.environ, "PYTHONPATH": str(ROOT)})
     slim(without_warnings(notebook))
     for picture in (folder / FIGURES).glob("*.png"):  # the notebook shows it; the paper takes PDF
         picture.unlink()

@@ -45,8 +45,8 @@ Row = dict[str, Any]
 Rows = list[Row]
 
 
-_BREAK = re.compile(r"(?<!\n)\n(?!\n|\|)")
-"""Of a line, but for those around a paragraph and before a row of a table."""
+_BREAK = re.compile(r"(?<!\n)\n(?!\n|\||- )")
+"""Of a line, but for those around a paragraph and before a row of a table or a list."""
 
 
 class TextError(UserError):
@@ -126,8 +126,8 @@ class Sources:
             raise TextError(f"{name}, line {line}: {error}") from None
 
     def page_part(self, name: str) -> str:
-        """Fill in what a page computes, by the name of its template: a line each paragraph and row
-        of a table."""
+        """Fill in what a page computes, by the name of its template: a line each paragraph, and
+        each row of a table or list."""
         text = self.render(f"templates/{name}.md").strip()
         lines = "\n".join(" ".join(line.split()) for line in text.split("\n"))
         return re.sub(r"\n{3,}", "\n\n", _BREAK.sub(" ", lines))

@@ -135,6 +135,14 @@ def prefer_forks() -> None:
     factory.default_provisioner_name = "forked"
 
 
+def over_sockets(folder: str) -> Any:
+    """Configure kernels that talk through socket files in a folder: over TCP, those started at once
+    sometimes take one port, and any user of the machine can listen."""
+    from traitlets.config import Config
+
+    return Config({"KernelManager": {"transport": "ipc", "ip": f"{folder}/k"}})
+
+
 def serve(address: str) -> socket.socket:
     """Listen at a socket; return, in a fork of its own, each connection. Ends with standard
     input."""

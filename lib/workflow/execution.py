@@ -15,11 +15,10 @@ from typing import Any
 import nbformat
 import papermill
 from filelock import FileLock
-from traitlets.config import Config
 
 from lib.record.notebook import COMPACT, slim
 from lib.record.replay import ReplayError, ask
-from lib.record.warm import WARM, prefer_forks
+from lib.record.warm import WARM, over_sockets, prefer_forks
 from lib.run.processes import exit_with_parent
 from lib.study.claim import load_plan
 from lib.study.config import Study, load_study
@@ -102,7 +101,6 @@ def _run_papermill(
     tried again, as an ordinary one."""
     prefer_forks()
     try:
-        # A socket folder of its own: over TCP, kernels started at once sometimes take one port.
         with tempfile.TemporaryDirectory(prefix=SOCKETS) as sockets:
             papermill.execute_notebook(
                 str(source),
@@ -113,7 +111,7 @@ def _run_papermill(
                 start_timeout=120,
                 autosave_cell_every=5,
                 cwd=str(ROOT),
-                config=Config({"KernelManager": {"transport": "ipc", "ip": f"{sockets}/k"}}),
+                config=over_sockets(sockets),
             )
     except papermill.PapermillExecutionError as error:
         return f"{error.ename}: {error.evalue}"

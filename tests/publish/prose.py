@@ -16,7 +16,7 @@ def paragraphs(markdown: str) -> Iterator[str]:
     text = re.sub(r"\A---\n.*?^---\n", "", markdown, flags=re.DOTALL | re.MULTILINE)
     text = re.sub(r"\$\$.*?\$\$", "", text, flags=re.DOTALL)
     text = re.sub(r"^(\||#+ |:::|```).*$", "", text, flags=re.MULTILINE)
-    text = re.sub(r"^#\. ", "\n", text, flags=re.MULTILINE)
+    text = re.sub(r"^(#\.|-) ", "\n", text, flags=re.MULTILINE)
     yield from (" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if part.strip())
 
 

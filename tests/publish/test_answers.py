@@ -81,23 +81,20 @@ def test_only_what_stands_between_the_comments_is_written(paper: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ends", "sentence", "first"),
+    ("ends", "sentence"),
     [
-        (DECIDED_LOWER, r"LayerNorm lowers perplexity by 1\.04 \[1\.00, 2\.00\]\.", "lowers"),
-        (DECIDED_HIGHER, r"LayerNorm raises perplexity by 1\.04 \[1\.50, 2\.00\]\.", "raises"),
-        (UNDECIDED, r"a cost in perplexity is undecided: \+1\.04 \[−1", "is undecided"),
-        (UNDEFINED, r"changes perplexity by \+1\.04 \(no interval: too few", "has no interval"),
+        (DECIDED_LOWER, r"LayerNorm lowers perplexity by 1\.04 \[1\.00, 2\.00\]\."),
+        (DECIDED_HIGHER, r"LayerNorm raises perplexity by 1\.04 \[1\.50, 2\.00\]\."),
+        (UNDECIDED, r"a cost in perplexity is undecided: \+1\.04 \[−1"),
+        (UNDEFINED, r"changes perplexity by \+1\.04 \(no interval: too few"),
     ],
 )
-def test_a_change_is_said_in_the_form_that_its_interval_asks_for(paper, ends, sentence, first):
+def test_a_change_is_said_in_the_form_that_its_interval_asks_for(paper, ends, sentence):
     fields = {"family": "primary", "arm": "layernorm", "baseline": "none"}
     line, row, *_ = answers(
         paper, confirmatory_2=setting("tests", ends, measure="perplexity", **fields)
     )
     assert re.search(sentence, row)
-    assert re.search(
-        rf"for 300 steps at a low rate,? (it|what it does to perplexity) {first}", line
-    )
     assert ("raises the loss early in training" in line) == (ends == DECIDED_HIGHER)
 
 
@@ -142,13 +139,12 @@ def test_it_is_the_scale_where_both_equivalences_are_shown(paper, perplexity, re
             if row["family"] == "equivalence" and place in found:
                 row["answer"] = found[place]
 
-    line, _, second, *_ = answers(paper, confirmatory_2=change)
+    _, _, second, *_ = answers(paper, confirmatory_2=change)
     assert second.startswith(f"**{word}.** ")
     assert second.startswith(f"**{word}.** LayerNorm and") == (perplexity == EQUAL)
     assert ("every residual branch multiplied by as much, perplexity is equivalent" in second) == (
         rescued == EQUAL
     )
-    assert ("A fixed multiplier in its place is equivalent there." in line) == (perplexity == EQUAL)
 
 
 @pytest.mark.parametrize(
@@ -213,11 +209,11 @@ def test_the_answer_about_a_trained_model_is_that_of_its_plan(paper, answer, wor
 @pytest.mark.parametrize(
     ("equal", "cost", "word", "said"),
     [
-        ("supported", "supported", "It hardly matters", "raises the loss by less than 0.03 nats."),
-        ("supported", "refuted", "It hardly matters", "changes the loss by less than 0.03 nats."),
-        ("refuted", "supported", "It matters", "raises the loss by more than 0.03 nats."),
-        ("refuted", "refuted", "It matters", "changes the loss by more than 0.03 nats."),
-        ("undecided", "supported", "A cost is left", "and whether by 0.03 nats is undecided."),
+        ("supported", "supported", "It hardly matters", "it raises the loss by less than the"),
+        ("supported", "refuted", "It hardly matters", "it changes the loss by less than the"),
+        ("refuted", "supported", "It matters", "it raises the loss by more than the"),
+        ("refuted", "refuted", "It matters", "it changes the loss by more than the"),
+        ("undecided", "supported", "A cost is left", "whether by the plan's margin is undecided."),
         ("undecided", "refuted", "No cost as large as the plan's margin", "does not raise"),
         ("undecided", "undecided", "Undecided", "a cost is undecided."),
     ],
@@ -227,9 +223,9 @@ def test_each_arm_at_its_best_is_answered_by_both_tests(paper, equal, cost, word
         for row in verdict["hypothesis_tests"]:
             row["answer"] = {"equal": equal, "cost": cost}.get(row["hypothesis"], row["answer"])
 
-    line, *rows = answers(paper, trained=decide)
-    assert rows[-2].startswith(f"**{word}.** LayerNorm changes the loss by ")
-    assert said in line
+    row = answers(paper, trained=decide)[-2]
+    assert row.startswith(f"**{word}.** LayerNorm changes the loss by ")
+    assert said in row
 
 
 @pytest.mark.parametrize(
