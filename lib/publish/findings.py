@@ -6,7 +6,6 @@ it is executed. It is committed with its outputs: `check_findings` executes it a
 
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ from lib.record.record import Record, papers_named
 from lib.record.warm import over_sockets, prefer_forks
 from lib.study.claim import load_plan
 from lib.study.config import Study, load_study
-from lib.study.errors import exit_status
 from lib.study.files import read_json
 from lib.study.paths import ROOT, relative
 from lib.study.plan import ALPHA, Plan
@@ -122,7 +120,6 @@ def _around_outputs(notebook: dict[str, Any]) -> dict[str, Any]:
     return notebook | {"cells": cells}
 
 
-@exit_status
 def main(names: list[str]) -> None:
     """Execute the notebooks of the papers named, or of all that have one."""
     for paper in papers_named(names):
@@ -130,7 +127,3 @@ def main(names: list[str]) -> None:
             shutil.rmtree(paper / FIGURES, ignore_errors=True)
             execute(paper, paper)
             print(f"Findings            {relative(paper / NOTEBOOK)}, {relative(paper / TABLES)}")
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

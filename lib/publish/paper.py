@@ -9,7 +9,6 @@ and `@key` for a reference, `@fig:x`, `@tbl:x` and `@sec:x` for what has that la
 """
 
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
@@ -22,7 +21,7 @@ import typst
 from lib.publish.plans import FILE, has_history, plan_accounts, write_accounts
 from lib.publish.sources import Sources, TextError
 from lib.record.record import papers_named
-from lib.study.errors import exit_status, suggest
+from lib.study.errors import suggest
 from lib.study.files import read_json, write_bytes, write_text
 from lib.study.paths import ROOT, TEMPLATES, relative
 
@@ -204,7 +203,6 @@ def begin(paper: Path) -> None:
     (paper / "references.bib").touch()
 
 
-@exit_status
 def main(names: list[str]) -> None:
     """Build the papers named, or all that have a manuscript; begin one where a paper that is named
     has none. Bring the READMEs up to date, and say what was left out."""
@@ -227,7 +225,3 @@ def main(names: list[str]) -> None:
         print(
             f"Paper               {relative(paper / 'paper.pdf')}, {relative(paper / 'paper.tex')}"
         )
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -7,7 +7,6 @@ Rendering a notebook takes a tenth of a second, so a page that would not change 
 import hashlib
 import re
 import shutil
-import sys
 from collections.abc import Callable, Collection
 from importlib.metadata import version
 from pathlib import Path
@@ -21,7 +20,7 @@ from lib.publish.catalogue import StudyEntry, catalogue, index_of, neighbours, w
 from lib.publish.plans import plan_accounts
 from lib.publish.sources import Sources
 from lib.record.record import SHARED, papers_named, root_hash, superseded
-from lib.study.errors import UserError, exit_status
+from lib.study.errors import UserError
 from lib.study.files import sha256
 from lib.study.measures import MAIN, MEASURES, measures_in
 from lib.study.paths import PAPER, TEMPLATES, relative
@@ -207,7 +206,6 @@ def _without_damage(
     return written
 
 
-@exit_status
 def main(names: list[str]) -> None:
     """Build the lab records of some papers (none named: of all) and say where they are."""
     damage = []
@@ -221,7 +219,3 @@ def main(names: list[str]) -> None:
         print(f"To look at it       python -m http.server --directory {site}")
     if damage:
         raise DamagedError("\nerror: ".join(damage))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -307,19 +307,20 @@ def _traces(options: argparse.Namespace) -> None:
 
 
 @_command(_PAPERS)
-def _paper(options: argparse.Namespace) -> int:
+def _paper(options: argparse.Namespace) -> None:
     """Build papers from the results, as PDF and LaTeX; begin new ones."""
     from lib.publish import findings, paper
 
-    return findings.main(options.papers) or paper.main(options.papers)
+    findings.main(options.papers)
+    paper.main(options.papers)
 
 
 @_command(_PAPERS)
-def _record(options: argparse.Namespace) -> int:
+def _record(options: argparse.Namespace) -> None:
     """Build the lab record: a site of a paper's studies and runs."""
     from lib.publish import site
 
-    return site.main(options.papers)
+    site.main(options.papers)
 
 
 def parse_sweep(words: list[str]) -> Sweep:

@@ -14,14 +14,15 @@ import pytest
 
 from lib.publish import pages, site
 from lib.publish.catalogue import changed
-from lib.publish.site import main
 from lib.record import archive, record
 from lib.record.record import Record
+from lib.study.errors import exit_status
 from lib.study.files import sha256
 from tests.record.samples import PIXEL, hostile_notebook, move_to, write_notebook
 
 pytestmark = pytest.mark.slow
 
+main = exit_status(site.main)
 WHOLE: dict[str, bytes | None] = {
     "missing": None,
     "empty": b"",
