@@ -245,6 +245,7 @@ def training_warnings(steps: pd.DataFrame, rule: Instability) -> dict[str, str]:
     """Find what goes wrong in the steps of a run (see `read_live`): by kind, the first step where
     its loss or gradient is not finite, where its loss is further above its lowest so far than the
     rule allows, and where its gradient norm is `EXPLODES` times the usual."""
+    rule = rule if rule.is_defined else WARNING_RULE
     loss, norm = steps["loss"], steps["grad_norm"]  # a step that fp16 skipped has no norm
     finite = np.isfinite(loss) & ~np.isinf(norm)
     above, of_batches = loss - loss.cummin(), loss[np.isfinite(loss)]

@@ -269,7 +269,7 @@ def _show_run(figure: Figure) -> None:
 
 _ON_A_SCREEN = STYLE | {"font.size": 9.5, "legend.fontsize": 9, "axes.titlesize": 10}
 LiveTables = dict[str, pd.DataFrame]
-"""A run's `trace` and `curve` so far; empty where there is no run."""
+"""A run's `trace` and `curve` so far."""
 
 
 def live_picture(
@@ -291,7 +291,7 @@ def live_picture(
             for ax, y in zip(axes, ("loss", "grad_norm"), strict=True):
                 ax.plot(trace["step"], trace[y], linewidth=0.9, alpha=0.5 * alpha**2, **style)
             axes[1].lines[-1].set_alpha(0.8 * alpha**2)
-            if "dev_loss" in curve:
+            if len(curve):
                 axes[0].plot(curve["step"], curve["dev_loss"], marker=look.marker, markersize=4,
                              linewidth=1.8, alpha=alpha, label=name, **style)  # fmt: skip
         axes[0].set(xlabel="step", ylabel="loss (nats)", xlim=(0, total))
@@ -322,7 +322,7 @@ def _dev_loss_text(runs: dict[str, LiveTables]) -> str:
     """Say the first run's last dev loss; beside another, how far apart they are where both were
     last measured, if that is not before the first step."""
     (_, own), *others = runs.items()
-    if "dev_loss" not in own["curve"]:
+    if own["curve"].empty:
         return ""
     mine = own["curve"].set_index("step")["dev_loss"]
     for name, other in others:

@@ -56,7 +56,7 @@ divergence."""
 Row = dict[Any, Any]
 Report = Callable[[Row, Row | None], None]
 """Called for every step, some steps at a time, with its row of the trace and, where the dev curve
-has a point there, that point: for a bar, a log or a curve that grows while it trains."""
+has a point there, that point: for a log or a curve that grows while it trains."""
 
 
 def begin(study: Study, arm: Arm, seed: int, corpus: Corpus) -> Provenance:

@@ -108,8 +108,8 @@ def status_of(output: Path) -> dict[str, Any]:
     return {"status": "unfinished", "reason": "no readable notebook"}
 
 
-COLUMNS = ("step", "loss", "grad_norm", "tokens", "elapsed")
-"""As in the trace; `elapsed`: seconds since training began or was taken up again."""
+COLUMNS = ("step", "loss", "grad_norm", "tokens", "elapsed", "dev_loss")
+"""As in trace and curve; `elapsed`: seconds since training began or was taken up again."""
 
 
 def live_file(folder: Path) -> Path:

@@ -1,7 +1,7 @@
-"""How far a run in training is: a picture that grows below the cell, with the baseline's curve
-beside its own; outside a notebook a bar; in a log a line per evaluation, and all steps in a file.
+"""How far a run in training is: every step in a file. Where somebody looks at the notebook, a
+picture grows below the cell, the baseline's curve beside it; else evaluations are printed.
 
-What draws the picture is a process of its own, `lib.workflow.watching`, which is told numbers and
+What draws the picture is a process of its own, `lib.workflow.watching`, which reads the file and
 gives pictures. So training waits for no picture, and no code of figures can decide a weight.
 """
 
@@ -12,46 +12,42 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 from typing import Any, Self
 
 from IPython import get_ipython
 from IPython.display import DisplayHandle, Image
-from tqdm import tqdm
 
-from lib.run.training import Report, Row, Run
+from lib.run.training import Row, Run
 from lib.study.config import Arm, Study
 from lib.study.paths import HEADLESS, ROOT, run_folder
 from lib.study.result import COLUMNS, live_file
 
+WRITE_INTERVAL = 1.0
+"""Seconds between two writes: training waits for none that matters."""
+
 
 class LiveCurve:
-    """What a training cell calls for every step. In a notebook that somebody looks at it shows a
-    picture, elsewhere what `training_progress` shows. The cell executed again goes on with it."""
+    """What a training cell calls for every step. The cell executed again goes on with it."""
 
     def __init__(self, study: Study, design: Study, arm: Arm, seed: int) -> None:
-        self.folder = run_folder(design.name, arm.id, seed)
-        self.total = arm.config.training.iterations
-        header: dict[str, Any] = {"study": study.name, "arm": arm.id, "variant": arm.variant}
-        header |= {"baseline": arm.baseline, "seed": seed, "total": self.total}
-        self.lines = [json.dumps(header)]
-        """Every line so far, for the next process that draws."""
+        folder = run_folder(design.name, arm.id, seed)
+        self.file = live_file(folder)
+        self.about: dict[str, Any] = {"study": study.name, "arm": arm.id, "variant": arm.variant}
+        self.about |= {"baseline": arm.baseline, "seed": seed, "folder": str(folder)}
+        self.about |= {"total": arm.config.training.iterations}
+        self._waiting: list[str] = []
         self._with = ExitStack()
 
     def __enter__(self) -> Self:
+        self._start = self._written = time.monotonic()
         if self.is_watched:
-            self._write = self._with.enter_context(_drawing())
-            for line in self.lines:
-                self._write(line)
-        else:
-            self._report: Report = self._with.enter_context(
-                training_progress(self.total, self.folder)
-            )
+            self._tell_end = self._with.enter_context(_drawing(self.about))
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._write()
         self._with.close()
 
     @property
@@ -60,34 +56,42 @@ class LiveCurve:
         return not os.environ.get(HEADLESS) and hasattr(get_ipython(), "kernel")
 
     def __call__(self, row: Row, point: Row | None) -> None:
-        if self.is_watched:
-            self._send({"row": row, "point": point})
-        else:
-            self._report(row, point)
+        """Print an evaluation where no picture shows it, and append every step to the file, some at
+        a time. A step that fp16 skipped has no gradient norm."""
+        now, values = time.monotonic(), Row({"dev_loss": ""}) | (point or {}) | row
+        if point and not self.is_watched:
+            line = "step {step}: dev loss {dev_loss:.4f}, embedding norm {embedding_norm:.2f}"
+            print(line.format(**values), flush=True)
+        values["elapsed"] = round(now - self._start, 2)
+        values |= {"grad_norm": ""} if row.get("skipped") else {}
+        self._waiting.append(",".join(str(values[name]) for name in COLUMNS) + "\n")
+        if now - self._written > WRITE_INTERVAL:
+            self._write()
+            self._written = now
+
+    def _write(self) -> None:
+        if self._waiting:
+            with suppress(OSError), self.file.open("a", encoding="utf-8") as file:
+                file.writelines(self._waiting)
+            self._waiting.clear()
 
     def end(self, run: Run) -> None:
         """Show all of a run, what was trained before this cell included."""
         if self.is_watched:
-            del self.lines[1:]
             status = {"diverged": run.diverged_at is not None, "stopped": not run.finished}
-            for row in run.rows:
-                self._send({"row": row, "point": None})
-            for point in run.points:
-                self._send({"row": None, "point": point})
-            self._write(json.dumps(status))
-
-    def _send(self, message: dict[str, Any]) -> None:
-        self.lines.append(json.dumps(message, default=float))
-        self._write(self.lines[-1])
+            self._tell_end(status | {"trace": run.rows, "curve": run.points})
+            if run.finished:
+                self._waiting.clear()
+                self.file.unlink(missing_ok=True)
 
 
 @contextmanager
-def _drawing() -> Iterator[Any]:
-    """Start what draws; give a function that tells it a line. Each picture takes the place of the
-    one before."""
+def _drawing(about: dict[str, Any]) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Start what draws; give a function that tells it, at last, how the run ended. Each picture
+    takes the place of the one before."""
     handle = DisplayHandle()
     handle.display({"text/plain": "The curve appears here."}, raw=True)
-    command = [sys.executable, "-m", f"{__package__}.watching"]
+    command = [sys.executable, "-m", f"{__package__}.watching", json.dumps(about)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
     with tempfile.TemporaryFile() as stderr:
         process = subprocess.Popen(
@@ -97,15 +101,14 @@ def _drawing() -> Iterator[Any]:
         assert process.stdin
         stdin = process.stdin
 
-        def send(line: str) -> None:
-            with suppress(OSError):  # a picture less; training goes on
-                stdin.write(line.encode() + b"\n")
-                stdin.flush()
+        def tell_end(end: dict[str, Any]) -> None:
+            with suppress(OSError):  # a picture less
+                stdin.write(json.dumps(end, default=float).encode())
 
         thread = threading.Thread(target=_show, args=(process, handle), daemon=True)
         thread.start()
         try:
-            yield send
+            yield tell_end
         finally:
             with suppress(OSError):
                 stdin.close()
@@ -122,60 +125,3 @@ def _show(process: "subprocess.Popen[bytes]", handle: DisplayHandle) -> None:
     while line := process.stdout.readline():
         size, width = map(int, line.split())
         handle.update(Image(process.stdout.read(size), width=width))
-
-
-WRITE_INTERVAL = 2.0
-"""Seconds between two writes: training waits for none that matters."""
-
-
-@contextmanager
-def training_progress(total: int, folder: Path) -> Iterator[Report]:
-    """Give what `lib.run.training.train` calls after each of `total` steps of the run in a
-    folder."""
-    if os.environ.get(HEADLESS):
-        with _logged(folder) as report:
-            yield report
-        return
-    with tqdm(total=total, unit="step") as bar:
-
-        def update(row: Row, point: Row | None) -> None:
-            bar.update(row["step"] - bar.n)
-            if point:
-                bar.set_postfix_str(_summary(point))
-
-        yield update
-
-
-def _summary(point: Row) -> str:
-    return f"dev loss {point['dev_loss']:.4f}, embedding norm {point['embedding_norm']:.2f}"
-
-
-@contextmanager
-def _logged(folder: Path) -> Iterator[Report]:
-    """Print evaluations, and append every step to the run's live file, some at a time. A step that
-    fp16 skipped has no gradient norm."""
-    start = written = time.monotonic()
-    waiting: list[str] = []
-
-    def write() -> None:
-        if waiting:
-            with suppress(OSError), live_file(folder).open("a", encoding="utf-8") as file:
-                file.writelines(waiting)
-            waiting.clear()
-
-    def report(row: Row, point: Row | None) -> None:
-        nonlocal written
-        if point:
-            print(f"step {row['step']}: {_summary(point)}", flush=True)
-        now = time.monotonic()
-        values = row | {"elapsed": round(now - start, 2)}
-        values |= {"grad_norm": ""} if row.get("skipped") else {}
-        waiting.append(",".join(str(values[name]) for name in COLUMNS) + "\n")
-        if now - written > WRITE_INTERVAL:
-            write()
-            written = now
-
-    try:
-        yield report
-    finally:
-        write()

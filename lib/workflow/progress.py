@@ -24,7 +24,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
-from lib.analysis.stability import RECENT, WARNING_RULE, rule_of, training_warnings
+from lib.analysis.stability import rule_of, training_warnings
 from lib.study.claim import load_plan
 from lib.study.config import Study
 from lib.study.files import read_json, write_json
@@ -39,6 +39,7 @@ from lib.workflow.time_left import (
     clock,
     durations,
     finished_results,
+    seconds_per_step,
     workloads,
 )
 
@@ -129,14 +130,6 @@ def cells(steps: pd.DataFrame, total: int) -> list[str]:
     return [f"{last['step']:.0f}/{total}", *(text.replace("nan", "–") for text in numbers)]
 
 
-def seconds_per_step(steps: pd.DataFrame) -> float:
-    """Return what a step of a run took lately, since it was taken up again; NaN for one step."""
-    segment = (steps["elapsed"].diff() < 0).cumsum()
-    recent = steps[segment == segment.iloc[-1]].tail(RECENT)
-    difference = (recent.iloc[-1] - recent.iloc[0]).replace(0, math.nan)
-    return float(difference["elapsed"] / difference["step"])
-
-
 LIVE = ("", "seed", "step", "loss", "gradient", "tokens/s", "left")
 ENDED = ("ended", "seed", "steps", "val. loss", "gradient", "tokens/s", "time")
 """Headings of the rows of jobs in execution, and of those that ended."""
@@ -153,8 +146,7 @@ class JobTable:
         self.totals: dict[tuple[str, str], int] = {}
         self.rules: dict[str, Instability] = {}
         for study in studies:
-            rule = rule_of(load_plan(study))
-            self.rules[study.name] = rule if rule.is_defined else WARNING_RULE
+            self.rules[study.name] = rule_of(load_plan(study))
             for arm in study.arms():
                 self.totals[study.name, arm.id] = arm.config.training.iterations
         digits = len(str(max(self.totals.values(), default=0)))

@@ -8,6 +8,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
+import pandas as pd
+
+from lib.analysis.stability import RECENT
 from lib.study.config import Study
 from lib.study.fields import RunConfig
 from lib.study.paths import run_folder
@@ -168,6 +171,16 @@ class TimeLeft:
             return ahead[job.key][0]
         total = per_unit * self.work_of.get(job.key, math.inf)
         return max(total - (now - job.since), 0.0) if has_pace else total
+
+
+def seconds_per_step(steps: pd.DataFrame) -> float:
+    """Return what a step of a run (see `read_live`) took lately, since it was taken up again; NaN
+    of steps that all came at once."""
+    segment = (steps["elapsed"].diff() < 0).cumsum()
+    recent = steps[segment == segment.iloc[-1]].tail(RECENT)
+    last_at_once = recent.drop_duplicates("elapsed", keep="last")
+    difference = (recent.iloc[-1] - last_at_once.iloc[0]).replace(0, math.nan)
+    return float(difference["elapsed"] / difference["step"])
 
 
 def clock(seconds: float) -> str:

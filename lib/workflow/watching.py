@@ -1,16 +1,16 @@
-"""Draws the curve of a run in training: `lib.workflow.live` tells it every step, a line each, and
-shows the pictures that it gives."""
+"""Draws the curve of a run in training from the file of its steps. `lib.workflow.live` starts this
+process and shows the pictures that it gives."""
 
 import json
-import math
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from lib.analysis.stability import WARNING_RULE, rule_of, training_warnings
+from lib.analysis.stability import rule_of, training_warnings
 from lib.figures.training import live_picture
 from lib.record.record import Record, raw_folder
 from lib.study.claim import load_plan
@@ -18,68 +18,26 @@ from lib.study.config import load_study
 from lib.study.errors import UserError
 from lib.study.paths import executed_notebook
 from lib.study.raw import raw_file, read_raw_file
+from lib.study.result import read_live
 from lib.study.variants import variant
-from lib.workflow.time_left import clock
+from lib.workflow.time_left import clock, seconds_per_step
 
 SHARE = 0.25
 """The most of a core that drawing takes."""
 MIN_INTERVAL = 1.0
 """Seconds between two pictures."""
-REPLAY = 2.0
-"""Seconds at the start in which steps made before are told again: these say nothing of speed."""
 
 
-class LiveRun:
-    """A run in training, as far as it was told. A thread reads, so that training never waits."""
-
-    def __init__(self) -> None:
-        self.about: dict[str, Any] = json.loads(sys.stdin.readline())
-        self.rows: list[dict[str, Any]] = []
-        self.points: dict[int, dict[str, Any]] = {}
-        self.end: dict[str, Any] = {}
-        self.times: list[float] = []
-        """When, by `time.monotonic`, each step was told."""
-        self.new, self.over = threading.Event(), False
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def _listen(self) -> None:
-        for line in sys.stdin:
-            message = json.loads(line)
-            if row := message.get("row"):
-                self.times.append(time.monotonic())
-                del self.rows[row["step"] - 1 :]  # told again
-                self.rows.append(row)
-            elif "stopped" in message:
-                self.end = message
-            if point := message.get("point"):
-                self.points[point["step"]] = point
-            self.new.set()
-        self.over = True
-        self.new.set()
-
-    def tables(self) -> dict[str, pd.DataFrame]:
-        """Return the trace and the curve so far."""
-        rows, points = list(self.rows), sorted(self.points.copy().items())
-        trace = pd.DataFrame(rows)
-        if not rows:
-            trace = pd.DataFrame(columns=["step", "loss", "grad_norm"], dtype=float)
-        curve = pd.DataFrame([point for _, point in points])
-        return {"trace": trace, "curve": curve if points else pd.DataFrame(columns=["step"])}
-
-    def standing(self, tables: dict[str, pd.DataFrame]) -> str:
-        """Say how far the run is."""
-        total, done = self.about["total"], max(tables["trace"]["step"], default=0)
-        if self.end.get("diverged"):
-            return f"DIVERGED at step {done} of {total}"
-        if self.end.get("stopped"):
-            return f"stopped at step {done} of {total}; run this cell again to continue"
-        if done in (0, total) or self.end:
-            return f"step {done} of {total}"
-        times = list(self.times)
-        first_time = max(when for when in times if when <= times[0] + REPLAY)
-        n_new = sum(when > first_time for when in times)
-        seconds_each = (times[-1] - first_time) / n_new if n_new else math.nan
-        return f"step {done} of {total}, {clock(seconds_each * (total - done))} left"
+def standing(trace: pd.DataFrame, total: int, end: dict[str, Any]) -> str:
+    """Say how far a run is, and how it ended if it did."""
+    done = int(trace["step"].max()) if len(trace) else 0
+    if end.get("diverged"):
+        return f"DIVERGED at step {done} of {total}"
+    if end.get("stopped"):
+        return f"stopped at step {done} of {total}; run this cell again to continue"
+    if done in (0, total) or end:
+        return f"step {done} of {total}"
+    return f"step {done} of {total}, {clock(seconds_per_step(trace) * (total - done))} left"
 
 
 def baseline(study: str, arm: str, seed: int) -> dict[str, pd.DataFrame]:
@@ -92,40 +50,54 @@ def baseline(study: str, arm: str, seed: int) -> dict[str, pd.DataFrame]:
     return {}
 
 
-def main() -> None:
-    """Draw until nothing more is told, and then once more."""
-    run = LiveRun()
-    study, arm, base = (run.about[name] for name in ("study", "arm", "baseline"))
-    others, note, rule = {}, [], WARNING_RULE
+def tables(folder: Path, end: dict[str, Any]) -> dict[str, pd.DataFrame]:
+    """Return trace and curve: of a run that ended as it was told, else what there is so far."""
+    steps = read_live(folder)
+    curve = steps[["step", "dev_loss"]].dropna()
+    return {
+        name: pd.DataFrame(end[name]) if end.get(name) else so_far
+        for name, so_far in (("trace", steps), ("curve", curve))
+    }
+
+
+def main(words: str) -> None:
+    """Draw whenever there are more steps, until the end is told, and then once more."""
+    about, end, over = json.loads(words), dict[str, Any](), threading.Event()
+    study, arm, base, total = (about[name] for name in ("study", "arm", "baseline", "total"))
+    others, note, rule = {}, [], rule_of(None)
     try:
         design = load_study(study)
-        plan_rule = rule_of(load_plan(design))
-        rule = plan_rule if plan_rule.is_defined else WARNING_RULE
-        if base != arm and (curves := baseline(study, base, run.about["seed"])):
+        rule = rule_of(load_plan(design))
+        if base != arm and (curves := baseline(study, base, about["seed"])):
             others = {base: curves}
         elif base != arm:
-            note = [f"There is no finished run of {base}, seed {run.about['seed']}, to compare"]
-        looks = [variant(run.about["variant"]), variant(design.arm(base).variant)]
+            note = [f"There is no finished run of {base}, seed {about['seed']}, to compare"]
+        looks = [variant(about["variant"]), variant(design.arm(base).variant)]
     except UserError as error:
-        note, looks = [f"Nothing to compare with: {error}"], [variant(run.about["variant"])]
-    over = False
-    while not over:
-        run.new.wait()
-        run.new.clear()
-        over, start, tables = run.over, time.monotonic(), run.tables()
-        runs = {arm.removeprefix(f"{study},"): tables} | others
-        warnings = [
-            f"Warning: {text}" for text in training_warnings(tables["trace"], rule).values()
-        ] + note
-        standing = run.standing(tables)
-        png, width = live_picture(runs, looks, run.about["total"], standing, warnings)
-        sys.stdout.buffer.write(f"{len(png)} {width}\n".encode() + png)
-        sys.stdout.buffer.flush()
-        draw_seconds = time.monotonic() - start
-        until = start + max(MIN_INTERVAL, draw_seconds / SHARE)
-        while not run.over and time.monotonic() < until:
-            time.sleep(0.05)
+        note, looks = [f"Nothing to compare with: {error}"], [variant(about["variant"])]
+
+    def listen() -> None:
+        try:
+            end.update(json.loads(sys.stdin.read() or "{}"))
+        finally:  # whoever trained may be gone
+            over.set()
+
+    threading.Thread(target=listen, daemon=True).start()
+    drawn, is_over = -1, False
+    while not is_over:
+        is_over, start = over.is_set(), time.monotonic()
+        run = tables(Path(about["folder"]), end)
+        if is_over or len(run["trace"]) != drawn:
+            drawn = len(run["trace"])
+            found = training_warnings(run["trace"], rule).values()
+            warnings = [f"Warning: {text}" for text in found] + note
+            runs = {arm.removeprefix(f"{study},"): run} | others
+            said = standing(run["trace"], total, end)
+            png, width = live_picture(runs, looks, total, said, warnings)
+            sys.stdout.buffer.write(f"{len(png)} {width}\n".encode() + png)
+            sys.stdout.buffer.flush()
+        over.wait(max(MIN_INTERVAL, (time.monotonic() - start) / SHARE))
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -74,7 +74,7 @@ def append(path: Path, text: str = "LAST = 0\n") -> None:
         ("study/config.py", "exclude", "include", [*WEIGHTS, *CLAIMS]),
         ("run/model.py", "1e-5", "1e-6", [*WEIGHTS]),
         ("run/distributed.py", "minutes=5", "minutes=6", [*WEIGHTS]),  # named by a string
-        ("workflow/live.py", "WRITE_INTERVAL = 2", "WRITE_INTERVAL = 3", [*WEIGHTS]),
+        ("workflow/live.py", "WRITE_INTERVAL = 1", "WRITE_INTERVAL = 3", [*WEIGHTS]),
         ("run/evaluation.py", "N_BINS = 15", "N_BINS = 16", [*NUMBERS]),
         ("run/harness.py", "1", "2", [*NUMBERS]),  # imported where the suite is asked
         ("data/tasks.py", "4", "5", [*NUMBERS]),

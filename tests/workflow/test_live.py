@@ -1,62 +1,147 @@
-"""The picture of a run in training: what is told is drawn, beside the baseline's recorded curve."""
+"""A run in training: a log has a line per evaluation; a file has every step, and is drawn beside
+the baseline's recorded curve."""
 
 import io
 import json
+import math
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
 from PIL import Image
 
+from lib.data.corpus import Corpus
 from lib.record.record import Record
+from lib.study import paths
 from lib.study.config import load_study
+from lib.study.fields import RunConfig
 from lib.study.paths import HEADLESS, ROOT
+from lib.study.result import COLUMNS, live_file, read_live
 from lib.study.variants import variant
 from lib.workflow import live, watching
 from lib.workflow.live import LiveCurve
+from tests.run.samples import train
 
 ABOUT = {"study": "example", "arm": "example,constant,dropout=0.1", "variant": "layernorm"}
 ABOUT |= {"baseline": "constant", "seed": 0, "total": 40}
 
 
-def row(step: int, norm: float = 1.0) -> dict[str, Any]:
-    return {"row": {"step": step, "loss": 4 - step / 40, "grad_norm": norm}, "point": None}
+@pytest.fixture
+def curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LiveCurve:
+    """Of a run of which nobody watches the notebook."""
+    monkeypatch.setattr(paths, "RUNS", tmp_path)
+    monkeypatch.setenv(HEADLESS, "1")
+    study = load_study("example")
+    found = LiveCurve(study, study, next(study.arms()), 0)
+    found.file.parent.mkdir(parents=True)
+    return found
 
 
-def point(step: int) -> dict[str, Any]:
-    return {"row": None, "point": {"step": step, "dev_loss": 4 - step / 40}}
+def row(step: int, **fields: Any) -> dict[str, Any]:
+    return {"step": step, "loss": 4.0 / step, "grad_norm": 1.5, "tokens": 64 * step} | fields
 
 
-def tell(monkeypatch: pytest.MonkeyPatch, *news: dict[str, Any], **about: Any) -> None:
-    lines = [ABOUT | about, *news]
-    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(json.dumps(x) + "\n" for x in lines)))
+def test_a_log_has_a_line_per_evaluation(
+    curve: LiveCurve, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with curve:
+        for step, loss in ((1, None), (2, 3.9), (3, None), (4, 3.7)):
+            curve(row(step), loss and {"dev_loss": loss, "embedding_norm": 1.5})
+    printed = [
+        f"step {step}: dev loss {loss}, embedding norm 1.50\n"
+        for step, loss in ((2, "3.9000"), (4, "3.7000"))
+    ]
+    assert capsys.readouterr() == ("".join(printed), "")
+
+
+def test_every_step_is_written_some_at_a_time(
+    curve: LiveCurve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, folder = [100.0], curve.file.parent
+    monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
+    with curve:
+        curve(row(1), None)
+        assert not curve.file.exists()
+        now[0] += 3.0
+        curve(row(2, grad_norm=math.nan, skipped=True), {"dev_loss": 3.9, "embedding_norm": 1.5})
+        assert read_live(folder)["step"].tolist() == [1, 2]
+        curve(row(3, loss=math.inf), None)
+        assert read_live(folder)["step"].tolist() == [1, 2]
+    assert curve.file.read_text("utf-8").splitlines() == [
+        "1,4.0,1.5,64,0.0,",
+        "2,2.0,,128,3.0,3.9",
+        "3,inf,1.5,192,3.0,",
+    ]
+
+
+def test_who_watches_sees_the_trace_and_changes_nothing(
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, curve: LiveCurve
+) -> None:
+    alone = train(tiny, corpus, 0, tmp_path / "alone")
+    with curve:
+        watched = train(tiny, corpus, 0, curve.file.parent, curve)
+    steps = read_live(curve.file.parent)
+    for name in ("step", "loss", "grad_norm", "tokens"):
+        assert steps[name].tolist() == watched.trace[name].tolist() == alone.trace[name].tolist()
+    found = steps.set_index("step")["dev_loss"].dropna()
+    evaluated = watched.curve.set_index("step")["dev_loss"].drop(0)
+    assert found.to_dict() == evaluated.to_dict()
+    for one, other in zip(alone.model.parameters(), watched.model.parameters(), strict=True):
+        assert one.equal(other)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_at_the_end_all_of_a_run_is_told_and_what_is_finished_needs_no_file(
+    finished: bool, curve: LiveCurve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[dict[str, Any]] = []
+
+    @contextmanager
+    def drawing(about: dict[str, Any]) -> Iterator[Callable[[dict[str, Any]], None]]:
+        assert about["folder"] == str(curve.file.parent)
+        yield told.append
+
+    monkeypatch.setattr(live, "_drawing", drawing)
+    monkeypatch.setattr(LiveCurve, "is_watched", True)
+    before = {"rows": [row(1), row(2)], "points": [{"step": 0, "dev_loss": 4.2}]}
+    run: Any = SimpleNamespace(diverged_at=None, finished=finished, **before)
+    with curve:
+        curve(row(2), None)
+        curve.end(run)
+    status = {"diverged": False, "stopped": not finished}
+    assert told == [status | {"trace": run.rows, "curve": run.points}]
+    assert curve.file.exists() == (not finished)
+
+
+def trace(*seen: tuple[int, float]) -> pd.DataFrame:
+    """Steps, and how many seconds since the cell was executed."""
+    return pd.DataFrame(seen, columns=["step", "elapsed"])
 
 
 @pytest.mark.parametrize(
-    ("news", "said"),
+    ("steps", "end", "said"),
     [
-        ([], "step 0 of 40"),
-        ([row(1), row(2)], "step 2 of 40, – left"),
-        ([row(1), {"stopped": True}], "stopped at step 1 of 40; run this cell again to continue"),
-        ([*map(row, range(1, 41)), {"stopped": False}], "step 40 of 40"),
-        ([row(1), {"stopped": False, "diverged": True}], "DIVERGED at step 1 of 40"),
+        ([], {}, "step 0 of 40"),
+        ([1], {}, "step 1 of 40, – left"),
+        ([1], {"stopped": True}, "stopped at step 1 of 40; run this cell again to continue"),
+        (range(1, 41), {"stopped": False}, "step 40 of 40"),
+        ([1], {"stopped": False, "diverged": True}, "DIVERGED at step 1 of 40"),
     ],
 )
-def test_it_is_said_how_far_a_run_is(
-    news: list[dict[str, Any]], said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tell(monkeypatch, *news)
-    told = watching.LiveRun()
-    while not told.over:
-        told.new.wait(1)
-    assert told.standing(told.tables()) == said
+def test_it_is_said_how_far_a_run_is(steps: list[int], end: dict[str, Any], said: str) -> None:
+    assert watching.standing(trace(*((step, 0.0) for step in steps)), 40, end) == said
 
 
-BEFORE = [(step, 0.01 * step) for step in range(1, 31)]
+BEFORE = [(step, 10.0 * step) for step in range(1, 31)]
 """Thirty steps that an execution of the cell before this one made."""
 
 
@@ -64,24 +149,18 @@ BEFORE = [(step, 0.01 * step) for step in range(1, 31)]
     ("seen", "said"),
     [
         ([(1, 0.0), (2, 5.0)], "step 2 of 40, 3:10 left"),  # 38 steps of 5 s
-        ([(21, 0.0), (22, 5.0)], "step 22 of 40, 1:30 left"),  # taken up again in another kernel
+        ([(21, 0.0), (22, 5.0)], "step 22 of 40, 1:30 left"),
         # Ten steps at once; the second ten took 30 s.
         ([(s, 30.0 * (s > 10)) for s in range(1, 21)], "step 20 of 40, 1:00 left"),
-        (BEFORE, "step 30 of 40, – left"),
-        ([*BEFORE, (31, 5.3), (32, 10.3)], "step 32 of 40, 0:40 left"),  # 8 steps of 5 s
-        # Killed, and taken up again where step 20 was kept, at 10 s a step.
-        ([*BEFORE, (21, 10.3), (22, 20.3)], "step 22 of 40, 3:00 left"),
+        (BEFORE, "step 30 of 40, 1:40 left"),
+        ([*BEFORE, (31, 5.0)], "step 31 of 40, – left"),
+        ([*BEFORE, (31, 5.0), (32, 10.0)], "step 32 of 40, 0:40 left"),  # 8 steps of 5 s
     ],
 )
-def test_the_time_left_is_by_steps_that_were_made_while_it_listened(
-    seen: list[tuple[int, float]], said: str, monkeypatch: pytest.MonkeyPatch
+def test_the_time_left_is_by_steps_since_the_cell_was_executed(
+    seen: list[tuple[int, float]], said: str
 ) -> None:
-    times = iter([when for _, when in seen])
-    tell(monkeypatch, *(row(step) for step, _ in seen))
-    monkeypatch.setattr("threading.Thread.start", lambda thread: thread.run())
-    monkeypatch.setattr("time.monotonic", lambda: next(times))
-    told = watching.LiveRun()
-    assert told.standing(told.tables()) == said
+    assert watching.standing(trace(*seen), 40, {}) == said
 
 
 def test_what_draws_needs_nothing_that_an_image_may_lack() -> None:
@@ -90,20 +169,27 @@ def test_what_draws_needs_nothing_that_an_image_may_lack() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
-def test_what_is_told_again_stands_there_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    tell(monkeypatch, row(1), row(2), point(2), row(1), row(2), row(3), point(2))
-    told = watching.LiveRun()
-    while not told.over:
-        told.new.wait(1)
-    assert told.tables()["trace"]["step"].tolist() == [1, 2, 3]
-    assert told.tables()["curve"]["step"].tolist() == [2]
+def append(folder: Path, *rows: dict[str, Any]) -> None:
+    """Write steps as a run in training does."""
+    with live_file(folder).open("a", encoding="utf-8") as file:
+        for each in rows:
+            values = {"grad_norm": 1.0, "tokens": 1, "elapsed": each["step"], "dev_loss": ""} | each
+            file.write(",".join(str(values[name]) for name in COLUMNS) + "\n")
 
 
-def pictures(monkeypatch: pytest.MonkeyPatch) -> list[Image.Image]:
-    """All pictures that are given."""
+def falling(steps: range, **fields: Any) -> list[dict[str, Any]]:
+    return [{"step": step, "loss": 4 - step / 40} | fields for step in steps]
+
+
+def pictures(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, end: Any = "", **about: Any
+) -> list[Image.Image]:
+    """All pictures that are given of the run in a folder, until this end is told."""
     out = io.BytesIO()
+    told = SimpleNamespace(read=lambda: end(out) if callable(end) else end)
+    monkeypatch.setattr(sys, "stdin", told)
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out))
-    watching.main()
+    watching.main(json.dumps(ABOUT | {"folder": str(folder)} | about))
     out.seek(0)
     found = []
     while line := out.readline():
@@ -119,23 +205,53 @@ def amount(picture: Image.Image, colour: str) -> int:
     return int((np.abs(apart).max(axis=2) < 40).sum())
 
 
+BLUE, RED = variant("layernorm").colour, "#B00020"
+
+
 def test_the_run_is_drawn_in_its_colour_and_what_goes_wrong_is_said_in_red(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    quiet = [point(0), *map(row, range(1, 31)), point(20), {"stopped": True}]
-    blue, red = variant("layernorm").colour, "#B00020"
-    drawn = []
-    for news in (
-        [],
-        quiet,
-        [*quiet[:-1], row(31), *(row(s) for s in range(32, 60)), row(60, 50.0)],
-    ):
-        tell(monkeypatch, *news)
-        drawn.append(pictures(monkeypatch)[-1])
-    assert [amount(each, blue) > 100 for each in drawn] == [False, True, True]
-    assert [amount(each, red) > 20 for each in drawn] == [False, False, True]
-    tell(monkeypatch, *quiet, arm="constant")  # a baseline has no curve beside it
-    assert amount(pictures(monkeypatch)[-1], blue) > 100
+    stopped = json.dumps({"stopped": True})
+    drawn = [pictures(monkeypatch, tmp_path)[-1]]
+    append(tmp_path, *falling(range(1, 20)), *falling(range(20, 21), dev_loss=3.5))
+    append(tmp_path, *falling(range(21, 31)))
+    drawn += [pictures(monkeypatch, tmp_path, stopped)[-1]]
+    append(tmp_path, *falling(range(31, 60)), *falling(range(60, 61), grad_norm=50.0))
+    drawn += [pictures(monkeypatch, tmp_path)[-1]]
+    assert [amount(each, BLUE) > 100 for each in drawn] == [False, True, True]
+    assert [amount(each, RED) > 20 for each in drawn] == [False, False, True]
+    live_file(tmp_path).unlink()
+    append(tmp_path, *falling(range(1, 31), dev_loss=3.5))  # a baseline has no curve beside it
+    assert amount(pictures(monkeypatch, tmp_path, stopped, arm="constant")[-1], BLUE) > 100
+
+
+def test_what_is_told_at_the_end_is_drawn_without_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rows = [each | {"grad_norm": 1.0} for each in falling(range(1, 31))]
+    end = {"diverged": False, "stopped": False, "trace": rows}
+    end["curve"] = [{"step": step, "dev_loss": 4 - step / 40} for step in (0, 30)]
+    assert amount(pictures(monkeypatch, tmp_path, json.dumps(end))[-1], BLUE) > 100
+
+
+def test_a_picture_follows_where_there_are_more_steps(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(watching, "MIN_INTERVAL", 0.02)
+    monkeypatch.setattr(watching, "SHARE", 1e3)
+
+    def train(out: io.BytesIO) -> str:
+        """Make ten steps once the first picture is there; end a while after the second."""
+        for steps in (range(1, 11), range(0)):
+            before = len(out.getvalue())
+            while len(out.getvalue()) == before:
+                threading.Event().wait(0.01)
+            append(tmp_path, *falling(steps, dev_loss=3.5))
+        threading.Event().wait(0.2)
+        return json.dumps({"stopped": True})
+
+    first, second, last = pictures(monkeypatch, tmp_path, train)
+    assert [amount(each, BLUE) > 50 for each in (first, second, last)] == [False, True, True]
 
 
 def test_where_nothing_can_be_drawn_it_is_said_why(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +259,7 @@ def test_where_nothing_can_be_drawn_it_is_said_why(monkeypatch: pytest.MonkeyPat
     for name in ("display", "update"):
         monkeypatch.setattr(live.DisplayHandle, name, lambda _, what, raw: shown.append(what))
     monkeypatch.setattr(live, "__package__", "nowhere")
-    with live._drawing():
+    with live._drawing({}):
         pass
     why = f"The curve could not be drawn: {sys.executable}: Error while finding module"
     assert shown[-1]["text/plain"].startswith(why)
@@ -156,15 +272,3 @@ def test_the_baseline_s_curve_is_the_recorded_one() -> None:
     assert found["trace"].equals(record.raw(run)["trace"])
     assert found["curve"].equals(record.raw(run)["curve"])
     assert watching.baseline("example", run["arm"], 10**6) == {}
-
-
-def test_where_nobody_looks_the_curve_is_printed_as_ever(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv(HEADLESS, "1")
-    study = load_study("example")
-    curve = LiveCurve(study, study, next(study.arms()), 0)
-    monkeypatch.setattr("lib.workflow.live.live_file", lambda _: Path("/dev/null"))
-    with curve:
-        curve(row(1)["row"] | {"tokens": 1}, {"dev_loss": 2.0, "embedding_norm": 1.0})
-    assert capsys.readouterr().out == "step 1: dev loss 2.0000, embedding norm 1.00\n"

@@ -19,7 +19,7 @@ from lib.analysis.stability import RECENT, WARNING_RULE, training_warnings
 from lib.study.config import Study
 from lib.study.files import write_json, write_text
 from lib.study.paths import ROOT
-from lib.study.plan import INSTABILITY
+from lib.study.plan import INSTABILITY, Instability
 from lib.study.result import live_file, read_live
 from lib.workflow import progress
 from lib.workflow.progress import (
@@ -374,7 +374,17 @@ def test_a_log_has_a_line_for_each_job_that_ended_and_each_minute_all(
 def test_the_threshold_is_that_of_the_studys_plan(
     tiny_study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert JobTable([tiny_study]).rules == {"tiny": WARNING_RULE}
+    assert JobTable([tiny_study]).rules == {"tiny": Instability()}
     plan = SimpleNamespace(instability=INSTABILITY)
     monkeypatch.setattr(progress, "load_plan", lambda study: plan)
     assert JobTable([tiny_study]).rules == {"tiny": INSTABILITY}
+
+
+def test_where_no_plan_says_when_a_run_is_unstable_the_usual_rises_are_warned_of(
+    live: Path,
+) -> None:
+    wave = [(step, 2 + 0.01 * math.sin(step), 1.0, 64 * step, 0.5 * step) for step in range(1, 101)]
+    append(live, *wave, (101, 2.6, 1.0, 6464, 50.5))
+    found = training_warnings(read_live(live.parent), Instability())
+    assert found == training_warnings(read_live(live.parent), WARNING_RULE)
+    assert list(found) == ["rise"]
