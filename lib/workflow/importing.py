@@ -37,10 +37,8 @@ from lib.workflow.sweep import only_sweep
 
 def import_study(packed: Path) -> None:
     """Take the study that a zip holds into the record. Raises UserError, naming the zip."""
-    if packed.is_dir():
-        raise UserError(f"file: {packed} is a folder; give the zip itself")
-    if not packed.exists():
-        raise UserError(f"file: there is no {packed}; give the zip that 00_kaggle leaves")
+    if not packed.is_file():
+        raise UserError(f"file: {packed} is no file; give the zip that 00_kaggle leaves")
     original = {path: path.read_bytes() for path in PARAMS.rglob("*.yaml")}
     try:
         study = _import(packed)

@@ -166,13 +166,10 @@ def test_a_zip_that_is_no_studys_is_refused_at_once_in_one_line(
 def test_what_is_no_file_is_named_with_what_to_give(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    missing = tmp_path / "smoke.zip"
-    assert cli.main(["import", str(missing)]) == 1
-    told = f"error: file: there is no {missing}; give the zip that 00_kaggle leaves\n"
-    assert capsys.readouterr() == ("", told)
-    assert cli.main(["import", str(tmp_path)]) == 1  # as a browser that unpacks leaves it
-    told = f"error: file: {tmp_path} is a folder; give the zip itself\n"
-    assert capsys.readouterr() == ("", told)
+    for path in (tmp_path / "smoke.zip", tmp_path):  # a folder: as a browser that unpacks leaves it
+        assert cli.main(["import", str(path)]) == 1
+        told = f"error: file: {path} is no file; give the zip that 00_kaggle leaves\n"
+        assert capsys.readouterr() == ("", told)
 
 
 @pytest.mark.parametrize("imported_before", [False, True])
