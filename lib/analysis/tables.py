@@ -1,7 +1,7 @@
 """A study's runs as tables and sentences for a reader, and findings, which are both."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isnan
 from typing import Any
@@ -46,12 +46,6 @@ def outcome(measure: str, low: float, high: float, margin: float | None = None) 
     if margin is not None and -margin < low and high < margin:
         return f"no difference beyond ± {margin:g}"
     return "undecided"
-
-
-def listed(items: Iterable[Any]) -> str:
-    """Write a list in prose: 0.02, 0.1 and 1."""
-    *first, last = [f"{x:.12g}" if isinstance(x, float) else str(x) for x in items]
-    return " and ".join(filter(None, (", ".join(first), last)))
 
 
 def summary_table(runs: pd.DataFrame, group: MeasureGroup = "summary") -> pd.DataFrame:

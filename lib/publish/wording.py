@@ -6,11 +6,11 @@ result: lower, higher, undecided (the interval holds zero) and undefined (no int
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from markupsafe import Markup
 
-from lib.analysis import tables
 from lib.study.measures import MEASURES
 
 MISSING = Markup("n/a")
@@ -23,7 +23,6 @@ _WORDS = (
 _ESTIMATES = dict.fromkeys(("mean_delta", "token_ratio", "nats_above_source"), "t_")
 _ESTIMATES |= {"share": "", "value": ""}
 """Columns that hold an estimate → how those of its interval, low and high, begin."""
-listed = tables.listed
 
 
 def finished(value: Any) -> Markup:
@@ -155,6 +154,12 @@ def words(value: Any) -> str:
     """Write a whole number, or the length of a list, as a word up to twelve."""
     count = value if isinstance(value, int) else len(value)
     return _WORDS[count] if count < len(_WORDS) else f"{count:,}"
+
+
+def listed(items: Iterable[Any]) -> str:
+    """Write a list in prose: 0.02, 0.1 and 1."""
+    *first, last = [f"{x:.12g}" if isinstance(x, float) else str(x) for x in items]
+    return " and ".join(filter(None, (", ".join(first), last)))
 
 
 def literal(value: Any) -> str:
