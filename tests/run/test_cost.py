@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed._tools.mem_tracker import MemTracker
 from torch.nn import functional as F
 
 from lib.data.corpus import Corpus
@@ -43,9 +44,6 @@ WAYS = [(precision, again) for precision in ("fp32", "bf16") for again in (False
 def test_memory_is_what_torch_counts(
     fields: dict[str, Any], within: float, precision: str, again: bool
 ) -> None:
-    # Imported here: this takes torch's compiler along, which no other test needs.
-    from torch.distributed._tools.mem_tracker import MemTracker
-
     config = RunConfig.model_validate(
         {
             "model": {"n_layer": 4, "n_head": 4, "n_embd": 64, "block_size": 64} | fields,
