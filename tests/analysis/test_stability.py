@@ -118,7 +118,7 @@ def test_a_spike_at_the_start_does_not_hide_in_the_noise_and_a_short_run_is_not_
     assert not judge_run(np.r_[np.linspace(4, 2, 9), 9.0], False, NOISE, ENTROPY)["transient"]
 
 
-@pytest.mark.parametrize("noise", [0.03, 0.15])
+@pytest.mark.parametrize("noise", [pytest.param(0.03, marks=pytest.mark.slow), 0.15])
 def test_a_healthy_run_raises_no_alarm_however_small_its_batch(noise: float) -> None:
     """Of 500 that fall as a power of the step, in 300 steps, at most one; by half a nat, all."""
     fall, rng = 2.0 + 2.2 * np.arange(1, 301) ** -0.4, np.random.default_rng(0)

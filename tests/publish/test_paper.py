@@ -47,6 +47,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def sources(paper: Path) -> Sources:
+    return Sources(paper)
+
+
 def markdown(paper: Path, text: str = SOURCE, sources: Sources | None = None) -> str:
     (paper / "paper.md").write_text(text, "utf-8")
     return filled_in(paper, sources or Sources(paper))
@@ -70,15 +75,15 @@ def text_of(pdf: Path) -> str:
         (":::", "nothing is open"),
     ],
 )
-def test_what_is_not_there_stops_the_build_by_name_and_line(paper, text, fault):
+def test_what_is_not_there_stops_the_build_by_name_and_line(paper, sources, text, fault):
     with pytest.raises(TextError, match=fault) as error:
-        markdown(paper, f"One line.\n\n{text}\n")
+        markdown(paper, f"One line.\n\n{text}\n", sources)
     assert str(error.value).startswith("paper.md, line 3: ")
 
 
-def test_what_stands_in_code_or_after_a_backslash_is_no_reference(paper):
+def test_what_stands_in_code_or_after_a_backslash_is_no_reference(paper, sources):
     text = "```\n@nobody2020\n```\nA \\@sign, me@there.\n"
-    assert markdown(paper, text) == text
+    assert markdown(paper, text, sources) == text
 
 
 def typed_digits(text: str) -> list[str]:

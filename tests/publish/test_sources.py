@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,9 +34,12 @@ def paper(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+read = cache(Sources)  # of a folder whose record stays as it is
+
+
 def rendered(paper: Path, text: str) -> str:
     (paper / "text.md").write_text(text, "utf-8")
-    return Sources(paper).render("text.md")
+    return read(paper).render("text.md")
 
 
 @pytest.mark.parametrize(

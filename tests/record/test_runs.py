@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,18 @@ from lib.workflow.rehearsal import made_up
 from tests.analysis.samples import design
 
 
-@pytest.fixture
-def record() -> Record:
-    """A record of which nothing is read again: what a test changes stays changed."""
+@pytest.fixture(scope="module")
+def sound() -> Record:
     record = Record("example")
     assert list(runs.check_runs(record)) == []
     record.runs = record.runs[:1]
     return record
+
+
+@pytest.fixture
+def record(sound: Record) -> Record:
+    """A record of which nothing is read again: what a test changes stays changed."""
+    return deepcopy(sound)
 
 
 def put(table: str, column: str, row: int, value: Any) -> Callable[[Record], None]:

@@ -59,10 +59,12 @@ def differing(now: Any, then: Any, place: str = "") -> Iterator[str]:
         yield f"{place}: {now!r}, was {then!r}"
 
 
+LARGE = ("trained", "turn")
 RECENT = [
-    pytest.param(path.name.partition(".")[0], marks=pytest.mark.slow if "turn" in path.name else ())
+    pytest.param(study, marks=pytest.mark.slow if study in LARGE else ())
     for path in sorted(PAPERS.glob("*/results/*.verdict.json"))
     if read_json(path).get("hypothesis_tests")
+    for study in [path.name.partition(".")[0]]
 ]
 """Every study whose plan binds its hypotheses to tests."""
 EARLIER = ("tuned", "stability-confirm", "confirmatory-2")

@@ -11,6 +11,7 @@ import subprocess
 import tokenize
 import warnings
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -45,10 +46,23 @@ def all_digests() -> dict[str, str]:
     return {name: getattr(digests, f"{name}_digest").__wrapped__() for name in NAMES}
 
 
-def changed_by(edit: Callable[[], object]) -> list[str]:
-    before = all_digests()
-    edit()
-    return [name for name, value in all_digests().items() if value != before[name]]
+untouched = cache(all_digests)
+"""Of a copy in which nothing was edited: whichever asks first."""
+Changed = Callable[[Callable[[], object]], list[str]]
+
+
+@pytest.fixture
+def changed_by(copy: Path) -> Changed:
+    """Name the digests that differ after an edit of the copy from those after the last one."""
+    now = dict(untouched())
+
+    def changed_by(edit: Callable[[], object]) -> list[str]:
+        before = dict(now)
+        edit()
+        now.update(all_digests())
+        return [name for name in NAMES if now[name] != before[name]]
+
+    return changed_by
 
 
 def replace(path: Path, old: str, new: str) -> None:
@@ -92,7 +106,7 @@ def append(path: Path, text: str = "LAST = 0\n") -> None:
     ],
 )
 def test_an_edit_changes_the_digests_of_what_it_decides(
-    file: str, old: str, new: str, changed: list[str], copy: Path
+    file: str, old: str, new: str, changed: list[str], copy: Path, changed_by: Changed
 ) -> None:
     path = copy / "lib" / file
     edit = (lambda: replace(path, old, new)) if old else (lambda: append(path, new))
@@ -129,7 +143,7 @@ def edit_cell(notebook: Path, holding: str, code: str, *, before: bool = True) -
     ],
 )
 def test_a_cell_decides_what_is_made_in_it_and_after_it(
-    notebook: str, holding: str, changed: list[str], copy: Path
+    notebook: str, holding: str, changed: list[str], copy: Path, changed_by: Changed
 ) -> None:
     path = copy / "notebooks" / f"{notebook}.ipynb"
     assert changed_by(lambda: edit_cell(path, holding, "x = 1")) == changed
@@ -149,12 +163,14 @@ def test_a_cell_decides_what_is_made_in_it_and_after_it(
         ("'final'; import os", False),
     ],
 )
-def test_the_value_of_a_parameter_is_no_code(code: str, same: bool, copy: Path) -> None:
+def test_the_value_of_a_parameter_is_no_code(
+    code: str, same: bool, copy: Path, changed_by: Changed
+) -> None:
     path = copy / "notebooks" / "02_train.ipynb"
     assert (changed_by(lambda: edit_cell(path, '"final"', code, before=False)) == []) == same
 
 
-def test_what_a_scratch_run_changes_is_no_code_either(copy: Path) -> None:
+def test_what_a_scratch_run_changes_is_no_code_either(copy: Path, changed_by: Changed) -> None:
     path, none = copy / "notebooks" / "02_train.ipynb", "changes: dict = {}"
     other = 'changes: dict = {"training.learning_rate": 1.0e-2}'
     assert changed_by(lambda: edit_cell(path, none, other, before=False)) == []
@@ -162,7 +178,9 @@ def test_what_a_scratch_run_changes_is_no_code_either(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [False, True], ids=["another name", "a second cell"])
-def test_only_what_a_run_is_asked_for_by_has_no_value_in_a_digest(given: bool, copy: Path) -> None:
+def test_only_what_a_run_is_asked_for_by_has_no_value_in_a_digest(
+    given: bool, copy: Path, changed_by: Changed
+) -> None:
     path = copy / "notebooks" / "02_train.ipynb"
     own = 'study: str = "final"'
     edit_cell(path, own, "scale = 1.0")
@@ -172,6 +190,7 @@ def test_only_what_a_run_is_asked_for_by_has_no_value_in_a_digest(given: bool, c
         (place,) = [n for n, c in enumerate(content["cells"]) if own in "".join(c["source"])]
         content["cells"].insert(place + 1, cell)
         path.write_text(json.dumps(content), "utf-8")
+    changed_by(lambda: None)  # with that cell
     old, new = ("seed = 3", "seed = 4") if given else ("scale = 1.0", "scale = 2.0")
     assert changed_by(lambda: edit_cell(path, old, new, before=False)) == WEIGHTS
 
@@ -230,8 +249,10 @@ def test_a_module_is_named_however_it_is_imported(line: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["from . import extra", "from lib.run import *", IMPORTS[-1]])
-def test_a_new_module_counts_where_it_is_imported(line: str, copy: Path) -> None:
-    append(copy / "lib" / "run" / "extra.py", "x = 1\n")
+def test_a_new_module_counts_where_it_is_imported(
+    line: str, copy: Path, changed_by: Changed
+) -> None:
+    changed_by(lambda: append(copy / "lib" / "run" / "extra.py", "x = 1\n"))
     assert changed_by(lambda: append(copy / "lib" / "run" / "machine.py", line + "\n")) == WEIGHTS
     assert changed_by(lambda: append(copy / "lib" / "run" / "extra.py")) == WEIGHTS
 
@@ -254,9 +275,9 @@ def test_a_new_module_counts_where_it_is_imported(line: str, copy: Path) -> None
     ],
 )  # fmt: skip
 def test_packages_count_on_the_way_to_a_module_and_what_stands_before_others(
-    files: dict[str, str], line: str, copy: Path
+    files: dict[str, str], line: str, copy: Path, changed_by: Changed
 ) -> None:
-    append(copy / "lib" / "run" / "machine.py", line + "\n")
+    changed_by(lambda: append(copy / "lib" / "run" / "machine.py", line + "\n"))
     for name, text in files.items():
         assert [n for n in changed_by(lambda n=name, t=text: append(copy / n, t + "\n"))
                            if n in WEIGHTS] == WEIGHTS or name.endswith("other.py")  # fmt: skip
@@ -275,7 +296,7 @@ def test_packages_count_on_the_way_to_a_module_and_what_stands_before_others(
     ],
 )
 def test_what_python_finds_at_the_top_counts_whether_it_is_named_or_not(
-    file: str, copy: Path
+    file: str, copy: Path, changed_by: Changed
 ) -> None:
     assert sorted(changed_by(lambda: append(copy / file))) == sorted([*WEIGHTS, *CLAIMS])
     assert changed_by(lambda: append(copy / "tests" / "__init__.py")) == []
@@ -293,12 +314,13 @@ def test_what_python_finds_at_the_top_counts_whether_it_is_named_or_not(
         "notebooks/factors.csv",
     ],
 )
-def test_what_code_may_read_beside_it_counts(file: str, copy: Path) -> None:
+def test_what_code_may_read_beside_it_counts(file: str, copy: Path, changed_by: Changed) -> None:
     path = copy / file
     path.parent.mkdir(exist_ok=True)
     path.touch()
     for words in (["init", "-q"], ["add", file]):
         subprocess.run(["git", "-C", copy, *words], check=True)
+    changed_by(lambda: None)  # with the file
     edit = lambda: path.write_bytes(path.read_bytes() + b"1")  # noqa: E731
     assert sorted(changed_by(edit)) == sorted([*WEIGHTS, *CLAIMS])
 
@@ -312,7 +334,9 @@ def test_what_code_may_read_beside_it_counts(file: str, copy: Path) -> None:
         *("notebooks/02_train.py", "notebooks/.ipynb_checkpoints/02_train-checkpoint.ipynb"),
     ],
 )
-def test_prose_and_what_starts_a_kernel_are_no_data(file: str, copy: Path) -> None:
+def test_prose_and_what_starts_a_kernel_are_no_data(
+    file: str, copy: Path, changed_by: Changed
+) -> None:
     assert changed_by(lambda: append(copy / file)) == []
 
 
@@ -321,9 +345,11 @@ def test_a_name_is_read_as_python_reads_it() -> None:
     assert "lib.run.extra" in imported(code)
 
 
-def test_what_follows_a_number_sign_in_a_magic_is_no_comment(copy: Path) -> None:
+def test_what_follows_a_number_sign_in_a_magic_is_no_comment(
+    copy: Path, changed_by: Changed
+) -> None:
     path = copy / "notebooks" / "02_train.ipynb"
-    edit_cell(path, "import glob", "%env SCALE=#1")
+    changed_by(lambda: edit_cell(path, "import glob", "%env SCALE=#1"))
     other = lambda: edit_cell(path, "SCALE=#1", "SCALE=#2", before=False)  # noqa: E731
     assert changed_by(other) == WEIGHTS
 
@@ -732,7 +758,9 @@ def test_all_of_the_code_is_left_as_pythons_own_tokenizer_reads_it(name: str) ->
     assert "".join(left) == "".join(kept)
 
 
-def test_the_order_of_files_is_no_matter_and_their_names_are(copy: Path) -> None:
+def test_the_order_of_files_is_no_matter_and_their_names_are(
+    copy: Path, changed_by: Changed
+) -> None:
     code = code_of(("02_train", "train"))
     assert digests.digest(dict(reversed(code.items()))) == digests.training_digest.__wrapped__()
     moved = lambda: (copy / "lib/run/cost.py").rename(copy / "lib/run/price.py")  # noqa: E731
