@@ -293,6 +293,9 @@ def require_recorded(names: list[str]) -> list[str]:
     """Return the names of studies, given by name or path; UsageError for one without a record."""
     studies, known = [Path(name).stem for name in names], recorded_studies()
     for study in studies:
+        if study not in known and (PARAMS / f"{study}.yaml").is_file():
+            remedy = f"run it first: ./run_all.sh params/{study}.yaml"
+            raise UsageError(f"study: '{study}' has no record yet; {remedy}")
         if study not in known:
             raise UsageError(f"study: {suggest(study, known)} in papers/")
     return studies
