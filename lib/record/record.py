@@ -27,7 +27,7 @@ from lib.study.errors import ConfigError, UsageError, UserError, read_yaml, sugg
 from lib.study.fields import digest
 from lib.study.files import read_json, sha256
 from lib.study.inputs import ZipError, unpack
-from lib.study.paths import PAPER, PAPERS, PARAMS, PLANS, RUNS, relative
+from lib.study.paths import PAPER, PAPERS, PARAMS, PLANS, RUNS, relative, run_folder
 from lib.study.plan import Plan
 from lib.study.raw import Folder, read_raw, read_raw_file
 
@@ -287,6 +287,14 @@ def recorded_studies() -> list[str]:
     folders = [path.name for path in PAPERS.glob("*/record/[!.]*") if path.is_dir()]
     results = [path.name.partition(".")[0] for path in PAPERS.glob("*/results/*.json")]
     return sorted({*indexed, *folders, *results})
+
+
+def finished_run(study: str, arm: str, seed: int) -> Folder | None:
+    """Return the folder of what a finished run left, in `runs/` or in the record; None without
+    one."""
+    recorded = Record(study).run_notebook({"arm": arm, "seed": seed})
+    folders = run_folder(study, arm, seed), raw_folder(recorded)
+    return next((folder for folder in folders if (folder / "result.json").is_file()), None)
 
 
 def require_recorded(names: list[str]) -> list[str]:
