@@ -97,9 +97,10 @@ result
 
 # %%
 from lib.analysis.tables import result_table, run_takeaway
+from lib.workflow.continuing import baseline_result
 
 print(run_takeaway(result))
-result_table(result)
+result_table(result, baseline_result(asked, this, seed))
 
 # %%
 from lib.study.claim import load_plan, claim_status

@@ -130,14 +130,21 @@ def run_takeaway(result: RunResult) -> str:
     return f"{run}, after {result.steps} steps ({result.tokens:,} tokens): {', '.join(measured)}."
 
 
-def result_table(result: RunResult) -> pd.DataFrame:
-    """List a run's measures, a row each."""
-    rows = {
-        MEASURES[name].title: MEASURES[name].text(value)
-        for name in measures_in("summary")
-        if (value := (result.measures | result.throughput).get(name)) is not None
+def result_table(result: RunResult, baseline: RunResult | None = None) -> pd.DataFrame:
+    """List a run's measures, a row each; beside them those of its baseline, if there is one. Speeds
+    are of the run alone: its baseline may have run on another machine."""
+    runs = {"": result.measures | result.throughput}
+    if baseline is not None:
+        runs = {"this run": runs[""], baseline.arm: baseline.measures}
+    columns = {
+        name: {
+            MEASURES[measure].title: MEASURES[measure].text(value)
+            for measure in measures_in("summary")
+            if (value := values.get(measure)) is not None
+        }
+        for name, values in runs.items()
     }
-    return pd.Series(rows, name="").to_frame()
+    return pd.DataFrame(columns).fillna("n/a")
 
 
 def readable(table: pd.DataFrame | None, digits: int = 3) -> pd.DataFrame:

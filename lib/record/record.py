@@ -27,7 +27,7 @@ from lib.study.errors import ConfigError, UsageError, UserError, read_yaml, sugg
 from lib.study.fields import digest
 from lib.study.files import read_json, sha256
 from lib.study.inputs import ZipError, unpack
-from lib.study.paths import PAPER, PAPERS, PARAMS, PLANS, RUNS, relative
+from lib.study.paths import PAPER, PAPERS, PARAMS, PLANS, RUNS, relative, run_folder
 from lib.study.plan import Plan
 from lib.study.raw import Folder, read_raw, read_raw_file
 
@@ -289,10 +289,21 @@ def recorded_studies() -> list[str]:
     return sorted({*indexed, *folders, *results})
 
 
+def finished_run(study: str, arm: str, seed: int) -> Folder | None:
+    """Return the folder of what a finished run left, in `runs/` or in the record; None without
+    one."""
+    recorded = Record(study).run_notebook({"arm": arm, "seed": seed})
+    folders = run_folder(study, arm, seed), raw_folder(recorded)
+    return next((folder for folder in folders if (folder / "result.json").is_file()), None)
+
+
 def require_recorded(names: list[str]) -> list[str]:
     """Return the names of studies, given by name or path; UsageError for one without a record."""
     studies, known = [Path(name).stem for name in names], recorded_studies()
     for study in studies:
+        if study not in known and (PARAMS / f"{study}.yaml").is_file():
+            remedy = f"run it first: ./run_all.sh params/{study}.yaml"
+            raise UsageError(f"study: '{study}' has no record yet; {remedy}")
         if study not in known:
             raise UsageError(f"study: {suggest(study, known)} in papers/")
     return studies

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AliasChoices, Field, ValidationError, model_validator
 
-from lib.study.errors import ConfigError, explain, parse_yaml, read_yaml, suggest
+from lib.study.errors import ConfigError, explain, parse_yaml, read_yaml, short, suggest
 from lib.study.fields import (
     CODE,
     FIELDS,
@@ -29,15 +29,17 @@ from lib.study.fields import (
     stock_measures,
 )
 from lib.study.files import read_json, write_json
-from lib.study.inputs import PLAN_BELOW, own_text, prepare_params, write_copy
+from lib.study.inputs import own_text, prepare_params, split_plan, write_copy
 from lib.study.paths import BESIDE_ARMS, HEADLESS, PAPER, PARAMS, PLANS, study_folder
-from lib.study.plan import Commit, read_plan
+from lib.study.plan import Commit, Plan, read_plan
 
 STUDY_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,59}")
 StudyName = Annotated[str, Field(pattern=rf"^{STUDY_NAME.pattern}$", max_length=60)]
 MAX_RUNS = 10_000
 """Of one study."""
 MAX_ID = 120
+MAX_PART = 255
+"""Bytes of a file's name, as Linux has it."""
 SCRATCH = ".scratch"
 """The study that scratch runs are of, a name that no parameter file may have: `runs/.scratch/`."""
 MIN_AT_A_LOOK = 2
@@ -118,9 +120,12 @@ class Study(RunConfig):
                     raise ValueError(f"{field}: {suggest(name, allowed)}")
                 if name == CODE and CODE not in self.factors:
                     raise ValueError(f"{field}: code must be a factor, if it is to have levels")
-        for level in {*self.factors.get(CODE, ()), *(a.levels.get(CODE, "") for a in self.include)}:
+        included = (arm.levels[CODE] for arm in self.include if CODE in arm.levels)
+        for level in {*self.factors.get(CODE, ()), *included}:
             if not isinstance(level, str):
                 raise ValueError(f"factors.code: {level!r} is no text; write the commit in quotes")
+            if not level.strip():
+                raise ValueError("factors.code: '' names no commit; write a branch, tag or hash")
         runs = math.prod(map(len, self.factors.values())) * len(self.seeds)
         if runs > MAX_RUNS:
             raise ValueError(f"factors: {runs:,} runs; a study holds {MAX_RUNS:,} at the most")
@@ -131,8 +136,8 @@ class Study(RunConfig):
             or self.looks[-1] != len(self.seeds)
         ):
             raise ValueError(
-                f"seeds.looks: {self.looks} must rise, from {MIN_AT_A_LOOK} seeds or more to "
-                f"all {len(self.seeds)}"
+                f"seeds.looks: {short(self.looks)} must rise, from {MIN_AT_A_LOOK} seeds or more "
+                f"to all {len(self.seeds)}"
             )
         for factor, levels in self.factors.items():
             _refuse_repeats(f"factors.{factor}", levels)
@@ -144,7 +149,7 @@ class Study(RunConfig):
                 if factor not in self.factors:
                     raise ValueError(f"{field}: {suggest(factor, list(self.factors))}")
                 if level not in (levels := self.factors[factor]):
-                    fault = f"{level!r} is not one of its levels, {levels}"
+                    fault = f"{short(level)} is not one of its levels, {short(levels)}"
                     raise ValueError(f"{field}.{factor}: {fault}")
         # So that an impossible level is found now, not after an hour of runs.
         arms = list(self.arms())
@@ -159,7 +164,7 @@ class Study(RunConfig):
                 )
             if not _ARM_ID.fullmatch(arm.id):
                 raise ValueError(
-                    f"factors: '{arm.id[:40]}' cannot name an arm and its folder: use at most "
+                    f"factors: {short(arm.id)} cannot name an arm and its folder: use at most "
                     f"{MAX_ID} letters, digits, spaces and . = , + ( ) -; rename the file or "
                     "shorten the level, or include the arm under another name"
                 )
@@ -210,7 +215,7 @@ class Study(RunConfig):
     ) -> Arm:
         config = self.model_dump(include=set(RunConfig.model_fields))
         fields = {factor: value for factor, value in levels.items() if factor != CODE}
-        run = with_fields(config, fields, f"factors {levels}")
+        run = with_fields(config, fields, f"factors {short(levels, 200)}")
         compared, *within = self.factors or [""]
         return Arm(
             id=name,
@@ -224,8 +229,8 @@ class Study(RunConfig):
     def arm(self, name: str) -> Arm:
         """Return the arm called `name`; ConfigError with the nearest name when there is none."""
         arms = {arm.id: arm for arm in self.arms()}
-        if name not in arms:
-            raise ConfigError(f"arm: {suggest(name, list(arms))} in study '{self.name}'")
+        if not isinstance(name, str) or name not in arms:  # a notebook's parameter may be anything
+            raise ConfigError(f"arm: {suggest(name, arms)} in study '{self.name}'")
         return arms[name]
 
     def commit_of(self, arm: Arm) -> Commit | None:
@@ -242,9 +247,11 @@ class Study(RunConfig):
         return None if level is None else self.commits[str(level)]
 
     def require_seed(self, seed: int) -> int:
-        """Return `seed`; ConfigError when the study does not hold it."""
-        if seed not in self.seeds:
-            raise ConfigError(f"seed: {seed!r} is not in study '{self.name}'; it has {self.seeds}")
+        """Return `seed`; ConfigError when the study does not hold it, or it is no whole number."""
+        if type(seed) is not int or seed not in self.seeds:  # 0.0 and False equal 0
+            raise ConfigError(
+                f"seed: {short(seed)} is not in study '{self.name}'; it has {short(self.seeds)}"
+            )
         return seed
 
 
@@ -278,13 +285,13 @@ def scratch(study: Study, arm: Arm, changes: dict[str, Any]) -> tuple[Study, Arm
 
     Raises ConfigError for a field that does not exist, or a value that is not allowed.
     """
-    if not changes or os.environ.get(HEADLESS):
-        return study, arm
     if not isinstance(changes, dict):
         raise ConfigError('changes: write fields with values: {"training.learning_rate": 0.01}')
+    if not changes or os.environ.get(HEADLESS):
+        return study, arm
     for name in changes:
         if name not in FIELDS:
-            raise ConfigError(f"changes: {suggest(str(name), FIELDS)}")
+            raise ConfigError(f"changes: {suggest(name, FIELDS)}")
     config = with_fields(arm.config.model_dump(), changes, "changes")
     name = f"{study.name},{arm.id},{arm_id(changes)}".replace("/", "-")
     if len(name) > MAX_ID:
@@ -302,13 +309,13 @@ def load_study(study: str | Path, *, undrawn: bool = False) -> Study:
     field, or is called otherwise than the study in it; or draws seeds from a plan not yet frozen.
     """
     prepare_params()
-    where, plan, text = "study", "", own_text(study)
+    where, plan, text = "study", "", own_text(_reference(study))
     name: str | None = None
     if text is None:
         path = _study_file(study)
         where, name, content = path.name, path.stem, read_yaml(path)
     else:
-        text, _, plan = text.partition(PLAN_BELOW)
+        text, plan = split_plan(text)
         content = parse_yaml(text.encode(), where)
     try:
         count = None
@@ -356,6 +363,17 @@ def write_commits(commits: Mapping[str, Commit], folder: Path) -> None:
         write_json(folder / _COMMITS, {level: c.model_dump() for level, c in commits.items()})
 
 
+def _reference(study: Any) -> str | Path:
+    """Return what names or holds a study, which a notebook's parameter may be; ConfigError for what
+    cannot."""
+    if not isinstance(study, str | Path) or not str(study).strip():
+        remedy = "a name in params/, a file, or the text of a study"
+        raise ConfigError(f"study: {short(study)} names none; write {remedy}")
+    if "\n" not in str(study) and any(len(part) > MAX_PART for part in Path(study).parts):
+        raise ConfigError(f"study: {short(study)} is too long for a name; write a text in lines")
+    return study
+
+
 def _study_file(study: str | Path) -> Path:
     """Return the file of a study in `params/`; ConfigError where there is none."""
     file = Path(study)
@@ -373,7 +391,12 @@ def _write_params(study: Study, text: str, plan: str) -> None:
     if plan and not study.plan:
         raise ConfigError("plan: is missing, and one stands below; name it, as plan: mine.yaml")
     if plan:
-        write_copy(plan, PLANS / str(study.plan))
+        name = str(study.plan)
+        try:
+            Plan.model_validate(parse_yaml(plan.encode(), name))
+        except ValidationError as error:
+            raise ConfigError(f"{name}: {explain(error, Plan)}") from None
+        write_copy(plan, PLANS / name)
     write_copy(text, PARAMS / f"{study.name}.yaml")
 
 
@@ -399,4 +422,4 @@ def _drawn_seeds(study: Study, count: int) -> list[int]:
 def _refuse_repeats(field: str, values: list[Any]) -> None:
     repeated = [value for value, n in Counter(values).items() if n > 1]
     if repeated:
-        raise ValueError(f"{field}: {repeated[0]!r} stands twice; list each value once")
+        raise ValueError(f"{field}: {short(repeated[0])} stands twice; list each value once")

@@ -8,12 +8,13 @@ import os
 import re
 import reprlib
 import sys
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from types import UnionType
-from typing import Any, ClassVar, ParamSpec, get_args
+from typing import Any, ClassVar, ParamSpec, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -84,7 +85,8 @@ def parse_yaml(text: bytes, name: str) -> dict[str, Any]:
         content = copy.deepcopy(_load(text.decode("utf-8")))
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ConfigError(f"{name}{line} is not valid YAML: {error.problem}") from None
+        problem = _PROBLEMS.get(str(error.problem), error.problem)
+        raise ConfigError(f"{name}{line} is not valid YAML: {problem}") from None
     except RecursionError:
         raise ConfigError(f"{name} is nested too deeply; a field takes two levels") from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # no text, or no UTF-8
@@ -95,6 +97,11 @@ def parse_yaml(text: bytes, name: str) -> dict[str, Any]:
     return content
 
 
+_PROBLEMS = {
+    "but found another document": "a second document begins here; delete the line ---, or its text",
+    "found character '\\t' that cannot start any token": "a tab stands here; indent by spaces",
+}
+"""What PyYAML says that does not name its remedy, and what is said instead."""
 _DECIMAL = re.compile(r"[-+]?((0|[1-9]\d*|\d*\.\d*)(e[-+]?\d+)?|\.inf|\.nan)", re.IGNORECASE)
 
 
@@ -105,12 +112,12 @@ class _StrictLoader(yaml.SafeLoader):
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         kind = node.tag.rpartition(":")[2]
-        problem = f"{_short(node.value)} is no decimal number; write one, or a text in quotes"
+        problem = f"{short(node.value)} is no decimal number; write one, or a text in quotes"
         if kind not in ("int", "float") or _DECIMAL.fullmatch(str(node.value)):
             try:
                 return super().construct_object(node, deep)
             except (AttributeError, LookupError, ValueError):  # what PyYAML or Python lets through
-                problem = f"{_short(node.value)} cannot be read as {kind}; correct it, or quote it"
+                problem = f"{short(node.value)} cannot be read as {kind}; correct it, or quote it"
         raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
@@ -119,6 +126,8 @@ class _StrictLoader(yaml.SafeLoader):
         for key_node, _ in node.value:
             if not isinstance(key_node, yaml.ScalarNode) or key_node.tag not in text:
                 problem = "a field's name must be text (put it in quotes)"
+            elif not key_node.value.isprintable():
+                problem = f"{short(key_node.value)} is no field's name; write it in one line"
             elif key_node.value in seen:
                 problem = f"field '{key_node.value}' stands twice"
             else:
@@ -134,11 +143,19 @@ def _load(text: str) -> Any:
     return yaml.load(text, Loader=_StrictLoader)
 
 
-def suggest(name: str, known: list[str]) -> str:
-    """Say that `name` is unknown, with the nearest of the known names or all of them."""
-    nearest = get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean '{nearest[0]}'?" if nearest else f"there are {', '.join(known)}"
-    return f"'{name}' is unknown; {hint}"
+def suggest(name: object, known: Iterable[str]) -> str:
+    """Say that `name` is unknown, with the nearest of the known names, or the first of them. A name
+    with a dot is compared within its section; of a section's own name, its fields are named."""
+    section, _, last = str(name).rpartition(".")
+    known = list(known)
+    if any(k.startswith(f"{name}.") for k in known):
+        section, last = str(name), ""
+    inside = {k.rpartition(".")[2]: k for k in known if section and k.startswith(f"{section}.")}
+    names = inside or {k: k for k in known}
+    nearest = get_close_matches((last if inside else str(name)).lower(), names, n=1, cutoff=0.5)
+    some = textwrap.shorten(", ".join(names.values()), 500, placeholder=" …")
+    hint = f"did you mean '{names[nearest[0]]}'?" if nearest else f"there are {some}"
+    return f"{short(name)} is unknown; {hint}"
 
 
 def explain(error: ValidationError, schema: type[BaseModel]) -> str:
@@ -151,42 +168,70 @@ def explain(error: ValidationError, schema: type[BaseModel]) -> str:
 
 def explain_each(error: ValidationError, schema: type[BaseModel]) -> list[str]:
     """Rewrite each of pydantic's errors so."""
-    items: list[dict[str, Any]] = [dict(item) for item in error.errors()]
-    # Of text or a mapping, pydantic says of a mapping that it is no text, too.
-    items = [i for i in items if i["loc"][-1:] != ("str",) or not isinstance(i["input"], dict)]
+    items = [dict(item) for item in error.errors() if not _is_of_another_kind(dict(item))]
     return list(dict.fromkeys(_explained(item, schema) for item in items))
 
 
+def _is_of_another_kind(item: dict[str, Any]) -> bool:
+    """Tell whether an error only says of a mapping that it is no text or list, or of what is none
+    that it is no section, where a field may be either: pydantic tries each kind in turn."""
+    kind, fault = str(item["loc"][-1]).partition("[")[0] if item["loc"] else "", item["type"]
+    if isinstance(item["input"], dict):
+        return (kind, fault) in {("str", "string_type"), ("list", "list_type")}
+    return bool(fault == "model_type" and kind == item["ctx"]["class_name"])
+
+
 def _explained(item: dict[str, Any], schema: type[BaseModel]) -> str:
-    location = [part for part in item["loc"] or ("",) if not str(part).startswith("dict[")]
+    location = [part for part in item["loc"] or ("",) if not _KIND.match(str(part))]
     message, kind = item["msg"].removeprefix("Value error, "), item["type"]
-    if location[-1] in _LEVELS:  # pydantic says this once per kind of level
+    if location[-1] in _LEVELS and kind.endswith(
+        "_type"
+    ):  # pydantic says this once per kind of level
         location.pop()
         kind, message = "level", "A level is text, a number, true, false or null"
     *parents, last = location
     owner: Any = schema
     for parent in parents:
+        if parent == getattr(owner, "__name__", ""):  # the kind of section, where it has a choice
+            location.remove(parent)
+            continue
         field = getattr(owner, "model_fields", {}).get(parent)
-        members = (m for m in get_args(owner) if hasattr(m, "model_fields"))  # of a list
-        owner = field.annotation if field else next(members, None)
-        if isinstance(owner, UnionType):  # of a section and None
-            owner = next((m for m in get_args(owner) if hasattr(m, "model_fields")), owner)
+        owner = field.annotation if field else _section_in(owner)
+        if get_origin(owner) in (Union, UnionType):  # of a section and None, or a list
+            owner = _section_in(owner)
     fields = getattr(owner, "model_fields", {})
-    name, value = ".".join(map(str, location)), item["input"]
+    name, value = ".".join(f"{part:.100}" for part in map(str, location)), item["input"]
     if kind == "extra_forbidden" and fields:
-        return f"{name}: {suggest(str(last), list(fields))}"
+        return f"{name}: {suggest(last, fields)}"
     if kind == "value_error":
         return f"{name}: {message}" if name else message
     if kind == "missing":
         return f"{name}: is missing; add it"
-    remedy = _remedy(kind, value, fields.get(last))
-    return f"{name}: {_short(value)} is not allowed. {message}{remedy}"
+    if isinstance(value, float) and math.isnan(value):
+        message = "Input should be a finite number"
+    message = message.partition(" or instance of ")[0]
+    return (
+        f"{name}: {short(value)} is not allowed. {message}{_remedy(kind, value, fields.get(last))}"
+    )
 
 
-def _short(value: Any) -> str:
-    """Write a value so that a long one does not bury the message."""
-    text = reprlib.repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+def _section_in(annotation: Any) -> Any:
+    """Find the section that a mapping, a list or a choice of kinds holds; None without one."""
+    if hasattr(annotation, "model_fields"):
+        return annotation
+    return next(filter(None, map(_section_in, get_args(annotation))), None)
+
+
+_KIND = re.compile(r"(dict|list)\[")
+"""What pydantic adds to a location where a field may be of several kinds."""
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = 60
+
+
+def short(value: object, length: int = 80) -> str:
+    """Write a value so that a long one does not bury the message, nor break its line."""
+    text = _REPR.repr(value)
+    return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
 _OFF = (0, False, "none", "None", "off", "no")

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from lib.study.errors import suggest
+from lib.study.errors import short, suggest
 
 EmbeddingNorm = Literal["none", "layernorm", "rmsnorm", "center", "scale", "grad_shrink"]
 Positive = Annotated[int, Field(gt=0)]
@@ -66,8 +66,8 @@ class CorpusConfig(Section):
             raise ValueError(f"sources: the shares sum to {shares:g}; they must sum to 1")
         if self.sources and not re.fullmatch(r"[\w-]+", self.source):
             raise ValueError(
-                f"source: with sources, it names their mixture, and '{self.source}' is no name; "
-                "take letters, digits, - and _"
+                f"source: with sources, it names their mixture, and {short(self.source)} is no "
+                "name; take letters, digits, - and _"
             )
         if self.sources and "source" not in self.model_fields_set:
             raise ValueError("source: is missing; with sources, it names their mixture")
@@ -84,8 +84,8 @@ class CorpusConfig(Section):
             raise ValueError(f"{suggest(value, names)}; or give the path of a tokenizer.json")
         if not MIN_BPE <= int(size) <= MAX_BPE:
             raise ValueError(
-                f"{value}: a size must be {MIN_BPE} (all bytes and the end of a document) to "
-                f"{MAX_BPE:,}"
+                f"{short(value)}: a size must be {MIN_BPE} (all bytes and the end of a document) "
+                f"to {MAX_BPE:,}"
             )
         return f"bpe-{int(size)}"
 

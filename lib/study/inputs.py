@@ -7,6 +7,7 @@ Kaggle, where the repository cannot be written, `params/` is itself a copy besid
 """
 
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -126,6 +127,7 @@ MARK = "# Written by a notebook, which writes it anew.\n"
 """How a copy begins: what nobody wrote by hand may be replaced."""
 PLAN_BELOW = "\n---\n"
 """A line that separates a study from its plan, where both are one text."""
+_SEPARATOR = re.compile(r"^---[ \t]*$\n?", re.MULTILINE)
 
 
 def prepare_params() -> None:
@@ -148,6 +150,19 @@ def own_text(study: str | Path) -> str | None:
     ):
         return None
     return path.read_text("utf-8").removeprefix(MARK).strip("\n")
+
+
+def split_plan(text: str) -> tuple[str, str]:
+    """Split a text into its study and the plan below the line ---, "" where there is no such line;
+    ConfigError where nothing stands below it. A line above the study only begins it, as in YAML."""
+    first, *rest = _SEPARATOR.split(text, maxsplit=1)
+    if rest and all(line.startswith("#") for line in first.splitlines() if line.strip()):
+        first, *rest = _SEPARATOR.split(rest[0], maxsplit=1)
+    if rest and not rest[0].strip():
+        raise ConfigError(
+            "study: nothing stands below the line ---; write a plan there, or delete it"
+        )
+    return first.rstrip("\n"), "".join(rest)
 
 
 def write_copy(text: str, file: Path) -> None:

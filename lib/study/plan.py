@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from lib.study.errors import ConfigError, explain_each, read_yaml
+from lib.study.errors import ConfigError, explain_each, read_yaml, short
 from lib.study.fields import Positive, PositiveFloat, Section, digest
 from lib.study.paths import PLANS
 
@@ -253,8 +253,9 @@ class Plan(Section):
     @field_validator("spread", mode="before")
     @classmethod
     def _by_measure(cls, spread: Any) -> Any:
-        if isinstance(spread, float | int):
-            raise ValueError(f"is {spread}; say of which measure, as {{perplexity: {spread}}}")
+        if not isinstance(spread, str | dict | None):
+            remedy = "say of which measure, as {perplexity: 0.4}, or name a recorded study"
+            raise ValueError(f"is {short(spread)}; {remedy}")
         return spread
 
     @property
@@ -309,10 +310,12 @@ class Plan(Section):
 
 
 def without_blanks(content: Any) -> Any:
-    """Leave out the fields of a mapping, and of mappings in it, that have no value."""
+    """Leave out the fields of a mapping, and of mappings in it, that have no value, or one of white
+    space."""
     if not isinstance(content, dict):
         return content
-    return {name: without_blanks(value) for name, value in content.items() if value is not None}
+    blanks = {n for n, v in content.items() if v is None or (isinstance(v, str) and not v.strip())}
+    return {name: without_blanks(v) for name, v in content.items() if name not in blanks}
 
 
 def arms_called(name: str, arms: Mapping[str, str]) -> list[str]:

@@ -18,7 +18,7 @@ from lib.record.replay import committed
 from lib.study.errors import UserError, parse_yaml
 from lib.study.files import atomic_write, read_json
 from lib.study.git import git
-from lib.study.inputs import PLAN_BELOW, own_text
+from lib.study.inputs import own_text, split_plan
 from lib.study.paths import NOTEBOOKS
 from lib.study.provenance import parse_time
 from lib.study.result import attested
@@ -53,7 +53,7 @@ def file(candidates: list[Path], result: dict[str, Any], target: Path) -> None:
         if "parameters" in original.metadata.get("tags", []):
             values = {"changes": {}} | _values(cell.source)
             if text := own_text(str(values.get("study", ""))):  # of a study of one's own
-                own_study = parse_yaml(text.partition(PLAN_BELOW)[0].encode(), "study")
+                own_study = parse_yaml(split_plan(text)[0].encode(), "study")
                 values["study"] = own_study.get("name")
             if values != parameters | {"changes": {}}:
                 raise UserError("the parameters cell of its notebook names another run")

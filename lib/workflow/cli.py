@@ -47,6 +47,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -120,7 +121,17 @@ def _arg(name: str, help_: str, **settings: Any) -> tuple[str, dict[str, Any]]:
 
 def _path(text: str) -> Path:
     """Take a path as seen from where run_all.sh was called."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("is empty; give a path")
     return Path(os.environ.get("CALLED_FROM", ""), text)
+
+
+def _plan_file(text: str) -> str:
+    """Take the name or path of a plan."""
+    name = Path(text).stem
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        raise argparse.ArgumentTypeError(f"{text!r} names none; use letters, digits, -, . and _")
+    return f"{name}.yaml"
 
 
 def _positive(kind: Callable[[str], float]) -> Callable[[str], float]:
@@ -128,7 +139,8 @@ def _positive(kind: Callable[[str], float]) -> Callable[[str], float]:
         with suppress(ValueError):
             if 0 < (number := kind(text)) < math.inf:
                 return number
-        raise argparse.ArgumentTypeError(f"{text}; give a number above 0")
+        wanted = "whole number" if kind is int else "number"
+        raise argparse.ArgumentTypeError(f"{text}; give a {wanted} above 0")
 
     return parse
 
@@ -155,7 +167,7 @@ _PAPERS = _arg("papers", "a folder of papers/", nargs="*", metavar="PAPER")
 @_command(
     _arg("--fast", "those that take seconds"),
     _arg("--all", "also those that take minutes"),
-    _arg("--mutants", "change N lines of lib/ instead", metavar="N"),
+    _arg("--mutants", "change N lines of lib/ instead", type=_positive(int), metavar="N"),
 )
 def _test(options: argparse.Namespace) -> NoReturn:
     """Run the tests: those that take seconds, the usual ones, or every one. Further words go to
@@ -191,9 +203,10 @@ def _verify(options: argparse.Namespace) -> int:
 def _analyse(options: argparse.Namespace) -> None:
     """Analyse and draw recorded studies again by the code at hand, from the runs in their
     record."""
+    from lib.record.record import require_recorded
     from lib.workflow.importing import analyse_again
 
-    for name in options.studies:
+    for name in require_recorded(options.studies):
         print(f"{name}: 03_analysis, 04_figures", flush=True)
         analyse_again(name)
 
@@ -221,7 +234,7 @@ def _wheels(_: argparse.Namespace) -> int:
 
 
 @_command(
-    _arg("plan", "name or path of a plan of params/plans/"),
+    _arg("plan", "name or path of a plan of params/plans/", type=_plan_file),
     _arg("--new", "write it, to be filled in"),
     _arg("--study", "of a new plan: the study that it is for", metavar="NAME"),
 )
@@ -229,11 +242,10 @@ def _freeze(options: argparse.Namespace) -> None:
     """Fix the studies of a plan, and draw their seeds; or begin a plan for a study."""
     from lib.workflow import freeze
 
-    file = f"{Path(options.plan).stem}.yaml"
     if options.new:
-        freeze.begin(file, options.study)
+        freeze.begin(options.plan, options.study)
     else:
-        freeze.fix(file)
+        freeze.fix(options.plan)
 
 
 @_command(
@@ -361,7 +373,7 @@ def parse_sweep(words: list[str]) -> Sweep:
         parser.error(f"{' '.join(flags)}: {error}")
     if parsed.targets:
         name = next(word for word in flags if word in parsed.targets)
-        raise UsageError(f"study: {suggest(name, [*names, *COMMANDS])}")
+        raise UsageError(f"study: {suggest(name, [*names, *COMMANDS, '--help'])}")
     used = {name for name, value in vars(parsed).items() if value != defaults[name]}
     if reserved := used & _RESERVED:
         raise UsageError(f"flag --{min(reserved)}: run_all.sh sees to that itself; leave it out")

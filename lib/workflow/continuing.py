@@ -1,21 +1,37 @@
-"""What a model writes, and beside it what its baseline makes of the same prompt."""
+"""What stands beside a run that somebody looks at: what its baseline measured, and writes."""
 
 import os
 import textwrap
+from contextlib import suppress
 from itertools import zip_longest
 
-from lib.record.record import Record, sample
+from pydantic import ValidationError
+
+from lib.record.record import Record, finished_run, sample
 from lib.run.finished import UnfinishedError, read_finished
 from lib.run.machine import random_stream
 from lib.run.model import GPT
 from lib.run.training import Run
 from lib.study.config import Arm, Study
 from lib.study.paths import HEADLESS
+from lib.study.result import RunResult
 
 DEFAULTS = "", 200, 1.0
 """Prompt, length and temperature of what a recorded notebook printed."""
 WIDTH = 56
 """Characters of a column."""
+
+
+def baseline_result(study: Study, arm: Arm, seed: int) -> RunResult | None:
+    """Return the result of a run's baseline of the same seed, where somebody looks on and it has
+    run; None elsewhere, and for the baseline itself."""
+    if os.environ.get(HEADLESS) or arm.baseline == arm.id:
+        return None
+    folder = finished_run(study.name, arm.baseline, seed)
+    with suppress(ValidationError):  # of another version
+        if folder is not None:
+            return RunResult.model_validate_json((folder / "result.json").read_bytes())
+    return None
 
 
 def continuations(

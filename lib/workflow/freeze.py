@@ -156,8 +156,8 @@ def _plan_without_sentences(file: str) -> Plan | None:
     try:
         content = without_blanks(read_yaml(PLANS / file))
         for hypothesis in content.get("hypotheses", {}).values():
-            hypothesis.setdefault("says", "")
-        return Plan.model_validate({"title": "", "question": ""} | content)
+            hypothesis.setdefault("says", "?")
+        return Plan.model_validate({"title": "?", "question": "?"} | content)
     except (ConfigError, ValidationError, AttributeError, OSError):
         return None
 

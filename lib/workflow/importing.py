@@ -25,7 +25,7 @@ from lib.record.verify import FIRST_RECORD, verify
 from lib.study.config import Study, load_study
 from lib.study.errors import ConfigError, UserError, exit_status
 from lib.study.files import atomic_write
-from lib.study.inputs import unpack
+from lib.study.inputs import ZipError, unpack
 from lib.study.paths import PAPERS, PARAMS, RUNS, output_root, relative, study_folder
 from lib.study.provenance import git_state
 from lib.study.result import RunResult, status_of
@@ -57,7 +57,10 @@ def import_study(packed: Path) -> None:
 
 def _import(packed: Path) -> str:
     with tempfile.TemporaryDirectory(prefix="import-") as folder:
-        unpack(packed, Path(folder))
+        try:
+            unpack(packed, Path(folder))
+        except ZipError as error:
+            raise ZipError(f"{error}; give the zip that 00_kaggle leaves") from None
         runs = _runs_in(Path(folder))
         parameter_file = runs.parents[1] / "params" / f"{runs.name}.yaml"  # of a study of one's own
         study = load_study(parameter_file if parameter_file.is_file() else runs.name)

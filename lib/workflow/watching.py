@@ -12,11 +12,10 @@ import pandas as pd
 
 from lib.analysis.stability import rule_of, training_warnings
 from lib.figures.training import live_picture
-from lib.record.record import Record, raw_folder
+from lib.record.record import finished_run
 from lib.study.claim import load_plan
 from lib.study.config import load_study
 from lib.study.errors import UserError
-from lib.study.paths import executed_notebook
 from lib.study.raw import raw_file, read_raw_file
 from lib.study.result import read_live
 from lib.study.variants import variant
@@ -42,12 +41,10 @@ def standing(trace: pd.DataFrame, total: int, end: dict[str, Any]) -> str:
 
 def baseline(study: str, arm: str, seed: int) -> dict[str, pd.DataFrame]:
     """Read trace and curve of a finished run, in `runs/` or in the record; nothing without one."""
-    record = Record(study)
-    notebook = executed_notebook("02_train", study, arm, seed)
-    for folder in (notebook.parent, raw_folder(record.run_notebook({"arm": arm, "seed": seed}))):
-        if raw_file(folder, "trace").is_file():
-            return {name: read_raw_file(folder, name) for name in ("trace", "curve")}
-    return {}
+    folder = finished_run(study, arm, seed)
+    if folder is None or not raw_file(folder, "trace").is_file():  # older records have none
+        return {}
+    return {name: read_raw_file(folder, name) for name in ("trace", "curve")}
 
 
 def tables(folder: Path, end: dict[str, Any]) -> dict[str, pd.DataFrame]:

@@ -170,3 +170,15 @@ def test_a_run_is_listed_with_the_measures_that_it_has(tiny_study: Study) -> Non
     rows = result_table(result).squeeze()
     assert rows["validation perplexity"] == f"{result.measures['perplexity']:.3f}"
     assert not [name for name in rows.index if "macro" in name]  # the sample was asked no task
+
+
+def test_a_run_is_listed_beside_its_baseline_but_for_speeds(tiny_study: Study) -> None:
+    result = sample_runs(tiny_study)[0].model_copy(
+        update={"throughput": {"training_tokens_per_second": 9.0}}
+    )
+    baseline = result.model_copy(update={"arm": "other", "measures": {"perplexity": 21.5}})
+    table = result_table(result, baseline)
+    assert list(table) == ["this run", "other"]
+    assert table.loc["validation perplexity"].tolist() == ["20.000", "21.500"]
+    assert table.loc["next-token accuracy"].tolist() == ["0.2500", "n/a"]
+    assert table.loc["training speed (tokens/s)"].tolist() == ["9", "n/a"]

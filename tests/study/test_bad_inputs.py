@@ -1,13 +1,14 @@
-"""Parameter files that cannot be run: each is refused in one line without a traceback, which names
-the field, the value found, what is allowed, and the remedy."""
+"""Parameters that cannot be run, of a file or a notebook: each is refused in one line without a
+traceback, which names the field, the value found, what is allowed, and the remedy."""
 
 import re
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lib.study.config import load_study
+from lib.study.config import load_study, scratch
 from lib.study.errors import ConfigError
 
 MINIMAL = "name: little\nseeds: [0]\n"
@@ -120,6 +121,20 @@ ADDED = [
     ("factors: {model.n_layer: [2, 4]}\nexclude: [{model.n_layer: 2}]",
      "arm n_layer=4: its baseline 'n_layer=2' is unknown; did you mean 'n_layer=4'?; include "
      "it or name another"),
+    ("training: {learning_rate: .nan}",
+     "training.learning_rate: nan is not allowed. Input should be a finite number"),
+    ("training: {lr: 1.0e-3}", "training.lr: 'lr' is unknown; there are iterations, batch_size"),
+    ("factors: {training.lr: [1.0e-3]}",
+     "factors: 'training.lr' is unknown; there are training.iterations, training.batch_size"),
+    ("factors: {training: [1]}", "factors: 'training' is unknown; there are training.iterations"),
+    ("factors: {MODEL.N_LAYER: [2]}", "factors: 'MODEL.N_LAYER' is unknown; did you mean 'model"),
+    ("factors: {code: [main, '']}",
+     "factors.code: '' names no commit; write a branch, tag or hash"),
+    ("factors: {training.learning_rate: [" + "y" * 3000 + "]}",
+     "factors {'training.learning_rate': 'yyyyyyyyyyyyyyyyyyyyyyyyyyy...yyy"),
+    ("factors: {model.n_layer: [2, 4]}\nexclude: [{model.n_layer: '" + "y" * 3000 + "'}]",
+     "exclude.0.model.n_layer: 'yyyyyyyyyyyyyyyyyyyyyyyyyyy...yyyyyyyyyyyyyyyyyyyyyyyyyyyy' is not "
+     "one of its levels, [2, 4]"),
     ("model: {n_head: 0}\ntraining: {schedul: constant}",
      "model.n_head: 0 is not allowed. Input should be greater than 0; training.schedul: "
      "'schedul' is unknown; did you mean 'schedule'?"),
@@ -142,6 +157,16 @@ WHOLE = [("name: little", ": seeds: is missing; add it"),
     ("name: 2026-13-45", ", line 1 is not valid YAML: '2026-13-45' cannot be read as timestamp"),
     ("name: \"\\UFFFFFFFF\"", " is not valid YAML: Python int too large"),
     ("model: !!map [a]", ", line 1 is not valid YAML: expected a mapping"),
+    ("name: little\nseeds: [0]\n---\nname: x",
+     ", line 3 is not valid YAML: a second document begins here; delete the line ---, or its text"),
+    ("name: little\nseeds:\n\t- 0",
+     ", line 3 is not valid YAML: a tab stands here; indent by spaces"),
+    ('name: little\nseeds: [0]\n"a\\nb": 1',
+     ", line 3 is not valid YAML: 'a\\nb' is no field's name; write it in one line"),
+    ("name: little\nseeds: [0]\nmodel: {\"\\u2028\": 1}",
+     ", line 3 is not valid YAML: '\\u2028' is no field's name; write it in one line"),
+    ("name: little\nseeds: {count: 4, looks: " + str([1] * 3000) + "}",
+     ": seeds.looks: [1, 1, 1, 1, 1, 1, ...] must rise"),
     ("- little", " must hold fields"),
     ("", " must hold fields"),
 ]  # fmt: skip
@@ -236,7 +261,7 @@ def test_a_bad_file_is_refused_in_one_line(
         load_study("little")
     message = str(error.value)
     assert re.match(".*".join(map(re.escape, f"little.yaml{said}".split("…"))), message)
-    assert "\n" not in message
+    assert len(message.splitlines()) == 1
     assert len(message) < 700
 
 
@@ -263,3 +288,83 @@ def test_null_is_named_for_no_field_that_has_another_word_for_it(
         with pytest.raises(ConfigError) as error:
             load_study("little")
         assert "write null" not in str(error.value)
+
+
+NO_NAMES = [
+    None,
+    3,
+    0.0,
+    True,
+    float("nan"),
+    "",
+    " ",
+    "\n",
+    b"little",
+    [],
+    ["little"],
+    {"name": "x"},
+]
+
+
+@pytest.mark.parametrize("value", NO_NAMES, ids=str)
+def test_what_names_no_study_is_refused_whatever_it_is(value: Any) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_study(value)
+    remedy = "write a name in params/, a file, or the text of a study"
+    assert str(error.value) == f"study: {value!r} names none; {remedy}"
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "x" * 300 + ".yaml"])
+def test_a_name_longer_than_a_file_may_have_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"^study: 'x{27}\.{3}.* is too long for a name; write"):
+        load_study(name)
+
+
+@pytest.mark.parametrize(
+    "value", [None, 3, True, b"none", [], ["none"], {}, "x" * 5000, "a\u2028b"]
+)
+def test_what_names_no_arm_is_refused_whatever_it_is(value: Any) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_study("final").arm(value)
+    message = str(error.value)
+    assert re.match(r"arm: .{1,80} is unknown; (there are none|did you mean 'none')", message)
+    assert message.endswith("in study 'final'")
+    assert len(message.splitlines()) == 1
+
+
+@pytest.mark.parametrize("value", [None, 0.0, True, False, "0", b"0", [0], {}, float("nan"), -1, 9])
+def test_only_a_whole_number_is_a_seed(value: Any) -> None:
+    assert load_study("final").require_seed(0) == 0
+    with pytest.raises(ConfigError) as error:
+        load_study("final").require_seed(value)
+    assert str(error.value) == f"seed: {value!r} is not in study 'final'; it has [0, 1, 2, 3, 4]"
+
+
+def test_of_many_seeds_the_first_are_named() -> None:
+    study = load_study("final").model_copy(update={"seeds": list(range(9999))})
+    with pytest.raises(ConfigError, match=r"it has \[0, 1, 2, 3, 4, 5, \.\.\.\]$"):
+        study.require_seed(-1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        *((value, 'write fields with values: {"training.learning_rate": 0.01}')
+          for value in (None, 0, "", [], "training.learning_rate", [("training.beta1", 0.9)])),
+        ({3: 1}, "3 is unknown; there are corpus.source, "),
+        ({("a",): 1}, "('a',) is unknown; there are corpus.source, "),
+        ({"a\nb": 1}, "'a\\nb' is unknown; "),
+        ({"training.lr": 1.0}, "'training.lr' is unknown; there are training.iterations, "),
+        ({"training": {"beta1": 0.9}}, "'training' is unknown; there are training.iterations, "),
+        ({"training.beta1": float("nan")}, "training.beta1: nan is not allowed. Input should"),
+        ({"training.beta1": [0.9]}, "training.beta1: [0.9] is not allowed. Input should"),
+        ({"training.beta1": None}, "training.beta1: None is not allowed. Input should"),
+    ],
+)  # fmt: skip
+def test_changes_that_cannot_be_made_are_refused_whatever_they_are(changes: Any, said: str) -> None:
+    study = load_study("final")
+    with pytest.raises(ConfigError) as error:
+        scratch(study, study.arm("none"), changes)
+    assert str(error.value).startswith(f"changes: {said}")
+    assert len(str(error.value).splitlines()) == 1
+    assert len(str(error.value)) < 700

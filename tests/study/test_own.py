@@ -35,6 +35,10 @@ def test_a_text_is_found_by_its_name_and_may_be_changed(params: Path) -> None:
     assert load_study(TEXT.replace("[0, 1]", "[5]")).seeds == load_study("mine").seeds == [5]
 
 
+def test_a_line_may_begin_it_as_in_any_yaml(params: Path) -> None:
+    assert load_study(f"# mine\n---\n{TEXT}") == load_study(f"---{TEXT}") == load_study(TEXT)
+
+
 def test_a_file_beside_the_notebook_is_taken_too(
     params: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,6 +67,13 @@ def test_a_plan_stands_below_it(params: Path) -> None:
         (TEXT.replace("mine", "../mine"), "study: name: '../mine' is not allowed"),
         ("name: [mine\nseeds: [0]\n", "study, line 2 is not valid YAML"),
         (TEXT + "plan: ../p.yaml\n---\nx: 1\n", "study: plan: '../p.yaml' is not allowed"),
+        (TEXT + "---", "study: nothing stands below the line ---; write a plan there, or"),
+        (f"---{TEXT}plan: p.yaml\n--- \n\n", "study: nothing stands below the line ---"),
+        (
+            TEXT + "plan: p.yaml\n---\ntitle: x\n---\n",
+            "study: p.yaml, line 2 is not valid YAML: a ",
+        ),
+        (TEXT + "plan: p.yaml\n---\nx: 1\n", "study: p.yaml: title: is missing; add it; "),
         (TEXT.replace("mine", "there"), "study: there is another params/there.yaml"),
     ],
 )

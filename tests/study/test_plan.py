@@ -105,7 +105,24 @@ def test_a_number_that_no_hash_can_hold_is_refused(number: str, parameters: Para
     [
         ({"spread": 0.4}, "spread: is 0.4; say of which measure, as {perplexity: 0.4}"),
         ({"title": {"a": 1}}, "title: {'a': 1} is not allowed. Input should be a valid string"),
+        ({"spread": [1]}, "spread: is [1]; say of which measure, as {perplexity: 0.4}, or name"),
+        ({"spread": True}, "spread: is True; say of which measure, as {perplexity: 0.4}, or name"),
         ({"spread": {"perplexity": 0}}, "spread.perplexity: 0 is not allowed"),
+        ({"title": " "}, "title: is missing; add it"),
+        ({"families": {"a": 3}}, "families.a: 3 is not allowed. Input should be a valid list"),
+        (
+            {"families": {"a": [["x"]]}},
+            "families.a.0: ['x'] is not allowed. List should have at lea",
+        ),
+        (
+            {"families": {"a": {"contrasts": [["x", "y"]], "measures": ["loss"], "tset": "t"}}},
+            "families.a.tset: 'tset' is unknown; did you mean 'test'?",
+        ),
+        (
+            {"families": {"a": {"contrasts": [["x", "y"]], "measures": ["loss"], "test": "tt"}}},
+            "families.a.test: 'tt' is not allowed. Input should be 't', 'equivalence' or 'exact'",
+        ),
+        ({"changes": [3]}, "changes.0: 3 is not allowed. Input should be a valid dictionary"),
         (
             {"instability": {"nois": {}}},
             "instability.nois: 'nois' is unknown; did you mean 'noise'",

@@ -51,7 +51,7 @@ def test_studies_and_flags_come_in_any_order(
         ("--jobs 0", "--jobs 0: give a number of 1 or more"),
         ("--jobs=-3", "--jobs -3: give a number of 1 or more"),
         ("-c 0", "--cores 0: give a number of 1 or more"),
-        ("--runs-per-gpu 0", "--runs-per-gpu: 0; give a number above 0"),
+        ("--runs-per-gpu 0", "--runs-per-gpu: 0; give a whole number above 0"),
         ("--stop-after 0", "--stop-after: 0; give a number above 0"),
         ("--stop-after nan", "--stop-after: nan; give a number above 0"),
         ("--stop-after soon", "--stop-after: soon; give a number above 0"),
@@ -74,6 +74,7 @@ def test_studies_and_flags_come_in_any_order(
         ("tset", "study: 'tset' is unknown; did you mean 'test'?"),
         ("-n verfy", "study: 'verfy' is unknown; did you mean 'verify'?"),
         ("smok --jobs 2", "study: 'smok' is unknown; did you mean 'smoke'?"),
+        ("help", "study: 'help' is unknown; did you mean '--help'?"),
         ("-", "study: '-' is unknown; there are "),
     ],
 )
@@ -84,6 +85,34 @@ def test_a_command_line_that_cannot_be_followed_is_refused_in_one_line(
         parse_sweep(words.split())
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["freeze", ""], "freeze: plan: '' names none; use letters, digits, -, . and _; see "),
+        (["freeze", "--new", "a\nb", "--study", "example"], "freeze: plan: 'a\\nb' names none; "),
+        (["freeze", ".hidden"], "freeze: plan: '.hidden' names none; "),
+        (["import", ""], "import: file: is empty; give a path; see "),
+        (["traces", "dose", "--to", "csv", "--out", " "], "traces: --out: is empty; give a path; "),
+        (["estimate", "example", "--vocabulary", "1.5"],
+         "estimate: --vocabulary: 1.5; give a whole number above 0; see "),
+        (["test", "--mutants", "0"], "test: --mutants: 0; give a whole number above 0; see "),
+    ],
+)  # fmt: skip
+def test_a_word_of_a_command_that_cannot_be_meant_is_refused_in_one_line(
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("CALLED_FROM", str(tmp_path))
+    monkeypatch.setattr("lib.workflow.freeze.PLANS", tmp_path)
+    assert cli.main(words) == 2
+    out, error = capsys.readouterr()
+    assert (out, error.count("\n")) == ("", 1)
+    assert error.startswith(f"error: {message}")
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ def test_a_vocabulary_is_at_least_one_symbol(
     vocabulary: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["estimate", "smoke", f"--vocabulary={vocabulary}"]) == 2
-    error = f"--vocabulary: {vocabulary}; give a number above 0; see"
+    error = f"--vocabulary: {vocabulary}; give a whole number above 0; see"
     assert capsys.readouterr().err.startswith(f"error: estimate: {error}")
 
 

@@ -293,9 +293,13 @@ def test_of_an_analysis_that_fails_the_notebook_is_kept_and_the_record_stays(
 def test_what_has_no_record_or_is_of_the_first_is_not_analysed_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert cli.main(["analyse", "final-gpu"]) == 1
-    assert "study: 'final-gpu' has no record; there are confirmatory" in capsys.readouterr().err
+    assert cli.main(["analyse", "example", "final-gpu"]) == 2
+    out, error = capsys.readouterr()
+    remedy = "run it first: ./run_all.sh params/final-gpu.yaml"
+    assert (out, error) == ("", f"error: study: 'final-gpu' has no record yet; {remedy}\n")
+    assert cli.main(["analyse", "horizon"]) == 1
+    assert "study: 'horizon' is unknown" in capsys.readouterr().err
     assert cli.main(["analyse", "confirmatory"]) == 1
     assert "'confirmatory' is of the first record" in capsys.readouterr().err
-    assert cli.main(["analyse", "exampel"]) == 1
-    assert "did you mean 'example'? in params/" in capsys.readouterr().err
+    assert cli.main(["analyse", "exampel"]) == 2
+    assert "did you mean 'example'? in papers/" in capsys.readouterr().err

@@ -3,6 +3,7 @@ record, however it is put there."""
 
 import json
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from lib.study.claim import attempts
 from lib.study.config import SCRATCH, Study, load_study, scratch
 from lib.study.errors import ConfigError, UserError
 from lib.study.fields import RunConfig
-from lib.study.paths import HEADLESS, run_folder
-from lib.workflow.continuing import continuations, side_by_side
+from lib.study.paths import HEADLESS, PAPERS, run_folder
+from lib.workflow.continuing import baseline_result, continuations, side_by_side
 from lib.workflow.importing import _runs_in
 from lib.workflow.staleness import stale
 from tests.conftest import TINY, beginning
@@ -130,6 +131,22 @@ def test_no_record_takes_a_scratch_run(
     assert {path.parent.parent.name for path, _ in stale(STUDY)} == {"none", "center"}
     with pytest.raises(ResultError, match=r"with other parameters: .*learning_rate"):
         collect(STUDY)
+
+
+def test_a_result_stands_beside_the_recorded_one_of_its_baseline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    study = load_study("example")
+    arm = scratch(study, study.arm("constant"), {"training.learning_rate": 1e-2})[1]
+    with zipfile.ZipFile(PAPERS / "example" / "record" / "example" / "raw.zip") as packed:
+        recorded = json.loads(packed.read("constant/seed-2/result.json"))
+    found = baseline_result(study, arm, 2)
+    assert found
+    assert found.final_weights == recorded["final_weights"]
+    assert baseline_result(study, arm, 10**6) is None
+    assert baseline_result(study, study.arm("constant"), 2) is None
+    monkeypatch.setenv(HEADLESS, "1")  # as in a record, whatever else is here
+    assert baseline_result(study, arm, 2) is None
 
 
 def test_a_prompt_is_continued_beside_the_baseline_where_that_has_weights(
