@@ -308,8 +308,9 @@ def plan_of(study: Study) -> Plan | None:
     plan = load_plan(study)
     if plan and plan.bound:
         return plan
-    hypotheses = {name: {"says": ""} | h for name, h in usual_hypotheses(study).items()}
-    content = {"title": "", "question": "", "confirmatory": [study.name], "hypotheses": hypotheses}
+    hypotheses = {name: {"says": name} | h for name, h in usual_hypotheses(study).items()}
+    content: dict[str, Any] = {"title": study.name, "question": study.name}
+    content |= {"confirmatory": [study.name], "hypotheses": hypotheses}
     level = {"alpha": plan.alpha, "power": plan.power} if plan else {}
     return Plan.model_validate(content | level) if hypotheses else None
 

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from lib.analysis.tables import Finding, listed, numbers, outcome
+from lib.analysis.tables import Finding, numbers, outcome
 
 
 @pytest.mark.parametrize(
@@ -36,4 +36,3 @@ def test_numbers_without_an_interval_say_so() -> None:
 
 def test_a_finding_shows_its_title_and_sentences() -> None:
     assert Finding("k", "Title", None, ["a.", "b."])._repr_markdown_() == "### Title\n\n- a.\n- b."
-    assert listed([0.02, 0.1, 1]) == "0.02, 0.1 and 1"

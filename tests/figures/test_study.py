@@ -177,7 +177,7 @@ def test_an_accuracy_in_a_stock_task_is_drawn_seed_by_seed_where_the_plan_names_
         ONE_FACTOR.model_dump() | {"corpus": corpus, "evaluation": asked}
     )
     claim = {"says": "…", "test": ["layernorm", "none", "sciq.acc"], "direction": "greater"}
-    plan = Plan(title="", question="", confirmatory=["tiny"], hypotheses={"knows": claim})
+    plan = Plan(title="F", question="Q", confirmatory=["tiny"], hypotheses={"knows": claim})
     monkeypatch.setattr(study_figures, "load_plan", lambda _: plan)
     figures = analysed(study, tmp_path, monkeypatch, kept={})
     for run in figures.results:
