@@ -69,10 +69,11 @@ def check_origins(record: Record) -> Iterator[str]:
     """Yield what a run's origin says otherwise than its result, its notebook, or its arm: levels,
     variant, setting and baseline decide what a run is compared with."""
     study, commits = load_study(record.study), record.parameters.commits
+    arm_called = cache(study.arm)
     for run in record.runs:
         notebook = record.read(record.run_notebook(run))["metadata"]
         yield from (f"{run_name(run)}: {fault}" for fault in _wrong_origin(run, notebook))
-        arm = study.arm(run["arm"])
+        arm = arm_called(run["arm"])
         for name in ("levels", "variant", "setting", "baseline"):
             if run[name] != (expected := getattr(arm, name)):
                 yield f"{run_name(run)}: its {name} is {run[name]!r}, and of its arm {expected!r}"

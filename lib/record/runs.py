@@ -200,10 +200,11 @@ def _wrong_text(run: Run, raw: Raw) -> Iterator[str]:
     least, most = math.fsum(windows["nll"][ends <= covered]), math.fsum(windows["nll"])
     if not least * (1 - _SINGLE) <= loss.mean() * covered <= most * (1 + _SINGLE):
         yield "the losses of positions.parquet are not those of windows.parquet"
+    counts = ["n", "correct"]
+    whole, test = windows[counts].sum(), windows[windows["test"]][counts].sum()
     for name in bins["binning"].unique().tolist():
-        rows = bins[bins["binning"] == name]
-        counted = windows[windows["test"]] if str(name).startswith("test") else windows
-        if (rows[["n", "correct"]].sum() != counted[["n", "correct"]].sum()).any():
+        expected = test if str(name).startswith("test") else whole
+        if (bins[bins["binning"] == name][counts].sum() != expected).any():
             yield f"bins.parquet ({name}) counts other characters than windows.parquet"
 
 

@@ -34,16 +34,11 @@ TIMEOUT = 60.0
 PACKAGES = (
     *("torch", "numpy", "pandas", "scipy.stats", "scipy.optimize", "scipy.interpolate"),
     *("statsmodels.stats.multitest", "statsmodels.stats.power", "pyarrow.parquet", "seaborn"),
-    *(
-        "matplotlib.pyplot",
-        "pydantic.json_schema",
-        "yaml",
-        "safetensors.torch",
-        "tokenizers",
-        "filelock",
-    ),
-    *("rich.live", "tqdm", "IPython", "ipykernel.kernelapp", "papermill", "nbclient", "nbformat"),
-    *("jinja2", "datasets", "lm_eval.evaluator", "lm_eval.tasks", "torch._dynamo"),
+    *("matplotlib.pyplot", "pydantic.json_schema", "pydantic.main", "pydantic.fields", "yaml"),
+    *("safetensors.torch", "tokenizers", "filelock", "rich.live", "tqdm", "IPython", "papermill"),
+    *("ipykernel.kernelapp", "ipykernel.inprocess.manager"),
+    *("nbclient", "nbformat.v4", "jinja2", "datasets", "lm_eval.evaluator", "lm_eval.tasks"),
+    *("torch._dynamo",),
 )
 FIXED = (
     *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"),

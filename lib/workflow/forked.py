@@ -25,9 +25,15 @@ glibc ignore it; numbers stay the same."""
 
 
 def variables(threads: int) -> dict[str, str]:
-    """Return the environment variables that a process of so many threads reads once."""
+    """Return the environment variables that a training of so many threads reads once."""
+    return thread_variables(threads) | HUGE_PAGES
+
+
+def thread_variables(threads: int) -> dict[str, str]:
+    """Return those of them that set the number of threads. Without large tensors, large pages cost
+    time: a fork copies them."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    return dict.fromkeys(names, str(threads)) | HUGE_PAGES
+    return dict.fromkeys(names, str(threads))
 
 
 @contextmanager

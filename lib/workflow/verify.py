@@ -44,7 +44,7 @@ from lib.study.files import write_json
 from lib.study.git import git
 from lib.study.paths import relative
 from lib.study.result import status_of
-from lib.workflow.forked import variables, warm_process
+from lib.workflow.forked import thread_variables, warm_process
 
 NOTED = "verified before, and nothing changed since (--fresh verifies them anyway)"
 CANNOT_TELL = 4
@@ -129,7 +129,7 @@ def check(studies: list[str], redraw: bool, fresh: bool, again: bool = True) -> 
     with ExitStack() as stack:
         # Most of it is other processes' work. One study alone does not repay a warm one.
         if len({*longest_first} - {*FIRST_RECORD}) > 1 and sys.platform == "linux":
-            stack.enter_context(warm_process(variables(1), subprocess.DEVNULL))
+            stack.enter_context(warm_process(thread_variables(1), subprocess.DEVNULL))
         pool = stack.enter_context(ThreadPoolExecutor((os.cpu_count() or 1) + 1))
         of_texts = {
             paper: pool.submit(_texts, paper, surroundings, fresh)

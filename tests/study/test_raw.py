@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import accuracy_score, log_loss
 
@@ -14,6 +16,7 @@ from lib.study.raw import (
     MAX_WINDOWS,
     measures_of,
     read_raw,
+    read_raw_file,
     to_single_precision,
     window_table,
     write_raw,
@@ -50,6 +53,13 @@ def raw_of(columns: dict[str, np.ndarray], dev: int) -> dict[str, pd.DataFrame]:
     curve["gradient_cosine"] = [0.9, 0.4, 0.2]
     raw = {"trace": trace, "curve": curve, "windows": windows, "bins": bins}
     return raw | {"positions": positions, "items": items}
+
+
+def test_a_column_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    table = pa.table([pa.array([4.0]), pa.array([2.0])], names=["loss", "loss"])
+    pq.write_table(table, tmp_path / "trace.parquet")
+    with pytest.raises(ValueError, match=r"^trace\.parquet holds a column twice$"):
+        read_raw_file(tmp_path, "trace")
 
 
 def test_measures_follow_from_the_sums() -> None:
