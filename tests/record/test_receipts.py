@@ -136,6 +136,7 @@ OF_PAPER: dict[str, Change] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["study", "paper"])
 def test_a_byte_of_anything_that_it_rests_on_has_it_verified_anew(
     what: str, tree: Path, monkeypatch: pytest.MonkeyPatch

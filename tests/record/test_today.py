@@ -59,7 +59,7 @@ def differing(now: Any, then: Any, place: str = "") -> Iterator[str]:
         yield f"{place}: {now!r}, was {then!r}"
 
 
-LARGE = ("trained", "turn")
+LARGE = ("start-or-speed", "trained", "turn", "when")
 RECENT = [
     pytest.param(study, marks=pytest.mark.slow if study in LARGE else ())
     for path in sorted(PAPERS.glob("*/results/*.verdict.json"))

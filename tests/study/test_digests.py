@@ -555,6 +555,7 @@ def cells() -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_the_library_loads_nothing_that_its_source_does_not_name() -> None:
     found = {name: dynamic((ROOT / name).read_text("utf-8")) for name in FILES}
     assert not {n: words for n, words in found.items() if words - ALLOWED.get(n, set())}

@@ -163,6 +163,7 @@ def test_the_time_left_is_by_steps_since_the_cell_was_executed(
     assert watching.standing(trace(*seen), 40, {}) == said
 
 
+@pytest.mark.slow
 def test_what_draws_needs_nothing_that_an_image_may_lack() -> None:
     """As `rich`, which a session's image need not have."""
     code = "import sys; sys.modules['rich'] = None; import lib.workflow.watching"
