@@ -295,8 +295,10 @@ def live_picture(
                 axes[0].plot(curve["step"], curve["dev_loss"], marker=look.marker, markersize=4,
                              linewidth=1.8, alpha=alpha, label=name, **style)  # fmt: skip
         axes[0].set(xlabel="step", ylabel="loss (nats)", xlim=(0, total))
-        axes[1].set(xlabel="step", ylabel="gradient norm", xlim=(0, total), yscale="log")
-        _few_powers(axes[1])
+        axes[1].set(xlabel="step", ylabel="gradient norm", xlim=(0, total))
+        if any((tables["trace"]["grad_norm"] > 0).any() for tables in runs.values()):
+            axes[1].set_yscale("log")  # which an axis without a value cannot have
+            _few_powers(axes[1])
         if axes[0].lines:
             _cut_explosions(axes[0])
         if axes[0].get_legend_handles_labels()[0]:

@@ -18,8 +18,8 @@ from lib.study.result import RunResult
 
 DEFAULTS = "", 200, 1.0
 """Prompt, length and temperature of what a recorded notebook printed."""
-WIDTH = 56
-"""Characters of a column."""
+WIDTH = 44
+"""Characters of a column: two stand in a narrow notebook."""
 
 
 def baseline_result(study: Study, arm: Arm, seed: int) -> RunResult | None:

@@ -20,6 +20,7 @@ from matplotlib.colors import to_rgb
 from PIL import Image
 
 from lib.data.corpus import Corpus
+from lib.figures.training import live_picture
 from lib.record.record import Record
 from lib.study import paths
 from lib.study.config import load_study
@@ -224,6 +225,14 @@ def test_the_run_is_drawn_in_its_colour_and_what_goes_wrong_is_said_in_red(
     live_file(tmp_path).unlink()
     append(tmp_path, *falling(range(1, 31), dev_loss=3.5))  # a baseline has no curve beside it
     assert amount(pictures(monkeypatch, tmp_path, stopped, arm="constant")[-1], BLUE) > 100
+
+
+@pytest.mark.parametrize("norms", [[], [math.nan], [math.nan, 1.0], [0.0]])
+def test_a_run_without_a_gradient_norm_yet_is_drawn(norms: list[float]) -> None:
+    steps = pd.DataFrame({"step": range(len(norms)), "loss": 3.0, "grad_norm": norms}, dtype=float)
+    run = {"trace": steps, "curve": pd.DataFrame({"step": [], "dev_loss": []})}
+    png, _ = live_picture({"run": run}, [variant("layernorm")], 10, "step 0 of 10", [])
+    assert amount(Image.open(io.BytesIO(png)).convert("RGB"), "#000000") > 100
 
 
 def test_what_is_told_at_the_end_is_drawn_without_a_file(

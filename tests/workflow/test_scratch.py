@@ -187,10 +187,10 @@ def missing(*run: object) -> None:
 def test_texts_stand_in_columns_line_by_line() -> None:
     laid = side_by_side({"a": "x\n\n" + "long " * 15, "b": "y"})
     assert laid.splitlines() == [
-        f"{'a':<58}b",
-        f"{'─' * 56}  {'─' * 56}",
-        f"{'x':<58}y",
+        f"{'a':<46}b",
+        f"{'─' * 44}  {'─' * 44}",
+        f"{'x':<46}y",
         "",
-        "long " * 10 + "long",
-        "long long long long",
+        "long " * 8 + "long",
+        "long " * 5 + "long",
     ]
