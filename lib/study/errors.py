@@ -184,10 +184,8 @@ def _is_of_another_kind(item: dict[str, Any]) -> bool:
 def _explained(item: dict[str, Any], schema: type[BaseModel]) -> str:
     location = [part for part in item["loc"] or ("",) if not _KIND.match(str(part))]
     message, kind = item["msg"].removeprefix("Value error, "), item["type"]
-    if location[-1] in _LEVELS and kind.endswith(
-        "_type"
-    ):  # pydantic says this once per kind of level
-        location.pop()
+    if location[-1] in _LEVELS and kind.endswith("_type"):
+        location.pop()  # pydantic says this once per kind of level
         kind, message = "level", "A level is text, a number, true, false or null"
     *parents, last = location
     owner: Any = schema
