@@ -4,9 +4,13 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+import pytest
 
+from lib.analysis.stability import training_warnings
 from lib.study.config import Study
+from lib.study.plan import Instability
 from lib.study.result import attested, json_rows, live_file, read_live
 from tests.samples import sample_runs
 
@@ -34,10 +38,15 @@ def test_rows_of_a_table_have_none_where_json_has_no_number() -> None:
     assert json.loads(json.dumps(json_rows(table))) == [*rows, {"n": 3, "loss": None, "x": ""}]
 
 
-def test_a_run_that_has_written_nothing_has_no_steps(tmp_path: Path) -> None:
-    assert read_live(tmp_path).empty
-    live_file(tmp_path).write_text("", "utf-8")
-    assert read_live(tmp_path).empty
+@pytest.mark.parametrize("written", [None, "", "\n", "1", "1,3.2", "1,3.2,na", "x,y,z,a,b,c\n"])
+def test_a_run_that_has_written_no_whole_step_has_none(tmp_path: Path, written: str | None) -> None:
+    """A sweep that reads while a run opens its file has what it needs of a table without rows."""
+    if written is not None:
+        live_file(tmp_path).write_text(written, "utf-8")
+    steps = read_live(tmp_path)
+    assert steps.empty
+    assert set(steps.dtypes) == {np.dtype(float)}
+    assert training_warnings(steps, Instability()) == {}
 
 
 def test_what_a_killed_run_did_after_its_checkpoint_is_left_out(tmp_path: Path) -> None:
