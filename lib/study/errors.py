@@ -23,6 +23,8 @@ from pydantic.fields import FieldInfo
 from lib.study.paths import HEADLESS
 
 MAX_ERRORS = 5
+MAX_LINES = 30
+"""Faults of a file that are named, where they stand in one line, and where each has its own."""
 TIME_UP = 3
 """The status of a sweep that ended with the time it was given."""
 _LEVELS = ("str", "bool", "int", "float")
@@ -154,22 +156,22 @@ def suggest(name: object, known: Iterable[str]) -> str:
     names = inside or {k: k for k in known}
     nearest = get_close_matches((last if inside else str(name)).lower(), names, n=1, cutoff=0.5)
     some = textwrap.shorten(", ".join(names.values()), 500, placeholder=" …")
-    hint = f"did you mean '{names[nearest[0]]}'?" if nearest else f"there are {some}"
+    hint = f"did you mean '{names[nearest[0]]}'?" if nearest else f"there are {some or 'none'}"
     return f"{short(name)} is unknown; {hint}"
 
 
 def explain(error: ValidationError, schema: type[BaseModel]) -> str:
     """Rewrite pydantic's errors as one line that names field, value, what is allowed and the
     remedy; of many errors the first few."""
-    lines = explain_each(error, schema)
-    more = [f"and {len(lines) - MAX_ERRORS} more"] if len(lines) > MAX_ERRORS else []
-    return "; ".join(lines[:MAX_ERRORS] + more)
+    return "; ".join(explain_each(error, schema, MAX_ERRORS))
 
 
-def explain_each(error: ValidationError, schema: type[BaseModel]) -> list[str]:
-    """Rewrite each of pydantic's errors so."""
+def explain_each(error: ValidationError, schema: type[BaseModel], most: int) -> list[str]:
+    """Rewrite each of pydantic's errors so, of many the first few."""
     items = [dict(item) for item in error.errors() if not _is_of_another_kind(dict(item))]
-    return list(dict.fromkeys(_explained(item, schema) for item in items))
+    lines = list(dict.fromkeys(_explained(item, schema) for item in items))
+    more = [f"and {len(lines) - most} more"] if len(lines) > most else []
+    return lines[:most] + more
 
 
 def _is_of_another_kind(item: dict[str, Any]) -> bool:

@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from lib.study.errors import ConfigError, explain_each, read_yaml, short
+from lib.study.errors import MAX_LINES, ConfigError, explain_each, read_yaml, short, suggest
 from lib.study.fields import Positive, PositiveFloat, Section, digest
 from lib.study.paths import PLANS
 
@@ -334,12 +334,13 @@ def read_plan(file: str) -> Plan:
     faulty."""
     path = PLANS / file
     if not path.is_file():
+        hint = suggest(path.stem, sorted(plan.stem for plan in PLANS.glob("*.yaml")))
         raise ConfigError(
-            f"plan: there is no params/plans/{file}; name an existing plan, "
+            f"plan: there is no params/plans/{file} ({hint}); name an existing plan, "
             "or leave the field out for an exploratory study"
         )
     try:
         return Plan.model_validate(read_yaml(path))
     except ValidationError as error:
-        faults = [f"{path.name}: {fault}" for fault in explain_each(error, Plan)]
+        faults = [f"{path.name}: {fault}" for fault in explain_each(error, Plan, MAX_LINES)]
         raise ConfigError("\nerror: ".join(faults)) from None

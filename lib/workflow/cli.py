@@ -268,10 +268,10 @@ def _estimate(options: argparse.Namespace) -> None:
 
     study = load_study(options.study, undrawn=True)
     cost = estimate(study, options.vocabulary, options.price)
-    print(cost.text)
+    lines = [cost.text]
     if plan := plan_of(study):
-        report = power_report(study, plan, options.effect, options.spread, cost.hours)
-        print("", *report, sep="\n")
+        lines += ["", *power_report(study, plan, options.effect, options.spread, cost.hours)]
+    print(*lines, sep="\n")
 
 
 @_command(

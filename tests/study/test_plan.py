@@ -1,6 +1,7 @@
 """What a plan may say, its hash, and the seeds that are drawn from it."""
 
 import hashlib
+import re
 from typing import Any
 
 import pytest
@@ -137,9 +138,17 @@ def test_a_wrong_field_is_one_line_with_the_remedy(
     assert "\n" not in message
 
 
-def test_a_plan_that_is_not_there_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"there is no params/plans/p\.yaml"):
-        read_plan("p.yaml")
+def test_of_thousands_of_faults_the_first_are_named(parameters: Parameters) -> None:
+    *lines, last = refusal({"changes": [*range(5000)]}, parameters).split("\nerror: ")
+    faults = [line.partition(" is not allowed")[0] for line in lines]
+    assert faults == [f"p.yaml: changes.{number}: {number}" for number in range(30)]
+    assert last == "p.yaml: and 4970 more"
+
+
+def test_a_plan_that_is_not_there_is_named_with_the_nearest() -> None:
+    said = "there is no params/plans/traned.yaml ('traned' is unknown; did you mean 'trained'?)"
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        read_plan("traned.yaml")
 
 
 def test_seeds_are_31_bits_of_the_hash_of_plan_study_and_place(parameters: Parameters) -> None:

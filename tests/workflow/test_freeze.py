@@ -397,7 +397,8 @@ def test_the_first_plan_s_instability_is_not_frozen_anew_and_goes_on_to_be_read(
 def test_a_plan_must_be_there_and_name_a_study(
     parameters: Parameters, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "there is no params/plans/q.yaml" in refusal(capsys, "q")
+    hint = "'q' is unknown; there are p"
+    assert f"there is no params/plans/q.yaml ({hint})" in refusal(capsys, "q")
     parameters.plan(confirmatory=[])
     assert "there is nothing to freeze" in refusal(capsys, "p")
     parameters.plan(primary=["perplexty"])

@@ -161,6 +161,13 @@ def test_the_spread_of_a_recorded_study_is_that_of_its_runs() -> None:
         estimate.pilot_runs("finale", plan)
 
 
+def test_a_study_that_shows_no_spread_is_refused_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["estimate", "smoke", "--spread=nope"]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("error: spread: 'nope' is unknown; did you mean 'dose'?")
+
+
 def test_the_spread_of_a_plateau_is_that_of_the_recorded_traces() -> None:
     """Plateaus as plain counting has them, by seed; see `tests.analysis.test_stability`."""
     h = {"says": "…", "test": ["layernorm", "none", "plateau"], "direction": "less"}

@@ -54,7 +54,7 @@ def test_sound_studies_are_returned_each_once(folder: Path) -> None:
     [
         (
             {"plan": "absent.yaml"},
-            "plan: there is no params/plans/absent.yaml; name an",
+            "plan: there is no params/plans/absent.yaml (",
         ),
         ({"plan": "broken.yaml"}, "broken.yaml must hold fields"),
         ({"machine": {"device": "cuda"}}, "machine.device: 'cuda' does not work on this machine"),
