@@ -136,6 +136,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TaskManager]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lm_eval.api.task.datasets.load_dataset", local)
         patch.setattr(harness, "_manager", lambda _: manager)
+        patch.setenv("DISABLE_MULTIPROC", "1")  # as the manager itself does
         yield manager
 
 
