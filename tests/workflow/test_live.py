@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -227,11 +228,21 @@ def test_the_run_is_drawn_in_its_colour_and_what_goes_wrong_is_said_in_red(
     assert amount(pictures(monkeypatch, tmp_path, stopped, arm="constant")[-1], BLUE) > 100
 
 
-@pytest.mark.parametrize("norms", [[], [math.nan], [math.nan, 1.0], [0.0]])
-def test_a_run_without_a_gradient_norm_yet_is_drawn(norms: list[float]) -> None:
+@pytest.mark.parametrize(
+    ("norms", "scale"),
+    [([], "linear"), ([math.nan], "linear"), ([math.nan, 0.5], "log"), ([0.0], "linear")],
+)
+def test_a_run_without_a_gradient_norm_yet_is_drawn(
+    norms: list[float], scale: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr("lib.figures.training.plt.close", drawn.append)
     steps = pd.DataFrame({"step": range(len(norms)), "loss": 3.0, "grad_norm": norms}, dtype=float)
     run = {"trace": steps, "curve": pd.DataFrame({"step": [], "dev_loss": []})}
     png, _ = live_picture({"run": run}, [variant("layernorm")], 10, "step 0 of 10", [])
+    monkeypatch.undo()
+    plt.close(drawn[0])
+    assert [ax.get_yscale() for ax in drawn[0].axes] == ["linear", scale]
     assert amount(Image.open(io.BytesIO(png)).convert("RGB"), "#000000") > 100
 
 
