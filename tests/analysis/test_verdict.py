@@ -1,3 +1,4 @@
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -285,6 +286,45 @@ def test_diverged_runs_are_dropped_in_pairs_and_counted(plan: Plan) -> None:
     assert "(n = 7, 1 dropped" in in_words(verdict, "EXPLORATORY")
     tables = {table.index.name: table for table in contrast_summary(verdict.contrasts, runs)}
     assert tables["layernorm - none"].loc["n (dropped)", "validation perplexity"] == "7 (1)"
+
+
+def test_every_statistic_of_a_contrast_stands_in_its_table(plan: Plan) -> None:
+    runs, name = made_up_runs({}), "macro_accuracy_few_shot"
+    verdict = reach_verdict(runs, made_up_trace(), plan, rng())
+    tables = {table.index.name: table for table in contrast_summary(verdict.contrasts, runs)}
+    table = tables["layernorm - none"]
+    values = runs.pivot(index="seed", columns="arm", values=name)
+    arms = {arm: f"{of.mean():.4f} ± {of.std():.4f}" for arm, of in values.items()}
+    delta = values["layernorm"] - values["none"]
+    test = stats.ttest_1samp(delta, 0)
+    low, high = test.confidence_interval(0.95)
+    d_z = delta.mean() / delta.std()
+    margin = plan.minimum_detectable_effect
+    sides = stats.ttest_1samp(delta, -margin).pvalue, stats.ttest_1samp(delta, margin).pvalue
+    cells = table["macro accuracy, few-shot"].drop(index=["Holm p (its family)", "bootstrap p"])
+    by_resampling = cells.pop("percentile bootstrap (coverage)")
+    assert re.fullmatch(r"\[-0\.000\d, \+0\.00\d+\] \(88\.7%\)", by_resampling)
+    assert cells.to_dict() == {
+        "n (dropped)": "8 (0)",
+        "baseline, mean ± sd": arms["none"],
+        "arm, mean ± sd": arms["layernorm"],
+        "difference": f"{delta.mean():+.4f}",
+        "t interval": f"[{low:+.4f}, {high:+.4f}]",
+        "t test p": f"{test.pvalue:.2g}",
+        "sign-flip p (smallest)": f"{sign_flip_p(delta):.2g} (0.0078)",
+        "d_z": f"{d_z:.2f}",
+        "Hedges' g_z": f"{d_z * (1 - 3 / (4 * 7 - 1)):.2f}",
+        "equivalence (TOST) p": f"{max(sides) / 2:.2g}",
+        "detectable at this n": f"{1.155 * delta.std():.4f}",
+        "seeds to detect the margin": "3",
+    }
+    assert table["validation perplexity"]["seeds to detect the margin"] == "n/a"  # without a margin
+
+
+def sign_flip_p(delta: pd.Series) -> float:
+    """The share of all signs of the differences that have as large a mean."""
+    signs = np.array([*itertools.product([-1, 1], repeat=len(delta))])
+    return float((abs(signs @ delta) >= abs(delta.sum()) - 1e-12).mean())
 
 
 def test_the_power_table_is_in_the_measures_units(plan: Plan) -> None:
