@@ -333,10 +333,10 @@ def test_a_result_of_another_version_is_refused_by_name(
 ) -> None:
     content = runs[0].model_dump()
     del content["tables"]
+    content["measures"]["loss"] = "low"
     write_json(tmp_path / "result.json", content)
-    with pytest.raises(
-        ResultError, match=r"result\.json was written by another version \(see tables\)"
-    ):
+    said = r"result\.json was written by another version \(see measures, tables\)"
+    with pytest.raises(ResultError, match=said):
         read_result(tmp_path / "result.json")
 
 

@@ -275,10 +275,29 @@ def test_a_picture_follows_where_there_are_more_steps(
     assert [amount(each, BLUE) > 50 for each in (first, second, last)] == [False, True, True]
 
 
-def test_where_nothing_can_be_drawn_it_is_said_why(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What a notebook is given to show."""
     shown: list[Any] = []
     for name in ("display", "update"):
-        monkeypatch.setattr(live.DisplayHandle, name, lambda _, what, raw: shown.append(what))
+        monkeypatch.setattr(live.DisplayHandle, name, lambda _, what, **__: shown.append(what))
+    return shown
+
+
+@pytest.mark.slow
+def test_a_process_of_its_own_draws_what_a_notebook_shows(shown: list[Any], tmp_path: Path) -> None:
+    append(tmp_path, *falling(range(1, 30)), *falling(range(30, 31), dev_loss=3.5))
+    with live._drawing(ABOUT | {"folder": str(tmp_path)}) as tell_end:
+        tell_end({"diverged": False, "stopped": True})
+    _, *pictures = shown
+    last = Image.open(io.BytesIO(pictures[-1].data)).convert("RGB")
+    assert last.width == pictures[-1].width
+    assert amount(last, BLUE) > 100
+
+
+def test_where_nothing_can_be_drawn_it_is_said_why(
+    shown: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(live, "__package__", "nowhere")
     with live._drawing({}):
         pass
