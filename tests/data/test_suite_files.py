@@ -24,7 +24,9 @@ def _built(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lib.data.suite.build_suite", lambda *size: suite)
 
 
-def test_a_suite_is_made_once_and_another_text_has_another(corpus: Corpus, tmp_path: Path) -> None:
+def test_a_suite_is_made_once_and_another_text_or_code_has_another(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = prepare_suite(corpus, 50, 48, tmp_path)
     written = (folder / "suite.json").stat().st_mtime_ns
     assert prepare_suite(corpus, 50, 48, tmp_path) == folder
@@ -33,6 +35,8 @@ def test_a_suite_is_made_once_and_another_text_has_another(corpus: Corpus, tmp_p
     edited = replace(corpus, sha256="e" * 64)
     assert prepare_suite(edited, 50, 48, tmp_path) != folder
     assert read_suite(folder)["corpus_sha256"] == corpus.sha256
+    monkeypatch.setattr("lib.data.suite.git_state", lambda: {"code": "c" * 40})
+    assert prepare_suite(corpus, 50, 48, tmp_path).name == f"{folder.name}-{12 * 'c'}"
 
 
 def test_what_is_left_of_a_text_has_a_folder_of_its_own(

@@ -3,6 +3,7 @@ with what the image lacks out of reach; what they leave enters the record at hom
 
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -18,7 +19,9 @@ import pytest
 import yaml
 from nbclient import NotebookClient
 
+from lib.record.record import Record
 from lib.study.paths import ROOT
+from lib.workflow import kaggle
 from lib.workflow.kaggle import environment
 from tests.conftest import TINY, Tree, copy_repository
 
@@ -204,6 +207,11 @@ def test_a_kernel_that_could_not_be_installed_is_installed_by_the_next_call(
             environment(tmp_path)
     environment(tmp_path)
     assert (tmp_path / "share/jupyter/kernels/python3/kernel.json").is_file()
+
+
+def test_a_study_of_full_size_is_priced_for_the_characters_of_its_text() -> None:
+    (uniform,) = {run["references"]["uniform_loss"] for run in Record(kaggle.FULL["cpu"]).runs}
+    assert round(math.exp(uniform)) == kaggle.VOCABULARY
 
 
 def write_zip(folder: Path, file: Path) -> Path:

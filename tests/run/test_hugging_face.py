@@ -18,9 +18,11 @@ def as_loaded(model: GPT, vocab_size: int, folder: Path) -> torch.nn.Module:
     from transformers import AutoModelForCausalLM
 
     write_json(folder / "config.json", config_json(model.config, vocab_size, None))
-    save_file(named_weights(model), folder / "model.safetensors", {"format": "pt"})
+    weights = named_weights(model)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
     peer, told = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
     assert not any(told[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert peer.config.tie_word_embeddings == ("lm_head.weight" not in weights)
     return peer.eval()
 
 
