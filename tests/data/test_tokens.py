@@ -211,14 +211,17 @@ def test_what_is_written_is_found_again_until_something_changes(
     assert len(written) == 5
 
 
+@pytest.mark.parametrize("removed", [False, True])
 def test_a_damaged_shard_is_named_and_made_anew(
-    load: Load, kept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    removed: bool, load: Load, kept: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = load(tokenizer="bytes").train[:]
     (folder,) = (path for path in kept.iterdir() if path.is_dir())
     (path,) = folder.glob("000000-*.bin")
     content = path.read_bytes()
     path.write_bytes(bytes([content[0] ^ 1]) + content[1:])  # of the same size
+    if removed:
+        path.unlink()
     assert load(tokenizer="bytes").train[:].equal(before)
     assert path.read_bytes() == content
     assert f"{path.name} of {folder.name} is damaged" in capsys.readouterr().err
