@@ -36,6 +36,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: -slow[item.path])
 
 
+def pytest_unconfigure() -> None:
+    """Remove what stays for as long as a process lives: xdist's workers end without doing so."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        atexit._run_exitfuncs()
+
+
 def pytest_collection_finish() -> None:
     """Spare the collector what stays loaded anyway: statsmodels calls it at every Holm."""
     gc.freeze()

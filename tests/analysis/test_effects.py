@@ -177,6 +177,9 @@ def test_p_is_adjusted_over_the_tasks_and_shots_of_a_contrast() -> None:
         "layernorm - none: lower in 1, higher in 1 of 4 tasks × shots; 2 undecided, "
         "0 without a test."
     )
+    twice = pd.concat([table, table.assign(arm="center")])  # in the order of the table
+    arms = [line.partition(" ")[0] for line in task_finding(twice, 0.05).words[1:]]
+    assert arms == ["layernorm", "center"]
     second = float(table["p_holm"].nsmallest(2).iloc[1])  # exactly the level: not below it
     assert "3 undecided" in task_finding(table, second).words[1]
 

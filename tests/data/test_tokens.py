@@ -16,6 +16,7 @@ import torch
 
 from lib.data import tokens
 from lib.data.corpus import Corpus, CorpusError, load_corpus, sample_batch
+from lib.data.sources import Documents, OneText, find_source
 from lib.data.tokens import Shards
 from lib.study.fields import CorpusConfig
 from lib.study.paths import ROOT
@@ -101,6 +102,19 @@ def test_a_long_text_is_read_in_pieces(
     assert corpus.text.encode() == path.read_bytes()
     assert len(corpus.train) / path.stat().st_size == pytest.approx(0.9, abs=0.05)
     assert 256 not in corpus.train[:]
+
+
+def test_a_long_text_of_characters_may_be_longer_than_one_that_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "own.txt"
+    path.write_text("x" * 50, "utf-8")
+    monkeypatch.setattr("lib.data.sources.MAX_ENCODED", 40)
+    monkeypatch.setattr("lib.data.sources.MAX_BYTES", 50)
+    kinds = {}
+    for tokenizer in ("characters", "bytes"):
+        kinds[tokenizer] = type(find_source(CorpusConfig(source=str(path), tokenizer=tokenizer)))
+    assert kinds == {"characters": OneText, "bytes": Documents}
 
 
 @pytest.mark.slow

@@ -109,6 +109,9 @@ def test_interaction_draws_means_range_and_seeds_and_counts_what_has_no_number(
     np.testing.assert_allclose(drawn(ax, "LayerNorm").get_ydata(), [22.0, 26.0, 40.0])
     band = ax.collections[2].get_paths()[0].vertices[:, 1]
     assert (band.min(), band.max()) == (21.0, 40.0)
+    for line, points in zip(("none", "LayerNorm"), ax.collections[1::2], strict=False):
+        places = points.get_offsets()[:, 0].compressed()  # of those that have a number
+        assert {*places} <= {*drawn(ax, line).get_xdata()}
     assert [text.get_text() for text in ax.texts] == ["2", "1"]
     places = {"none": [2 - 0.06], "layernorm": [2 + 0.06]}  # side by side at the third level
     assert crosses(ax) == {VARIANTS[name].colour: pytest.approx(x) for name, x in places.items()}

@@ -53,6 +53,8 @@ def test_a_study_of_one_factor_shows_what_applies(
     figures = analysed(ONE_FACTOR, tmp_path, monkeypatch, kept={})
     titles = [title_of(figure) for figure in figures.applicable()]
     assert titles == ["Loss", "Gradients", "Comparison", "Inside"]
+    said = [figure.words for figure in figures.applicable()]
+    assert [words for words in said if re.search(r"\d of \d", words)] == []  # all is shown
     drawn(figures, monkeypatch)
     names = {path.stem for path in figures.folder.iterdir()}
     assert names == {"loss", "trend", "comparison", "inside"}

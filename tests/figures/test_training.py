@@ -1,6 +1,7 @@
 from collections.abc import Iterator
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,10 +15,13 @@ from lib.figures.training import (
     reliability_diagram,
     residual_norms,
     second_moments,
+    show_measurement,
     symbol_counts,
     trajectory,
     trend,
 )
+from lib.record.record import Record
+from lib.study.config import load_study
 from lib.study.variants import VARIANTS
 
 
@@ -145,6 +149,24 @@ def test_residual_norms_stand_before_and_after_training(ax: Axes, training: pd.D
     after, before = (line for line in ax.lines if len(line.get_xdata()))
     assert (list(after.get_ydata()), list(before.get_ydata())) == ([1.0, 4.0], [1.0, 1.0])
     assert list(after.get_xdata()) == [0, 1]
+
+
+@pytest.mark.parametrize(("measured", "n_panels"), [(True, 5), (False, 2)])
+def test_what_was_measured_of_a_run_is_shown_in_a_row_without_legends(
+    measured: bool, n_panels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[Figure] = []
+    monkeypatch.setattr("lib.figures.training.show", lambda figure, **_: shown.append(figure))
+    record = Record("example")
+    run = record.runs[0]
+    tables = record.raw(run) | {"temperatures": pd.DataFrame(run["tables"]["temperatures"])}
+    if not measured:  # as of a run that diverged
+        tables |= dict.fromkeys(("bins", "positions", "temperatures"), pd.DataFrame())
+    show_measurement(tables, load_study("example").arm(run["arm"]))
+    (figure,) = shown
+    assert len(figure.axes) == n_panels
+    assert all(ax.has_data() and not ax.get_legend() for ax in figure.axes)
+    plt.close(figure)
 
 
 def test_trend_draws_over_other_columns_than_steps(ax: Axes) -> None:

@@ -209,6 +209,25 @@ def test_a_kernel_that_could_not_be_installed_is_installed_by_the_next_call(
     assert (tmp_path / "share/jupyter/kernels/python3/kernel.json").is_file()
 
 
+def test_what_runs_at_the_moment_takes_the_place_of_what_ran_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said = ["one: done", "0/2 jobs done, 0:01 elapsed", "one: step 1/9, loss 3", "two: starts"]
+    said += ["one: done", "1/2 jobs done, 0:02 elapsed", "two: step 5/9, loss 2"]
+    script = "".join(f"echo '{line}'\n" for line in said)
+    (tmp_path / "run_all.sh").write_text(f"{script}exit 7\n", "utf-8")
+    shown: list[str] = []
+    for name in ("display", "update"):
+        monkeypatch.setattr(
+            kaggle.DisplayHandle, name, lambda _, what, raw: shown.append(what["text/plain"])
+        )
+    monkeypatch.setattr(kaggle, "ROOT", tmp_path)
+    assert kaggle.sweep("probe", 1.0, dict(os.environ)) == 7
+    assert capfd.readouterr().out == "one: done\none: done\n"
+    first, second = ["\n".join(said[a:b]) for a, b in ((1, 4), (5, 7))]
+    assert (shown[3], shown[5], shown[-1]) == (first, second, "")
+
+
 def test_a_study_of_full_size_is_priced_for_the_characters_of_its_text() -> None:
     (uniform,) = {run["references"]["uniform_loss"] for run in Record(kaggle.FULL["cpu"]).runs}
     assert round(math.exp(uniform)) == kaggle.VOCABULARY

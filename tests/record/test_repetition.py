@@ -354,4 +354,8 @@ def test_every_measure_of_a_run_has_a_tolerance() -> None:
     assert set(MOVED) - beside == set(MEASURES) - timed - {"unstable", "plateau", "harmful"}
 
 
+def test_no_tolerance_lets_an_effect_of_a_fiftieth_pass() -> None:
+    assert max(MOVED.values()) * SAFETY <= 0.02
+
+
 _OF_MACHINE = ("model_flop_utilisation", "peak_memory")

@@ -7,6 +7,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 from sklearn.metrics import brier_score_loss, log_loss
 
+from lib.record.record import Record
 from lib.run.evaluation import (
     Calibration,
     Scores,
@@ -165,6 +166,10 @@ def test_test_is_reported_at_each_temperature(rng):
     fitted = result.measures["temperature"]
     assert fitted == pytest.approx(1.0, abs=0.15)
     assert result.temperatures["temperature"].is_monotonic_increasing
+    run = Record("example").runs[0]  # whose grid later runs must have, to stand beside it
+    recorded = {row["temperature"] for row in run["tables"]["temperatures"]}
+    recorded -= {run["measures"]["temperature"]}
+    assert {*result.temperatures["temperature"]} == recorded | {fitted}
     for temperature, nll, ece in result.temperatures.to_numpy():
         probability = softmax(logits[2000:] / temperature, axis=-1)
         confidence = probability.max(axis=-1)
