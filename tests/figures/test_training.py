@@ -16,6 +16,7 @@ from lib.figures.training import (
     residual_norms,
     second_moments,
     show_measurement,
+    show_training,
     symbol_counts,
     trajectory,
     trend,
@@ -151,12 +152,35 @@ def test_residual_norms_stand_before_and_after_training(ax: Axes, training: pd.D
     assert list(after.get_xdata()) == [0, 1]
 
 
-@pytest.mark.parametrize(("measured", "n_panels"), [(True, 5), (False, 2)])
-def test_what_was_measured_of_a_run_is_shown_in_a_row_without_legends(
-    measured: bool, n_panels: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Figure]]:
+    """What a notebook shows."""
     shown: list[Figure] = []
     monkeypatch.setattr("lib.figures.training.show", lambda figure, **_: shown.append(figure))
+    yield shown
+    for figure in shown:
+        plt.close(figure)
+
+
+def test_the_training_of_a_run_is_shown_in_eight_panels_without_legends(
+    shown: list[Figure],
+) -> None:
+    record = Record("example")
+    run = record.runs[0]
+    trace, curve = (record.raw(run)[name] for name in ("trace", "curve"))
+    show_training(trace, curve, load_study("example").arm(run["arm"]))
+    (figure,) = shown
+    assert len(figure.axes) == 8
+    assert not any(ax.get_legend() for ax in figure.axes)
+    for ax, name in ((figure.axes[3], "dev_loss"), (figure.axes[7], "logit_sd")):
+        (line,) = [line for line in ax.lines if len(line.get_xdata()) == len(curve)]
+        np.testing.assert_allclose(line.get_ydata(), curve[name])
+
+
+@pytest.mark.parametrize(("measured", "n_panels"), [(True, 5), (False, 2)])
+def test_what_was_measured_of_a_run_is_shown_in_a_row_without_legends(
+    measured: bool, n_panels: int, shown: list[Figure]
+) -> None:
     record = Record("example")
     run = record.runs[0]
     tables = record.raw(run) | {"temperatures": pd.DataFrame(run["tables"]["temperatures"])}
@@ -166,7 +190,6 @@ def test_what_was_measured_of_a_run_is_shown_in_a_row_without_legends(
     (figure,) = shown
     assert len(figure.axes) == n_panels
     assert all(ax.has_data() and not ax.get_legend() for ax in figure.axes)
-    plt.close(figure)
 
 
 def test_trend_draws_over_other_columns_than_steps(ax: Axes) -> None:
