@@ -41,7 +41,7 @@ _HEADER, _ENTRY, _END = 30, 46, 22
 """Bytes of the parts of a zip beside names and contents: before a file, in the list, at the end."""
 
 
-def archive(study: Study) -> Path:
+def archive(study: Study) -> None:
     """Copy a finished study from `runs/` into the record, replacing its former record at once.
 
     Raises ResultError for missing or mixed runs and UserError for a notebook that did not
@@ -86,7 +86,6 @@ def archive(study: Study) -> Path:
     write_json(record.results_file, results, indent=None)
     write_json(record.verdict_file, read_json(source / "verdict.json"), indent=None)
     write_manifest(study.name)
-    return final
 
 
 def write_manifest(study: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from scipy import stats
 
+from lib.analysis import verdict as verdict_of
 from lib.analysis.planned import planned_contrasts
 from lib.analysis.tables import contrast_summary, power_summary
 from lib.analysis.verdict import cost, direction, in_words, largest_loss, reach_verdict
@@ -347,6 +348,29 @@ def test_diverged_runs_count_once_more_as_the_plan_says(plan: Plan) -> None:
     assert row["mean_delta"] == pytest.approx((values["layernorm"] - values["none"]).mean())
     undisturbed = reach_verdict(made_up_runs({}), made_up_trace(), plan, np.random.default_rng(0))
     assert undisturbed.imputed.empty
+
+
+@pytest.mark.parametrize(
+    ("tolerated", "share", "said"),
+    [
+        (0.25, 0.25, "stable"),
+        (0.25, 0.26, "unstable"),
+        (None, 0.0, "stable"),
+        (None, 0.1, "unstable"),
+        ("no definition", 0.0, "stable"),
+        ("no definition", 0.1, "unstable"),
+    ],
+)
+def test_an_arm_is_stable_up_to_the_share_that_the_plan_tolerates(
+    tolerated: float | str | None, share: float, said: str, plan: Plan
+) -> None:
+    assert plan.instability
+    rule = plan.instability.model_copy(update={"tolerated_share": tolerated})
+    if tolerated == "no definition":
+        rule = None
+    plan = plan.model_copy(update={"instability": rule})
+    assert verdict_of._stability({"judged": 8, "share": share}, plan) == said
+    assert verdict_of._stability({"judged": 0, "share": share}, plan) == "not judged"
 
 
 def test_without_the_task_suite_nothing_is_decided(plan: Plan) -> None:

@@ -87,6 +87,14 @@ def test_no_look_at_the_places_alone_is_right_more_often_than_chance(
                 assert (answers == gold).mean() == pytest.approx(task.chance)
 
 
+def test_a_task_that_its_contexts_give_away_is_known_by_them() -> None:
+    ngrams = suite_of.NGrams("abab" * 50 + "q")
+    items = [Item("x", contexts, contexts.index("qq")) for contexts in (["ab", "qq"], ["qq", "ba"])]
+    assert suite_of._baselines(items, ngrams)["choice_alone"] == 0.0
+    longer = [Item("x", ["aba", "ab"], 0), Item("x", ["ba", "bab"], 1)]
+    assert suite_of._baselines(longer, ngrams)["choice_alone"] == 1.0
+
+
 def test_each_place_of_a_set_is_right_once_and_one_continuation_is_compared(suite: Suite) -> None:
     for task in suite.tasks:
         assert task.chance == 1 / N_CHOICES[task.name]

@@ -50,6 +50,18 @@ def test_every_character_counts_once(text: str) -> None:
         assert tokenizer.characters[tokenizer.encode(text)].sum() == len(text)
 
 
+def test_a_file_that_cuts_and_pads_texts_is_asked_for_neither() -> None:
+    peer = Tokenizer.from_str(CONTENT)
+    peer.enable_truncation(3)
+    peer.enable_padding(length=50)
+    tokenizer = BytePairs(peer.to_str(), "own")
+    texts = ["to be", TEXT[:500]]
+    assert [ids.tolist() for ids in tokenizer.encode_all(texts)] == [
+        PEER.encode(text, add_special_tokens=False).ids for text in texts
+    ]
+    assert tokenizer.encode(texts[0]).tolist() == PAIRS.encode(texts[0]).tolist()
+
+
 def test_bytes_are_their_own_ids() -> None:
     assert BYTES.encode("aé").tolist() == list("aé".encode())
     assert (len(BYTES.symbols), BYTES.end_of_document) == (257, 256)

@@ -15,6 +15,7 @@ MINIMAL = "name: little\nseeds: [0]\n"
 SHARED = "".join(f"{k}: &{k} [*{j}, *{j}, *{j}]\n" for j, k in pairwise("abcdefghij"))
 # What a file adds to `MINIMAL`, and what is said of it; … stands for anything.
 ADDED = [
+    ("training: {iterations: 1000000001}", "training.iterations: 1000000001 is not allowed. Input"),
     ("model: {n_layers: 2}", "model.n_layers: 'n_layers' is unknown; did you mean 'n_layer'?"),
     ("include: [{levels: {}, nmae: x}]", "include.0.nmae: 'nmae' is unknown; did you mean 'name'?"),
     ("trainin: {}", "trainin: 'trainin' is unknown; did you mean 'training'?"),

@@ -92,6 +92,7 @@ def test_perplexity_is_the_exponential_of_the_mean(nll: list[float], perplexity:
 
 def test_the_registry_says_what_each_measure_is_computed_from() -> None:
     computed = set(measures_of(raw_of(scores(100), dev=50)))
+    assert len({m.label for m in MEASURES.values() if m.label}) == len(MEASURES)
     stated = {name for name, m in MEASURES.items() if m.raw and "per_second" not in name}
     assert computed == stated
     raw = raw_of(scores(100), dev=50)
