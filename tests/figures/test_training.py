@@ -162,6 +162,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Figure]]:
         plt.close(figure)
 
 
+@pytest.mark.slow  # reads the record
 def test_the_training_of_a_run_is_shown_in_eight_panels_without_legends(
     shown: list[Figure],
 ) -> None:
@@ -177,6 +178,7 @@ def test_the_training_of_a_run_is_shown_in_eight_panels_without_legends(
         np.testing.assert_allclose(line.get_ydata(), curve[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("measured", "n_panels"), [(True, 5), (False, 2)])
 def test_what_was_measured_of_a_run_is_shown_in_a_row_without_legends(
     measured: bool, n_panels: int, shown: list[Figure]
