@@ -120,10 +120,11 @@ def live_file(folder: Path) -> Path:
 def read_live(folder: Path) -> pd.DataFrame:
     """Read the steps of the run in a folder; empty where there are none. What came after the step
     at which a killed run was taken up again is left out."""
-    data = pd.DataFrame(columns=list(COLUMNS))
-    with suppress(FileNotFoundError):  # before the first step; a run that ends removes it
-        path, names = live_file(folder), list(COLUMNS)
+    names, path = list(COLUMNS), live_file(folder)
+    try:
         data = pd.read_csv(path, names=names, on_bad_lines="skip", float_precision="round_trip")
+    except FileNotFoundError:  # before the first step; a run that ends removes it
+        return pd.DataFrame(columns=names, dtype=float)
     # The last line may be cut off, or all of it: columns of a table without rows are no numbers.
     rows: pd.DataFrame = data.apply(pd.to_numeric, errors="coerce").astype(float)
     rows = rows.dropna(subset="elapsed")

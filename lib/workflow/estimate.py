@@ -78,12 +78,14 @@ class RunCost:
 
 def run_costs(study: Study, vocabulary: int | None) -> list[RunCost]:
     """Count a run of every arm. Raises CorpusError for a vocabulary that cannot be known."""
-    result = []
+    result, sizes = [], dict[str, int]()
     for arm in study.arms():
         config = arm.config
         learned = config.corpus.tokenizer.removeprefix("bpe-")
         size = vocabulary or (int(learned) if learned.isdecimal() else None)
-        vocab_size = size or load_corpus(config.corpus).vocab_size
+        if not size and (corpus := config.corpus.model_dump_json()) not in sizes:
+            sizes[corpus] = load_corpus(config.corpus).vocab_size  # of a hundred arms mostly one
+        vocab_size = size or sizes[corpus]
         parameters = count_parameters(GPT(config.model, vocab_size, None))
         training = config.training
         tokens = training.iterations * training.batch_size * config.model.block_size

@@ -7,6 +7,7 @@ Snakemake runs in a process of its own, where the Snakefile attaches a `Recorder
 
 import contextlib
 import itertools
+import json
 import logging
 import math
 import re
@@ -27,7 +28,6 @@ from rich.table import Table
 from lib.analysis.stability import rule_of, training_warnings
 from lib.study.claim import load_plan
 from lib.study.config import Study
-from lib.study.files import read_json, write_json
 from lib.study.paths import RUNS
 from lib.study.plan import Instability
 from lib.study.result import RunResult, read_live
@@ -52,7 +52,7 @@ class Progress(NamedTuple):
 
     jobs: dict[str, int]
     """How many there are, by rule; empty while that is unknown."""
-    running: dict[str, Job]
+    running: dict[int, Job]
     """By Snakemake's number."""
     ended: list[Job]
     failed: dict[str, str]
@@ -72,49 +72,59 @@ class Progress(NamedTuple):
 
 
 def read_progress(file: Path) -> Progress:
-    """Read what a `Recorder` keeps; a sweep that begins has none."""
-    try:
-        jobs, running, ended, failed = read_json(file)
-    except FileNotFoundError:
-        return Progress({}, {}, [], {})
-    running_jobs = {number: Job(*job) for number, job in running.items()}
-    return Progress(jobs, running_jobs, [Job(*job) for job in ended], failed)
+    """Read what a `Recorder` wrote; of a sweep that begins, nothing."""
+    progress = Progress({}, {}, [], {})
+    with contextlib.suppress(FileNotFoundError), file.open(encoding="utf-8") as lines:
+        for line in lines:
+            if line.endswith("\n"):  # else it is being written
+                _change(progress, *json.loads(line))
+    return progress
+
+
+def _change(progress: Progress, event: str, what: Any, *about: Any) -> None:
+    jobs, running, ended, failed = progress
+    match event:
+        case "run_info":  # "all" is what asks for the others
+            jobs |= {r: n for r, n in what.items() if r not in ("all", "total")}
+        case "job_info":
+            running[what] = Job(*about)
+            failed.pop(running[what].log, None)  # it is tried again
+        case _ if job := running.pop(what, None):
+            now, has_failed = about[0], event == "job_error"
+            ended.append(job._replace(seconds=now - job.since, has_failed=has_failed))
+    if event == "job_error":
+        failed.setdefault(*about[1:])  # later, Snakemake says less
 
 
 class Recorder(logging.Handler):
-    """Keeps a file up to date with what Snakemake's events say of its jobs."""
+    """Appends to a file what Snakemake's events say of its jobs, a line each: of thousands that a
+    dry run names, to write all anew each time would take minutes."""
 
     def __init__(self, file: Path) -> None:
         super().__init__()
-        self.file, self.progress = file, Progress({}, {}, [], {})
+        self.file = file
 
     def emit(self, record: logging.LogRecord) -> None:
-        event, (jobs, running, _, failed) = vars(record), self.progress
-        match event.get("event"):
-            case "run_info":  # "all" is what asks for the others
-                jobs |= {r: n for r, n in event["stats"].items() if r not in ("all", "total")}
+        event, now = vars(record), record.created
+        what: tuple[Any, ...]
+        match kind := event.get("event"):
+            case "run_info":
+                what = (event["stats"],)
             case "job_info" if event["log"]:
-                job = Job(event["rule_name"], event["log"][0], record.created)
-                failed.pop(job.log, None)  # it is tried again
-                running[event["jobid"]] = job
+                what = (event["jobid"], event["rule_name"], event["log"][0], now)
             case "job_finished":
-                self._end(event["job_id"], record.created)
+                what = (event["job_id"], now)
             case "job_error":
-                self._end(event["jobid"], record.created, has_failed=True)
                 log, *cluster_logs = event["log"] or [""]
                 log_files = [Path(name) for name in cluster_logs if name and Path(name).is_file()]
                 texts = [path.read_text("utf-8", "replace") for path in log_files]
                 message = "\n".join([event.get("rule_msg") or "", *texts])
-                failed.setdefault(log, message)  # later, Snakemake says less
+                what = (event["jobid"], now, log, message)
             case _:
                 return
-        with contextlib.suppress(OSError):  # only a line on a terminal depends on it
-            write_json(self.file, self.progress)
-
-    def _end(self, number: Any, now: float, has_failed: bool = False) -> None:
-        if job := self.progress.running.pop(number, None):
-            ended = job._replace(seconds=now - job.since, has_failed=has_failed)
-            self.progress.ended.append(ended)
+        # Only a line on a terminal depends on it.
+        with contextlib.suppress(OSError), self.file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps([kind, *what]) + "\n")
 
 
 def cells(steps: pd.DataFrame, total: int) -> list[str]:

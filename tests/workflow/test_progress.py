@@ -1,6 +1,7 @@
 """How far a sweep is, as Snakemake itself tells it, and what its runs write while they train."""
 
 import io
+import json
 import logging
 import math
 import re
@@ -17,7 +18,7 @@ from rich.table import Table
 
 from lib.analysis.stability import RECENT, WARNING_RULE, training_warnings
 from lib.study.config import Study
-from lib.study.files import write_json, write_text
+from lib.study.files import write_text
 from lib.study.paths import ROOT
 from lib.study.plan import INSTABILITY, Instability
 from lib.study.result import live_file, read_live
@@ -98,7 +99,7 @@ def test_a_sweep_told_to_end_before_its_first_job_is_stopped(
 ) -> None:
     monkeypatch.setattr(progress, "CLOSING", 0.5)
     file = tmp_path / "progress.json"
-    write_json(file, Progress(planned, {}, [], {}))
+    file.write_text(json.dumps(["run_info", planned]) + "\n", "utf-8")
     ends_well = "import signal, sys; signal.sigwait([signal.SIGTERM])"
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # the process inherits it
     process = subprocess.Popen([sys.executable, "-c", ends_well])
@@ -135,6 +136,9 @@ def test_jobs_are_listed_from_their_beginning_to_their_end(tmp_path: Path) -> No
     progress = read_progress(file)
     assert progress.failed == {}
     assert str(progress) == "1/2 runs, 2/3 jobs done"
+    with file.open("a", encoding="utf-8") as lines:
+        lines.write('["job_finished", 3')  # a line that is being written
+    assert read_progress(file) == progress
 
 
 def append(file: Path, *rows: tuple[object, ...]) -> None:
