@@ -76,7 +76,7 @@ def read_progress(file: Path) -> Progress:
     progress = Progress({}, {}, [], {})
     with contextlib.suppress(FileNotFoundError), file.open(encoding="utf-8") as lines:
         for line in lines:
-            if line.endswith("\n"):  # else it is being written
+            with contextlib.suppress(json.JSONDecodeError):  # it is being written, or was cut off
                 _change(progress, *json.loads(line))
     return progress
 
@@ -124,7 +124,7 @@ class Recorder(logging.Handler):
                 return
         # Only a line on a terminal depends on it.
         with contextlib.suppress(OSError), self.file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps([kind, *what]) + "\n")
+            file.write("\n" + json.dumps([kind, *what]))  # below a line that a full disk cut off
 
 
 def cells(steps: pd.DataFrame, total: int) -> list[str]:

@@ -137,8 +137,10 @@ def test_jobs_are_listed_from_their_beginning_to_their_end(tmp_path: Path) -> No
     assert progress.failed == {}
     assert str(progress) == "1/2 runs, 2/3 jobs done"
     with file.open("a", encoding="utf-8") as lines:
-        lines.write('["job_finished", 3')  # a line that is being written
+        lines.write('\n["job_finished", 3')  # a line that is being written, or cut off
     assert read_progress(file) == progress
+    recorder.emit(logging.makeLogRecord(again | {"created": 30.0}))
+    assert [job.key for job in read_progress(file).running.values()] == [b]
 
 
 def append(file: Path, *rows: tuple[object, ...]) -> None:
