@@ -1,6 +1,7 @@
 """However a sweep ends, nothing of it goes on, and the next one can begin."""
 
 import contextlib
+import fcntl
 import os
 import re
 import signal
@@ -26,6 +27,15 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
     tree.write_study("long", **LONG)
     tree.spare_rehearsals()
     return tree
+
+
+@pytest.fixture(autouse=True)
+def _alone(tree: Tree) -> None:
+    """Wait until all has ended that the sweep of an earlier test began. What imports at that moment
+    sees later that it is alone: under load, later than another sweep waits for."""
+    (tree.root / "runs").mkdir(exist_ok=True)
+    with (tree.root / "runs" / "sweep.log").open("ab") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
 
 
 @pytest.fixture
