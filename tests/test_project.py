@@ -1,10 +1,12 @@
 """The habits of the house, checked."""
 
 import ast
+import json
 import re
 import subprocess
 import sys
 import tomllib
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -102,6 +104,32 @@ def test_the_lock_of_tests_holds_that_of_studies_and_no_study_waits_for_tests():
     user, dev = entries("requirements.lock"), entries("requirements-dev.lock")
     assert user.items() < dev.items()
     assert not {"pytest", "mypy", "ruff", "playwright", "transformers"} & user.keys()
+
+
+@pytest.mark.slow
+def test_torch_is_locked_by_what_pypi_says_of_its_version():
+    """A wrong hash is met only by those whose build of torch is another than here."""
+    lock = entries("requirements-torch.lock")["torch"]
+    version, _, build = lock.removeprefix("torch==").partition(" ")
+    request = urllib.request.Request(
+        "https://pypi.org/simple/torch/", headers={"Accept": "application/vnd.pypi.simple.v1+json"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            listed = json.load(answer)["files"]
+    except OSError as error:
+        pytest.skip(f"PyPI is not in reach: {error}")
+    files = {file["hashes"]["sha256"]: file["filename"] for file in listed}
+    _, *others = re.findall(r"sha256:(\w+)", build)  # the first is of no file on PyPI
+    locked = [files.get(hash, "none") for hash in others]
+    assert [name for name in locked if not name.startswith(f"torch-{version}-")] == []
+    pythons = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
+        "requires-python"
+    ]
+    least, most = (int(minor) for minor in re.findall(r"3\.(\d+)", pythons))
+    for minor in range(least, most):
+        tags = f"-cp3{minor}-cp3{minor}-manylinux", "_x86_64.whl"
+        assert any(tags[0] in name and name.endswith(tags[1]) for name in locked), minor
 
 
 def test_help_names_every_command():
