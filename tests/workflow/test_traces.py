@@ -31,8 +31,8 @@ def test_tables_hold_every_recorded_digit_also_of_a_sealed_study(
     steps = pd.read_csv(tmp_path / "dose/traces.csv", float_precision="round_trip")
     assert steps["run"].nunique() == 13 * 5
     assert len(steps) == 13 * 5 * 151  # step 0 is evaluated and not trained
-    with zipfile.ZipFile(SEALED) as packed:
-        archive = io.BytesIO(packed.read("raw.zip"))
+    with zipfile.ZipFile(SEALED) as packed, zipfile.ZipFile(packed.open("record.zip")) as whole:
+        archive = io.BytesIO(whole.read("raw.zip"))
     of_run = steps[steps["run"] == "dose/scale,rms=0.3/921"].set_index("step")
     for name in ("trace", "curve"):
         for column, values in raw(archive, "scale,rms=0.3/seed-921", name).items():
