@@ -27,12 +27,13 @@ install() {
   python -m pip install --quiet "$@"
 }
 
-# Install torch, whose build depends on the machine, by hash where it comes from PyPI or is the CPU
-# build of the lock; then what that build needs. Another index has hashes of its own.
+# Install torch, whose build depends on the machine, by hash: without a GPU the CPU's build where pip
+# finds it, else PyPI's; then what that build needs. Another index has hashes of its own.
 install_torch() {
   [[ -z "${PIP_NO_INDEX:-}" ]] || fail "this environment has no torch of 2.10 or newer, and without the internet none can be installed; take an image that has one, or turn the internet on"
   if [[ -z "${PIP_INDEX_URL:-}${PIP_EXTRA_INDEX_URL:-}" ]]; then
-    install --no-deps --require-hashes -r requirements-torch.lock
+    { ! command -v nvidia-smi >/dev/null && install --no-deps --require-hashes -r requirements-torch-cpu.lock 2>/dev/null; } ||
+      install --no-deps --require-hashes -r requirements-torch.lock
   fi
   install "$(grep -o '^torch==[0-9.]*' requirements-torch.lock)"
 }

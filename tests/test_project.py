@@ -59,6 +59,7 @@ def test_the_top_level_holds_what_the_project_fixes():
     allowed |= {"README.md", "CONTRIBUTING.md", "LICENSE", "pyproject.toml", "requirements.lock"}
     allowed |= {
         "requirements-torch.lock",
+        "requirements-torch-cpu.lock",
         "requirements-dev.lock",
         "CHANGELOG.md",
         "CITATION.cff",
@@ -120,8 +121,7 @@ def test_torch_is_locked_by_what_pypi_says_of_its_version():
     except OSError as error:
         pytest.skip(f"PyPI is not in reach: {error}")
     files = {file["hashes"]["sha256"]: file["filename"] for file in listed}
-    _, *others = re.findall(r"sha256:(\w+)", build)  # the first is of no file on PyPI
-    locked = [files.get(hash, "none") for hash in others]
+    locked = [files.get(hash, "none") for hash in re.findall(r"sha256:(\w+)", build)]
     assert [name for name in locked if not name.startswith(f"torch-{version}-")] == []
     pythons = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
         "requires-python"
