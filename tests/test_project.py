@@ -144,7 +144,7 @@ def test_the_published_papers_stay_small():
     published = [ROOT / "papers" / name for name in ("embedding-norm", "example")]
     files = [path for paper in published for path in paper.rglob("*") if path.is_file()]
     kept = [path for path in files if "site" not in path.relative_to(ROOT / "papers").parts]
-    assert sum(path.stat().st_size for path in kept) < 55 * 2**20  # as du counts
+    assert sum(path.stat().st_size for path in kept) < 55e6
 
 
 RECORDS = sorted(p.parent.name for p in (ROOT / "papers").glob("*/record/*/03_analysis.ipynb"))

@@ -138,7 +138,7 @@ def seal(study: str) -> Path:
     shared = files & {record.notebook(name) for name in SHARED}
     with tempfile.TemporaryDirectory() as folder:
         whole = Path(folder, WHOLE_ZIP)
-        pack(files - shared, record.place, whole, zipfile.ZIP_STORED)
+        pack(files - shared, record.place, whole)
         pack([whole], whole.parent, partial, zipfile.ZIP_LZMA)
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
@@ -157,13 +157,14 @@ def seal(study: str) -> Path:
 
 
 def pack(
-    files: Iterable[Path], source: Path, target: Path, method: int = zipfile.ZIP_DEFLATED
+    files: Iterable[Path], source: Path, target: Path, method: int = zipfile.ZIP_STORED
 ) -> None:
-    """Write files of the folder `source` to a zip. The same files give the same bytes."""
+    """Write files of the folder `source` to a zip, as they are: sealed, or by git, they become
+    smaller together than one by one. The same files give the same bytes."""
     with zipfile.ZipFile(target, "w") as packed:
         for path in sorted(files):
             member = zipfile.ZipInfo(path.relative_to(source).as_posix())  # of no time
-            packed.writestr(member, path.read_bytes(), method, 9)
+            packed.writestr(member, path.read_bytes(), method)
 
 
 def unpack_raw(record: Record, folder: Path) -> None:

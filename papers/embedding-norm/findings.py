@@ -28,7 +28,9 @@ import sys
 sys.path += ["../.."]
 
 # %%
+import json
 import re
+import zipfile
 from itertools import product
 from math import inf, isfinite
 from pathlib import Path
@@ -61,7 +63,7 @@ from lib.figures.effects import (
 from lib.figures.style import facets, line, variants
 from lib.figures.training import LABELS, difference, reference_lines, trend
 from lib.publish.findings import RecordedStudy, recorded
-from lib.record.record import Record
+from lib.record.record import RAW_ZIP, Record
 from lib.study.config import arm_id
 from lib.study.errors import read_yaml
 from lib.study.measures import ACCURACIES, MAIN, MEASURES, measures_in
@@ -720,6 +722,35 @@ if Record("ladder-2").verdict_file.is_file():
     crossed = recorded("ladder-2")
     by_cell = effects_at_best(crossed)
     display(keep("ladder_2", by_cell), keep("ladder_2_steps", by_more_steps(by_cell, crossed)))
+
+# %% [markdown]
+# ## What the task suite says
+# Of the studies after the second record that were asked it: the share of zero-shot questions that
+# runs without the layer and with it answer right, task by task, and what answers the same questions
+# without a network: a look at the choices alone, and counts of pairs of characters and of five.
+# Then means over tasks. Look whether the models reach the counts.
+
+
+# %%
+def suite_tasks(study: RecordedStudy, baseline: str, layer: str) -> pd.DataFrame:
+    """A row per task: questions, chance, what is reached without a network, and the mean share that
+    the runs of two arms answer right."""
+    (folder,) = zipfile.Path(study.record.folder / RAW_ZIP, "suite/").iterdir()
+    tasks = pd.DataFrame(json.loads((folder / "suite.json").read_text("utf-8"))["tasks"])
+    items = study.record.joined("items")
+    right = items[items["shots"] == 0].groupby(["task", "arm"])["correct"].mean().unstack()
+    by_arm = pd.DataFrame({"baseline": right[baseline], "layer": right[layer]})
+    return tasks.drop(columns=["shots", "stderr", "rule"]).merge(by_arm, on="task")
+
+
+asked = {"trained": "{}", "turn-suite": "{},gradient_clip=none"}
+by_task = [
+    suite_tasks(recorded(study), arm.format("none"), arm.format("layernorm")).assign(study=study)
+    for study, arm in asked.items()
+    if Record(study).verdict_file.is_file()
+]
+display(keep("suite_tasks", pd.concat(by_task)))
+keep("suite_means", pd.concat(by_task).groupby("study").mean(numeric_only=True).reset_index())
 
 # %% [markdown]
 # ## Beside the preliminary table
