@@ -13,10 +13,10 @@ fail() {
 }
 
 find_python() {
-  for python in python3 python3.13 python3.12 python3.11; do
-    "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && return
+  for python in python3 python3.14 python3.13 python3.12 python3.11; do
+    "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null && return
   done
-  fail "Python 3.11, 3.12 or 3.13 is needed"
+  fail "Python 3.11, 3.12, 3.13 or 3.14 is needed"
 }
 
 # Install by uv where it is here and nothing (PIP_INDEX_URL, say) tells pip how; else by pip.

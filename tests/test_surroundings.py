@@ -19,7 +19,7 @@ FOLDERS = ("notebooks", "lib", "params", "papers", "tests")
 READMES = [ROOT / "README.md", *(ROOT / folder / "README.md" for folder in FOLDERS)]
 TEXTS = [*READMES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 FILES = [*WORKFLOWS, *TEXTS, ROOT / "Dockerfile", ROOT / ".devcontainer/devcontainer.json"]
-SUPPORTED = [f"3.{minor}" for minor in (11, 12, 13)]
+SUPPORTED = [f"3.{minor}" for minor in (11, 12, 13, 14)]
 
 
 def name_of(path: Path) -> str:
@@ -51,7 +51,7 @@ def test_the_readme_is_short_and_begins_with_the_answer() -> None:
 
 
 def test_supported_versions_of_python_are_those_of_pyproject() -> None:
-    assert PROJECT["requires-python"] == ">=3.11,<3.14"
+    assert PROJECT["requires-python"] == ">=3.11,<3.15"
     (fast,) = [job for job in jobs("test.yml").values() if "strategy" in job]
     assert fast["strategy"]["matrix"]["python"] == SUPPORTED
     (image,) = re.findall(r"(?m)^FROM python:(3\.\d+)-", (ROOT / "Dockerfile").read_text("utf-8"))

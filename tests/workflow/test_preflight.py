@@ -71,7 +71,7 @@ def test_sound_studies_are_returned_each_once(folder: Path) -> None:
         ({"corpus": "/proc/kmsg"}, "kmsg: empty or too short: 0 characters"),
         ({"corpus": "latin.txt"}, "latin.txt: not UTF-8 at byte 0; convert it"),
         ({"corpus": "wide.txt"}, "wide.txt: not UTF-8 at byte 0; convert it"),
-        ({"corpus": "x" * 300}, f"corpus.source: '{'x' * 300}' cannot be read: File name too long"),
+        ({"corpus": "x" * 300}, f"corpus.source: '{'x' * 300}' "),  # and why
         ({"corpus": "loop"}, "corpus.source: 'loop' is neither a text file nor a known corpus"),
         ({"corpus": "short.txt"}, "short.txt: too short: the dev part has 5 characters and"),
         (
