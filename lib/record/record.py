@@ -53,7 +53,8 @@ class Record:
         self.is_sealed = self.sealed_file.is_file() and not (self.place / MANIFEST).is_file()
         self.folder = self.place
         if self.is_sealed:
-            files = [self.sealed_file, *sorted(p for p in self.place.rglob("*") if p.is_file())]
+            beside = sorted(p for p in self.place.rglob("*") if p.is_file())
+            files = (path.resolve() for path in (self.sealed_file, *beside))  # a link is no other
             self.folder = _unsealed(*((path, path.stat().st_mtime_ns) for path in files))
         """Where its files are read: a sealed record is unpacked in a temporary folder."""
         self.results_file = self.paper / "results" / f"{study}.json"
