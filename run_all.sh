@@ -32,7 +32,7 @@ install() {
 install_torch() {
   [[ -z "${PIP_NO_INDEX:-}" ]] || fail "this environment has no torch of 2.10 or newer, and without the internet none can be installed; take an image that has one, or turn the internet on"
   if [[ -z "${PIP_INDEX_URL:-}${PIP_EXTRA_INDEX_URL:-}" ]]; then
-    { ! command -v nvidia-smi >/dev/null && install --no-deps --require-hashes -r requirements-torch-cpu.lock 2>/dev/null; } ||
+    (! command -v nvidia-smi >/dev/null && install --no-deps --require-hashes -r requirements-torch-cpu.lock 2>/dev/null) ||
       install --no-deps --require-hashes -r requirements-torch.lock
   fi
   install "$(grep -o '^torch==[0-9.]*' requirements-torch.lock)"

@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -130,6 +131,31 @@ def test_torch_is_locked_by_what_pypi_says_of_its_version():
     for minor in range(least, most):
         tags = f"-cp3{minor}-cp3{minor}-manylinux", "_x86_64.whl"
         assert any(tags[0] in name and name.endswith(tags[1]) for name in locked), minor
+
+
+CPU, ANY = (f"--no-deps --require-hashes -r requirements-torch{end}.lock" for end in ("-cpu", ""))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "refused", "asked"),
+    [(False, "nothing", [CPU]), (False, "-cpu", [CPU, ANY]), (True, "nothing", [ANY])],
+)
+def test_the_build_of_torch_is_that_of_the_machine(tmp_path, gpu, refused, asked):
+    """By its lock: without a GPU the CPU's where there is one, else that of PyPI."""
+    (tmp_path / "grep").symlink_to(shutil.which("grep"))
+    if gpu:
+        (tmp_path / "nvidia-smi").touch(0o755)
+    script = (ROOT / "run_all.sh").read_text("utf-8")
+    function = re.search(r"(?ms)^install_torch\(\) \{.*?^\}", script)[0]
+    install = f'install() {{ echo "$*"; [[ "$*" != *{refused}* ]]; }}'
+    done = subprocess.run(
+        ["/bin/bash", "-c", f"set -euo pipefail\n{install}\n{function}\ninstall_torch"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+        env={"PATH": str(tmp_path)},
+    )  # fmt: skip
+    *installed, needs = done.stdout.splitlines()
+    assert installed == asked
+    assert re.fullmatch(r"torch==[\d.]+", needs)
 
 
 def test_help_names_every_command():
