@@ -13,7 +13,7 @@ fail() {
 }
 
 find_python() {
-  for python in python3 python3.14 python3.13 python3.12 python3.11; do
+  for python in python3 python3.13 python3.12 python3.11 python3.14; do
     "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null && return
   done
   fail "Python 3.11, 3.12, 3.13 or 3.14 is needed"

@@ -100,6 +100,8 @@ def test_the_locks_pin_every_dependency_but_torch_by_hash():
             name = dependency.split(">")[0].split("=")[0].replace("_", "-")
             assert ("sys_platform == 'never'" in lock[name]) == (name == "torch")
     assert all("--hash=sha256:" in entry for entry in (user | dev).values())
+    torch, cpu = (entries(f"requirements-torch{end}.lock")["torch"] for end in ("", "-cpu"))
+    assert cpu.partition(" ")[0] == torch.partition(" ")[0] + "+cpu"
 
 
 def test_the_lock_of_tests_holds_that_of_studies_and_no_study_waits_for_tests():

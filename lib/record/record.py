@@ -54,7 +54,7 @@ class Record:
         self.folder = self.place
         if self.is_sealed:
             beside = sorted(p for p in self.place.rglob("*") if p.is_file())
-            files = (path.resolve() for path in (self.sealed_file, *beside))  # a link is no other
+            files = (path.resolve() for path in (self.sealed_file, *beside))  # however reached
             self.folder = _unsealed(*((path, path.stat().st_mtime_ns) for path in files))
         """Where its files are read: a sealed record is unpacked in a temporary folder."""
         self.results_file = self.paper / "results" / f"{study}.json"

@@ -28,9 +28,7 @@ import sys
 sys.path += ["../.."]
 
 # %%
-import json
 import re
-import zipfile
 from itertools import product
 from math import inf, isfinite
 from pathlib import Path
@@ -63,7 +61,7 @@ from lib.figures.effects import (
 from lib.figures.style import facets, line, variants
 from lib.figures.training import LABELS, difference, reference_lines, trend
 from lib.publish.findings import RecordedStudy, recorded
-from lib.record.record import RAW_ZIP, Record
+from lib.record.record import Record
 from lib.study.config import arm_id
 from lib.study.errors import read_yaml
 from lib.study.measures import ACCURACIES, MAIN, MEASURES, measures_in
@@ -735,12 +733,14 @@ if Record("ladder-2").verdict_file.is_file():
 def suite_tasks(study: RecordedStudy, baseline: str, layer: str) -> pd.DataFrame:
     """A row per task: questions, chance, what is reached without a network, and the mean share that
     the runs of two arms answer right."""
-    (folder,) = zipfile.Path(study.record.folder / RAW_ZIP, "suite/").iterdir()
-    tasks = pd.DataFrame(json.loads((folder / "suite.json").read_text("utf-8"))["tasks"])
-    items = study.record.joined("items")
-    right = items[items["shots"] == 0].groupby(["task", "arm"])["correct"].mean().unstack()
+    rows = [
+        {"arm": run["arm"]} | row for run in study.record.runs for row in run["tables"]["tasks"]
+    ]
+    zero_shot = pd.DataFrame(rows).query("shots == 0")
+    right = zero_shot.groupby(["task", "arm"])["accuracy"].mean().unstack()
     by_arm = pd.DataFrame({"baseline": right[baseline], "layer": right[layer]})
-    return tasks.drop(columns=["shots", "stderr", "rule"]).merge(by_arm, on="task")
+    columns = ["task", "n", "chance", "choice_alone", "bigram", "five_gram"]
+    return zero_shot[columns].drop_duplicates("task").merge(by_arm, on="task")
 
 
 asked = {"trained": "{}", "turn-suite": "{},gradient_clip=none"}

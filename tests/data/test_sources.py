@@ -396,7 +396,7 @@ def test_a_source_without_documents_is_named(tmp_path: Path, sources: tuple[str,
         (str(tmp_path / "one.txt"), "one.txt' holds no documents"),
         (empty, "empty.jsonl' is empty"),
         (str(tmp_path / "folder"), "folder 'folder' is empty; put .txt"),
-        # which is too long for a name; from 3.14 on Python calls that no file
+        # too long for a name, which is no file for Python 3.14
         ("x" * 300, f"'{'x' * 300}' (cannot be read: File name too|holds no documents; give fold)"),
         ("~nobody-at-all/a", "'~nobody-at-all/a' names no user's folder"),
     ]:

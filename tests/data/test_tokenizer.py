@@ -170,7 +170,7 @@ def test_another_file_is_refused(load: Load, tmp_path: Path, content: str, messa
 def test_a_tokenizer_that_is_nowhere_and_one_too_large_are_refused(load: Load) -> None:
     with pytest.raises(CorpusError, match=r"^corpus.tokenizer: 'no.json' is no file; give char"):
         load("no.json")
-    refused = r"(cannot be read: File name |is no file; give char)"  # as of 3.14
+    refused = r"(cannot be read: File name |is no file; give char)"  # from Python 3.14 on
     with pytest.raises(CorpusError, match=rf"^corpus.tokenizer: 'x+.json' {refused}"):
         load("x" * 300 + ".json")
     with pytest.raises(CorpusError, match=r"^corpus.tokenizer: bpe-90000 is too large: .* gives"):

@@ -212,6 +212,18 @@ def test_what_the_layer_adds_elsewhere_is_held_against_what_it_adds_on_the_sum()
         assert rows.loc[place, ["t_low", "t_high"]].tolist() == pytest.approx([*ends])
 
 
+@pytest.mark.parametrize(
+    ("study", "ending"), [("trained", ""), ("turn-suite", ",gradient_clip=none")]
+)
+def test_the_share_of_right_answers_is_that_of_the_raw_ones(found, study: str, ending: str) -> None:
+    items = recorded(study).record.joined("items").query("shots == 0")
+    share = items.groupby(["arm", "task"])["correct"].mean()
+    rows = {row["task"]: row for row in found["suite_tasks"] if row["study"] == study}
+    for variant, column in (("none", "baseline"), ("layernorm", "layer")):
+        shares = {task: row[column] for task, row in rows.items()}
+        assert shares == pytest.approx(share[variant + ending].to_dict())
+
+
 def test_widths_and_steps_are_compared_with_each_arm_at_its_best_rate() -> None:
     """Made up so that no layer is best at the edge of the grid for one width, and that of what the
     layer adds a quarter is left after four times as many steps."""

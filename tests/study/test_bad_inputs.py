@@ -156,7 +156,7 @@ WHOLE = [("name: little", ": seeds: is missing; add it"),
     ("name: little\nseeds: [!!bool abc]",
      ", line 2 is not valid YAML: 'abc' cannot be read as bool; correct it"),
     ("name: 2026-13-45", ", line 1 is not valid YAML: '2026-13-45' cannot be read as timestamp"),
-    ("name: \"\\UFFFFFFFF\"", " is not valid YAML: "),  # the rest is Python's, as of its version
+    ("name: \"\\UFFFFFFFF\"", " is not valid YAML: …; write UTF-8 text"),
     ("model: !!map [a]", ", line 1 is not valid YAML: expected a mapping"),
     ("name: little\nseeds: [0]\n---\nname: x",
      ", line 3 is not valid YAML: a second document begins here; delete the line ---, or its text"),
