@@ -121,32 +121,33 @@ def index_entry(record: Record) -> dict[str, Any]:
     return entry | ({"sealed": sha256(record.sealed_file)} if record.is_sealed else {})
 
 
-def seal(study: str) -> Path:
+def seal(study: str, whole: bool = False) -> Path:
     """Replace the record of a study, but for the notebooks of the whole study, by one file,
-    `record/<study>.zip`; return it. Both are verified and shown as the folder is. Of its figures
-    those are kept that the paper or the README shows: 04_figures holds all, and `verify --redraw`
-    compares what it draws with the manifest. UserError where its files are not as that says."""
+    `record/<study>.zip`; return it. `whole`: these notebooks, too, also of one that is sealed. Both
+    are verified and shown as the folder is. Of its figures those are kept that the paper or the
+    README shows: 04_figures holds all, and `verify --redraw` compares what it draws with the
+    manifest. UserError where its files are not as that says."""
     record = Record(study)
-    if record.is_sealed:
+    if record.is_sealed and not (whole and record.place.is_dir()):
         return record.sealed_file
     for fault in record.check_files():
         raise UserError(f"{study}: {fault}; nothing was sealed")
     partial, aside = (
         record.sealed_file.with_name(f".{study}.{end}") for end in ("zip.new", "open")
     )
-    files = {path for path in record.place.rglob("*") if path.is_file()}
-    shared = files & {record.notebook(name) for name in SHARED}
+    files = {path for path in record.folder.rglob("*") if path.is_file()}
+    shared = set() if whole else files & {record.notebook(name) for name in SHARED}
     with tempfile.TemporaryDirectory() as folder:
-        whole = Path(folder, WHOLE_ZIP)
-        pack(files - shared, record.place, whole)
-        pack([whole], whole.parent, partial, zipfile.ZIP_LZMA)
+        inner = Path(folder, WHOLE_ZIP)
+        pack(files - shared, record.folder, inner)
+        pack([inner], inner.parent, partial, zipfile.ZIP_LZMA)
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
     for path in shared:
         shutil.copyfile(path, aside / path.name)
     partial.replace(record.sealed_file)
     shutil.rmtree(record.place)
-    aside.rename(record.place)
+    aside.rename(record.place) if shared else aside.rmdir()
     write_index_entry(study)
     pages = [page for page in (ROOT / "README.md", record.paper / "paper.md") if page.is_file()]
     texts = "".join(page.read_text("utf-8") for page in pages)
@@ -258,10 +259,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m lib.record.archive", description=main.__doc__)
     parser.add_argument("studies", nargs="+", help="names of studies")
     parser.add_argument("--seal", action="store_true", help="keep runs of each record in one file")
+    parser.add_argument("--whole", action="store_true", help="when sealing, all notebooks in it")
     options = parser.parse_args(arguments)
     for name in options.studies:
         if options.seal:
-            print(f"{name}: sealed as {relative(seal(name))}")
+            print(f"{name}: sealed as {relative(seal(name, options.whole))}")
         elif is_replaceable(Record(name)):
             archive(load_study(name))
             mark_replaceable(name)

@@ -722,6 +722,46 @@ if Record("ladder-2").verdict_file.is_file():
     display(keep("ladder_2", by_cell), keep("ladder_2_steps", by_more_steps(by_cell, crossed)))
 
 # %% [markdown]
+# ## On a GPU
+# What `final-gpu` and `modern-gpu` show, once they are recorded. `final-gpu` is `final` on another
+# device: look how far two runs of an arm and a seed end apart. The model of `modern-gpu` overfits:
+# what the layer adds to the dev loss where that is lowest in each run, and to the loss at the end.
+
+
+# %%
+def apart(one: RecordedStudy, other: RecordedStudy) -> pd.DataFrame:
+    """How far (nats) two runs of one arm and seed end apart at most, in two studies."""
+    both = one.runs.merge(other.runs, on=["arm", "seed"], suffixes=("", "_other"))
+    return pd.DataFrame(
+        [{"n": len(both), "greatest": (both["loss"] - both["loss_other"]).abs().max()}]
+    )
+
+
+def at_end_and_lowest(study: RecordedStudy, curves: pd.DataFrame) -> pd.DataFrame:
+    """The difference to no layer in loss at the end, and in dev loss at the evaluation at which it
+    is lowest in each run; then between which steps that was, and of no layer the mean dev loss
+    there and the mean loss at the end, which is of all held-out text."""
+    last = curves.loc[curves.groupby(["arm", "seed"])["step"].idxmax()]
+    lowest = curves.loc[curves.groupby(["arm", "seed"])["dev_loss"].idxmin()]
+    rows = []
+    for at, points in {"end": last, "lowest": lowest}.items():
+        runs = study.runs.merge(points[["arm", "seed", "step", "dev_loss"]])
+        bare = runs.query("arm == baseline")[["dev_loss", "loss"]].mean()
+        pairs = runs.query("arm != baseline")[["arm", "baseline"]].drop_duplicates()
+        measure = "loss" if at == "end" else "dev_loss"
+        row = paired_rows(pairs.reset_index(drop=True), runs, measure, study.alpha)
+        row = row.assign(at=at, first=int(runs["step"].min()), last=int(runs["step"].max()))
+        rows.append(row.assign(**bare))
+    return pd.concat(rows, ignore_index=True)
+
+
+if Record("final-gpu").verdict_file.is_file():
+    display(keep("devices", apart(recorded("final"), recorded("final-gpu"))))
+if Record("modern-gpu").verdict_file.is_file():
+    larger = recorded("modern-gpu")
+    display(keep("larger", at_end_and_lowest(larger, larger.record.joined("curve"))))
+
+# %% [markdown]
 # ## What the task suite says
 # Of the studies after the second record that were asked it: the share of zero-shot questions that
 # runs without the layer and with it answer right, task by task, and what answers the same questions

@@ -8,6 +8,7 @@ from typing import Any
 
 import jupytext
 import nbformat
+import pandas as pd
 import pytest
 from scipy import stats
 from statsmodels.stats.weightstats import CompareMeans
@@ -255,3 +256,37 @@ def test_widths_and_steps_are_compared_with_each_arm_at_its_best_rate() -> None:
     )
     ends = stats.ttest_1samp(many - few, 0).confidence_interval()
     assert steps.loc[0, ["t_low", "t_high"]].tolist() == pytest.approx([*ends])
+
+
+def test_where_the_dev_loss_is_lowest_is_of_each_run_and_the_end_of_all_held_out_text() -> None:
+    """Made up so that the layer costs 0.01 more at the lowest than at the end, and the lowest of
+    each run comes at a step of its own."""
+    study, own = (
+        samples.made_up("modern-gpu", lambda arm, seed: 2.0 + 0.1 * noise(seed, *arm.id.encode())),
+        samples.notebook(),
+    )
+    rows = []
+    for number, (arm, seed, loss) in enumerate(study.runs[["arm", "seed", "loss"]].to_numpy()):
+        lowest = loss - 0.5 + 0.01 * (arm != "none")
+        falls = {0: 4.0, 1000 + number: lowest, 4000: lowest + 0.1, 5000: loss - 0.05}
+        rows += [{"arm": arm, "seed": seed, "step": n, "dev_loss": y} for n, y in falls.items()]
+    table = own.at_end_and_lowest(study, pd.DataFrame(rows)).set_index("at")
+    ends = study.runs.pivot(index="seed", columns="arm", values="loss")
+    added = ends["rmsnorm"] - ends["none"]
+    interval = stats.ttest_1samp(added, 0).confidence_interval()
+    assert table.loc["end", ["t_low", "t_high"]].tolist() == pytest.approx([*interval])
+    assert table.loc["end", ["first", "last"]].tolist() == [5000, 5000]
+    assert table.loc["end", "dev_loss"] == pytest.approx(ends["none"].mean() - 0.05)
+    assert table.loc["lowest", "mean_delta"] == pytest.approx(added.mean() + 0.01)
+    assert table.loc["lowest", ["first", "last"]].tolist() == [1000, 1005]
+    assert table.loc["lowest", "dev_loss"] == pytest.approx(ends["none"].mean() - 0.5)
+    assert table["loss"].tolist() == pytest.approx([ends["none"].mean()] * 2)
+
+
+def test_runs_of_two_devices_are_compared_run_by_run() -> None:
+    own = samples.notebook()
+    one, other = (
+        samples.made_up(name, lambda arm, seed, shift=shift: 2.0 + shift * (seed == 3))
+        for name, shift in {"final": 0.0, "final-gpu": -0.25}.items()
+    )
+    assert own.apart(one, other).to_dict("records") == [{"n": 15, "greatest": pytest.approx(0.25)}]

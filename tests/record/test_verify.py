@@ -353,6 +353,21 @@ def added(content: bytes, name: str, text: bytes) -> bytes:
         return packed(**{each: old.read(each) for each in old.namelist()}, **{name: text})
 
 
+@pytest.mark.parametrize("before", [[], [False]])
+def test_a_record_that_is_sealed_as_a_whole_is_one_file(folder: Path, before: list[bool]) -> None:
+    files = {name: path.read_bytes() for name, path in Record(STUDY).files.items()}
+    for whole in before:  # which leaves the notebooks of the study outside
+        archive.seal(STUDY, whole)
+    file = archive.seal(STUDY, whole=True)
+    assert not folder.exists()
+    assert not file.with_name(".example.open").exists()
+    sealed = {name: path.read_bytes() for name, path in Record(STUDY).files.items()}
+    assert sealed == {name: text for name, text in files.items() if "figures/" not in name}
+    assert verify.verify(STUDY, again=False) == []
+    content = file.read_bytes()
+    assert archive.seal(STUDY, whole=True).read_bytes() == content
+
+
 def test_the_same_record_is_sealed_in_the_same_bytes_and_a_faulty_one_is_not(folder: Path) -> None:
     kept, figures = shutil.copytree(folder, folder.with_name(".kept")), Record(STUDY).figures
     drawn = {path: path.read_bytes() for path in figures.iterdir()}
