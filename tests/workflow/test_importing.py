@@ -293,10 +293,10 @@ def test_of_an_analysis_that_fails_the_notebook_is_kept_and_the_record_stays(
 def test_what_has_no_record_or_is_of_the_first_is_not_analysed_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert cli.main(["analyse", "example", "final-gpu"]) == 2
+    assert cli.main(["analyse", "example", "final-embedded"]) == 2
     out, error = capsys.readouterr()
-    remedy = "run it first: ./run_all.sh params/final-gpu.yaml"
-    assert (out, error) == ("", f"error: study: 'final-gpu' has no record yet; {remedy}\n")
+    remedy = "run it first: ./run_all.sh params/final-embedded.yaml"
+    assert (out, error) == ("", f"error: study: 'final-embedded' has no record yet; {remedy}\n")
     assert cli.main(["analyse", "horizon"]) == 1
     assert "study: 'horizon' is unknown" in capsys.readouterr().err
     assert cli.main(["analyse", "confirmatory"]) == 1

@@ -86,7 +86,7 @@ def test_tensorboards_own_reader_finds_steps_times_hyperparameters_and_measures(
     ("words", "message"),
     [
         ("dos --to csv", "study: 'dos' is unknown; did you mean 'dose'? in papers/"),
-        ("final-gpu --to csv", "study: 'final-gpu' has no record yet; run it first: ./run_all.sh"),
+        ("final-embedded --to csv", "study: 'final-embedded' has no record yet; run it first: "),
         ("dose", "traces: the following arguments are required: --to; see ./run_all.sh traces"),
         ("dose --to xls", "traces: --to: invalid choice: 'xls' (choose from "),
         ("horizon --to csv", "horizon: only its results are kept, and no traces"),
