@@ -70,7 +70,10 @@ def text_of(pdf: Path) -> str:
         ("as @lescao202 said", "did you mean 'lescao2022'"),
         ("see @tbl:nothing", "@'tbl:nothing' is unknown"),
         ("see @sec:x\n\n{% if has('scale') %}\n# A {#sec:x}\n{% endif %}", "@'sec:x' is unknown"),
-        ("::: {.figure #fig:a file=horizon-2/losses.pdf}\n:::", "did you mean 'horizon-2/loss.pdf'"),
+        (
+            "::: {.figure #fig:a file=horizon-2/losses.pdf}\n:::",
+            "did you mean 'horizon-2/loss.pdf'",
+        ),
         ("::: {.table #tbl:a}\n| a |\n", "not closed"),
         (":::", "nothing is open"),
     ],
