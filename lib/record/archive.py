@@ -123,10 +123,11 @@ def index_entry(record: Record) -> dict[str, Any]:
 
 def seal(study: str, whole: bool = False) -> Path:
     """Replace the record of a study, but for the notebooks of the whole study, by one file,
-    `record/<study>.zip`; return it. `whole`: these notebooks, too, also of one that is sealed. Both
-    are verified and shown as the folder is. Of its figures those are kept that the paper or the
-    README shows: 04_figures holds all, and `verify --redraw` compares what it draws with the
-    manifest. UserError where its files are not as that says."""
+    `record/<study>.zip`; return it. With `whole`, that file takes these notebooks as well, also
+    those of a record that is sealed already. Both are verified and shown as the folder is. Of its
+    figures those are kept that the paper or the README shows: 04_figures holds all, and `verify
+    --redraw` compares what it draws with the manifest. UserError where its files are not as that
+    says."""
     record = Record(study)
     if record.is_sealed and not (whole and record.place.is_dir()):
         return record.sealed_file
@@ -147,7 +148,10 @@ def seal(study: str, whole: bool = False) -> Path:
         shutil.copyfile(path, aside / path.name)
     partial.replace(record.sealed_file)
     shutil.rmtree(record.place)
-    aside.rename(record.place) if shared else aside.rmdir()
+    if shared:
+        aside.rename(record.place)
+    else:
+        aside.rmdir()
     write_index_entry(study)
     pages = [page for page in (ROOT / "README.md", record.paper / "paper.md") if page.is_file()]
     texts = "".join(page.read_text("utf-8") for page in pages)
@@ -259,7 +263,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m lib.record.archive", description=main.__doc__)
     parser.add_argument("studies", nargs="+", help="names of studies")
     parser.add_argument("--seal", action="store_true", help="keep runs of each record in one file")
-    parser.add_argument("--whole", action="store_true", help="when sealing, all notebooks in it")
+    parser.add_argument("--whole", action="store_true", help="with --seal, its notebooks, too")
     options = parser.parse_args(arguments)
     for name in options.studies:
         if options.seal:

@@ -353,11 +353,11 @@ def added(content: bytes, name: str, text: bytes) -> bytes:
         return packed(**{each: old.read(each) for each in old.namelist()}, **{name: text})
 
 
-@pytest.mark.parametrize("before", [[], [False]])
-def test_a_record_that_is_sealed_as_a_whole_is_one_file(folder: Path, before: list[bool]) -> None:
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_a_record_that_is_sealed_as_a_whole_is_one_file(folder: Path, is_sealed: bool) -> None:
     files = {name: path.read_bytes() for name, path in Record(STUDY).files.items()}
-    for whole in before:  # which leaves the notebooks of the study outside
-        archive.seal(STUDY, whole)
+    if is_sealed:  # which leaves the notebooks of the study outside
+        archive.seal(STUDY)
     file = archive.seal(STUDY, whole=True)
     assert not folder.exists()
     assert not file.with_name(".example.open").exists()
