@@ -54,14 +54,16 @@ class TextError(UserError):
 
 
 class _Study(dict[str, Any]):
-    """A recorded study: its results, verdict and, read when they are asked for, runs. It notes that
-    something of it was asked for."""
+    """A recorded study: its results, verdict, the file that shows its analysis, and, read when they
+    are asked for, runs. It notes that something of it was asked for."""
 
     def __init__(self, record: Record) -> None:
         standing = standing_shown(record.study, record.verdict)
         verdict = record.verdict | {"standing": standing}
-        analysis = record.place / "03_analysis.ipynb"  # within its file for some sealed records
-        super().__init__(record.results, verdict=verdict, analysis=analysis.is_file())
+        executed = record.place / "03_analysis.ipynb"  # within its file for some sealed records
+        shown = executed if executed.is_file() else record.verdict_file
+        place = shown.relative_to(record.paper).as_posix()
+        super().__init__(record.results, verdict=verdict, analysis=place)
         self._record, self.asked_for = record, False
 
     def __getitem__(self, key: str) -> Any:

@@ -18,7 +18,15 @@ from filelock import FileLock
 
 from lib.analysis.runs import collect
 from lib.record.notebook import code_hash, without_warnings
-from lib.record.record import MANIFEST, RAW_ZIP, SHARED, Record, index_file, read_index
+from lib.record.record import (
+    MANIFEST,
+    RAW_ZIP,
+    SHARED,
+    Record,
+    as_table,
+    index_file,
+    read_index,
+)
 from lib.study.claim import WHOLE_ZIP, write_other_versions
 from lib.study.config import Study, load_study
 from lib.study.errors import UserError, exit_status
@@ -84,7 +92,9 @@ def archive(study: Study) -> None:
     results = read_json(result_file("03_analysis", study.name))
     results.pop("runs")  # which `raw.zip` holds
     write_json(record.results_file, results, indent=None)
-    write_json(record.verdict_file, read_json(source / "verdict.json"), indent=None)
+    verdict = read_json(source / "verdict.json")
+    tables = {name: as_table(each) for name, each in verdict.items()}
+    write_json(record.verdict_file, tables, indent=None)
     write_manifest(study.name)
 
 

@@ -76,8 +76,11 @@ def _print_unseen(record: Record, what: str, done: str, unseen: int, of: int) ->
 def check_analysis(record: Record) -> Iterator[str]:
     """Yield what 03_analysis says otherwise when it is executed again from the record."""
     written = ask_code_of(environment_of(record, "03_analysis"), "analysis", record)
-    for name, file in (("result", record.results_file), ("verdict", record.verdict_file)):
-        again, stated = written[name], record.read(file)
+    for name, stated, file in (
+        ("result", record.results, record.results_file),
+        ("verdict", record.verdict, record.verdict_file),
+    ):
+        again = written[name]
         for key in sorted({*again, *stated} - {"runs"}):  # of which it was made
             in_both = key in again and key in stated
             if not in_both or not same_json(again[key], stated[key]):

@@ -130,8 +130,13 @@ class Record:
 
     @property
     def verdict(self) -> dict[str, Any]:
-        """Contrasts and decisions."""
-        return self.read(self.verdict_file)
+        """Contrasts and decisions, each table a list of rows. UserError for a broken table."""
+        content = self.read(self.verdict_file)
+        try:
+            return {name: as_rows(each) for name, each in content.items()}
+        except (TypeError, ValueError):
+            why = "holds a table whose rows do not fit its columns; restore it from git"
+            raise UserError(f"{relative(self.verdict_file)} {why}") from None
 
     @property
     def entry(self) -> dict[str, Any]:
@@ -189,6 +194,28 @@ class Record:
                 yield f"{name} is not in the manifest"
             elif sha256(path) != self.manifest[name]:
                 yield f"{name} has changed"
+
+
+def as_table(value: Any) -> Any:
+    """Write rows that have the same keys with each key once, as `pd.DataFrame(**table)` reads it
+    (pandas: `orient="split"`). Anything else stays as it is."""
+    if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
+        return value
+    columns = list(value[0]) if value else []
+    if len(value) < 2 or any(list(row) != columns for row in value):
+        return value
+    return {"columns": columns, "data": [list(row.values()) for row in value]}
+
+
+def as_rows(value: Any) -> Any:
+    """Undo `as_table`; rows, as older records hold them, stay as they are. ValueError for a row of
+    another length, and for a column that is there twice."""
+    if not isinstance(value, dict) or value.keys() != {"columns", "data"}:
+        return value
+    columns, rows = value["columns"], value["data"]
+    if len({*columns}) < len(columns):
+        raise ValueError(columns)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 @cache

@@ -138,7 +138,7 @@ def restore(record: Record, tree: Path) -> None:
         result = folder / run["arm"] / f"seed-{run['seed']}" / "result.json"
         if not result.is_file():  # older records hold it among the results
             write_json(result, run)
-    shutil.copyfile(record.verdict_file, folder / "verdict.json")
+    write_json(folder / "verdict.json", record.verdict)
     if (record.folder / ATTEMPTS).is_file():
         shutil.copyfile(record.folder / ATTEMPTS, folder / ATTEMPTS)
 

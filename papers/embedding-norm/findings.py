@@ -684,18 +684,20 @@ if Record("where").verdict_file.is_file():
 
 # %% [markdown]
 # ## Width or steps
-# What `ladder-2` shows, once it is recorded: the difference in loss (nats) to no layer by width and
-# number of steps, each arm at its best rate, chosen as above on the runs that report it. Then what
-# the layer adds to the loss after most steps, less what it adds after fewest, paired over seeds.
-# Look whether that is below zero at each width, and how many best rates the grid brackets.
+# What `ladder-2` and `ladder-2-wide` show, once they are recorded: the difference in loss (nats) to
+# no layer by width and number of steps, each arm at its best rate, chosen as above on the runs that
+# report it. Then what the layer adds to the loss after most steps, less what it adds after fewest,
+# paired over seeds. Look whether that is below zero at each width, and how many best rates the grid
+# brackets.
 
 
 # %%
 def effects_at_best(study: RecordedStudy) -> pd.DataFrame:
     """The difference in loss to no layer, each arm at its best rate: a row per width and number of
     steps, with how many of the two rates lie inside the grid."""
-    rows = []
-    for (width, steps), part in final_losses(study).groupby([WIDTH, BUDGET]):
+    rows, losses = [], final_losses(study)
+    widths = losses.get(WIDTH, study.design.model.n_embd)  # one, where it is no factor
+    for (width, steps), part in losses.assign(**{WIDTH: widths}).groupby([WIDTH, BUDGET]):
         best = best_rates(part).set_index("variant")
         arms = part.drop_duplicates("arm").set_index(["variant", RATE])["arm"]
         arm, baseline = (arms[name, best["best_rate"][name]] for name in ("layernorm", "none"))
@@ -716,10 +718,16 @@ def by_more_steps(effects: pd.DataFrame, study: RecordedStudy) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-if Record("ladder-2").verdict_file.is_file():
-    crossed = recorded("ladder-2")
-    by_cell = effects_at_best(crossed)
-    display(keep("ladder_2", by_cell), keep("ladder_2_steps", by_more_steps(by_cell, crossed)))
+crossed = [
+    recorded(study)
+    for study in ("ladder-2", "ladder-2-wide")
+    if Record(study).verdict_file.is_file()
+]
+if crossed:
+    by_cell = [effects_at_best(study) for study in crossed]
+    display(keep("ladder_2", pd.concat(by_cell, ignore_index=True)))
+    by_width = map(by_more_steps, by_cell, crossed)
+    display(keep("ladder_2_steps", pd.concat(by_width, ignore_index=True)))
 
 # %% [markdown]
 # ## On a GPU

@@ -23,7 +23,7 @@ from lib.study.result import json_rows
 from tests.analysis.samples import REFERENCES, noise, results_of, trace_of
 
 PLANNED = ("start-or-speed", "turn", "when", "trained")
-EXPLORED = ("where", "ladder-2", "modern-gpu")
+EXPLORED = ("where", "ladder-2", "ladder-2-wide", "modern-gpu")
 """Without a plan: the paper quotes what its notebook finds of them."""
 Effect = Callable[[Arm, int], float]
 """What an arm changes of a seed's loss (nats)."""
@@ -104,14 +104,15 @@ def explore(paper: Path, effect: Effect) -> None:
     for name in EXPLORED:
         write(name, paper, effect, rise=lambda *_: 0.0)
     own, found = notebook(), read_json(paper / TABLES)
-    places, crossed, larger = (
+    places, *crossed, larger = (
         made_up(name, lambda arm, seed: 2.4 + 0.01 * noise(seed) + effect(arm, seed))
         for name in EXPLORED
     )
-    by_place, by_cell = own.place_effects(places), own.effects_at_best(crossed)
-    found |= {"where": json_rows(by_place), "ladder_2": json_rows(by_cell)}
+    by_place, by_cell = own.place_effects(places), [*map(own.effects_at_best, crossed)]
+    by_width = map(own.by_more_steps, by_cell, crossed)
+    found |= {"where": json_rows(by_place), "ladder_2": json_rows(pd.concat(by_cell))}
     found |= {"where_apart": json_rows(own.against_sum(by_place, places))}
-    found |= {"ladder_2_steps": json_rows(own.by_more_steps(by_cell, crossed))}
+    found |= {"ladder_2_steps": json_rows(pd.concat(by_width))}
     ends = larger.runs[["arm", "seed"]].assign(step=5000, dev_loss=larger.runs["loss"] - 0.05)
     curves = pd.concat([ends, ends.assign(step=1500, dev_loss=ends["dev_loss"] - 0.2)])
     found |= {"larger": json_rows(own.at_end_and_lowest(larger, curves.reset_index(drop=True)))}

@@ -12,6 +12,7 @@ import pytest
 
 from lib.publish.paper import PAGES, with_computed, write_pages
 from lib.publish.sources import Sources, TextError
+from lib.record.record import Record
 from lib.study.config import load_study
 from lib.study.errors import ConfigError, read_yaml
 from lib.study.paths import PAPER, PARAMS, ROOT
@@ -39,10 +40,10 @@ def paper(tmp_path: Path) -> Path:
 def answers(paper: Path, **changes: Callable[[Verdict], None]) -> list[str]:
     """The answer in one line, then those of the table, after changes to verdicts."""
     for study, change in changes.items():
-        path = paper / "results" / f"{study.replace('_', '-')}.verdict.json"
-        verdict = json.loads(path.read_text("utf-8"))
+        record = Record(study.replace("_", "-"), paper)
+        verdict = record.verdict
         change(verdict)
-        path.write_text(json.dumps(verdict), "utf-8")
+        record.verdict_file.write_text(json.dumps(verdict), "utf-8")
     page = with_computed(Sources(paper), "answers", README)
     lines = page.split("-->")[1].split("<!--")[0].strip().split("\n")
     rows = [line.split(" | ") for line in lines if line.startswith("| ")][1:]

@@ -248,6 +248,8 @@ def test_widths_and_steps_are_compared_with_each_arm_at_its_best_rate() -> None:
     steps = own.by_more_steps(rows, study)
     assert steps["width"].tolist() == [48, 96]
     assert steps["mean_delta"].tolist() == pytest.approx([-0.075] * 2, abs=0.003)
+    alone = own.effects_at_best(samples.made_up("ladder-2-wide", loss))  # its width is no factor
+    assert [*zip(alone["width"], alone["steps"], strict=True)] == [(192, 600), (192, 2400)]
     runs = study.runs.pivot(index="seed", columns="arm", values="loss")
     few, many = (
         runs[f"layernorm,n_embd=48,iterations={n},learning_rate=0.01"]

@@ -25,7 +25,7 @@ import yaml
 from lib.analysis.runs import summarise
 from lib.publish import paper
 from lib.record import archive, build, provenance, record, runs, verify
-from lib.record.record import RAW_ZIP, Record
+from lib.record.record import RAW_ZIP, Record, as_table
 from lib.record.runs import recorded_suites
 from lib.study.files import sha256, write_json
 from lib.study.inputs import unpack
@@ -85,6 +85,13 @@ class Forger:
         with self.unpacked() as folder:
             self.in_json(folder / arm / f"seed-{seed}" / "result.json", edit, indent=1)
         self.summarise()
+
+    def in_verdict(self, edit: Edit) -> None:
+        """Edit the verdict with a row for each row of its tables."""
+        verdict = Record(STUDY, self.paper).verdict
+        edit(verdict)
+        tables = {name: as_table(each) for name, each in verdict.items()}
+        write_json(self.verdict, tables, indent=None)
 
     def summarise(self) -> None:
         """Make the summary follow from the runs."""
@@ -320,6 +327,14 @@ def put(value: Any, *path: str) -> Edit:
         content[int(last) if last.isdigit() else last] = value
 
     return change
+
+
+def with_two_arms(verdict: dict[str, Any]) -> None:
+    """Name the arm of every contrast twice: who reads the table by names sees the second."""
+    table = verdict["contrasts"]
+    table["columns"].append("arm")
+    for row in table["data"]:
+        row.append("scale")
 
 
 def first_code(source: str) -> Callable[[Any], None]:
@@ -696,7 +711,7 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
     # The analysis
     **{
         f"{name} of the verdict": (
-            lambda f, edit=edit: f.in_json(f.verdict, edit),
+            lambda f, edit=edit: f.in_verdict(edit),
             f"{name} in sample.verdict.json is not what the analysis says",
         )
         for name, edit in {
@@ -712,6 +727,13 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
             "plan_precedes": put("yes: plan fixed at 000000000000", "plan_precedes"),
         }.items()
     },
+    "a column of the verdict twice": (
+        lambda f: f.in_json(f.verdict, with_two_arms), "a table whose rows do not fit its columns"
+    ),
+    "a number of the verdict under no column": (
+        lambda f: f.in_json(f.verdict, lambda c: c["contrasts"]["data"][0].append(1)),
+        "a table whose rows do not fit its columns",
+    ),
     "a printed sentence": (
         lambda f: f.in_notebook(
             f.record / "03_analysis.ipynb", printed("text", "layernorm: ", "layernorm, as hoped: ")
@@ -783,7 +805,7 @@ FORGERIES: dict[str, tuple[Callable[[Forger], object], str]] = {
         lambda f: [
             f.in_yaml(f.tree.root / "params/plans/plan.yaml", put([], "deviations")),
             f.in_yaml(f.record / "plan.yaml", put([], "deviations")),
-            f.in_json(f.verdict, put([], "deviations")),
+            f.in_verdict(put([], "deviations")),
         ],
         "plan.yaml is not the plan of commit",
     ),

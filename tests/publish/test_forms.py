@@ -15,6 +15,7 @@ import pytest
 
 from lib.publish.paper import filled_in
 from lib.publish.sources import Sources
+from lib.record.record import Record, as_rows
 from lib.study.claim import load_plan
 from lib.study.config import load_study
 from lib.study.measures import MEASURES
@@ -78,7 +79,7 @@ class Texts:
         or, without them, the one that follows from its number."""
         verdicts = sorted(self.paper.glob("results/*.verdict.json"))
         for path in [*verdicts, self.paper / "findings.json"]:
-            verdict = json.loads(path.read_text("utf-8"))
+            verdict = {k: as_rows(v) for k, v in json.loads(path.read_text("utf-8")).items()}
             for row in rows_of(verdict):
                 put(row, choose([*FORMS]))
             study = path.name.removesuffix(".verdict.json")
@@ -254,13 +255,13 @@ def reads_well(texts: Texts) -> None:
 def test_a_delay_or_a_level_is_called_by_the_rule_of_the_plan(
     texts: Texts, early: str, late: str, form: str
 ) -> None:
-    path = texts.paper / "results/when.verdict.json"
-    verdict = json.loads(path.read_text("utf-8"))
+    record = Record("when", texts.paper)
+    verdict = record.verdict
     for row in verdict["hypothesis_tests"]:
         put(row, form if row["hypothesis"] == "late" else "higher")
         row["answer"] = {"early": early, "late": late}.get(row["hypothesis"], "supported")
         row["sentence"] = planned("when", row["hypothesis"], row["answer"])
-    path.write_text(json.dumps(verdict), "utf-8")
+    record.verdict_file.write_text(json.dumps(verdict), "utf-8")
     called = "open"
     if early == "refuted":
         called = "none"
@@ -332,17 +333,18 @@ def test_what_was_expected_of_the_layers_place_is_said_by_both_intervals(
 def test_widths_at_which_a_cost_is_seen_are_counted(texts: Texts) -> None:
     found = json.loads((texts.paper / "findings.json").read_text("utf-8"))
     last = [row for row in found["ladder_2"] if row["steps"] == 2400]
-    for row, form in zip(last, ["higher", "undecided"], strict=True):
+    for row, form in zip(last, ["higher", "undecided", "higher"], strict=True):
         put(row, form)
-    for row, form in zip(found["ladder_2_steps"], ["undecided", "lower"], strict=True):
+    for row, form in zip(found["ladder_2_steps"], ["undecided", "lower", "lower"], strict=True):
         put(row, form)
-    for row, inside in zip(found["ladder_2"], [2, 1, 0, 2], strict=True):
+    for row, inside in zip(found["ladder_2"], [2, 1, 0, 2, 1, 0], strict=True):
         row["bracketed"] = inside
     (texts.paper / "findings.json").write_text(json.dumps(found), "utf-8")
     for said in (
-        "raises the loss at one of these widths, and lowers it at none.",
-        "detectably falls at one of them, and grows at none.",
-        "The study had expected that it falls at each width, and that stays open.",
-        "The grid brackets five of the eight best rates.",
+        "raises the loss at two of these widths, and lowers it at none.",
+        "detectably falls at two of them, and grows at none.",
+        "At the widest, 192, that change is −0.500 [−0.600, −0.400] nats. It was expected to fall "
+        "at each width, and that stays open.",
+        "The grid brackets six of the twelve best rates.",
     ):
         assert said in texts.written

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
+from pandas.testing import assert_frame_equal
 
 from lib.publish import paper as publishing
 from lib.record import archive, provenance, record, verify
@@ -21,6 +23,7 @@ from lib.record.record import (
     MANIFEST,
     SHARED,
     Record,
+    as_table,
     papers,
     read_index,
     recorded_studies,
@@ -44,6 +47,45 @@ def folder(example: Path) -> Path:
 
 def test_a_sound_record_has_no_faults(folder: Path) -> None:
     assert verify.verify(STUDY, again=False) == []
+
+
+ROWS = [{"arm": "layernorm", "n": 3, "t_low": None}, {"arm": "scale", "n": 2, "t_low": 0.1}]
+
+
+def test_a_verdict_reads_the_same_from_rows_and_from_tables(folder: Path) -> None:
+    verdict = {
+        "standing": "EXPLORATORY",
+        "contrasts": ROWS,
+        "uneven": [*ROWS, {"n": 3, "arm": "center", "t_low": 0.2}],
+        "one": ROWS[:1],
+        "none": [],
+        "names": ["a", "b"],
+    }
+    file = Record(STUDY).verdict_file
+    tables = {name: as_table(each) for name, each in verdict.items()}
+    for content in (verdict, tables):
+        write_json(file, content)
+        assert Record(STUDY).verdict == verdict
+    assert {name for name in verdict if tables[name] != verdict[name]} == {"contrasts"}
+    assert_frame_equal(pd.DataFrame(**tables["contrasts"]), pd.DataFrame(ROWS))
+
+
+@pytest.mark.parametrize(
+    ("columns", "data"),
+    [
+        (["arm", "n"], [["scale", 3], ["none"]]),
+        (["arm"], [["scale", 3]]),
+        (["arm", "arm"], [["scale", "none"]]),
+        (["arm", "n"], None),
+        (["arm", "n"], [3]),
+        ([["arm"]], [["scale"]]),
+    ],
+)
+def test_a_broken_table_is_named(folder: Path, columns: Any, data: Any) -> None:
+    file = Record(STUDY).verdict_file
+    write_json(file, {"contrasts": {"columns": columns, "data": data}})
+    with pytest.raises(UserError, match=f"{file.name} holds a table whose rows do not fit"):
+        Record(STUDY).verdict  # noqa: B018
 
 
 def test_a_file_changed_lost_or_added_is_named(folder: Path) -> None:

@@ -20,6 +20,7 @@ import pytest
 import yaml
 
 from lib.publish import pages
+from lib.record.record import Record
 from lib.study import paths
 from lib.study.config import Study
 from lib.study.errors import UserError
@@ -593,9 +594,7 @@ def test_the_recipes_study_runs_through_all_notebooks_with_no_code(tree: Tree) -
     tree.write_study(study["name"], factors=study["factors"], seeds=[0, 1])  # else at test size
     status, text = tree.run_all(f"params/{study['name']}.yaml")
     assert status == 0, text
-    verdict = json.loads(
-        (tree.root / "papers/embedding-norm/results/depth.verdict.json").read_text()
-    )
+    verdict = Record("depth", tree.root / "papers/embedding-norm").verdict
     pairs = {(row["arm"], row["baseline"]) for row in verdict["contrasts"]}
     assert pairs == {("layernorm,n_layer=4", "none,n_layer=4"), ("layernorm,n_layer=8", "none,n_layer=8")}  # noqa: E501  # fmt: skip
     assert {row["n"] for row in verdict["contrasts"] if row["measure"] == "loss"} == {2}
@@ -618,9 +617,7 @@ def test_a_study_of_learning_rates_is_judged_though_runs_diverge(tree: Tree) -> 
     diverged = result(tree, "rates", "none,learning_rate=1e+30")
     assert (diverged["status"], diverged["diverged_at"]) == ("diverged", 2)
     assert diverged["measures"] == diverged["tables"] == {}
-    verdict = json.loads(
-        (tree.root / "papers/embedding-norm/results/rates.verdict.json").read_text()
-    )
+    verdict = Record("rates", tree.root / "papers/embedding-norm").verdict
     assert (verdict["standing"], verdict["answers"]) == ("EXPLORATORY", {})
     assert {row["n"] for row in verdict["imputed"]} == {2}
     assert verdict["decisions"] == []  # no task was asked
