@@ -275,6 +275,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seal", action="store_true", help="keep runs of each record in one file")
     parser.add_argument("--whole", action="store_true", help="with --seal, its notebooks, too")
     options = parser.parse_args(arguments)
+    if options.whole and not options.seal:
+        parser.error("--whole goes with --seal")
     for name in options.studies:
         if options.seal:
             print(f"{name}: sealed as {relative(seal(name, options.whole))}")

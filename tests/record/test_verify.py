@@ -410,6 +410,16 @@ def test_a_record_that_is_sealed_as_a_whole_is_one_file(folder: Path, is_sealed:
     assert archive.seal(STUDY, whole=True).read_bytes() == content
 
 
+def test_notebooks_are_sealed_only_with_their_runs(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        archive.main([STUDY, "--whole"])
+    assert "--whole goes with --seal" in capsys.readouterr().err
+    assert archive.main([STUDY, "--whole", "--seal"]) == 0
+    assert not folder.exists()
+
+
 def test_the_same_record_is_sealed_in_the_same_bytes_and_a_faulty_one_is_not(folder: Path) -> None:
     kept, figures = shutil.copytree(folder, folder.with_name(".kept")), Record(STUDY).figures
     drawn = {path: path.read_bytes() for path in figures.iterdir()}
