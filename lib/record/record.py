@@ -128,7 +128,7 @@ class Record:
         result: Run = json.loads(path.read_bytes())
         return result
 
-    @property
+    @cached_property
     def verdict(self) -> dict[str, Any]:
         """Contrasts and decisions, each table a list of rows. UserError for a broken table."""
         content = self.read(self.verdict_file)
