@@ -103,7 +103,7 @@ def is_shallow() -> bool:
 
 def _run(words: tuple[str, ...], stdin: str = "") -> subprocess.CompletedProcess[bytes]:
     command = ["git", "-C", str(ROOT), "-c", "core.quotepath=off", "-c", "log.showRoot=true"]
-    command += ["-c", "advice.graftFileDeprecated=false"]  # of /dev/null, below: no hint of it
+    command += ["-c", "advice.graftFileDeprecated=false"]  # no hint about the graft file below
     # Settings by which git would tell another history, or read other paths than it is asked for.
     environment = {n: v for n, v in os.environ.items() if not n.endswith("_PATHSPECS")}
     environment |= {"LC_ALL": "C", "GIT_NO_REPLACE_OBJECTS": "1", "GIT_GRAFT_FILE": os.devnull}
