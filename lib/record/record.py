@@ -1,8 +1,8 @@
 """The record of a study, and where everything of it lies.
 
 `papers/<paper>/record/<study>/` is laid out like `runs/<study>/`, with results and raw files of the
-runs in `raw.zip`; its MANIFEST.sha256 can also be checked by `sha256sum -c` from that folder. Of a
-sealed record all but the notebooks of the whole study is in `record/<study>.zip`.
+runs in `raw.zip`; its MANIFEST.sha256 can also be checked by `sha256sum -c` from that folder. A
+sealed record is in `record/<study>.zip`; of some the notebooks of the whole study stay outside.
 `record/index.json` says what the record of a paper holds, so that no study or run can vanish.
 """
 
@@ -199,10 +199,10 @@ class Record:
 def as_table(value: Any) -> Any:
     """Write rows that have the same keys with each key once, as `pd.DataFrame(**table)` reads it
     (pandas: `orient="split"`). Anything else stays as it is."""
-    if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
+    if not isinstance(value, list) or len(value) < 2 or not isinstance(value[0], dict):
         return value
-    columns = list(value[0]) if value else []
-    if len(value) < 2 or any(list(row) != columns for row in value):
+    columns = list(value[0])
+    if not all(isinstance(row, dict) and list(row) == columns for row in value):
         return value
     return {"columns": columns, "data": [list(row.values()) for row in value]}
 

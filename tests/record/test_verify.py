@@ -31,7 +31,7 @@ from lib.record.record import (
 )
 from lib.study.claim import ATTEMPTS
 from lib.study.errors import UserError
-from lib.study.files import read_json, write_json
+from lib.study.files import read_json, sha256, write_json
 from lib.study.git import is_checkout
 from lib.study.paths import PAPER, ROOT
 from tests.conftest import run_git
@@ -550,6 +550,19 @@ def test_a_study_of_the_first_record_is_what_its_hash_says(
     assert verify.verify(study) == ["its files have changed"]
     monkeypatch.delitem(verify.FIRST_RECORD, study)
     assert verify.verify(study)  # by the rules of all others
+
+
+def test_a_file_of_the_first_record_is_as_the_manifest_says_that_was_hashed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(verify.FIRST_RECORD, STUDY, sha256(folder / MANIFEST))
+    archive.seal(STUDY)  # which drops figures
+    assert verify.verify(STUDY) == []
+    results = Record(STUDY).results_file
+    results.write_text("{}", "utf-8")
+    assert verify.verify(STUDY) == [f"../../results/{results.name} has changed"]
+    (folder / MANIFEST).write_text("", "utf-8")
+    assert "its files have changed" in verify.verify(STUDY)
 
 
 def test_hidden_files_beside_the_plans_are_no_plans(
