@@ -343,8 +343,8 @@ def test_widths_at_which_a_cost_is_seen_are_counted(texts: Texts) -> None:
     for said in (
         "raises the loss at two of these widths, and lowers it at none.",
         "detectably falls at two of them, and grows at none.",
-        "At the widest, 192, that change is −0.500 [−0.600, −0.400] nats. It was expected to fall "
-        "at each width, and that stays open.",
+        "At the widest, 192, that change is −0.500 [−0.600, −0.400] nats, with one of four best "
+        "rates inside the grid. It was expected to fall at each width, and that stays open.",
         "The grid brackets six of the twelve best rates.",
     ):
         assert said in texts.written
