@@ -80,7 +80,7 @@ if trained.diverged_at:
 # %%
 from lib.run.measure import measure, write_result
 from lib.study.paths import relative, study_folder
-from lib.study.provenance import history
+from lib.results import history
 
 suites = study_folder(design.name) / "suite"
 measured = measure(trained, suites)

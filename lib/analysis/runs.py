@@ -11,14 +11,13 @@ import numpy as np
 import pandas as pd
 from pydantic import ValidationError
 
+from lib.results import RAW, RunResult, raw_file, read_raw_file
 from lib.study.claim import load_plan, require_stamps
 from lib.study.config import Study, arm_id
 from lib.study.errors import UserError
 from lib.study.fields import CODE, EVAL_SETTING, MACHINE_SETTINGS, MachineConfig, ModelConfig
 from lib.study.measures import MEASURES
 from lib.study.paths import relative, run_folder
-from lib.study.raw import RAW, raw_file, read_raw_file
-from lib.study.result import RunResult
 
 
 class ResultError(UserError):
@@ -281,7 +280,7 @@ def read_table(results: Iterable[RunResult], name: str) -> pd.DataFrame:
 
 
 def read_parquet(study: Study, name: str) -> pd.DataFrame:
-    """Join one of the raw files (see `lib.study.raw`) of all runs, with arm, variant, setting and
+    """Join one of the raw files (see `lib.results`) of all runs, with arm, variant, setting and
     seed; empty where no run has answers to stock tasks."""
     runs = [
         (arm, seed, folder)

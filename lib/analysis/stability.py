@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from lib.analysis.resampling import Floats
 from lib.analysis.tables import Finding
+from lib.results import largest_rise
 from lib.study.plan import ALPHA, INSTABILITY, Instability, Noise, Plan
-from lib.study.raw import largest_rise
 
 MIN_DIFFERENCES = 10
 """Differences from which noise is estimated."""

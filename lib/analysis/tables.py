@@ -11,9 +11,9 @@ import pandas as pd
 
 from lib.analysis.paired import minimum_detectable_effect
 from lib.analysis.runs import available_measures, machine_settings, melt_columns, own_baselines
+from lib.results import RunResult
 from lib.study.measures import JUDGED, MAIN, MEASURES, MeasureGroup, measures_in
 from lib.study.plan import ALPHA, POWER, Plan
-from lib.study.result import RunResult
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,9 @@ from lib.analysis.stability import (
     with_stability,
 )
 from lib.analysis.tables import numbers, outcome
+from lib.results import json_rows
 from lib.study.measures import MAIN, MEASURES, measures_in
 from lib.study.plan import Plan
-from lib.study.result import json_rows
 
 Row = dict[Any, Any]
 Rows = dict[str, Row]

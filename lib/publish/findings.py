@@ -22,12 +22,12 @@ from lib.record.build import same_json
 from lib.record.notebook import differing_cells, slim, without_warnings
 from lib.record.record import Record, papers_named
 from lib.record.warm import over_sockets, prefer_forks
+from lib.results import RunResult
 from lib.study.claim import load_plan
 from lib.study.config import Study, load_study
 from lib.study.files import read_json
 from lib.study.paths import ROOT, relative
 from lib.study.plan import ALPHA, Plan
-from lib.study.result import RunResult
 
 NOTEBOOK, TABLES, FIGURES = "findings.ipynb", "findings.json", "figures/findings"
 

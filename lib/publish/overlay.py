@@ -15,12 +15,11 @@ from scipy import stats
 from lib.analysis.effects import pooled_contrasts
 from lib.publish.catalogue import NotebookEntry, StudyEntry
 from lib.record.record import raw_folder, sample
+from lib.results import raw_file, read_live, read_raw_file
 from lib.study.config import arm_id
 from lib.study.fields import CODE, FIELDS
 from lib.study.files import sha256
 from lib.study.measures import MAIN, MEASURES, measures_in
-from lib.study.raw import raw_file, read_raw_file
-from lib.study.result import read_live
 from lib.study.variants import variant
 
 POINTS = 50

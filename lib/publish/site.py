@@ -20,11 +20,11 @@ from lib.publish.catalogue import StudyEntry, catalogue, index_of, neighbours, w
 from lib.publish.plans import plan_accounts
 from lib.publish.sources import Sources
 from lib.record.record import SHARED, papers_named, root_hash, superseded
+from lib.results import history, trained_with
 from lib.study.errors import UserError
 from lib.study.files import sha256
 from lib.study.measures import MAIN, MEASURES, measures_in
 from lib.study.paths import PAPER, TEMPLATES, relative
-from lib.study.provenance import history, trained_with
 
 _EVIDENCE = re.compile(r"\]\(papers/[\w-]+/record/([\w-]+/\w+)\.ipynb\)")
 """A link to a notebook of a record, as a README has it."""

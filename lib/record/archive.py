@@ -27,6 +27,7 @@ from lib.record.record import (
     index_file,
     read_index,
 )
+from lib.results import raw_file, raw_names, status_of
 from lib.study.claim import WHOLE_ZIP, write_other_versions
 from lib.study.config import Study, load_study
 from lib.study.errors import UserError, exit_status
@@ -42,8 +43,6 @@ from lib.study.paths import (
     run_folder,
     study_folder,
 )
-from lib.study.raw import raw_file, raw_names
-from lib.study.result import status_of
 
 _HEADER, _ENTRY, _END = 30, 46, 22
 """Bytes of the parts of a zip beside names and contents: before a file, in the list, at the end."""

@@ -12,8 +12,8 @@ from lib.record.notebook import cell_outputs, differing_cells, slim
 from lib.record.record import Record, run_name
 from lib.record.replay import ask_code_of, environment_of, executed_again, made_by
 from lib.record.runs import close
+from lib.results import status_of
 from lib.study.files import read_json, sha256
-from lib.study.result import status_of
 
 
 def check_beginnings(record: Record) -> Iterator[str]:

@@ -21,6 +21,7 @@ from typing import Any
 import pandas as pd
 
 from lib.analysis.runs import so_far
+from lib.results import Folder, read_raw, read_raw_file
 from lib.study.claim import WHOLE_ZIP
 from lib.study.config import Study
 from lib.study.errors import ConfigError, UsageError, UserError, read_yaml, suggest
@@ -29,7 +30,6 @@ from lib.study.files import read_json, sha256
 from lib.study.inputs import ZipError, unpack
 from lib.study.paths import PAPER, PAPERS, PARAMS, PLANS, RUNS, relative, run_folder
 from lib.study.plan import Plan
-from lib.study.raw import Folder, read_raw, read_raw_file
 
 Run = dict[str, Any]
 """A `RunResult` as JSON."""
@@ -92,7 +92,7 @@ class Record:
         return self._read[path]
 
     def joined(self, name: str) -> pd.DataFrame:
-        """Join one of the raw files of all runs (see `lib.study.raw`), with arm and seed."""
+        """Join one of the raw files of all runs (see `lib.results`), with arm and seed."""
         parts = [
             read_raw_file(raw_folder(self.run_notebook(run)), name).assign(
                 arm=run["arm"], seed=run["seed"]

@@ -20,6 +20,7 @@ from typing import Any
 from lib.record import asked, protocol_1, warm
 from lib.record.archive import unpack_raw
 from lib.record.record import Record
+from lib.results import CODE_REF, status_of
 from lib.study.claim import ATTEMPTS
 from lib.study.config import write_commits
 from lib.study.digests import analysing_digest
@@ -27,8 +28,6 @@ from lib.study.errors import UserError
 from lib.study.files import write_json
 from lib.study.git import git, is_checkout
 from lib.study.paths import HEADLESS, ROOT, corpus_places
-from lib.study.provenance import CODE_REF
-from lib.study.result import status_of
 
 _CODE = ("lib", "notebooks", "params")
 _BESIDE = "papers/*/*.yaml"

@@ -18,8 +18,8 @@ from safetensors.torch import load as weights_from
 from safetensors.torch import save as weights_to_bytes
 from torch import Tensor
 
+from lib.results import Provenance
 from lib.study.files import atomic_write
-from lib.study.provenance import Provenance
 
 MANIFEST = "manifest.json"
 """SHA-256 of every other file of a checkpoint; written last."""

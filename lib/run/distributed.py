@@ -21,6 +21,7 @@ import torch.distributed as dist
 from filelock import FileLock
 
 from lib.data.corpus import Corpus, CorpusError, load_corpus
+from lib.results import Provenance
 from lib.run.machine import choose_device
 from lib.run.processes import JOB, STEP, Job, exit_with_parent
 from lib.run.training import Row, Run, begin, main_process_first
@@ -29,7 +30,6 @@ from lib.study.errors import ConfigError
 from lib.study.fields import RunConfig
 from lib.study.files import write_json
 from lib.study.paths import run_folder
-from lib.study.provenance import Provenance
 
 TIMEOUT = timedelta(minutes=5)
 """How long a process waits for the others while they train: longer than one takes to write a

@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lib.data.corpus import TOKEN_CLASSES, Corpus, token_class
+from lib.results import BINNINGS, expected_calibration_error
 from lib.run.diagnostics import evenly_spaced_windows
 from lib.run.model import GPT
-from lib.study.raw import BINNINGS, expected_calibration_error
 
 Floats = NDArray[np.float64]
 SAMPLED_POSITIONS = 512
@@ -275,7 +275,7 @@ class Calibration:
     """What its bins do not tell: ece_null over all held-out characters; temperature, fitted on dev;
     nll_test_tempered, the test loss at that temperature."""
     bins: pd.DataFrame
-    """`reliability` by each of `lib.study.raw.BINNINGS`, one below the other."""
+    """`reliability` by each of `lib.results.BINNINGS`, one below the other."""
     temperatures: pd.DataFrame
     """Test at fixed temperatures and the fitted one: temperature, nll and ece (equal-mass bins)."""
 

@@ -7,6 +7,7 @@ from pydantic import ValidationError
 from safetensors.torch import load_file
 
 from lib.data.corpus import Corpus, load_corpus
+from lib.results import Provenance, RunResult
 from lib.run import checkpoints
 from lib.run.model import GPT, weights_digest
 from lib.study.config import load_study
@@ -14,8 +15,6 @@ from lib.study.digests import training_digest
 from lib.study.errors import UserError
 from lib.study.fields import ModelConfig, RunConfig
 from lib.study.paths import relative, run_folder
-from lib.study.provenance import Provenance
-from lib.study.result import RunResult
 
 
 class UnfinishedError(UserError):

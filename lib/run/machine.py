@@ -14,9 +14,9 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from lib.results import MachineFacts, code_state
 from lib.study.errors import ConfigError
 from lib.study.fields import MACHINE_SETTINGS, Machine, RunConfig
-from lib.study.provenance import MachineFacts, code_state
 
 # Deterministic cuBLAS needs this before CUDA starts (PyTorch, "Reproducibility").
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -13,6 +13,21 @@ import pandas as pd
 
 from lib.data.references import references
 from lib.data.suite import prepare_suite
+from lib.results import (
+    INSTALL,
+    RAW,
+    STOCK,
+    Execution,
+    Origin,
+    RunResult,
+    has_harness,
+    identity_fields,
+    json_rows,
+    measures_of,
+    to_single_precision,
+    window_table,
+    write_raw,
+)
 from lib.run.cost import flops_per_token, peak_flops
 from lib.run.evaluation import (
     Tempering,
@@ -31,9 +46,6 @@ from lib.study.config import Arm, Study
 from lib.study.errors import UserError
 from lib.study.files import nan_to_none, sha256, write_json
 from lib.study.paths import run_folder
-from lib.study.provenance import INSTALL, Execution, Origin, has_harness
-from lib.study.raw import RAW, STOCK, measures_of, to_single_precision, window_table, write_raw
-from lib.study.result import RunResult, identity_fields, json_rows
 
 
 @dataclass
@@ -46,7 +58,7 @@ class Measurement:
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
     """tasks, temperatures, lengths, token_classes, logits; stock_tasks where they were asked."""
     raw: dict[str, pd.DataFrame] = field(default_factory=lambda: dict.fromkeys(RAW, pd.DataFrame()))
-    """What measures are computed from, and a result's files hold: see `lib.study.raw`."""
+    """What measures are computed from, and a result's files hold: see `lib.results`."""
     suite_hash: str | None = None
     """Which suite was asked; None when none was."""
     seconds: dict[str, float] = field(default_factory=dict)

@@ -21,10 +21,10 @@ from typing import IO
 
 from pydantic import BaseModel
 
+from lib.results import Provenance
 from lib.study.fields import Machine, RunConfig
 from lib.study.files import write_json
 from lib.study.paths import ROOT, relative
-from lib.study.provenance import Provenance
 
 WORKER = "lib.run.distributed"
 """The module that each process runs."""

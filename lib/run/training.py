@@ -25,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from lib.data.corpus import Corpus, sample_batch
+from lib.results import Provenance, Stretch
 from lib.run import checkpoints, processes
 from lib.run.diagnostics import evenly_spaced_windows, gradient_cosine, second_moments, snapshot
 from lib.run.machine import (
@@ -46,7 +47,6 @@ from lib.study.errors import ConfigError
 from lib.study.fields import RunConfig, TrainingConfig
 from lib.study.files import write_json
 from lib.study.plan import read_plan
-from lib.study.provenance import Provenance, Stretch
 
 READ_EVERY = 10
 """Steps after which the host reads what the device noted, unless it must earlier."""

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, ValidationError
 
+from lib.results import git_state, parse_time, trained_with
 from lib.study.config import Study, StudyName, load_study
 from lib.study.digests import analysing_digest, measuring_digest, training_digest
 from lib.study.errors import ConfigError, UserError, read_yaml, suggest
@@ -29,7 +30,6 @@ from lib.study.inputs import tasks_hash
 from lib.study.measures import MEASURES
 from lib.study.paths import PAPERS, PARAMS, RUNS
 from lib.study.plan import Frozen, Plan, Sha256, arms_called, read_plan, rules_file
-from lib.study.provenance import git_state, parse_time, trained_with
 
 
 class PreregistrationError(UserError):

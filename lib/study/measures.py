@@ -4,7 +4,7 @@ Every list of measures is a query on it: `measures_in` by group, `ACCURACIES` by
 Beside it stand the accuracies of a study's stock tasks, `sciq.acc`: see
 `lib.study.fields.stock_measures`.
 To add a measure, add it here and return it from where its like are: what raw files
-suffice for from `lib.study.raw`, so that `verify` computes it again, else from `lib.run.measure`.
+suffice for from `lib.results`, so that `verify` computes it again, else from `lib.run.measure`.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ class Measure:
     digits: int
     groups: tuple[MeasureGroup, ...]
     raw: str | None = None
-    """`file.column` of a run's raw files that it is computed from (see `lib.study.raw`); None: from
+    """`file.column` of a run's raw files that it is computed from (see `lib.results`); None: from
     the weights alone, because no few sums would do, or from the trace by the plan's definition."""
 
     @property

@@ -8,13 +8,13 @@ from itertools import zip_longest
 from pydantic import ValidationError
 
 from lib.record.record import Record, finished_run, sample
+from lib.results import RunResult
 from lib.run.finished import UnfinishedError, read_finished
 from lib.run.machine import random_stream
 from lib.run.model import GPT
 from lib.run.training import Run
 from lib.study.config import Arm, Study
 from lib.study.paths import HEADLESS
-from lib.study.result import RunResult
 
 DEFAULTS = "", 200, 1.0
 """Prompt, length and temperature of what a recorded notebook printed."""

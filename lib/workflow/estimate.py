@@ -30,6 +30,7 @@ from lib.analysis.runs import tidy
 from lib.analysis.stability import harmed, judge_runs, rule_of, with_stability
 from lib.data.corpus import load_corpus
 from lib.record.record import Record, recorded_studies
+from lib.results import RunResult
 from lib.run.cost import GPUS, disk, flops_per_token, memory
 from lib.run.machine import (
     autocast,
@@ -47,7 +48,6 @@ from lib.study.errors import ConfigError, suggest
 from lib.study.fields import Machine, ModelConfig, RunConfig
 from lib.study.measures import MAIN
 from lib.study.plan import Plan
-from lib.study.result import RunResult
 
 UTILISATION = 0.35
 """Share of a GPU's peak that training is taken to reach. Large models reach 0.3 to 0.5 (Chowdhery

@@ -22,6 +22,7 @@ from safetensors.torch import save, save_file
 from lib.analysis.runs import so_far
 from lib.record.record import MANIFEST, Record, Run, raw_folder, require_recorded
 from lib.record.retrain import recorded_runs
+from lib.results import history, read_raw_file, trained_with
 from lib.run.finished import FinishedRun, UnfinishedError, read_finished
 from lib.run.hugging_face import config_json, named_weights
 from lib.study.config import Study
@@ -29,8 +30,6 @@ from lib.study.errors import ConfigError, UserError
 from lib.study.files import atomic_write, write_json
 from lib.study.measures import MEASURES, measures_in
 from lib.study.paths import PARAMS, RUNS, TEMPLATES, relative
-from lib.study.provenance import history, trained_with
-from lib.study.raw import read_raw_file
 from lib.study.variants import variant
 
 

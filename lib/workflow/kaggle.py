@@ -19,6 +19,7 @@ import nbformat
 import torch
 from IPython.display import DisplayHandle, display
 
+from lib.results import status_of
 from lib.study.config import load_study
 from lib.study.errors import TIME_UP, UserError
 from lib.study.files import atomic_write
@@ -33,7 +34,6 @@ from lib.study.paths import (
     result_file,
     study_folder,
 )
-from lib.study.result import status_of
 from lib.workflow.estimate import estimate
 
 ENVIRONMENT = Path(tempfile.gettempdir(), "embedding-norm")

@@ -19,10 +19,10 @@ from typing import Any, Self
 from IPython import get_ipython
 from IPython.display import DisplayHandle, Image
 
+from lib.results import COLUMNS, live_file
 from lib.run.training import Row, Run
 from lib.study.config import Arm, Study
 from lib.study.paths import HEADLESS, ROOT, run_folder
-from lib.study.result import COLUMNS, live_file
 
 WRITE_INTERVAL = 1.0
 """Seconds between two writes: training waits for none that matters."""

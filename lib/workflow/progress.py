@@ -26,11 +26,11 @@ from rich.live import Live
 from rich.table import Table
 
 from lib.analysis.stability import rule_of, training_warnings
+from lib.results import RunResult, read_live
 from lib.study.claim import load_plan
 from lib.study.config import Study
 from lib.study.paths import RUNS
 from lib.study.plan import Instability
-from lib.study.result import RunResult, read_live
 from lib.workflow.time_left import (
     RUN,
     Job,

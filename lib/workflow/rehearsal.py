@@ -32,6 +32,21 @@ from traitlets.config import Config
 from lib.analysis import resampling
 from lib.data.tasks import N_CHOICES
 from lib.figures import style
+from lib.results import (
+    BINNINGS,
+    STOCK,
+    Execution,
+    MachineFacts,
+    Origin,
+    Provenance,
+    RunResult,
+    code_state,
+    identity_fields,
+    json_rows,
+    measures_of,
+    raw_names,
+    write_raw,
+)
 from lib.study import paths
 from lib.study.claim import load_plan
 from lib.study.config import Arm, Study, load_study
@@ -41,9 +56,6 @@ from lib.study.fields import RunConfig, digest
 from lib.study.files import nan_to_none, read_json, sha256, write_json
 from lib.study.paths import HEADLESS, NOTEBOOKS, ROOT, run_folder
 from lib.study.plan import Plan
-from lib.study.provenance import Execution, MachineFacts, Origin, Provenance, code_state
-from lib.study.raw import BINNINGS, STOCK, measures_of, raw_names, write_raw
-from lib.study.result import RunResult, identity_fields, json_rows
 
 SEEDS = 3
 """With two, nothing is interpolated: quartiles and medians of three are not ends of the range."""
@@ -166,7 +178,7 @@ def made_up(
 
 
 def _raw(config: RunConfig, loss: float, rng: Generator, diverged: bool) -> Raw:
-    """Make up the raw files of a run, as `lib.study.raw` lists them."""
+    """Make up the raw files of a run, as `lib.results` lists them."""
     training, size = config.training, config.model.block_size
     steps = np.unique(np.linspace(1, training.iterations, STEPS).astype(int))
     steps = steps[: len(steps) // 2 + 1] if diverged else steps

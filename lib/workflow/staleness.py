@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from lib.data.corpus import load_corpus
 from lib.record.archive import is_replaceable
 from lib.record.record import MANIFEST, Record
+from lib.results import RunResult, has_harness, status_of
 from lib.study.claim import load_plan
 from lib.study.config import Arm, Study
 from lib.study.digests import asking_digest, measuring_digest, showing_digest, training_digest
@@ -25,8 +26,6 @@ from lib.study.fields import CODE, CorpusConfig, RunConfig, digest
 from lib.study.files import read_json, sha256
 from lib.study.inputs import tasks_hash
 from lib.study.paths import executed_notebook, relative, result_file, study_folder
-from lib.study.provenance import has_harness
-from lib.study.result import RunResult, status_of
 
 _MEASURING_INPUTS = (
     *("run", "measuring code", "study", "baseline", "levels", "variant", "setting"),

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import pandas as pd
 
 from lib.analysis.stability import RECENT
+from lib.results import status_of
 from lib.study.config import Study
 from lib.study.fields import RunConfig
 from lib.study.paths import run_folder
-from lib.study.result import status_of
 
 RUN = "train"
 """The rule of a job that is a run."""

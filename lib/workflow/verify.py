@@ -39,11 +39,11 @@ from lib.record.record import (
 )
 from lib.record.replay import ReplayError
 from lib.record.verify import FIRST_RECORD, strays, vanished, verify
+from lib.results import status_of
 from lib.study.errors import UsageError
 from lib.study.files import write_json
 from lib.study.git import git
 from lib.study.paths import relative
-from lib.study.result import status_of
 from lib.workflow.forked import thread_variables, warm_process
 
 NOTED = "verified before, and nothing changed since (--fresh verifies them anyway)"

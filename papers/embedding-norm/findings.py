@@ -65,9 +65,9 @@ from lib.record.record import Record
 from lib.study.config import arm_id
 from lib.study.errors import read_yaml
 from lib.study.measures import ACCURACIES, MAIN, MEASURES, measures_in
-from lib.study.raw import largest_rise
+from lib.results import largest_rise
 from lib.study.files import write_json
-from lib.study.result import json_rows
+from lib.results import json_rows
 from lib.study.variants import variant
 
 FIGURES = Path("figures/findings")

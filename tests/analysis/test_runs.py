@@ -23,11 +23,10 @@ from lib.analysis.runs import (
     tidy,
 )
 from lib.analysis.tables import contrast_overview, provenance_table
+from lib.results import MachineFacts, RunResult, Stretch
 from lib.study.config import Study
 from lib.study.files import write_json
 from lib.study.measures import MEASURES
-from lib.study.provenance import MachineFacts, Stretch
-from lib.study.result import RunResult
 from lib.workflow.rehearsal import lay_out
 from tests.conftest import TINY
 from tests.samples import sample_runs

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from lib.figures import study as study_figures
 from lib.figures import style
 from lib.figures.study import StudyFigures
+from lib.results import RunResult
 from lib.study.config import Study, load_study
-from lib.study.result import RunResult
 from tests.conftest import TINY
 from tests.samples import sample_runs
 

@@ -27,10 +27,9 @@ from lib.publish import paper
 from lib.record import archive, build, provenance, record, runs, verify
 from lib.record.record import RAW_ZIP, Record, as_table
 from lib.record.runs import recorded_suites
+from lib.results import attested, measures_of, read_raw, write_raw
 from lib.study.files import sha256, write_json
 from lib.study.inputs import unpack
-from lib.study.raw import measures_of, read_raw, write_raw
-from lib.study.result import attested
 from tests.conftest import Tree, run_git
 
 pytestmark = pytest.mark.slow

@@ -18,12 +18,11 @@ from lib.analysis.verdict import Verdict
 from lib.publish import catalogue, initial_rms, site
 from lib.record import archive
 from lib.record.record import Record, paper_of
+from lib.results import RunResult, raw_file
 from lib.study import paths
 from lib.study.config import Study
 from lib.study.files import read_json, write_json
 from lib.study.paths import PAPERS
-from lib.study.raw import raw_file
-from lib.study.result import RunResult
 from tests.conftest import TINY
 from tests.samples import sample_runs
 

@@ -13,7 +13,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from lib.publish.site import build_site
-from lib.study.result import live_file
+from lib.results import live_file
 from tests.record.samples import (
     design,
     move_to,

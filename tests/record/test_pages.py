@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from lib.publish.pages import notebook_html, sanitise
-from lib.study.result import status_of
+from lib.results import status_of
 from tests.record.samples import HOSTILE, PIXEL, hostile_notebook, plain_notebook, write_notebook
 
 

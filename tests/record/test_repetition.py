@@ -21,8 +21,8 @@ from lib.record.retrain import (
     judge,
     other_bits,
 )
+from lib.results import MachineFacts
 from lib.study.measures import MEASURES
-from lib.study.provenance import MachineFacts
 
 MACHINE = MachineFacts(
     device="cpu",

@@ -11,9 +11,9 @@ import pytest
 from lib.record import replay
 from lib.record.notebook import _stable, cell_outputs
 from lib.record.record import Record
+from lib.results import git_state
 from lib.study.claim import ATTEMPTS
 from lib.study.files import read_json
-from lib.study.provenance import git_state
 from tests.conftest import run_git
 
 
@@ -27,7 +27,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     monkeypatch.setattr(replay, "ROOT", tmp_path)
-    monkeypatch.setattr("lib.study.provenance.ROOT", tmp_path)
+    monkeypatch.setattr("lib.results.ROOT", tmp_path)
     monkeypatch.setattr("lib.study.git.ROOT", tmp_path)
     run_git(tmp_path, "init", "--quiet")
     for text in ("one", "two"):
@@ -92,7 +92,7 @@ def test_a_tree_of_a_commit_is_clean_and_lacks_only_tests_and_records(
         there = {path.name for path in tree.iterdir()} - {".git"}
         assert there == {"lib", "notebooks", "params", "papers", "run_all.sh"}
         assert [path.name for path in (tree / "papers" / "one").iterdir()] == ["reported.yaml"]
-        for module in ("lib.study.provenance", "lib.study.git"):
+        for module in ("lib.results", "lib.study.git"):
             monkeypatch.setattr(f"{module}.ROOT", tree)
         assert state()["clean"] is True
 

@@ -13,12 +13,12 @@ import pytest
 from lib.analysis.findings import analyse
 from lib.analysis.runs import tidy
 from lib.record.record import Record
+from lib.results import RunResult
 from lib.study.claim import ClaimStatus
 from lib.study.errors import read_yaml
 from lib.study.files import read_json
 from lib.study.paths import PAPERS
 from lib.study.plan import Plan
-from lib.study.result import RunResult
 
 HISTORY = {"plan_precedes", "deviations", "plan_changes", "analysing_digest"}
 """What 03 adds to a verdict from git, and of its own code."""

@@ -11,6 +11,7 @@ import yaml
 from torch import Tensor
 
 from lib.data.corpus import Corpus, load_corpus
+from lib.results import Provenance
 from lib.run import training
 from lib.run.machine import random_stream
 from lib.run.measure import measure, write_result
@@ -19,7 +20,6 @@ from lib.run.training import Run
 from lib.study.config import Study, load_study
 from lib.study.fields import ModelConfig, RunConfig
 from lib.study.paths import run_folder
-from lib.study.provenance import Provenance
 from tests.conftest import TINY, beginning
 
 if TYPE_CHECKING:

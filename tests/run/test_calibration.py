@@ -8,6 +8,7 @@ from scipy.special import log_softmax, softmax
 from sklearn.metrics import brier_score_loss, log_loss
 
 from lib.record.record import Record
+from lib.results import expected_calibration_error
 from lib.run.evaluation import (
     Calibration,
     Scores,
@@ -19,7 +20,6 @@ from lib.run.evaluation import (
     per_character,
     reliability,
 )
-from lib.study.raw import expected_calibration_error
 
 
 @pytest.fixture

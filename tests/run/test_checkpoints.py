@@ -16,13 +16,13 @@ import pytest
 import torch
 
 from lib.data.corpus import Corpus
+from lib.results import Provenance
 from lib.run import checkpoints, training
 from lib.run.checkpoints import MANIFEST, State, load, save
 from lib.run.model import weights_digest
 from lib.run.training import Run
 from lib.study.fields import RunConfig
 from lib.study.files import sha256
-from lib.study.provenance import Provenance
 from tests.conftest import TINY, change
 from tests.run.samples import begun, train
 

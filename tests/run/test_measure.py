@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from lib.data.corpus import Corpus
+from lib.results import INSTALL
 from lib.run.evaluation import score
 from lib.run.measure import Measurement, measure
 from lib.run.training import Run
 from lib.study.fields import RunConfig
 from lib.study.files import read_json
 from lib.study.paths import ROOT, run_folder
-from lib.study.provenance import INSTALL
 from tests.conftest import TINY, beginning, change
 from tests.run.samples import finished_study, train
 

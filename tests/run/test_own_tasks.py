@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from lib.analysis.effects import task_contrasts
 from lib.analysis.resampling import with_questions_resampled
 from lib.analysis.runs import collect, read_parquet, tidy
+from lib.results import read_raw
 from lib.run import harness
 from lib.run.finished import read_finished
 from lib.run.harness import require_tasks
@@ -23,7 +24,6 @@ from lib.study.errors import ConfigError
 from lib.study.fields import EvaluationConfig
 from lib.study.inputs import tasks_hash
 from lib.study.paths import run_folder
-from lib.study.raw import read_raw
 from lib.workflow.staleness import stale
 from tests.run.samples import direct, finished_study
 

@@ -12,13 +12,13 @@ from lib.data.corpus import Corpus, load_corpus
 from lib.data.description import corpus_summary, token_class_table
 from lib.data.references import references
 from lib.data.suite import build_suite
+from lib.results import measures_of, read_raw
 from lib.run.harness import CharacterLM
 from lib.run.measure import Measurement, measure, write_result
 from lib.run.training import Run
 from lib.study.config import Study
 from lib.study.fields import CorpusConfig, RunConfig
 from lib.study.measures import MEASURES
-from lib.study.raw import measures_of, read_raw
 from tests.conftest import TINY, beginning
 from tests.run.samples import make_model, train
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from lib.study import provenance
+from lib import results as provenance
+from lib.results import MachineFacts, Provenance, git_state, history, trained_with
 from lib.study.fields import MACHINE_SETTINGS, RunConfig
 from lib.study.paths import ROOT
-from lib.study.provenance import MachineFacts, Provenance, git_state, history, trained_with
 from tests.conftest import run_git
 
 RESULTS = sorted((ROOT / "papers/embedding-norm/results").glob("*[a-z].json"))
@@ -120,8 +120,8 @@ def test_a_checkout_is_clean_until_what_runs_are_made_of_changes(
     (tmp_path / "lib" / "a.py").write_text("a = 1\n", "utf-8")
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "a"]):
         run_git(tmp_path, *words)
-    for module in ("provenance", "git"):
-        monkeypatch.setattr(f"lib.study.{module}.ROOT", tmp_path)
+    for module in ("results", "study.git"):
+        monkeypatch.setattr(f"lib.{module}.ROOT", tmp_path)
     head = run_git(tmp_path, "rev-parse", "HEAD")
     for path, clean in (("notes.txt", True), ("lib/a.py", False)):
         (tmp_path / path).write_text("a = 2\n", "utf-8")
@@ -135,8 +135,8 @@ def test_a_copy_inside_another_repository_has_no_commit(
     (tmp_path / ".gitignore").write_text("*")
     for words in (["init", "-q"], ["add", "-f", ".gitignore"], ["commit", "-qm", "a"]):
         run_git(tmp_path, *words)
-    for module in ("provenance", "git"):
-        monkeypatch.setattr(f"lib.study.{module}.ROOT", tmp_path / "copy")
+    for module in ("results", "study.git"):
+        monkeypatch.setattr(f"lib.{module}.ROOT", tmp_path / "copy")
     git_state.cache_clear()
     found = git_state()
     git_state.cache_clear()

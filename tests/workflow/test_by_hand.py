@@ -7,9 +7,9 @@ from typing import Any
 import nbformat
 import pytest
 
+from lib.results import attested
 from lib.study.errors import UserError
 from lib.study.paths import NOTEBOOKS
-from lib.study.result import attested
 from lib.workflow import by_hand
 
 ACCOUNT = {

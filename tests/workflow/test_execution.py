@@ -10,9 +10,9 @@ import nbformat
 import papermill
 import pytest
 
+from lib.results import status_of
 from lib.study.config import Study
 from lib.study.errors import ConfigError
-from lib.study.result import status_of
 from lib.workflow import execution
 from lib.workflow.execution import ExecutionError, execute, main
 

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
+from lib import results as provenance
 from lib.record import archive, replay
 from lib.record import record as records
 from lib.record.record import Record
-from lib.study import config, git, inputs, paths, provenance
+from lib.study import config, git, inputs, paths
 from lib.study.errors import UserError
 from lib.workflow import cli, importing
 from tests.conftest import TINY, run_git

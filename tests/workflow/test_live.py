@@ -23,11 +23,11 @@ from PIL import Image
 from lib.data.corpus import Corpus
 from lib.figures.training import live_picture
 from lib.record.record import Record
+from lib.results import COLUMNS, live_file, read_live
 from lib.study import paths
 from lib.study.config import load_study
 from lib.study.fields import RunConfig
 from lib.study.paths import HEADLESS, ROOT
-from lib.study.result import COLUMNS, live_file, read_live
 from lib.study.variants import variant
 from lib.workflow import live, watching
 from lib.workflow.live import LiveCurve

@@ -10,12 +10,12 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+from lib.results import INSTALL
 from lib.run.cost import memory
 from lib.run.machine import prepare
 from lib.run.model import GPT, count_parameters
 from lib.study.config import Study, load_study
 from lib.study.errors import UserError
-from lib.study.provenance import INSTALL
 from lib.workflow import preflight
 from lib.workflow.preflight import load_and_check
 from tests.conftest import TINY

@@ -21,13 +21,13 @@ import yaml
 
 from lib.publish import pages
 from lib.record.record import Record
+from lib.results import status_of
 from lib.study import paths
 from lib.study.config import Study
 from lib.study.errors import UserError
 from lib.study.files import write_json
 from lib.study.paths import ROOT
 from lib.study.plan import Commit
-from lib.study.result import status_of
 from lib.workflow import cli, sweep
 from lib.workflow.rehearsal import lay_out
 from lib.workflow.sweep import Sweep

@@ -1,0 +1,506 @@
+"""One run: what it leaves behind, where that comes from, and the measures that follow from it.
+
+`result.json` holds a `RunResult`, and in it the `Origin`: written down with the weights before the
+first step of training, it travels with every checkpoint and is never changed afterwards. Six raw
+tables stand beside it, and `measures_of` is the one route from them to a measure: `trace` has a row
+per step and `curve` one per evaluation; `windows` and `bins` hold sums over the held-out text,
+`positions` its loss by length of context, `items` a row per question of the suite. Where stock
+tasks are asked, `stock_items` has one per question of theirs. While a run trains, `live.csv` grows
+by a row per step, for those who watch.
+"""
+
+import importlib.util
+import math
+import re
+import zipfile
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import lru_cache
+from operator import not_
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import ArrayLike, NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from lib.study.config import Arm, Study
+from lib.study.digests import measuring_digest
+from lib.study.fields import Machine, digest, stock_measures
+from lib.study.files import nan_to_none, read_json
+from lib.study.git import git, is_checkout
+from lib.study.inputs import is_copy, tasks_hash
+from lib.study.paths import PARAMS, ROOT
+
+CHECKPOINT_FORMAT = 6
+"""Increase it when the content of checkpoints changes: those of another format are ignored."""
+
+
+INSTALL = "pip install lm_eval==0.4.13"
+"""What brings the LM-Eval harness, which a stock image lacks."""
+
+
+def has_harness() -> bool:
+    """Tell whether the LM-Eval harness, which asks the task suite, is installed."""
+    return importlib.util.find_spec("lm_eval") is not None
+
+
+class _Facts(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _now() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def parse_time(text: str) -> datetime:
+    """Read when something was: as a provenance says it, or in ISO 8601. ValueError for no time."""
+    return datetime.fromisoformat(text.replace(" UTC", "+00:00"))
+
+
+class MachineFacts(Machine):
+    """The machine as far as it may change a number: its settings, and what it is."""
+
+    checkpoint_interval: int = Field(default=100, exclude=True)
+    device_name: str
+    vector_level: str
+    """Instructions that the CPU's arithmetic uses, e.g. AVX512."""
+    cores: int | None
+    platform: str
+
+
+class Environment(_Facts):
+    """What executes: code, machine and versions."""
+
+    commit: str | None
+    """None where there is no git."""
+    clean: bool | None
+    """Whether code, notebooks and parameters were as committed."""
+    code: str | None = Field(None, exclude_if=not_)
+    """Where code is a factor, the commit whose code and notebook execute; `commit` and `clean` are
+    then those of the parameters."""
+    measuring_digest: str
+    machine: MachineFacts
+    packages: dict[str, str | None]
+    """Version of each, None where it is missing."""
+
+
+class Stretch(_Facts):
+    """Steps of a run that were made on one machine, with one version of its packages."""
+
+    start: int
+    """How many steps there were before."""
+    end: int
+    machine: MachineFacts
+    packages: dict[str, str | None]
+
+
+class Provenance(Environment):
+    """What a run's training began with. Later stretches may be of another machine."""
+
+    started: str = Field(default_factory=_now)
+    study: str
+    arm: str
+    seed: int
+    plan: str | None
+    """Hash of the plan that the study named when training started."""
+    training_digest: str
+    corpus_sha256: str
+    tokenizer_sha256: str | None = None
+    """Of the tokenizer's file; None for characters and bytes."""
+    suite_hash: str | None = None
+    """Of older runs, the suite that was made before them. It decides no weights."""
+    parameters: dict[str, dict[str, Any]]
+    """All fields of all sections but the machine's."""
+
+    @property
+    def identity(self) -> str:
+        """SHA-256 of what decides the experiment: code, text, seed and parameters of the weights
+        and their dev curve, and the plan. Not of the machine, which changes no more than rounding:
+        on another one, or with other settings, a run continues from its checkpoint."""
+        corpus, *others = deciding_parameters(self.parameters)
+        code = [CHECKPOINT_FORMAT, self.training_digest, self.corpus_sha256, self.seed]
+        return digest([*code, corpus, self.tokenizer_sha256, *others, self.plan])
+
+
+def deciding_parameters(parameters: dict[str, dict[str, Any]]) -> tuple[Any, ...]:
+    """Take the parameters that decide a run's weights and dev curve: corpus (by its hash, not its
+    path), model, training, and when the curve is taken. Others may change, and finished weights are
+    measured anew."""
+    corpus = {name: value for name, value in parameters["corpus"].items() if name != "source"}
+    curve = [parameters["evaluation"][name] for name in ("interval", "dev_windows")]
+    return corpus, parameters["model"], parameters["training"], curve
+
+
+class Execution(Environment):
+    """What measured a run: the notebook that wrote its result."""
+
+    finished: str = Field(default_factory=_now)
+    from_checkpoint: bool
+    """Whether training was complete before the notebook began."""
+
+
+class Origin(_Facts):
+    """The provenance of a result."""
+
+    trained: Provenance
+    executed: Execution
+
+
+def trained_with(provenance: dict[str, Any]) -> dict[str, Any]:
+    """Name what a run was trained with, flat: plan, commit, clean, device, precision, threads,
+    packages and so on. Reads the provenance of a result of any format."""
+    if "trained" not in provenance:  # the first results had a flat list, under other names
+        former = {"git_commit": "commit", "git_clean": "clean", "preregistration": "plan"}
+        return {former.get(name, name): value for name, value in provenance.items()}
+    trained: dict[str, Any] = provenance["trained"]
+    precision = trained["parameters"]["training"]["precision"]
+    return {**trained, **trained["machine"], "precision": precision}
+
+
+def history(provenance: dict[str, Any]) -> str:
+    """Say in words when and by which commit a run was trained, and whether its notebook was
+    executed again from finished weights. Reads the provenance of a result of any format."""
+
+    def describe(part: dict[str, Any]) -> str:
+        code = f"by commit {part['commit'][:12]}" if part["commit"] else "by code outside git"
+        if part.get("code"):
+            code = f"by the code of commit {part['code'][:12]}, started {code}"
+        return code + (" and changes not committed" if part["clean"] is False else "")
+
+    trained, executed = trained_with(provenance), provenance.get("executed", {})
+    text = " ".join(filter(None, ["trained", trained.get("started"), describe(trained)]))
+    if executed.get("from_checkpoint"):
+        text += f"; executed again from its weights {executed['finished']} {describe(executed)}"
+    return text
+
+
+def code_state() -> dict[str, Any]:
+    """Name the commit, whether what runs was as committed, and the measuring digest."""
+    return {"measuring_digest": measuring_digest(), **git_state()}
+
+
+CODE_REF = "refs/study/code"
+"""In a tree with the code of one commit and the parameters of another, as an arm that is a commit
+has it: the first."""
+
+# What a run is made of. A Python file beside it could stand in for a module.
+_RUNS = (
+    *("lib", "notebooks", "params", "run_all.sh", "requirements.lock", "pyproject.toml"),
+    *("*.py", ":!tests"),
+)
+
+
+@lru_cache(maxsize=1)
+def git_state() -> dict[str, Any]:
+    """Name the commit, and whether what runs was as committed; texts and the record, which a study
+    writes itself, are nothing that runs. Where the code is that of another commit, name that too.
+
+    In a tree that `git archive` packed, lib/VERSION names the commit. The code there counts as that
+    commit's, unless a notebook added parameters: verifying a record compares its digests and
+    notebooks with the commit.
+    """
+    version = ROOT / "lib" / "VERSION"
+    packed = version.read_text("utf-8").strip() if version.is_file() else ""
+    if re.fullmatch(r"[0-9a-f]{40}", packed):
+        return {"commit": packed, "clean": not any(map(is_copy, PARAMS.rglob("*.yaml")))}
+    if not is_checkout():
+        return {"commit": None, "clean": None}
+    code = git("rev-parse", "--verify", "--quiet", CODE_REF)
+    changes = git("status", "--porcelain", "--", *(["params"] if code else _RUNS))
+    commit = git("rev-parse", "HEAD")
+    return {
+        "commit": commit.strip() if commit else None,
+        "clean": None if changes is None else not changes.strip(),
+    } | ({"code": code.strip()} if code else {})
+
+
+class RunResult(BaseModel):
+    """All that is known of one run. `measures` and `tables` repeat exactly on the same machine and
+    versions; `seconds` and `throughput` do not."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    study: str
+    study_hash: str
+    arm: str
+    baseline: str
+    levels: dict[str, Any]
+    variant: str
+    setting: str
+    seed: int
+    config: dict[str, Any]
+    corpus_sha256: str
+    suite_hash: str | None
+    tasks_hash: str | None = None
+    """Of the files in `evaluation.include_path`; None without it."""
+    status: Literal["completed", "diverged"]
+    diverged_at: int | None
+    resumed_at: list[int]
+    stretches: list[Stretch] = []
+    """Which steps were made on which machine, in order. Older results have none."""
+    steps: int
+    tokens: int
+    parameters: int
+    initial_weights: str
+    batches: str
+    final_weights: str
+    measures: dict[str, float | None]
+    tables: dict[str, list[dict[str, Any]]]
+    references: dict[str, float] = {}
+    """Losses of the text itself, in nats: see `lib.data.references`. Older results have none."""
+    throughput: dict[str, float]
+    seconds: dict[str, float]
+    files: dict[str, str] = {}
+    """SHA-256 of the raw files that stand beside the result: see `lib.results`."""
+    provenance: dict[str, Any]
+    """An `Origin`; of results before format 4 a flat list. `origin` reads either."""
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """What the run was trained with, by name: see `trained_with`."""
+        return trained_with(self.provenance)
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        """Show in a notebook which run it is, and keep as JSON the measures and the hash of all."""
+        rows = {"run": f"{self.study} / {self.arm} / seed {self.seed}"}
+        rows["status"] = self.status + (f" at step {self.diverged_at}" if self.diverged_at else "")
+        rows["parameters"], rows["tokens"] = f"{self.parameters:,}", f"{self.tokens:,}"
+        table = pd.Series(rows, name="").to_frame()
+        return {
+            "application/json": attested(self.model_dump(mode="json")),
+            "text/html": table.to_html(),
+            "text/plain": table.to_string(),
+        }
+
+
+def identity_fields(study: Study, arm: Arm, seed: int) -> dict[str, Any]:
+    """Name the run that a result is of and what it was asked, by the fields of `RunResult`."""
+    return {
+        **{"study": study.name, "study_hash": study.hash, "arm": arm.id, "seed": seed},
+        **{name: getattr(arm, name) for name in ("baseline", "levels", "variant", "setting")},
+        "config": arm.config.model_dump(exclude={"machine"}),
+        "tasks_hash": tasks_hash(arm.config.evaluation.include_path),
+    }
+
+
+def attested(result: dict[str, Any]) -> dict[str, Any]:
+    """Take what a notebook keeps of a result (as JSON): its measures, and the hash of all of it."""
+    return {"measures": result["measures"], "sha256": digest(result)}
+
+
+def json_rows(table: pd.DataFrame) -> list[dict[Any, Any]]:
+    """Write a table as JSON-ready rows; NaN, which JSON lacks, becomes None."""
+    rows = table.to_dict("records")
+    return [{key: None if pd.isna(v) else nan_to_none(v) for key, v in row.items()} for row in rows]
+
+
+def status_of(output: Path) -> dict[str, Any]:
+    """Return an executed notebook's stamp: status (completed, failed, unfinished) and reason."""
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        unfinished = {"status": "unfinished", "reason": "killed"}
+        stamp = dict(read_json(output)["metadata"].get("study") or unfinished)
+        if "status" in stamp:
+            return stamp
+    return {"status": "unfinished", "reason": "no readable notebook"}
+
+
+COLUMNS = ("step", "loss", "grad_norm", "tokens", "elapsed", "dev_loss")
+"""As in trace and curve; `elapsed`: seconds since training began or was taken up again."""
+
+
+def live_file(folder: Path) -> Path:
+    """Return where the run in a folder writes its steps while it trains."""
+    return folder / "live.csv"
+
+
+def read_live(folder: Path) -> pd.DataFrame:
+    """Read the steps of the run in a folder; empty where there are none. What came after the step
+    at which a killed run was taken up again is left out."""
+    names, path = list(COLUMNS), live_file(folder)
+    try:
+        data = pd.read_csv(path, names=names, on_bad_lines="skip", float_precision="round_trip")
+    except FileNotFoundError:  # before the first step; a run that ends removes it
+        return pd.DataFrame(columns=names, dtype=float)
+    # The last line may be cut off, or all of it: columns of a table without rows are no numbers.
+    rows: pd.DataFrame = data.apply(pd.to_numeric, errors="coerce").astype(float)
+    rows = rows.dropna(subset="elapsed")
+    last = rows["step"][::-1].cummin()[::-1]
+    return rows.loc[(rows["step"] == last) & ~rows["step"].duplicated(keep="last")]
+
+
+RAW = ("trace", "curve", "windows", "bins", "positions", "items")
+STOCK = "stock_items"
+MAX_WINDOWS = 128
+"""Rows of `windows`, roughly: more would tell more about where in the text a model fails, in larger
+files."""
+
+
+Folder = Path | zipfile.Path
+"""A run's folder, on disk or in an archive."""
+_AnyFolder = TypeVar("_AnyFolder", Path, zipfile.Path, Folder)
+
+
+def raw_file(folder: _AnyFolder, name: str) -> _AnyFolder:
+    """Return where a run's folder keeps one of its raw files."""
+    return folder / f"{name}.parquet"
+
+
+def write_raw(folder: Path, name: str, table: pd.DataFrame) -> Path:
+    """Write a raw file as small as it goes without losing a bit."""
+    encodings = {"f": "BYTE_STREAM_SPLIT", "i": "DELTA_BINARY_PACKED"}  # by numpy's kind
+    kinds = {str(column): dtype.kind for column, dtype in table.dtypes.items()}
+    path = raw_file(folder, name)
+    pq.write_table(
+        pa.Table.from_pandas(table, preserve_index=False),
+        path,
+        compression="zstd",
+        compression_level=19,
+        use_dictionary=[column for column, kind in kinds.items() if kind == "O"],
+        column_encoding={c: encodings[kind] for c, kind in kinds.items() if kind in encodings},
+        write_statistics=False,
+        store_schema=False,
+    )
+    return path
+
+
+def read_raw_file(folder: Folder, name: str) -> pd.DataFrame:
+    """Read one raw file of a run, in a third of the time that `pandas.read_parquet` takes.
+    ValueError for a column that stands twice."""
+    content = pa.BufferReader((folder / f"{name}.parquet").read_bytes())
+    table = pq.ParquetFile(content).read(use_threads=False)  # it is small
+    if len({*table.column_names}) < table.num_columns:
+        raise ValueError(f"{name}.parquet holds a column twice")
+    frame: pd.DataFrame = table.to_pandas(use_threads=False)
+    return frame
+
+
+def raw_names(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Name the raw files of a run, from the `config` in its result; older ones kept no answers to
+    stock tasks."""
+    evaluation = config["evaluation"]
+    return (*RAW, STOCK) if evaluation.get("tasks") and "include_path" in evaluation else RAW
+
+
+def read_raw(folder: Folder) -> dict[str, pd.DataFrame]:
+    """Read the raw files of a run."""
+    names = (*RAW, STOCK) if raw_file(folder, STOCK).is_file() else RAW
+    return {name: read_raw_file(folder, name) for name in names}
+
+
+def to_single_precision(table: pd.DataFrame) -> pd.DataFrame:
+    """Round numbers to single precision, which halves a file; not the column `loss`: it stays as
+    the optimiser saw it. They remain of the type float64, so that their sums are exact."""
+    rounded = table.select_dtypes("float64").drop(columns="loss", errors="ignore")
+    return table.assign(**rounded.astype(np.float32).astype(np.float64))
+
+
+def window_table(columns: Mapping[str, NDArray[np.generic]], dev: int, length: int) -> pd.DataFrame:
+    """Sum per-character scores (N,) over windows of a multiple of `length` characters.
+
+    Columns: start (of the window, counted in scores), n, the sum of each of `columns`, and test,
+    whether it lies in the test part: no window reaches over its first score, number `dev`.
+    """
+    total = len(next(iter(columns.values())))
+    size = length * math.ceil(total / length / MAX_WINDOWS)
+    starts = np.array([*range(0, dev, size), *range(dev, total, size)])
+    sums = {
+        name: np.add.reduceat(np.asarray(values, np.result_type(values, np.int64)), starts)
+        for name, values in columns.items()
+    }
+    n = np.diff(np.append(starts, total))
+    return pd.DataFrame({"start": starts, "n": n, **sums, "test": starts >= dev})
+
+
+def mean(sums: pd.Series, n: pd.Series) -> float:
+    """Mean of what was summed over parts of n, without rounding in between, whatever the machine.
+    NaN of nothing; infinite when a part is."""
+    total = n.sum()
+    return math.fsum(sums) / int(total) if total else math.nan
+
+
+def expected_calibration_error(bins: pd.DataFrame) -> float:
+    """ECE (Guo et al. 2017, eq. 3): |accuracy - confidence| of the bins, weighted by their n, from
+    the columns n, confidence and correct, the latter two being sums."""
+    return mean((bins["correct"] - bins["confidence"]).abs(), bins["n"])
+
+
+BINNINGS = ("equal_mass", "equal_width", "test", "test_tempered")
+"""Column `binning` of `bins`: all held-out characters in bins of equal mass and of equal width, and
+test's in bins of equal mass, before and after the fitted temperature."""
+
+
+def measures_of(raw: Mapping[str, pd.DataFrame]) -> dict[str, float]:
+    """Compute every measure that raw files suffice for; none of them of a diverged run, which has
+    no `windows`. Those of the suite and of stock tasks are left out where these were not asked."""
+    windows, bins, items, trace, curve = (
+        raw[name] for name in ("windows", "bins", "items", "trace", "curve")
+    )
+    if windows.empty:
+        return {}
+    bins_by = {name: bins[bins["binning"] == name] for name in BINNINGS}
+    dev, test = windows[~windows["test"]], windows[windows["test"]]
+    gradients = trace["grad_norm"].dropna()  # NaN: an update that fp16 skipped
+    measures = {
+        "loss": mean(windows["nll"], windows["n"]),
+        "loss_test": mean(test["nll"], test["n"]),
+        # A token is a character unless the column `characters` counts them.
+        "bits_per_character": mean(windows["nll"], windows.get("characters", windows["n"]))
+        / math.log(2),
+        "perplexity": _perplexity(windows),
+        "perplexity_dev": _perplexity(dev),
+        "perplexity_test": _perplexity(test),
+        "accuracy": mean(windows["correct"], windows["n"]),
+        "accuracy_test": mean(test["correct"], test["n"]),
+        "embedding_norm": mean(windows["embedding_norm"], windows["n"]),
+        "severity": largest_rise(trace["loss"]),
+        "grad_norm": float(gradients.iloc[-1]) if len(gradients) else math.nan,
+        "grad_norm_last_tenth": float(gradients[-max(1, len(gradients) // 10) :].mean()),
+        "ece": expected_calibration_error(bins_by["equal_mass"]),
+        "ece_equal_width": expected_calibration_error(bins_by["equal_width"]),
+        "brier": mean(windows["brier"], windows["n"]),
+        "ece_test": expected_calibration_error(bins_by["test"]),
+        "ece_test_tempered": expected_calibration_error(bins_by["test_tempered"]),
+    }
+    if "gradient_cosine" in curve:  # dev has enough windows for it
+        measures["gradient_cosine"] = float(curve.loc[curve["step"] > 0, "gradient_cosine"].mean())
+    return measures | _macro_accuracies(items) | _accuracies(raw.get(STOCK, pd.DataFrame()))
+
+
+def largest_rise(loss: ArrayLike) -> float:
+    """Measure how far a loss (steps,) rises above its running minimum at the most; NaN without a
+    finite loss."""
+    values = np.asarray(loss, dtype=float)
+    values = values[np.isfinite(values)]
+    return float((values - np.minimum.accumulate(values)).max()) if len(values) else math.nan
+
+
+def _perplexity(windows: pd.DataFrame) -> float:
+    """Exponential of the mean negative log-likelihood per character; infinite when that is."""
+    with np.errstate(over="ignore"):
+        return float(np.exp(mean(windows["nll"], windows["n"])))
+
+
+def _macro_accuracies(items: pd.DataFrame) -> dict[str, float]:
+    """Mean accuracy over the tasks of the suite: without solved examples, and each with the most
+    that it was asked with."""
+    if items.empty:
+        return {}
+    tasks = items.groupby(["task", "shots"])["correct"].mean().reset_index()
+    zero, few = tasks[tasks["shots"] == 0], tasks[tasks["shots"] > 0]
+    few = few.loc[few.groupby("task")["shots"].idxmax()]
+    named = {"macro_accuracy_zero_shot": zero, "macro_accuracy_few_shot": few}
+    return {name: float(table["correct"].mean()) for name, table in named.items() if len(table)}
+
+
+def _accuracies(items: pd.DataFrame) -> dict[str, float]:
+    """Accuracy in each stock task and number of shots."""
+    accuracies: dict[str, float] = {}
+    for task, rows in items.groupby("task") if len(items) else ():
+        means = rows.groupby("shots")["correct"].mean()
+        accuracies |= zip(stock_measures(str(task), means.index), means.tolist(), strict=True)
+    return accuracies
