@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Everything from one place: sets up the environment, then hands over to lib/workflow/cli.py, which
-# says what there is to do (./run_all.sh --help).
+# Everything from one place: makes an environment in .venv, installs what the locks say, and hands
+# over to lib/workflow/cli.py, which says what there is to do (./run_all.sh --help).
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@" # called as sh run_all.sh
 set -euo pipefail
 export CALLED_FROM="$PWD" # which paths in the command line are relative to
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -19,50 +20,90 @@ find_python() {
   fail "Python 3.11, 3.12, 3.13 or 3.14 is needed"
 }
 
-# Install by uv where it is here and nothing (PIP_INDEX_URL, say) tells pip how; else by pip.
-install() {
-  if [[ -z "${!PIP_*}" ]] && command -v uv >/dev/null && uv pip install --quiet --python "$prefix" "$@"; then return; fi
-  python -m pip --version >/dev/null 2>&1 || python -m ensurepip >/dev/null 2>&1 ||
-    fail "the environment $prefix has no pip; add it, or use another"
-  python -m pip install --quiet "$@"
+# uv installs five times faster than pip. It is told of the index, links and certificates that pip is told of.
+tell_uv() {
+  local told
+  told="$("$python" -m pip config list 2>/dev/null)" || return 0
+  setting() { sed -n "s/^[a-z:]*\.$1='\(.*\)'$/\1/p" <<<"$told" | head -n 1; }
+  local index extra links cert offline
+  index="$(setting index-url)" extra="$(setting extra-index-url)" links="$(setting find-links)"
+  cert="$(setting cert)" offline="$(setting no-index)"
+  [[ -z "$index" ]] || export UV_DEFAULT_INDEX="$index"
+  [[ -z "$extra" ]] || export UV_INDEX="$extra" UV_INDEX_STRATEGY=unsafe-best-match # as pip chooses
+  [[ -z "$links" ]] || export UV_FIND_LINKS="${links// /,}"
+  [[ -z "$cert" ]] || export SSL_CERT_FILE="$cert"
+  [[ -z "$offline" ]] || export UV_NO_INDEX=1
 }
 
-# Install torch, whose build depends on the machine, by hash: without a GPU the CPU's build where pip
-# finds it, else PyPI's; then what that build needs. Another index has hashes of its own.
+# Install by uv, which pip fetches where it is missing; and by pip where uv cannot.
+install() {
+  local quiet=()
+  [[ -t 2 ]] || quiet=(--quiet) # no progress bars in a log
+  "$python" -m pip --version >/dev/null 2>&1 || "$python" -m ensurepip >/dev/null 2>&1 ||
+    fail "the environment $prefix has no pip; add it, or use another"
+  "$python" -m uv --version >/dev/null 2>&1 ||
+    "$python" -m pip install --quiet --no-deps --require-hashes -r requirements-uv.lock 2>/dev/null || true
+  # From elsewhere: pyproject.toml tells uv to leave torch out, which is for making the locks.
+  (cd / && "$python" -m uv pip install "${quiet[@]}" --python "$python" "$@") ||
+    "$python" -m pip install "${quiet[@]}" "$@"
+}
+
+# Install torch by hash: without a GPU the CPU's build, where it is found, else PyPI's, which is CUDA's.
 install_torch() {
   [[ -z "${PIP_NO_INDEX:-}" ]] || fail "this environment has no torch of 2.10 or newer, and without the internet none can be installed; take an image that has one, or turn the internet on"
-  if [[ -z "${PIP_INDEX_URL:-}${PIP_EXTRA_INDEX_URL:-}" ]]; then
-    (! command -v nvidia-smi >/dev/null && install --no-deps --require-hashes -r requirements-torch-cpu.lock 2>/dev/null) ||
-      install --no-deps --require-hashes -r requirements-torch.lock
-  fi
-  install "$(grep -o '^torch==[0-9.]*' requirements-torch.lock)"
+  local cpu=(--no-deps --require-hashes -r "$PWD/requirements-torch-cpu.lock")
+  (! command -v nvidia-smi >/dev/null &&
+    (install "${cpu[@]}" || install --extra-index-url https://download.pytorch.org/whl/cpu "${cpu[@]}") 2>/dev/null) ||
+    install --no-deps --require-hashes -r "$PWD/requirements-torch.lock"
+  install "$(grep -o '^torch==[0-9.]*' requirements-torch.lock)" # what this build needs
 }
 
-case " $* " in *" -h "* | *" --help "*) find_python; exec "$python" -m lib.workflow.cli "$@" ;; esac
+here="" dry="" words=()
+for word in "$@"; do
+  case "$word" in
+    --here) here=yes && continue ;;
+    -h | --help) find_python && exec "$python" -m lib.workflow.cli "$@" ;;
+    -n | --dry-run) [[ "${1:-}" == test ]] || dry=yes ;;
+  esac
+  words+=("$word")
+done
+# A machine of Kaggle or Colab, and conda's environment of environment.yml, are made for this alone.
+[[ -z "${KAGGLE_KERNEL_RUN_TYPE:-}${COLAB_RELEASE_TAG:-}" && "${CONDA_DEFAULT_ENV:-}" != embedding-norm ]] || here=yes
 
-if [[ ! -w "${HOME:-}" || ! -d "${HOME:-}" ]]; then
-  mkdir -p runs/.home 2>/dev/null || fail "$PWD cannot be written; copy the repository elsewhere"
-  export HOME="$PWD/runs/.home" # Jupyter and Matplotlib keep their settings there
-  echo "HOME is no folder that can be written; using runs/.home"
+if [[ -n "$here" ]]; then
+  find_python
+elif [[ -x .venv/bin/python ]]; then
+  python="$PWD/.venv/bin/python"
+elif [[ -n "$dry" ]]; then
+  fail "there is no environment in .venv, and -n makes none: ./run_all.sh setup makes it"
+else
+  [[ -w . ]] || fail "$PWD cannot be written; copy it: cp -r '$PWD' ~/embedding-norm"
+  find_python
+  echo "Making an environment in .venv"
+  "$python" -m venv .venv >/dev/null || fail "no environment could be made in .venv (Debian: apt install python3-venv)"
+  python="$PWD/.venv/bin/python"
 fi
-if [[ -z "${VIRTUAL_ENV:-}" && "${CONDA_DEFAULT_ENV:-base}" == base ]]; then
-  if [[ ! -x .venv/bin/python ]]; then
-    find_python
-    echo "Making an environment in .venv"
-    "$python" -m venv .venv >/dev/null || fail "no environment could be made in .venv"
-  fi
-  export VIRTUAL_ENV="$PWD/.venv" PATH="$PWD/.venv/bin:$PATH"
-fi
+prefix="$("$python" -c 'import sys; print(sys.prefix)')"
+export PATH="$prefix/bin:$PATH"
+[[ "$prefix" != "$PWD/.venv" ]] || export VIRTUAL_ENV="$prefix"
+
 # Install what a lock says, once per lock: what runs a study, or for tests that and what they need.
 lock=requirements.lock
 [[ "${1:-}" != test ]] || lock=requirements-dev.lock
-prefix="$(python -c 'import sys; print(sys.prefix)')"
-if ! cmp -s "$lock" "$prefix/.embedding-norm-$lock"; then
-  echo "Installing torch and the packages of $lock"
-  python -c 'import torch; assert tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 10)' 2>/dev/null ||
+if [[ -z "$dry" ]] && ! cmp -s "$lock" "$prefix/.embedding-norm-$lock"; then
+  echo "Installing torch and the packages of $lock: a minute or two"
+  tell_uv
+  "$python" -c 'from importlib.metadata import version; assert [*map(int, version("torch").split(".")[:2])] >= [2, 10]' 2>/dev/null ||
     install_torch
-  install --no-deps --require-hashes -r "$lock"
+  install --no-deps --require-hashes -r "$PWD/$lock"
   cp requirements.lock "$prefix/.embedding-norm-requirements.lock" # which the other holds as well
   cp "$lock" "$prefix/.embedding-norm-$lock"
 fi
-exec python -m lib.workflow.cli "$@"
+[[ "${1:-}" != setup ]] || exit 0
+
+if [[ ! -w "${HOME:-}" || ! -d "${HOME:-}" ]]; then
+  mkdir -p runs/.home 2>/dev/null || fail "$PWD cannot be written; copy it: cp -r '$PWD' ~/embedding-norm"
+  export HOME="$PWD/runs/.home" # Jupyter and Matplotlib keep their settings there
+  echo "HOME is no folder that can be written; using runs/.home"
+fi
+exec "$python" -m lib.workflow.cli "${words[@]}"
