@@ -155,8 +155,8 @@ class Tree:
         shutil.copytree(ROOT / paper / "templates", root / paper / "templates")
         for file in (paper / "studies.yaml", paper.with_name("README.md")):
             shutil.copyfile(ROOT / file, root / file)
-        path = f"{environment() / 'bin'}{os.pathsep}{os.environ['PATH']}"
-        self.environment = os.environ | {"VIRTUAL_ENV": str(environment()), "PATH": path}
+        (root / ".venv").symlink_to(environment())
+        self.environment = dict(os.environ)
 
     def write_study(self, name: str, **content: object) -> None:
         text = yaml.safe_dump(TINY | {"name": name, "seeds": [0]} | content, sort_keys=False)
