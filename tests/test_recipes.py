@@ -31,7 +31,7 @@ STALE = {
 }
 """Which digests change with a recipe, as CONTRIBUTING.md says."""
 CONCERNED = (
-    *("tests/study/test_variants.py", "tests/study/test_raw.py", "tests/study/test_config.py"),
+    *("tests/figures/test_variants.py", "tests/study/test_raw.py", "tests/study/test_config.py"),
     *("tests/run/test_model.py", "tests/run/test_measure.py", "tests/run/test_identities.py"),
     *("tests/data/test_suite.py", "tests/data/test_suite_files.py", "tests/figures"),
     *("tests/analysis/test_tables.py", "tests/analysis/test_runs.py", "tests/notebooks"),

@@ -11,10 +11,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from lib.figures.style import level_text, line, looks, offsets, variants, widen
+from lib.figures.style import Variant, level_text, line, looks, offsets, variant, variants, widen
 from lib.study.fields import Level
 from lib.study.measures import MEASURES
-from lib.study.variants import Variant, variant
 
 LETTERS = 27
 """How many have room below a panel that is a third of a page wide."""

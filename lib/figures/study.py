@@ -20,7 +20,7 @@ from lib.analysis.findings import REFERENCES
 from lib.analysis.planned import margins_of, planned_measures
 from lib.analysis.runs import read_parquet
 from lib.figures import effects, training
-from lib.figures.style import facets, in_lines, level_text, spread
+from lib.figures.style import facets, in_lines, level_text, spread, variant
 from lib.results import RunResult
 from lib.study.claim import load_plan
 from lib.study.config import Study, load_study
@@ -29,7 +29,6 @@ from lib.study.files import read_json
 from lib.study.measures import MAIN, measures_in
 from lib.study.paths import relative, study_folder
 from lib.study.plan import Plan
-from lib.study.variants import variant
 
 MAX_VARIANTS = 6
 """Lines that one panel can hold."""

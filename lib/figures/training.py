@@ -17,10 +17,9 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import LogLocator, NullLocator
 
 from lib.analysis.runs import melt_columns
-from lib.figures.style import STYLE, line, looks, offsets, show, small_png, variants, widen
+from lib.figures.style import STYLE, Variant, line, looks, offsets, show, small_png, variants, widen
 from lib.study.config import Arm
 from lib.study.measures import MEASURES
-from lib.study.variants import Variant
 
 LABELS = {
     "step": "step",

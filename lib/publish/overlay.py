@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from lib.analysis.effects import pooled_contrasts
+from lib.figures.style import variant
 from lib.publish.catalogue import NotebookEntry, StudyEntry
 from lib.record.record import raw_folder, sample
 from lib.results import raw_file, read_live, read_raw_file
@@ -20,7 +21,6 @@ from lib.study.config import arm_id
 from lib.study.fields import CODE, FIELDS
 from lib.study.files import sha256
 from lib.study.measures import MAIN, MEASURES, measures_in
-from lib.study.variants import variant
 
 POINTS = 50
 """Pairs of points that a curve keeps: of each stretch of steps the lowest and the highest."""

@@ -61,7 +61,7 @@ class GradShrink(nn.Module):
 def embedding_normalization(config: ModelConfig) -> nn.Module:
     """Return the layer between the embeddings and block 1.
 
-    A variant also needs a name in `EmbeddingNorm` and a look in `lib.study.variants`.
+    A variant also needs a name in `EmbeddingNorm` and a look in `lib.figures.style`.
     """
     match config.embedding_norm:
         case "none":

@@ -20,6 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from safetensors.torch import save, save_file
 
 from lib.analysis.runs import so_far
+from lib.figures.style import variant
 from lib.record.record import MANIFEST, Record, Run, raw_folder, require_recorded
 from lib.record.retrain import recorded_runs
 from lib.results import history, read_raw_file, trained_with
@@ -30,7 +31,6 @@ from lib.study.errors import ConfigError, UserError
 from lib.study.files import atomic_write, write_json
 from lib.study.measures import MEASURES, measures_in
 from lib.study.paths import PARAMS, RUNS, TEMPLATES, relative
-from lib.study.variants import variant
 
 
 def export(name: str, folder: Path) -> None:

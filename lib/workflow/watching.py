@@ -11,13 +11,13 @@ from typing import Any
 import pandas as pd
 
 from lib.analysis.stability import rule_of, training_warnings
+from lib.figures.style import variant
 from lib.figures.training import live_picture
 from lib.record.record import finished_run
 from lib.results import raw_file, read_live, read_raw_file
 from lib.study.claim import load_plan
 from lib.study.config import load_study
 from lib.study.errors import UserError
-from lib.study.variants import variant
 from lib.workflow.time_left import clock, seconds_per_step
 
 SHARE = 0.25

@@ -58,7 +58,7 @@ from lib.figures.effects import (
     interaction,
     mark,
 )
-from lib.figures.style import facets, line, variants
+from lib.figures.style import facets, line, variant, variants
 from lib.figures.training import LABELS, difference, reference_lines, trend
 from lib.publish.findings import RecordedStudy, recorded
 from lib.record.record import Record
@@ -68,7 +68,6 @@ from lib.study.measures import ACCURACIES, MAIN, MEASURES, measures_in
 from lib.results import largest_rise
 from lib.study.files import write_json
 from lib.results import json_rows
-from lib.study.variants import variant
 
 FIGURES = Path("figures/findings")
 found = {}

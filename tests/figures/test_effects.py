@@ -19,7 +19,7 @@ from lib.figures.effects import (
     stability_cells,
     task_accuracies,
 )
-from lib.study.variants import VARIANTS
+from lib.figures.style import VARIANTS
 
 RATE = "training.learning_rate"
 RATES: Any = [1e-3, 1e-2, 1e-1]

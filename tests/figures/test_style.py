@@ -13,9 +13,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from lib.figures import style as sheet
-from lib.figures.style import STYLE, facets, level_text, save, spread, widen
+from lib.figures.style import STYLE, VARIANTS, facets, level_text, save, spread, widen
 from lib.study.fields import Level
-from lib.study.variants import VARIANTS
 
 SETTINGS = ["embedding_std=0.02", "embedding_std=0.3", "embedding_std=1"]
 

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
+from lib.figures.style import VARIANTS
 from lib.figures.training import (
     _dev_loss_text,
     difference,
@@ -23,7 +24,6 @@ from lib.figures.training import (
 )
 from lib.record.record import Record
 from lib.study.config import load_study
-from lib.study.variants import VARIANTS
 
 
 @pytest.fixture

@@ -99,7 +99,7 @@ def append(path: Path, text: str = "LAST = 0\n") -> None:
         ("study/history.py", 'f"yes: ', 'f"no: ', [*CLAIMS]),
         ("study/measures.py", '"lower"', '"higher"', [*CLAIMS]),
         ("study/measures.py", "validation perplexity", "perplexity", [*CLAIMS]),
-        ("study/variants.py", "#0072B2", "#0072B3", ["showing"]),
+        ("figures/style.py", "#0072B2", "#0072B3", ["showing"]),
         ("figures/style.py", "1", "2", ["showing"]),
         ("publish/site.py", "1", "2", []),
         ("workflow/sweep.py", "1", "2", []),
@@ -197,7 +197,7 @@ def test_only_what_a_run_is_asked_for_by_has_no_value_in_a_digest(
 
 def test_what_only_shows_is_imported_after_what_is_made() -> None:
     """A later import reaches nothing that was made before it."""
-    shows = {"lib/figures/__init__.py", "lib/study/variants.py", "lib/study/measures.py"}
+    shows = {"lib/figures/__init__.py", "lib/figures/style.py", "lib/study/measures.py"}
     weights, numbers = code_of(("02_train", "train")), code_of(("02_train", "write_result"))
     assert not shows & {*weights, *numbers}
     rooms = ("lib/analysis/", "lib/publish/", "lib/record/")

@@ -21,6 +21,7 @@ from matplotlib.colors import to_rgb
 from PIL import Image
 
 from lib.data.corpus import Corpus
+from lib.figures.style import variant
 from lib.figures.training import live_picture
 from lib.record.record import Record
 from lib.results import COLUMNS, live_file, read_live
@@ -28,7 +29,6 @@ from lib.study import paths
 from lib.study.config import load_study
 from lib.study.fields import RunConfig
 from lib.study.paths import HEADLESS, ROOT
-from lib.study.variants import variant
 from lib.workflow import live, watching
 from lib.workflow.live import LiveCurve
 from tests.run.samples import train

@@ -7,9 +7,9 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.markers import MarkerStyle
 
+from lib.figures.style import VARIANTS, Variant, variant
 from lib.study.fields import EmbeddingNorm
 from lib.study.paths import ROOT
-from lib.study.variants import VARIANTS, Variant, variant
 
 UNKNOWN = [f"{factor}={i}" for factor in ("n_layer", "x", "mlp_ratio") for i in range(1, 101)]
 
