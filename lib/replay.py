@@ -15,11 +15,10 @@ import sys
 from functools import cache
 from typing import Any
 
-from lib.study.config import load_study
-from lib.study.errors import exit_status
-from lib.study.fields import CorpusConfig, ModelConfig
-from lib.study.files import read_json
-from lib.study.paths import executed_notebook, relative, run_folder, study_folder
+from lib.study.io import executed_notebook, read_json, relative, run_folder, study_folder
+from lib.study.schema import CorpusConfig, ModelConfig
+from lib.study.study import load_study
+from lib.study.yaml import exit_status
 
 
 def digests(name: str) -> dict[str, str]:
@@ -33,7 +32,7 @@ def digests(name: str) -> dict[str, str]:
 def state(name: str) -> dict[str, Any]:
     """Say which digests, plan, standing and parameters a study has, and which runs it asks for."""
     from lib.analysis.runs import so_far
-    from lib.study.claim import claim_status, load_plan
+    from lib.study.preregistration import claim_status, load_plan
 
     study = load_study(name)
     plan = load_plan(study)

@@ -28,13 +28,12 @@ import pyarrow.parquet as pq
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from lib.study.config import Arm, Study
+from lib.study.code import git, is_checkout
 from lib.study.digests import measuring_digest
-from lib.study.fields import Machine, digest, stock_measures
-from lib.study.files import nan_to_none, read_json
-from lib.study.git import git, is_checkout
 from lib.study.inputs import is_copy, tasks_hash
-from lib.study.paths import PARAMS, ROOT
+from lib.study.io import PARAMS, ROOT, nan_to_none, read_json
+from lib.study.schema import Machine, digest, stock_measures
+from lib.study.study import Arm, Study
 
 CHECKPOINT_FORMAT = 6
 """Increase it when the content of checkpoints changes: those of another format are ignored."""

@@ -35,8 +35,8 @@ import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle am
 sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/study/../..", recursive=True)]
 
 # %%
-from lib.study.config import load_study
-from lib.study.errors import one_line_errors
+from lib.study.study import load_study
+from lib.study.yaml import one_line_errors
 from lib.study.inputs import resume_from_inputs
 from lib.workflow.kaggle import cost_of_full, environment, pack, show, sweep
 

@@ -26,10 +26,10 @@ sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/study/../.
 
 # %%
 from lib.data.description import corpora_of, corpus_summary, data_summary, suites_of
-from lib.study.config import load_study
-from lib.study.errors import one_line_errors
-from lib.study.paths import result_file, relative, study_folder
-from lib.study.files import write_json
+from lib.study.study import load_study
+from lib.study.yaml import one_line_errors
+from lib.study.io import result_file, relative, study_folder
+from lib.study.io import write_json
 
 one_line_errors()
 
@@ -58,7 +58,7 @@ from IPython.display import display
 
 from lib.data.description import sampling_table, token_class_table
 from lib.figures.training import show_symbols
-from lib.study.claim import load_plan, claim_status
+from lib.study.preregistration import load_plan, claim_status
 
 print(claim_status(design, load_plan(design)))
 texts = {corpus.sha256: corpus for corpus in corpora.values()}  # whatever fraction of them

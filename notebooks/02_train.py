@@ -32,10 +32,10 @@ sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/study/../.
 # %%
 from lib.data.corpus import load_corpus
 from lib.run.training import begin, train
-from lib.study.config import load_study, scratch
-from lib.study.errors import one_line_errors
+from lib.study.study import load_study, scratch
+from lib.study.yaml import one_line_errors
 from lib.study.inputs import resume_from_inputs
-from lib.study.paths import run_folder
+from lib.study.io import run_folder
 from lib.workflow.live import LiveCurve
 
 one_line_errors()
@@ -79,7 +79,7 @@ if trained.diverged_at:
 
 # %%
 from lib.run.measure import measure, write_result
-from lib.study.paths import relative, study_folder
+from lib.study.io import relative, study_folder
 from lib.results import history
 
 suites = study_folder(design.name) / "suite"
@@ -104,7 +104,7 @@ print(run_takeaway(result))
 result_table(result, baseline_result(asked, this, seed))
 
 # %%
-from lib.study.claim import load_plan, claim_status
+from lib.study.preregistration import load_plan, claim_status
 
 print(claim_status(design, load_plan(design)))
 

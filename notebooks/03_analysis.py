@@ -28,14 +28,14 @@ sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/study/../.
 # %%
 from lib.analysis.findings import analyse
 from lib.analysis.runs import collect, read_parquet, read_table, study_results, tidy
-from lib.study.config import load_study
+from lib.study.study import load_study
 from lib.study.digests import analysing_digest
-from lib.study.errors import one_line_errors
+from lib.study.yaml import one_line_errors
 from lib.study.history import plan_provenance
 from lib.study.inputs import resume_from_inputs
-from lib.study.paths import result_file, relative, study_folder
-from lib.study.files import write_json
-from lib.study.claim import load_plan, claim_status
+from lib.study.io import result_file, relative, study_folder
+from lib.study.io import write_json
+from lib.study.preregistration import load_plan, claim_status
 
 one_line_errors()
 

@@ -32,11 +32,11 @@ from IPython.display import Markdown, display
 
 from lib.analysis.runs import collect
 from lib.figures.study import StudyFigures
-from lib.study.config import load_study
-from lib.study.errors import one_line_errors
+from lib.study.study import load_study
+from lib.study.yaml import one_line_errors
 from lib.study.inputs import resume_from_inputs
-from lib.study.paths import result_file, relative
-from lib.study.files import write_json
+from lib.study.io import result_file, relative
+from lib.study.io import write_json
 
 one_line_errors()
 

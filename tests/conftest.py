@@ -23,9 +23,9 @@ import yaml
 
 from lib.data import suite
 from lib.data.corpus import Corpus, load_corpus
-from lib.study.config import Study
-from lib.study.fields import CorpusConfig, RunConfig
-from lib.study.paths import ROOT
+from lib.study.io import ROOT
+from lib.study.schema import CorpusConfig, RunConfig
+from lib.study.study import Study
 
 torch.set_num_threads(1)
 

@@ -1,7 +1,7 @@
 """Made-up runs of a study, of few numbers that a test can check by hand."""
 
 from lib.results import RunResult
-from lib.study.config import Study
+from lib.study.study import Study
 from lib.workflow.rehearsal import made_up
 
 PERPLEXITY = {"none": [20.0, 22.0], "layernorm": [19.0, 20.0]}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lib.study.paths import ROOT
+from lib.study.io import ROOT
 from tests import mutants
 
 SOURCE = '''"""A docstring."""
@@ -57,6 +57,6 @@ def test_a_mutant_is_one_line_that_still_parses(
 
 
 def test_the_tests_of_a_module_are_those_that_name_it() -> None:
-    assert "tests/study/test_errors.py" in mutants.naming("lib/study/errors.py")
-    assert "tests/run/test_quantiles.py" not in mutants.naming("lib/study/errors.py")
-    assert all((ROOT / path).is_file() for path in mutants.naming("lib/study/errors.py"))
+    assert "tests/study/test_errors.py" in mutants.naming("lib/study/yaml.py")
+    assert "tests/run/test_quantiles.py" not in mutants.naming("lib/study/yaml.py")
+    assert all((ROOT / path).is_file() for path in mutants.naming("lib/study/yaml.py"))

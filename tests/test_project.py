@@ -17,7 +17,7 @@ from rattler import MatchSpec
 from lib.record.record import Record
 from lib.record.verify import FIRST_RECORD, verify
 from lib.study.inputs import is_copy
-from lib.study.paths import ROOT, relative
+from lib.study.io import ROOT, relative
 from lib.workflow.cli import COMMANDS
 
 MODULES = sorted((ROOT / "lib").rglob("*.py"))

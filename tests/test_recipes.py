@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lib.study import digests
-from lib.study.git import is_checkout
-from lib.study.paths import ROOT
+from lib.study.code import is_checkout
+from lib.study.io import ROOT
 from tests.conftest import copy_repository
 
 RECIPES = {

@@ -26,9 +26,9 @@ from lib.results import (
     window_table,
     write_raw,
 )
-from lib.study.config import Study
-from lib.study.measures import MEASURES
+from lib.study.metrics import MEASURES
 from lib.study.plan import Instability
+from lib.study.study import Study
 from tests.samples import sample_runs
 
 

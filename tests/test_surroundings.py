@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from lib.study.paths import PARAMS, ROOT
+from lib.study.io import PARAMS, ROOT
 from lib.workflow.cli import COMMANDS
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]

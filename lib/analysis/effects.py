@@ -14,10 +14,10 @@ from numpy.typing import ArrayLike
 from lib.analysis.paired import TTest, holm, t_test, t_tests
 from lib.analysis.runs import own_baselines
 from lib.analysis.tables import Finding
-from lib.study.fields import RunConfig
-from lib.study.files import nan_to_none
-from lib.study.measures import MEASURES
+from lib.study.io import nan_to_none
+from lib.study.metrics import MEASURES
 from lib.study.plan import ALPHA
+from lib.study.schema import RunConfig
 
 ZERO_SHOT, FEW_SHOT = "macro_accuracy_zero_shot", "macro_accuracy_few_shot"
 

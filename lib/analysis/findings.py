@@ -20,10 +20,10 @@ from lib.analysis.stability import rule_of, stability_finding, stability_map
 from lib.analysis.tables import Finding
 from lib.analysis.verdict import Verdict, in_words, reach_verdict
 from lib.results import json_rows
-from lib.study.claim import ClaimStatus
-from lib.study.config import Study
-from lib.study.measures import MAIN
+from lib.study.metrics import MAIN
 from lib.study.plan import ALPHA, Plan
+from lib.study.preregistration import ClaimStatus
+from lib.study.study import Study
 
 REFERENCES = {
     "uniform_loss": "a uniform guess",

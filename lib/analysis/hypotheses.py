@@ -25,7 +25,7 @@ from lib.analysis.runs import own_baselines
 from lib.analysis.sequential import Looks, nominal_level, sequential_p
 from lib.analysis.stability import harmed
 from lib.analysis.tables import numbers
-from lib.study.measures import JUDGED, MEASURES
+from lib.study.metrics import JUDGED, MEASURES
 from lib.study.plan import Hypothesis, Plan, arms_called
 
 MAX_SEEDS = 1024

@@ -24,7 +24,7 @@ from lib.analysis.resampling import (
     sign_flip_test,
 )
 from lib.analysis.runs import budget_factors, own_baselines
-from lib.study.measures import JUDGED
+from lib.study.metrics import JUDGED
 from lib.study.plan import ALPHA, POWER
 
 

@@ -11,10 +11,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from lib.study.errors import ConfigError, explain, read_yaml
-from lib.study.fields import Level, Section
-from lib.study.measures import MEASURES
+from lib.study.metrics import MEASURES
 from lib.study.plan import Plan, rules_file
+from lib.study.schema import Level, Section
+from lib.study.yaml import ConfigError, explain, read_yaml
 
 Direction = Literal["improvement", "regression", "none", "undefined", "untested"]
 """A significant change for the better or the worse, none, or no test possible; untested: the plan

@@ -12,12 +12,12 @@ import pandas as pd
 from pydantic import ValidationError
 
 from lib.results import RAW, RunResult, raw_file, read_raw_file
-from lib.study.claim import load_plan, require_stamps
-from lib.study.config import Study, arm_id
-from lib.study.errors import UserError
-from lib.study.fields import CODE, EVAL_SETTING, MACHINE_SETTINGS, MachineConfig, ModelConfig
-from lib.study.measures import MEASURES
-from lib.study.paths import relative, run_folder
+from lib.study.io import relative, run_folder
+from lib.study.metrics import MEASURES
+from lib.study.preregistration import load_plan, require_stamps
+from lib.study.schema import CODE, EVAL_SETTING, MACHINE_SETTINGS, MachineConfig, ModelConfig
+from lib.study.study import Study, arm_id
+from lib.study.yaml import UserError
 
 
 class ResultError(UserError):

@@ -12,7 +12,7 @@ import pandas as pd
 from lib.analysis.paired import minimum_detectable_effect
 from lib.analysis.runs import available_measures, machine_settings, melt_columns, own_baselines
 from lib.results import RunResult
-from lib.study.measures import JUDGED, MAIN, MEASURES, MeasureGroup, measures_in
+from lib.study.metrics import JUDGED, MAIN, MEASURES, MeasureGroup, measures_in
 from lib.study.plan import ALPHA, POWER, Plan
 
 

@@ -34,7 +34,7 @@ from lib.analysis.stability import (
 )
 from lib.analysis.tables import numbers, outcome
 from lib.results import json_rows
-from lib.study.measures import MAIN, MEASURES, measures_in
+from lib.study.metrics import MAIN, MEASURES, measures_in
 from lib.study.plan import Plan
 
 Row = dict[Any, Any]

@@ -16,7 +16,7 @@ from torch import Tensor
 from lib.data.sources import CorpusError, MissingCorpusError, OneText, Source, find_source
 from lib.data.tokenizer import END_OF_DOCUMENT, Characters, Tokenizer
 from lib.data.tokens import Shards, tokenize
-from lib.study.fields import TRAIN_SHARE, CorpusConfig
+from lib.study.schema import TRAIN_SHARE, CorpusConfig
 
 __all__ = ["CorpusError", "MissingCorpusError"]
 TOKEN_CLASSES = ("alphabetic", "numeric", "punctuation", "whitespace", "end of document")

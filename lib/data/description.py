@@ -8,9 +8,9 @@ import pandas as pd
 
 from lib.data.corpus import TOKEN_CLASSES, Corpus, TokenCorpus, load_corpus, token_class
 from lib.data.suite import prepare_suite, read_suite
-from lib.study.config import Study
-from lib.study.fields import GRAM, CorpusConfig, digest
-from lib.study.files import nan_to_none
+from lib.study.io import nan_to_none
+from lib.study.schema import GRAM, CorpusConfig, digest
+from lib.study.study import Study
 
 
 def corpora_of(study: Study) -> dict[str, Corpus]:

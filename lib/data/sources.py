@@ -25,9 +25,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from lib.study.errors import UserError
-from lib.study.fields import TRAIN_SHARE, CorpusConfig
-from lib.study.paths import ROOT, corpus_places, output_root, relative
+from lib.study.io import ROOT, corpus_places, output_root, relative
+from lib.study.schema import TRAIN_SHARE, CorpusConfig
+from lib.study.yaml import UserError
 
 
 class CorpusError(UserError):

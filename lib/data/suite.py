@@ -34,8 +34,8 @@ from lib.data.references import NGrams
 from lib.data.tasks import N_CHOICES, RULES, Candidate, Lexicon, Passage
 from lib.results import git_state
 from lib.study.digests import asking_digest
-from lib.study.fields import GRAM, RunConfig, digest
-from lib.study.files import sha256, write_json
+from lib.study.io import sha256, write_json
+from lib.study.schema import GRAM, RunConfig, digest
 
 MIN_ITEMS = 50
 """A task with fewer questions is too noisy and is left out."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
 
 from lib.data.sources import CorpusError, find, pieces
-from lib.study.fields import digest
+from lib.study.schema import digest
 
 Ids = NDArray[np.int64]
 END_OF_DOCUMENT = "\x03"

@@ -26,9 +26,8 @@ from torch import Tensor
 
 from lib.data.sources import PARTS, CorpusError, Mixture, Source, pieces
 from lib.data.tokenizer import Tokenizer, learn_pairs, make_tokenizer, read_tokenizer
-from lib.study.fields import CorpusConfig, digest
-from lib.study.files import sha256, write_bytes
-from lib.study.paths import output_root
+from lib.study.io import output_root, sha256, write_bytes
+from lib.study.schema import CorpusConfig, digest
 
 MAX_SHARD = 2**23
 """Characters of one shard, roughly."""

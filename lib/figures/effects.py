@@ -12,8 +12,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from lib.figures.style import Variant, level_text, line, looks, offsets, variant, variants, widen
-from lib.study.fields import Level
-from lib.study.measures import MEASURES
+from lib.study.metrics import MEASURES
+from lib.study.schema import Level
 
 LETTERS = 27
 """How many have room below a panel that is a third of a page wide."""

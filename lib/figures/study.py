@@ -22,13 +22,12 @@ from lib.analysis.runs import read_parquet
 from lib.figures import effects, training
 from lib.figures.style import facets, in_lines, level_text, spread, variant
 from lib.results import RunResult
-from lib.study.claim import load_plan
-from lib.study.config import Study, load_study
-from lib.study.fields import Level, digest
-from lib.study.files import read_json
-from lib.study.measures import MAIN, measures_in
-from lib.study.paths import relative, study_folder
+from lib.study.io import read_json, relative, study_folder
+from lib.study.metrics import MAIN, measures_in
 from lib.study.plan import Plan
+from lib.study.preregistration import load_plan
+from lib.study.schema import Level, digest
+from lib.study.study import Study, load_study
 
 MAX_VARIANTS = 6
 """Lines that one panel can hold."""

@@ -25,8 +25,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
-from lib.study.fields import Level
-from lib.study.files import atomic_write, write_bytes
+from lib.study.io import atomic_write, write_bytes
+from lib.study.schema import Level
 
 STYLE: Any = {  # matplotlib types the keys of a style one by one
     "figure.dpi": 100,

@@ -18,8 +18,8 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from lib.analysis.runs import melt_columns
 from lib.figures.style import STYLE, Variant, line, looks, offsets, show, small_png, variants, widen
-from lib.study.config import Arm
-from lib.study.measures import MEASURES
+from lib.study.metrics import MEASURES
+from lib.study.study import Arm
 
 LABELS = {
     "step": "step",

@@ -13,11 +13,10 @@ from filelock import FileLock, Timeout
 from lib.publish.plans import standing_shown
 from lib.record.record import MANIFEST, SHARED, Record, index_file, paper_of, read_index, superseded
 from lib.results import status_of, trained_with
-from lib.study.config import STUDY_NAME, arm_id, load_study
-from lib.study.errors import ConfigError, UserError, explain_os, read_yaml
-from lib.study.files import read_json
-from lib.study.measures import MAIN
-from lib.study.paths import PARAMS, RUNS, relative, study_folder
+from lib.study.io import PARAMS, RUNS, read_json, relative, study_folder
+from lib.study.metrics import MAIN
+from lib.study.study import STUDY_NAME, arm_id, load_study
+from lib.study.yaml import ConfigError, UserError, explain_os, read_yaml
 
 
 @dataclass(frozen=True, eq=False)

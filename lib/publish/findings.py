@@ -23,11 +23,10 @@ from lib.record.notebook import differing_cells, slim, without_warnings
 from lib.record.record import Record, papers_named
 from lib.record.warm import over_sockets, prefer_forks
 from lib.results import RunResult
-from lib.study.claim import load_plan
-from lib.study.config import Study, load_study
-from lib.study.files import read_json
-from lib.study.paths import ROOT, relative
+from lib.study.io import ROOT, read_json, relative
 from lib.study.plan import ALPHA, Plan
+from lib.study.preregistration import load_plan
+from lib.study.study import Study, load_study
 
 NOTEBOOK, TABLES, FIGURES = "findings.ipynb", "findings.json", "figures/findings"
 

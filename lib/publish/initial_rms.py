@@ -21,10 +21,9 @@ from lib.analysis.paired import t_test
 from lib.publish.catalogue import NotebookEntry, StudyEntry
 from lib.record.record import raw_folder
 from lib.results import raw_file, read_raw_file
-from lib.study.errors import ConfigError, explain, read_yaml
-from lib.study.fields import Section
-from lib.study.files import nan_to_none
-from lib.study.paths import relative
+from lib.study.io import nan_to_none, relative
+from lib.study.schema import Section
+from lib.study.yaml import ConfigError, explain, read_yaml
 
 FILE = "initial-rms.yaml"
 SIZE = WIDTH, HEIGHT, LEFT, RIGHT = 420, 240, 46, 16

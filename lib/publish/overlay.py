@@ -17,10 +17,10 @@ from lib.figures.style import variant
 from lib.publish.catalogue import NotebookEntry, StudyEntry
 from lib.record.record import raw_folder, sample
 from lib.results import raw_file, read_live, read_raw_file
-from lib.study.config import arm_id
-from lib.study.fields import CODE, FIELDS
-from lib.study.files import sha256
-from lib.study.measures import MAIN, MEASURES, measures_in
+from lib.study.io import sha256
+from lib.study.metrics import MAIN, MEASURES, measures_in
+from lib.study.schema import CODE, FIELDS
+from lib.study.study import arm_id
 
 POINTS = 50
 """Pairs of points that a curve keeps: of each stretch of steps the lowest and the highest."""

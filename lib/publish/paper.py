@@ -21,9 +21,8 @@ import typst
 from lib.publish.plans import FILE, has_history, plan_accounts, write_accounts
 from lib.publish.sources import Sources, TextError
 from lib.record.record import papers_named
-from lib.study.errors import suggest
-from lib.study.files import read_json, write_bytes, write_text
-from lib.study.paths import ROOT, TEMPLATES, relative
+from lib.study.io import ROOT, TEMPLATES, read_json, relative, write_bytes, write_text
+from lib.study.yaml import suggest
 
 _CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _CITED = re.compile(r"(?<![\w@\\])@([A-Za-z][\w-]*(?::[\w-]+)?)")

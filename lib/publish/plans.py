@@ -9,12 +9,11 @@ from typing import Any
 
 from lib.record.record import MANIFEST, Record
 from lib.results import trained_with
-from lib.study.errors import read_yaml
-from lib.study.files import read_json, write_json
-from lib.study.git import is_checkout, is_shallow
+from lib.study.code import is_checkout, is_shallow
 from lib.study.history import plan_history, plan_provenance
-from lib.study.paths import PARAMS, PLANS
+from lib.study.io import PARAMS, PLANS, read_json, write_json
 from lib.study.plan import Plan, read_plan
+from lib.study.yaml import read_yaml
 
 FILE = "plans.json"
 

@@ -21,10 +21,9 @@ from lib.publish.plans import plan_accounts
 from lib.publish.sources import Sources
 from lib.record.record import SHARED, papers_named, root_hash, superseded
 from lib.results import history, trained_with
-from lib.study.errors import UserError
-from lib.study.files import sha256
-from lib.study.measures import MAIN, MEASURES, measures_in
-from lib.study.paths import PAPER, TEMPLATES, relative
+from lib.study.io import PAPER, TEMPLATES, relative, sha256
+from lib.study.metrics import MAIN, MEASURES, measures_in
+from lib.study.yaml import UserError
 
 _EVIDENCE = re.compile(r"\]\(papers/[\w-]+/record/([\w-]+/\w+)\.ipynb\)")
 """A link to a notebook of a record, as a README has it."""

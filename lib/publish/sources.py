@@ -35,11 +35,10 @@ from jinja2.utils import missing
 from lib.publish import wording
 from lib.publish.plans import plan_accounts, standing_shown
 from lib.record.record import Record, read_index, root_hash, superseded
-from lib.study.claim import load_plan
-from lib.study.config import arm_id, load_study
-from lib.study.errors import UserError, read_yaml, suggest
-from lib.study.files import read_json
-from lib.study.paths import PLANS, TEMPLATES
+from lib.study.io import PLANS, TEMPLATES, read_json
+from lib.study.preregistration import load_plan
+from lib.study.study import arm_id, load_study
+from lib.study.yaml import UserError, read_yaml, suggest
 
 Row = dict[str, Any]
 Rows = list[Row]

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from markupsafe import Markup
 
-from lib.study.measures import MEASURES
+from lib.study.metrics import MEASURES
 
 MISSING = Markup("n/a")
 IDENTITY = Markup("identity")

@@ -28,21 +28,24 @@ from lib.record.record import (
     read_index,
 )
 from lib.results import raw_file, raw_names, status_of
-from lib.study.claim import WHOLE_ZIP, write_other_versions
-from lib.study.config import Study, load_study
-from lib.study.errors import UserError, exit_status
-from lib.study.fields import digest
-from lib.study.files import read_json, sha256, write_json, write_text
 from lib.study.inputs import ZipError, unpack
-from lib.study.paths import (
+from lib.study.io import (
     PLANS,
     ROOT,
     executed_notebook,
+    read_json,
     relative,
     result_file,
     run_folder,
+    sha256,
     study_folder,
+    write_json,
+    write_text,
 )
+from lib.study.preregistration import WHOLE_ZIP, write_other_versions
+from lib.study.schema import digest
+from lib.study.study import Study, load_study
+from lib.study.yaml import UserError, exit_status
 
 _HEADER, _ENTRY, _END = 30, 46, 22
 """Bytes of the parts of a zip beside names and contents: before a file, in the list, at the end."""

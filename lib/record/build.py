@@ -13,7 +13,7 @@ from lib.record.record import Record, run_name
 from lib.record.replay import ask_code_of, environment_of, executed_again, made_by
 from lib.record.runs import close
 from lib.results import status_of
-from lib.study.files import read_json, sha256
+from lib.study.io import read_json, sha256
 
 
 def check_beginnings(record: Record) -> Iterator[str]:

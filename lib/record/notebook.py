@@ -14,7 +14,7 @@ from datetime import datetime
 from itertools import chain, groupby, pairwise, zip_longest
 from typing import Any
 
-from lib.study.fields import digest
+from lib.study.schema import digest
 
 COMPACT: dict[str, Any] = {"indent": 0, "separators": (",", ":")}
 """How a notebook's JSON is written: in lines, which git compares, without their indentation."""

@@ -6,7 +6,7 @@ edited: commits do not change.
 
 _STATE = """
 import json, sys
-from lib.study.config import load_study
+from lib.study.study import load_study
 from lib.study.digests import measuring_digest, training_digest
 from lib.study.standing import load_plan, standing
 study = load_study(sys.argv[1])
@@ -23,8 +23,8 @@ from lib.data.references import references
 from lib.run.machine import random_stream
 from lib.run.model import GPT, count_parameters
 from lib.run.training import learning_rate, weights_digest
-from lib.study.config import load_study
-from lib.study.paths import run_folder
+from lib.study.study import load_study
+from lib.study.io import run_folder
 made = {}
 def once(make, *of):  # arms share most of it
     key = make.__name__ + repr(of)
@@ -67,7 +67,7 @@ _SUITE = """
 import json, sys
 from lib.data.corpus import CorpusError, load_corpus
 from lib.data.suite import build_suite
-from lib.study.config import load_study
+from lib.study.study import load_study
 built, found = {}, {}
 for arm in load_study(sys.argv[1]).arms():
     config = arm.config

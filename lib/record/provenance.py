@@ -16,13 +16,13 @@ from lib.record.record import Record, Run, run_name
 from lib.record.replay import ask_code_of, committed, made_by
 from lib.record.runs import printed_parameters
 from lib.results import deciding_parameters, parse_time, status_of
-from lib.study.claim import ATTEMPTS, Attempt, load_plan, other_versions
-from lib.study.config import load_study
-from lib.study.errors import explain, read_yaml
-from lib.study.fields import CODE, ModelConfig, digest
-from lib.study.git import git, is_checkout
-from lib.study.paths import NOTEBOOKS, PLANS, ROOT
+from lib.study.code import git, is_checkout
+from lib.study.io import NOTEBOOKS, PLANS, ROOT
 from lib.study.plan import Commit, Plan
+from lib.study.preregistration import ATTEMPTS, Attempt, load_plan, other_versions
+from lib.study.schema import CODE, ModelConfig, digest
+from lib.study.study import load_study
+from lib.study.yaml import explain, read_yaml
 
 _WHEN = re.compile(r"[0-9]{4}(-[0-9]{2}){2} [0-9]{2}(:[0-9]{2}){2} UTC")
 _OWN = {

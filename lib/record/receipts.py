@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from lib.record.record import Record, paper_of, papers, read_index, root_hash
-from lib.study import paths
-from lib.study.claim import ATTEMPTS, RUN_FILES, TELLING
-from lib.study.config import Study
-from lib.study.fields import digest
-from lib.study.files import walk, write_text
-from lib.study.git import git, is_checkout, is_shallow
-from lib.study.paths import NOTEBOOKS, ROOT, corpus_places
+from lib.study import io as paths
+from lib.study.code import git, is_checkout, is_shallow
+from lib.study.io import NOTEBOOKS, ROOT, corpus_places, walk, write_text
+from lib.study.preregistration import ATTEMPTS, RUN_FILES, TELLING
+from lib.study.schema import digest
+from lib.study.study import Study
 
 Part = Any
 """What JSON holds."""

@@ -22,14 +22,13 @@ import pandas as pd
 
 from lib.analysis.runs import so_far
 from lib.results import Folder, read_raw, read_raw_file
-from lib.study.claim import WHOLE_ZIP
-from lib.study.config import Study
-from lib.study.errors import ConfigError, UsageError, UserError, read_yaml, suggest
-from lib.study.fields import digest
-from lib.study.files import read_json, sha256
 from lib.study.inputs import ZipError, unpack
-from lib.study.paths import PAPER, PAPERS, PARAMS, PLANS, RUNS, relative, run_folder
+from lib.study.io import PAPER, PAPERS, PARAMS, PLANS, RUNS, read_json, relative, run_folder, sha256
 from lib.study.plan import Plan
+from lib.study.preregistration import WHOLE_ZIP
+from lib.study.schema import digest
+from lib.study.study import Study
+from lib.study.yaml import ConfigError, UsageError, UserError, read_yaml, suggest
 
 Run = dict[str, Any]
 """A `RunResult` as JSON."""

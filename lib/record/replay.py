@@ -21,13 +21,12 @@ from lib.record import asked, protocol_1, warm
 from lib.record.archive import unpack_raw
 from lib.record.record import Record
 from lib.results import CODE_REF, status_of
-from lib.study.claim import ATTEMPTS
-from lib.study.config import write_commits
+from lib.study.code import git, is_checkout
 from lib.study.digests import analysing_digest
-from lib.study.errors import UserError
-from lib.study.files import write_json
-from lib.study.git import git, is_checkout
-from lib.study.paths import HEADLESS, ROOT, corpus_places
+from lib.study.io import ROOT, corpus_places, write_json
+from lib.study.preregistration import ATTEMPTS
+from lib.study.study import write_commits
+from lib.study.yaml import HEADLESS, UserError
 
 _CODE = ("lib", "notebooks", "params")
 _BESIDE = "papers/*/*.yaml"

@@ -24,10 +24,9 @@ from lib.record.notebook import code_cells, differing_cells, source
 from lib.record.record import Record, raw_folder
 from lib.record.replay import ReplayError, ask, committed, link_inputs, tree_at
 from lib.results import RAW, STOCK, Folder, MachineFacts, raw_file, read_raw_file, trained_with
-from lib.study.config import write_commits
-from lib.study.errors import UsageError, UserError, read_yaml, suggest
-from lib.study.files import read_json
-from lib.study.paths import run_folder
+from lib.study.io import read_json, run_folder
+from lib.study.study import write_commits
+from lib.study.yaml import UsageError, UserError, read_yaml, suggest
 
 EQUAL, WITHIN = "equal to the bit", "within tolerance"
 UNJUDGED, DIFFERS = "cannot be judged", "differs"

@@ -18,9 +18,9 @@ from lib.analysis.tables import run_takeaway
 from lib.record.notebook import data, source
 from lib.record.record import RAW_ZIP, Record, Run, raw_folder, run_name
 from lib.results import STOCK, RunResult, history, measures_of, raw_file, raw_names
-from lib.study.fields import MachineConfig, digest
-from lib.study.files import nan_to_none, sha256
-from lib.study.measures import MEASURES, measures_in
+from lib.study.io import nan_to_none, sha256
+from lib.study.metrics import MEASURES, measures_in
+from lib.study.schema import MachineConfig, digest
 
 close = partial(math.isclose, rel_tol=1e-9, abs_tol=1e-12)
 """Equal up to the last digits, in which machines may differ."""

@@ -34,12 +34,12 @@ from lib.record.record import (
 )
 from lib.record.replay import ReplayError, ask_ahead
 from lib.results import attested, status_of
-from lib.study import paths
-from lib.study.claim import ATTEMPTS
-from lib.study.config import load_study
-from lib.study.errors import ConfigError, UserError
-from lib.study.git import git, is_checkout
-from lib.study.paths import relative
+from lib.study import io as paths
+from lib.study.code import git, is_checkout
+from lib.study.io import relative
+from lib.study.preregistration import ATTEMPTS
+from lib.study.study import load_study
+from lib.study.yaml import ConfigError, UserError
 
 FIRST_RECORD = {
     "confirmatory": "f1769b474189e268ba23e12bd704f4edd5b3f5cc26ffd04688a7a7f865391d6e",

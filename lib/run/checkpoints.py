@@ -19,7 +19,7 @@ from safetensors.torch import save as weights_to_bytes
 from torch import Tensor
 
 from lib.results import Provenance
-from lib.study.files import atomic_write
+from lib.study.io import atomic_write
 
 MANIFEST = "manifest.json"
 """SHA-256 of every other file of a checkpoint; written last."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lib.study.fields import ModelConfig, RunConfig
+from lib.study.schema import ModelConfig, RunConfig
 
 _BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 

@@ -25,11 +25,10 @@ from lib.results import Provenance
 from lib.run.machine import choose_device
 from lib.run.processes import JOB, STEP, Job, exit_with_parent
 from lib.run.training import Row, Run, begin, main_process_first
-from lib.study.config import load_study
-from lib.study.errors import ConfigError
-from lib.study.fields import RunConfig
-from lib.study.files import write_json
-from lib.study.paths import run_folder
+from lib.study.io import run_folder, write_json
+from lib.study.schema import RunConfig
+from lib.study.study import load_study
+from lib.study.yaml import ConfigError
 
 TIMEOUT = timedelta(minutes=5)
 """How long a process waits for the others while they train: longer than one takes to write a

@@ -10,11 +10,11 @@ from lib.data.corpus import Corpus, load_corpus
 from lib.results import Provenance, RunResult
 from lib.run import checkpoints
 from lib.run.model import GPT, weights_digest
-from lib.study.config import load_study
 from lib.study.digests import training_digest
-from lib.study.errors import UserError
-from lib.study.fields import ModelConfig, RunConfig
-from lib.study.paths import relative, run_folder
+from lib.study.io import relative, run_folder
+from lib.study.schema import ModelConfig, RunConfig
+from lib.study.study import load_study
+from lib.study.yaml import UserError
 
 
 class UnfinishedError(UserError):

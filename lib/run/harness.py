@@ -35,10 +35,10 @@ from lib.data.corpus import Corpus
 from lib.data.suite import BASELINES, read_suite
 from lib.run.model import GPT, KVCache
 from lib.run.scoring import Likelihood, Question, score_questions
-from lib.study.errors import ConfigError, suggest
-from lib.study.fields import EvaluationConfig, stock_measures
 from lib.study.inputs import tasks_hash
-from lib.study.paths import ROOT
+from lib.study.io import ROOT
+from lib.study.schema import EvaluationConfig, stock_measures
+from lib.study.yaml import ConfigError, suggest
 
 
 class CharacterLM(LM):  # type: ignore[misc]

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from lib.run.model import GPT, RMS_EPS, ROTARY_BASE
-from lib.study.errors import UserError
-from lib.study.fields import ModelConfig
+from lib.study.schema import ModelConfig
+from lib.study.yaml import UserError
 
 _LINEAR = ("none", "center", "scale", "grad_shrink")
 _GPT2 = {

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from lib.results import MachineFacts, code_state
-from lib.study.errors import ConfigError
-from lib.study.fields import MACHINE_SETTINGS, Machine, RunConfig
+from lib.study.schema import MACHINE_SETTINGS, Machine, RunConfig
+from lib.study.yaml import ConfigError
 
 # Deterministic cuBLAS needs this before CUDA starts (PyTorch, "Reproducibility").
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -42,10 +42,9 @@ from lib.run.evaluation import (
 from lib.run.machine import execution_environment
 from lib.run.model import count_parameters, weights_digest
 from lib.run.training import Run
-from lib.study.config import Arm, Study
-from lib.study.errors import UserError
-from lib.study.files import nan_to_none, sha256, write_json
-from lib.study.paths import run_folder
+from lib.study.io import nan_to_none, run_folder, sha256, write_json
+from lib.study.study import Arm, Study
+from lib.study.yaml import UserError
 
 
 @dataclass

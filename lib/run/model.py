@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lib.study.fields import GRADIENT_SHARE, WPE_STD, ModelConfig
+from lib.study.schema import GRADIENT_SHARE, WPE_STD, ModelConfig
 
 ROTARY_BASE = 10_000.0
 RMS_EPS = 1e-6

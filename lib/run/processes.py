@@ -22,9 +22,8 @@ from typing import IO
 from pydantic import BaseModel
 
 from lib.results import Provenance
-from lib.study.fields import Machine, RunConfig
-from lib.study.files import write_json
-from lib.study.paths import ROOT, relative
+from lib.study.io import ROOT, relative, write_json
+from lib.study.schema import Machine, RunConfig
 
 WORKER = "lib.run.distributed"
 """The module that each process runs."""

@@ -41,12 +41,12 @@ from lib.run.machine import (
     require_devices,
 )
 from lib.run.model import GPT, optimizer_groups, weights_digest
-from lib.study.config import Arm, Study
 from lib.study.digests import training_digest
-from lib.study.errors import ConfigError
-from lib.study.fields import RunConfig, TrainingConfig
-from lib.study.files import write_json
+from lib.study.io import write_json
 from lib.study.plan import read_plan
+from lib.study.schema import RunConfig, TrainingConfig
+from lib.study.study import Arm, Study
+from lib.study.yaml import ConfigError
 
 READ_EVERY = 10
 """Steps after which the host reads what the device noted, unless it must earlier."""

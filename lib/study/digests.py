@@ -27,10 +27,9 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 
-from lib.study.fields import digest
-from lib.study.files import sha256
-from lib.study.git import git
-from lib.study.paths import ROOT
+from lib.study.code import git
+from lib.study.io import ROOT, sha256
+from lib.study.schema import digest
 
 
 @cache

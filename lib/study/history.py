@@ -12,11 +12,11 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from lib.study.config import STUDY_NAME
-from lib.study.fields import digest
-from lib.study.git import FileChange, GitError, changes, contents, git, is_shallow
-from lib.study.paths import PLANS
+from lib.study.code import FileChange, GitError, changes, contents, git, is_shallow
+from lib.study.io import PLANS
 from lib.study.plan import Plan, rules_file
+from lib.study.schema import digest
+from lib.study.study import STUDY_NAME
 
 
 @dataclass(frozen=True)

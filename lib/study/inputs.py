@@ -15,10 +15,19 @@ import zipfile
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-from lib.study.errors import ConfigError, UserError
-from lib.study.fields import digest
-from lib.study.files import atomic_write, read_json, sha256, write_text
-from lib.study.paths import HEADLESS, PARAMS, ROOT, kaggle_folder, relative, study_folder
+from lib.study.io import (
+    PARAMS,
+    ROOT,
+    atomic_write,
+    kaggle_folder,
+    read_json,
+    relative,
+    sha256,
+    study_folder,
+    write_text,
+)
+from lib.study.schema import digest
+from lib.study.yaml import HEADLESS, ConfigError, UserError
 
 MAX_FILES, MAX_BYTES = 100_000, 20 * 10**9
 """What a zip may hold, unpacked: as much as Kaggle keeps of one session."""

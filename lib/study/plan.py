@@ -22,9 +22,9 @@ from pydantic import (
     model_validator,
 )
 
-from lib.study.errors import MAX_LINES, ConfigError, explain_each, read_yaml, short, suggest
-from lib.study.fields import Positive, PositiveFloat, Section, digest
-from lib.study.paths import PLANS
+from lib.study.io import PLANS
+from lib.study.schema import Positive, PositiveFloat, Section, digest
+from lib.study.yaml import MAX_LINES, ConfigError, explain_each, read_yaml, short, suggest
 
 ALPHA, POWER = 0.05, 0.8
 """Level of tests, and power, where a study names no plan."""

@@ -16,11 +16,10 @@ from papermill.parameterize import parameterize_notebook
 from lib.record.notebook import COMPACT, shown_result, slim
 from lib.record.replay import committed
 from lib.results import attested, parse_time
-from lib.study.errors import UserError, parse_yaml
-from lib.study.files import atomic_write, read_json
-from lib.study.git import git
+from lib.study.code import git
 from lib.study.inputs import own_text, split_plan
-from lib.study.paths import NOTEBOOKS
+from lib.study.io import NOTEBOOKS, atomic_write, read_json
+from lib.study.yaml import UserError, parse_yaml
 
 
 def file(candidates: list[Path], result: dict[str, Any], target: Path) -> None:

@@ -81,7 +81,7 @@ class _Parser(argparse.ArgumentParser):
     """Refuses a command line in one line instead of by its usage."""
 
     def error(self, message: str) -> NoReturn:
-        from lib.study.errors import UsageError
+        from lib.study.yaml import UsageError
 
         command = self.prog.partition(" ")[2]
         fault = message.removeprefix("argument ")
@@ -263,7 +263,7 @@ def _freeze(options: argparse.Namespace) -> None:
 def _estimate(options: argparse.Namespace) -> None:
     """Say before a study runs what it takes (arithmetic, memory, disk, time here and on GPUs), and
     what its seeds can show."""
-    from lib.study.config import load_study
+    from lib.study.study import load_study
     from lib.workflow.estimate import estimate, plan_of, power_report
 
     study = load_study(options.study, undrawn=True)
@@ -292,8 +292,8 @@ def _export(options: argparse.Namespace) -> None:
 @_command(_STUDY)
 def _pack(options: argparse.Namespace) -> None:
     """Pack the weights of a study's runs into one archive, with hashes."""
-    from lib.study.config import load_study
-    from lib.study.paths import RUNS, relative
+    from lib.study.io import RUNS, relative
+    from lib.study.study import load_study
     from lib.workflow.export import pack
 
     study = load_study(options.study)
@@ -340,8 +340,8 @@ def parse_sweep(words: list[str]) -> Sweep:
     not exist or that a sweep sets itself, and for a value that is missing or impossible."""
     from snakemake.cli import get_argument_parser  # type: ignore[import-untyped]
 
-    from lib.study.errors import UsageError, suggest
-    from lib.study.paths import PARAMS
+    from lib.study.io import PARAMS
+    from lib.study.yaml import UsageError, suggest
     from lib.workflow.slurm import Cluster
     from lib.workflow.sweep import Sweep
 
@@ -426,7 +426,7 @@ def main(words: list[str]) -> int:
     if {"-h", "--help"} & set(words):
         print(COMMANDS[words[0]].format_help() if words[0] in COMMANDS else __doc__, end="")
         return 0
-    from lib.study.errors import exit_status
+    from lib.study.yaml import exit_status
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)  # SIGINT is off in a script's background

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from lib.record.replay import ReplayError, ask, link, link_inputs, tree_at
 from lib.results import git_state
-from lib.study.config import Study, fixed_commits
-from lib.study.errors import ConfigError
-from lib.study.fields import CODE, digest
-from lib.study.git import git, is_checkout
-from lib.study.paths import RUNS, output_root
+from lib.study.code import git, is_checkout
+from lib.study.io import RUNS, output_root
 from lib.study.plan import Commit
+from lib.study.schema import CODE, digest
+from lib.study.study import Study, fixed_commits
+from lib.study.yaml import ConfigError
 
 TREES = f"arm-{digest(str(RUNS))[:8]}-"
 """How the folders of trees begin: a sweep removes those that a killed one left."""

@@ -13,8 +13,8 @@ from lib.run.finished import UnfinishedError, read_finished
 from lib.run.machine import random_stream
 from lib.run.model import GPT
 from lib.run.training import Run
-from lib.study.config import Arm, Study
-from lib.study.paths import HEADLESS
+from lib.study.study import Arm, Study
+from lib.study.yaml import HEADLESS
 
 DEFAULTS = "", 200, 1.0
 """Prompt, length and temperature of what a recorded notebook printed."""

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from lib.results import read_live
-from lib.study.config import Study
-from lib.study.paths import result_file, run_folder
+from lib.study.io import result_file, run_folder
+from lib.study.study import Study
 from lib.workflow.estimate import MARGIN, estimate, peak_bytes, run_costs
 from lib.workflow.progress import plain_table, terminal
 from lib.workflow.time_left import (

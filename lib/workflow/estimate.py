@@ -42,12 +42,12 @@ from lib.run.machine import (
     recompute_activations,
 )
 from lib.run.model import GPT, LOGITS_AT_ONCE, count_parameters, optimizer_groups
-from lib.study.claim import load_plan
-from lib.study.config import Study
-from lib.study.errors import ConfigError, suggest
-from lib.study.fields import Machine, ModelConfig, RunConfig
-from lib.study.measures import MAIN
+from lib.study.metrics import MAIN
 from lib.study.plan import Plan
+from lib.study.preregistration import load_plan
+from lib.study.schema import Machine, ModelConfig, RunConfig
+from lib.study.study import Study
+from lib.study.yaml import ConfigError, suggest
 
 UTILISATION = 0.35
 """Share of a GPU's peak that training is taken to reach. Large models reach 0.3 to 0.5 (Chowdhery

@@ -21,11 +21,10 @@ from lib.record.replay import ReplayError, ask
 from lib.record.warm import WARM, over_sockets, prefer_forks
 from lib.results import git_state, live_file
 from lib.run.processes import exit_with_parent
-from lib.study.claim import load_plan
-from lib.study.config import Study, load_study
-from lib.study.errors import ConfigError, UserError, exit_status, suggest
-from lib.study.files import atomic_write
-from lib.study.paths import HEADLESS, NOTEBOOKS, ROOT, executed_notebook, relative, result_file
+from lib.study.io import NOTEBOOKS, ROOT, atomic_write, executed_notebook, relative, result_file
+from lib.study.preregistration import load_plan
+from lib.study.study import Study, load_study
+from lib.study.yaml import HEADLESS, ConfigError, UserError, exit_status, suggest
 from lib.workflow.commits import tree_of
 from lib.workflow.forked import SOCKETS, variables
 from lib.workflow.gpus import acquire_gpus

@@ -26,11 +26,10 @@ from lib.record.retrain import recorded_runs
 from lib.results import history, read_raw_file, trained_with
 from lib.run.finished import FinishedRun, UnfinishedError, read_finished
 from lib.run.hugging_face import config_json, named_weights
-from lib.study.config import Study
-from lib.study.errors import ConfigError, UserError
-from lib.study.files import atomic_write, write_json
-from lib.study.measures import MEASURES, measures_in
-from lib.study.paths import PARAMS, RUNS, TEMPLATES, relative
+from lib.study.io import PARAMS, RUNS, TEMPLATES, atomic_write, relative, write_json
+from lib.study.metrics import MEASURES, measures_in
+from lib.study.study import Study
+from lib.study.yaml import ConfigError, UserError
 
 
 def export(name: str, folder: Path) -> None:

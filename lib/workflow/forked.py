@@ -14,8 +14,8 @@ from typing import IO
 
 from lib.record import warm
 from lib.run import processes
-from lib.study.fields import digest
-from lib.study.paths import RUNS
+from lib.study.io import RUNS
+from lib.study.schema import digest
 
 SOCKETS = f"kernel-{digest(str(RUNS))[:8]}-"
 """How the folders of kernels' sockets begin: a sweep removes those that a killed one left."""

@@ -21,15 +21,23 @@ from lib.data.corpus import load_corpus
 from lib.data.suite import suite_hash
 from lib.record.record import recorded_studies
 from lib.results import has_harness
-from lib.study.claim import attempts, check_plan, parameters_digest
-from lib.study.config import Study, load_study
 from lib.study.digests import analysing_digest, measuring_digest, training_digest
-from lib.study.errors import ConfigError, UsageError, UserError, read_yaml, suggest
-from lib.study.files import atomic_write, read_json
 from lib.study.inputs import tasks_hash
-from lib.study.measures import JUDGED, MAIN, MEASURES
-from lib.study.paths import PAPERS, PARAMS, PLANS, TEMPLATES, relative, study_folder
+from lib.study.io import (
+    PAPERS,
+    PARAMS,
+    PLANS,
+    TEMPLATES,
+    atomic_write,
+    read_json,
+    relative,
+    study_folder,
+)
+from lib.study.metrics import JUDGED, MAIN, MEASURES
 from lib.study.plan import ALPHA, POWER, Frozen, Noise, Plan, Plateau, read_plan, without_blanks
+from lib.study.preregistration import attempts, check_plan, parameters_digest
+from lib.study.study import Study, load_study
+from lib.study.yaml import ConfigError, UsageError, UserError, read_yaml, suggest
 from lib.workflow.commits import find_commits
 from lib.workflow.estimate import power_report, usual_hypotheses
 from lib.workflow.preflight import require_stock_tasks

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from filelock import FileLock, Timeout
 
-from lib.study.config import Study
-from lib.study.fields import MachineConfig
-from lib.study.paths import RUNS
+from lib.study.io import RUNS
+from lib.study.schema import MachineConfig
+from lib.study.study import Study
 
 GPUS = "STUDY_GPUS"
 """Environment variable that lists the GPUs a sweep may use, each as often as it takes runs."""

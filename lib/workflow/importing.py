@@ -23,11 +23,10 @@ from lib.record.archive import archive, write_index_entry
 from lib.record.record import SHARED, Record, paper_of, read_index
 from lib.record.verify import FIRST_RECORD, verify
 from lib.results import RunResult, git_state, status_of
-from lib.study.config import Study, load_study
-from lib.study.errors import ConfigError, UserError, exit_status
-from lib.study.files import atomic_write
 from lib.study.inputs import ZipError, unpack
-from lib.study.paths import PAPERS, PARAMS, RUNS, output_root, relative, study_folder
+from lib.study.io import PAPERS, PARAMS, RUNS, atomic_write, output_root, relative, study_folder
+from lib.study.study import Study, load_study
+from lib.study.yaml import ConfigError, UserError, exit_status
 from lib.workflow import by_hand
 from lib.workflow.execution import execute
 from lib.workflow.staleness import stale

@@ -20,20 +20,20 @@ import torch
 from IPython.display import DisplayHandle, display
 
 from lib.results import status_of
-from lib.study.config import load_study
-from lib.study.errors import TIME_UP, UserError
-from lib.study.files import atomic_write
 from lib.study.inputs import MARK, PLAN_BELOW, is_copy
-from lib.study.paths import (
+from lib.study.io import (
     PARAMS,
     PLANS,
     ROOT,
     RUNS,
+    atomic_write,
     executed_notebook,
     kaggle_folder,
     result_file,
     study_folder,
 )
+from lib.study.study import load_study
+from lib.study.yaml import TIME_UP, UserError
 from lib.workflow.estimate import estimate
 
 ENVIRONMENT = Path(tempfile.gettempdir(), "embedding-norm")

@@ -21,8 +21,9 @@ from IPython.display import DisplayHandle, Image
 
 from lib.results import COLUMNS, live_file
 from lib.run.training import Row, Run
-from lib.study.config import Arm, Study
-from lib.study.paths import HEADLESS, ROOT, run_folder
+from lib.study.io import ROOT, run_folder
+from lib.study.study import Arm, Study
+from lib.study.yaml import HEADLESS
 
 WRITE_INTERVAL = 1.0
 """Seconds between two writes: training waits for none that matters."""

@@ -7,12 +7,11 @@ from lib.analysis.planned import planned_measures
 from lib.data.corpus import load_corpus
 from lib.results import INSTALL, has_harness, trained_with
 from lib.run.machine import require_devices
-from lib.study.claim import load_plan
-from lib.study.config import Study, load_study
-from lib.study.errors import ConfigError, UserError
-from lib.study.files import read_json
-from lib.study.paths import relative, study_folder
+from lib.study.io import read_json, relative, study_folder
 from lib.study.plan import Plan
+from lib.study.preregistration import load_plan
+from lib.study.study import Study, load_study
+from lib.study.yaml import ConfigError, UserError
 from lib.workflow.commits import with_commits
 from lib.workflow.estimate import prepare_here, require_memory
 

@@ -27,10 +27,10 @@ from rich.table import Table
 
 from lib.analysis.stability import rule_of, training_warnings
 from lib.results import RunResult, read_live
-from lib.study.claim import load_plan
-from lib.study.config import Study
-from lib.study.paths import RUNS
+from lib.study.io import RUNS
 from lib.study.plan import Instability
+from lib.study.preregistration import load_plan
+from lib.study.study import Study
 from lib.workflow.time_left import (
     RUN,
     Job,

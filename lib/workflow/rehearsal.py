@@ -47,15 +47,14 @@ from lib.results import (
     raw_names,
     write_raw,
 )
-from lib.study import paths
-from lib.study.claim import load_plan
-from lib.study.config import Arm, Study, load_study
+from lib.study import io as paths
 from lib.study.digests import training_digest
-from lib.study.errors import UserError, exit_status
-from lib.study.fields import RunConfig, digest
-from lib.study.files import nan_to_none, read_json, sha256, write_json
-from lib.study.paths import HEADLESS, NOTEBOOKS, ROOT, run_folder
+from lib.study.io import NOTEBOOKS, ROOT, nan_to_none, read_json, run_folder, sha256, write_json
 from lib.study.plan import Plan
+from lib.study.preregistration import load_plan
+from lib.study.schema import RunConfig, digest
+from lib.study.study import Arm, Study, load_study
+from lib.study.yaml import HEADLESS, UserError, exit_status
 
 SEEDS = 3
 """With two, nothing is interpolated: quartiles and medians of three are not ends of the range."""
@@ -99,7 +98,7 @@ def rehearse_once(study: Study, diverged: int, figures: bool) -> None:
     with (
         tempfile.TemporaryDirectory(prefix="rehearsal-") as folder,
         patch.multiple(paths, RUNS=Path(folder)),
-        patch.multiple("lib.study.config", load_study=lambda _: study),  # for the notebooks' cells
+        patch.multiple("lib.study.study", load_study=lambda _: study),  # for the notebooks' cells
         # What takes the time, and depends on no design: many resamples, and files of figures.
         patch.multiple(resampling, RESAMPLES=99),
         patch.multiple(style, save=_render, show=plt.close),

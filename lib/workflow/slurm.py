@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
-from lib.study.errors import UserError, suggest
+from lib.study.yaml import UserError, suggest
 
 MIN_JOB_AGE = 240
 """Seconds: an ended job must be remembered for longer than Snakemake pauses between looks, which

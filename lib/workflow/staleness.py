@@ -18,14 +18,13 @@ from lib.data.corpus import load_corpus
 from lib.record.archive import is_replaceable
 from lib.record.record import MANIFEST, Record
 from lib.results import RunResult, has_harness, status_of
-from lib.study.claim import load_plan
-from lib.study.config import Arm, Study
 from lib.study.digests import asking_digest, measuring_digest, showing_digest, training_digest
-from lib.study.errors import UserError
-from lib.study.fields import CODE, CorpusConfig, RunConfig, digest
-from lib.study.files import read_json, sha256
 from lib.study.inputs import tasks_hash
-from lib.study.paths import executed_notebook, relative, result_file, study_folder
+from lib.study.io import executed_notebook, read_json, relative, result_file, sha256, study_folder
+from lib.study.preregistration import load_plan
+from lib.study.schema import CODE, CorpusConfig, RunConfig, digest
+from lib.study.study import Arm, Study
+from lib.study.yaml import UserError
 
 _MEASURING_INPUTS = (
     *("run", "measuring code", "study", "baseline", "levels", "variant", "setting"),

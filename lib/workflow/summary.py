@@ -18,12 +18,11 @@ from lib.publish.wording import mean_sd
 from lib.record.archive import is_replaceable
 from lib.record.record import Record
 from lib.results import RunResult
-from lib.study.claim import load_plan
-from lib.study.config import Study, arm_id
-from lib.study.files import read_json
-from lib.study.measures import MAIN, MEASURES, measures_in
-from lib.study.paths import relative, result_file, study_folder
+from lib.study.io import read_json, relative, result_file, study_folder
+from lib.study.metrics import MAIN, MEASURES, measures_in
 from lib.study.plan import ALPHA
+from lib.study.preregistration import load_plan
+from lib.study.study import Study, arm_id
 from lib.workflow.progress import plain_table, terminal
 
 MAX_MEASURES = 5

@@ -22,11 +22,20 @@ from lib.record.archive import is_replaceable, mark_replaceable
 from lib.record.record import Record, paper_of
 from lib.results import status_of
 from lib.run import processes
-from lib.study.claim import claim_status, load_plan
-from lib.study.config import Study, load_study, write_commits
-from lib.study.errors import TIME_UP, UserError
-from lib.study.files import read_json, write_json
-from lib.study.paths import NOTEBOOKS, PAPERS, ROOT, RUNS, relative, result_file, study_folder
+from lib.study.io import (
+    NOTEBOOKS,
+    PAPERS,
+    ROOT,
+    RUNS,
+    read_json,
+    relative,
+    result_file,
+    study_folder,
+    write_json,
+)
+from lib.study.preregistration import claim_status, load_plan
+from lib.study.study import Study, load_study, write_commits
+from lib.study.yaml import TIME_UP, UserError
 from lib.workflow.gpus import GPUS, gpu_slots
 from lib.workflow.progress import PROGRESS_FILE, SWEEP_FILE, follow, read_progress
 from lib.workflow.slurm import Cluster, explanation

@@ -12,9 +12,9 @@ import pandas as pd
 
 from lib.analysis.stability import RECENT
 from lib.results import status_of
-from lib.study.config import Study
-from lib.study.fields import RunConfig
-from lib.study.paths import run_folder
+from lib.study.io import run_folder
+from lib.study.schema import RunConfig
+from lib.study.study import Study
 
 RUN = "train"
 """The rule of a job that is a run."""

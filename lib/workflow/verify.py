@@ -40,10 +40,9 @@ from lib.record.record import (
 from lib.record.replay import ReplayError
 from lib.record.verify import FIRST_RECORD, strays, vanished, verify
 from lib.results import status_of
-from lib.study.errors import UsageError
-from lib.study.files import write_json
-from lib.study.git import git
-from lib.study.paths import relative
+from lib.study.code import git
+from lib.study.io import relative, write_json
+from lib.study.yaml import UsageError
 from lib.workflow.forked import thread_variables, warm_process
 
 NOTED = "verified before, and nothing changed since (--fresh verifies them anyway)"

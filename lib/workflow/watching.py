@@ -15,9 +15,9 @@ from lib.figures.style import variant
 from lib.figures.training import live_picture
 from lib.record.record import finished_run
 from lib.results import raw_file, read_live, read_raw_file
-from lib.study.claim import load_plan
-from lib.study.config import load_study
-from lib.study.errors import UserError
+from lib.study.preregistration import load_plan
+from lib.study.study import load_study
+from lib.study.yaml import UserError
 from lib.workflow.time_left import clock, seconds_per_step
 
 SHARE = 0.25

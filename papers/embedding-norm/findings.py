@@ -62,11 +62,11 @@ from lib.figures.style import facets, line, variant, variants
 from lib.figures.training import LABELS, difference, reference_lines, trend
 from lib.publish.findings import RecordedStudy, recorded
 from lib.record.record import Record
-from lib.study.config import arm_id
-from lib.study.errors import read_yaml
-from lib.study.measures import ACCURACIES, MAIN, MEASURES, measures_in
+from lib.study.study import arm_id
+from lib.study.yaml import read_yaml
+from lib.study.metrics import ACCURACIES, MAIN, MEASURES, measures_in
 from lib.results import largest_rise
-from lib.study.files import write_json
+from lib.study.io import write_json
 from lib.results import json_rows
 
 FIGURES = Path("figures/findings")

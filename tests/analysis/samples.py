@@ -8,7 +8,7 @@ import pandas as pd
 
 from lib.analysis.runs import tidy
 from lib.results import RunResult
-from lib.study.config import Arm, Study
+from lib.study.study import Arm, Study
 from lib.workflow.rehearsal import REFERENCES, made_up
 from tests.conftest import TINY
 

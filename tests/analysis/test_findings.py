@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 from lib.analysis.findings import Analysis, analyse
-from lib.study.claim import ClaimStatus
-from lib.study.config import Study
-from lib.study.paths import PLANS
+from lib.study.io import PLANS
 from lib.study.plan import Plan
+from lib.study.preregistration import ClaimStatus
+from lib.study.study import Study
 from tests.analysis.samples import REFERENCES, design, noise, runs_of, trace_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_resamples")]  # whole analyses

@@ -20,9 +20,9 @@ from lib.analysis.hypotheses import (
 )
 from lib.analysis.sequential import nominal_level, sequential_p
 from lib.analysis.verdict import for_terminal
-from lib.study.claim import ClaimStatus
-from lib.study.config import Study
 from lib.study.plan import Hypothesis, Plan
+from lib.study.preregistration import ClaimStatus
+from lib.study.study import Study
 from tests.analysis.samples import design, noise, runs_of, trace_of
 
 DECAY = "training.weight_decay"

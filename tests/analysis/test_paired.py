@@ -21,7 +21,7 @@ from lib.analysis.paired import (
 )
 from lib.analysis.resampling import crossed_bootstrap, percentile_coverage
 from lib.analysis.runs import tidy
-from lib.study.config import Study
+from lib.study.study import Study
 from tests.samples import sample_runs
 
 NAN = float("nan")

@@ -8,7 +8,7 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import ttost_paired
 
 from lib.analysis.planned import margins_of, planned_contrasts, planned_pairs
-from lib.study.paths import PLANS
+from lib.study.io import PLANS
 from lib.study.plan import Family, Plan
 from tests.analysis.samples import design, noise, runs_of
 from tests.analysis.test_verdict import made_up_runs

@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from lib.analysis.rules import Answers, Evidence, RuleSet, answers_by_rules, decide, read_rules
-from lib.study.paths import PLANS
+from lib.study.io import PLANS
 from lib.study.plan import Plan
 
 ZERO, FEW = "macro_accuracy_zero_shot", "macro_accuracy_few_shot"

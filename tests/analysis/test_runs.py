@@ -24,9 +24,9 @@ from lib.analysis.runs import (
 )
 from lib.analysis.tables import contrast_overview, provenance_table
 from lib.results import MachineFacts, RunResult, Stretch
-from lib.study.config import Study
-from lib.study.files import write_json
-from lib.study.measures import MEASURES
+from lib.study.io import write_json
+from lib.study.metrics import MEASURES
+from lib.study.study import Study
 from lib.workflow.rehearsal import lay_out
 from tests.conftest import TINY
 from tests.samples import sample_runs
@@ -367,7 +367,7 @@ def looked_at(tiny_study: Study) -> Study:
 def test_a_study_with_looks_is_read_up_to_the_last_that_is_complete(
     looked_at: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lib.study.paths.RUNS", tmp_path)
+    monkeypatch.setattr("lib.study.io.RUNS", tmp_path)
     lay_out(looked_at, None, 0)
     assert so_far(looked_at).seeds == [5, 6, 7]
     (tmp_path / "tiny" / "layernorm" / "seed-7" / "result.json").unlink()

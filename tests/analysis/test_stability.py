@@ -24,8 +24,8 @@ from lib.analysis.tables import summary_table
 from lib.analysis.verdict import reach_verdict
 from lib.record.record import Record, raw_folder, recorded_studies
 from lib.results import read_raw_file
-from lib.study.measures import MEASURES
-from lib.study.paths import PLANS
+from lib.study.io import PLANS
+from lib.study.metrics import MEASURES
 from lib.study.plan import INSTABILITY, Instability, Noise, Plan
 from tests.analysis.samples import design, runs_of, trace_of
 

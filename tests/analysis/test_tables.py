@@ -17,7 +17,7 @@ from lib.analysis.tables import (
     task_table,
     time_table,
 )
-from lib.study.config import Study
+from lib.study.study import Study
 from tests.samples import sample_runs
 
 

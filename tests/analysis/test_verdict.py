@@ -13,7 +13,7 @@ from lib.analysis import verdict as verdict_of
 from lib.analysis.planned import planned_contrasts
 from lib.analysis.tables import contrast_summary, power_summary
 from lib.analysis.verdict import cost, direction, in_words, largest_loss, reach_verdict
-from lib.study.paths import PLANS
+from lib.study.io import PLANS
 from lib.study.plan import Family, Plan
 
 pytestmark = pytest.mark.usefixtures("few_resamples")

@@ -14,7 +14,7 @@ import pytest
 
 from lib.record.replay import link_inputs
 from lib.run.machine import is_usable
-from lib.study.config import load_study
+from lib.study.study import load_study
 from tests.conftest import Tree
 
 pytestmark = pytest.mark.benchmark

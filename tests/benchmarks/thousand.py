@@ -8,7 +8,7 @@ import sys
 
 import yaml
 
-from lib.study.config import Study
+from lib.study.study import Study
 from tests.conftest import Tree
 
 RATES, SEEDS = 50, 10
@@ -69,8 +69,8 @@ import resource, sys, time
 start = time.perf_counter()
 from lib.analysis.findings import analyse
 from lib.analysis.runs import collect, read_parquet, read_table, study_results, tidy
-from lib.study.config import load_study
-from lib.study.claim import claim_status, load_plan
+from lib.study.study import load_study
+from lib.study.preregistration import claim_status, load_plan
 design = load_study(sys.argv[1])
 plan = load_plan(design)
 results = collect(design)

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from lib.run.machine import is_usable
-from lib.study.files import read_json
+from lib.study.io import read_json
 from tests.cluster.slurm import Cluster, missing
 from tests.conftest import Tree
 

@@ -7,8 +7,8 @@ import pytest
 
 from lib.data.corpus import Corpus, load_corpus
 from lib.data.sources import KNOWN
-from lib.study.fields import CorpusConfig
-from lib.study.paths import corpus_places
+from lib.study.io import corpus_places
+from lib.study.schema import CorpusConfig
 
 FromText = Callable[..., Corpus]
 

@@ -14,7 +14,7 @@ from lib.data.corpus import (
     sample_batch,
     token_class,
 )
-from lib.study.fields import CorpusConfig
+from lib.study.schema import CorpusConfig
 from tests.data.conftest import FromText, nine_to_one
 
 # ---- the corpus of the study

@@ -14,7 +14,7 @@ from lib.data.description import (
     suites_of,
     token_class_table,
 )
-from lib.study.config import Study
+from lib.study.study import Study
 from tests.conftest import TINY
 from tests.data.conftest import FromText, nine_to_one
 

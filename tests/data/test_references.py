@@ -6,7 +6,7 @@ import pytest
 
 from lib.data.corpus import load_corpus
 from lib.data.references import ORDER, SOURCE_LOSS, NGrams, references, source_loss
-from lib.study.fields import CorpusConfig
+from lib.study.schema import CorpusConfig
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from lib.data.corpus import Corpus, CorpusError, load_corpus
 from lib.data.sources import KNOWN, KnownCorpus, find_documents, find_mixture
-from lib.study.fields import CorpusConfig
+from lib.study.schema import CorpusConfig
 
 # ---- finding and downloading a known corpus
 
@@ -32,7 +32,7 @@ LITTLE = KnownCorpus("little.txt", hashlib.sha256(BODY).hexdigest())
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder that downloads go to, still missing; it is the one place where they are sought."""
     folder = tmp_path / "data"
-    for module in ("lib.data.sources", "lib.study.paths"):
+    for module in ("lib.data.sources", "lib.study.io"):
         monkeypatch.setattr(f"{module}.output_root", lambda: tmp_path)
     places = "lib.data.sources.corpus_places"
     monkeypatch.setattr(places, lambda file_name: [tmp_path / "nowhere", folder / file_name])

@@ -16,8 +16,8 @@ from lib.data import suite as suite_of
 from lib.data.corpus import Corpus, load_corpus
 from lib.data.suite import MIN_ITEMS, Item, LeakageFilter, Suite, Task, build_suite, write_suite
 from lib.data.tasks import CONTEXT, N_CHOICES, RULES
-from lib.study.fields import CorpusConfig
-from lib.study.paths import ROOT
+from lib.study.io import ROOT
+from lib.study.schema import CorpusConfig
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +218,7 @@ def test_a_smaller_suite_is_the_beginning_of_a_larger_one(suite: Suite, small: S
 def test_the_hash_is_the_same_in_another_process_and_for_any_training_share(small: Suite) -> None:
     code = (
         "from lib.data.suite import build_suite\n"
-        "from lib.study.fields import CorpusConfig\n"
+        "from lib.study.schema import CorpusConfig\n"
         "from lib.data.corpus import load_corpus\n"
         "print(build_suite(load_corpus(CorpusConfig(source='synthetic')), 60, 128).hash)"
     )

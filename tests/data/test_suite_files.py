@@ -10,7 +10,7 @@ from lm_eval.tasks import TaskManager
 
 from lib.data.corpus import Corpus, load_corpus
 from lib.data.suite import Suite, build_suite, prepare_suite, read_suite
-from lib.study.fields import CorpusConfig
+from lib.study.schema import CorpusConfig
 
 
 @pytest.fixture(scope="module")

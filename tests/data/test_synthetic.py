@@ -13,8 +13,8 @@ from lib.data.description import duplication_report
 from lib.data.references import SOURCE_LOSS
 from lib.data.suite import build_suite
 from lib.data.tasks import RULES
-from lib.study.fields import CorpusConfig
-from lib.study.paths import ROOT
+from lib.study.io import ROOT
+from lib.study.schema import CorpusConfig
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from lib.data.corpus import Corpus, CorpusError, load_corpus, token_class
 from lib.data.sources import pieces
 from lib.data.tokenizer import BytePairs, Bytes, learn_pairs
-from lib.study.fields import CorpusConfig
+from lib.study.schema import CorpusConfig
 
 TEXT = load_corpus(CorpusConfig(source="synthetic")).text[:100_000]
 CONTENT = learn_pairs([TEXT], 400)

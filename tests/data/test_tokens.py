@@ -18,8 +18,8 @@ from lib.data import tokens
 from lib.data.corpus import Corpus, CorpusError, load_corpus, sample_batch
 from lib.data.sources import Documents, OneText, find_source
 from lib.data.tokens import Shards
-from lib.study.fields import CorpusConfig
-from lib.study.paths import ROOT
+from lib.study.io import ROOT
+from lib.study.schema import CorpusConfig
 
 Load = Callable[..., Corpus]
 DOCUMENTS = [f"Document {i}.\n" + f"Line {i % 7}, “{i}”\n" * (i % 5) for i in range(200)]
@@ -290,7 +290,7 @@ KILLED = """
 import os, signal, sys, lib.data.tokens as t
 from pathlib import Path
 from lib.data.corpus import load_corpus
-from lib.study.fields import CorpusConfig
+from lib.study.schema import CorpusConfig
 source, kept = sys.argv[1:]
 t.output_root = lambda: Path(kept)
 t.MAX_SHARD = 500
@@ -340,7 +340,7 @@ MEASURED = """
 import resource, sys, lib.data.tokens as t, torch
 from pathlib import Path
 from lib.data.corpus import load_corpus, sample_batch
-from lib.study.fields import CorpusConfig
+from lib.study.schema import CorpusConfig
 t.output_root = lambda: Path(sys.argv[2])
 corpus = load_corpus(CorpusConfig(source=sys.argv[1], tokenizer="bytes"))
 stream = torch.Generator().manual_seed(0)

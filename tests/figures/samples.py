@@ -13,7 +13,7 @@ from lib.figures import study as study_figures
 from lib.figures import style
 from lib.figures.study import StudyFigures
 from lib.results import RunResult
-from lib.study.config import Study, load_study
+from lib.study.study import Study, load_study
 from tests.conftest import TINY
 from tests.samples import sample_runs
 

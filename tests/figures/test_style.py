@@ -14,7 +14,7 @@ from PIL import Image
 
 from lib.figures import style as sheet
 from lib.figures.style import STYLE, VARIANTS, facets, level_text, save, spread, widen
-from lib.study.fields import Level
+from lib.study.schema import Level
 
 SETTINGS = ["embedding_std=0.02", "embedding_std=0.3", "embedding_std=1"]
 

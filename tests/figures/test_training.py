@@ -23,7 +23,7 @@ from lib.figures.training import (
     trend,
 )
 from lib.record.record import Record
-from lib.study.config import load_study
+from lib.study.study import load_study
 
 
 @pytest.fixture

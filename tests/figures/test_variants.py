@@ -8,8 +8,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.markers import MarkerStyle
 
 from lib.figures.style import VARIANTS, Variant, variant
-from lib.study.fields import EmbeddingNorm
-from lib.study.paths import ROOT
+from lib.study.io import ROOT
+from lib.study.schema import EmbeddingNorm
 
 UNKNOWN = [f"{factor}={i}" for factor in ("n_layer", "x", "mlp_ratio") for i in range(1, 101)]
 

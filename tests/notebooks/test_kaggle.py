@@ -20,7 +20,7 @@ import yaml
 from nbclient import NotebookClient
 
 from lib.record.record import Record
-from lib.study.paths import ROOT
+from lib.study.io import ROOT
 from lib.workflow import kaggle
 from lib.workflow.kaggle import environment
 from tests.conftest import TINY, Tree, copy_repository

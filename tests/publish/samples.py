@@ -15,11 +15,10 @@ from lib.analysis.runs import study_results, tidy
 from lib.publish.findings import TABLES, RecordedStudy
 from lib.record.record import Record
 from lib.results import json_rows
-from lib.study.claim import ClaimStatus, load_plan
-from lib.study.config import Arm, load_study
-from lib.study.files import read_json, write_json
-from lib.study.measures import ACCURACIES
-from lib.study.paths import PAPER
+from lib.study.io import PAPER, read_json, write_json
+from lib.study.metrics import ACCURACIES
+from lib.study.preregistration import ClaimStatus, load_plan
+from lib.study.study import Arm, load_study
 from tests.analysis.samples import REFERENCES, noise, results_of, trace_of
 
 PLANNED = ("start-or-speed", "turn", "when", "trained")

@@ -13,9 +13,9 @@ import pytest
 from lib.publish.paper import PAGES, with_computed, write_pages
 from lib.publish.sources import Sources, TextError
 from lib.record.record import Record
-from lib.study.config import load_study
-from lib.study.errors import ConfigError, read_yaml
-from lib.study.paths import PAPER, PARAMS, ROOT
+from lib.study.io import PAPER, PARAMS, ROOT
+from lib.study.study import load_study
+from lib.study.yaml import ConfigError, read_yaml
 
 pytestmark = pytest.mark.slow  # every form over all results
 NAMES = [path.stem for path in PARAMS.glob("*.yaml")]

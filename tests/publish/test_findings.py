@@ -15,9 +15,8 @@ from statsmodels.stats.weightstats import CompareMeans
 
 from lib.publish import findings
 from lib.publish.findings import check_findings, recorded
-from lib.study.config import Arm
-from lib.study.files import read_json
-from lib.study.paths import PAPER
+from lib.study.io import PAPER, read_json
+from lib.study.study import Arm
 from tests.analysis.samples import noise
 from tests.publish import samples
 

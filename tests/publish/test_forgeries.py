@@ -28,8 +28,8 @@ from lib.record import archive, build, provenance, record, runs, verify
 from lib.record.record import RAW_ZIP, Record, as_table
 from lib.record.runs import recorded_suites
 from lib.results import attested, measures_of, read_raw, write_raw
-from lib.study.files import sha256, write_json
 from lib.study.inputs import unpack
+from lib.study.io import sha256, write_json
 from tests.conftest import Tree, run_git
 
 pytestmark = pytest.mark.slow
@@ -258,7 +258,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Forger:
     own = {"name": STUDY, "plan": "plan.yaml", "paper": "embedding-norm"}
     own["corpus"] = smoke["corpus"] | {"source": "data/own.txt"}
     write = "import lib.data.corpus as c, pathlib as p; data = p.Path('data'); data.mkdir()\n"
-    write += "from lib.study.fields import CorpusConfig\n"
+    write += "from lib.study.schema import CorpusConfig\n"
     text = "c.load_corpus(CorpusConfig(source='synthetic')).text"
     forger.python(write + f"(data / 'own.txt').write_bytes({text}.encode())")
     text = yaml.safe_dump(smoke | own)
@@ -494,8 +494,8 @@ def hark(f: Forger) -> None:
     f.in_yaml(plan, put(0.2, "alpha"))
     shutil.copyfile(plan, f.record / "plan.yaml")
     f.commit()
-    code = "from lib.study.config import load_study as s\n"
-    code += "from lib.study.claim import load_plan as p"
+    code = "from lib.study.study import load_study as s\n"
+    code += "from lib.study.preregistration import load_plan as p"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}\nprint(p(s('{STUDY}')).hash)"],
         cwd=f.tree.root, capture_output=True, text=True, check=True,

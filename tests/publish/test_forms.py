@@ -16,11 +16,11 @@ import pytest
 from lib.publish.paper import filled_in
 from lib.publish.sources import Sources
 from lib.record.record import Record, as_rows
-from lib.study.claim import load_plan
-from lib.study.config import load_study
-from lib.study.measures import MEASURES
-from lib.study.paths import PAPER
+from lib.study.io import PAPER
+from lib.study.metrics import MEASURES
 from lib.study.plan import Plan
+from lib.study.preregistration import load_plan
+from lib.study.study import load_study
 from tests.analysis.samples import noise
 from tests.publish import samples
 from tests.publish.prose import MOST_NUMBERS, abstract, answers, faults, numbers, sentences

@@ -14,8 +14,8 @@ from scipy import stats
 from lib.publish.catalogue import StudyEntry, recorded
 from lib.publish.initial_rms import Arm, Figure, figures
 from lib.publish.site import build_site
-from lib.study.errors import ConfigError
-from lib.study.paths import PAPERS
+from lib.study.io import PAPERS
+from lib.study.yaml import ConfigError
 from tests.record.samples import design, list_initial_rms, move_to, write_initial_rms, write_record
 
 pytestmark = pytest.mark.slow

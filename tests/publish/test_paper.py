@@ -18,8 +18,7 @@ from PIL import Image
 
 from lib.publish.paper import begin, build, convert, filled_in, main, make_files, uncompressed
 from lib.publish.sources import Sources, TextError
-from lib.study.files import write_json
-from lib.study.paths import PAPER, PAPERS, ROOT
+from lib.study.io import PAPER, PAPERS, ROOT, write_json
 
 SOURCE = (PAPER / "paper.md").read_text("utf-8")
 BIBLIOGRAPHY = (PAPER / "references.bib").read_text("utf-8")

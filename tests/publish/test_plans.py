@@ -41,7 +41,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     repository = Repository(samples.Parameters(tmp_path, monkeypatch))
     monkeypatch.setattr(plans, "PLANS", repository.plans)
     monkeypatch.setattr(plans, "PARAMS", repository.plans.parent)
-    monkeypatch.setattr("lib.study.git.ROOT", tmp_path)
+    monkeypatch.setattr("lib.study.code.ROOT", tmp_path)
     monkeypatch.setattr("lib.record.record.PAPERS", repository.paper.parent)
     monkeypatch.setattr("lib.record.record.PAPER", repository.paper)
     for name in ("load_study", "load_plan"):  # of the plan that paper.md quotes

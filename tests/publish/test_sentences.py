@@ -6,7 +6,7 @@ import pypdf
 import pytest
 
 from lib.publish.sources import Sources
-from lib.study.paths import PAPER
+from lib.study.io import PAPER
 from tests.publish.prose import MOST_NUMBERS, abstract, answers, faults, numbers, sentences
 
 MOST_PAGES, MOST_IN_APPENDIX = 10, 5

@@ -15,7 +15,7 @@ from lib.publish.sources import (
     one,
     where,
 )
-from lib.study.paths import PAPER, PLANS
+from lib.study.io import PAPER, PLANS
 
 ROWS = [
     {"arm": "none", "seed": 0, "unstable": False},

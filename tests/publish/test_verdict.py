@@ -8,7 +8,7 @@ from jinja2 import Environment, FileSystemLoader
 
 from lib.publish import wording
 from lib.results import trained_with
-from lib.study.paths import TEMPLATES
+from lib.study.io import TEMPLATES
 
 SMALLEST = "Refuted by the plan's smallest effect of interest"
 MARGIN = "Undecided is only whether it lies within the margin: the interval excludes zero."

@@ -8,7 +8,7 @@ import pytest
 
 from lib.publish.site import build_site
 from lib.record import record
-from lib.study.paths import PAPERS
+from lib.study.io import PAPERS
 from tests.record.samples import move_to, write_samples
 
 

@@ -19,10 +19,9 @@ from lib.publish import catalogue, initial_rms, site
 from lib.record import archive
 from lib.record.record import Record, paper_of
 from lib.results import RunResult, raw_file
-from lib.study import paths
-from lib.study.config import Study
-from lib.study.files import read_json, write_json
-from lib.study.paths import PAPERS
+from lib.study import io as paths
+from lib.study.io import PAPERS, read_json, write_json
+from lib.study.study import Study
 from tests.conftest import TINY
 from tests.samples import sample_runs
 

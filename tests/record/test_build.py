@@ -13,7 +13,7 @@ import pytest
 from lib.record import build
 from lib.record.notebook import cell_outputs
 from lib.record.record import Record
-from lib.study.files import read_json
+from lib.study.io import read_json
 from tests.record.samples import in_json
 
 STUDY = "example"

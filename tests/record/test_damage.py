@@ -16,8 +16,8 @@ from lib.publish import pages, site
 from lib.publish.catalogue import changed
 from lib.record import archive, record
 from lib.record.record import Record
-from lib.study.errors import exit_status
-from lib.study.files import sha256
+from lib.study.io import sha256
+from lib.study.yaml import exit_status
 from tests.record.samples import PIXEL, hostile_notebook, move_to, write_notebook
 
 pytestmark = pytest.mark.slow

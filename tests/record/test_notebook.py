@@ -11,7 +11,7 @@ import pytest
 from lib.record.notebook import foreign_content
 from lib.record.record import Record, recorded_studies
 from lib.record.verify import FIRST_RECORD
-from lib.study.files import read_json
+from lib.study.io import read_json
 
 Notebook = dict[str, Any]
 Edit = Callable[[Notebook], object]

@@ -19,8 +19,8 @@ from lib.record.provenance import (
 )
 from lib.record.record import Record, run_name
 from lib.record.runs import printed_parameters
-from lib.study.fields import ModelConfig
 from lib.study.plan import Commit
+from lib.study.schema import ModelConfig
 
 Runs = list[dict[str, Any]]
 STUDY = "example"

@@ -13,9 +13,9 @@ import pytest
 from lib.record.archive import check_raw_zip, pack, unpack_raw
 from lib.record.record import RAW_ZIP, Record, raw_folder
 from lib.results import raw_file, read_raw_file, write_raw
-from lib.study.errors import UserError
-from lib.study.fields import digest
-from lib.study.files import sha256
+from lib.study.io import sha256
+from lib.study.schema import digest
+from lib.study.yaml import UserError
 
 RUN = {"arm": "none", "seed": 3, "suite_hash": "1a", "config": {"evaluation": {}}}
 TABLE = pd.DataFrame({"step": [1, 2], "loss": [4.0, 0.1 + 0.2]})

@@ -10,8 +10,8 @@ import pytest
 
 from lib.record import build, receipts, record, verify
 from lib.record.record import Record
-from lib.study import paths
-from lib.study.paths import PAPERS, ROOT
+from lib.study import io as paths
+from lib.study.io import PAPERS, ROOT
 from lib.workflow import verify as command
 from tests.conftest import run_git
 
@@ -36,7 +36,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     run_git(tmp_path, "commit", "--quiet", "--allow-empty", "-m", "a")
     monkeypatch.setattr(receipts, "ROOT", tmp_path)
     monkeypatch.setattr(receipts, "NOTEBOOKS", tmp_path / "notebooks")
-    monkeypatch.setattr("lib.study.git.ROOT", tmp_path)
+    monkeypatch.setattr("lib.study.code.ROOT", tmp_path)
     places = [tmp_path / "data/tinyshakespeare.txt"]
     monkeypatch.setattr(receipts, "corpus_places", lambda _: places)
     for module in (paths, record):
@@ -85,7 +85,7 @@ def linked(tree: Path, _: pytest.MonkeyPatch) -> None:
 
 OWN = f"papers/{STUDY}"
 OF_ALL: dict[str, Change] = {
-    "a module": byte("lib/study/fields.py"),
+    "a module": byte("lib/study/schema.py"),
     "a text that lib packs": new("lib/study/a.packed"),
     "a notebook": byte("notebooks/03_analysis.ipynb"),
     "parameters": byte("params/example.yaml"),

@@ -22,7 +22,7 @@ from lib.record.retrain import (
     other_bits,
 )
 from lib.results import MachineFacts
-from lib.study.measures import MEASURES
+from lib.study.metrics import MEASURES
 
 MACHINE = MachineFacts(
     device="cpu",

@@ -12,8 +12,8 @@ from lib.record import replay
 from lib.record.notebook import _stable, cell_outputs
 from lib.record.record import Record
 from lib.results import git_state
-from lib.study.claim import ATTEMPTS
-from lib.study.files import read_json
+from lib.study.io import read_json
+from lib.study.preregistration import ATTEMPTS
 from tests.conftest import run_git
 
 
@@ -28,7 +28,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).touch()
     monkeypatch.setattr(replay, "ROOT", tmp_path)
     monkeypatch.setattr("lib.results.ROOT", tmp_path)
-    monkeypatch.setattr("lib.study.git.ROOT", tmp_path)
+    monkeypatch.setattr("lib.study.code.ROOT", tmp_path)
     run_git(tmp_path, "init", "--quiet")
     for text in ("one", "two"):
         (tmp_path / "lib" / "file").write_text(text, "utf-8")
@@ -92,7 +92,7 @@ def test_a_tree_of_a_commit_is_clean_and_lacks_only_tests_and_records(
         there = {path.name for path in tree.iterdir()} - {".git"}
         assert there == {"lib", "notebooks", "params", "papers", "run_all.sh"}
         assert [path.name for path in (tree / "papers" / "one").iterdir()] == ["reported.yaml"]
-        for module in ("lib.results", "lib.study.git"):
+        for module in ("lib.results", "lib.study.code"):
             monkeypatch.setattr(f"{module}.ROOT", tree)
         assert state()["clean"] is True
 

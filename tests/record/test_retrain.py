@@ -24,10 +24,9 @@ from lib.record.retrain import (
 )
 from lib.run.machine import random_stream
 from lib.run.model import GPT, count_parameters, weights_digest
-from lib.study.errors import UserError
-from lib.study.fields import ModelConfig
-from lib.study.files import read_json
-from lib.study.paths import PAPERS
+from lib.study.io import PAPERS, read_json
+from lib.study.schema import ModelConfig
+from lib.study.yaml import UserError
 from lib.workflow import cli, verify
 
 

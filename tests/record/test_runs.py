@@ -12,7 +12,7 @@ import pytest
 from lib.record import runs
 from lib.record.record import Record
 from lib.results import RAW, STOCK, raw_names
-from lib.study.measures import MEASURES
+from lib.study.metrics import MEASURES
 from lib.workflow.rehearsal import made_up
 from tests.analysis.samples import design
 

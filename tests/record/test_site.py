@@ -22,8 +22,8 @@ from lib.publish.site import DamagedError, build_site, main
 from lib.record import archive
 from lib.record.record import Record
 from lib.results import live_file
-from lib.study.errors import exit_status
-from lib.study.measures import MAIN, MEASURES
+from lib.study.metrics import MAIN, MEASURES
+from lib.study.yaml import exit_status
 from tests.record.samples import (
     move_to,
     plain_notebook,

@@ -14,11 +14,10 @@ from lib.analysis.findings import analyse
 from lib.analysis.runs import tidy
 from lib.record.record import Record
 from lib.results import RunResult
-from lib.study.claim import ClaimStatus
-from lib.study.errors import read_yaml
-from lib.study.files import read_json
-from lib.study.paths import PAPERS
+from lib.study.io import PAPERS, read_json
 from lib.study.plan import Plan
+from lib.study.preregistration import ClaimStatus
+from lib.study.yaml import read_yaml
 
 HISTORY = {"plan_precedes", "deviations", "plan_changes", "analysing_digest"}
 """What 03 adds to a verdict from git, and of its own code."""

@@ -29,11 +29,10 @@ from lib.record.record import (
     recorded_studies,
     root_hash,
 )
-from lib.study.claim import ATTEMPTS
-from lib.study.errors import UserError
-from lib.study.files import read_json, sha256, write_json
-from lib.study.git import is_checkout
-from lib.study.paths import PAPER, ROOT
+from lib.study.code import is_checkout
+from lib.study.io import PAPER, ROOT, read_json, sha256, write_json
+from lib.study.preregistration import ATTEMPTS
+from lib.study.yaml import UserError
 from tests.conftest import run_git
 from tests.record.samples import in_json
 
@@ -484,8 +483,8 @@ def test_what_a_paper_or_the_readmes_were_made_of_has_vanished_if_it_is_deleted(
     run_git(tmp_path, "init")
     run_git(tmp_path, "add", "--all")
     run_git(tmp_path, "commit", "--message", "x")
-    monkeypatch.setattr("lib.study.git.ROOT", tmp_path)
-    monkeypatch.setattr("lib.study.paths.PAPERS", tmp_path / "papers")
+    monkeypatch.setattr("lib.study.code.ROOT", tmp_path)
+    monkeypatch.setattr("lib.study.io.PAPERS", tmp_path / "papers")
     assert list(verify.vanished()) == []
     run_git(tmp_path, "rm", "-r", "papers")
     run_git(tmp_path, "commit", "--message", "x")
@@ -510,7 +509,7 @@ def test_what_only_a_branch_recorded_has_vanished_too(
     run_git(tmp_path, "checkout", "main")
     commit('{"one": {"se')  # broken: names nothing
     run_git(tmp_path, "merge", "--strategy", "ours", "side")
-    monkeypatch.setattr("lib.study.git.ROOT", tmp_path)
+    monkeypatch.setattr("lib.study.code.ROOT", tmp_path)
     monkeypatch.setattr(verify, "papers", list)
     assert {line.partition(",")[0] for line in verify.vanished()} == {"study 'one'", "study 'two'"}
 
@@ -523,7 +522,7 @@ def test_parameters_that_are_no_yaml_are_a_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "bad.yaml").write_text("name: [bad", "utf-8")
-    for module in ("record.record", "study.config", "study.paths"):
+    for module in ("record.record", "study.study", "study.io"):
         monkeypatch.setattr(f"lib.{module}.PARAMS", tmp_path)
     (fault,) = verify.verify("bad")
     assert fault.startswith("its parameters or its plan cannot be read: ")

@@ -15,7 +15,7 @@ import pytest
 
 from lib.record import warm
 from lib.record.warm import Forked, printed
-from lib.study.config import load_study
+from lib.study.study import load_study
 from lib.workflow import execution
 from lib.workflow.forked import warm_process
 from tests.conftest import TINY
@@ -211,8 +211,8 @@ from typing import get_args
 from lib.data.corpus import load_corpus
 from lib.run.measure import measure
 from lib.run.model import weights_digest
-from lib.study.config import Study
-from lib.study.fields import EmbeddingNorm
+from lib.study.study import Study
+from lib.study.schema import EmbeddingNorm
 from lib.run.training import begin, train
 
 def run(variant):

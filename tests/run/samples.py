@@ -17,9 +17,9 @@ from lib.run.machine import random_stream
 from lib.run.measure import measure, write_result
 from lib.run.model import GPT
 from lib.run.training import Run
-from lib.study.config import Study, load_study
-from lib.study.fields import ModelConfig, RunConfig
-from lib.study.paths import run_folder
+from lib.study.io import run_folder
+from lib.study.schema import ModelConfig, RunConfig
+from lib.study.study import Study, load_study
 from tests.conftest import TINY, beginning
 
 if TYPE_CHECKING:
@@ -64,9 +64,9 @@ def finished_study(folder: Path, **content: object) -> Iterator[Study]:
     (folder / "params").mkdir()
     (folder / "params" / "small.yaml").write_text(yaml.safe_dump(fields), "utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("study.config", "study.claim", "workflow.export"):
+        for module in ("study.study", "study.preregistration", "workflow.export"):
             patch.setattr(f"lib.{module}.PARAMS", folder / "params")
-        patch.setattr("lib.study.paths.RUNS", folder / "runs")
+        patch.setattr("lib.study.io.RUNS", folder / "runs")
         patch.setattr("lib.data.tokens.output_root", lambda: folder)
         study = load_study("small")
         for arm in study.arms():

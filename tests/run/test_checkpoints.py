@@ -21,8 +21,8 @@ from lib.run import checkpoints, training
 from lib.run.checkpoints import MANIFEST, State, load, save
 from lib.run.model import weights_digest
 from lib.run.training import Run
-from lib.study.fields import RunConfig
-from lib.study.files import sha256
+from lib.study.io import sha256
+from lib.study.schema import RunConfig
 from tests.conftest import TINY, change
 from tests.run.samples import begun, train
 

@@ -12,7 +12,7 @@ from lib.data.corpus import Corpus
 from lib.run import cost
 from lib.run.machine import autocast, random_stream, recompute_activations
 from lib.run.model import GPT, count_parameters, optimizer_groups
-from lib.study.fields import ModelConfig, RunConfig
+from lib.study.schema import ModelConfig, RunConfig
 from tests.conftest import change
 from tests.run.samples import NANOCHAT, train
 

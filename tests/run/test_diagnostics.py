@@ -16,7 +16,7 @@ from lib.run.diagnostics import (
 from lib.run.evaluation import score
 from lib.run.machine import random_stream
 from lib.run.model import GPT, optimizer_groups
-from lib.study.fields import ModelConfig
+from lib.study.schema import ModelConfig
 
 
 def gpt(corpus: Corpus, **fields: object) -> GPT:

@@ -20,9 +20,9 @@ from lib.data.corpus import Corpus, CorpusError, load_corpus
 from lib.run import distributed, processes, training
 from lib.run.model import weights_digest
 from lib.run.training import Run
-from lib.study.errors import ConfigError
-from lib.study.fields import RunConfig
-from lib.study.files import write_json
+from lib.study.io import write_json
+from lib.study.schema import RunConfig
+from lib.study.yaml import ConfigError
 from tests.conftest import TINY, change
 from tests.run.samples import begun, train
 

@@ -20,8 +20,8 @@ from lib.run.evaluation import (
 )
 from lib.run.machine import random_stream
 from lib.run.model import GPT
-from lib.study.fields import ModelConfig
-from lib.study.paths import ROOT
+from lib.study.io import ROOT
+from lib.study.schema import ModelConfig
 from tests.run.samples import hugging_face, hugging_face_layout, make_model
 
 
@@ -53,7 +53,7 @@ from lib.run.evaluation import Tempering, calibrate, logit_quantiles, score
 from lib.run.machine import random_stream
 from lib.run.diagnostics import snapshot
 from lib.run.scoring import Question, score_questions
-from lib.study.fields import ModelConfig
+from lib.study.schema import ModelConfig
 
 torch.set_num_threads(1)
 of_model.LOGITS_AT_ONCE = 2**20

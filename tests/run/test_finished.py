@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 
 from lib.run import checkpoints
 from lib.run.finished import UnfinishedError, read_finished, read_packed
-from lib.study.paths import run_folder
+from lib.study.io import run_folder
 from tests.run.samples import finished_study
 
 

@@ -9,7 +9,7 @@ import torch
 
 from lib.data.corpus import Corpus
 from lib.run.measure import measure
-from lib.study.fields import RunConfig
+from lib.study.schema import RunConfig
 from tests.conftest import beginning, change
 from tests.run.samples import train
 

@@ -16,7 +16,7 @@ from lib.run.evaluation import score
 from lib.run.harness import CharacterLM, SuiteResult, evaluate_suite
 from lib.run.model import GPT
 from lib.run.scoring import Likelihood, Question, score_questions
-from lib.study.fields import EmbeddingNorm
+from lib.study.schema import EmbeddingNorm
 from tests.run.samples import direct, make_model
 
 

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from lib.data.corpus import Corpus
 from lib.run.hugging_face import InexpressibleError, config_json, named_weights
 from lib.run.model import GPT, KVCache
-from lib.study.files import write_json
+from lib.study.io import write_json
 from tests.run.samples import NANOCHAT, make_model
 
 

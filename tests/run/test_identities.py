@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from lib.data.corpus import Corpus
 from lib.run.machine import random_stream
 from lib.run.model import GPT, count_parameters, optimizer_groups
-from lib.study.fields import ModelConfig, RunConfig
+from lib.study.schema import ModelConfig, RunConfig
 from tests.conftest import change
 from tests.run.samples import train
 

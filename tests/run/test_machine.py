@@ -21,8 +21,8 @@ from lib.run.machine import (
     random_stream,
     require_devices,
 )
-from lib.study.errors import ConfigError
-from lib.study.fields import Machine, MachineConfig, ModelConfig, RunConfig, TrainingConfig
+from lib.study.schema import Machine, MachineConfig, ModelConfig, RunConfig, TrainingConfig
+from lib.study.yaml import ConfigError
 
 CPU = "cpu"
 

@@ -12,9 +12,8 @@ from lib.results import INSTALL
 from lib.run.evaluation import score
 from lib.run.measure import Measurement, measure
 from lib.run.training import Run
-from lib.study.fields import RunConfig
-from lib.study.files import read_json
-from lib.study.paths import ROOT, run_folder
+from lib.study.io import ROOT, read_json, run_folder
+from lib.study.schema import RunConfig
 from tests.conftest import TINY, beginning, change
 from tests.run.samples import finished_study, train
 

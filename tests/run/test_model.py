@@ -6,7 +6,7 @@ import torch
 
 from lib.run.machine import random_stream
 from lib.run.model import GPT, KVCache, count_parameters, optimizer_groups
-from lib.study.fields import ModelConfig
+from lib.study.schema import ModelConfig
 from tests.run.samples import hugging_face, hugging_face_layout
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from lib.data.corpus import Corpus
 from lib.results import Provenance
 from lib.run.machine import package_versions
 from lib.run.training import begin
-from lib.study.config import Study
 from lib.study.digests import measuring_digest, training_digest
-from lib.study.fields import Machine, RunConfig
+from lib.study.schema import Machine, RunConfig
+from lib.study.study import Study
 from tests.conftest import TINY, change
 from tests.run.samples import begun
 

@@ -19,11 +19,11 @@ from lib.run import harness
 from lib.run.finished import read_finished
 from lib.run.harness import require_tasks
 from lib.study import inputs
-from lib.study.config import Study
-from lib.study.errors import ConfigError
-from lib.study.fields import EvaluationConfig
 from lib.study.inputs import tasks_hash
-from lib.study.paths import run_folder
+from lib.study.io import run_folder
+from lib.study.schema import EvaluationConfig
+from lib.study.study import Study
+from lib.study.yaml import ConfigError
 from lib.workflow.staleness import stale
 from tests.run.samples import direct, finished_study
 

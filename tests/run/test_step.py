@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lib.data.corpus import Corpus
 from lib.run.training import READ_EVERY, Run
-from lib.study.config import load_study
-from lib.study.fields import RunConfig
+from lib.study.schema import RunConfig
+from lib.study.study import load_study
 from tests.conftest import change
 from tests.run.samples import begun
 

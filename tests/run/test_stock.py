@@ -27,10 +27,9 @@ from lib.run.finished import read_finished
 from lib.run.harness import TokenLM, evaluate_tasks, require_tasks
 from lib.run.hugging_face import config_json, named_weights
 from lib.run.model import GPT
-from lib.study.errors import ConfigError
-from lib.study.fields import CorpusConfig, EvaluationConfig
-from lib.study.files import write_json
-from lib.study.paths import ROOT
+from lib.study.io import ROOT, write_json
+from lib.study.schema import CorpusConfig, EvaluationConfig
+from lib.study.yaml import ConfigError
 from lib.workflow.staleness import stale
 from tests.run.samples import finished_study, make_model
 

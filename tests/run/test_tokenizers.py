@@ -16,9 +16,9 @@ from lib.results import measures_of, read_raw
 from lib.run.harness import CharacterLM
 from lib.run.measure import Measurement, measure, write_result
 from lib.run.training import Run
-from lib.study.config import Study
-from lib.study.fields import CorpusConfig, RunConfig
-from lib.study.measures import MEASURES
+from lib.study.metrics import MEASURES
+from lib.study.schema import CorpusConfig, RunConfig
+from lib.study.study import Study
 from tests.conftest import TINY, beginning
 from tests.run.samples import make_model, train
 

@@ -17,8 +17,8 @@ from lib.run.machine import derive_seed, random_stream
 from lib.run.measure import measure
 from lib.run.model import GPT, optimizer_groups, weights_digest
 from lib.run.training import Row, Run, learning_rate
-from lib.study.errors import UserError
-from lib.study.fields import RunConfig, TrainingConfig
+from lib.study.schema import RunConfig, TrainingConfig
+from lib.study.yaml import UserError
 from tests.conftest import TINY, change
 from tests.run.samples import train
 

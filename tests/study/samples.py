@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
-from lib.study.claim import parameters_digest
-from lib.study.config import load_study
 from lib.study.digests import analysing_digest, measuring_digest, training_digest
-from lib.study.paths import PLANS
+from lib.study.io import PLANS
 from lib.study.plan import Plan
+from lib.study.preregistration import parameters_digest
+from lib.study.study import load_study
 from tests.conftest import run_git
 
 LISTED: dict[str, Any] = yaml.safe_load((PLANS / "preregistration.yaml").read_text("utf-8"))
@@ -43,8 +43,8 @@ class Parameters:
         for module in ("plan", "history"):
             monkeypatch.setattr(f"lib.study.{module}.PLANS", self.plans)
         for name in ("PAPERS", "RUNS"):
-            monkeypatch.setattr(f"lib.study.claim.{name}", folder / name.lower())
-        monkeypatch.setattr("lib.study.git.ROOT", folder)
+            monkeypatch.setattr(f"lib.study.preregistration.{name}", folder / name.lower())
+        monkeypatch.setattr("lib.study.code.ROOT", folder)
 
     def study(self, **changes: Any) -> None:
         content = STUDY | changes

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from lib.study.claim import ATTEMPTS, claim_status, load_plan, write_other_versions
-from lib.study.config import load_study
-from lib.study.git import contents
+from lib.study.code import contents
 from lib.study.plan import Plan, read_plan
+from lib.study.preregistration import ATTEMPTS, claim_status, load_plan, write_other_versions
+from lib.study.study import load_study
 from tests.study.samples import Parameters, Repository, runs_as_frozen
 
 Run = dict[str, Any]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from lib.study.config import load_study, scratch
-from lib.study.errors import ConfigError
+from lib.study.study import load_study, scratch
+from lib.study.yaml import ConfigError
 
 MINIMAL = "name: little\nseeds: [0]\n"
 SHARED = "".join(f"{k}: &{k} [*{j}, *{j}, *{j}]\n" for j, k in pairwise("abcdefghij"))
@@ -255,7 +255,7 @@ FILES = [*WHOLE, *((MINIMAL + text, f": {said}") for text, said in ADDED), *((t,
 def test_a_bad_file_is_refused_in_one_line(
     content: str | bytes, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lib.study.config.PARAMS", tmp_path)
+    monkeypatch.setattr("lib.study.study.PARAMS", tmp_path)
     data = content.encode() if isinstance(content, str) else content
     (tmp_path / "little.yaml").write_bytes(data)
     with pytest.raises(ConfigError) as error:
@@ -271,7 +271,7 @@ def test_a_bad_file_is_refused_in_one_line(
 def test_what_switches_a_field_off_is_said(
     field: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lib.study.config.PARAMS", tmp_path)
+    monkeypatch.setattr("lib.study.study.PARAMS", tmp_path)
     path = tmp_path / "little.yaml"
     path.write_text(f"{MINIMAL}{field}: {value}}}", "utf-8")
     with pytest.raises(ConfigError, match=r"for none, write null$"):
@@ -283,7 +283,7 @@ def test_what_switches_a_field_off_is_said(
 def test_null_is_named_for_no_field_that_has_another_word_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lib.study.config.PARAMS", tmp_path)
+    monkeypatch.setattr("lib.study.study.PARAMS", tmp_path)
     for field in ("machine: {threads: 0}", "evaluation: {items_per_task: none}"):
         (tmp_path / "little.yaml").write_text(MINIMAL + field, "utf-8")
         with pytest.raises(ConfigError) as error:

@@ -18,7 +18,7 @@ import pytest
 
 from lib.study import digests
 from lib.study.digests import code_of, imported, strip_comments
-from lib.study.paths import NOTEBOOKS, ROOT
+from lib.study.io import NOTEBOOKS, ROOT
 
 NAMES = ("training", "measuring", "asking", "analysing", "showing")
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("lib/**/*.py"))
@@ -83,9 +83,9 @@ def append(path: Path, text: str = "LAST = 0\n") -> None:
         ("run/__init__.py", "", "x = 1\n", [*WEIGHTS]),
         ("__init__.py", "", "x = 1\n", [*WEIGHTS, *CLAIMS]),
         ("study/plan.py", ">> 1", ">> 2", [*WEIGHTS, *CLAIMS]),  # the drawing of seeds
-        ("study/fields.py", "beta2: ", "beta3: ", [*WEIGHTS, *CLAIMS]),
-        ("study/fields.py", " = 0.95", " = 0.96", [*WEIGHTS, *CLAIMS]),
-        ("study/config.py", "exclude", "include", [*WEIGHTS, *CLAIMS]),
+        ("study/schema.py", "beta2: ", "beta3: ", [*WEIGHTS, *CLAIMS]),
+        ("study/schema.py", " = 0.95", " = 0.96", [*WEIGHTS, *CLAIMS]),
+        ("study/study.py", "exclude", "include", [*WEIGHTS, *CLAIMS]),
         ("run/model.py", "1e-5", "1e-6", [*WEIGHTS]),
         ("run/distributed.py", "minutes=5", "minutes=6", [*WEIGHTS]),  # named by a string
         ("workflow/live.py", "WRITE_INTERVAL = 1", "WRITE_INTERVAL = 3", [*WEIGHTS]),
@@ -95,10 +95,10 @@ def append(path: Path, text: str = "LAST = 0\n") -> None:
         ("data/description.py", "2**20", "2**19", [*QUESTIONS]),
         ("analysis/paired.py", "0.5", "0.6", [*CLAIMS]),
         ("analysis/__init__.py", "", "x = 1\n", [*CLAIMS]),
-        ("study/claim.py", "reasons = []", "reasons = ['']", [*CLAIMS]),
+        ("study/preregistration.py", "reasons = []", "reasons = ['']", [*CLAIMS]),
         ("study/history.py", 'f"yes: ', 'f"no: ', [*CLAIMS]),
-        ("study/measures.py", '"lower"', '"higher"', [*CLAIMS]),
-        ("study/measures.py", "validation perplexity", "perplexity", [*CLAIMS]),
+        ("study/metrics.py", '"lower"', '"higher"', [*CLAIMS]),
+        ("study/metrics.py", "validation perplexity", "perplexity", [*CLAIMS]),
         ("figures/style.py", "#0072B2", "#0072B3", ["showing"]),
         ("figures/style.py", "1", "2", ["showing"]),
         ("publish/site.py", "1", "2", []),
@@ -197,7 +197,7 @@ def test_only_what_a_run_is_asked_for_by_has_no_value_in_a_digest(
 
 def test_what_only_shows_is_imported_after_what_is_made() -> None:
     """A later import reaches nothing that was made before it."""
-    shows = {"lib/figures/__init__.py", "lib/figures/style.py", "lib/study/measures.py"}
+    shows = {"lib/figures/__init__.py", "lib/figures/style.py", "lib/study/metrics.py"}
     weights, numbers = code_of(("02_train", "train")), code_of(("02_train", "write_result"))
     assert not shows & {*weights, *numbers}
     rooms = ("lib/analysis/", "lib/publish/", "lib/record/")
@@ -425,7 +425,7 @@ ALLOWED = {
     },
     "lib/record/asked.py": {"exec"},  # in a tree of theirs
     "lib/workflow/rehearsal.py": {"mock", "run_cell"},  # the cells of 03 and 04
-    "lib/study/errors.py": {"get_ipython", "Loader"},  # how errors are shown; a safe one
+    "lib/study/yaml.py": {"get_ipython", "Loader"},  # how errors are shown; a safe one
     # Whether there is a notebook; and what draws, which is only told numbers.
     "lib/workflow/live.py": {
         *("get_ipython", "f'{__package__}.watching'", "subprocess", "PYTHONPATH"),

@@ -6,8 +6,6 @@ import pytest
 import yaml
 
 from lib.analysis.tables import plan_tables
-from lib.study.claim import other_versions
-from lib.study.config import load_study
 from lib.study.history import (
     dated_deviations,
     plan_changes,
@@ -16,6 +14,8 @@ from lib.study.history import (
     plan_provenance,
 )
 from lib.study.plan import Plan
+from lib.study.preregistration import other_versions
+from lib.study.study import load_study
 from tests.study.samples import CONTENT, Parameters, Repository
 
 ONE, TWO = ({"date": "2026-12-01", "what": what, "why": "time"} for what in ("a", "b"))

@@ -6,10 +6,10 @@ import pytest
 import yaml
 
 from lib.study import inputs
-from lib.study.claim import claim_status, load_plan
-from lib.study.config import load_study
-from lib.study.errors import ConfigError
 from lib.study.inputs import MARK, is_copy, prepare_params, write_copy
+from lib.study.preregistration import claim_status, load_plan
+from lib.study.study import load_study
+from lib.study.yaml import ConfigError
 from tests.study.samples import CONTENT, Parameters
 
 TEXT = """
@@ -24,7 +24,7 @@ PLAN = yaml.safe_dump(CONTENT | {"confirmatory": ["mine"]})
 @pytest.fixture
 def params(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = Parameters(tmp_path, monkeypatch)
-    monkeypatch.setattr("lib.study.config.PLANS", place.plans)
+    monkeypatch.setattr("lib.study.study.PLANS", place.plans)
     return place.folder
 
 

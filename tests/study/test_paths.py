@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lib.study import paths
+from lib.study import io as paths
 
 KAGGLE_INPUTS = ["input/slug/repo", "input/datasets/owner/slug", "input/slug/input/repo"]
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from lib.study.claim import load_plan
-from lib.study.config import Study, load_study
-from lib.study.errors import ConfigError
 from lib.study.plan import Plan, read_plan
+from lib.study.preregistration import load_plan
+from lib.study.study import Study, load_study
+from lib.study.yaml import ConfigError
 from tests.study.samples import LISTED, Parameters
 
 BOUND = {"says": "…", "test": ["layernorm", "none", "loss"], "direction": "greater"}

@@ -9,8 +9,8 @@ import pytest
 
 from lib import results as provenance
 from lib.results import MachineFacts, Provenance, git_state, history, trained_with
-from lib.study.fields import MACHINE_SETTINGS, RunConfig
-from lib.study.paths import ROOT
+from lib.study.io import ROOT
+from lib.study.schema import MACHINE_SETTINGS, RunConfig
 from tests.conftest import run_git
 
 RESULTS = sorted((ROOT / "papers/embedding-norm/results").glob("*[a-z].json"))
@@ -102,7 +102,7 @@ def test_in_a_packed_tree_a_file_names_the_commit(
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     monkeypatch.setattr(provenance, "ROOT", tmp_path)
     monkeypatch.setattr(provenance, "PARAMS", tmp_path / "params")
-    monkeypatch.setattr("lib.study.git.ROOT", tmp_path)
+    monkeypatch.setattr("lib.study.code.ROOT", tmp_path)
     git_state.cache_clear()
     packed = git_state()
     (tmp_path / "lib" / "VERSION").write_bytes((ROOT / "lib" / "VERSION").read_bytes())
@@ -120,7 +120,7 @@ def test_a_checkout_is_clean_until_what_runs_are_made_of_changes(
     (tmp_path / "lib" / "a.py").write_text("a = 1\n", "utf-8")
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "a"]):
         run_git(tmp_path, *words)
-    for module in ("results", "study.git"):
+    for module in ("results", "study.code"):
         monkeypatch.setattr(f"lib.{module}.ROOT", tmp_path)
     head = run_git(tmp_path, "rev-parse", "HEAD")
     for path, clean in (("notes.txt", True), ("lib/a.py", False)):
@@ -135,7 +135,7 @@ def test_a_copy_inside_another_repository_has_no_commit(
     (tmp_path / ".gitignore").write_text("*")
     for words in (["init", "-q"], ["add", "-f", ".gitignore"], ["commit", "-qm", "a"]):
         run_git(tmp_path, *words)
-    for module in ("results", "study.git"):
+    for module in ("results", "study.code"):
         monkeypatch.setattr(f"lib.{module}.ROOT", tmp_path / "copy")
     git_state.cache_clear()
     found = git_state()

@@ -8,8 +8,8 @@ import nbformat
 import pytest
 
 from lib.results import attested
-from lib.study.errors import UserError
-from lib.study.paths import NOTEBOOKS
+from lib.study.io import NOTEBOOKS
+from lib.study.yaml import UserError
 from lib.workflow import by_hand
 
 ACCOUNT = {

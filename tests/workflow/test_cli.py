@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lib.study.errors import UsageError
-from lib.study.paths import ROOT
+from lib.study.io import ROOT
+from lib.study.yaml import UsageError
 from lib.workflow import cli
 from lib.workflow.cli import parse_sweep
 from tests.mutants import MARKS

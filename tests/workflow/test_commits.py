@@ -12,10 +12,10 @@ import yaml
 
 from lib.record import replay
 from lib.results import git_state
-from lib.study import config
-from lib.study.config import Study
-from lib.study.errors import ConfigError
+from lib.study import study as config
 from lib.study.plan import Commit
+from lib.study.study import Study
+from lib.study.yaml import ConfigError
 from lib.workflow import commits
 from lib.workflow.commits import find_commits, moved
 from tests.conftest import TINY, Tree, run_git
@@ -53,7 +53,7 @@ class Checkout:
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checkout:
-    for module in ("lib.record.replay", "lib.results", "lib.study.git"):
+    for module in ("lib.record.replay", "lib.results", "lib.study.code"):
         monkeypatch.setattr(f"{module}.ROOT", tmp_path)
     monkeypatch.setattr(commits, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(commits, "output_root", lambda: tmp_path)
@@ -139,7 +139,7 @@ def test_a_tree_has_the_code_of_one_commit_and_the_parameters_of_another(
             assert not (tree / "lib" / "later.py").exists()
             assert (tree / params).read_text("utf-8") == text
             with monkeypatch.context() as within:
-                for module in ("lib.results", "lib.study.git"):
+                for module in ("lib.results", "lib.study.code"):
                     within.setattr(f"{module}.ROOT", tree)
                 assert git_state.__wrapped__() == state | {"clean": clean}
 

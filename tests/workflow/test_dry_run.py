@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from lib.results import live_file
-from lib.study import paths
-from lib.study.config import Study
-from lib.study.files import write_json
-from lib.study.paths import run_folder
+from lib.study import io as paths
+from lib.study.io import run_folder, write_json
+from lib.study.study import Study
 from lib.workflow import dry_run
 from lib.workflow.dry_run import print_dry_run
 

@@ -8,9 +8,9 @@ import torch
 
 from lib.data.corpus import Corpus
 from lib.run.model import GPT, count_parameters
-from lib.study.config import Study, load_study
-from lib.study.fields import RunConfig
 from lib.study.inputs import is_copy
+from lib.study.schema import RunConfig
+from lib.study.study import Study, load_study
 from lib.workflow import cli, estimate
 from tests.conftest import TINY, change
 from tests.run.samples import train

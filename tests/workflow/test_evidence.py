@@ -7,7 +7,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from lib.study.files import sha256
+from lib.study.io import sha256
 from tests.conftest import Tree
 
 pytestmark = pytest.mark.slow

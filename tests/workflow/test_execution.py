@@ -11,8 +11,8 @@ import papermill
 import pytest
 
 from lib.results import status_of
-from lib.study.config import Study
-from lib.study.errors import ConfigError
+from lib.study.study import Study
+from lib.study.yaml import ConfigError
 from lib.workflow import execution
 from lib.workflow.execution import ExecutionError, execute, main
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from lib.run.finished import read_finished
-from lib.study.config import Study
-from lib.study.measures import MEASURES
-from lib.study.paths import run_folder
+from lib.study.io import run_folder
+from lib.study.metrics import MEASURES
+from lib.study.study import Study
 from lib.workflow import cli, export
 from tests.run.samples import finished_study
 

@@ -11,10 +11,10 @@ import yaml
 from statsmodels.stats.power import TTestPower
 
 from lib.study import inputs
-from lib.study.claim import claim_status, load_plan
-from lib.study.config import load_study
 from lib.study.digests import analysing_digest
 from lib.study.plan import read_plan
+from lib.study.preregistration import claim_status, load_plan
+from lib.study.study import load_study
 from lib.workflow import cli
 from lib.workflow import freeze as module
 from tests.conftest import Tree, run_git
@@ -35,8 +35,8 @@ def parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parameters:
     monkeypatch.setattr(module, "PARAMS", parameters.folder)
     monkeypatch.setattr(module, "PLANS", parameters.plans)
     monkeypatch.setattr(module, "PAPERS", tmp_path / "papers")
-    monkeypatch.setattr("lib.study.claim.PAPERS", tmp_path / "papers")
-    monkeypatch.setattr("lib.study.claim.RUNS", tmp_path / "runs")
+    monkeypatch.setattr("lib.study.preregistration.PAPERS", tmp_path / "papers")
+    monkeypatch.setattr("lib.study.preregistration.RUNS", tmp_path / "runs")
     monkeypatch.setattr(module, "study_folder", lambda name: tmp_path / "runs" / name)
     parameters.study(**LITTLE)
     parameters.study(name="other", seeds=[5, 7], plan=None)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lib.study.config import Study
-from lib.study.fields import MachineConfig, ModelConfig
+from lib.study.schema import MachineConfig, ModelConfig
+from lib.study.study import Study
 from lib.workflow import gpus
 from lib.workflow.gpus import gpu_names, gpu_slots
 

@@ -17,7 +17,7 @@ from lib.record import archive, replay
 from lib.record import record as records
 from lib.record.record import Record
 from lib.study import config, git, inputs, paths
-from lib.study.errors import UserError
+from lib.study.yaml import UserError
 from lib.workflow import cli, importing
 from tests.conftest import TINY, run_git
 from tests.samples import sample_runs

@@ -13,7 +13,7 @@ import pytest
 
 from lib.data.corpus import load_corpus
 from lib.run.model import weights_digest
-from lib.study.config import Study
+from lib.study.study import Study
 from tests.conftest import TINY, Tree
 from tests.run.samples import train
 from tests.workflow.test_processes import command, is_forked, is_kernel, is_warm

@@ -25,10 +25,11 @@ from lib.figures.style import variant
 from lib.figures.training import live_picture
 from lib.record.record import Record
 from lib.results import COLUMNS, live_file, read_live
-from lib.study import paths
-from lib.study.config import load_study
-from lib.study.fields import RunConfig
-from lib.study.paths import HEADLESS, ROOT
+from lib.study import io as paths
+from lib.study.io import ROOT
+from lib.study.schema import RunConfig
+from lib.study.study import load_study
+from lib.study.yaml import HEADLESS
 from lib.workflow import live, watching
 from lib.workflow.live import LiveCurve
 from tests.run.samples import train

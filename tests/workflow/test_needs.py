@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from lib.study.config import Study
+from lib.study.study import Study
 from lib.workflow import dry_run, estimate
 from tests.conftest import TINY
 

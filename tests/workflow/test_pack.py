@@ -14,8 +14,8 @@ from jinja2 import UndefinedError
 from tokenizers import Tokenizer
 
 from lib.run.finished import read_finished, read_packed
-from lib.study.config import Study
-from lib.study.paths import run_folder
+from lib.study.io import run_folder
+from lib.study.study import Study
 from lib.workflow import cli
 from lib.workflow.export import pack, render
 from tests.run.samples import finished_study

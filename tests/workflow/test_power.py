@@ -9,9 +9,9 @@ import pytest
 from scipy import stats
 from statsmodels.stats.power import TTestPower
 
-from lib.study.config import Study, load_study
-from lib.study.errors import ConfigError
 from lib.study.plan import Plan
+from lib.study.study import Study, load_study
+from lib.study.yaml import ConfigError
 from lib.workflow import cli, estimate
 from tests.analysis.samples import design, noise, runs_of
 

@@ -14,8 +14,8 @@ from lib.results import INSTALL
 from lib.run.cost import memory
 from lib.run.machine import prepare
 from lib.run.model import GPT, count_parameters
-from lib.study.config import Study, load_study
-from lib.study.errors import UserError
+from lib.study.study import Study, load_study
+from lib.study.yaml import UserError
 from lib.workflow import preflight
 from lib.workflow.preflight import load_and_check
 from tests.conftest import TINY
@@ -27,7 +27,7 @@ TOO_LONG = "is neither a" if sys.version_info >= (3, 14) else "cannot be read: F
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of parameter files, and the working folder; on a machine without a GPU."""
-    monkeypatch.setattr("lib.study.config.PARAMS", tmp_path)
+    monkeypatch.setattr("lib.study.study.PARAMS", tmp_path)
     monkeypatch.setattr("lib.study.plan.PLANS", tmp_path)
     monkeypatch.setattr("lib.run.machine.is_usable", lambda device: device == "cpu")
     monkeypatch.chdir(tmp_path)

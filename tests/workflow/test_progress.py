@@ -18,10 +18,9 @@ from rich.table import Table
 
 from lib.analysis.stability import RECENT, WARNING_RULE, training_warnings
 from lib.results import live_file, read_live
-from lib.study.config import Study
-from lib.study.files import write_text
-from lib.study.paths import ROOT
+from lib.study.io import ROOT, write_text
 from lib.study.plan import INSTABILITY, Instability
+from lib.study.study import Study
 from lib.workflow import progress
 from lib.workflow.progress import (
     LIVE,

@@ -15,13 +15,12 @@ from lib.analysis.findings import Analysis
 from lib.analysis.runs import check, collect
 from lib.figures import style, training
 from lib.results import RunResult, read_raw
-from lib.study import paths
-from lib.study.config import Study, load_study
-from lib.study.errors import UserError
-from lib.study.files import write_json
+from lib.study import io as paths
 from lib.study.history import plan_provenance
-from lib.study.paths import PARAMS, run_folder
+from lib.study.io import PARAMS, run_folder, write_json
 from lib.study.plan import Commit, read_plan
+from lib.study.study import Study, load_study
+from lib.study.yaml import UserError
 from lib.workflow import rehearsal
 from lib.workflow.dry_run import due_runs
 from lib.workflow.rehearsal import made_up, rehearse, rehearse_once

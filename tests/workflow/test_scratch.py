@@ -14,12 +14,12 @@ from lib.data.corpus import Corpus
 from lib.record.archive import archive
 from lib.run import training
 from lib.run.measure import measure, write_result
-from lib.study import paths
-from lib.study.claim import attempts
-from lib.study.config import SCRATCH, Study, load_study, scratch
-from lib.study.errors import ConfigError, UserError
-from lib.study.fields import RunConfig
-from lib.study.paths import HEADLESS, PAPERS, run_folder
+from lib.study import io as paths
+from lib.study.io import PAPERS, run_folder
+from lib.study.preregistration import attempts
+from lib.study.schema import RunConfig
+from lib.study.study import SCRATCH, Study, load_study, scratch
+from lib.study.yaml import HEADLESS, ConfigError, UserError
 from lib.workflow.continuing import baseline_result, continuations, side_by_side
 from lib.workflow.importing import _runs_in
 from lib.workflow.staleness import stale
@@ -124,7 +124,7 @@ def test_no_record_takes_a_scratch_run(
         archive(scratch(STUDY, STUDY.arm("center"), CHANGES)[0])
     with pytest.raises(UserError, match="holds none"):
         _runs_in(runs.parent)
-    monkeypatch.setattr("lib.study.claim.RUNS", runs)
+    monkeypatch.setattr("lib.study.preregistration.RUNS", runs)
     assert [made for made in attempts("tiny", "second.yaml") if made.study == "tiny"] == []
 
     monkeypatch.setattr(paths, "RUNS", placed(runs, tmp_path, **forged))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lib.study.errors import UsageError
-from lib.study.paths import ROOT
+from lib.study.io import ROOT
+from lib.study.yaml import UsageError
 from lib.workflow import sweep
 from lib.workflow.cli import parse_sweep
 from lib.workflow.slurm import Cluster, ClusterError

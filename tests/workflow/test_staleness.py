@@ -14,13 +14,12 @@ from lib.record import archive
 from lib.run import training
 from lib.run.measure import measure, write_result
 from lib.run.training import begin
-from lib.study import paths
-from lib.study.config import Study, load_study
+from lib.study import io as paths
 from lib.study.digests import measuring_digest
-from lib.study.fields import MachineConfig
-from lib.study.files import read_json, write_json
-from lib.study.paths import result_file, run_folder
+from lib.study.io import read_json, result_file, run_folder, write_json
 from lib.study.plan import Commit, read_plan
+from lib.study.schema import MachineConfig
+from lib.study.study import Study, load_study
 from lib.workflow import staleness
 from lib.workflow.staleness import (
     analysis_key,

@@ -13,8 +13,8 @@ from scipy import stats
 from lib.analysis.paired import contrast_table
 from lib.analysis.runs import tidy
 from lib.results import json_rows
-from lib.study.config import Study
-from lib.study.measures import MEASURES, measures_in
+from lib.study.metrics import MEASURES, measures_in
+from lib.study.study import Study
 from lib.workflow.rehearsal import made_up
 from lib.workflow.summary import described, tables
 from tests.conftest import TINY

@@ -22,12 +22,11 @@ import yaml
 from lib.publish import pages
 from lib.record.record import Record
 from lib.results import status_of
-from lib.study import paths
-from lib.study.config import Study
-from lib.study.errors import UserError
-from lib.study.files import write_json
-from lib.study.paths import ROOT
+from lib.study import io as paths
+from lib.study.io import ROOT, write_json
 from lib.study.plan import Commit
+from lib.study.study import Study
+from lib.study.yaml import UserError
 from lib.workflow import cli, sweep
 from lib.workflow.rehearsal import lay_out
 from lib.workflow.sweep import Sweep
@@ -627,7 +626,7 @@ def test_an_undecided_look_is_followed_by_the_next_and_a_decided_one_is_not(
     tiny_study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = Study.model_validate(tiny_study.model_dump() | {"seeds": [5, 6, 7], "looks": [2, 3]})
-    monkeypatch.setattr("lib.study.paths.RUNS", tmp_path)
+    monkeypatch.setattr("lib.study.io.RUNS", tmp_path)
     assert sweep.seeds_due(study) == 2
     first = study.model_copy(update={"seeds": [5, 6]})
     lay_out(first, None, 0)

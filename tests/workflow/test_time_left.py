@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from lib.study.config import Study
+from lib.study.study import Study
 from lib.workflow.time_left import USUAL, Job, JobKey, TimeLeft, clock, work, workloads
 
 JOBS = {"train": 4, "data": 1, "analysis": 1}

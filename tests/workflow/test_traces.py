@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib.study.paths import PAPERS
+from lib.study.io import PAPERS
 from lib.workflow import cli
 
 SEALED = PAPERS / "embedding-norm" / "record" / "dose.zip"

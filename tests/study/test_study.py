@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from lib.study.config import PARAMS, Study, arm_id, load_study
-from lib.study.errors import ConfigError
-from lib.study.fields import FIELDS, MachineConfig, RunConfig, digest
-from lib.study.paths import ROOT
+from lib.study.io import ROOT
+from lib.study.schema import FIELDS, MachineConfig, RunConfig, digest
+from lib.study.study import PARAMS, Study, arm_id, load_study
+from lib.study.yaml import ConfigError
 
 MINIMAL = "name: little\nseeds: [0]\n"
 LITTLE = {"name": "little", "seeds": [0]}
@@ -30,7 +30,7 @@ Load = Callable[[str | bytes], Study]
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
     """Write a text to `little.yaml`, the only study there is, and load it."""
-    monkeypatch.setattr("lib.study.config.PARAMS", tmp_path)
+    monkeypatch.setattr("lib.study.study.PARAMS", tmp_path)
 
     def write_and_load(content: str | bytes) -> Study:
         data = content.encode() if isinstance(content, str) else content
@@ -216,7 +216,7 @@ def test_every_field_changes_the_hash(name: str) -> None:
 
 
 def test_the_hash_is_the_same_in_another_process() -> None:
-    program = "from lib.study.config import load_study; print(load_study('final').hash)"
+    program = "from lib.study.study import load_study; print(load_study('final').hash)"
     environment = os.environ | {"PYTHONHASHSEED": "1"}
     other = subprocess.check_output(
         [sys.executable, "-c", program], cwd=ROOT, env=environment, text=True

@@ -19,17 +19,16 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, ValidationError
 
 from lib.results import git_state, parse_time, trained_with
-from lib.study.config import Study, StudyName, load_study
+from lib.study.code import GitError, changes, contents
 from lib.study.digests import analysing_digest, measuring_digest, training_digest
-from lib.study.errors import ConfigError, UserError, read_yaml, suggest
-from lib.study.fields import CODE, EmbeddingNorm, Section, digest
-from lib.study.files import walk, write_json
-from lib.study.git import GitError, changes, contents
 from lib.study.history import PlanVersion, every_version, plan_history, plan_precedes, precedes
 from lib.study.inputs import tasks_hash
-from lib.study.measures import MEASURES
-from lib.study.paths import PAPERS, PARAMS, RUNS
+from lib.study.io import PAPERS, PARAMS, RUNS, walk, write_json
+from lib.study.metrics import MEASURES
 from lib.study.plan import Frozen, Plan, Sha256, arms_called, read_plan, rules_file
+from lib.study.schema import CODE, EmbeddingNorm, Section, digest
+from lib.study.study import Study, StudyName, load_study
+from lib.study.yaml import ConfigError, UserError, read_yaml, suggest
 
 
 class PreregistrationError(UserError):

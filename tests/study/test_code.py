@@ -2,7 +2,7 @@
 
 import pytest
 
-from lib.study.git import GitError, ask_git
+from lib.study.code import GitError, ask_git
 from tests.study.samples import Parameters, Repository
 
 

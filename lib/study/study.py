@@ -17,8 +17,10 @@ from typing import Annotated, Any, Self
 
 from pydantic import AliasChoices, Field, ValidationError, model_validator
 
-from lib.study.errors import ConfigError, explain, parse_yaml, read_yaml, short, suggest
-from lib.study.fields import (
+from lib.study.inputs import own_text, prepare_params, split_plan, write_copy
+from lib.study.io import BESIDE_ARMS, PAPER, PARAMS, PLANS, read_json, study_folder, write_json
+from lib.study.plan import Commit, Plan, read_plan
+from lib.study.schema import (
     CODE,
     FIELDS,
     FileName,
@@ -28,10 +30,7 @@ from lib.study.fields import (
     digest,
     stock_measures,
 )
-from lib.study.files import read_json, write_json
-from lib.study.inputs import own_text, prepare_params, split_plan, write_copy
-from lib.study.paths import BESIDE_ARMS, HEADLESS, PAPER, PARAMS, PLANS, study_folder
-from lib.study.plan import Commit, Plan, read_plan
+from lib.study.yaml import HEADLESS, ConfigError, explain, parse_yaml, read_yaml, short, suggest
 
 STUDY_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,59}")
 StudyName = Annotated[str, Field(pattern=rf"^{STUDY_NAME.pattern}$", max_length=60)]

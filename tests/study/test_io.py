@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from lib.study.errors import UserError
-from lib.study.files import atomic_write, read_json, write_bytes, write_json, write_text
+from lib.study.io import atomic_write, read_json, write_bytes, write_json, write_text
+from lib.study.yaml import UserError
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from lib.study.files import write_text
+from lib.study.io import write_text
 
 Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 write_text(Path(sys.argv[1]), "new")

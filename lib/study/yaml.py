@@ -20,7 +20,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from lib.study.paths import HEADLESS
+HEADLESS = "STUDY_HEADLESS"
+"""Environment variable that `lib.workflow.execution` sets: nobody watches, so no bars."""
 
 MAX_ERRORS = 5
 MAX_LINES = 30

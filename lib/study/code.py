@@ -8,8 +8,8 @@ from functools import cache, lru_cache
 from io import BytesIO
 from pathlib import Path
 
-from lib.study.errors import UserError
-from lib.study.paths import ROOT
+from lib.study.io import ROOT
+from lib.study.yaml import UserError
 
 
 class GitError(UserError):

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from lib.study.claim import (
+from lib.study.plan import Plan
+from lib.study.preregistration import (
     ClaimStatus,
     PreregistrationError,
     claim_status,
     load_plan,
     require_stamps,
 )
-from lib.study.config import load_study
-from lib.study.errors import ConfigError
-from lib.study.plan import Plan
+from lib.study.study import load_study
+from lib.study.yaml import ConfigError
 from tests.conftest import run_git
 from tests.study.samples import CONTENT, LISTED, STUDY, Parameters, runs_as_frozen
 from tests.study.test_plan import BOUND
@@ -90,7 +90,7 @@ def test_arms_that_are_commits_are_each_held_against_the_code_of_their_own(
 def test_code_edited_after_freezing_is_named_before_anything_runs(
     digest: str, parameters: Parameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"lib.study.claim.{digest}", lambda: "e" * 64)
+    monkeypatch.setattr(f"lib.study.preregistration.{digest}", lambda: "e" * 64)
     (reason,) = judged().reasons
     assert reason.startswith(f"{digest} is eeeeeeeeeeee, frozen was ")
     assert not judged(runs_as_frozen()).reasons  # made before the edit
@@ -99,7 +99,7 @@ def test_code_edited_after_freezing_is_named_before_anything_runs(
 def test_runs_analysed_by_other_code_than_frozen_confirm_nothing(
     parameters: Parameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lib.study.claim.analysing_digest", lambda: "e" * 64)
+    monkeypatch.setattr("lib.study.preregistration.analysing_digest", lambda: "e" * 64)
     for runs in ([], runs_as_frozen()):
         (reason,) = judged(runs).reasons
         assert reason.startswith("analysing_digest is eeeeeeeeeeee, frozen was ")

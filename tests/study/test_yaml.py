@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lib.study.errors import ConfigError, UserError, exit_status, read_yaml
+from lib.study.yaml import ConfigError, UserError, exit_status, read_yaml
 
 
 class RefusedError(UserError):
