@@ -47,7 +47,7 @@ def state(name: str) -> dict[str, Any]:
 @cache
 def _text(config: CorpusConfig) -> Any:
     """Load a corpus; None where it is not here."""
-    from lib.data.corpus import CorpusError, load_corpus
+    from lib.data.text import CorpusError, load_corpus
 
     try:
         return load_corpus(config)
@@ -58,8 +58,8 @@ def _text(config: CorpusConfig) -> Any:
 def begin(name: str) -> list[dict[str, Any]]:
     """Make again what every run in `runs/` begins with: losses of its text, initial weights, the
     batch and the learning rate of each step. Runs whose text is not here are left out."""
-    from lib.data.corpus import sample_batch
-    from lib.data.references import references
+    from lib.data.text import sample_batch
+    from lib.data.describe import references
     from lib.run.machine import random_stream
     from lib.run.model import GPT, count_parameters, weights_digest
     from lib.run.training import learning_rate

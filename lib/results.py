@@ -251,7 +251,7 @@ class RunResult(BaseModel):
     measures: dict[str, float | None]
     tables: dict[str, list[dict[str, Any]]]
     references: dict[str, float] = {}
-    """Losses of the text itself, in nats: see `lib.data.references`. Older results have none."""
+    """Losses of the text itself, in nats: see `lib.data.describe`. Older results have none."""
     throughput: dict[str, float]
     seconds: dict[str, float]
     files: dict[str, str] = {}

@@ -25,7 +25,7 @@ import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle am
 sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/study/../..", recursive=True)]
 
 # %%
-from lib.data.description import corpora_of, corpus_summary, data_summary, suites_of
+from lib.data.describe import corpora_of, corpus_summary, data_summary, suites_of
 from lib.study.study import load_study
 from lib.study.yaml import one_line_errors
 from lib.study.io import result_file, relative, study_folder
@@ -56,7 +56,7 @@ print(relative(result))
 import pandas as pd
 from IPython.display import display
 
-from lib.data.description import sampling_table, token_class_table
+from lib.data.describe import sampling_table, token_class_table
 from lib.figures.training import show_symbols
 from lib.study.preregistration import load_plan, claim_status
 

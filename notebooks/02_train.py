@@ -30,7 +30,7 @@ import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle am
 sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/study/../..", recursive=True)]
 
 # %%
-from lib.data.corpus import load_corpus
+from lib.data.text import load_corpus
 from lib.run.training import begin, train
 from lib.study.study import load_study, scratch
 from lib.study.yaml import one_line_errors

@@ -22,7 +22,7 @@ import torch
 import yaml
 
 from lib.data import suite
-from lib.data.corpus import Corpus, load_corpus
+from lib.data.text import Corpus, load_corpus
 from lib.study.io import ROOT
 from lib.study.schema import CorpusConfig, RunConfig
 from lib.study.study import Study

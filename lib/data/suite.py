@@ -29,9 +29,8 @@ import yaml
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from lib.data.corpus import Corpus, TokenCorpus
-from lib.data.references import NGrams
 from lib.data.tasks import N_CHOICES, RULES, Candidate, Lexicon, Passage
+from lib.data.text import Corpus, TokenCorpus
 from lib.results import git_state
 from lib.study.digests import asking_digest
 from lib.study.io import sha256, write_json
@@ -112,6 +111,77 @@ class Suite:
         ]
         columns = ["task", "items", "shots", "chance", *BASELINES, "stderr", "rule"]
         return pd.DataFrame(rows, columns=columns)
+
+
+# ---- what answers without a network
+
+ORDER = 5
+"""Characters of the longest n-grams that are counted."""
+
+
+class NGrams:
+    """Likelihoods of characters by counts of a text's n-grams, up to `ORDER` characters, each order
+    smoothed by the next lower one (Witten & Bell 1991)."""
+
+    def __init__(self, text: str) -> None:
+        self._uniform = 1 / max(1, len(set(text)))
+        self._tables = []
+        """By order: how often an n-gram stands there, what precedes its last character, and of how
+        many kinds that last character is."""
+        history = np.zeros(len(text), np.uint64)
+        for grams in _keys(text):
+            # The first of its order has no character before it and lies outside.
+            known, first, n = np.unique(grams, return_index=True, return_counts=True)
+            histories, history_of, kinds = np.unique(
+                history[first], return_inverse=True, return_counts=True
+            )
+            after = np.bincount(history_of, n)
+            self._tables.append(
+                (_Table(known, n), _Table(histories, after), _Table(histories, kinds))
+            )
+            history = np.append(np.uint64(0), grams[:-1])
+
+    def scores(self, contexts: list[str], continuations: list[str]) -> NDArray[np.float64]:
+        """Score each continuation after its context: summed log-likelihoods (nats) by the n-grams
+        of 1 … `ORDER` characters; (N, ORDER)."""
+        padding = "\0" * ORDER  # no n-gram reaches over it
+        texts = [padding + c + after for c, after in zip(contexts, continuations, strict=True)]
+        ends = np.cumsum([*map(len, texts)])
+        lengths = np.array([*map(len, continuations)])
+        owner = np.repeat(np.arange(len(texts)), lengths)
+        scored = np.arange(len(owner)) + np.repeat(ends - np.cumsum(lengths), lengths)
+        likely, history = np.full(len(owner), self._uniform), np.zeros(ends[-1], np.uint64)
+        sums = []
+        for grams, tables in zip(_keys("".join(texts)), self._tables, strict=True):
+            n, (after, kinds) = tables[0][grams[scored]], (t[history[scored]] for t in tables[1:])
+            smoothed = (n + kinds * likely) / np.maximum(after + kinds, 1)
+            likely = np.where(after > 0, smoothed, likely)
+            sums.append(np.bincount(owner, np.log(likely), minlength=len(texts)))
+            history = np.append(np.uint64(0), grams[:-1])
+        return np.stack(sums, axis=1)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Numbers by key; 0 for a key that is not there."""
+
+    keys: NDArray[np.uint64]
+    values: NDArray[np.float64 | np.int64]
+
+    def __getitem__(self, queries: NDArray[np.uint64]) -> NDArray[np.float64 | np.int64]:
+        indices = np.searchsorted(self.keys, queries).clip(max=len(self.keys) - 1)
+        return np.where(self.keys[indices] == queries, self.values[indices], 0)
+
+
+def _keys(text: str) -> list[NDArray[np.uint64]]:
+    """Number the n-grams that end at each character, for n = 1 … `ORDER`: alike ones alike (and,
+    but for one chance in 2^64, no others)."""
+    codes = np.frombuffer(text.encode("utf-32-le"), np.uint32).astype(np.uint64) + np.uint64(1)
+    keys = [codes]
+    for _ in range(1, ORDER):
+        before = np.append(np.uint64(0), keys[-1][:-1])
+        keys.append(before * np.uint64(0x9E3779B97F4A7C15) + codes)
+    return keys
 
 
 class LeakageFilter:

@@ -18,8 +18,8 @@ print(json.dumps({"training_digest": training_digest(), "measuring_digest": meas
 """
 _BEGIN = """
 import hashlib, json, sys
-from lib.data.corpus import CorpusError, load_corpus, sample_batch
-from lib.data.references import references
+from lib.data.text import CorpusError, load_corpus, sample_batch
+from lib.data.describe import references
 from lib.run.machine import random_stream
 from lib.run.model import GPT, count_parameters
 from lib.run.training import learning_rate, weights_digest
@@ -65,7 +65,7 @@ print(json.dumps(found))
 """
 _SUITE = """
 import json, sys
-from lib.data.corpus import CorpusError, load_corpus
+from lib.data.text import CorpusError, load_corpus
 from lib.data.suite import build_suite
 from lib.study.study import load_study
 built, found = {}, {}

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from filelock import FileLock
 
-from lib.data.corpus import Corpus, CorpusError, load_corpus
+from lib.data.text import Corpus, CorpusError, load_corpus
 from lib.results import Provenance
 from lib.run.machine import choose_device
 from lib.run.processes import JOB, STEP, Job, exit_with_parent

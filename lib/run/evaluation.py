@@ -15,7 +15,7 @@ from scipy.optimize import brentq
 from torch import Tensor
 from torch.nn import functional as F
 
-from lib.data.corpus import TOKEN_CLASSES, Corpus, token_class
+from lib.data.text import TOKEN_CLASSES, Corpus, token_class
 from lib.results import BINNINGS, expected_calibration_error
 from lib.run.diagnostics import evenly_spaced_windows
 from lib.run.model import GPT

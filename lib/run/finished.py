@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import ValidationError
 from safetensors.torch import load_file
 
-from lib.data.corpus import Corpus, load_corpus
+from lib.data.text import Corpus, load_corpus
 from lib.results import Provenance, RunResult
 from lib.run import checkpoints
 from lib.run.model import GPT, weights_digest

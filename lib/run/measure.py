@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lib.data.references import references
+from lib.data.describe import references
 from lib.data.suite import prepare_suite
 from lib.results import (
     INSTALL,

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from lib.data.corpus import Corpus, sample_batch
+from lib.data.text import Corpus, sample_batch
 from lib.results import Provenance, Stretch
 from lib.run import checkpoints, processes
 from lib.run.diagnostics import evenly_spaced_windows, gradient_cosine, second_moments, snapshot

@@ -28,7 +28,7 @@ from lib.analysis.hypotheses import (
 )
 from lib.analysis.runs import tidy
 from lib.analysis.stability import harmed, judge_runs, rule_of, with_stability
-from lib.data.corpus import load_corpus
+from lib.data.text import load_corpus
 from lib.record.record import Record, recorded_studies
 from lib.results import RunResult
 from lib.run.cost import GPUS, disk, flops_per_token, memory

@@ -67,7 +67,7 @@ _MIN_CONTEXT, _MIN_ITEMS = 32, 50
 """Tokens of context, and questions of a task, below which the suite has no task."""
 _PARTS = ("wte", "wpe", "emb_norm", "attn", "mlp", "ln", "lm_head")
 _CLASSES = ("alphabetic", "numeric", "punctuation", "whitespace", "end of document")
-"""As `lib.run.diagnostics` and `lib.data.corpus` list them, which take seconds to import."""
+"""As `lib.run.diagnostics` and `lib.data.text` list them, which take seconds to import."""
 
 
 class _Shell(InteractiveShell):

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from lib.data.corpus import load_corpus
+from lib.data.text import load_corpus
 from lib.record.archive import is_replaceable
 from lib.record.record import MANIFEST, Record
 from lib.results import RunResult, has_harness, status_of

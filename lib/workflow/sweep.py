@@ -179,7 +179,7 @@ def rehearse(studies: list[Study]) -> None:
 def default_study() -> str:
     """Name the study to run when none is named: `final`, or its counterpart on the synthetic text
     where its own is neither here nor to be downloaded."""
-    from lib.data.corpus import CorpusError, MissingCorpusError, load_corpus
+    from lib.data.text import CorpusError, MissingCorpusError, load_corpus
 
     try:
         load_corpus(load_study(DEFAULT).corpus)

@@ -2,7 +2,7 @@
 
     python papers/embedding-norm/synthetic_text.py
 
-prints the SHA-256 of the text and, for each block size of `lib.data.references.SOURCE_LOSS`, the
+prints the SHA-256 of the text and, for each block size of `lib.data.describe.SOURCE_LOSS`, the
 loss that stands there. The library only reads the text; nothing imports this file.
 
 The text is a play without end, by a small probabilistic grammar written for it. It has structure at

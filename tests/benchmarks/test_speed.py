@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lib.data.corpus import load_corpus, sample_batch
+from lib.data.text import load_corpus, sample_batch
 from lib.run.cost import peak_flops
 from lib.run.machine import choose_device, describe, prepare
 from lib.run.training import READ_EVERY, Run

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lib.data.corpus import Corpus, load_corpus
 from lib.data.sources import KNOWN
+from lib.data.text import Corpus, load_corpus
 from lib.study.io import corpus_places
 from lib.study.schema import CorpusConfig
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lib.data.corpus import (
+from lib.data.text import (
     TOKEN_CLASSES,
     Corpus,
     CorpusError,

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lib.data.corpus import TOKEN_CLASSES
-from lib.data.description import (
+from lib.data.describe import (
     corpora_of,
     corpus_summary,
     data_summary,
@@ -14,6 +13,7 @@ from lib.data.description import (
     suites_of,
     token_class_table,
 )
+from lib.data.text import TOKEN_CLASSES
 from lib.study.study import Study
 from tests.conftest import TINY
 from tests.data.conftest import FromText, nine_to_one

@@ -4,8 +4,9 @@ from collections import Counter
 
 import pytest
 
-from lib.data.corpus import load_corpus
-from lib.data.references import ORDER, SOURCE_LOSS, NGrams, references, source_loss
+from lib.data.describe import SOURCE_LOSS, references, source_loss
+from lib.data.suite import ORDER, NGrams
+from lib.data.text import load_corpus
 from lib.study.schema import CorpusConfig
 
 

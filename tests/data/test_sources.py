@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from lib.data.corpus import Corpus, CorpusError, load_corpus
 from lib.data.sources import KNOWN, KnownCorpus, find_documents, find_mixture
+from lib.data.text import Corpus, CorpusError, load_corpus
 from lib.study.schema import CorpusConfig
 
 # ---- finding and downloading a known corpus

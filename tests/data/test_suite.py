@@ -13,9 +13,9 @@ import pytest
 
 from lib.analysis.paired import minimum_detectable_effect
 from lib.data import suite as suite_of
-from lib.data.corpus import Corpus, load_corpus
 from lib.data.suite import MIN_ITEMS, Item, LeakageFilter, Suite, Task, build_suite, write_suite
 from lib.data.tasks import CONTEXT, N_CHOICES, RULES
+from lib.data.text import Corpus, load_corpus
 from lib.study.io import ROOT
 from lib.study.schema import CorpusConfig
 
@@ -219,7 +219,7 @@ def test_the_hash_is_the_same_in_another_process_and_for_any_training_share(smal
     code = (
         "from lib.data.suite import build_suite\n"
         "from lib.study.schema import CorpusConfig\n"
-        "from lib.data.corpus import load_corpus\n"
+        "from lib.data.text import load_corpus\n"
         "print(build_suite(load_corpus(CorpusConfig(source='synthetic')), 60, 128).hash)"
     )
     environment = os.environ | {"PYTHONHASHSEED": "12345"}

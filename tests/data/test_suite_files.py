@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from lm_eval.tasks import TaskManager
 
-from lib.data.corpus import Corpus, load_corpus
 from lib.data.suite import Suite, build_suite, prepare_suite, read_suite
+from lib.data.text import Corpus, load_corpus
 from lib.study.schema import CorpusConfig
 
 
@@ -56,7 +56,7 @@ def test_what_is_left_of_a_text_has_a_folder_of_its_own(
     plain = named("bytes")
     assert plain == named("bpe-300") == f"{plain[:8]}-128-50-tokens"
     assert named("bytes", deduplicate=True) == named("bpe-300", deduplicate=True) != plain
-    monkeypatch.setattr("lib.data.corpus.MAX_MEASURED", 501)
+    monkeypatch.setattr("lib.data.text.MAX_MEASURED", 501)
     cut = [named("bytes"), named("bpe-300")]
     assert len({plain, *cut}) == 3
     assert [named("bpe-300"), named("bytes")] == cut[::-1]

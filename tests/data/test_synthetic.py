@@ -8,11 +8,10 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from lib.data.corpus import Corpus, load_corpus
-from lib.data.description import duplication_report
-from lib.data.references import SOURCE_LOSS
+from lib.data.describe import SOURCE_LOSS, duplication_report
 from lib.data.suite import build_suite
 from lib.data.tasks import RULES
+from lib.data.text import Corpus, load_corpus
 from lib.study.io import ROOT
 from lib.study.schema import CorpusConfig
 

@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from lib.data.corpus import Corpus, CorpusError, load_corpus, token_class
 from lib.data.sources import pieces
+from lib.data.text import Corpus, CorpusError, load_corpus, token_class
 from lib.data.tokenizer import BytePairs, Bytes, learn_pairs
 from lib.study.schema import CorpusConfig
 

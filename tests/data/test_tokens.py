@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from lib.data import tokens
-from lib.data.corpus import Corpus, CorpusError, load_corpus, sample_batch
 from lib.data.sources import Documents, OneText, find_source
+from lib.data.text import Corpus, CorpusError, load_corpus, sample_batch
 from lib.data.tokens import Shards
 from lib.study.io import ROOT
 from lib.study.schema import CorpusConfig
@@ -161,7 +161,7 @@ def test_the_heldout_part_is_cut_to_the_same_text_whatever_the_tokenizer(
 ) -> None:
     path = tmp_path / "own.txt"
     path.write_text("".join(DOCUMENTS), "utf-8")
-    monkeypatch.setattr("lib.data.corpus.MAX_MEASURED", most)
+    monkeypatch.setattr("lib.data.text.MAX_MEASURED", most)
     characters, in_bytes, pairs = (
         load_corpus(CorpusConfig(source=str(path), tokenizer=tokenizer))
         for tokenizer in ("characters", "bytes", "bpe-300")
@@ -289,7 +289,7 @@ def test_only_what_has_changed_since_it_was_hashed_is_hashed_again(
 KILLED = """
 import os, signal, sys, lib.data.tokens as t
 from pathlib import Path
-from lib.data.corpus import load_corpus
+from lib.data.text import load_corpus
 from lib.study.schema import CorpusConfig
 source, kept = sys.argv[1:]
 t.output_root = lambda: Path(kept)
@@ -339,7 +339,7 @@ def test_more_shards_are_read_than_a_process_may_open_files(tmp_path: Path) -> N
 MEASURED = """
 import resource, sys, lib.data.tokens as t, torch
 from pathlib import Path
-from lib.data.corpus import load_corpus, sample_batch
+from lib.data.text import load_corpus, sample_batch
 from lib.study.schema import CorpusConfig
 t.output_root = lambda: Path(sys.argv[2])
 corpus = load_corpus(CorpusConfig(source=sys.argv[1], tokenizer="bytes"))

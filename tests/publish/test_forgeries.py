@@ -257,7 +257,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Forger:
     smoke["model"]["block_size"] = 48  # a context in which some tasks fit
     own = {"name": STUDY, "plan": "plan.yaml", "paper": "embedding-norm"}
     own["corpus"] = smoke["corpus"] | {"source": "data/own.txt"}
-    write = "import lib.data.corpus as c, pathlib as p; data = p.Path('data'); data.mkdir()\n"
+    write = "import lib.data.text as c, pathlib as p; data = p.Path('data'); data.mkdir()\n"
     write += "from lib.study.schema import CorpusConfig\n"
     text = "c.load_corpus(CorpusConfig(source='synthetic')).text"
     forger.python(write + f"(data / 'own.txt').write_bytes({text}.encode())")

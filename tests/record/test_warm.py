@@ -208,7 +208,7 @@ import json, tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
-from lib.data.corpus import load_corpus
+from lib.data.text import load_corpus
 from lib.run.measure import measure
 from lib.run.model import weights_digest
 from lib.study.study import Study

@@ -10,7 +10,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from lib.data.corpus import Corpus, load_corpus
+from lib.data.text import Corpus, load_corpus
 from lib.results import Provenance
 from lib.run import training
 from lib.run.machine import random_stream

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 import torch
 
-from lib.data.corpus import Corpus
+from lib.data.text import Corpus
 from lib.results import Provenance
 from lib.run import checkpoints, training
 from lib.run.checkpoints import MANIFEST, State, load, save

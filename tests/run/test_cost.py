@@ -8,7 +8,7 @@ import torch
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.nn import functional as F
 
-from lib.data.corpus import Corpus
+from lib.data.text import Corpus
 from lib.run import cost
 from lib.run.machine import autocast, random_stream, recompute_activations
 from lib.run.model import GPT, count_parameters, optimizer_groups

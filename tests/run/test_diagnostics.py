@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lib.data.corpus import Corpus
+from lib.data.text import Corpus
 from lib.run.diagnostics import (
     PARAMETER_GROUPS,
     evenly_spaced_windows,

@@ -16,7 +16,7 @@ import torch
 from torch import distributed as dist
 
 from lib.data import tokens
-from lib.data.corpus import Corpus, CorpusError, load_corpus
+from lib.data.text import Corpus, CorpusError, load_corpus
 from lib.run import distributed, processes, training
 from lib.run.model import weights_digest
 from lib.run.training import Run

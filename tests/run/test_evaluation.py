@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lib.data.corpus import Corpus
+from lib.data.text import Corpus
 from lib.run.evaluation import (
     Tempering,
     inference_throughput,

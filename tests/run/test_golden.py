@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lib.data.corpus import Corpus
+from lib.data.text import Corpus
 from lib.run.measure import measure
 from lib.study.schema import RunConfig
 from tests.conftest import beginning, change

@@ -10,7 +10,7 @@ from lm_eval.api.instance import Instance
 from sklearn.metrics import brier_score_loss
 
 import lib.run.harness
-from lib.data.corpus import Corpus, CorpusError
+from lib.data.text import Corpus, CorpusError
 from lib.data.suite import Suite, build_suite, write_suite
 from lib.run.evaluation import score
 from lib.run.harness import CharacterLM, SuiteResult, evaluate_suite

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from lib.data.corpus import Corpus
+from lib.data.text import Corpus
 from lib.run.hugging_face import InexpressibleError, config_json, named_weights
 from lib.run.model import GPT, KVCache
 from lib.study.io import write_json

@@ -25,7 +25,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lib.data.corpus import Corpus
+from lib.data.text import Corpus
 from lib.run.machine import random_stream
 from lib.run.model import GPT, count_parameters, optimizer_groups
 from lib.study.schema import ModelConfig, RunConfig

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lib.data.corpus import Corpus
+from lib.data.text import Corpus
 from lib.results import INSTALL
 from lib.run.evaluation import score
 from lib.run.measure import Measurement, measure

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from lib.data.corpus import Corpus
+from lib.data.text import Corpus
 from lib.results import Provenance
 from lib.run.machine import package_versions
 from lib.run.training import begin

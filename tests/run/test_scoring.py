@@ -3,7 +3,7 @@
 import pytest
 from torch import Tensor
 
-from lib.data.corpus import Corpus
+from lib.data.text import Corpus
 from lib.data.suite import Suite, Task, build_suite
 from lib.run.model import GPT, Transformer
 from lib.run.scoring import Question, score_questions

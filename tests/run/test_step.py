@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lib.data.corpus import Corpus
+from lib.data.text import Corpus
 from lib.run.training import READ_EVERY, Run
 from lib.study.schema import RunConfig
 from lib.study.study import load_study

@@ -21,7 +21,7 @@ from lm_eval.tasks import TaskManager
 from safetensors.torch import save_file
 
 from lib.analysis.tables import stock_task_tables
-from lib.data.corpus import Corpus, load_corpus
+from lib.data.text import Corpus, load_corpus
 from lib.run import harness
 from lib.run.finished import read_finished
 from lib.run.harness import TokenLM, evaluate_tasks, require_tasks

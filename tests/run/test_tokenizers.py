@@ -8,9 +8,9 @@ import pytest
 import torch
 from lm_eval.api.instance import Instance
 
-from lib.data.corpus import Corpus, load_corpus
-from lib.data.description import corpus_summary, token_class_table
-from lib.data.references import references
+from lib.data.text import Corpus, load_corpus
+from lib.data.describe import corpus_summary, token_class_table
+from lib.data.describe import references
 from lib.data.suite import build_suite
 from lib.results import measures_of, read_raw
 from lib.run.harness import CharacterLM

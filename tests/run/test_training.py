@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lib.data.corpus import Corpus, sample_batch
+from lib.data.text import Corpus, sample_batch
 from lib.run import training
 from lib.run.machine import derive_seed, random_stream
 from lib.run.measure import measure

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lib.data.corpus import Corpus
+from lib.data.text import Corpus
 from lib.run.model import GPT, count_parameters
 from lib.study.inputs import is_copy
 from lib.study.schema import RunConfig

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lib.data.corpus import load_corpus
+from lib.data.text import load_corpus
 from lib.run.model import weights_digest
 from lib.study.study import Study
 from tests.conftest import TINY, Tree

@@ -20,7 +20,7 @@ import pytest
 from matplotlib.colors import to_rgb
 from PIL import Image
 
-from lib.data.corpus import Corpus
+from lib.data.text import Corpus
 from lib.figures.style import variant
 from lib.figures.training import live_picture
 from lib.record.record import Record

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lib.analysis.runs import ResultError, collect
-from lib.data.corpus import Corpus
+from lib.data.text import Corpus
 from lib.record.archive import archive
 from lib.run import training
 from lib.run.measure import measure, write_result

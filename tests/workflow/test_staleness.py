@@ -9,7 +9,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from lib.data.corpus import Corpus, load_corpus
+from lib.data.text import Corpus, load_corpus
 from lib.record import archive
 from lib.run import training
 from lib.run.measure import measure, write_result

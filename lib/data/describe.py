@@ -1,13 +1,16 @@
-"""What a study reads, in numbers and tables: its corpora, what is drawn of them, its suites."""
+"""What a study reads, in numbers and tables: its corpora, what is drawn of them, its suites, and
+what can be predicted of a text without a network, to read a model against."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from lib.data.corpus import TOKEN_CLASSES, Corpus, TokenCorpus, load_corpus, token_class
+from lib.data.sources import KNOWN
 from lib.data.suite import prepare_suite, read_suite
+from lib.data.text import TOKEN_CLASSES, Corpus, TokenCorpus, load_corpus, token_class
 from lib.study.io import nan_to_none
 from lib.study.schema import GRAM, CorpusConfig, digest
 from lib.study.study import Study
@@ -122,3 +125,79 @@ def data_summary(summaries: dict[str, Any], suites: dict[str, Any]) -> dict[str,
     if len(summaries) == len(suites) == 1:
         return {**next(iter(summaries.values())), "suite": next(iter(suites.values()))}
     return {"corpora": summaries, "suites": suites}
+
+
+# ---- what is known of a text without a network
+
+MAX_PAIRS = 2**24
+"""Pairs of tokens that are counted; those of a larger vocabulary would be too many."""
+SOURCE_LOSS = {
+    1: 2.2749478829745717,
+    2: 1.8985117407328005,
+    3: 1.6127284341700616,
+    4: 1.4251516882559354,
+    6: 1.2127931654969688,
+    8: 1.096131385603323,
+    12: 0.9700964616885218,
+    16: 0.9005356202114454,
+    24: 0.8257356064845214,
+    32: 0.7873041486099794,
+    64: 0.7276569040538964,
+    128: 0.6953409433666945,
+    256: 0.6788285239269224,
+    512: 0.6704155088228798,
+    1024: 0.6659658971566438,
+    2048: 0.6639607355723125,
+    4096: 0.6630514909387749,
+}
+"""Block size → held-out loss (nats per character) of the grammar that wrote the synthetic text, by
+`papers/embedding-norm/synthetic_text.py`. Of an endless text it is 0.66643."""
+
+
+def source_loss(block_size: int) -> float:
+    """Return the held-out loss of the synthetic text's own source in windows of `block_size`.
+
+    Between two known sizes the loss summed over a window is taken to grow evenly, which at 48, 96,
+    …, 768 is within 3e-4 of the loss computed for them; beyond the largest, it is that one's.
+    """
+    size, sizes = min(block_size, max(SOURCE_LOSS)), np.array([*SOURCE_LOSS])
+    return float(np.interp(size, sizes, sizes * np.array([*SOURCE_LOSS.values()])) / size)
+
+
+def references(corpus: Corpus, block_size: int) -> dict[str, float]:
+    """Losses of a text, in nats per character, or per token where tokens are something else:
+
+    unigram_entropy (of the training part: the least training loss without any context),
+    unigram_loss and bigram_loss (of the held-out part by counts of the training part, one added to
+    each; the latter for up to 4,096 tokens), uniform_loss (ln V), and of the synthetic text in
+    characters source_loss: the held-out loss of the source itself in windows of `block_size`. No
+    model comes below it on average.
+    """
+    heldout, n = corpus.heldout.numpy(), corpus.vocab_size
+    counts, pairs = _counts(corpus)
+    shares = counts[counts > 0] / len(corpus.train)
+    unigram = np.log((counts + 1) / (len(corpus.train) + n))
+    losses = {
+        "unigram_entropy": float(-(shares * np.log(shares)).sum()),
+        "unigram_loss": float(-unigram[heldout[1:]].mean()),
+        "uniform_loss": float(np.log(n)),
+    }
+    if pairs is not None:
+        bigram = np.log((pairs + 1) / (pairs + 1).sum(1)[:, None])
+        losses["bigram_loss"] = float(-bigram[heldout[:-1], heldout[1:]].mean())
+    if corpus.sha256 == KNOWN["synthetic"].sha256 and corpus.unit == "characters":
+        losses["source_loss"] = source_loss(block_size)
+    return losses
+
+
+def _counts(corpus: Corpus) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
+    """Count tokens of the training part, (V,), and their pairs, (V, V), block by block."""
+    n, size = corpus.vocab_size, 2**20
+    counts = np.zeros(n, np.int64)
+    pairs = np.zeros(n * n, np.int64) if n * n <= MAX_PAIRS else None
+    for start in range(0, len(corpus.train), size):
+        ids = corpus.train[start : start + size + 1].numpy()
+        counts += np.bincount(ids[:size], minlength=n)
+        if pairs is not None:
+            pairs += np.bincount(ids[:-1] * n + ids[1:], minlength=n * n)
+    return counts, None if pairs is None else pairs.reshape(n, n)
