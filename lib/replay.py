@@ -58,11 +58,11 @@ def _text(config: CorpusConfig) -> Any:
 def begin(name: str) -> list[dict[str, Any]]:
     """Make again what every run in `runs/` begins with: losses of its text, initial weights, the
     batch and the learning rate of each step. Runs whose text is not here are left out."""
-    from lib.data.text import sample_batch
     from lib.data.describe import references
+    from lib.data.text import sample_batch
     from lib.run.machine import random_stream
     from lib.run.model import GPT, count_parameters, weights_digest
-    from lib.run.training import learning_rate
+    from lib.run.trainer import learning_rate
 
     @cache  # arms share most of it
     def losses(corpus: CorpusConfig, block_size: int) -> dict[str, Any]:

@@ -31,7 +31,7 @@ sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/study/../.
 
 # %%
 from lib.data.text import load_corpus
-from lib.run.training import begin, train
+from lib.run.trainer import begin, train
 from lib.study.study import load_study, scratch
 from lib.study.yaml import one_line_errors
 from lib.study.inputs import resume_from_inputs

@@ -22,7 +22,7 @@ from lib.data.text import CorpusError, load_corpus, sample_batch
 from lib.data.describe import references
 from lib.run.machine import random_stream
 from lib.run.model import GPT, count_parameters
-from lib.run.training import learning_rate, weights_digest
+from lib.run.trainer import learning_rate, weights_digest
 from lib.study.study import load_study
 from lib.study.io import run_folder
 made = {}

@@ -24,7 +24,7 @@ from lib.data.text import Corpus, CorpusError, load_corpus
 from lib.results import Provenance
 from lib.run.machine import choose_device
 from lib.run.processes import JOB, STEP, Job, exit_with_parent
-from lib.run.training import Row, Run, begin, main_process_first
+from lib.run.trainer import Row, Run, begin, main_process_first
 from lib.study.io import run_folder, write_json
 from lib.study.schema import RunConfig
 from lib.study.study import load_study

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from lib.data.text import Corpus, load_corpus
 from lib.results import Provenance, RunResult
-from lib.run import checkpoints
+from lib.run import checkpoint as checkpoints
 from lib.run.model import GPT, weights_digest
 from lib.study.digests import training_digest
 from lib.study.io import relative, run_folder

@@ -29,7 +29,7 @@ from lib.results import (
     write_raw,
 )
 from lib.run.cost import flops_per_token, peak_flops
-from lib.run.evaluation import (
+from lib.run.evaluate import (
     Tempering,
     calibrate,
     inference_throughput,
@@ -41,7 +41,7 @@ from lib.run.evaluation import (
 )
 from lib.run.machine import execution_environment
 from lib.run.model import count_parameters, weights_digest
-from lib.run.training import Run
+from lib.run.trainer import Run
 from lib.study.io import nan_to_none, run_folder, sha256, write_json
 from lib.study.study import Arm, Study
 from lib.study.yaml import UserError
@@ -148,7 +148,7 @@ def _throughput(run: Run, trace: pd.DataFrame) -> dict[str, float]:
 
 def _ask_suite(result: Measurement, run: Run, suites: Path) -> None:
     with warnings.catch_warnings(action="ignore"):  # of progress bars that nobody will see
-        from lib.run.harness import evaluate_suite  # imports lm_eval
+        from lib.run.lm_eval import evaluate_suite  # imports lm_eval
 
     with result.timed("suite"):
         items, block_size = run.config.evaluation.items_per_task, run.config.model.block_size
@@ -161,7 +161,7 @@ def _ask_suite(result: Measurement, run: Run, suites: Path) -> None:
 
 
 def _ask_stock_tasks(result: Measurement, run: Run) -> None:
-    from lib.run.harness import evaluate_tasks
+    from lib.run.lm_eval import evaluate_tasks
 
     with result.timed("stock tasks"):
         batch_size = run.machine.evaluation_batch_size

@@ -12,7 +12,7 @@ from lib.results import RunResult
 from lib.run.finished import UnfinishedError, read_finished
 from lib.run.machine import random_stream
 from lib.run.model import GPT
-from lib.run.training import Run
+from lib.run.trainer import Run
 from lib.study.study import Arm, Study
 from lib.study.yaml import HEADLESS
 

@@ -17,8 +17,8 @@ import yaml
 from pydantic import ValidationError
 
 from lib.analysis.stability import PLATEAU_WINDOW, rule_of
-from lib.data.text import load_corpus
 from lib.data.suite import suite_hash
+from lib.data.text import load_corpus
 from lib.record.record import recorded_studies
 from lib.results import has_harness
 from lib.study.digests import analysing_digest, measuring_digest, training_digest

@@ -20,7 +20,7 @@ from IPython import get_ipython
 from IPython.display import DisplayHandle, Image
 
 from lib.results import COLUMNS, live_file
-from lib.run.training import Row, Run
+from lib.run.trainer import Row, Run
 from lib.study.io import ROOT, run_folder
 from lib.study.study import Arm, Study
 from lib.study.yaml import HEADLESS

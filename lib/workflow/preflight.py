@@ -72,7 +72,7 @@ def _check(study: Study, is_local: bool, faults: list[str]) -> None:
 def require_stock_tasks(study: Study, plan: Plan | None) -> None:
     """Raise ConfigError for a stock task that cannot be asked, and for a measure of the plan that
     none of them gives."""
-    from lib.run.harness import require_tasks  # takes seconds, for few studies
+    from lib.run.lm_eval import require_tasks  # takes seconds, for few studies
 
     planned = planned_measures(plan) if plan else []
     tested = [name for name in study.stock_measures if name in planned]

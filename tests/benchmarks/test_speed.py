@@ -19,7 +19,7 @@ import torch
 from lib.data.text import load_corpus, sample_batch
 from lib.run.cost import peak_flops
 from lib.run.machine import choose_device, describe, prepare
-from lib.run.training import READ_EVERY, Run
+from lib.run.trainer import READ_EVERY, Run
 from lib.study.study import load_study
 from lib.workflow.forked import HUGE_PAGES
 from tests.run.samples import begun, hugging_face

@@ -93,7 +93,7 @@ def stuck_tree(tree: Tree) -> Tree:
     step = "self.step += 1"
     hangs = f"{step}\n        time.sleep(9999 if self.step == 8 and not self.resumed_at else 0)"
     for name, old, new in (
-        ("run/training.py", step, hangs),
+        ("run/trainer.py", step, hangs),
         ("workflow/dry_run.py", "_BEGIN = 15", "_BEGIN = 1"),
         ("workflow/dry_run.py", "_SLOWER = 2", "_SLOWER = 0"),
     ):

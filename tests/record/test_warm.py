@@ -213,7 +213,7 @@ from lib.run.measure import measure
 from lib.run.model import weights_digest
 from lib.study.study import Study
 from lib.study.schema import EmbeddingNorm
-from lib.run.training import begin, train
+from lib.run.trainer import begin, train
 
 def run(variant):
     content = {TINY!r} | {{"name": "alone", "seeds": [0]}}

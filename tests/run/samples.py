@@ -12,11 +12,11 @@ from torch import Tensor
 
 from lib.data.text import Corpus, load_corpus
 from lib.results import Provenance
-from lib.run import training
+from lib.run import trainer as training
 from lib.run.machine import random_stream
 from lib.run.measure import measure, write_result
 from lib.run.model import GPT
-from lib.run.training import Run
+from lib.run.trainer import Run
 from lib.study.io import run_folder
 from lib.study.schema import ModelConfig, RunConfig
 from lib.study.study import Study, load_study

@@ -9,7 +9,7 @@ from sklearn.metrics import brier_score_loss, log_loss
 
 from lib.record.record import Record
 from lib.results import expected_calibration_error
-from lib.run.evaluation import (
+from lib.run.evaluate import (
     Calibration,
     Scores,
     Tempering,

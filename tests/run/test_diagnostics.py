@@ -13,7 +13,7 @@ from lib.run.diagnostics import (
     second_moments,
     snapshot,
 )
-from lib.run.evaluation import score
+from lib.run.evaluate import score
 from lib.run.machine import random_stream
 from lib.run.model import GPT, optimizer_groups
 from lib.study.schema import ModelConfig

@@ -17,9 +17,10 @@ from torch import distributed as dist
 
 from lib.data import tokens
 from lib.data.text import Corpus, CorpusError, load_corpus
-from lib.run import distributed, processes, training
+from lib.run import distributed, processes
+from lib.run import trainer as training
 from lib.run.model import weights_digest
-from lib.run.training import Run
+from lib.run.trainer import Run
 from lib.study.io import write_json
 from lib.study.schema import RunConfig
 from lib.study.yaml import ConfigError

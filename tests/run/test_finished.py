@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import save_file
 
-from lib.run import checkpoints
+from lib.run import checkpoint as checkpoints
 from lib.run.finished import UnfinishedError, read_finished, read_packed
 from lib.study.io import run_folder
 from tests.run.samples import finished_study

@@ -9,9 +9,9 @@ import pytest
 
 from lib.data.text import Corpus
 from lib.results import INSTALL
-from lib.run.evaluation import score
+from lib.run.evaluate import score
 from lib.run.measure import Measurement, measure
-from lib.run.training import Run
+from lib.run.trainer import Run
 from lib.study.io import ROOT, read_json, run_folder
 from lib.study.schema import RunConfig
 from tests.conftest import TINY, beginning, change

@@ -10,7 +10,7 @@ import torch
 from lib.data.text import Corpus
 from lib.results import Provenance
 from lib.run.machine import package_versions
-from lib.run.training import begin
+from lib.run.trainer import begin
 from lib.study.digests import measuring_digest, training_digest
 from lib.study.schema import Machine, RunConfig
 from lib.study.study import Study

@@ -15,9 +15,9 @@ from lib.analysis.effects import task_contrasts
 from lib.analysis.resampling import with_questions_resampled
 from lib.analysis.runs import collect, read_parquet, tidy
 from lib.results import read_raw
-from lib.run import harness
+from lib.run import lm_eval as harness
 from lib.run.finished import read_finished
-from lib.run.harness import require_tasks
+from lib.run.lm_eval import require_tasks
 from lib.study import inputs
 from lib.study.inputs import tasks_hash
 from lib.study.io import run_folder

@@ -3,8 +3,8 @@
 import pytest
 from torch import Tensor
 
-from lib.data.text import Corpus
 from lib.data.suite import Suite, Task, build_suite
+from lib.data.text import Corpus
 from lib.run.model import GPT, Transformer
 from lib.run.scoring import Question, score_questions
 from tests.run.samples import NANOCHAT, direct, make_model

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lib.data.text import Corpus
-from lib.run.training import READ_EVERY, Run
+from lib.run.trainer import READ_EVERY, Run
 from lib.study.schema import RunConfig
 from lib.study.study import load_study
 from tests.conftest import change
@@ -107,7 +107,7 @@ def test_a_divergence_between_two_looks_leaves_everything_as_it_was(
     monkeypatch.setattr(
         Run, "evaluate", lambda run: run.points.append({"dev_loss": 1.0}) or run.points[-1]
     )
-    monkeypatch.setattr("lib.run.training.F.cross_entropy", infinite_once)
+    monkeypatch.setattr("lib.run.trainer.F.cross_entropy", infinite_once)
     broken.training_loop(lambda *_: None)
     assert (broken.diverged_at, broken.step, len(broken.rows)) == (wrong, wrong, wrong)
     assert broken.batches == sound.batches

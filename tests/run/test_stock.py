@@ -22,10 +22,10 @@ from safetensors.torch import save_file
 
 from lib.analysis.tables import stock_task_tables
 from lib.data.text import Corpus, load_corpus
-from lib.run import harness
+from lib.run import lm_eval as harness
 from lib.run.finished import read_finished
-from lib.run.harness import TokenLM, evaluate_tasks, require_tasks
 from lib.run.hugging_face import config_json, named_weights
+from lib.run.lm_eval import TokenLM, evaluate_tasks, require_tasks
 from lib.run.model import GPT
 from lib.study.io import ROOT, write_json
 from lib.study.schema import CorpusConfig, EvaluationConfig
@@ -327,7 +327,7 @@ def test_a_study_keeps_what_it_was_asked_in_its_result(
 def test_studies_without_stock_tasks_do_not_load_them() -> None:
     code = (
         "import sys, lib.run.measure, lib.workflow.preflight\n"
-        "sys.exit('lib.run.harness' in sys.modules)"
+        "sys.exit('lib.run.lm_eval' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 

@@ -8,14 +8,13 @@ import pytest
 import torch
 from lm_eval.api.instance import Instance
 
-from lib.data.text import Corpus, load_corpus
-from lib.data.describe import corpus_summary, token_class_table
-from lib.data.describe import references
+from lib.data.describe import corpus_summary, references, token_class_table
 from lib.data.suite import build_suite
+from lib.data.text import Corpus, load_corpus
 from lib.results import measures_of, read_raw
-from lib.run.harness import CharacterLM
+from lib.run.lm_eval import CharacterLM
 from lib.run.measure import Measurement, measure, write_result
-from lib.run.training import Run
+from lib.run.trainer import Run
 from lib.study.metrics import MEASURES
 from lib.study.schema import CorpusConfig, RunConfig
 from lib.study.study import Study

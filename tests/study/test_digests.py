@@ -79,7 +79,7 @@ def append(path: Path, text: str = "LAST = 0\n") -> None:
 @pytest.mark.parametrize(
     ("file", "old", "new", "changed"),
     [
-        ("data/__init__.py", "", "import lib.run.training\n", [*WEIGHTS]),
+        ("data/__init__.py", "", "import lib.run.trainer\n", [*WEIGHTS]),
         ("run/__init__.py", "", "x = 1\n", [*WEIGHTS]),
         ("__init__.py", "", "x = 1\n", [*WEIGHTS, *CLAIMS]),
         ("study/plan.py", ">> 1", ">> 2", [*WEIGHTS, *CLAIMS]),  # the drawing of seeds
@@ -89,8 +89,8 @@ def append(path: Path, text: str = "LAST = 0\n") -> None:
         ("run/model.py", "1e-5", "1e-6", [*WEIGHTS]),
         ("run/distributed.py", "minutes=5", "minutes=6", [*WEIGHTS]),  # named by a string
         ("workflow/live.py", "WRITE_INTERVAL = 1", "WRITE_INTERVAL = 3", [*WEIGHTS]),
-        ("run/evaluation.py", "N_BINS = 15", "N_BINS = 16", [*NUMBERS]),
-        ("run/harness.py", "1", "2", [*NUMBERS]),  # imported where the suite is asked
+        ("run/evaluate.py", "N_BINS = 15", "N_BINS = 16", [*NUMBERS]),
+        ("run/lm_eval.py", "1", "2", [*NUMBERS]),  # imported where the suite is asked
         ("data/tasks.py", "4", "5", [*NUMBERS]),
         ("data/description.py", "2**20", "2**19", [*QUESTIONS]),
         ("analysis/paired.py", "0.5", "0.6", [*CLAIMS]),
@@ -126,7 +126,7 @@ def edit_cell(notebook: Path, holding: str, code: str, *, before: bool = True) -
     ("notebook", "holding", "changed"),
     [
         ("02_train", "import glob", [*WEIGHTS]),
-        ("02_train", "from lib.run.training import begin, train", [*WEIGHTS]),
+        ("02_train", "from lib.run.trainer import begin, train", [*WEIGHTS]),
         ("02_train", 'study: str = "final"', [*WEIGHTS]),  # beside the parameters
         ("02_train", "load_corpus(this", [*WEIGHTS]),
         ("02_train", "= train(", [*WEIGHTS]),
@@ -415,8 +415,8 @@ ALLOWED = {
             *(f"workflow/{n}" for n in ("gpus", "progress", "slurm", "verify")),
         )
     },
-    "lib/run/checkpoints.py": {"weights_only"},  # True: tensors alone, no code
-    "lib/run/harness.py": {"chdir"},  # to where the suite lies, and back
+    "lib/run/checkpoint.py": {"weights_only"},  # True: tensors alone, no code
+    "lib/run/lm_eval.py": {"chdir"},  # to where the suite lies, and back
     # A kernel's packages, and the kernel, or what asks older commits; imported by no notebook.
     "lib/record/warm.py": {
         *("importlib", "import_module", "runpy", "exec", "sys.path", "sys.modules", "chdir"),

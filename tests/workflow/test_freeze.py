@@ -188,7 +188,7 @@ def test_a_plan_fixes_no_task_that_cannot_be_asked(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """It would be found by the first run, after the plan was published."""
-    from lib.run import harness
+    from lib.run import lm_eval as harness
     from tests.run.test_own_tasks import write_tasks
 
     write_tasks(tmp_path)

@@ -188,7 +188,7 @@ def test_a_stock_task_that_the_harness_lacks_is_found(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lib.data.tokens.output_root", lambda: folder)
-    monkeypatch.setattr("lib.run.harness._manager", lambda _: SimpleNamespace(all_tasks=["piqa"]))
+    monkeypatch.setattr("lib.run.lm_eval._manager", lambda _: SimpleNamespace(all_tasks=["piqa"]))
     evaluation = TINY["evaluation"] | {"tasks": ["piqq"]}
     write(folder, "asks", corpus=TINY["corpus"] | {"tokenizer": "bytes"}, evaluation=evaluation)
     (fault,) = faults("asks")

@@ -12,7 +12,7 @@ import pytest
 from lib.analysis.runs import ResultError, collect
 from lib.data.text import Corpus
 from lib.record.archive import archive
-from lib.run import training
+from lib.run import trainer as training
 from lib.run.measure import measure, write_result
 from lib.study import io as paths
 from lib.study.io import PAPERS, run_folder

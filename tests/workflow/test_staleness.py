@@ -11,9 +11,9 @@ import pytest
 
 from lib.data.text import Corpus, load_corpus
 from lib.record import archive
-from lib.run import training
+from lib.run import trainer as training
 from lib.run.measure import measure, write_result
-from lib.run.training import begin
+from lib.run.trainer import begin
 from lib.study import io as paths
 from lib.study.digests import measuring_digest
 from lib.study.io import read_json, result_file, run_folder, write_json

@@ -17,10 +17,11 @@ import torch
 
 from lib.data.text import Corpus
 from lib.results import Provenance
-from lib.run import checkpoints, training
-from lib.run.checkpoints import MANIFEST, State, load, save
+from lib.run import checkpoint as checkpoints
+from lib.run import trainer as training
+from lib.run.checkpoint import MANIFEST, State, load, save
 from lib.run.model import weights_digest
-from lib.run.training import Run
+from lib.run.trainer import Run
 from lib.study.io import sha256
 from lib.study.schema import RunConfig
 from tests.conftest import TINY, change

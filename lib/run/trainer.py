@@ -26,7 +26,8 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from lib.data.text import Corpus, sample_batch
 from lib.results import Provenance, Stretch
-from lib.run import checkpoints, processes
+from lib.run import checkpoint as checkpoints
+from lib.run import processes
 from lib.run.diagnostics import evenly_spaced_windows, gradient_cosine, second_moments, snapshot
 from lib.run.machine import (
     autocast,

@@ -9,11 +9,11 @@ import torch
 from lm_eval.api.instance import Instance
 from sklearn.metrics import brier_score_loss
 
-import lib.run.harness
-from lib.data.text import Corpus, CorpusError
+import lib.run.lm_eval
 from lib.data.suite import Suite, build_suite, write_suite
-from lib.run.evaluation import score
-from lib.run.harness import CharacterLM, SuiteResult, evaluate_suite
+from lib.data.text import Corpus, CorpusError
+from lib.run.evaluate import score
+from lib.run.lm_eval import CharacterLM, SuiteResult, evaluate_suite
 from lib.run.model import GPT
 from lib.run.scoring import Likelihood, Question, score_questions
 from lib.study.schema import EmbeddingNorm
@@ -204,7 +204,7 @@ def test_a_model_that_knows_the_answers_is_always_right(
             scores.append([Likelihood(0.0 if hit else -9.0, False) for hit in hits])
         return scores
 
-    monkeypatch.setattr(lib.run.harness, "score_questions", knowing)
+    monkeypatch.setattr(lib.run.lm_eval, "score_questions", knowing)
     result = evaluate_suite(model, corpus, folder)
     assert (result.table.accuracy == 1).all()
     assert result.items.correct.all()
@@ -254,7 +254,7 @@ def test_the_harness_own_task_format_runs_through_the_adapter(
         " higher_is_better: false}]\n",
         "utf-8",
     )
-    results = lib.run.harness._run(CharacterLM(model, corpus), tmp_path, ["stock"])
+    results = lib.run.lm_eval._run(CharacterLM(model, corpus), tmp_path, ["stock"])
     total = sum(direct(model, corpus, "\n", text)[0] for text in texts)
     expected = -total / sum(map(len, texts)) / np.log(2)
     assert results["results"]["stock"]["bits_per_byte,none"] == pytest.approx(expected, rel=1e-5)

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from lib.data.text import Corpus
-from lib.run.evaluation import (
+from lib.run.evaluate import (
     Tempering,
     inference_throughput,
     length_table,
@@ -48,8 +48,8 @@ def test_measuring_a_large_vocabulary_holds_few_logits_however_large_a_batch_is(
     """All logits would take 80 MB, and calibration several times that; 4 MB are made at once."""
     code = """
 import resource, numpy as np, torch
-from lib.run import evaluation, model as of_model
-from lib.run.evaluation import Tempering, calibrate, logit_quantiles, score
+from lib.run import evaluate as evaluation, model as of_model
+from lib.run.evaluate import Tempering, calibrate, logit_quantiles, score
 from lib.run.machine import random_stream
 from lib.run.diagnostics import snapshot
 from lib.run.scoring import Question, score_questions
@@ -136,7 +136,7 @@ def test_throughput_counts_characters_per_second(
     model: GPT, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks = iter([0.0, 9.0, *(x for k in range(5) for x in (10.0 * k, 10.0 * k + 1.0 + k))])
-    monkeypatch.setattr("lib.run.evaluation.time.perf_counter", lambda: next(ticks))
+    monkeypatch.setattr("lib.run.evaluate.time.perf_counter", lambda: next(ticks))
     # The median of 1, 2, 3, 4, 5; with the warm-up of 9 it would be 3.5.
     assert inference_throughput(model, corpus.heldout, 4) == 4 * 16 / 3.0
 
@@ -157,7 +157,7 @@ def test_norms_by_token_class_show_absent_classes_without_numbers(corpus: Corpus
 def test_logits_are_described_by_a_sample_and_the_largest_by_all(
     cap: float | None, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lib.run.evaluation.SAMPLED_POSITIONS", 3)
+    monkeypatch.setattr("lib.run.evaluate.SAMPLED_POSITIONS", 3)
     model = make_model(corpus, block_size=16, logit_softcap=cap)
     text = corpus.heldout[: 5 * 16 + 8]
     with torch.no_grad():

@@ -12,11 +12,11 @@ import torch
 from torch.nn import functional as F
 
 from lib.data.text import Corpus, sample_batch
-from lib.run import training
+from lib.run import trainer as training
 from lib.run.machine import derive_seed, random_stream
 from lib.run.measure import measure
 from lib.run.model import GPT, optimizer_groups, weights_digest
-from lib.run.training import Row, Run, learning_rate
+from lib.run.trainer import Row, Run, learning_rate
 from lib.study.schema import RunConfig, TrainingConfig
 from lib.study.yaml import UserError
 from tests.conftest import TINY, change

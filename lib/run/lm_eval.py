@@ -31,8 +31,8 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from lib.data.text import Corpus
 from lib.data.suite import BASELINES, read_suite
+from lib.data.text import Corpus
 from lib.run.model import GPT, KVCache
 from lib.run.scoring import Likelihood, Question, score_questions
 from lib.study.inputs import tasks_hash
