@@ -8,7 +8,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /embedding-norm
 COPY . .
-# Makes .venv, installs both locks by hash, and says what the smallest study would run.
-RUN ./run_all.sh test --version && ./run_all.sh params/smoke.yaml -n
+# Makes .venv and installs both locks by hash.
+RUN ./run_all.sh setup && ./run_all.sh test --version
 ENTRYPOINT ["./run_all.sh"]
 CMD ["--help"]
