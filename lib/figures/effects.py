@@ -172,10 +172,15 @@ def stability_cells(cells: pd.DataFrame, x: str, ax: Axes) -> Axes:
         .loc[cells["row"].unique(), cells["column"].unique()]
         for values in (cells["share"].astype(float), counts)
     )
-    annotated: Any = {"annot": texts, "fmt": "", "annot_kws": {"fontsize": 7}, "linewidths": 0.4}
-    sns.heatmap(share, ax=ax, cmap="Greys", vmin=0, vmax=1.25, cbar=False, **annotated)
+    annotated: Any = {
+        "annot": texts,
+        "fmt": "",
+        "annot_kws": {"fontsize": 7, "color": "black"},
+        "linewidths": 0.4,
+    }
+    sns.heatmap(share, ax=ax, cmap="Greys", vmin=0, vmax=2, cbar=False, **annotated)
     ax.set(xlabel=x, ylabel="")
-    ax.tick_params(length=0)
+    ax.tick_params(length=0, labelrotation=0)
     return ax
 
 

@@ -150,10 +150,13 @@ def facets(
         yield dict(zip(panels, axes.flat, strict=False))
         for ax in figure.axes:
             ax.set_ylabel(textwrap.fill(ax.get_ylabel(), int(14 * height)))
-            if len(columns) > 1:
-                ax.label_outer(remove_inner_ticks=False)
         for ax, setting in zip(axes[0], columns, strict=False):
-            ax.set_title(in_lines(setting))
+            factors = setting.replace("_", " ").replace("=", " = ").split(",")
+            ax.set_title(
+                "\n".join(textwrap.fill(f, int(14 * width / side_by_side)) for f in factors)
+            )
+        for ax in axes[:, 1:].flat if len(columns) > 1 else ():
+            ax.set_ylabel("")
         _common_legend(figure)
         save(figure, folder, name)
         show(figure)
@@ -163,8 +166,8 @@ def _common_legend(figure: Figure) -> None:
     """Put one legend below all panels."""
     entries: dict[str, Any] = {}
     for ax in figure.axes:
-        handles, labels = ax.get_legend_handles_labels()
-        entries = dict(zip(labels, handles, strict=True)) | entries
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
     if entries:
         longest = 0.5 + 0.06 * max(map(len, entries))  # inches
         side_by_side = max(1, int(figure.get_figwidth() / longest))
@@ -182,11 +185,6 @@ def spread(items: Sequence[str], at_most: int) -> list[str]:
     """Take at most `at_most` items, evenly spaced, with the first and the last."""
     places = np.linspace(0, len(items) - 1, min(at_most, len(items)))
     return [items[i] for i in places.round().astype(int)]
-
-
-def in_lines(setting: str) -> str:
-    """Write a setting with a line per factor."""
-    return setting.replace("_", " ").replace(",", "\n").replace("=", " = ")
 
 
 def widen(ax: Axes, differences: pd.Series) -> None:
