@@ -2,11 +2,13 @@
 
 A contrast is arm - baseline in one measure, seed by seed. The t interval and t test are primary:
 of the intervals, only theirs keeps its coverage with few seeds, provided that deltas are normal.
-The bootstrap stands beside them with the coverage that it has at this n, and the sign-flip test,
-which assumes nothing but symmetry, with the smallest p that it could have given.
+The bootstrap stands beside them, and the sign-flip test, which assumes nothing but symmetry, with
+the smallest p that it could have given.
+
+Every function that draws takes a `numpy.random.Generator`; the same state gives the same answer,
+and the order of the seeds never matters.
 """
 
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,68 +16,40 @@ import numpy as np
 import pandas as pd
 import scipy
 from numpy.random import Generator
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from lib.analysis.resampling import (
-    Floats,
-    bootstrap,
-    finite_deltas,
-    percentile_coverage,
-    sign_flip_test,
-)
-from lib.analysis.runs import budget_factors, own_baselines
+from lib.analysis.power import minimum_detectable_effect
+from lib.analysis.runs import budget_factors, own_baselines, seed_differences
 from lib.study.metrics import JUDGED
 from lib.study.plan import ALPHA, POWER
 
+RESAMPLES = 9_999
 
-def paired_contrast(
-    baseline: ArrayLike,
-    arm: ArrayLike,
-    rng: Generator,
-    *,
-    alpha: float = ALPHA,
-    power: float = POWER,
-    equivalence_margin: float | None = None,
-) -> dict[str, float]:
-    """Compare an arm with its baseline by every statistic here: values (seeds,) of one measure, the
-    same seeds in the same order, NaN where the run diverged. A seed counts, in `n`, when it
-    completed in both arms, else in `n_dropped`.
+Floats = NDArray[np.float64]
 
-    Means, sds (n - 1), intervals and the minimum detectable effect are in the measure's units.
-    `equivalence_margin` is the largest difference that does not matter; `seeds_needed` detect it at
-    this sd_delta, and without it tost_p and seeds_needed are NaN.
 
-    Undefined answers are NaN: all but the counts when n = 0, and what needs a spread when n = 1.
-    When all deltas are equal the spread is 0 and says nothing about the error: what rests on it is
-    NaN, the bootstrap interval shrinks to the delta, and the sign-flip test is not affected.
-    """
-    before, after = np.asarray(baseline, dtype=float), np.asarray(arm, dtype=float)
-    completed = np.isfinite(before) & np.isfinite(after)
-    before, after = before[completed], after[completed]
-    deltas, margin = paired_deltas(before, after), equivalence_margin
-    n, sd = len(deltas), sd_of(deltas)
-    return {
-        "n_dropped": len(completed) - n,
-        "mean_baseline": _mean(before),
-        "sd_baseline": sd_of(before),
-        "mean_arm": _mean(after),
-        "sd_arm": sd_of(after),
-        "sd_delta": sd,
-        **t_test(deltas, alpha)._asdict(),
-        **bootstrap(deltas, rng, alpha)._asdict(),
-        "percentile_coverage": percentile_coverage(n, alpha),
-        **sign_flip_test(deltas, rng)._asdict(),
-        "d_z": cohens_dz(deltas),
-        "g_z": hedges_gz(deltas),
-        "tost_p": np.nan if margin is None else tost(deltas, margin),
-        "minimum_detectable_effect": minimum_detectable_effect(sd, n, alpha, power),
-        "seeds_needed": np.nan if margin is None else seeds_needed(margin, sd, alpha, power),
-    }
+class TTest(NamedTuple):
+    n: int
+    mean_delta: float
+    t_low: float
+    t_high: float
+    t_p: float
+
+
+class Bootstrap(NamedTuple):
+    percentile_low: float
+    percentile_high: float
+    bootstrap_p: float
+
+
+class SignFlip(NamedTuple):
+    sign_flip_p: float
+    sign_flip_smallest_p: float
 
 
 def contrast_table(
     runs: pd.DataFrame,
-    measures: list[str],
+    measures: Sequence[str],
     rng: Generator,
     *,
     alpha: float = ALPHA,
@@ -114,12 +88,77 @@ def contrast_table(
     return pd.DataFrame(rows, columns=columns)
 
 
-class TTest(NamedTuple):
-    n: int
-    mean_delta: float
-    t_low: float
-    t_high: float
-    t_p: float
+def paired_contrast(
+    baseline: ArrayLike,
+    arm: ArrayLike,
+    rng: Generator,
+    *,
+    alpha: float = ALPHA,
+    power: float = POWER,
+    equivalence_margin: float | None = None,
+) -> dict[str, float]:
+    """Compare an arm with its baseline by every statistic here: values (seeds,) of one measure, the
+    same seeds in the same order, NaN where the run diverged. A seed counts, in `n`, when it
+    completed in both arms, else in `n_dropped`.
+
+    Means, sds (n - 1), intervals and the minimum detectable effect are in the measure's units.
+    `equivalence_margin` is the largest difference that does not matter; without it tost_p is NaN.
+
+    Undefined answers are NaN: all but the counts when n = 0, and what needs a spread when n = 1.
+    When all deltas are equal the spread is 0 and says nothing about the error: what rests on it is
+    NaN, the bootstrap interval shrinks to the delta, and the sign-flip test is not affected.
+    """
+    before, after = np.asarray(baseline, dtype=float), np.asarray(arm, dtype=float)
+    completed = np.isfinite(before) & np.isfinite(after)
+    before, after = before[completed], after[completed]
+    deltas, margin = paired_deltas(before, after), equivalence_margin
+    n, sd = len(deltas), sd_of(deltas)
+    return {
+        "n_dropped": len(completed) - n,
+        "mean_baseline": _mean(before),
+        "sd_baseline": sd_of(before),
+        "mean_arm": _mean(after),
+        "sd_arm": sd_of(after),
+        "sd_delta": sd,
+        **t_test(deltas, alpha)._asdict(),
+        **bootstrap(deltas, rng, alpha)._asdict(),
+        **sign_flip_test(deltas, rng)._asdict(),
+        "d_z": cohens_dz(deltas),
+        "g_z": hedges_gz(deltas),
+        "tost_p": np.nan if margin is None else tost(deltas, margin),
+        "minimum_detectable_effect": minimum_detectable_effect(sd, n, alpha, power),
+    }
+
+
+def paired_deltas(before: Floats, after: Floats) -> Floats:
+    """Return sorted arm - baseline, rounded to 12 significant digits of the largest value, so that
+    differences that are equal on paper (0.3 - 0.2 and 0.2 - 0.1) are ties here too."""
+    largest = max(np.abs(before).max(initial=0), np.abs(after).max(initial=0))
+    digits = 12 - int(np.ceil(np.log10(largest))) if largest > 0 else 0
+    return np.sort(np.round(after - before, digits))
+
+
+def _mean(values: Floats) -> float:
+    return float(values.mean()) if len(values) else np.nan
+
+
+def sd_of(values: Floats) -> float:
+    """Return the standard deviation (n - 1), exactly 0 for equal values, whose mean may be off by
+    rounding."""
+    if len(values) < 2:
+        return np.nan
+    return float(values.std(ddof=1)) if np.ptp(values) > 0 else 0.0
+
+
+def finite_deltas(deltas: ArrayLike) -> Floats:
+    """Return per-seed deltas as a sorted array (n,); ValueError unless 1-D and finite."""
+    values = np.asarray(deltas, dtype=float)
+    if values.ndim != 1 or not np.isfinite(values).all():
+        raise ValueError(
+            f"deltas of shape {values.shape} must be one finite number per seed; leave diverged "
+            "pairs out, as lib.analysis.paired.paired_contrast does"
+        )
+    return np.sort(values)
 
 
 def t_test(deltas: ArrayLike, alpha: float = ALPHA) -> TTest:
@@ -149,6 +188,74 @@ def t_tests(values: pd.DataFrame, pairs: Mapping[str, str], alpha: float = ALPHA
     return pd.concat(tables, names=["arm", "baseline"]).reset_index()
 
 
+def paired_rows(
+    pairs: pd.DataFrame, runs: pd.DataFrame, measure: str, alpha: float = ALPHA
+) -> pd.DataFrame:
+    """Join to each row, which names an `arm` and a `baseline`, their paired difference in a measure
+    over the seeds that both completed: n, mean_delta, t interval and p."""
+    tests = [
+        t_test(seed_differences(runs, measure, arm, baseline).dropna(), alpha)._asdict()
+        for arm, baseline in zip(pairs["arm"], pairs["baseline"], strict=True)
+    ]
+    return pairs.join(pd.DataFrame(tests, index=pairs.index))
+
+
+def bootstrap(deltas: ArrayLike, rng: Generator, alpha: float = ALPHA) -> Bootstrap:
+    """Return the 1 - alpha percentile interval for the mean of deltas (n,) from `RESAMPLES`
+    resamples (Efron & Tibshirani 1993, section 13.3), and the two-sided achieved significance level
+    (ibid., ch. 16) that inverts it: twice the share of resampled means on the other side of zero,
+    the sample itself counted in.
+
+    With few seeds the interval is too narrow and p too small: of five normal deltas, 95 % intervals
+    hold the mean 84 % of the time. NaN when n < 2. When all deltas are equal, both ends are their
+    mean and p is NaN.
+    """
+    values = finite_deltas(deltas)
+    if len(values) < 2:
+        return Bootstrap(np.nan, np.nan, np.nan)
+    if np.ptp(values) == 0:
+        return Bootstrap(float(values[0]), float(values[0]), np.nan)
+    result = scipy.stats.bootstrap(
+        (values,),
+        np.mean,
+        n_resamples=RESAMPLES,
+        confidence_level=1 - alpha,
+        method="percentile",
+        rng=rng,
+    )
+    low, high = result.confidence_interval
+    means = result.bootstrap_distribution
+    beyond = 1 + min(np.count_nonzero(means <= 0), np.count_nonzero(means >= 0))
+    return Bootstrap(float(low), float(high), float(min(1.0, 2 * beyond / (1 + RESAMPLES))))
+
+
+def sign_flip_test(deltas: ArrayLike, rng: Generator) -> SignFlip:
+    """Return the two-sided p of the mean of deltas (n,) when each sign is a fair coin (Fisher 1935,
+    § 21), and the smallest p that these seeds could have given.
+
+    Exact up to n = 13, by enumeration: the smallest p is 2 / 2^m with m deltas that are not zero.
+    Beyond it from `RESAMPLES` random sign patterns, the observed one counted in (Phipson & Smyth
+    2010). NaN when n = 0; p is 1 when n = 1 or all deltas are zero.
+    """
+    values = finite_deltas(deltas)
+    scale = np.abs(values).sum()
+    if len(values) < 2 or scale == 0:
+        p = 1.0 if len(values) else np.nan
+        return SignFlip(p, p)
+
+    def mean(flipped: Floats, axis: int) -> Floats:
+        """Round the mean, so that sums that are equal on paper are ties; a tie counts as
+        extreme."""
+        return np.asarray(np.round(flipped.sum(axis=axis) / scale, 9))
+
+    test = scipy.stats.permutation_test(
+        (values,), mean, permutation_type="samples", vectorized=True, n_resamples=RESAMPLES, rng=rng
+    )
+    exact = 2 ** len(values) <= RESAMPLES
+    smallest = 2 / 2 ** np.count_nonzero(values) if exact else 2 / (1 + RESAMPLES)
+    return SignFlip(float(test.pvalue), float(smallest))
+
+
 def cohens_dz(deltas: ArrayLike) -> float:
     """Return mean over standard deviation of the deltas (n,) (Lakens 2013); NaN without spread."""
     values = finite_deltas(deltas)
@@ -159,12 +266,11 @@ def cohens_dz(deltas: ArrayLike) -> float:
 def hedges_gz(deltas: ArrayLike) -> float:
     """Return d_z without its small-sample bias: times Γ(m/2) / (√(m/2) Γ((m-1)/2)) with m = n - 1
     (Hedges 1981, p. 111). NaN without spread, and when n < 3, where d_z has no expectation."""
-    values = finite_deltas(deltas)
-    m = len(values) - 1
+    m = len(np.asarray(deltas)) - 1
     if m < 2:
         return np.nan
     gammas = scipy.special.gammaln(m / 2) - scipy.special.gammaln((m - 1) / 2)
-    return float(np.exp(gammas) / np.sqrt(m / 2)) * cohens_dz(values)
+    return float(np.exp(gammas) / np.sqrt(m / 2)) * cohens_dz(deltas)
 
 
 def tost(deltas: ArrayLike, margin: float) -> float:
@@ -196,62 +302,24 @@ def holm(p: ArrayLike) -> Floats:
     return np.where(np.isnan(values), np.nan, adjusted)
 
 
-def t_test_power(d_z: float, n: int, alpha: float = ALPHA) -> float:
-    """Return the probability that n seeds give a two-sided p ≤ alpha when the true effect is `d_z`,
-    mean over standard deviation of the deltas (Cohen 1988, ch. 2).
+def ratio_interval(part: ArrayLike, whole: ArrayLike, alpha: float = ALPHA) -> tuple[float, float]:
+    """Compute the 1 - alpha interval for mean(part) / mean(whole), paired values (n,) (Fieller
+    1954): the ratios r for which a t test of part - r · whole against zero is not significant.
 
-    Not by statsmodels: for n of 2 to 4 it takes scipy's lower tail of the noncentral t, which is
-    NaN there, and then solves for a wrong effect. Turning the sign avoids that tail.
+    NaN when n < 2, or when the whole itself does not differ significantly from zero: the interval
+    is then unbounded.
     """
-    critical, shift = scipy.stats.t.isf(alpha / 2, n - 1), d_z * n**0.5
-    return float(np.sum(scipy.stats.nct.sf(critical, n - 1, [shift, -shift])))
-
-
-def minimum_detectable_effect(
-    sd: float, n: int, alpha: float = ALPHA, power: float = POWER
-) -> float:
-    """Return the smallest true effect that n seeds detect with probability `power`, in the units of
-    `sd`, the standard deviation of the deltas. NaN when n < 2 or there is no spread.
-
-    With the sd of the same sample it says how small an effect the study could detect, not whether
-    the observed delta is real. With few seeds it is uncertain itself: with 5, the true sd may be,
-    at 95 % confidence, 0.60 to 2.87 times as large.
-    """
-    if n < 2 or not sd > 0:
-        return np.nan
-    # A noncentrality of ten critical values leaves no probability below the first of them.
-    upper = 10 * (scipy.stats.t.isf(alpha / 2, n - 1) + 3) / n**0.5
-    root = scipy.optimize.brentq(lambda d_z: t_test_power(d_z, n, alpha) - power, 0, upper)
-    return sd * float(root)
-
-
-def seeds_needed(effect: float, sd: float, alpha: float = ALPHA, power: float = POWER) -> float:
-    """Return the smallest number of seeds, at least 2, that detects `effect` with probability
-    `power`; NaN without an effect or without spread."""
-    if not (abs(effect) > 0 and sd > 0):
-        return np.nan
-    d_z = abs(effect) / sd
-    # The z test's sample size, doubled, is beyond what the t test needs on top of it.
-    z_test = ((scipy.stats.norm.isf(alpha / 2) + scipy.stats.norm.ppf(power)) / d_z) ** 2
-    sizes = range(2, 2 * int(z_test) + 100)
-    return sizes[bisect_left(sizes, power, key=lambda n: t_test_power(d_z, n, alpha))]
-
-
-def paired_deltas(before: Floats, after: Floats) -> Floats:
-    """Return sorted arm - baseline, rounded to 12 significant digits of the largest value, so that
-    differences that are equal on paper (0.3 - 0.2 and 0.2 - 0.1) are ties here too."""
-    largest = max(np.abs(before).max(initial=0), np.abs(after).max(initial=0))
-    digits = 12 - int(np.ceil(np.log10(largest))) if largest > 0 else 0
-    return np.sort(np.round(after - before, digits))
-
-
-def _mean(values: Floats) -> float:
-    return float(values.mean()) if len(values) else np.nan
-
-
-def sd_of(values: Floats) -> float:
-    """Return the standard deviation (n - 1), exactly 0 for equal values, whose mean may be off by
-    rounding."""
-    if len(values) < 2:
-        return np.nan
-    return float(values.std(ddof=1)) if np.ptp(values) > 0 else 0.0
+    x, y = np.asarray(part, dtype=float), np.asarray(whole, dtype=float)
+    n = len(x)
+    if n < 2:
+        return np.nan, np.nan
+    t = scipy.stats.t.ppf(1 - alpha / 2, n - 1)
+    covariance = np.cov(x, y) / n
+    # (mean x - r mean y)² ≤ t² var(x - r y) / n is a quadratic in r: a r² - 2 b r + c ≤ 0.
+    a = y.mean() ** 2 - t**2 * covariance[1, 1]
+    b = x.mean() * y.mean() - t**2 * covariance[0, 1]
+    c = x.mean() ** 2 - t**2 * covariance[0, 0]
+    if a <= 0:
+        return np.nan, np.nan
+    half = np.sqrt(max(b * b - a * c, 0.0))
+    return float((b - half) / a), float((b + half) / a)

@@ -1,8 +1,8 @@
-"""A study's runs as one table: collect them, and refuse by name what may not be compared."""
+"""A study's runs as one table: read them, and refuse by name what may not be compared."""
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -25,54 +25,28 @@ class ResultError(UserError):
 
 
 def collect(study: Study) -> list[RunResult]:
-    """Read all runs of a study from `runs/`, in the order of the design; of one that is looked at
-    early, those of the last look that has all its runs.
+    """Read all runs of a study from `runs/`, in the order of the design.
 
     Raises ResultError naming every missing run, or the first that does not fit the others, and
     PreregistrationError for a run made under another plan.
     """
     files = {
         f"{arm.id} seed {seed}": run_folder(study.name, arm.id, seed) / "result.json"
-        for arm, seed in product(study.arms(), so_far(study).seeds)
+        for arm, seed in product(study.arms(), study.seeds)
     }
     if missing := [run for run, path in files.items() if not path.is_file()]:
         raise ResultError(
             f"study '{study.name}' is incomplete: no result of {'; '.join(missing)}. "
             f"Run ./run_all.sh params/{study.name}.yaml, which runs only what is not done"
         )
-    results = [read_result(path) for path in files.values()]
+    results = [_read_result(path) for path in files.values()]
     check(study, results)
     plans = {run: result.origin["plan"] for run, result in zip(files, results, strict=True)}
     require_stamps(load_plan(study), plans)
     return results
 
 
-def so_far(study: Study, is_there: Callable[[str, int], bool] | None = None) -> Study:
-    """Return a study with the seeds of the last of its looks that has all its runs; of the first
-    where none has, all without looks. Whether a run of an arm and seed is there, its result in
-    `runs/` tells, unless said otherwise."""
-
-    def has_result(arm: str, seed: int) -> bool:
-        return (run_folder(study.name, arm, seed) / "result.json").is_file()
-
-    exists, reached = is_there or has_result, study.looks[:1] or [len(study.seeds)]
-    for n in study.looks:
-        if not all(exists(arm.id, seed) for arm in study.arms() for seed in study.seeds[:n]):
-            break
-        reached = [n]
-    return study.model_copy(update={"seeds": study.seeds[: reached[0]]})
-
-
-def next_look(study: Study, n: int, verdict: Mapping[str, Any]) -> int | None:
-    """Return after how many seeds a study with the verdict on `n` is looked at next; None where
-    every hypothesis is decided, or all seeds have run."""
-    later = [look for look in study.looks if look > n]
-    answers = [test["answer"] for test in verdict["hypothesis_tests"]] if later else []
-    return later[0] if later and (not answers or "undecided" in answers) else None
-
-
-def read_result(path: Path) -> RunResult:
-    """Read a result file; ResultError when another version wrote it."""
+def _read_result(path: Path) -> RunResult:
     try:
         return RunResult.model_validate_json(path.read_bytes())
     except ValidationError as error:
@@ -83,30 +57,28 @@ def read_result(path: Path) -> RunResult:
         ) from None
 
 
+_LAYER = ("embedding_norm", "embedding_rms", "branch_multiplier")
+_OUTSIDE_THE_LAYER = [f"model.{field}" for field in ModelConfig.model_fields if field not in _LAYER]
+_TOKENS = ("training.iterations", "training.batch_size", "model.block_size")
+_BATCH = ("training.batch_size", "model.block_size")
+_VOCABULARY = ("corpus.source", "corpus.tokenizer")
+_CORPUS = (*_VOCABULARY, "corpus.fraction")
+BUDGET = (*_TOKENS, *_CORPUS, "training.precision")
+"""Parameters that decide how much of what an arm is trained on, and how precisely."""
+
+
 def check(study: Study, results: Iterable[RunResult]) -> None:
     """Raise ResultError unless the runs belong to this study and may be compared: equal study
     and corpus hash; paired by seed, and there rounded alike; and wherever the parameters ask for
     the same budget, the same tokens, steps, batches and precision."""
-    runs, expected_hash = list(results), study.hash
-    configs = {arm.id: arm.config.model_dump() for arm in study.arms()}
+    runs = list(results)
     for run in runs:
-        expected = configs.get(run.arm) or study.arm(run.arm).config.model_dump()  # or refused
-        differing = [
-            f"{section}.{field} is {value!r}, the study says {expected[section].get(field)!r}"
-            for section, fields in run.config.items()
-            for field, value in fields.items()
-            if expected[section].get(field) != value
-            and (field in expected[section] or CODE not in run.levels)  # its own code may have more
-        ]
-        if differing or run.study_hash != expected_hash:
-            reason = "; ".join(differing) or f"its study hash is {run.study_hash[:12]}"
-            raise _offence(run, f"was made with other parameters: {reason}")
-
+        _require_own_parameters(study, run)
     completed = [run for run in runs if run.status == "completed"]
-    _require_alike_rounding(runs)
+    _require_equal("settings of the machine", runs, "seed", *_BATCH, value=machine_settings)
     _require_equal("corpus_sha256", runs, "corpus.source")
     _require_equal("tasks_hash", runs)
-    _require_equal("suite_hash", completed, "model.block_size", *_VOCABULARY, "corpus.deduplicate")
+    _require_equal("suite_hash", completed, "model.block_size", *_VOCABULARY)
     _require_equal("measures", completed, value=lambda run: ", ".join(sorted(run.measures)))
     # A text's vocabulary decides the shape of the weights.
     outside = ("seed", *_VOCABULARY, *_OUTSIDE_THE_LAYER)
@@ -121,70 +93,18 @@ def check(study: Study, results: Iterable[RunResult]) -> None:
     _require_equal("batches", completed, "seed", *_TOKENS, *_CORPUS)
 
 
-_LEFT_TO_THE_MACHINE = {"micro_batch_size", "evaluation_batch_size", "processes"}
-"""Settings that, when they are auto, follow from the batch and the context."""
-
-
-def machine_settings(run: RunResult, without: Collection[str] = ()) -> str:
-    """Say how a run was rounded: torch and the settings of the machine that change bits; where its
-    steps were made on several machines, each with the steps made there."""
-    executed = run.provenance.get("executed", {}).get("machine", {})
-    measured = {EVAL_SETTING: executed[EVAL_SETTING]} if EVAL_SETTING in executed else {}
-
-    def describe(machine: dict[str, Any], packages: dict[str, Any]) -> str:
-        settings, texts = machine | measured, [f"torch {packages['torch']}"]
-        for name in MACHINE_SETTINGS:
-            default = MachineConfig.model_fields[name].default
-            value = settings.get(name, default)
-            if name not in without and value != default:
-                texts.append(f"{name} {value}")
-        return ", ".join(texts)
-
-    parts = [(describe(s.machine.model_dump(), s.packages), s.start, s.end) for s in run.stretches]
-    if len({part for part, _, _ in parts}) > 1:
-        return " and ".join(f"{part} (steps {start + 1} to {end})" for part, start, end in parts)
-    return parts[0][0] if parts else describe(run.origin, run.origin["packages"])
-
-
-def _require_alike_rounding(runs: list[RunResult]) -> None:
-    """Refuse runs of one seed, which are paired, whose weights were rounded differently. Training
-    may amplify that a thousandfold, and a run's own numbers do not show whether it did. Between
-    seeds nothing is paired; and how windows are batched in evaluation moves fp32 measures no
-    further than `lib.record.retrain` tolerates."""
-    full = all(run.origin["precision"] == "fp32" for run in runs)
-    measured = {EVAL_SETTING} if full else set()
-    for without, within in (
-        (_LEFT_TO_THE_MACHINE | measured, ["seed"]),
-        (measured, ["seed", "training.batch_size", "model.block_size"]),
-    ):
-        for members in _grouped(runs, *within):
-            own = {f"{r.arm} seed {r.seed}": machine_settings(r, without) for r in members}
-            usual, n = Counter(own.values()).most_common(1)[0]
-            others = [f"{run} with {text}" for run, text in own.items() if text != usual]
-            if others:
-                raise ResultError(
-                    "runs of one seed were made with different settings of the machine, between "
-                    f"which rounding differs: {'; '.join([f'{n} with {usual}', *others])}. Write "
-                    "the settings that are to hold into section machine of the study, delete "
-                    f"runs/{runs[0].study}/ARM/seed-SEED of each run with others, and rerun "
-                    "./run_all.sh to train these anew"
-                )
-
-
-_LAYER = ("embedding_norm", "embedding_rms", "branch_multiplier")
-_OUTSIDE_THE_LAYER = [f"model.{field}" for field in ModelConfig.model_fields if field not in _LAYER]
-_TOKENS = ("training.iterations", "training.batch_size", "model.block_size")
-_VOCABULARY = ("corpus.source", "corpus.tokenizer")
-_CORPUS = (*_VOCABULARY, "corpus.fraction", "corpus.deduplicate")
-BUDGET = (*_TOKENS, *_CORPUS, "training.precision")
-"""Parameters that decide how much of what an arm is trained on, and how precisely."""
-
-
-def budget_factors(runs: pd.DataFrame, arm: str, baseline: str) -> list[str]:
-    """Name the factors that give the two sides of a contrast different budgets, from the tidy
-    table. Without one, `check` has made sure that their budgets are equal."""
-    of = runs.drop_duplicates("arm").set_index("arm")
-    return [name for name in BUDGET if name in of and of.at[arm, name] != of.at[baseline, name]]
+def _require_own_parameters(study: Study, run: RunResult) -> None:
+    expected = study.arm(run.arm).config.model_dump()
+    differing = [
+        f"{section}.{field} is {value!r}, the study says {expected[section].get(field)!r}"
+        for section, fields in run.config.items()
+        for field, value in fields.items()
+        if expected[section].get(field) != value
+        and (field in expected[section] or CODE not in run.levels)  # its own code may have more
+    ]
+    if differing or run.study_hash != study.hash:
+        reason = "; ".join(differing) or f"its study hash is {run.study_hash[:12]}"
+        raise _offence(run, f"was made with other parameters: {reason}")
 
 
 def _require_equal(
@@ -193,19 +113,14 @@ def _require_equal(
     """Refuse the first run whose value (its field, unless said otherwise) is not the usual one
     among the runs with the same `within`: dotted parameters, or the seed."""
     value = value or (lambda run: getattr(run, field))
-    for members in _grouped(runs, *within):
+    groups: dict[str, list[RunResult]] = {}
+    for run in runs:
+        groups.setdefault(json.dumps([_parameter(run, name) for name in within]), []).append(run)
+    for members in groups.values():
         usual = Counter(map(value, members)).most_common(1)[0][0]
         for run in members:
             if value(run) != usual:
                 raise _offence(run, f"has {field} {value(run)!r} and the others have {usual!r}")
-
-
-def _grouped(runs: list[RunResult], *within: str) -> list[list[RunResult]]:
-    """Gather the runs with the same values of dotted parameters, or of the seed."""
-    groups: dict[str, list[RunResult]] = {}
-    for run in runs:
-        groups.setdefault(json.dumps([_parameter(run, name) for name in within]), []).append(run)
-    return list(groups.values())
 
 
 def _parameter(run: RunResult, name: str) -> Any:
@@ -223,17 +138,27 @@ def _offence(run: RunResult, reason: str) -> ResultError:
             "it so, the arms are no pair: compare commits that leave this as it is"
         )
     return ResultError(
-        f"run {run.arm} seed {run.seed} {reason}. To make it anew, delete "
-        f"runs/{run.study}/{run.arm}/seed-{run.seed}/result.json and rerun ./run_all.sh"
+        f"run {run.arm} seed {run.seed} {reason}. To train it anew, delete "
+        f"runs/{run.study}/{run.arm}/seed-{run.seed} and rerun ./run_all.sh"
     )
 
 
-def other_settings(runs: pd.DataFrame, study: Study, factor: str) -> pd.Series:
-    """Name, for each run, the levels of all factors but the compared one and `factor`; "" when
-    there are none."""
-    factors = [name for name in list(study.factors)[1:] if name != factor]
-    names = {arm.id: arm_id({name: arm.levels[name] for name in factors}) for arm in study.arms()}
-    return runs["arm"].map(names) if factors else pd.Series("", runs.index)
+def machine_settings(run: RunResult) -> str:
+    """Say how training was rounded: torch and the settings of the machine that change weights, as
+    far as they are not the default; each with its steps where several machines made them."""
+
+    def describe(machine: dict[str, Any], packages: dict[str, Any]) -> str:
+        texts = [f"torch {packages['torch']}"]
+        for name in MACHINE_SETTINGS:
+            default = MachineConfig.model_fields[name].default
+            if name != EVAL_SETTING and machine.get(name, default) != default:
+                texts.append(f"{name} {machine[name]}")
+        return ", ".join(texts)
+
+    parts = [(describe(s.machine.model_dump(), s.packages), s.start, s.end) for s in run.stretches]
+    if len({part for part, _, _ in parts}) > 1:
+        return " and ".join(f"{part} (steps {start + 1} to {end})" for part, start, end in parts)
+    return parts[0][0] if parts else describe(run.origin, run.origin["packages"])
 
 
 def tidy(results: Iterable[RunResult]) -> pd.DataFrame:
@@ -266,6 +191,27 @@ def own_baselines(runs: pd.DataFrame) -> dict[str, str]:
     return dict(arms.itertuples(index=False))
 
 
+def seed_differences(runs: pd.DataFrame, measure: str, arm: str, baseline: str) -> pd.Series:
+    """Return arm - baseline in a measure, by seed; NaN where either run has none."""
+    values = runs.pivot(index="seed", columns="arm", values=measure).astype(float)
+    return values[arm] - values[baseline]
+
+
+def budget_factors(runs: pd.DataFrame, arm: str, baseline: str) -> list[str]:
+    """Name the factors that give the two sides of a contrast different budgets, from the tidy
+    table. Without one, `check` has made sure that their budgets are equal."""
+    of = runs.drop_duplicates("arm").set_index("arm")
+    return [name for name in BUDGET if name in of and of.at[arm, name] != of.at[baseline, name]]
+
+
+def other_settings(runs: pd.DataFrame, study: Study, factor: str) -> pd.Series:
+    """Name, for each run, the levels of all factors but the compared one and `factor`; "" when
+    there are none."""
+    factors = [name for name in list(study.factors)[1:] if name != factor]
+    names = {arm.id: arm_id({name: arm.levels[name] for name in factors}) for arm in study.arms()}
+    return runs["arm"].map(names) if factors else pd.Series("", runs.index)
+
+
 def available_measures(measures: Iterable[str], runs: pd.DataFrame) -> list[str]:
     """Keep the measures that at least one run has, each once."""
     return [name for name in dict.fromkeys(measures) if name in runs and runs[name].notna().any()]
@@ -284,7 +230,7 @@ def read_parquet(study: Study, name: str) -> pd.DataFrame:
     seed; empty where no run has answers to stock tasks."""
     runs = [
         (arm, seed, folder)
-        for arm, seed in product(study.arms(), so_far(study).seeds)
+        for arm, seed in product(study.arms(), study.seeds)
         if raw_file(folder := run_folder(study.name, arm.id, seed), name).is_file() or name in RAW
     ]
     parts = [read_raw_file(folder, name) for _, _, folder in runs]
@@ -292,15 +238,12 @@ def read_parquet(study: Study, name: str) -> pd.DataFrame:
 
 
 def _joined(parts: list[pd.DataFrame], runs: Iterable[tuple[str, int, str, str]]) -> pd.DataFrame:
-    """Join tables of runs; name the run of each row in one go, which of thousands takes as long as
-    reading them if each is named by itself."""
+    """Join tables of runs, and name the run of each row in one go, which is much faster."""
     if not parts:
         return pd.DataFrame()
     named = pd.DataFrame(runs, columns=["arm", "seed", "variant", "setting"])
     rows = named.loc[named.index.repeat([len(part) for part in parts])].reset_index(drop=True)
-    table = pd.concat([pd.concat(parts, ignore_index=True), rows], axis=1)
-    first = [*parts[0], *named]  # what only other runs have comes last: hashes tell the order
-    return table[[*first, *table.columns.difference(first, sort=False)]]
+    return pd.concat([pd.concat(parts, ignore_index=True), rows], axis=1)
 
 
 def melt_columns(
@@ -317,7 +260,8 @@ def melt_columns(
 
 
 def study_results(study: Study, results: list[RunResult]) -> dict[str, Any]:
-    """Return a whole study as plain values: parameters, every run, and their summary."""
+    """Return a whole study as plain values: parameters, every run, and of the completed runs of
+    each arm the number, mean and sd (n - 1) of every measure."""
     runs = [result.model_dump(mode="json") for result in results]
     return {
         "study": study.model_dump(),
@@ -329,7 +273,7 @@ def study_results(study: Study, results: list[RunResult]) -> dict[str, Any]:
 
 def summarise(runs: list[dict[str, Any]], measures: list[str]) -> dict[str, Any]:
     """Return number, mean and sd (n - 1) per arm and measure over completed runs, from runs as
-    JSON. It needs nothing but the runs, so any later version can check a record."""
+    JSON."""
     summary: dict[str, Any] = {}
     for arm in dict.fromkeys(run["arm"] for run in runs):
         completed = [r for r in runs if r["arm"] == arm and r["status"] == "completed"]

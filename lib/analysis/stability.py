@@ -9,22 +9,22 @@ import pandas as pd
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike, NDArray
 
-from lib.analysis.resampling import Floats
-from lib.analysis.tables import Finding
+from lib.analysis.paired import Floats
 from lib.results import largest_rise
-from lib.study.plan import ALPHA, INSTABILITY, Instability, Noise, Plan
+from lib.study.plan import Instability, Noise, Plan
 
 MIN_DIFFERENCES = 10
 """Differences from which noise is estimated."""
 PLATEAU_WINDOW = 5
 """Steps over which a plateau's loss is averaged."""
+LAST = 10
+"""Steps at the end whose mean loss tells whether a run recovered, where a plan does not say."""
 
 
 def rule_of(plan: Plan | None) -> Instability:
     """Return the plan's definition; one by which no run is unstable without a plan, or where the
-    plan has none; the usual transients under the first plan."""
-    rule = (plan.instability if plan else None) or Instability()
-    return INSTABILITY if rule.window else rule
+    plan has none."""
+    return (plan.instability if plan else None) or Instability()
 
 
 def batch_noise(loss: ArrayLike, window: int) -> Floats:
@@ -83,7 +83,7 @@ def judge_run(loss: ArrayLike, diverged: bool, rule: Instability, entropy: float
     values = np.asarray(loss, dtype=float)
     finite = values[np.isfinite(values)]
     transient = bool(transients(finite, rule).any())
-    above = bool(values[-(rule.last or INSTABILITY.last or 1) :].mean() > entropy)
+    above = bool(values[-(rule.last or LAST) :].mean() > entropy)
     in_noise = rises_in_noise(finite, rule.noise or Noise())
     return {
         "severity": largest_rise(finite),
@@ -127,8 +127,7 @@ def with_stability(runs: pd.DataFrame, stability: pd.DataFrame) -> pd.DataFrame:
 def harmed(runs: pd.DataFrame, plan: Plan | None) -> pd.DataFrame:
     """Give a table with plateaus the column `harmful`: 1 where a run diverged, or its loss is above
     the median of its arm's by more than the plan's smallest effect of interest after a plateau
-    longer than the plan's longest, else 0; NaN where the plan has no such effect. The median is of
-    the runs given, so that what a look says does not change with later ones."""
+    longer than the plan's longest, else 0; NaN where the plan has no such effect."""
     smallest = plan.smallest_effect_of_interest.get("loss") if plan else None
     if smallest is None:
         return runs.assign(harmful=np.nan)
@@ -138,7 +137,7 @@ def harmed(runs: pd.DataFrame, plan: Plan | None) -> pd.DataFrame:
     return runs.assign(harmful=harm.astype(float))
 
 
-def share_interval(count: int, n: int, alpha: float = ALPHA) -> tuple[float, float]:
+def share_interval(count: int, n: int, alpha: float) -> tuple[float, float]:
     """Return the exact 1 - alpha interval for a share, `count` of n (Clopper & Pearson 1934); NaN
     of none."""
     from scipy.stats import binomtest
@@ -160,81 +159,19 @@ def stability_map(runs: pd.DataFrame, stability: pd.DataFrame, alpha: float) -> 
     for arm, part in settings.merge(stability, on=["arm", "seed"]).groupby("arm", sort=False):
         judged, count = int(part["judged"].sum()), int(part["unstable"].sum())
         low, high = share_interval(count, judged, alpha)
-        rows.append(
-            {"arm": arm, "variant": part["variant"].iloc[0], "setting": part["setting"].iloc[0]}
-            | {"n": len(part), "judged": judged, "unstable": count}
-            | {"share": count / judged if judged else np.nan, "low": low, "high": high}
-            | {
-                f"{name}_runs": int(part[name].sum())
-                for name in ("transient", "collapsed", "untrained", "diverged", "harmful")
-                if name in part and part[name].notna().all()
-            }
-            | {
-                f"median_{name}": part[name].median()
-                for name in ("severity", "plateau")
-                if name in part
-            }
-            | {
-                name: part[name].max()
-                for name in ("severity", "severity_in_noise", "plateau")
-                if name in part
-            }
-        )
+        row: dict[str, Any] = {"arm": arm, "variant": part["variant"].iloc[0]}
+        row |= {"setting": part["setting"].iloc[0], "n": len(part), "judged": judged}
+        row |= {"unstable": count, "share": count / judged if judged else np.nan}
+        row |= {"low": low, "high": high}
+        for name in ("transient", "collapsed", "untrained", "diverged", "harmful"):
+            if name in part and part[name].notna().all():
+                row[f"{name}_runs"] = int(part[name].sum())
+        of_run = part.reindex(columns=["severity", "severity_in_noise", "plateau"])
+        row |= of_run[["severity", "plateau"]].median().add_prefix("median_").to_dict()
+        rows.append(row | of_run.max().to_dict())
     return pd.DataFrame(rows)
 
 
-def in_share(row: Any) -> str:
-    """Write an arm's unstable runs, from its row in `stability_map`."""
-    if not row["judged"]:
-        return "not judged"
-    interval = f"[{row['low']:.2f}, {row['high']:.2f}]"
-    return f"{row['unstable']:.0f} of {row['judged']:.0f} unstable {interval}"
-
-
-def stability_finding(table: pd.DataFrame, rule: Instability) -> Finding:
-    """Put the map into words: how many runs are unstable, and each arm that is not calm; which are
-    harmful; and what is largest. Without a definition, no run is called unstable."""
-    judged, unstable = int(table["judged"].sum()), int(table["unstable"].sum())
-    words = ["No run is called unstable, as no plan says when one is."]
-    if rule.is_defined:
-        bound = f"{rule.noise.times:g} times its noise" if rule.noise else f"{rule.rise:g} nats"
-        words = [
-            f"{unstable} of {judged} judged runs are unstable: diverged, or their training loss "
-            f"rises more than {bound} above its running minimum at any step."
-        ]
-    for row in table.to_dict("records") if rule.is_defined else ():
-        if not row["judged"]:
-            words.append(f"{row['arm']}: not judged, its loss falls from a height.")
-        elif row["unstable"]:
-            words.append(
-                f"{row['arm']}: {in_share(row)}; {row['collapsed_runs']} collapsed, "
-                f"{row['diverged_runs']} diverged; largest rise {row['severity']:.2f} nats."
-            )
-        elif row["untrained_runs"]:
-            words.append(
-                f"{row['arm']}: none unstable, but {row['untrained_runs']} of {row['n']} "
-                "untrained: above the unigram entropy at the end."
-            )
-    if "harmful_runs" in table:
-        words.append(
-            f"{table['harmful_runs'].sum()} of {table['n'].sum()} runs are harmful: diverged, or "
-            "their loss is above their arm's median by more than the smallest effect of interest, "
-            f"after a plateau of more than {rule.plateau.longest} steps."
-        )
-    words += [
-        f"{label}: {form.format(table[name].max())} ({table['arm'][table[name].idxmax()]})."
-        for name, label, form in (
-            ("severity", "Largest rise above the running minimum", "{:.2f} nats"),
-            ("severity_in_noise", "Largest relative to a run's batch noise", "{:.1f} times"),
-            ("plateau", f"Longest plateau, above {rule.plateau.below:g} nats", "{:.0f} steps"),
-        )
-        if table[name].notna().any()
-    ]
-    return Finding("stability_map", "Stability: share of unstable runs", table, words)
-
-
-WARNING_RULE = Instability(noise=Noise())
-"""What is warned of where no plan says when a run is unstable: a warning judges nothing."""
 EXPLODES = 10
 """Times the median of those before it, from which on a gradient norm is warned of."""
 RECENT = 50
@@ -244,27 +181,22 @@ RECENT = 50
 def training_warnings(steps: pd.DataFrame, rule: Instability) -> dict[str, str]:
     """Find what goes wrong in the steps of a run (see `read_live`): by kind, the first step where
     its loss or gradient is not finite, where its loss is further above its lowest so far than the
-    rule allows, and where its gradient norm is `EXPLODES` times the usual."""
-    rule = rule if rule.is_defined else WARNING_RULE
+    rule allows (12 times its noise, where no plan has a rule), and where its gradient norm is
+    `EXPLODES` times the usual."""
+    rule = rule if rule.is_defined else Instability(noise=Noise())
     loss, norm = steps["loss"], steps["grad_norm"]  # a step that fp16 skipped has no norm
     finite = np.isfinite(loss) & ~np.isinf(norm)
     above, of_batches = loss - loss.cummin(), loss[np.isfinite(loss)]
     risen = pd.Series(transients(of_batches, rule), of_batches.index)
     norms = norm[np.isfinite(norm)]
     times = (norms / norms.rolling(RECENT).median().shift()).reindex(steps.index)
+    rise = "its loss is {loss:.2f}, {above:.2f} nats above its lowest so far"
+    explosion = "its gradient norm is {grad_norm:.3g}, {times:.0f} times the usual"
     messages = {}
     for kind, where, text in (
         ("finite", ~finite, "its loss or gradient is not finite"),
-        (
-            "rise",
-            finite & risen.reindex(steps.index, fill_value=False),
-            "its loss is {loss:.2f}, {above:.2f} nats above its lowest so far",
-        ),
-        (
-            "norm",
-            times > EXPLODES,
-            "its gradient norm is {grad_norm:.3g}, {times:.0f} times the usual",
-        ),
+        ("rise", finite & risen.reindex(steps.index, fill_value=False), rise),
+        ("norm", times > EXPLODES, explosion),
     ):
         if where.any():
             first = steps.assign(above=above, times=times)[where].iloc[0]

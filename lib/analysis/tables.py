@@ -1,73 +1,30 @@
-"""A study's runs as tables and sentences for a reader, and findings, which are both."""
+"""A study's runs as tables for a reader: of a notebook, or at a terminal."""
 
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from math import isnan
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from lib.analysis.paired import minimum_detectable_effect
+from lib.analysis.power import minimum_detectable_effect
 from lib.analysis.runs import available_measures, machine_settings, melt_columns, own_baselines
 from lib.results import RunResult
-from lib.study.metrics import JUDGED, MAIN, MEASURES, MeasureGroup, measures_in
+from lib.study.metrics import JUDGED, MEASURES, MeasureGroup, measures_in
 from lib.study.plan import ALPHA, POWER, Plan
 
-
-@dataclass(frozen=True)
-class Finding:
-    """A table, under a key in the results, with what it shows in words."""
-
-    key: str
-    title: str
-    table: pd.DataFrame
-    words: list[str] = field(default_factory=list)
-
-    def _repr_markdown_(self) -> str:
-        return f"### {self.title}\n\n" + "\n".join(f"- {sentence}" for sentence in self.words)
+REFERENCES = {
+    "uniform_loss": "a uniform guess",
+    "unigram_loss": "a unigram model",
+    "bigram_loss": "a bigram model",
+    "source_loss": "the text's own source",
+}
+"""Reference (see `RunResult.references`) → what it is the held-out loss of."""
 
 
 def numbers(mean: Any, low: Any, high: Any, form: str = "+.3f") -> str:
     """Write an estimate with its interval, or that it has none."""
     interval = "(no interval)" if isnan(low) else f"[{low:{form}}, {high:{form}}]"
     return f"{mean:{form}} {interval}"
-
-
-def outcome(measure: str, low: float, high: float, margin: float | None = None) -> str:
-    """Say what the interval of a difference shows: helps, harms (of a measure of which neither way
-    is better: rises, falls), no difference beyond the margin, or undecided."""
-    if low > 0 or high < 0:
-        gain = MEASURES[measure].gain(low + high)
-        if isnan(gain):
-            return "rises" if low > 0 else "falls"
-        return "helps" if gain > 0 else "harms"
-    if margin is not None and -margin < low and high < margin:
-        return f"no difference beyond ± {margin:g}"
-    return "undecided"
-
-
-def summary_table(runs: pd.DataFrame, group: MeasureGroup = "summary") -> pd.DataFrame:
-    """Write mean ± standard deviation (n - 1) per arm and measure of a group, over completed runs,
-    from the table of `lib.analysis.runs.tidy`; a measure that no run has is left out. Diverged runs
-    are counted, never averaged in; only in shares of runs they count as one."""
-    rows = {}
-    for arm, part in runs.groupby("arm", sort=False):
-        completed = part[part["status"] == "completed"]
-        row = {"runs": str(len(part)), "diverged": str(len(part) - len(completed))}
-        for name in available_measures(measures_in(group), runs):
-            measure = MEASURES[name]
-            row[measure.title] = mean_and_sd(completed[name].dropna(), measure.digits)
-            if name in JUDGED and part[name].notna().any():
-                row[measure.title] = measure.text(part[name].mean())
-        rows[arm] = row
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("arm")
-
-
-def oriented(table: pd.DataFrame) -> pd.DataFrame:
-    """Transpose a table of few arms, so that they stand side by side; many stay one per row."""
-    return table.T if len(table) <= 6 else table
 
 
 def mean_and_sd(values: pd.Series, digits: int) -> str:
@@ -78,43 +35,18 @@ def mean_and_sd(values: pd.Series, digits: int) -> str:
     return f"{values.mean():,.{digits}f} ± {sd}"
 
 
-def delta_table(runs: pd.DataFrame, measure: str) -> pd.DataFrame:
-    """Return the per-seed difference arm - baseline in one measure (rows arms, columns seeds),
-    paired within the other factors; then mean and standard deviation. NaN where either run
-    diverged."""
-    by_arm = runs.pivot(index="arm", columns="seed", values=measure)
-    pairs = own_baselines(runs).items()
-    deltas = pd.DataFrame({arm: by_arm.loc[arm] - by_arm.loc[base] for arm, base in pairs}).T
-    deltas.columns = [f"seed {seed}" for seed in deltas.columns]
-    return deltas.assign(mean=deltas.mean(axis=1), sd=deltas.std(axis=1)).rename_axis("arm")
+def readable(table: pd.DataFrame | None, digits: int = 3) -> pd.DataFrame:
+    """Write a table's numbers with `digits` decimals, and missing values as n/a. Of a run that
+    diverged, some tables are None: nothing is written then."""
+    if table is None or table.empty:
+        return pd.DataFrame()
 
+    def text(value: object) -> str:
+        if pd.isna(value):  # type: ignore[call-overload]
+            return "n/a"
+        return f"{value:,.{digits}f}" if isinstance(value, float) else str(value)
 
-def seed_tables(runs: pd.DataFrame) -> list[pd.DataFrame]:
-    """Write the differences of every seed, one table per measure of the comparison."""
-    return [
-        readable(
-            delta_table(runs, name)
-            .rename_axis(f"{MEASURES[name].label}: arm - baseline")
-            .reset_index(),
-            MEASURES[name].digits,
-        )
-        for name in available_measures(measures_in("comparison"), runs)
-    ]
-
-
-def takeaway(runs: pd.DataFrame, measure: str = MAIN) -> str:
-    """Say, for each arm, how many seeds it improved and by how much; nothing beyond the sample."""
-    of = MEASURES[measure]
-    sentences = []
-    for arm, row in delta_table(runs, measure).iterrows():
-        deltas = row.drop(["mean", "sd"]).dropna()
-        better = sum(of.gain(delta) > 0 for delta in deltas)
-        change = of.text(row["mean"], "+") if len(deltas) else "n/a"
-        sentences.append(
-            f"{arm}: {of.label} better than its baseline for {better} of {len(deltas)} seeds, "
-            f"mean change {change}."
-        )
-    return "\n".join(sentences) or "One arm: nothing to compare."
+    return table.map(text).set_index(table.columns[0])
 
 
 def run_takeaway(result: RunResult) -> str:
@@ -147,18 +79,88 @@ def result_table(result: RunResult, baseline: RunResult | None = None) -> pd.Dat
     return pd.DataFrame(columns).fillna("n/a")
 
 
-def readable(table: pd.DataFrame | None, digits: int = 3) -> pd.DataFrame:
-    """Write a table's numbers with `digits` decimals, and missing values as n/a. Of a run that
-    diverged, some tables are None: nothing is written then."""
-    if table is None or table.empty:
+def summary_table(runs: pd.DataFrame, group: MeasureGroup = "summary") -> pd.DataFrame:
+    """Write mean ± standard deviation (n - 1) per arm and measure of a group, over completed runs,
+    from the table of `lib.analysis.runs.tidy`; a measure that no run has is left out. Diverged runs
+    are counted, never averaged in; only in shares of runs they count as one."""
+    rows = {}
+    for arm, part in runs.groupby("arm", sort=False):
+        completed = part[part["status"] == "completed"]
+        row = {"runs": str(len(part)), "diverged": str(len(part) - len(completed))}
+        for name in available_measures(measures_in(group), runs):
+            measure = MEASURES[name]
+            row[measure.title] = mean_and_sd(completed[name].dropna(), measure.digits)
+            if name in JUDGED and part[name].notna().any():
+                row[measure.title] = measure.text(part[name].mean())
+        rows[arm] = row
+    return oriented(pd.DataFrame.from_dict(rows, orient="index").rename_axis("arm"))
+
+
+def oriented(table: pd.DataFrame) -> pd.DataFrame:
+    """Transpose a table of few arms, so that they stand side by side; many stay one per row."""
+    return table.T if len(table) <= 6 else table
+
+
+def seed_tables(runs: pd.DataFrame) -> list[pd.DataFrame]:
+    """Write the differences arm - baseline of every seed (rows arms, columns seeds), with mean and
+    standard deviation, one table per measure of the comparison. NaN where either run diverged."""
+    pairs, tables = own_baselines(runs).items(), []
+    for name in available_measures(measures_in("comparison"), runs):
+        values = runs.pivot(index="arm", columns="seed", values=name)
+        deltas = pd.DataFrame({arm: values.loc[arm] - values.loc[base] for arm, base in pairs}).T
+        deltas.columns = [f"seed {seed}" for seed in deltas.columns]
+        deltas = deltas.assign(mean=deltas.mean(axis=1), sd=deltas.std(axis=1))
+        deltas = deltas.rename_axis(f"{MEASURES[name].label}: arm - baseline").reset_index()
+        tables.append(readable(deltas, MEASURES[name].digits))
+    return tables
+
+
+def contrast_overview(contrasts: pd.DataFrame) -> pd.DataFrame:
+    """Lay out all contrasts (rows) in all measures (columns): difference and t interval; and which
+    part of its budget differs where that is itself a factor. Empty for an empty table."""
+    if contrasts.empty:
         return pd.DataFrame()
+    budget = contrasts["budget"].map(lambda factors: factors and f" ({factors} differs)")
+    cells = contrasts.assign(
+        contrast=contrasts["arm"] + " - " + contrasts["baseline"] + budget,
+        label=[MEASURES[name].label for name in contrasts["measure"]],
+        cell=[MEASURES[row["measure"]].estimate(row) for row in contrasts.to_dict("records")],
+    )
+    table = cells.pivot(index="contrast", columns="label", values="cell")
+    return pd.DataFrame(table.loc[cells["contrast"].unique(), cells["label"].unique()])
 
-    def text(value: object) -> str:
-        if pd.isna(value):  # type: ignore[call-overload]
-            return "n/a"
-        return f"{value:,.{digits}f}" if isinstance(value, float) else str(value)
 
-    return table.map(text).set_index(table.columns[0])
+def power_summary(contrasts: pd.DataFrame, plan: Plan | None) -> pd.DataFrame:
+    """Lay out the smallest effect that a number of seeds (columns) detects at the plan's level and
+    power, per measure (rows), from the largest measured sd of paired differences among the arms."""
+    alpha, power = (plan.alpha, plan.power) if plan else (ALPHA, POWER)
+    largest = contrasts.groupby("measure", sort=False)["sd_delta"].max().dropna()
+    rows = {
+        MEASURES[str(name)].label: {
+            n: MEASURES[str(name)].text(minimum_detectable_effect(sd, n, alpha, power))
+            for n in (3, 5, 8, 12, 20, 40)
+        }
+        for name, sd in largest.items()
+    }
+    return pd.DataFrame(rows).T.rename_axis(columns="seeds")
+
+
+def reference_table(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per text and reference: nats per held-out character, perplexity, and how many
+    of the arms on this text have a higher mean loss. Empty for runs that know none.
+
+    A run above the unigram loss has not learnt how often characters occur; one above the bigram
+    loss uses no context that counting pairs does not.
+    """
+    rows = []
+    for text, part in runs.groupby("corpus.source", sort=False):
+        losses = part.groupby("arm")["loss"].mean().dropna()
+        for reference, name in REFERENCES.items():
+            nats = part[reference].mean() if reference in part else np.nan
+            if not np.isnan(nats):
+                row = {"text": text, "reference": name, "nats": nats, "perplexity": np.exp(nats)}
+                rows.append(row | {"arms_above": int((losses > nats).sum()), "arms": len(losses)})
+    return pd.DataFrame(rows)
 
 
 def by_arm(table: pd.DataFrame, rows: list[str], value: str, digits: int) -> pd.DataFrame:
@@ -176,15 +178,14 @@ def inside_tables(classes: pd.DataFrame, curve: pd.DataFrame) -> list[pd.DataFra
     `token_classes` of the results), and from the curve's last step the residual norms by blocks
     passed, log10 of AdamW's second moment by part of the model, and the embedding normalization's
     own mean gain and bias."""
-    moments = melt_columns(curve, "second_moment_", "part")
+    passed, part, own = "blocks passed", "part", "own mean"
+    moments = melt_columns(curve, "second_moment_", part)
     moments["value"] = np.log10(moments["value"])
     tables = [
         by_arm(classes, ["token_class"], "mean", 3),
-        by_arm(
-            melt_columns(curve, "residual_norm_", "blocks passed"), ["blocks passed"], "value", 3
-        ),
-        by_arm(moments, ["part"], "value", 3),
-        by_arm(melt_columns(curve, "norm_", "own mean"), ["own mean"], "value", 4),
+        by_arm(melt_columns(curve, "residual_norm_", passed), [passed], "value", 3),
+        by_arm(moments, [part], "value", 3),
+        by_arm(melt_columns(curve, "norm_", own), [own], "value", 4),
     ]
     return [table.T for table in tables]
 
@@ -204,122 +205,31 @@ def task_table(tasks: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([facts, by_arm(tasks, keys, "accuracy", 3)], axis=1)
 
 
-def stock_task_tables(tasks: pd.DataFrame) -> list[pd.DataFrame]:
-    """Lay out every metric of each stock task, group and number of shots in one table: every arm's
-    mean ± sd. Add how large a share of questions the context was truncated in, in some run. Give no
-    table where no stock task was asked."""
+def stock_task_table(tasks: pd.DataFrame) -> pd.DataFrame:
+    """Lay out every metric of each stock task, group and number of shots: every arm's mean ± sd,
+    and how large a share of questions the context was truncated in, in some run. Empty where no
+    stock task was asked."""
     if tasks.empty:
-        return []
+        return tasks
     keys, tasks = ["task", "shots", "metric"], tasks.fillna({"shots": ""})
     truncated = tasks.groupby(keys, sort=False)["truncated"].max()
     words = truncated.map(lambda share: f"{share:.0%}" if share > 0 else "").rename("truncated")
-    return [pd.concat([words, by_arm(tasks, keys, "value", 4)], axis=1)]
-
-
-def contrast_overview(contrasts: pd.DataFrame) -> pd.DataFrame:
-    """Lay out all contrasts (rows) in all measures (columns): difference and t interval. Empty for
-    an empty table."""
-    if contrasts.empty:
-        return pd.DataFrame()
-    cells = contrasts.assign(
-        contrast=_names(contrasts),
-        label=[MEASURES[name].label for name in contrasts["measure"]],
-        cell=[MEASURES[row["measure"]].estimate(row) for row in contrasts.to_dict("records")],
-    )
-    table = cells.pivot(index="contrast", columns="label", values="cell")
-    return pd.DataFrame(table.loc[cells["contrast"].unique(), cells["label"].unique()])
-
-
-def _names(contrasts: pd.DataFrame) -> pd.Series:
-    """Name every contrast, and what of its budget differs where that is itself a factor."""
-    budget = contrasts["budget"].map(lambda factors: factors and f" ({factors} differs)")
-    return contrasts["arm"] + " - " + contrasts["baseline"] + budget
-
-
-def contrast_summary(contrasts: pd.DataFrame, runs: pd.DataFrame) -> list[pd.DataFrame]:
-    """Write every statistic of each contrast, one table each: statistics down, measures across. In
-    brackets, what the bootstrap interval covers at this n, nominally 95 %. Nothing for a study of
-    several settings, which would need too many tables."""
-    if runs["setting"].nunique() > 1:
-        return []
-    tables: dict[str, dict[str, dict[str, str]]] = {}
-    for row, name in zip(contrasts.to_dict("records"), _names(contrasts), strict=True):
-        tables.setdefault(name, {})[MEASURES[row["measure"]].label] = _statistics(row)
-    return [pd.DataFrame(columns).rename_axis(name) for name, columns in tables.items()]
-
-
-def _statistics(row: Mapping[Any, Any]) -> dict[str, str]:
-    measure = MEASURES[row["measure"]]
-
-    def number(key: str) -> str:
-        return measure.text(row[key], "+" if key.endswith(("delta", "_low", "_high")) else "")
-
-    def p(key: str) -> str:
-        return "n/a" if pd.isna(row[key]) else f"{row[key]:.2g}"
-
-    needed = row["seeds_needed"]
-    return {
-        "n (dropped)": f"{row['n']} ({row['n_dropped']})",
-        "baseline, mean ± sd": f"{number('mean_baseline')} ± {number('sd_baseline')}",
-        "arm, mean ± sd": f"{number('mean_arm')} ± {number('sd_arm')}",
-        "difference": number("mean_delta"),
-        "t interval": f"[{number('t_low')}, {number('t_high')}]",
-        "t test p": p("t_p"),
-        "Holm p (its family)": p("p_holm"),
-        "percentile bootstrap (coverage)": (
-            f"[{number('percentile_low')}, {number('percentile_high')}] "
-            f"({row['percentile_coverage']:.1%})"
-        ),
-        "bootstrap p": p("bootstrap_p"),
-        "sign-flip p (smallest)": f"{p('sign_flip_p')} ({p('sign_flip_smallest_p')})",
-        "d_z": f"{row['d_z']:.2f}",
-        "Hedges' g_z": f"{row['g_z']:.2f}",
-        "equivalence (TOST) p": p("tost_p"),
-        "detectable at this n": number("minimum_detectable_effect"),
-        "seeds to detect the margin": "n/a" if pd.isna(needed) else f"{needed:.0f}",
-    }
-
-
-def power_summary(contrasts: pd.DataFrame, plan: Plan | None) -> pd.DataFrame:
-    """Lay out the smallest effect that a number of seeds (columns) detects at the plan's level and
-    power, per measure (rows), from the largest measured sd of paired differences among the arms."""
-    alpha, power = (plan.alpha, plan.power) if plan else (ALPHA, POWER)
-    largest = contrasts.groupby("measure", sort=False)["sd_delta"].max().dropna()
-    rows = {
-        MEASURES[str(name)].label: {
-            n: MEASURES[str(name)].text(minimum_detectable_effect(sd, n, alpha, power))
-            for n in (3, 5, 8, 12, 20, 40)
-        }
-        for name, sd in largest.items()
-    }
-    return pd.DataFrame(rows).T.rename_axis(columns="seeds")
-
-
-def plan_tables(history: dict[str, Any]) -> list[pd.DataFrame]:
-    """List the deviations from the plan, each with when it was committed, and what changed between
-    the plan's versions, values as the plan has them. From
-    `lib.study.history.plan_provenance`."""
-    tables = [pd.DataFrame(history[name], dtype=object) for name in ("deviations", "plan_changes")]
-    return [readable(table.map(lambda v: v if v is None else str(v))) for table in tables]
+    return pd.concat([words, by_arm(tasks, keys, "value", 4)], axis=1)
 
 
 def provenance_table(results: list[RunResult]) -> pd.DataFrame:
     """List what the runs were made with. More than one value in a row is worth a look."""
     machine = ("device", "device_name", "precision", "threads", "cores", "platform")
-    packages = results[0].origin["packages"]
     runs = [
         {name: run.origin.get(name) for name in machine}
-        | {name: run.origin["packages"].get(name) for name in packages}
+        | run.origin["packages"]
         | {"git commit": (run.origin.get("code") or run.origin["commit"] or "none")[:12]}
         | {"working tree clean": run.origin["clean"], "corpus SHA-256": run.corpus_sha256[:12]}
         | {"tokens per run": f"{run.tokens:,}", "parameters": f"{run.parameters:,}"}
+        | {"rounding": machine_settings(run), "resumed after a stop": bool(run.resumed_at)}
         for run in results
     ]
     rows = {name: ", ".join(dict.fromkeys(str(run[name]) for run in runs)) for name in runs[0]}
-    ways = Counter(map(machine_settings, results))
-    if len(ways) > 1 or "(steps " in min(ways):  # paired runs are alike
-        rows["rounding"] = "; ".join(f"{n} runs with {way}" for way, n in ways.items())
-    rows["runs resumed after a stop"] = str(sum(bool(run.resumed_at) for run in results))
     return pd.Series(rows, name="").to_frame()
 
 
