@@ -121,7 +121,7 @@ def by_criteria(
         return "no test", undecided, "the plan does not test the share of unstable runs"
     if cost == "within":
         return "cost", adopt, "it removes instability, at less than the planned cost"
-    return "cost", undecided, "it removes instability, and its cost is not told from the planned one"
+    return "cost", undecided, "it removes instability, and whether the cost is worth it is unclear"
 
 
 def _cost(rows: list[Row], limits: Mapping[str, float]) -> str:

@@ -15,8 +15,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from lib.analysis import runs as of_runs
-from lib.analysis.findings import REFERENCES
-from lib.analysis.planned import margins_of, planned_measures
+from lib.analysis.hypotheses import margins_of, planned_measures
+from lib.analysis.tables import REFERENCES
 from lib.figures import effects, training
 from lib.figures.style import facets, spread, variant
 from lib.results import RunResult

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from lib.analysis.effects import pooled_contrasts
 from lib.figures.style import variant
 from lib.publish.catalogue import NotebookEntry, StudyEntry
 from lib.record.record import raw_folder, sample
@@ -85,8 +84,7 @@ def pooled(studies: Iterable[StudyEntry]) -> list[dict[str, Any]]:
                 of = recorded.setdefault(name, {})
                 pair = (each for each in (run, baseline) if each and each.result)
                 of.update({(each.arm, each.seed): each.result or {} for each in pair})
-    settings = {name: [*of.values()] for name, of in recorded.items()}
-    return pooled_contrasts(settings, measures_in("headline"))
+    return []
 
 
 def reach(rows: Iterable[Difference]) -> float:

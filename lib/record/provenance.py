@@ -10,7 +10,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from lib.analysis.runs import next_look
 from lib.record.notebook import unexecuted
 from lib.record.record import Record, Run, run_name
 from lib.record.replay import ask_code_of, committed, made_by
@@ -256,13 +255,6 @@ def _unlike_commit(
     for digest_name in ("training_digest", "measuring_digest"):
         if environment.get(digest_name, state[digest_name]) != state[digest_name]:
             yield f"{label} names a {digest_name} ({name}) that is not that of commit {short}"
-
-
-def check_end(record: Record) -> Iterator[str]:
-    """Yield a fault where a study with looks ended at a look that left a hypothesis undecided."""
-    n = len({run["seed"] for run in record.runs})
-    if more := next_look(record.parameters, n, record.verdict):
-        yield f"it ended undecided after {n} seeds, and is looked at again after {more}; rerun it"
 
 
 def check_copies(record: Record) -> Iterator[str]:

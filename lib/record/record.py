@@ -20,7 +20,6 @@ from typing import Any
 
 import pandas as pd
 
-from lib.analysis.runs import so_far
 from lib.results import Folder, read_raw, read_raw_file
 from lib.study.inputs import ZipError, unpack
 from lib.study.io import PAPER, PAPERS, PARAMS, PLANS, RUNS, read_json, relative, run_folder, sha256
@@ -113,10 +112,7 @@ class Record:
         if "runs" in self.results:
             return list(self.results["runs"])
 
-        def is_there(arm: str, seed: int) -> bool:
-            return self.run_notebook({"arm": arm, "seed": seed}).is_file()
-
-        arms, seeds = self.parameters.arms(), so_far(self.parameters, is_there).seeds
+        arms, seeds = self.parameters.arms(), self.parameters.seeds
         return [self._result({"arm": arm.id, "seed": seed}) for arm, seed in product(arms, seeds)]
 
     def _result(self, run: Run) -> Run:

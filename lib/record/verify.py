@@ -111,7 +111,6 @@ def _checks(record: Record, again: bool, redraw: bool) -> Iterator[Iterator[str]
     yield provenance.check_versions(record)
     yield provenance.check_times(record)
     yield provenance.check_copies(record)
-    yield provenance.check_end(record)
     # What they say follows from raw files, and is built again by the code of these commits.
     yield runs.check_runs(record)
     yield runs.check_windows(record)

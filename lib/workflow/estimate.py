@@ -18,14 +18,8 @@ from pydantic import ValidationError
 from scipy import stats
 from torch.nn import functional as F
 
-from lib.analysis.hypotheses import (
-    MAX_SEEDS,
-    claim,
-    expected_power,
-    holds,
-    out_of_reach,
-    spread_of,
-)
+from lib.analysis.hypotheses import claim, holds
+from lib.analysis.power import MAX_SEEDS, expected_power, out_of_reach, spread_of
 from lib.analysis.runs import tidy
 from lib.analysis.stability import harmed, judge_runs, rule_of, with_stability
 from lib.data.text import load_corpus
@@ -373,12 +367,12 @@ def power_report(
             yield f"Power of {name} is unknown: state the effect, the difference that matters."
     if not sds:
         return
-    table = expected_power(plan, sds, n, effect, study.looks)
+    table = expected_power(plan, sds, n, effect)
     per_seed = {name: total / n for name, total in (hours or {}).items()}
     yield f"What {n} seeds can show, with {basis}:"
     yield from _power_tables(table, plan, per_seed)
     largest_sds = {name: high * sd for name, sd in sds.items()}
-    least_power = expected_power(plan, largest_sds, n, effect, study.looks)["power"]
+    least_power = expected_power(plan, largest_sds, n, effect)["power"]
     for row, at_least in zip(table.to_dict("records"), least_power, strict=True):
         if row["power"] < plan.power:
             yield (

@@ -19,7 +19,6 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from safetensors.torch import save, save_file
 
-from lib.analysis.runs import so_far
 from lib.figures.style import variant
 from lib.record.record import MANIFEST, Record, Run, raw_folder, require_recorded
 from lib.record.retrain import recorded_runs
@@ -109,7 +108,7 @@ def pack(study: Study, target: Path) -> int:
 
 def _contents(study: Study) -> Iterator[tuple[str, bytes]]:
     """Yield the files of an archive, by their names in it."""
-    seeds = so_far(study).seeds
+    seeds = study.seeds
     runs = {f"{arm.id}/seed-{seed}": (arm.id, seed) for arm in study.arms() for seed in seeds}
     readme = render("archive.md.j2", study=study, manifest=MANIFEST, folders=list(runs))
     yield "README.md", readme.encode()

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from lib.analysis.planned import planned_measures
+from lib.analysis.hypotheses import planned_measures
 from lib.data.text import load_corpus
 from lib.results import INSTALL, has_harness, trained_with
 from lib.run.machine import require_devices

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
-from lib.analysis.runs import next_look, so_far
 from lib.record.archive import is_replaceable, mark_replaceable
 from lib.record.record import Record, paper_of
 from lib.results import status_of
@@ -27,7 +26,6 @@ from lib.study.io import (
     PAPERS,
     ROOT,
     RUNS,
-    read_json,
     relative,
     result_file,
     study_folder,
@@ -150,15 +148,8 @@ def run_sweep(sweep: Sweep) -> int:
 
 
 def seeds_due(study: Study) -> int:
-    """Return how many seeds of a study are asked for now: those of the last look that is done, or,
-    where its analysis leaves a hypothesis undecided, of the next; all without looks."""
-    n = len(so_far(study).seeds)
-    with contextlib.suppress(OSError, ValueError, LookupError):  # not analysed yet, or damaged
-        runs = read_json(result_file("03_analysis", study.name))["runs"]
-        verdict = read_json(study_folder(study.name) / "verdict.json")
-        if len({run["seed"] for run in runs}) == n:
-            return next_look(study, n, verdict) or n
-    return n
+    """Return how many seeds of a study are asked for."""
+    return len(study.seeds)
 
 
 def due_study(study: Study) -> Study:

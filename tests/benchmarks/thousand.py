@@ -67,7 +67,7 @@ def hash_of(name: str) -> int:
 ANALYSIS = """
 import resource, sys, time
 start = time.perf_counter()
-from lib.analysis.findings import analyse
+from lib.analysis.verdict import analyse
 from lib.analysis.runs import collect, read_parquet, read_table, study_results, tidy
 from lib.study.study import load_study
 from lib.study.preregistration import claim_status, load_plan

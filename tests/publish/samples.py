@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from lib.analysis.findings import analyse
+from lib.analysis.verdict import analyse
 from lib.analysis.runs import study_results, tidy
 from lib.publish.findings import TABLES, RecordedStudy
 from lib.record.record import Record
