@@ -1,128 +1,97 @@
-"""How far a run in training is: every step in a file. Where somebody looks at the notebook, a
-picture grows below the cell, the baseline's curve beside it; else evaluations are printed.
+"""How a run trains: where somebody looks at the notebook a picture below the cell, the finished
+baseline's curve beside it, with a warning as soon as something goes wrong; in a sweep nothing but
+the step, in a file that the sweep reads."""
 
-What draws the picture is a process of its own, `lib.workflow.watching`, which reads the file and
-gives pictures. So training waits for no picture, and no code of figures can decide a weight.
-"""
-
-import json
 import os
-import subprocess
-import sys
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from typing import Any, Self
 
+import pandas as pd
 from IPython import get_ipython
-from IPython.display import DisplayHandle, Image
 
-from lib.results import COLUMNS, live_file
-from lib.run.trainer import Row, Run
-from lib.study.io import ROOT, run_folder
+from lib.run.trainer import Row
+from lib.study.io import run_folder
+from lib.study.preregistration import load_plan
 from lib.study.study import Arm, Study
 from lib.study.yaml import HEADLESS
 
-WRITE_INTERVAL = 1.0
-"""Seconds between two writes: training waits for none that matters."""
+STEP_FILE = "step.txt"
+"""In the folder of a run in training, how many steps it has made."""
+INTERVAL, SHARE = 1.0, 0.25
+"""Seconds between two pictures at the least, and the most of the time that they may take."""
 
 
 class LiveCurve:
-    """What a training cell calls for every step. The cell executed again goes on with it."""
+    """What a training cell calls for every step. `asked` is the study that was asked for, `design`
+    the one that trains: `changes` make it a scratch run, beside which the arm as it was is drawn."""
 
-    def __init__(self, study: Study, design: Study, arm: Arm, seed: int) -> None:
-        folder = run_folder(design.name, arm.id, seed)
-        self.file = live_file(folder)
-        self.about: dict[str, Any] = {"study": study.name, "arm": arm.id, "variant": arm.variant}
-        self.about |= {"baseline": arm.baseline, "seed": seed, "folder": str(folder)}
-        self.about |= {"total": arm.config.training.iterations}
-        self._waiting: list[str] = []
-        self._with = ExitStack()
+    def __init__(self, asked: Study, design: Study, arm: Arm, seed: int) -> None:
+        self.asked, self.arm, self.seed = asked, arm, seed
+        self.folder = run_folder(design.name, arm.id, seed)
+        self.rows: list[Row] = []
+        self.points: list[Row] = []
+        self.is_watched = not os.environ.get(HEADLESS) and hasattr(get_ipython(), "kernel")
+        self._next = 0.0
 
     def __enter__(self) -> Self:
-        self._start = self._written = time.monotonic()
         if self.is_watched:
-            self._tell_end = self._with.enter_context(_drawing(self.about))
+            from IPython.display import display
+
+            self._picture = display({"text/plain": "The curve appears here."}, raw=True, display_id=True)
+            self._prepare()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._write()
-        self._with.close()
-
-    @property
-    def is_watched(self) -> bool:
-        """Whether there is a notebook, and somebody to look at it."""
-        return not os.environ.get(HEADLESS) and hasattr(get_ipython(), "kernel")
-
     def __call__(self, row: Row, point: Row | None) -> None:
-        """Print an evaluation where no picture shows it, and append every step to the file, some at
-        a time. A step that fp16 skipped has no gradient norm."""
-        now, values = time.monotonic(), Row({"dev_loss": ""}) | (point or {}) | row
+        """Take a step, and an evaluation if there was one; show them, not more often than a quarter
+        of the time allows."""
+        self.rows.append(row)
+        if point:
+            self.points.append(point)
         if point and not self.is_watched:
             line = "step {step}: dev loss {dev_loss:.4f}, embedding norm {embedding_norm:.2f}"
-            print(line.format(**values), flush=True)
-        values["elapsed"] = round(now - self._start, 2)
-        values |= {"grad_norm": ""} if row.get("skipped") else {}
-        self._waiting.append(",".join(str(values[name]) for name in COLUMNS) + "\n")
-        if now - self._written > WRITE_INTERVAL:
-            self._write()
-            self._written = now
+            print(line.format(**point), flush=True)
+        if (start := time.monotonic()) >= self._next:
+            self._show()
+            seconds = time.monotonic() - start
+            self._next = start + seconds + max(INTERVAL, seconds * (1 / SHARE - 1))
 
-    def _write(self) -> None:
-        if self._waiting:
-            with suppress(OSError), self.file.open("a", encoding="utf-8") as file:
-                file.writelines(self._waiting)
-            self._waiting.clear()
+    def __exit__(self, *_: object) -> None:
+        if self.rows:
+            self._show()
+        (self.folder / STEP_FILE).unlink(missing_ok=True)
 
-    def end(self, run: Run) -> None:
-        """Show all of a run, what was trained before this cell included."""
+    def _show(self) -> None:
+        with suppress(OSError):  # a full disk: the checkpoint says so
+            (self.folder / STEP_FILE).write_text(str(self.rows[-1]["step"]), "utf-8")
         if self.is_watched:
-            status = {"diverged": run.diverged_at is not None, "stopped": not run.finished}
-            self._tell_end(status | {"trace": run.rows, "curve": run.points})
-            if run.finished:
-                self._waiting.clear()
-                self.file.unlink(missing_ok=True)
+            self._draw()
 
+    def _prepare(self) -> None:
+        """Read the finished baseline, if its run is here, and import what draws."""
+        from lib.analysis.stability import rule_of
+        from lib.figures.style import variant
+        from lib.results import read_raw_file
 
-@contextmanager
-def _drawing(about: dict[str, Any]) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Start what draws; give a function that tells it, at last, how the run ended. Each picture
-    takes the place of the one before."""
-    handle = DisplayHandle()
-    handle.display({"text/plain": "The curve appears here."}, raw=True)
-    command = [sys.executable, "-m", f"{__package__}.watching", json.dumps(about)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
-    with tempfile.TemporaryFile() as stderr:
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
-            env=environment, start_new_session=True,
-        )  # fmt: skip
-        assert process.stdin
-        stdin = process.stdin
+        arms = {arm.id: arm for arm in self.asked.arms()}
+        baseline = arms[self.arm.baseline]
+        self._looks = [variant(arm.variant) for arm in (self.arm, baseline)]
+        self._rule, self._baseline = rule_of(load_plan(self.asked)), dict[str, Any]()
+        folder = run_folder(self.asked.name, baseline.id, self.seed)
+        if folder != self.folder and (folder / "result.json").is_file():
+            tables = {name: read_raw_file(folder, name) for name in ("trace", "curve")}
+            self._baseline = {f"{baseline.id} (finished)": tables}
 
-        def tell_end(end: dict[str, Any]) -> None:
-            with suppress(OSError):  # a picture less
-                stdin.write(json.dumps(end, default=float).encode())
+    def _draw(self) -> None:
+        from IPython.display import Image
 
-        thread = threading.Thread(target=_show, args=(process, handle), daemon=True)
-        thread.start()
-        try:
-            yield tell_end
-        finally:
-            with suppress(OSError):
-                stdin.close()
-            thread.join()
-            if process.wait():
-                stderr.seek(0)
-                reason = stderr.read().decode(errors="replace").strip().rpartition("\n")[2]
-                handle.update({"text/plain": f"The curve could not be drawn: {reason}"}, raw=True)
+        from lib.analysis.stability import training_warnings
+        from lib.figures.training import live_picture
 
-
-def _show(process: "subprocess.Popen[bytes]", handle: DisplayHandle) -> None:
-    """Show each picture that comes, after a line with its size and its width on the screen."""
-    assert process.stdout
-    while line := process.stdout.readline():
-        size, width = map(int, line.split())
-        handle.update(Image(process.stdout.read(size), width=width))
+        trace, total = pd.DataFrame(self.rows), self.arm.config.training.iterations
+        curve = pd.DataFrame(self.points, columns=None if self.points else ["step", "dev_loss"])
+        runs = {self.arm.id: {"trace": trace, "curve": curve}} | self._baseline
+        warnings = list(training_warnings(trace, self._rule).values())
+        standing = f"step {self.rows[-1]['step']} of {total}"
+        png, width = live_picture(runs, self._looks, total, standing, warnings)
+        self._picture.update(Image(png, width=width))

@@ -1,51 +1,75 @@
-"""Run studies: one Snakemake call, one progress line, one summary.
+"""Run studies: what is stale and why, one Snakemake call, one line of progress.
 
-A plain rerun continues whatever was stopped, however it was. What takes seconds to import is
-imported where it is used, after the command line was read.
+A plain rerun continues whatever was stopped, however it was. A result counts only where it was made
+by this code, from this corpus, under these parameters and this plan: it says itself what it was
+made with. No file's time of change decides anything.
 """
 
 import contextlib
 import fcntl
+import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from lib.record.archive import is_replaceable, mark_replaceable
-from lib.record.record import Record, paper_of
-from lib.results import status_of
-from lib.run import processes
+from pydantic import ValidationError
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from lib.data.text import CorpusError, MissingCorpusError, load_corpus
+from lib.record.archive import SHARED, Record, is_replaceable, slim
+from lib.results import RunResult, identity_fields, status_of
+from lib.run.lm_eval import has_harness
+from lib.study.code import measure_key, train_key
 from lib.study.io import (
     NOTEBOOKS,
+    OUTPUT,
     PAPERS,
+    PARAMS,
     ROOT,
     RUNS,
+    executed_notebook,
+    output_root,
+    read_json,
     relative,
     result_file,
+    run_folder,
+    sha256,
     study_folder,
-    write_json,
+    write_text,
 )
 from lib.study.preregistration import claim_status, load_plan
-from lib.study.study import Study, load_study, write_commits
+from lib.study.schema import CODE, RunConfig, digest
+from lib.study.study import Arm, Study, load_study
 from lib.study.yaml import TIME_UP, UserError
-from lib.workflow.gpus import GPUS, gpu_slots
-from lib.workflow.progress import PROGRESS_FILE, SWEEP_FILE, follow, read_progress
-from lib.workflow.slurm import Cluster, explanation
+from lib.workflow import check
+from lib.workflow.code_arms import commit_of, write_commits
+from lib.workflow.execute import GPUS, made_from
+from lib.workflow.live import STEP_FILE
 
 DEFAULT, EMBEDDED = "final", "final-embedded"
 """The study that is run when none is named, and the one in its place where its text is missing."""
+LONG = 600.0
+"""Seconds: a sweep that takes longer is checked by one of five steps first."""
 LOCK_TIMEOUT = 5.0
 """Seconds to wait for an earlier sweep that is ending."""
 CANCEL_TIMEOUT = 60.0
 """Seconds that an ended sweep is given to cancel its jobs on a cluster."""
-FULL = 10**6
-"""Bytes: a disk with less is full."""
+_MEASURED = "measured anew from its weights"
+_MEASURING = (
+    *("study", "arm", "baseline", "levels", "variant", "setting", "tasks_hash", "study_hash"),
+    *("measuring code", "corpus.source", "evaluation.items_per_task", "evaluation.tasks"),
+    *("evaluation.shots", "evaluation.include_path"),
+)
+"""What leaves weights as they are: a difference in anything else trains a run anew."""
 
 
 @dataclass(frozen=True)
@@ -55,123 +79,73 @@ class Sweep:
     studies: list[str] = field(default_factory=list)
     flags: list[str] = field(default_factory=list)
     """For Snakemake."""
-    forced: list[str] = field(default_factory=list)
-    """Rules and files that --forcerun names."""
-    is_ordered: bool = False
-    """Whether the flags say which jobs run, or which come first."""
     jobs: int | None = None
-    """How many at once, where the flags say it."""
-    is_dry_run: bool = False
-    """Whether Snakemake is only asked to tell or tidy something."""
-    lists_runs: bool = False
-    """Whether it is `-n` alone: which runs would be made, and why, is then printed as a table."""
-    is_local: bool = True
-    replaces: bool = False
-    """Whether records that came from elsewhere are replaced."""
-    forks_kernels: bool = sys.platform == "linux"
-    """On macOS, a fork that does not start another program may not use the system's libraries."""
+    """Runs at once; None: one per GPU, or per core."""
     stop_after: float | None = None
     """Hours."""
-    runs_per_gpu: int | None = None
-    cluster: Cluster | None = None
-    """The Slurm cluster that runs the jobs, if one does."""
+    dry_run: bool = False
+    replace: bool = False
+    """Whether records that came from elsewhere are replaced."""
+    on_cluster: bool = False
 
 
 def run_sweep(sweep: Sweep) -> int:
     """Run studies; return the exit status. Raises UserError for all that would stop them later."""
-    from lib.workflow.commits import TREES, moved
-    from lib.workflow.dry_run import due_runs
-    from lib.workflow.execution import kernel_environment
-    from lib.workflow.forked import SOCKETS, warm_process
-    from lib.workflow.preflight import load_and_check
-    from lib.workflow.staleness import analysis_key, data_key, stale
-
-    studies = load_and_check(sweep.studies or [default_study()], sweep.is_local)
-    if sweep.cluster and not sweep.is_dry_run:
-        sweep.cluster.require_ready()
-    with only_sweep() as log, contextlib.ExitStack() as stack:
-        temporary = Path(tempfile.gettempdir())
-        for leftover in (*temporary.glob(f"{SOCKETS}*"), *temporary.glob(f"{TREES}*")):
-            shutil.rmtree(leftover, ignore_errors=True)
+    studies = check.load_and_check(sweep.studies or [default_study()], not sweep.on_cluster)
+    if sweep.dry_run:
+        stale = find_stale(studies)
+        print_reasons(studies, stale)
+        return subprocess.run(snakemake_command(studies, sweep, stale) + ["--dry-run"]).returncode
+    with only_sweep() as log:
+        studies = [write_commits(study) for study in studies]
+        stale = find_stale(studies)
+        print_reasons(studies, stale)
+        _set_clocks_back(studies)
+        due = due_runs(studies, stale)
+        gpus = [] if sweep.on_cluster else check.gpus(studies)
+        seconds = check.seconds_of(due) / (sweep.jobs or len(gpus) or os.cpu_count() or 1)
+        if seconds > LONG and not sweep.on_cluster:
+            check_by_five_steps({study.name: study for study, *_ in due}, sweep)
         for study in studies:
-            if not sweep.is_dry_run:
-                write_commits(study.commits, study_folder(study.name))
-            for line in moved(study):
-                print(line)
-            plan = load_plan(study)
-            claim = claim_status(study, plan)
-            if plan and study.name in plan.confirmatory and claim.reasons:
-                print(f"{claim}: what runs now will not be confirmatory")
-        stale_results = {path: reason for study in studies for path, reason in stale(study)}
-        for path, reason in stale_results.items():
-            if not (sweep.lists_runs and path.name == "result.json"):  # the table says why
-                print(f"Stale: {relative(path)}: {reason}")
-        if not sweep.is_dry_run:
-            due = [study for study in studies if any(due_runs(due_study(study), stale_results))]
-            if due and sweep.is_local and sweep.forks_kernels:
-                stack.enter_context(warm_process(kernel_environment(due[0]), log))
-            rehearse(due)
-        cluster_settings: dict[str, Any] = {"needs": {}, "longest": None}
-        if not (sweep.is_local or sweep.is_dry_run):
-            from lib.workflow.dry_run import job_resources
+            if sweep.replace:
+                stale[result_file("archive", study.name)] = "replaced, as asked"
+        environment = os.environ | {GPUS: ",".join(gpus), "PYTHONPATH": str(ROOT)}
+        command = snakemake_command(studies, sweep, stale, len(gpus))
+        snakemake = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            is_stopped = not follow(snakemake, due, sweep.stop_after)
+        finally:  # its jobs end with it
+            if sweep.on_cluster:
+                snakemake.send_signal(signal.SIGINT)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    snakemake.wait(CANCEL_TIMEOUT)
+            snakemake.kill()
+            status = snakemake.wait()
+        if is_stopped:
+            print(f"stopped after {sweep.stop_after:g} hours, as asked; a plain rerun continues")
+            return TIME_UP
+        if status:
+            print_failures(studies, Path(log.name))
+            return status
+        if not set(sweep.flags) & {"--until", "--omit-from"}:
+            for paper in {study.paper for study in studies}:
+                write_text(RUNS / f"paper-{paper}.key", paper_key(paper))
+    from lib.workflow.summary import summarise
 
-            cluster_settings["needs"] = {
-                study.name: job_resources(study, stale_results) for study in due
-            }
-            cluster_settings["longest"] = sweep.cluster and sweep.cluster.longest_job()
-        keys = {s.name: {"data": data_key(s), "analysis": analysis_key(s)} for s in studies}
-        patience = 0 if sweep.is_local else CANCEL_TIMEOUT
-        began = time.monotonic()
-        for record in (Record(study.name) for study in studies):
-            if sweep.is_dry_run or is_replaceable(record):
-                continue
-            if sweep.replaces:
-                mark_replaceable(record.study)
-                stale_results[result_file("archive", record.study)] = "replaced, as asked"
-            else:
-                print(f"{record.study}: its record came from elsewhere and stays as it is")
-        while True:
-            due_seeds = {study.name: seeds_due(study) for study in studies}
-            settings = {"keys": keys, "seeds": due_seeds, "patience": patience}
-            write_json(SWEEP_FILE, settings | cluster_settings)
-            status, failed = run_snakemake(studies, sweep, stale_results, log, began)
-            undecided = [s for s in studies if seeds_due(s) > due_seeds[s.name]]
-            if status or sweep.is_dry_run or not undecided:
-                break
-            for study in undecided:
-                print(f"{study.name}: undecided after {due_seeds[study.name]} seeds, so it goes on")
-            sweep, stale_results = replace(sweep, forced=[]), {}
-    if not status and not sweep.is_dry_run:
-        print_summaries(studies)
-    _update_pages(failed)  # another sweep may begin meanwhile
-    return status
-
-
-def seeds_due(study: Study) -> int:
-    """Return how many seeds of a study are asked for."""
-    return len(study.seeds)
-
-
-def due_study(study: Study) -> Study:
-    """Return a study with the seeds that are asked for now."""
-    return study.model_copy(update={"seeds": study.seeds[: seeds_due(study)]})
-
-
-def rehearse(studies: list[Study]) -> None:
-    """Analyse made-up results of some studies, in a process of its own. Raises UserError where the
-    analysis of one would fail."""
-    command = [sys.executable, "-m", "lib.workflow.rehearsal", *(study.name for study in studies)]
-    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True) if studies else None
-    if process and process.returncode:
-        message = process.stderr.strip().rpartition("\n")[2].removeprefix("error: ")
-        raise UserError(message or f"the rehearsal of the analysis ended with {process.returncode}")
+    for study in studies:
+        summarise(study)
+    for said in sorted({f"{what}-{s.paper}.txt" for s in studies for what in ("paper", "record")}):
+        with contextlib.suppress(FileNotFoundError):
+            print((RUNS / said).read_text("utf-8"), end="")
+    return 0
 
 
 def default_study() -> str:
     """Name the study to run when none is named: `final`, or its counterpart on the synthetic text
     where its own is neither here nor to be downloaded."""
-    from lib.data.text import CorpusError, MissingCorpusError, load_corpus
-
     try:
         load_corpus(load_study(DEFAULT).corpus)
     except MissingCorpusError as error:
@@ -211,113 +185,247 @@ def only_sweep() -> Iterator[IO[bytes]]:
         yield file
 
 
-def run_snakemake(
-    studies: list[Study], sweep: Sweep, stale: dict[Path, str], log: IO[bytes], began: float
-) -> tuple[int, list[Path]]:
-    """Call Snakemake over all studies, and have it make these stale results (→ why) anew; return
-    the status, and the notebooks and logs of what failed. Time is counted since the sweep `began`.
-    """
-    slots = gpu_slots(studies, sweep.runs_per_gpu) if sweep.is_local else []
+def snakemake_command(
+    studies: list[Study], sweep: Sweep, stale: Mapping[Path, str], n_gpus: int = 0
+) -> list[str]:
+    """Write the call of Snakemake that makes what is missing and these stale results."""
     command = [sys.executable, "-m", "snakemake", "-s", str(NOTEBOOKS / "Snakefile")]
     # Snakemake's own lock outlives a kill; that of `only_sweep` does not.
     command += ["--directory", str(RUNS.parent), "--nolock", "--rerun-incomplete", "--keep-going"]
-    command += ["--rerun-triggers", "mtime", "params", "input"]
-    jobs = sweep.jobs or len(slots) or os.cpu_count() or 1
-    if not sweep.jobs:
-        command += ["--jobs", str(jobs)]
-    command += sweep.flags
-    if not (sweep.is_dry_run or sweep.is_ordered):
-        from lib.workflow.dry_run import longest_runs
-
-        if first := longest_runs(list(map(due_study, studies)), stale, jobs):
-            command += ["--prioritize", *map(str, first)]
-    if forced := [*sweep.forced, *map(str, stale)]:
-        command += ["--forcerun", *forced]
-    environment = os.environ | {GPUS: ",".join(slots), "PYTHONPATH": str(ROOT)}
-    PROGRESS_FILE.unlink(missing_ok=True)
-    if sweep.lists_runs:
-        command += ["--quiet", "all"]  # it ends as soon as it has counted its jobs
-        status = subprocess.run(command, env=environment, stdout=log, stderr=log).returncode
-        if status:
-            return status, _report({}, Path(log.name))
-        from lib.workflow.dry_run import print_dry_run
-
-        print_dry_run(list(map(due_study, studies)), stale, read_progress(PROGRESS_FILE).jobs, jobs)
-        return 0, []
-    if sweep.is_dry_run:  # in its own words, to the terminal
-        return subprocess.run(command, env=environment).returncode, []
-
-    for paper in {study.paper for study in studies}:
-        if not (PAPERS / paper / "site" / "index.html").is_file():
-            (RUNS / f"record-{paper}.txt").unlink(missing_ok=True)  # what has Snakemake build it
-    with processes.start(command, environment, log) as snakemake:
-        hours = sweep.stop_after and sweep.stop_after - (time.monotonic() - began) / 3600
-        failed, stopped = follow(snakemake, PROGRESS_FILE, hours, studies)
-    if not RUNS.is_dir() or not Path(log.name).is_file():
-        raise UserError(f"{relative(RUNS)}/ was deleted while its studies ran; a rerun begins anew")
-    if not stopped and not snakemake.returncode:
-        return 0, []
-    failed_files = _report(failed, Path(log.name)) if not stopped or failed else []
-    if stopped:
-        print(f"stopped after {sweep.stop_after:g} hours, as asked; a plain rerun continues")
-    return (TIME_UP if stopped else snakemake.returncode), failed_files
+    # It reruns what is missing, or forced; `find_stale` knows the rest, and files' times do not.
+    command += ["--rerun-triggers", "input"]
+    if sweep.jobs or not sweep.on_cluster:
+        command += ["--jobs", str(sweep.jobs or n_gpus or os.cpu_count() or 1)]
+    command += ["--config", f"studies={','.join(study.name for study in studies)}"]
+    command += [f"replace={'--replace' if sweep.replace else ''}", *sweep.flags]
+    return command + (["--forcerun", *map(str, stale)] if stale else [])
 
 
-def print_summaries(studies: list[Study]) -> None:
-    """Print the results of studies, and what was built of their papers."""
-    from lib.workflow.summary import summarise
+def check_by_five_steps(due: Mapping[str, Study], sweep: Sweep) -> None:
+    """Sweep through 02, 03 and 04 with two arms, two seeds and five steps, in a temporary folder,
+    before hours are spent. Raises UserError where that fails."""
+    with tempfile.TemporaryDirectory(prefix="check-") as folder:
+        (Path(folder) / "params").mkdir()
+        (Path(folder) / "data").symlink_to(output_root() / "data")
+        for study in due.values():
+            text = check.shortened(study).model_dump_json(exclude={"commits"})
+            (Path(folder) / "params" / f"{study.name}.yaml").write_text(text, "utf-8")
+        print(f"checked first, by five steps: {', '.join(due)}", flush=True)
+        command = [sys.executable, "-m", "lib.workflow.cli", *due, "--until", "figures"]
+        command += ["--jobs", str(sweep.jobs)] if sweep.jobs else []
+        environment = os.environ | {OUTPUT: folder}
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise UserError(f"a sweep of five steps failed: {done.stderr.strip() or done.stdout}")
 
+
+def due_runs(studies: list[Study], stale: Mapping[Path, str]) -> list[tuple[Study, Arm, int]]:
+    """List the runs that are missing or stale."""
+    runs = [(study, a, seed) for study in studies for a in study.arms() for seed in study.seeds]
+    files = (result_file("02_train", study.name, arm.id, seed) for study, arm, seed in runs)
+    return [run for run, file in zip(runs, files, strict=True) if file in stale or not file.is_file()]
+
+
+def find_stale(studies: list[Study]) -> dict[Path, str]:
+    """Find each result that is there and does not count, with the reason and with what will be
+    done about it. Raises CorpusError."""
+    stale: dict[Path, str] = {}
     for study in studies:
-        summarise(study)
-    for paper in sorted({study.paper for study in studies}):
-        for name in ("paper", "record"):
-            if (output := RUNS / f"{name}-{paper}.txt").is_file():
-                print(output.read_text("utf-8"), end="")
-        if not (PAPERS / paper / "paper.md").is_file():
-            print(f"To begin a paper    ./run_all.sh paper {paper}")
+        plan = load_plan(study)
+        for arm in study.arms():
+            for seed in study.seeds:
+                path = result_file("02_train", study.name, arm.id, seed)
+                if path.is_file() and (why := why_stale(study, arm, seed, plan and plan.hash)):
+                    stale[path] = why
+        for name in SHARED:
+            if (path := result_file(name, study.name)).is_file():
+                stamp, now = status_of(executed_notebook(name, study.name)), made_from(name, study)
+                was = stamp.get("made_from", {})
+                changed = [of for of, value in now.items() if value != was.get(of)]
+                if stamp["status"] != "completed":
+                    stale[path] = f"its notebook is {stamp['status']}: executed again"
+                elif changed:
+                    stale[path] = f"{' and '.join(changed)} changed: executed again"
+        if why := _why_archive_stale(study):
+            stale[result_file("archive", study.name)] = why
+    for paper in {study.paper for study in studies}:
+        said, key = RUNS / f"paper-{paper}.txt", RUNS / f"paper-{paper}.key"
+        if said.is_file() and not (key.is_file() and key.read_text("utf-8") == paper_key(paper)):
+            stale[said] = "what the paper is made from changed: built again"
+    return stale
 
 
-def _report(failed: dict[str, str], log: Path) -> list[Path]:
-    """Say what failed; return the notebooks and logs of it."""
-    if shutil.disk_usage(RUNS).free < FULL:
+def why_stale(study: Study, arm: Arm, seed: int, plan: str | None) -> str:
+    """Say why the result of a run does not count, naming the field with its new and its old value,
+    and what will be done about it; "" for one that counts. `plan` is its hash."""
+    file = result_file("02_train", study.name, arm.id, seed)
+    wanted = identity_fields(study, arm, seed)
+    corpus = load_corpus(arm.config.corpus)
+    commit = commit_of(study, arm)
+    wanted |= {"corpus": corpus.sha256, "tokenizer": corpus.tokenizer.sha256, "plan": plan}
+    wanted |= {"code": commit} if commit else {}
+    wanted |= {} if commit else {"training code": train_key(), "measuring code": measure_key()}
+    try:
+        result = RunResult.model_validate_json(file.read_bytes())
+        trained, executed = result.provenance["trained"], result.provenance["executed"]
+        was = result.model_dump(include=set(wanted))
+        was |= {"corpus": trained["corpus_sha256"], "tokenizer": trained.get("tokenizer_sha256")}
+        was |= {"plan": trained["plan"], "seed": trained["seed"], "code": trained.get("code")}
+        was["training code"] = trained["training_digest"]
+        was["measuring code"] = executed["measuring_digest"]
+    except (ValidationError, LookupError, TypeError):
+        return f"result.json cannot be read, or is of another version: {_MEASURED}"
+    # A field that came later is one that an arm's own code may lack.
+    defaults, was = _flat(RunConfig().model_dump()), _flat(was.pop("config")) | was
+    for name, value in (_flat(wanted.pop("config")) | wanted).items():
+        if was.get(name, defaults.get(name)) != value:
+            remedy = _MEASURED if name in _MEASURING else "trained anew"
+            return f"{name} is {_short(value)} and was {_short(was.get(name))}: {remedy}"
+    has_suite = result.status == "completed" and arm.config.evaluation.items_per_task != 0
+    if has_suite and result.suite_hash is None and has_harness():
+        return f"the suite was not asked for want of lm_eval: {_MEASURED}"
+    for name, sum_ in result.files.items():
+        if not (raw := file.with_name(name)).is_file() or sha256(raw) != sum_:
+            return f"{name} is missing or not as it was written: {_MEASURED}"
+    status = status_of(file.with_name("02_train.ipynb"))
+    if status["status"] != "completed":
+        return f"02_train.ipynb is {status['status']} ({status.get('reason')}): {_MEASURED}"
+    return ""
+
+
+def _flat(config: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {f"{s}.{name}": value for s, fields in config.items() for name, value in fields.items()}
+
+
+def _short(value: Any) -> str:
+    """Write a value for a message; of a hash its beginning will do."""
+    return value[:12] if isinstance(value, str) and len(value) >= 40 else repr(value)
+
+
+def _why_archive_stale(study: Study) -> str:
+    """Say why a study is to be archived again, if it was archived from here."""
+    if not result_file("archive", study.name).is_file() or not is_replaceable(study.name):
+        return ""
+    record = Record(study.name)
+    if lost := sorted(record.manifest.keys() - record.files.keys()):
+        return f"{lost[0]} is missing in the record: archived again"
+    pairs = {name: executed_notebook(name, study.name) for name in SHARED}
+    for name, notebook in pairs.items():
+        if notebook.is_file() and slim(read_json(notebook)) != read_json(record.notebook(name)):
+            return f"{name} was executed since: archived again"
+    return ""
+
+
+def paper_key(paper: str) -> str:
+    """Return a digest of what a paper and its record's pages are made from."""
+    folder = PAPERS / paper
+    files = [path for kind in ("md", "bib", "yaml", "py") for path in folder.glob(f"*.{kind}")]
+    files += [*folder.glob("results/*.json"), *folder.glob("record/*/MANIFEST.sha256")]
+    files += [*folder.glob("templates/**/*.*"), *PARAMS.glob("**/*.yaml")]
+    files += [path for room in ("publish", "record", "figures") for path in ROOT.glob(f"lib/{room}/*.py")]
+    return digest({str(path): sha256(path) for path in sorted(files)})
+
+
+def print_reasons(studies: list[Study], stale: Mapping[Path, str]) -> None:
+    """Say what a plan that names a study does not cover, and what is stale and why."""
+    for study in studies:
+        plan, claim = load_plan(study), claim_status(study, load_plan(study))
+        if plan and study.name in plan.confirmatory and claim.reasons:
+            print(f"{claim}: what runs now will not be confirmatory")
+        if not is_replaceable(study.name):
+            print(f"{study.name}: its record came from elsewhere and stays as it is (--replace)")
+    for path, reason in stale.items():
+        print(f"Stale: {relative(path)}: {reason}", flush=True)
+
+
+def _set_clocks_back(studies: list[Study]) -> None:
+    """Give files whose clock was ahead the present time: Snakemake fails a job whose output is
+    older than its input."""
+    now = time.time()
+    for path in (path for study in studies for path in study_folder(study.name).rglob("*.json")):
+        if path.stat().st_mtime > now:
+            os.utime(path)
+
+
+def follow(
+    snakemake: "subprocess.Popen[bytes]", due: list[tuple[Study, Arm, int]], hours: float | None
+) -> bool:
+    """Show how far a sweep is until it ends; False where its time ends first.
+
+    The time left is what one done step took, times the steps that are left.
+    """
+    console = Console(force_terminal=sys.stdout.isatty(), highlight=False)
+    columns = BarColumn(), MofNCompleteColumn(), TextColumn("runs{task.fields[said]}")
+    start, last, progress = time.monotonic(), "", Progress(*columns, console=console)
+    places = {run_folder(s.name, a.id, seed): (a, seed) for s, a, seed in due}
+    steps = {folder: arm.config.training.iterations for folder, (arm, _) in places.items()}
+    before = {folder: _inode(folder) for folder in places}
+    begun = _steps_of(places)
+    with progress if console.is_terminal else contextlib.nullcontext():
+        task = progress.add_task("", total=len(due), said="")
+        while snakemake.poll() is None:
+            elapsed = time.monotonic() - start
+            if hours and elapsed > hours * 3600:
+                return False
+            done = [f for f in places if _inode(f) not in (None, before[f])]
+            running = _steps_of(set(places) - set(done))
+            n = sum(steps[f] for f in done) + sum(running.values()) - sum(begun.values())
+            left = sum(steps.values()) - n
+            said = f", {clock(elapsed / n * left)} left" if n > 0 and left > 0 else ""
+            names = [f"{places[f][0].id} seed {places[f][1]} {n}/{steps[f]}" for f, n in running.items()]
+            progress.update(task, completed=len(done), said=f"{said}  {' · '.join(names)}")
+            line = f"{len(done)}/{len(due)} runs"
+            if line != last and not console.is_terminal and due:
+                print(f"{line}{said}, {clock(elapsed)} elapsed", flush=True)
+                last = line
+            time.sleep(0.5)
+        progress.update(task, completed=sum(_inode(f) not in (None, before[f]) for f in places))
+    return True
+
+
+def _inode(folder: Path) -> int | None:
+    """Return what tells a new result from the one before: it is written under another name."""
+    with contextlib.suppress(FileNotFoundError):
+        return (folder / "result.json").stat().st_ino
+    return None
+
+
+def _steps_of(folders: Any) -> dict[Path, int]:
+    """Read how many steps each run in training has made."""
+    steps = {}
+    for folder in folders:
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            steps[folder] = int((folder / STEP_FILE).read_text("utf-8"))
+    return steps
+
+
+def clock(seconds: float) -> str:
+    """Write a time: seconds below a minute, else 1:05 or 2:07:30."""
+    minutes, rest = divmod(math.ceil(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}:{minutes:02}:{rest:02}"
+    return f"{minutes}:{rest:02}" if minutes else f"{rest} s"
+
+
+def print_failures(studies: list[Study], log: Path) -> None:
+    """Say what failed and why: a notebook is stamped with it, other jobs end their log with it."""
+    if shutil.disk_usage(RUNS).free < 10**6:
         raise UserError(f"the disk that holds {relative(RUNS)}/ is full; free some space and rerun")
-    logs = {Path(name): message for name, message in failed.items() if Path(name).is_file()}
-    for path, message in logs.items():
-        print(f"FAILED {path.relative_to(RUNS)}: {reason(path, message)}", file=sys.stderr)
-    if not logs:
-        print(f"error: Snakemake stopped with {reason(log)}", file=sys.stderr)
-    print(
-        f"Not everything ran; a rerun tries again. Log: {relative(log)}",
-        file=sys.stderr,
-        flush=True,
-    )
-    return list(logs)
-
-
-def _update_pages(failed: list[Path]) -> None:
-    """Bring the lab record's pages of the notebooks that failed up to date."""
-    from lib.publish.site import DamagedError, build_site
-
-    notebooks = [path for path in failed if path.suffix == ".ipynb"]
-    studies = {path.relative_to(RUNS).parts[0] for path in notebooks}
-    for paper in sorted(set(map(paper_of, studies))):
-        with contextlib.suppress(DamagedError):  # the pages say it, and the sweep has failed
-            build_site(paper, notebooks)
-        for page in sorted(paper / "site" / study / "index.html" for study in studies):
-            if page.is_file():
-                print(f"Lab record          {relative(page)}")
-
-
-def reason(log: Path, cluster_log: str = "") -> str:
-    """Say why a job failed: a notebook is stamped with it, other jobs end their log with it; of one
-    that was ended from outside, or not begun, the cluster tells."""
-    status = status_of(log) if log.suffix == ".ipynb" else {}
-    if status.get("status") != "failed" and (message := explanation(cluster_log)):
-        return f"Slurm: {message}"
-    if "reason" in status:
-        return f"{status['reason']} (kept: {relative(log)})"
-    if status:
-        return "it ended before its notebook began"
-    lines = log.read_text("utf-8", "replace").strip().splitlines() or ["an empty log"]
-    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    return "; ".join(errors) or lines[-1]
+    said = []
+    for study in studies:
+        for notebook in sorted(study_folder(study.name).rglob("0*.ipynb")):
+            stamp = status_of(notebook)
+            if stamp["status"] == "failed":
+                said.append(f"{notebook.relative_to(RUNS)}: {stamp['reason']}")
+    logs = [study_folder(study.name) / "archive.log" for study in studies]
+    logs += [RUNS / f"{what}-{s.paper}.log" for s in studies for what in ("paper", "record")]
+    for file in dict.fromkeys(filter(Path.is_file, logs)):
+        lines = file.read_text("utf-8", "replace").splitlines()
+        errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        said += [f"{file.relative_to(RUNS)}: {error}" for error in errors]
+    if not said:
+        said = [(log.read_text("utf-8", "replace").strip().splitlines() or ["Snakemake failed"])[-1]]
+    for line in said:
+        print(f"FAILED {line}", file=sys.stderr)
+    print(f"Not everything ran; a rerun tries again. Log: {relative(log)}", file=sys.stderr)
