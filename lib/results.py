@@ -11,12 +11,10 @@ by a row per step, for those who watch.
 
 import importlib.util
 import math
-import re
 import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import lru_cache
 from operator import not_
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -28,10 +26,8 @@ import pyarrow.parquet as pq
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from lib.study.code import git, is_checkout
-from lib.study.digests import measuring_digest
-from lib.study.inputs import is_copy, tasks_hash
-from lib.study.io import PARAMS, ROOT, nan_to_none, read_json
+from lib.study.code import tasks_hash
+from lib.study.io import nan_to_none, read_json
 from lib.study.schema import Machine, digest, stock_measures
 from lib.study.study import Arm, Study
 
@@ -176,46 +172,6 @@ def history(provenance: dict[str, Any]) -> str:
     if executed.get("from_checkpoint"):
         text += f"; executed again from its weights {executed['finished']} {describe(executed)}"
     return text
-
-
-def code_state() -> dict[str, Any]:
-    """Name the commit, whether what runs was as committed, and the measuring digest."""
-    return {"measuring_digest": measuring_digest(), **git_state()}
-
-
-CODE_REF = "refs/study/code"
-"""In a tree with the code of one commit and the parameters of another, as an arm that is a commit
-has it: the first."""
-
-# What a run is made of. A Python file beside it could stand in for a module.
-_RUNS = (
-    *("lib", "notebooks", "params", "run_all.sh", "requirements.lock", "pyproject.toml"),
-    *("*.py", ":!tests"),
-)
-
-
-@lru_cache(maxsize=1)
-def git_state() -> dict[str, Any]:
-    """Name the commit, and whether what runs was as committed; texts and the record, which a study
-    writes itself, are nothing that runs. Where the code is that of another commit, name that too.
-
-    In a tree that `git archive` packed, lib/VERSION names the commit. The code there counts as that
-    commit's, unless a notebook added parameters: verifying a record compares its digests and
-    notebooks with the commit.
-    """
-    version = ROOT / "lib" / "VERSION"
-    packed = version.read_text("utf-8").strip() if version.is_file() else ""
-    if re.fullmatch(r"[0-9a-f]{40}", packed):
-        return {"commit": packed, "clean": not any(map(is_copy, PARAMS.rglob("*.yaml")))}
-    if not is_checkout():
-        return {"commit": None, "clean": None}
-    code = git("rev-parse", "--verify", "--quiet", CODE_REF)
-    changes = git("status", "--porcelain", "--", *(["params"] if code else _RUNS))
-    commit = git("rev-parse", "HEAD")
-    return {
-        "commit": commit.strip() if commit else None,
-        "clean": None if changes is None else not changes.strip(),
-    } | ({"code": code.strip()} if code else {})
 
 
 class RunResult(BaseModel):

@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 
 from lib.data.tasks import N_CHOICES, RULES, Candidate, Lexicon, Passage
 from lib.data.text import Corpus, TokenCorpus
-from lib.results import git_state
-from lib.study.digests import asking_digest
+from lib.study.code import git_state, measure_key
 from lib.study.io import sha256, write_json
 from lib.study.schema import GRAM, RunConfig, digest
 
@@ -380,7 +379,7 @@ def _fault(folder: Path) -> str | None:
     for name, stated in files.items():
         if not (folder / name).is_file() or sha256(folder / name) != stated:
             return f"damaged ({name} is not as it was written)"
-    return None if code == asking_digest() else "of other code"
+    return None if code == measure_key() else "of other code"
 
 
 def suite_hash(corpus: Corpus, config: RunConfig, suites: Path) -> str | None:
@@ -433,7 +432,7 @@ def write_suite(suite: Suite, folder: Path) -> Path:
         "groups": groups,
         "tasks": suite.table().to_dict("records"),
         "left_out": suite.left_out,
-        "code": asking_digest(),
+        "code": measure_key(),
         "files": {path.name: sha256(path) for path in sorted(folder.glob("[!.]*.*"))},
     }
     write_json(folder / "suite.json", described)

@@ -20,8 +20,8 @@ from typing import Any
 from lib.record import asked, protocol_1, warm
 from lib.record.archive import unpack_raw
 from lib.record.record import Record
-from lib.results import CODE_REF, status_of
-from lib.study.code import git, is_checkout
+from lib.results import status_of
+from lib.study.code import CODE_REF, git, is_checkout
 from lib.study.digests import analysing_digest
 from lib.study.io import ROOT, corpus_places, write_json
 from lib.study.preregistration import ATTEMPTS

@@ -10,7 +10,7 @@ from lib.data.text import Corpus, load_corpus
 from lib.results import Provenance, RunResult
 from lib.run import checkpoint as checkpoints
 from lib.run.model import GPT, weights_digest
-from lib.study.digests import training_digest
+from lib.study.code import train_key
 from lib.study.io import relative, run_folder
 from lib.study.schema import ModelConfig, RunConfig
 from lib.study.study import load_study
@@ -51,7 +51,7 @@ def read_finished(study: str, arm: str, seed: int) -> FinishedRun:
         provenance = Provenance.model_validate(result.provenance["trained"])
     except (OSError, ValidationError, KeyError):
         raise UnfinishedError(f"{name} has no result; {command} makes it") from None
-    if provenance.training_digest != training_digest() and provenance.code:
+    if provenance.training_digest != train_key() and provenance.code:
         raise UnfinishedError(f"{name} is a model of commit {provenance.code[:12]}; do this there")
     config = RunConfig.model_validate(result.config)
     corpus = load_corpus(config.corpus)

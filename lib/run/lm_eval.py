@@ -35,7 +35,7 @@ from lib.data.suite import BASELINES, read_suite
 from lib.data.text import Corpus
 from lib.run.model import GPT, KVCache
 from lib.run.scoring import Likelihood, Question, score_questions
-from lib.study.inputs import tasks_hash
+from lib.study.code import tasks_hash
 from lib.study.io import ROOT
 from lib.study.schema import EvaluationConfig, stock_measures
 from lib.study.yaml import ConfigError, suggest

@@ -14,7 +14,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from lib.results import MachineFacts, code_state
+from lib.results import MachineFacts
+from lib.study.code import code_state
 from lib.study.schema import MACHINE_SETTINGS, Machine, RunConfig
 from lib.study.yaml import ConfigError
 

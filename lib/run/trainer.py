@@ -42,7 +42,7 @@ from lib.run.machine import (
     require_devices,
 )
 from lib.run.model import GPT, optimizer_groups, weights_digest
-from lib.study.digests import training_digest
+from lib.study.code import git_state, train_key
 from lib.study.io import write_json
 from lib.study.plan import read_plan
 from lib.study.schema import RunConfig, TrainingConfig
@@ -67,10 +67,10 @@ def begin(study: Study, arm: Arm, seed: int, corpus: Corpus) -> Provenance:
     an arm of other code than that at hand.
     """
     commit = study.commit_of(arm)
-    if commit and commit.training_digest != training_digest():
+    if commit and commit != git_state().get("code"):
         raise ConfigError(
             f"arm {arm.id} is trained by other code than that at hand, of commit "
-            f"{commit.commit[:12]}: ./run_all.sh params/{study.name}.yaml trains it by its own"
+            f"{commit[:12]}: ./run_all.sh params/{study.name}.yaml trains it by its own"
         )
     plan = read_plan(study.plan) if study.plan else None
     return Provenance(
@@ -78,7 +78,7 @@ def begin(study: Study, arm: Arm, seed: int, corpus: Corpus) -> Provenance:
         arm=arm.id,
         seed=seed,
         plan=plan.hash if plan else None,
-        training_digest=training_digest(),
+        training_digest=train_key(),
         corpus_sha256=corpus.sha256,
         tokenizer_sha256=corpus.tokenizer.sha256,
         parameters=arm.config.model_dump(exclude={"machine"}),

@@ -1,117 +1,144 @@
-"""What git knows of this repository."""
+"""Which code a run is of: the commit, and keys over the bytes of the sources that decide numbers.
 
-import os
+A run whose train key is another is trained anew; one whose measure key alone is another is measured
+anew from its weights. Neither key asks git, nor when a file was changed.
+"""
+
+import json
+import re
 import subprocess
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cache, lru_cache
-from io import BytesIO
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from lib.study.io import ROOT
-from lib.study.yaml import UserError
+from lib.study.io import NOTEBOOKS, ROOT, output_root, sha256
+from lib.study.schema import digest
+from lib.study.yaml import ConfigError
+
+TRAIN_FILES = (
+    *("lib/study/schema.py", "lib/study/study.py", "lib/study/yaml.py"),
+    *("lib/data/text.py", "lib/data/tokens.py"),
+    *("lib/run/model.py", "lib/run/trainer.py", "lib/run/checkpoint.py"),
+    *("lib/run/machine.py", "lib/run/distributed.py"),
+)
+"""What decides weights, and the curve that is taken while they are trained."""
+_MEASURE_FILES = ("lib/study/metrics.py", "lib/results.py", "lib/data/*.py", "lib/run/*.py")
+"""What else decides the numbers of given weights."""
+_RUNS = ("lib", "notebooks", "params", "run_all.sh", "*.lock", "pyproject.toml")
+"""What must be as committed for a run's commit to say what made it."""
 
 
-class GitError(UserError):
-    """A question that git cannot answer here: what it would have told is not known."""
+@cache
+def train_key() -> str:
+    """Compute the SHA-256 of the code that decides weights: the sources in `TRAIN_FILES`, and the
+    cells of 02_train up to the one that trains."""
+    cells = _cells()
+    return _key(TRAIN_FILES, cells[: _last_call("train", cells) + 1])
 
 
-@dataclass(frozen=True)
-class FileChange:
-    """A file as a commit left it, where that is none of what the commit's parents hold."""
+@cache
+def measure_key() -> str:
+    """Compute the SHA-256 of the code that decides the numbers of given weights: the other sources
+    of data and runs, and the cells of 02_train after training up to the one with the result."""
+    cells = _cells()
+    first, last = _last_call("train", cells), _last_call("write_result", cells)
+    files = {
+        path.relative_to(ROOT).as_posix() for name in _MEASURE_FILES for path in ROOT.glob(name)
+    }
+    return _key(tuple(files - set(TRAIN_FILES)), cells[first + 1 : last + 1])
 
-    commit: str
-    date: str
-    """When it was committed: ISO 8601, with the time zone."""
-    copied: str
-    """From which other file; empty where it was not."""
-    blob: str
-    """What git calls the content; zeros where the file was deleted."""
-    name: str
+
+def _key(files: Iterable[str], cells: list[str]) -> str:
+    return digest({name: sha256(ROOT / name) for name in files} | {"02_train": cells})
+
+
+def _cells() -> list[str]:
+    """Return the code cells of 02_train but the parameters, which say what is made and not how."""
+    content = json.loads((NOTEBOOKS / "02_train.ipynb").read_text("utf-8"))
+    return [
+        "".join(cell["source"])
+        for cell in content["cells"]
+        if cell["cell_type"] == "code" and "parameters" not in cell["metadata"].get("tags", [])
+    ]
+
+
+def _last_call(name: str, cells: list[str]) -> int:
+    """Find the last cell that calls a function; ValueError where none does."""
+    return max(i for i, cell in enumerate(cells) if re.search(rf"\b{name}\(", cell))
+
+
+def tasks_hash(include_path: str | None) -> str | None:
+    """Compute the SHA-256 of the files in `evaluation.include_path`; None without it. ConfigError
+    where no task is there."""
+    if include_path is None:
+        return None
+    folder = ROOT / include_path
+    names = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file()}
+    files = {
+        name.as_posix(): sha256(path)
+        for name, path in names.items()
+        if not any(part.startswith((".", "__pycache__")) for part in name.parts)
+    }
+    if not any(name.endswith(".yaml") for name in files):
+        raise ConfigError(
+            f"evaluation.include_path: {include_path}/ holds no task file (.yaml); give the path "
+            "of a folder of them from the repository's top, or leave it out"
+        )
+    return digest(files)
 
 
 def git(*words: str) -> str | None:
     """Return what a command of git prints in this checkout; None where it fails or git is not
     there."""
     try:
-        return _decode(_run(words).stdout)
+        process = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-def ask_git(*words: str, stdin: str = "") -> bytes:
-    """Return what a command of git prints, nothing outside a repository; GitError where it fails:
-    what it does not tell must not read as what is not there."""
-    try:
-        process = _run(words, stdin)
-        message = _decode(process.stderr)
-        if "ignoring broken ref" not in message:
-            return process.stdout
-    except subprocess.CalledProcessError as error:
-        message = _decode(error.stderr)
-        if not (ROOT / ".git").exists() and git("rev-parse", "--git-dir") is None:
-            return b""
-    except OSError as error:
-        if not (ROOT / ".git").exists():
-            return b""
-        message = error.strerror or "it is not there"
-    line = next(iter(message.strip().splitlines()), "it does not say why")
-    raise GitError(f"{line.replace(str(ROOT), '.')} (`git status` and `git fsck` say more)")
-
-
-def changes(*words: str) -> Iterator[FileChange]:
-    """List what a log tells of files, merges included, newest first."""
-    log = ask_git("log", "-c", "--raw", "--no-abbrev", "--format=%x00%H %cI", *words)
-    for entry in _decode(log).split("\0")[1:]:
-        head, *lines = filter(None, entry.split("\n"))
-        commit, _, date = head.partition(" ")
-        for line in lines:
-            modes, *names = line.split("\t")
-            *_, blob, status = modes.split()
-            copied = names[0] if status.startswith("C") else ""
-            yield FileChange(commit, date, copied, blob, names[-1])
-
-
-@lru_cache(maxsize=64)
-def contents(blobs: tuple[str, ...]) -> list[bytes]:
-    """Read each blob, which never changes; GitError for one that is not there."""
-    stream, results = BytesIO(ask_git("cat-file", "--batch", stdin="\n".join(blobs))), []
-    for blob in blobs:
-        size = stream.readline().split()[-1]
-        if not size.isdigit():
-            raise GitError(f"object {blob[:12]} is missing (`git fsck` says more)")
-        results.append(stream.read(int(size)))
-        stream.read(1)
-    return results
+    return process.stdout.decode("utf-8", "replace")
 
 
 def is_checkout() -> bool:
     """Tell whether this folder has a git repository of its own."""
-    return _has_repository(ROOT)
+    top = git("rev-parse", "--show-toplevel")
+    return top is not None and Path(top.strip()) == ROOT
 
 
 @cache  # it is asked of every run
-def _has_repository(folder: Path) -> bool:
-    top = git("rev-parse", "--show-toplevel")
-    return top is not None and Path(top.strip()) == folder
+def git_state() -> dict[str, Any]:
+    """Name the commit, and whether what runs was as committed: None where git does not tell, as in
+    a tree that `git archive` packed, whose commit stands in lib/VERSION.
+
+    In a checkout of another commit, for an arm that is one, `commit` and `clean` are of the
+    checkout that runs the sweep, whose parameters count, and `code` is the arm's commit.
+    """
+    version = ROOT / "lib" / "VERSION"
+    packed = version.read_text("utf-8").strip() if version.is_file() else ""
+    if re.fullmatch(r"[0-9a-f]{40}", packed):
+        return {"commit": packed, "clean": None}
+    if not is_checkout():
+        return {"commit": None, "clean": None}
+    top = output_root()
+    of_arm = top != ROOT
+    paths = ("params",) if of_arm else _RUNS
+    commit = git("-C", str(top), "rev-parse", "HEAD")
+    status = ("status", "--porcelain", "--untracked-files=all", "--", *paths)
+    changes = git("-C", str(top), *status)
+    state = {
+        "commit": commit.strip() if commit else None,
+        "clean": None if changes is None else not changes.strip(),
+    }
+    return state | ({"code": (git("rev-parse", "HEAD") or "").strip()} if of_arm else {})
 
 
-def is_shallow() -> bool:
-    """Tell whether this repository lacks a part of its history."""
-    return (git("rev-parse", "--is-shallow-repository") or "").strip() == "true"
+def code_state() -> dict[str, Any]:
+    """Name the commit, whether what runs was as committed, and the measure key, as a provenance
+    holds them."""
+    return {"measuring_digest": measure_key(), **git_state()}
 
 
-def _run(words: tuple[str, ...], stdin: str = "") -> subprocess.CompletedProcess[bytes]:
-    command = ["git", "-C", str(ROOT), "-c", "core.quotepath=off", "-c", "log.showRoot=true"]
-    command += ["-c", "advice.graftFileDeprecated=false"]  # no hint about the graft file below
-    # Settings by which git would tell another history, or read other paths than it is asked for.
-    environment = {n: v for n, v in os.environ.items() if not n.endswith("_PATHSPECS")}
-    environment |= {"LC_ALL": "C", "GIT_NO_REPLACE_OBJECTS": "1", "GIT_GRAFT_FILE": os.devnull}
-    return subprocess.run(
-        [*command, *words], capture_output=True, check=True, env=environment, input=stdin.encode()
-    )
-
-
-def _decode(output: bytes) -> str:
-    """Decode what may be no text, such as a file's name."""
-    return output.decode("utf-8", "surrogateescape").replace("\r\n", "\n")
+def plan_log(file: str) -> str:
+    """List the commits that changed a plan of `params/plans/`, newest first, also under the names
+    that it had before."""
+    log = git("log", "--follow", "--format=%h %cs %s", "--", f"params/plans/{file}")
+    return (log or "").strip() or "git knows no commit of it"

@@ -20,6 +20,8 @@ from lib.study.yaml import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = ROOT / "notebooks"
+OUTPUT = "STUDY_OUTPUT"
+"""Environment variable that names the folder to write to, where that is another than `ROOT`."""
 
 
 def kaggle_folder(root: Path = ROOT) -> Path | None:
@@ -33,7 +35,9 @@ def kaggle_folder(root: Path = ROOT) -> Path | None:
 
 def output_root(root: Path = ROOT) -> Path:
     """Return the folder under which `runs/`, `data/`, `papers/` and one's own `params/` are
-    written."""
+    written: of a checkout that an arm's code is taken from, the one that runs the sweep."""
+    if os.environ.get(OUTPUT):
+        return Path(os.environ[OUTPUT])
     kaggle = kaggle_folder(root)
     if kaggle is not None and root.is_relative_to(kaggle / "input"):
         return kaggle / "working"
@@ -50,15 +54,22 @@ TEMPLATES = ROOT / "papers" / "embedding-norm" / "templates"
 
 
 _SHARED = ("01_data", "03_analysis", "04_figures")
-BESIDE_ARMS = frozenset(
-    {
-        *("suite", "figures", "by-hand", "verdict.json", "archive.json", "archive.log"),
-        *("other-versions.json", "commits.json"),
-        *(name + end for name in _SHARED for end in (".ipynb", ".json", ".lock", ".partial")),
-        *("parameters.yaml", "plan.yaml", "raw.zip", "MANIFEST.sha256"),
-    }
-)
+BESIDE_ARMS = {
+    *("suite", "figures", "by-hand", "verdict.json", "archive.json", "archive.log"),
+    *("commits.json", "parameters.yaml", "plan.yaml", "raw.zip", "MANIFEST.sha256"),
+    *(name + end for name in _SHARED for end in (".ipynb", ".json", ".lock", ".partial")),
+}
 """What lies beside the folders of a study's arms, in `runs/` or in its record."""
+
+
+def prepare_params() -> None:
+    """Copy a repository's parameters to where they can be added to, if it cannot be written."""
+    if not PARAMS.is_dir():
+        with atomic_write(PARAMS) as temporary:
+            for path in (ROOT / "params").rglob("*.*"):
+                target = temporary / path.relative_to(ROOT / "params")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, target)
 
 
 def study_folder(study: str) -> Path:
@@ -98,6 +109,7 @@ def corpus_places(file_name: str) -> list[Path]:
         ROOT / "data" / file_name,
         output_root() / "data" / file_name,
         ROOT.parent / "shared" / "data" / file_name,
+        output_root().parent / "shared" / "data" / file_name,
     ]
     kaggle = kaggle_folder()
     if kaggle is not None:
@@ -134,17 +146,6 @@ def _flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def walk(folder: Path) -> Iterator[Path]:
-    """List every file below a folder, through links as well, and none of a folder twice."""
-    seen = set()
-    for top, folders, names in os.walk(folder, followlinks=True):
-        if (real := os.path.realpath(top)) in seen:  # a link to a folder above
-            folders.clear()
-            continue
-        seen.add(real)
-        yield from (Path(top, name) for name in names)
 
 
 def write_bytes(path: Path, content: bytes) -> None:

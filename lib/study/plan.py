@@ -2,39 +2,35 @@
 
 Its heart are hypotheses in the reader's own words, each bound to a test. The hash covers all but
 `deviations`, so that a deviation can be recorded without pretending that the plan was another one.
-Fields that came later enter it only where a plan has them.
 """
 
 import hashlib
 from collections.abc import Mapping
 from itertools import count
 from operator import not_
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     Field,
-    SerializerFunctionWrapHandler,
+    PrivateAttr,
     StringConstraints,
     ValidationError,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
-from lib.study.io import PLANS
+from lib.study.io import PLANS, read_json
+from lib.study.metrics import ACCURACIES
 from lib.study.schema import Positive, PositiveFloat, Section, digest
-from lib.study.yaml import MAX_LINES, ConfigError, explain_each, read_yaml, short, suggest
+from lib.study.yaml import ConfigError, explain, read_yaml, short, suggest
 
 ALPHA, POWER = 0.05, 0.8
 """Level of tests, and power, where a study names no plan."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-Text = Annotated[str, StringConstraints(strip_whitespace=True)]  # how YAML folds it is no content
+Text = Annotated[str, StringConstraints(strip_whitespace=True)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Contrast = Annotated[list[str], Field(min_length=2, max_length=2)]
-FIRST_RULES = "embedding-norm"
-"""What plans follow that are older than their field `rules`."""
 
 
 class Noise(Section):
@@ -57,8 +53,8 @@ class Plateau(Section):
 
 
 class Instability(Section):
-    """When a run is unstable: by its rise in nats (a transient), or relative to its noise, or, in
-    the first plan, by spikes in a window; without any of them, no run is called so."""
+    """When a run is unstable: by its rise in nats (a transient), or relative to its noise; without
+    either, no run is called so."""
 
     rise: PositiveFloat | None = None
     """Nats above the running minimum of the training loss that make a transient."""
@@ -67,34 +63,25 @@ class Instability(Section):
     start: PositiveFloat | None = None
     """Nats above ln V. An arm whose loss starts higher is not judged: it falls from a height."""
     noise: Noise | None = None
-    window: Positive | None = None
-    """Steps before the one judged."""
-    threshold: PositiveFloat | None = None
-    """Standard deviations above that window's mean."""
     plateau: Plateau = Plateau()
     tolerated_share: Share | None = None
     """Of an arm's runs, for the arm to count as stable; None: none may be unstable."""
-    sensitivity: dict[str, str] | None = None
-    """Of the first plan."""
 
     @model_validator(mode="after")
     def _one_definition(self) -> Self:
-        definitions = ("rise", "last", "start"), ("noise",), ("window", "threshold")
-        is_set = [{getattr(self, name) is not None for name in names} for names in definitions]
-        if {True, False} in is_set or is_set.count({True}) > 1:
-            raise ValueError(
-                "give one definition: noise; or rise, last and start; or window and threshold"
-            )
+        transient = [value is not None for value in (self.rise, self.last, self.start)]
+        if len(set(transient)) > 1 or (transient[0] and self.noise):
+            raise ValueError("give one definition: noise; or rise, last and start")
         return self
 
     @property
     def is_defined(self) -> bool:
         """Whether it says when a run is unstable."""
-        return any((self.rise, self.noise, self.window))
+        return bool(self.rise or self.noise)
 
 
 INSTABILITY = Instability(rise=0.5, last=10, start=0.5, tolerated_share=0.0)
-"""In place of the first plan's spikes, which could not see the first 64 steps."""
+"""In place of the first plan's spikes in a window, which could not see the first 64 steps."""
 
 
 class Hypothesis(Section):
@@ -103,7 +90,7 @@ class Hypothesis(Section):
     says: str
     test: Annotated[list[str], Field(min_length=3, max_length=3)] | None = None
     """Arm, the arm that it is held against, measure: what follows is about their mean difference
-    over seeds, the first minus the second. None: only the plan's rules answer the hypothesis."""
+    over seeds, the first minus the second. None: of plans that rules answered."""
     direction: Literal["greater", "less", "differs"] | None = None
     beyond: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """By more than this, in the measure's units."""
@@ -135,19 +122,21 @@ class Hypothesis(Section):
             raise ValueError("beyond goes with direction; equivalent_within has its own margin")
         return self
 
-    @model_serializer(mode="wrap")
-    def _as_written(self, write: SerializerFunctionWrapHandler) -> Any:
-        return write(self) if self.test else self.says
-
 
 class Family(Section):
     """Tests that share one level: every contrast in every measure, adjusted by Holm's method."""
 
     contrasts: Annotated[list[Contrast], Field(min_length=1)]
-    measures: Annotated[list[str], Field(min_length=1)]
+    measures: list[str] = Field(default_factory=list)
+    """None given: the plan's primary measures."""
     test: Literal["t", "equivalence", "exact"] = "t"
     """t: paired t; equivalence: two one-sided t tests against the plan's margins; exact: sign
     flips, which for runs that are stable or not is McNemar's exact test."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _contrasts_alone(cls, value: Any) -> Any:
+        return {"contrasts": value} if isinstance(value, list) else value
 
 
 class Change(Section):
@@ -159,22 +148,12 @@ class Deviation(Change):
     date: str
 
 
-class Commit(Section):
-    """A level of the factor `code`: which commit it is, and which code decides its numbers."""
-
-    commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
-    training_digest: Sha256
-    measuring_digest: Sha256
-
-
 class Frozen(Section):
-    """What a plan fixes of a confirmatory study, beside its rules. `./run_all.sh freeze` writes
-    it; one changed by hand makes another plan, with other seeds."""
+    """What a plan fixes of a confirmatory study. `./run_all.sh freeze` writes it; one changed by
+    hand makes another plan, with other seeds."""
 
     seeds: Positive
     """How many are drawn."""
-    looks: list[int] = Field(default_factory=list)
-    """Numbers of seeds after which the study is looked at; none: once, after all."""
     used_seeds: list[int]
     """Those of all studies before: none of them is drawn."""
     parameters: Sha256
@@ -185,13 +164,6 @@ class Frozen(Section):
     """Hashes of the task suites; more than one where corpus or block size is a factor."""
     tasks: Sha256 | None = Field(None, exclude_if=not_)
     """Of the files in `evaluation.include_path`."""
-    training_digest: Sha256 | None = Field(None, exclude_if=not_)
-    measuring_digest: Sha256 | None = Field(None, exclude_if=not_)
-    """None: `commits` has those of each."""
-    commits: dict[str, Commit] = Field(default_factory=dict, exclude_if=not_)
-    """Of a study whose factor is `code`: by level."""
-    analysing_digest: Sha256 | None = None
-    """None: the plan was frozen before this was fixed."""
 
 
 class Plan(Section):
@@ -205,18 +177,16 @@ class Plan(Section):
     smallest_effect_of_interest: dict[str, PositiveFloat] = Field(default_factory=dict)
     """Measure → the smallest difference that matters, in its units: what power is computed for, and
     a difference shown to be smaller refutes a hypothesis of one."""
-    spread: str | dict[str, PositiveFloat] | None = None
+    spread: str | dict[str, float] | None = None
     """What power is computed from: the sd over seeds of the difference of two arms, by measure, or
     the name of a recorded study, such as a pilot, that shows it."""
     primary: list[str] = Field(default_factory=list)
     """Measures; none: those of the hypotheses."""
     secondary: list[str] = Field(default_factory=list)
-    families: dict[str, list[Contrast] | Family] = Field(default_factory=dict)
+    families: dict[str, Family] = Field(default_factory=dict)
     """Tests without a hypothesis of their own; contrasts alone are of the primary measures."""
     alpha: Annotated[float, Field(gt=0, lt=1)] = ALPHA
     power: Annotated[float, Field(gt=0, lt=1)] = POWER
-    rules: Annotated[str, Field(pattern=r"^[\w-]+$")] | None = None
-    """none, or a set of rules in `params/plans/rules/` that decides on every arm."""
     imputation: dict[str, Finite] = Field(default_factory=dict)
     """Measure → what a diverged run counts as in a second analysis; the first drops its pair."""
     instability: Instability | None = None
@@ -233,55 +203,37 @@ class Plan(Section):
     deviations: list[Deviation] = Field(default_factory=list)
     frozen: dict[str, Frozen] = Field(default_factory=dict)
     """What is fixed of each confirmatory study."""
+    _hash: str = PrivateAttr("")
 
-    smoothness: str | None = None
-    """Of the rules: the measure that tells whether an arm smooths training."""
-    cost: dict[str, Share] = Field(default_factory=dict)
-    """Of the rules: the largest loss, by kind, that a benefit may come with."""
-
-    seeds: list[int] | None = None
-    """Of plans that list them. Those of a frozen plan are drawn."""
-    minimum_detectable_effect: PositiveFloat | None = None
-    margins: dict[str, PositiveFloat] = Field(default_factory=dict)
-    """Of plans older than `smallest_effect_of_interest`."""
-
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _what_is_blank_is_missing(cls, content: Any) -> Any:
-        return without_blanks(content)
+    def _hash_of_content(cls, content: Any, handler: Any) -> Self:
+        content = without_blanks(content)
+        plan: Self = handler(content)
+        plan._hash = content_hash(content) if isinstance(content, dict) else plan._hash
+        return plan
 
     @field_validator("spread", mode="before")
     @classmethod
     def _by_measure(cls, spread: Any) -> Any:
-        if not isinstance(spread, str | dict | None):
+        values = spread.values() if isinstance(spread, dict) else ()
+        numbers = all(isinstance(v, float | int) and 0 < v < float("inf") for v in values)
+        if not isinstance(spread, str | dict | None) or not numbers:
             remedy = "say of which measure, as {perplexity: 0.4}, or name a recorded study"
             raise ValueError(f"is {short(spread)}; {remedy}")
         return spread
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the plan's content without its deviations. A field that is added to the
-        schema later has a default, and changes it for no older plan."""
-        content: dict[str, Any] = {"alpha": self.alpha, "power": self.power}
-        content |= self.model_dump(exclude={"deviations"}, exclude_defaults=True)
-        if self.rules and self.rules != "none" and rules_file(self.rules).is_file():
-            content["rules"] = read_yaml(rules_file(self.rules))
-        return digest(content)
-
-    @property
-    def rule_set(self) -> str | None:
-        """Name the set of rules that the plan follows; plans from before they named one follow the
-        first there was."""
-        rules = self.rules or (FIRST_RULES if self.minimum_detectable_effect else "none")
-        return None if rules == "none" else rules
+        """SHA-256 of what the plan's file says, without its deviations and blanks; of a plan of
+        `published.json` the hash that it was published with."""
+        return self._hash
 
     @property
     def tests_of(self) -> dict[str, Family]:
         """Every family with its measures and its test."""
         return {
-            name: family
-            if isinstance(family, Family)
-            else Family(contrasts=family, measures=self.primary_measures)
+            name: family.model_copy(update={"measures": family.measures or self.primary_measures})
             for name, family in self.families.items()
         }
 
@@ -296,17 +248,28 @@ class Plan(Section):
         return self.primary or list(dict.fromkeys(test[-1] for test in self.bound.values()))
 
     def draw(self, study: str, n: int) -> list[int]:
-        """Draw the seeds of a study that the plan is frozen for: the first `n` of 31 bits from
-        SHA-256 of "<hash of the plan>/<study>/<0, 1, …>", those used before left out."""
-        seeds: list[int] = []
-        for i in count():
-            if len(seeds) == n:
-                break
-            drawn = hashlib.sha256(f"{self.hash}/{study}/{i}".encode()).digest()
-            seed = int.from_bytes(drawn[:4], "big") >> 1
-            if seed not in [*self.frozen[study].used_seeds, *seeds]:
-                seeds.append(seed)
-        return seeds
+        """Draw the seeds of a study that the plan is frozen for: see `draw_seeds`."""
+        return draw_seeds(self.hash, study, n, self.frozen[study].used_seeds)
+
+
+def draw_seeds(plan_hash: str, study: str, n: int, used: list[int]) -> list[int]:
+    """Draw the first `n` seeds of 31 bits from SHA-256 of "<hash of the plan>/<study>/<0, 1, …>",
+    those used before left out."""
+    seeds: list[int] = []
+    for i in count():
+        if len(seeds) == n:
+            break
+        drawn = hashlib.sha256(f"{plan_hash}/{study}/{i}".encode()).digest()
+        seed = int.from_bytes(drawn[:4], "big") >> 1
+        if seed not in [*used, *seeds]:
+            seeds.append(seed)
+    return seeds
+
+
+def content_hash(content: dict[str, Any]) -> str:
+    """Hash a plan as YAML loads it, without its deviations and blanks."""
+    content = without_blanks(content)
+    return digest({name: value for name, value in content.items() if name != "deviations"})
 
 
 def without_blanks(content: Any) -> Any:
@@ -323,15 +286,16 @@ def arms_called(name: str, arms: Mapping[str, str]) -> list[str]:
     return [name] if name in arms else [arm for arm, variant in arms.items() if variant == name]
 
 
-def rules_file(name: str) -> Path:
-    """Return where a set of rules stands. A plan that names one holds its content in its own
-    hash."""
-    return PLANS / "rules" / f"{name}.yaml"
+def published_plans() -> dict[str, Any]:
+    """Read the hash, and by study the drawn and the skipped seeds, of each published plan."""
+    file = PLANS / "published.json"
+    return dict(read_json(file)["plans"]) if file.is_file() else {}
 
 
 def read_plan(file: str) -> Plan:
     """Read a plan of `params/plans/`; ConfigError, with a line per fault, when it is missing or
-    faulty."""
+    faulty. Of a published one, fields that were dropped since are ignored, and its seeds must
+    follow from its hash."""
     path = PLANS / file
     if not path.is_file():
         hint = suggest(path.stem, sorted(plan.stem for plan in PLANS.glob("*.yaml")))
@@ -339,8 +303,28 @@ def read_plan(file: str) -> Plan:
             f"plan: there is no params/plans/{file} ({hint}); name an existing plan, "
             "or leave the field out for an exploratory study"
         )
+    content, published = read_yaml(path), published_plans().get(file)
     try:
-        return Plan.model_validate(read_yaml(path))
+        if published is None:
+            return Plan.model_validate(content)
+        plan = Plan.model_validate(_with_margins(content), extra="ignore")
     except ValidationError as error:
-        faults = [f"{path.name}: {fault}" for fault in explain_each(error, Plan, MAX_LINES)]
+        faults = [f"{path.name}: {fault}" for fault in explain(error, Plan)]
         raise ConfigError("\nerror: ".join(faults)) from None
+    plan._hash = published["hash"]
+    for study, drawn in published["studies"].items():
+        seeds = draw_seeds(plan.hash, study, len(drawn["seeds"]), drawn["skipped"])
+        if study in plan.frozen and seeds != drawn["seeds"]:
+            raise ConfigError(
+                f"{file}: the seeds of {study} do not follow from its hash; restore it"
+            )
+    return plan
+
+
+def _with_margins(content: dict[str, Any]) -> dict[str, Any]:
+    """Name the smallest effects of interest of the first plans, which called them margins, or gave
+    one for all accuracies."""
+    one_for_all = content.get("minimum_detectable_effect")
+    effects = dict.fromkeys(ACCURACIES, one_for_all) if one_for_all else {}
+    effects |= content.get("margins", {}) | content.get("smallest_effect_of_interest", {})
+    return content | {"smallest_effect_of_interest": effects}

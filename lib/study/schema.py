@@ -5,11 +5,18 @@ Every error names the field, the value found, what is allowed and the nearest va
 
 import hashlib
 import json
-import re
 from collections.abc import Collection
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    field_validator,
+    model_validator,
+)
 
 from lib.study.yaml import short, suggest
 
@@ -22,7 +29,15 @@ OrAuto = Annotated[AtLeastOne | None, BeforeValidator(lambda v: None if v == "au
 FileName = Annotated[str, Field(pattern=r"^\w[\w.-]*\.yaml$", max_length=100)]
 """The name of a YAML file; the field says in which folder."""
 MIN_BPE, MAX_BPE = 257, 1_000_000
-Level = str | bool | int | float | None
+
+
+def _is_level(value: Any) -> Any:
+    if isinstance(value, str | bool | int | float | None):
+        return value
+    raise ValueError(f"{short(value)} is not allowed. A level is text, a number, true, false, null")
+
+
+Level = Annotated[str | bool | int | float | None, PlainValidator(_is_level)]
 """A value that a factor may take."""
 
 
@@ -45,33 +60,11 @@ class CorpusConfig(Section):
     source: Annotated[str, Field(pattern=r"^[^\x00-\x1f]+$", max_length=1000)] = "tinyshakespeare"
     """A known corpus, or the path of any UTF-8 text, of a folder of texts, or of documents: JSON
     lines with a field `text`, or Parquet with a column `text`."""
-    sources: dict[str, Annotated[float, Field(gt=0, lt=1)]] = {}
-    """Several folders or files of documents, each with its share of the characters; `source` is
-    then the mixture's name."""
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Leading share of the training part that is trained on; the held-out part never changes."""
     tokenizer: Annotated[str, Field(pattern=r"^[^\x00-\x1f]+$", max_length=1000)] = "characters"
     """characters, bytes, bpe-<size> (learned from the training part), or the path of a
     tokenizer.json of Hugging Face."""
-    deduplicate: bool = False
-    """Whether a training document that stands there before is left out."""
-
-    def __hash__(self) -> int:
-        return hash(self.model_dump_json())
-
-    @model_validator(mode="after")
-    def _a_mixture_has_a_name_and_shares_of_one_whole(self) -> Self:
-        shares = sum(self.sources.values())
-        if self.sources and abs(shares - 1) > 1e-6:
-            raise ValueError(f"sources: the shares sum to {shares:g}; they must sum to 1")
-        if self.sources and not re.fullmatch(r"[\w-]+", self.source):
-            raise ValueError(
-                f"source: with sources, it names their mixture, and {short(self.source)} is no "
-                "name; take letters, digits, - and _"
-            )
-        if self.sources and "source" not in self.model_fields_set:
-            raise ValueError("source: is missing; with sources, it names their mixture")
-        return self
 
     @field_validator("tokenizer")
     @classmethod
@@ -254,16 +247,6 @@ class Machine(MachineConfig):
     processes: int = 1
 
 
-_MOVED = {
-    ("training", "device"): "device",
-    ("training", "threads"): "threads",
-    ("training", "micro_batch_size"): "micro_batch_size",
-    ("training", "checkpoint_interval"): "checkpoint_interval",
-    ("evaluation", "batch_size"): "evaluation_batch_size",
-}
-"""Former places of the fields of section machine, which are still read."""
-
-
 class RunConfig(Section):
     """All that decides a run, except its seed."""
 
@@ -272,16 +255,6 @@ class RunConfig(Section):
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     machine: MachineConfig = MachineConfig()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _machine_fields_where_they_stood(cls, content: Any) -> Any:
-        for (section, old), new in _MOVED.items() if isinstance(content, dict) else ():
-            fields, machine = content.get(section), content.get("machine") or {}
-            if isinstance(fields, dict) and old in fields and isinstance(machine, dict):
-                rest = {name: value for name, value in fields.items() if name != old}
-                content = content | {section: rest, "machine": {new: fields[old]} | machine}
-        return content
 
     @field_validator("corpus", mode="before")
     @classmethod
@@ -309,6 +282,12 @@ class RunConfig(Section):
         that is added to the schema later changes it for no older study."""
         sections = set(RunConfig.model_fields) - {"machine"}
         return self.model_dump(include=sections, exclude_defaults=True)
+
+
+def recorded_config(content: dict[str, dict[str, Any]]) -> RunConfig:
+    """Read the config of a recorded run, without the fields that were dropped since, such as
+    `corpus.deduplicate`."""
+    return RunConfig.model_validate(content, extra="ignore")
 
 
 def digest(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Strict, typed parameters: one YAML file is one study, a grid of arms × seeds.
+"""A study: one YAML file, one grid of arms × seeds.
 
 Every error names the field, the value found, what is allowed and the nearest valid name.
 """
@@ -15,11 +15,21 @@ from operator import not_
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import AliasChoices, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from lib.study.inputs import own_text, prepare_params, split_plan, write_copy
-from lib.study.io import BESIDE_ARMS, PAPER, PARAMS, PLANS, read_json, study_folder, write_json
-from lib.study.plan import Commit, Plan, read_plan
+from lib.study.io import (
+    BESIDE_ARMS,
+    PAPER,
+    PARAMS,
+    PLANS,
+    ROOT,
+    prepare_params,
+    read_json,
+    relative,
+    study_folder,
+    write_text,
+)
+from lib.study.plan import read_plan
 from lib.study.schema import (
     CODE,
     FIELDS,
@@ -30,21 +40,22 @@ from lib.study.schema import (
     digest,
     stock_measures,
 )
-from lib.study.yaml import HEADLESS, ConfigError, explain, parse_yaml, read_yaml, short, suggest
+from lib.study.yaml import HEADLESS, ConfigError, explain, read_yaml, short, suggest
 
-STUDY_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,59}")
-StudyName = Annotated[str, Field(pattern=rf"^{STUDY_NAME.pattern}$", max_length=60)]
+StudyName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=60)]
 MAX_RUNS = 10_000
 """Of one study."""
 MAX_ID = 120
-MAX_PART = 255
-"""Bytes of a file's name, as Linux has it."""
+MAX_FAULTS = 5
+"""Of a study's file, which are named in one line."""
 SCRATCH = ".scratch"
 """The study that scratch runs are of, a name that no parameter file may have: `runs/.scratch/`."""
-MIN_AT_A_LOOK = 2
-"""Seeds without which there is no spread."""
+COMMITS = "commits.json"
+"""In a study's folder of `runs/`: level of the factor `code` → hash of its commit, which a sweep
+writes when it begins."""
+COPY = "# A copy, made anew whenever the study is loaded by its path: change that file.\n"
+"""How a copy in `params/` begins."""
 _SHARED = ("machine.", "evaluation.")
-_COMMITS = "commits.json"
 _ARM_ID = re.compile(rf"\w[\w .=,+()-]{{0,{MAX_ID - 1}}}")
 
 
@@ -75,10 +86,13 @@ class IncludedArm(Section):
 
 
 class SeedCount(Section):
-    """How many seeds to draw from the study's plan, instead of listing them, and `looks`."""
+    """How many seeds to draw from the study's plan, instead of listing them."""
 
     count: Annotated[int, Field(gt=0, le=MAX_RUNS)]
-    looks: list[int] = Field(default_factory=list)
+
+
+class _Drawn(Section):
+    seeds: SeedCount
 
 
 class Study(RunConfig):
@@ -87,38 +101,32 @@ class Study(RunConfig):
     name: StudyName
     factors: dict[str, Annotated[list[Level], Field(min_length=1)]] = Field(default_factory=dict)
     """Dotted field, or `code` → its levels. The first level of the first factor is the baseline."""
-    commits: dict[str, Commit] = Field(default_factory=dict, exclude_if=not_)
-    """Of the factor `code`, by level. In no file: found when it is frozen, or else when it runs."""
+    commits: dict[str, str] = Field(default_factory=dict, exclude_if=not_)
+    """Of the factor `code`, by level. In no file: found when the study begins to run."""
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1)]
-    """In a file also `{count: n, looks: […]}`: drawn from the plan when the study is loaded."""
-    looks: list[int] = Field(default_factory=list)
-    """Numbers of seeds after which the study is looked at, and ends where every hypothesis of its
-    plan is decided; the last is all. In a file they stand beside the count of seeds. None: once."""
+    """In a file also `{count: n}`: drawn from the plan when the study is loaded."""
     include: list[IncludedArm] = Field(default_factory=list)
     exclude: list[dict[str, Level]] = Field(default_factory=list)
     """Levels of some factors: arms of the grid that have them all are left out."""
-    plan: FileName | None = Field(None, validation_alias=AliasChoices("plan", "preregistration"))
+    plan: FileName | None = None
     """File in params/plans/ of the plan that the study is held against; None: exploratory."""
     paper: StudyName = PAPER.name
     """Folder in papers/ that takes the study's record, results and figures. Part of no hash."""
-    reported: FileName | None = None
-    """File in that folder of numbers reported elsewhere, for the paper's own notebook to read."""
 
     @model_validator(mode="after")
-    def _grid_is_sound(self) -> Self:
+    def _factors_are_sound(self) -> Self:
         # How runs are executed and measured is one for all: else they could not be compared.
         allowed = [CODE, *(name for name in FIELDS if not name.startswith(_SHARED))]
         fields = {"factors": list(self.factors)}
         fields |= {f"include.{i}.levels": list(arm.levels) for i, arm in enumerate(self.include)}
-        for field, names in fields.items():
-            for name in names:
-                if name.startswith(_SHARED):
-                    section = name.partition(".")[0]
-                    raise ValueError(f"{field}: {name} is one for all runs; set it under {section}")
-                if name not in allowed:
-                    raise ValueError(f"{field}: {suggest(name, allowed)}")
-                if name == CODE and CODE not in self.factors:
-                    raise ValueError(f"{field}: code must be a factor, if it is to have levels")
+        for field, name in ((field, name) for field, names in fields.items() for name in names):
+            if name.startswith(_SHARED):
+                section = name.partition(".")[0]
+                raise ValueError(f"{field}: {name} is one for all runs; set it under {section}")
+            if name not in allowed:
+                raise ValueError(f"{field}: {suggest(name, allowed)}")
+            if name == CODE and CODE not in self.factors:
+                raise ValueError(f"{field}: code must be a factor, if it is to have levels")
         included = (arm.levels[CODE] for arm in self.include if CODE in arm.levels)
         for level in {*self.factors.get(CODE, ()), *included}:
             if not isinstance(level, str):
@@ -129,29 +137,22 @@ class Study(RunConfig):
         if runs > MAX_RUNS:
             raise ValueError(f"factors: {runs:,} runs; a study holds {MAX_RUNS:,} at the most")
         _refuse_repeats("seeds", self.seeds)
-        if self.looks and (
-            sorted(set(self.looks)) != self.looks
-            or self.looks[0] < MIN_AT_A_LOOK
-            or self.looks[-1] != len(self.seeds)
-        ):
-            raise ValueError(
-                f"seeds.looks: {short(self.looks)} must rise, from {MIN_AT_A_LOOK} seeds or more "
-                f"to all {len(self.seeds)}"
-            )
         for factor, levels in self.factors.items():
             _refuse_repeats(f"factors.{factor}", levels)
+        return self
+
+    @model_validator(mode="after")
+    def _arms_are_sound(self) -> Self:
         for i, excluded in enumerate(self.exclude):
-            field = f"exclude.{i}"
             if not excluded:
-                raise ValueError(f"{field}: names no level; give the levels of arms to leave out")
+                raise ValueError(f"exclude.{i}: names no level; give those of arms to leave out")
             for factor, level in excluded.items():
                 if factor not in self.factors:
-                    raise ValueError(f"{field}: {suggest(factor, list(self.factors))}")
+                    raise ValueError(f"exclude.{i}: {suggest(factor, self.factors)}")
                 if level not in (levels := self.factors[factor]):
                     fault = f"{short(level)} is not one of its levels, {short(levels)}"
-                    raise ValueError(f"{field}.{factor}: {fault}")
-        # So that an impossible level is found now, not after an hour of runs.
-        arms = list(self.arms())
+                    raise ValueError(f"exclude.{i}.{factor}: {fault}")
+        arms = list(self.arms())  # so an impossible level is found now, not after an hour of runs
         if not arms:
             raise ValueError("exclude: leaves no arm; exclude less")
         named = {arm.name: f"include.{i}.name" for i, arm in enumerate(self.include)}
@@ -214,12 +215,11 @@ class Study(RunConfig):
     ) -> Arm:
         config = self.model_dump(include=set(RunConfig.model_fields))
         fields = {factor: value for factor, value in levels.items() if factor != CODE}
-        run = with_fields(config, fields, f"factors {short(levels, 200)}")
         compared, *within = self.factors or [""]
         return Arm(
             id=name,
             levels=levels,
-            config=run,
+            config=with_fields(config, fields, f"factors {short(levels, 200)}"),
             baseline=baseline,
             variant=variant or arm_id({compared: levels[compared]} if compared else {}),
             setting=arm_id({factor: levels[factor] for factor in within}) if within else "",
@@ -232,7 +232,7 @@ class Study(RunConfig):
             raise ConfigError(f"arm: {suggest(name, arms)} in study '{self.name}'")
         return arms[name]
 
-    def commit_of(self, arm: Arm) -> Commit | None:
+    def commit_of(self, arm: Arm) -> str | None:
         """Return the commit by whose code an arm is run; None where that is the code at hand.
 
         Raises ConfigError where the study has not begun, so that none is fixed.
@@ -263,7 +263,7 @@ def with_fields(content: dict[str, Any], fields: Mapping[str, Any], where: str) 
     try:
         return RunConfig.model_validate(content)
     except ValidationError as error:
-        raise ConfigError(f"{where}: {explain(error, RunConfig)}") from None
+        raise ConfigError(f"{where}: {'; '.join(explain(error, RunConfig))}") from None
 
 
 def arm_id(levels: dict[str, Level]) -> str:
@@ -300,110 +300,87 @@ def scratch(study: Study, arm: Arm, changes: dict[str, Any]) -> tuple[Study, Arm
 
 
 def load_study(study: str | Path, *, undrawn: bool = False) -> Study:
-    """Load and validate a study of `params/`, by name (`final`) or path (`params/final.yaml`); or
-    one of one's own, by its text or a path elsewhere, of which `params/` gets a copy.
+    """Load and validate a study: of `params/` by name (`final`) or path (`params/final.yaml`), or
+    by the path of a YAML elsewhere, of which `params/` gets a copy, with the plan beside it.
 
     With `undrawn`, 0, 1, … stand for seeds that are to be drawn, as before the plan is frozen.
     Raises ConfigError when the file is missing, is not valid YAML, holds an unknown or impossible
     field, or is called otherwise than the study in it; or draws seeds from a plan not yet frozen.
     """
     prepare_params()
-    where, plan, text = "study", "", own_text(_reference(study))
-    name: str | None = None
-    if text is None:
-        path = _study_file(study)
-        where, name, content = path.name, path.stem, read_yaml(path)
-    else:
-        text, plan = split_plan(text)
-        content = parse_yaml(text.encode(), where)
+    path = _study_file(study)
+    content = read_yaml(path)
     try:
-        count = None
-        if isinstance(content.get("seeds"), dict):
-            drawn = _seed_count(content["seeds"])
-            count = drawn.count
-            content |= {"seeds": list(range(count)), "looks": drawn.looks}
         if "commits" in content:
-            raise ConfigError("commits: are found when the study is frozen or run; leave them out")
-        result = Study.model_validate(content)
-        if text is not None:
-            _write_params(result, text, plan)
-        if count and not undrawn:
-            result = result.model_copy(update={"seeds": _drawn_seeds(result, count)})
-        if CODE in result.factors and not undrawn:
-            result = result.model_copy(update={"commits": read_commits(result)})
+            raise ConfigError("commits: are found when the study begins to run; leave them out")
+        result, count = _validated(content, extra="forbid")
+        if result.name != path.stem:
+            raise ConfigError(f"name is '{result.name}'; it must be '{path.stem}'")
+        if path.parent != PARAMS:
+            _keep_copies(result, path)
+        if undrawn:
+            return result
+        seeds = _drawn_seeds(result, count) if count else result.seeds
+        return result.model_copy(update={"seeds": seeds, "commits": _read_commits(result)})
     except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
-    except ValidationError as error:
-        raise ConfigError(f"{where}: {explain(error, Study)}") from None
-    if name not in (None, result.name):
-        raise ConfigError(f"{where}: name is '{result.name}'; it must be '{name}'")
-    return result
+        raise ConfigError(f"{path.name}: {error}") from None
 
 
-def fixed_commits(study: Study) -> dict[str, Commit]:
-    """Return the commits that the study's plan has fixed; none where it is not frozen for it."""
-    plan = read_plan(study.plan) if study.plan else None
-    return plan.frozen[study.name].commits if plan and study.name in plan.frozen else {}
+def recorded_study(content: dict[str, Any]) -> Study:
+    """Read the parameters of a recorded study, without the fields that were dropped since; 0, 1, …
+    stand for seeds that were drawn."""
+    return _validated(content, extra="ignore")[0]
 
 
-def read_commits(study: Study) -> dict[str, Commit]:
-    """Return the commits of a study's levels of `code`: those that its plan has fixed, and of
-    others those that `write_commits` wrote when it began."""
-    commits: dict[str, Commit] = {}
-    with suppress(OSError, ValueError, AttributeError):  # it has not begun, or the file is damaged
-        content = read_json(study_folder(study.name) / _COMMITS)
-        commits = {level: Commit.model_validate(commit) for level, commit in content.items()}
-    return commits | fixed_commits(study)
-
-
-def write_commits(commits: Mapping[str, Commit], folder: Path) -> None:
-    """Write which commit each level of `code` is into a study's folder of `runs/`."""
-    if commits:
-        write_json(folder / _COMMITS, {level: c.model_dump() for level, c in commits.items()})
-
-
-def _reference(study: Any) -> str | Path:
-    """Return what names or holds a study, which a notebook's parameter may be; ConfigError for what
-    cannot."""
-    if not isinstance(study, str | Path) or not str(study).strip():
-        remedy = "a name in params/, a file, or the text of a study"
-        raise ConfigError(f"study: {short(study)} names none; write {remedy}")
-    if "\n" not in str(study) and any(len(part) > MAX_PART for part in Path(study).parts):
-        raise ConfigError(f"study: {short(study)} is too long for a name; write a text in lines")
-    return study
-
-
-def _study_file(study: str | Path) -> Path:
-    """Return the file of a study in `params/`; ConfigError where there is none."""
-    file = Path(study)
-    if file.parent not in (Path(), Path("params")) and file.resolve().parent != PARAMS.resolve():
-        raise ConfigError(f"study: there is no {file}; name a study of params/, or a file")
-    path = PARAMS / f"{file.name.removesuffix('.yaml')}.yaml"
-    if not path.is_file():
-        names = [p.stem for p in sorted(PARAMS.glob("*.yaml"))]
-        raise ConfigError(f"study: {suggest(path.stem, names)} in params/")
-    return path
-
-
-def _write_params(study: Study, text: str, plan: str) -> None:
-    """Keep a study of one's own, and the plan that stands below it, in `params/`."""
-    if plan and not study.plan:
-        raise ConfigError("plan: is missing, and one stands below; name it, as plan: mine.yaml")
-    if plan:
-        name = str(study.plan)
-        try:
-            Plan.model_validate(parse_yaml(plan.encode(), name))
-        except ValidationError as error:
-            raise ConfigError(f"{name}: {explain(error, Plan)}") from None
-        write_copy(plan, PLANS / name)
-    write_copy(text, PARAMS / f"{study.name}.yaml")
-
-
-def _seed_count(content: dict[str, Any]) -> SeedCount:
+def _validated(content: dict[str, Any], extra: Any) -> tuple[Study, int | None]:
+    """Check a study's content; return it with how many seeds are to be drawn, if any are."""
+    count, schema = None, _Drawn
     try:
-        return SeedCount.model_validate(content)
+        if isinstance(content.get("seeds"), dict):
+            drawn = _Drawn.model_validate({"seeds": content["seeds"]}, extra=extra)
+            count = drawn.seeds.count
+            content = content | {"seeds": list(range(count))}
+        schema = Study
+        return Study.model_validate(content, extra=extra), count
     except ValidationError as error:
-        raise ConfigError(f"seeds.{explain(error, SeedCount)}") from None
+        faults = explain(error, schema)
+        more = [f"and {len(faults) - MAX_FAULTS} more"] if len(faults) > MAX_FAULTS else []
+        raise ConfigError("; ".join(faults[:MAX_FAULTS] + more)) from None
+
+
+def _study_file(study: Any) -> Path:
+    """Find the file of a study, which a notebook's parameter may name; ConfigError where there is
+    none."""
+    if not isinstance(study, str | Path) or not str(study).strip() or not str(study).isprintable():
+        remedy = "a name in params/, or the path of a YAML, such as ./mine.yaml"
+        raise ConfigError(f"study: {short(study)} names none; write {remedy}")
+    file, names = Path(study), [path.stem for path in sorted(PARAMS.glob("*.yaml"))]
+    is_here = os.path.realpath(file.parent) in map(os.path.realpath, (PARAMS, ROOT / "params"))
+    # Unlike Path's, this is False for a name that is too long to be a file's.
+    if file.suffix == ".yaml" and not is_here and os.path.isfile(file):  # noqa: PTH113
+        return file
+    if file.parent not in (Path(), Path("params")) and not is_here:
+        raise ConfigError(f"study: there is no {short(str(file))}; name a study of params/")
+    if (name := file.name.removesuffix(".yaml")) not in names:
+        raise ConfigError(f"study: {suggest(name, names)} in params/")
+    return PARAMS / f"{name}.yaml"
+
+
+def _keep_copies(study: Study, path: Path) -> None:
+    """Copy a study from elsewhere, and the plan beside it, to `params/`, where every process of a
+    sweep finds it. ConfigError where another file of that name is there."""
+    copies = {path: PARAMS / path.name}
+    if study.plan and (path.parent / study.plan).is_file():
+        copies[path.parent / study.plan] = PLANS / study.plan
+    for source, target in copies.items():
+        text = source.read_text("utf-8")
+        present = target.read_text("utf-8") if target.is_file() else COPY
+        before, frozen, _ = present.partition("\n\nfrozen:")
+        if before.removeprefix(COPY).strip() == text.strip():  # the same, or frozen since
+            continue
+        if frozen or not present.startswith(COPY):
+            raise ConfigError(f"there is another {relative(target)}; give yours another name")
+        write_text(target, COPY + text)
 
 
 def _drawn_seeds(study: Study, count: int) -> list[int]:
@@ -416,6 +393,15 @@ def _drawn_seeds(study: Study, count: int) -> list[int]:
             f"./run_all.sh freeze {study.plan}"
         )
     return plan.draw(study.name, count)
+
+
+def _read_commits(study: Study) -> dict[str, str]:
+    """Read which commits the levels of `code` are; none where the study has not begun."""
+    commits: dict[str, str] = {}
+    if CODE in study.factors:
+        with suppress(OSError, ValueError):
+            commits = dict(read_json(study_folder(study.name) / COMMITS))
+    return commits
 
 
 def _refuse_repeats(field: str, values: list[Any]) -> None:

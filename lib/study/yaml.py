@@ -1,34 +1,30 @@
-"""Errors that say how to mend them, how a command says them, and YAML read without surprises."""
+"""YAML read without surprises, and errors that say in one line how to mend them.
 
-import copy
+YAML 1.2 by ruamel.yaml: `1e-3` is a number, `no` is a text, and a key that stands twice is an
+error. What a field may hold is pydantic's to check; here its errors get the nearest valid name.
+"""
+
 import errno
 import functools
-import math
 import os
-import re
 import reprlib
 import sys
 import textwrap
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from copy import deepcopy
 from difflib import get_close_matches
 from pathlib import Path
-from types import UnionType
-from typing import Any, ClassVar, ParamSpec, Union, get_args, get_origin
+from typing import Any, ClassVar, ParamSpec, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
+from ruamel.yaml import YAML
+from ruamel.yaml.composer import Composer, ComposerError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 HEADLESS = "STUDY_HEADLESS"
-"""Environment variable that `lib.workflow.execution` sets: nobody watches, so no bars."""
-
-MAX_ERRORS = 5
-MAX_LINES = 30
-"""Faults of a file that are named, where they stand in one line, and where each has its own."""
+"""Environment variable that a sweep sets for its notebooks: nobody watches, so no bars."""
 TIME_UP = 3
 """The status of a sweep that ended with the time it was given."""
-_LEVELS = ("str", "bool", "int", "float")
 _Arguments = ParamSpec("_Arguments")
 
 
@@ -76,6 +72,21 @@ def one_line_errors() -> None:
         shell.InteractiveTB.set_mode("Minimal")
 
 
+_REMEDIES = {
+    errno.ENOSPC: "; free some space and rerun, which continues",
+    errno.EDQUOT: "; free some space and rerun, which continues",
+    errno.EROFS: "; the repository must be writable, copy it elsewhere",
+    errno.EACCES: "; change its permissions, or use another place",
+    errno.EPERM: "; change its permissions, or use another place",
+}
+
+
+def explain_os(error: OSError) -> str:
+    """Say in one line what the machine refused, where, and what to do about it."""
+    where = f" ({error.filename})" if error.filename else ""
+    return f"{error.strerror or error}{where}{_REMEDIES.get(error.errno or 0, '')}"
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML mapping. Raises ConfigError, in one line, when the file is not one, is not valid
     YAML, or holds a field twice; OSError when it cannot be read."""
@@ -85,14 +96,14 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def parse_yaml(text: bytes, name: str) -> dict[str, Any]:
     """Read the YAML mapping of a text that messages call by `name`; ConfigError as `read_yaml`."""
     try:
-        content = copy.deepcopy(_load(text.decode("utf-8")))
-    except yaml.MarkedYAMLError as error:
+        content = deepcopy(_load(text.decode("utf-8")))
+    except MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         problem = _PROBLEMS.get(str(error.problem), error.problem)
         raise ConfigError(f"{name}{line} is not valid YAML: {problem}") from None
     except RecursionError:
         raise ConfigError(f"{name} is nested too deeply; a field takes two levels") from None
-    except (yaml.YAMLError, ValueError, OverflowError) as error:  # no text, or no UTF-8
+    except (YAMLError, ValueError, LookupError, TypeError) as error:  # or no UTF-8, or a bad tag
         reason = " ".join(str(error).split())
         raise ConfigError(f"{name} is not valid YAML: {reason}; write UTF-8 text") from None
     if not isinstance(content, dict):
@@ -104,46 +115,26 @@ _PROBLEMS = {
     "but found another document": "a second document begins here; delete the line ---, or its text",
     "found character '\\t' that cannot start any token": "a tab stands here; indent by spaces",
 }
-"""What PyYAML says that does not name its remedy, and what is said instead."""
-_DECIMAL = re.compile(r"[-+]?((0|[1-9]\d*|\d*\.\d*)(e[-+]?\d+)?|\.inf|\.nan)", re.IGNORECASE)
+"""What ruamel.yaml says that does not name its remedy, and what is said instead."""
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """YAML's safe loader, except that a key is text and stands once; YAML would keep the last. What
-    cannot be read as its tag says is named with its line, and a number is written in decimals:
-    YAML 1.1 reads 010 as 8, 1:30 as 90 and 1_0 as 10, and other readers otherwise."""
+class _PlainComposer(Composer):
+    """Refuses anchors and aliases: a few of them in each other make a file of a gigabyte."""
 
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        kind = node.tag.rpartition(":")[2]
-        problem = f"{short(node.value)} is no decimal number; write one, or a text in quotes"
-        if kind not in ("int", "float") or _DECIMAL.fullmatch(str(node.value)):
-            try:
-                return super().construct_object(node, deep)
-            except (AttributeError, LookupError, ValueError):  # what PyYAML or Python lets through
-                problem = f"{short(node.value)} cannot be read as {kind}; correct it, or quote it"
-        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node = super().compose_mapping_node(anchor)
-        seen, text = set(), ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge")  # <<: *shared
-        for key_node, _ in node.value:
-            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag not in text:
-                problem = "a field's name must be text (put it in quotes)"
-            elif not key_node.value.isprintable():
-                problem = f"{short(key_node.value)} is no field's name; write it in one line"
-            elif key_node.value in seen:
-                problem = f"field '{key_node.value}' stands twice"
-            else:
-                seen.add(key_node.value)
-                continue
-            raise yaml.composer.ComposerError(None, None, problem, key_node.start_mark)
-        return node
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event = self.parser.peek_event()
+        if event.anchor:
+            problem = "an anchor or alias (& or *) stands here; write the value out, or quote it"
+            raise ComposerError(None, None, problem, event.start_mark)
+        return super().compose_node(parent, index)
 
 
 @functools.lru_cache(maxsize=256)
 def _load(text: str) -> Any:
     """Read YAML once: it takes milliseconds, and plans and studies are asked for often."""
-    return yaml.load(text, Loader=_StrictLoader)
+    loader = YAML(typ="safe", pure=True)
+    loader.Composer = _PlainComposer
+    return loader.load(text)
 
 
 def suggest(name: object, known: Iterable[str]) -> str:
@@ -161,70 +152,6 @@ def suggest(name: object, known: Iterable[str]) -> str:
     return f"{short(name)} is unknown; {hint}"
 
 
-def explain(error: ValidationError, schema: type[BaseModel]) -> str:
-    """Rewrite pydantic's errors as one line that names field, value, what is allowed and the
-    remedy; of many errors the first few."""
-    return "; ".join(explain_each(error, schema, MAX_ERRORS))
-
-
-def explain_each(error: ValidationError, schema: type[BaseModel], most: int) -> list[str]:
-    """Rewrite each of pydantic's errors so, of many the first few."""
-    items = [dict(item) for item in error.errors() if not _is_of_another_kind(dict(item))]
-    lines = list(dict.fromkeys(_explained(item, schema) for item in items))
-    more = [f"and {len(lines) - most} more"] if len(lines) > most else []
-    return lines[:most] + more
-
-
-def _is_of_another_kind(item: dict[str, Any]) -> bool:
-    """Tell whether an error only says of a mapping that it is no text or list, or of what is none
-    that it is no section, where a field may be either: pydantic tries each kind in turn."""
-    kind, fault = str(item["loc"][-1]).partition("[")[0] if item["loc"] else "", item["type"]
-    if isinstance(item["input"], dict):
-        return (kind, fault) in {("str", "string_type"), ("list", "list_type")}
-    return bool(fault == "model_type" and kind == item["ctx"]["class_name"])
-
-
-def _explained(item: dict[str, Any], schema: type[BaseModel]) -> str:
-    location = [part for part in item["loc"] or ("",) if not _KIND.match(str(part))]
-    message, kind = item["msg"].removeprefix("Value error, "), item["type"]
-    if location[-1] in _LEVELS and kind.endswith("_type"):
-        location.pop()  # pydantic says this once per kind of level
-        kind, message = "level", "A level is text, a number, true, false or null"
-    *parents, last = location
-    owner: Any = schema
-    for parent in parents:
-        if parent == getattr(owner, "__name__", ""):  # the kind of section, where it has a choice
-            location.remove(parent)
-            continue
-        field = getattr(owner, "model_fields", {}).get(parent)
-        owner = field.annotation if field else _section_in(owner)
-        if get_origin(owner) in (Union, UnionType):  # of a section and None, or a list
-            owner = _section_in(owner)
-    fields = getattr(owner, "model_fields", {})
-    name, value = ".".join(f"{part:.100}" for part in map(str, location)), item["input"]
-    if kind == "extra_forbidden" and fields:
-        return f"{name}: {suggest(last, fields)}"
-    if kind == "value_error":
-        return f"{name}: {message}" if name else message
-    if kind == "missing":
-        return f"{name}: is missing; add it"
-    if isinstance(value, float) and math.isnan(value):
-        message = "Input should be a finite number"
-    message = message.partition(" or instance of ")[0]
-    return (
-        f"{name}: {short(value)} is not allowed. {message}{_remedy(kind, value, fields.get(last))}"
-    )
-
-
-def _section_in(annotation: Any) -> Any:
-    """Find the section that a mapping, a list or a choice of kinds holds; None without one."""
-    if hasattr(annotation, "model_fields"):
-        return annotation
-    return next(filter(None, map(_section_in, get_args(annotation))), None)
-
-
-_KIND = re.compile(r"(dict|list)\[")
-"""What pydantic adds to a location where a field may be of several kinds."""
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = 60
 
@@ -235,48 +162,39 @@ def short(value: object, length: int = 80) -> str:
     return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
-_OFF = (0, False, "none", "None", "off", "no")
+def explain(error: ValidationError, schema: type[BaseModel]) -> list[str]:
+    """Rewrite each of pydantic's errors as one line that names field, value, what is allowed and
+    the remedy."""
+    return list(dict.fromkeys(_explained(dict(item), schema) for item in error.errors()))
 
 
-def _remedy(kind: str, value: Any, field: FieldInfo | None) -> str:
-    allowed = get_args(field.annotation) if field else ()
-    # A field with a validator of its own has a word for what is off.
-    null = field and type(None) in allowed and field.default is None and not field.metadata
-    if value in _OFF and null:
-        return "; for none, write null"
-    if kind == "literal_error" and isinstance(value, bool):
-        return f" (YAML reads a bare no/off/yes/on as {value}; write the value in quotes)"
-    if kind == "literal_error":
-        options = [option for option in allowed if isinstance(option, str)]
-        nearest = get_close_matches(str(value), options, n=1)
-        return f"; did you mean '{nearest[0]}'?" if nearest else ""
-    if kind in ("float_type", "int_type") and isinstance(value, str):
-        with suppress(ValueError):
-            number = float(value)
-            if not math.isfinite(number):
-                return "; write a finite one"
-            written = f"{number:.0f}" if kind == "int_type" else yaml_number(number)
-            return f" (YAML reads '{value}' as text; write {written})"
-    return ""
+def _explained(item: dict[str, Any], schema: type[BaseModel]) -> str:
+    *parents, last = item["loc"] or ("",)
+    for parent in parents:
+        field = schema.model_fields.get(str(parent))
+        schema = (field and _section_in(field.annotation)) or schema
+    name = ".".join(f"{part!s:.100}" for part in item["loc"])
+    kind, value, message = item["type"], item["input"], item["msg"].removeprefix("Value error, ")
+    if kind == "extra_forbidden":
+        return f"{name}: {suggest(last, schema.model_fields)}"
+    if kind == "value_error":
+        return f"{name}: {message}" if name else message
+    if kind == "missing":
+        return f"{name}: is missing; add it"
+    allowed = get_args(schema.model_fields[last].annotation) if last in schema.model_fields else ()
+    remedy = ""
+    if value in _OFF and type(None) in allowed and schema.model_fields[last].default is None:
+        remedy = "; for none, write null"
+    elif kind == "literal_error" and (near := get_close_matches(str(value), map(str, allowed), 1)):
+        remedy = f"; did you mean '{near[0]}'?"
+    return f"{name}: {short(value)} is not allowed. {message}{remedy}"
 
 
-def explain_os(error: OSError) -> str:
-    """Say in one line what the machine refused, where, and what to do about it."""
-    where = f" ({error.filename})" if error.filename else ""
-    remedy = _OS_REMEDIES.get(error.errno or 0, "")
-    return f"{error.strerror or error}{where}{remedy}"
+_OFF = (0, False, "none", "None", "off", "no", "false")
 
 
-_OS_REMEDIES = {
-    errno.ENOSPC: "; free some space and rerun, which continues",
-    errno.EDQUOT: "; free some space and rerun, which continues",
-    errno.EROFS: "; the repository must be writable, copy it elsewhere",
-    errno.EACCES: "; change its permissions, or use another place",
-    errno.EPERM: "; change its permissions, or use another place",
-}
-
-
-def yaml_number(number: float) -> str:
-    """Write a float so that YAML 1.1 reads it back as one: 1e-08 would be text, 1.0e-08 is not."""
-    text = repr(number)
-    return text if "." in text else text.replace("e", ".0e")
+def _section_in(annotation: Any) -> type[BaseModel] | None:
+    """Find the section that a type holds, such as Family in dict[str, Family]; None without one."""
+    if get_origin(annotation) is None and hasattr(annotation, "model_fields"):
+        return annotation  # type: ignore[no-any-return]
+    return next(filter(None, map(_section_in, get_args(annotation))), None)

@@ -22,7 +22,8 @@ from lib.record import replay
 from lib.record.archive import archive, write_index_entry
 from lib.record.record import SHARED, Record, paper_of, read_index
 from lib.record.verify import FIRST_RECORD, verify
-from lib.results import RunResult, git_state, status_of
+from lib.results import RunResult, status_of
+from lib.study.code import git_state
 from lib.study.inputs import ZipError, unpack
 from lib.study.io import PAPERS, PARAMS, RUNS, atomic_write, output_root, relative, study_folder
 from lib.study.study import Study, load_study

@@ -5,8 +5,8 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
-
 from lib.analysis.findings import Analysis, analyse
+
 from lib.study.io import PLANS
 from lib.study.plan import Plan
 from lib.study.preregistration import ClaimStatus

@@ -3,11 +3,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from lib.analysis.findings import Analysis, analyse
+from lib.analysis.sequential import nominal_level, sequential_p
 from scipy import stats
 from statsmodels.stats.power import TTestPower
 from statsmodels.stats.weightstats import ttost_paired
 
-from lib.analysis.findings import Analysis, analyse
 from lib.analysis.hypotheses import (
     MAX_SEEDS,
     answer_tests,
@@ -18,7 +19,6 @@ from lib.analysis.hypotheses import (
     seeds_to_decide,
     spread_of,
 )
-from lib.analysis.sequential import nominal_level, sequential_p
 from lib.analysis.verdict import for_terminal
 from lib.study.plan import Hypothesis, Plan
 from lib.study.preregistration import ClaimStatus

@@ -3,6 +3,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lib.analysis.resampling import crossed_bootstrap, percentile_coverage
 from scipy import stats
 from statsmodels.stats.power import TTestPower
 from statsmodels.stats.weightstats import ttost_paired
@@ -19,7 +20,6 @@ from lib.analysis.paired import (
     t_test_power,
     tost,
 )
-from lib.analysis.resampling import crossed_bootstrap, percentile_coverage
 from lib.analysis.runs import tidy
 from lib.study.study import Study
 from tests.samples import sample_runs

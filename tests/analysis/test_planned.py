@@ -2,12 +2,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from lib.analysis.planned import margins_of, planned_contrasts, planned_pairs
 from scipy import stats
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import ttost_paired
 
-from lib.analysis.planned import margins_of, planned_contrasts, planned_pairs
 from lib.study.io import PLANS
 from lib.study.plan import Family, Plan
 from tests.analysis.samples import design, noise, runs_of

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 import yaml
-
 from lib.analysis.rules import Answers, Evidence, RuleSet, answers_by_rules, decide, read_rules
+
 from lib.study.io import PLANS
 from lib.study.plan import Plan
 

@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from lib.analysis.planned import planned_contrasts
 from scipy import stats
 
 from lib.analysis import verdict as verdict_of
-from lib.analysis.planned import planned_contrasts
 from lib.analysis.tables import contrast_summary, power_summary
 from lib.analysis.verdict import cost, direction, in_words, largest_loss, reach_verdict
 from lib.study.io import PLANS

@@ -10,8 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from lib.analysis.verdict import analyse
 from lib.analysis.runs import study_results, tidy
+from lib.analysis.verdict import analyse
 from lib.publish.findings import TABLES, RecordedStudy
 from lib.record.record import Record
 from lib.results import json_rows

@@ -10,9 +10,9 @@ import nbformat
 import numpy as np
 import pandas as pd
 import pytest
+from lib.analysis.rules import Answer, Decision, Evidence
 
 from lib.analysis.paired import contrast_table
-from lib.analysis.rules import Answer, Decision, Evidence
 from lib.analysis.runs import study_results, tidy
 from lib.analysis.verdict import Verdict
 from lib.publish import catalogue, initial_rms, site

@@ -11,7 +11,7 @@ import pytest
 from lib.record import replay
 from lib.record.notebook import _stable, cell_outputs
 from lib.record.record import Record
-from lib.results import git_state
+from lib.study.code import git_state
 from lib.study.io import read_json
 from lib.study.preregistration import ATTEMPTS
 from tests.conftest import run_git

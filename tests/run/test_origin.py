@@ -11,7 +11,7 @@ from lib.data.text import Corpus
 from lib.results import Provenance
 from lib.run.machine import package_versions
 from lib.run.trainer import begin
-from lib.study.digests import measuring_digest, training_digest
+from lib.study.code import measure_key, train_key
 from lib.study.schema import Machine, RunConfig
 from lib.study.study import Study
 from tests.conftest import TINY, change
@@ -28,7 +28,7 @@ def test_a_provenance_names_plan_code_text_parameters_machine_and_versions(corpu
     made = begin(study, arm, 3, corpus)
     assert (made.study, made.arm, made.seed, made.plan) == ("tiny", "baseline", 3, None)
     assert made.corpus_sha256 == corpus.sha256
-    assert made.training_digest == training_digest() != made.measuring_digest == measuring_digest()
+    assert made.training_digest == train_key() != made.measuring_digest == measure_key()
     assert made.parameters["training"]["learning_rate"] == 1e-3
     assert made.parameters["training"]["beta2"] == 0.95  # a default, written out all the same
     assert "machine" not in made.parameters

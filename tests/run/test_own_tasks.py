@@ -18,7 +18,7 @@ from lib.run import lm_eval as harness
 from lib.run.finished import read_finished
 from lib.run.lm_eval import require_tasks
 from lib.study import inputs
-from lib.study.inputs import tasks_hash
+from lib.study.code import tasks_hash
 from lib.study.io import run_folder
 from lib.study.schema import EvaluationConfig
 from lib.study.study import Study

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import yaml
-
 from lib.study.digests import analysing_digest, measuring_digest, training_digest
+
 from lib.study.io import PLANS
 from lib.study.plan import Plan
 from lib.study.preregistration import parameters_digest

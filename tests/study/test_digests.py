@@ -15,9 +15,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from lib.study.digests import code_of, imported, strip_comments
 
 from lib.study import digests
-from lib.study.digests import code_of, imported, strip_comments
 from lib.study.io import NOTEBOOKS, ROOT
 
 NAMES = ("training", "measuring", "asking", "analysing", "showing")

@@ -4,8 +4,6 @@ import json
 
 import pytest
 import yaml
-
-from lib.analysis.tables import plan_tables
 from lib.study.history import (
     dated_deviations,
     plan_changes,
@@ -13,6 +11,8 @@ from lib.study.history import (
     plan_precedes,
     plan_provenance,
 )
+
+from lib.analysis.tables import plan_tables
 from lib.study.plan import Plan
 from lib.study.preregistration import other_versions
 from lib.study.study import load_study

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from lib import results as provenance
-from lib.results import MachineFacts, Provenance, git_state, history, trained_with
+from lib.results import MachineFacts, Provenance, history, trained_with
+from lib.study.code import git_state
 from lib.study.io import ROOT
 from lib.study.schema import MACHINE_SETTINGS, RunConfig
 from tests.conftest import run_git

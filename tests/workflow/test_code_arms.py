@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from lib.record import replay
-from lib.results import git_state
 from lib.study import study as config
+from lib.study.code import git_state
 from lib.study.plan import Commit
 from lib.study.study import Study
 from lib.study.yaml import ConfigError

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
+from lib.study.digests import analysing_digest
 from statsmodels.stats.power import TTestPower
 
 from lib.study import inputs
-from lib.study.digests import analysing_digest
 from lib.study.plan import read_plan
 from lib.study.preregistration import claim_status, load_plan
 from lib.study.study import load_study
