@@ -42,13 +42,13 @@ from lib.study.io import (
     write_json,
     write_text,
 )
-from lib.study.preregistration import WHOLE_ZIP, write_other_versions
 from lib.study.schema import digest
 from lib.study.study import Study, load_study
 from lib.study.yaml import UserError, exit_status
 
 _HEADER, _ENTRY, _END = 30, 46, 22
 """Bytes of the parts of a zip beside names and contents: before a file, in the list, at the end."""
+WHOLE_ZIP = "record.zip"
 
 
 def archive(study: Study) -> None:
@@ -82,7 +82,6 @@ def archive(study: Study) -> None:
     (partial / "parameters.yaml").write_text(parameters, "utf-8")
     if study.plan:
         shutil.copyfile(PLANS / study.plan, partial / "plan.yaml")
-    write_other_versions(study, partial)
     if final.exists():
         final.rename(former)
     record.sealed_file.unlink(missing_ok=True)

@@ -24,7 +24,6 @@ from lib.results import Folder, read_raw, read_raw_file
 from lib.study.inputs import ZipError, unpack
 from lib.study.io import PAPER, PAPERS, PARAMS, PLANS, RUNS, read_json, relative, run_folder, sha256
 from lib.study.plan import Plan
-from lib.study.preregistration import WHOLE_ZIP
 from lib.study.schema import digest
 from lib.study.study import Study
 from lib.study.yaml import ConfigError, UsageError, UserError, read_yaml, suggest
@@ -39,6 +38,7 @@ SHARED = {
     "04_figures": "The study in pictures.",
 }
 """Notebooks that are executed once per study, and what each of them shows."""
+WHOLE_ZIP = "record.zip"
 
 
 class Record:

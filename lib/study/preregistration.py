@@ -162,7 +162,8 @@ def _in_yaml(value: Any, flow: bool | None = True) -> str:
     writer.default_flow_style, writer.width = flow, 99 if flow is None else math.inf
     writer.sort_base_mapping_type_on_output = False
     writer.dump(value, stream)
-    return stream.getvalue().removesuffix("...\n").strip()
+    lines = stream.getvalue().removesuffix("...\n").splitlines()
+    return "\n".join(line.rstrip() for line in lines).strip()
 
 
 def freeze(
