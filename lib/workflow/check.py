@@ -19,6 +19,7 @@ import torch
 from lib.analysis.hypotheses import planned_measures
 from lib.analysis.power import expected_power, out_of_reach, spread_of
 from lib.analysis.runs import tidy
+from lib.data.suite import suite_hash
 from lib.data.text import Corpus, load_corpus
 from lib.record.archive import Record, require_recorded
 from lib.results import RunResult, trained_with
@@ -81,6 +82,14 @@ def _collecting(faults: list[str], where: str = "") -> Iterator[None]:
 def corpus_of(config: CorpusConfig) -> Corpus:
     """Load a corpus, once. Raises CorpusError."""
     return load_corpus(config)
+
+
+def data_of(study: Study) -> tuple[dict[str, str], list[str]]:
+    """Hash the texts of a study, by their sources, and its task suites, as a plan fixes them."""
+    configs, folder = [arm.config for arm in study.arms()], study_folder(study.name) / "suite"
+    corpora = {config.corpus.source: corpus_of(config.corpus).sha256 for config in configs}
+    suites = {suite_hash(corpus_of(config.corpus), config, folder) for config in configs}
+    return corpora, sorted(filter(None, suites))
 
 
 def _require_harness(study: Study) -> None:

@@ -112,22 +112,24 @@ def follow(options: argparse.Namespace, rest: list[str]) -> int | None:
 
             return verify(options.studies, options.retrain)
         case "analyse":
-            from lib.workflow.kaggle import analyse_again
+            from lib.workflow.again import analyse
 
             for name in options.studies:
-                analyse_again(name)
+                analyse(name)
         case "import":
             from lib.workflow.kaggle import import_study
 
             import_study(options.file)
         case "freeze":
-            from lib.study import preregistration
+            from lib.record.archive import recorded_studies
+            from lib.study.preregistration import begin_plan, freeze
+            from lib.workflow.check import data_of
 
             plan = f"{Path(options.plan).stem}.yaml"
             if options.new:
-                preregistration.begin_plan(plan, options.study)
+                begin_plan(plan, options.study)
             else:
-                preregistration.freeze(plan)
+                freeze(plan, data_of, recorded_studies())
         case "estimate":
             from lib.study.study import load_study
             from lib.workflow.check import estimate

@@ -14,26 +14,12 @@ from pathlib import Path
 from filelock import FileLock
 
 from lib.study.code import git, is_checkout
-from lib.study.io import OUTPUT, ROOT, RUNS, output_root, result_file, study_folder, write_json
+from lib.study.io import OUTPUT, RUNS, output_root, result_file, study_folder, write_json
 from lib.study.schema import CODE
-from lib.study.study import Arm, Study
+from lib.study.study import COMMITS, Study
 from lib.study.yaml import ConfigError, UserError
 
 _EXECUTE = "lib.workflow.execute"
-
-
-def commit_of(study: Study, arm: Arm) -> str | None:
-    """Return the hash of the commit by whose code an arm is run; None for the code at hand.
-
-    Raises ConfigError where the study has not begun, so that it is not resolved.
-    """
-    level = arm.levels.get(CODE)
-    if level is not None and level not in study.commits:
-        raise ConfigError(
-            f"factors.code: which commit '{level}' is, is written down when the sweep starts: "
-            f"./run_all.sh params/{study.name}.yaml"
-        )
-    return None if level is None else study.commits[str(level)]
 
 
 def resolve(study: Study) -> dict[str, str]:
@@ -78,7 +64,7 @@ def _hash_of(level: str) -> str:
 def write_commits(study: Study) -> Study:
     """Resolve the levels of `code` and write them down; return the study that has them."""
     if commits := resolve(study):
-        write_json(study_folder(study.name) / "commits.json", commits)
+        write_json(study_folder(study.name) / COMMITS, commits)
     return study.model_copy(update={"commits": commits})
 
 

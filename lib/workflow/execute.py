@@ -36,7 +36,7 @@ from lib.study.preregistration import load_plan
 from lib.study.schema import digest
 from lib.study.study import Study, load_study
 from lib.study.yaml import HEADLESS, UserError, exit_status
-from lib.workflow.code_arms import commit_of, execute_at
+from lib.workflow.code_arms import execute_at
 
 GPUS = "STUDY_GPUS"
 """Environment variable that names the GPUs of a sweep."""
@@ -61,7 +61,7 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
     parameters: dict[str, Any] = {"study": study.name}
     if arm:
         parameters |= {"arm": study.arm(arm).id, "seed": study.require_seed(seed)}
-        commit = commit_of(study, study.arm(arm))
+        commit = study.commit_of(study.arm(arm))
         if commit and ROOT.name != commit:  # the tree of that commit executes its own notebook
             return execute_at(commit, notebook, study, arm, seed)
     output = executed_notebook(notebook, study.name, arm, seed)

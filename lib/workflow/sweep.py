@@ -35,7 +35,7 @@ from lib.study.schema import RunConfig, digest
 from lib.study.study import Arm, Study
 from lib.study.yaml import TIME_UP, UserError
 from lib.workflow import check
-from lib.workflow.code_arms import commit_of, write_commits
+from lib.workflow.code_arms import write_commits
 from lib.workflow.execute import GPUS, made_from
 from lib.workflow.live import STEP_FILE
 from lib.workflow.summary import summarise
@@ -217,7 +217,7 @@ def why_stale(study: Study, arm: Arm, seed: int) -> str:
     """Say why the result of a run does not count, naming the field with its new and its old value,
     and what will be done about it; "" for one that counts."""
     file, plan = result_file("02_train", study.name, arm.id, seed), load_plan(study)
-    corpus, commit = check.corpus_of(arm.config.corpus), commit_of(study, arm)
+    corpus, commit = check.corpus_of(arm.config.corpus), study.commit_of(arm)
     wanted = identity_fields(study, arm, seed) | {"plan": plan.hash if plan else None}
     wanted |= {"corpus": corpus.sha256, "tokenizer": corpus.tokenizer.sha256, "code": commit}
     wanted |= {} if commit else {"training code": train_key(), "measuring code": measure_key()}
