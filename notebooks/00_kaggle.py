@@ -20,9 +20,8 @@
 # T4s, and run all. The study runs over all GPUs as `./run_all.sh` runs it anywhere, and this
 # notebook leaves a zip that `./run_all.sh import` takes into the record at home.
 #
-# To ask a question of your own, write its study into the cell of parameters: between three quotes
-# what a file of `params/` holds, and its plan, if it has one, below a line `---`. Or give the path
-# of such a file, say beside this notebook.
+# To ask a question of your own, write its study into a file beside this notebook, in a cell that
+# begins with `%%writefile mine.yaml`, and give its path below: `study = "./mine.yaml"`.
 #
 # Without internet, also attach the folder that `./run_all.sh wheels` makes. To continue what an
 # earlier session left, attach the output of that session. On Colab, clone the repository into a
@@ -37,31 +36,23 @@ sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/study/../.
 # %%
 from lib.study.study import load_study
 from lib.study.yaml import one_line_errors
-from lib.study.inputs import resume_from_inputs
-from lib.workflow.kaggle import cost_of_full, environment, pack, show, sweep
+from lib.workflow.kaggle import pack, resume_from_inputs, show, sweep
 
 one_line_errors()
 
 # %% tags=["parameters"]
-study: str = "smoke"  # a name in params/, or a study of your own: """name: mine …"""
+study: str = "smoke"  # a name in params/, or the path of a YAML, such as "./mine.yaml"
 hours: float = 11.0  # a session ends after 12, and what runs then is lost
 
 # %% [markdown]
-# `smoke` shows in minutes that everything works. A study of full size takes longer here:
-
-# %%
-print(cost_of_full())
-
-# %% [markdown]
 # ## The study
-# What earlier sessions left is taken up first. The lock's packages go to an environment beside the
-# image's; torch stays the image's. Look at the estimate of the time left: what does not fit into
-# one session continues in the next.
+# What earlier sessions left is taken up first. `smoke` shows in minutes that everything works. Look
+# at the time left: what does not fit into one session continues in the next.
 
 # %%
 name = load_study(study).name
-print("\n".join(resume_from_inputs(name)) or "nothing to take up")
-status = sweep(name, hours, environment())
+print(resume_from_inputs(name))
+status = sweep(name, hours)
 
 # %% [markdown]
 # ## Verdict

@@ -11,7 +11,15 @@ from urllib.parse import quote
 from filelock import FileLock, Timeout
 
 from lib.publish.plans import standing_shown
-from lib.record.record import MANIFEST, SHARED, Record, index_file, paper_of, read_index, superseded
+from lib.record.archive import (
+    MANIFEST,
+    SHARED,
+    Record,
+    index_file,
+    paper_of,
+    read_index,
+    superseded,
+)
 from lib.results import status_of, trained_with
 from lib.study.io import PARAMS, RUNS, read_json, relative, study_folder
 from lib.study.metrics import MAIN

@@ -18,9 +18,9 @@ from nbclient import NotebookClient
 
 from lib.analysis.runs import tidy
 from lib.publish.paper import same
+from lib.record.archive import Record, papers_named
 from lib.record.build import same_json
 from lib.record.notebook import differing_cells, slim, without_warnings
-from lib.record.record import Record, papers_named
 from lib.record.warm import over_sockets, prefer_forks
 from lib.results import RunResult
 from lib.study.io import ROOT, read_json, relative

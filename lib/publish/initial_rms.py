@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from lib.analysis.paired import t_test
 from lib.publish.catalogue import NotebookEntry, StudyEntry
-from lib.record.record import raw_folder
+from lib.record.archive import raw_folder
 from lib.results import raw_file, read_raw_file
 from lib.study.io import nan_to_none, relative
 from lib.study.schema import Section

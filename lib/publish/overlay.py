@@ -14,7 +14,7 @@ from scipy import stats
 
 from lib.figures.style import variant
 from lib.publish.catalogue import NotebookEntry, StudyEntry
-from lib.record.record import raw_folder, sample
+from lib.record.archive import raw_folder, sample
 from lib.results import raw_file, read_live, read_raw_file
 from lib.study.io import sha256
 from lib.study.metrics import MAIN, MEASURES, measures_in

@@ -20,7 +20,7 @@ import typst
 
 from lib.publish.plans import FILE, has_history, plan_accounts, write_accounts
 from lib.publish.sources import Sources, TextError
-from lib.record.record import papers_named
+from lib.record.archive import papers_named
 from lib.study.io import ROOT, TEMPLATES, read_json, relative, write_bytes, write_text
 from lib.study.yaml import suggest
 

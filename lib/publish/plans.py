@@ -7,7 +7,7 @@ a copy without git, or without all of its history, gives the same paper.
 from pathlib import Path
 from typing import Any
 
-from lib.record.record import MANIFEST, Record
+from lib.record.archive import MANIFEST, Record
 from lib.results import trained_with
 from lib.study.code import is_checkout, is_shallow
 from lib.study.history import plan_history, plan_provenance

@@ -19,7 +19,7 @@ from lib.publish import initial_rms, overlay, pages, wording
 from lib.publish.catalogue import StudyEntry, catalogue, index_of, neighbours, why
 from lib.publish.plans import plan_accounts
 from lib.publish.sources import Sources
-from lib.record.record import SHARED, papers_named, root_hash, superseded
+from lib.record.archive import SHARED, papers_named, root_hash, superseded
 from lib.results import history, trained_with
 from lib.study.io import PAPER, TEMPLATES, relative, sha256
 from lib.study.metrics import MAIN, MEASURES, measures_in

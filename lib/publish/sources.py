@@ -34,7 +34,7 @@ from jinja2.utils import missing
 
 from lib.publish import wording
 from lib.publish.plans import plan_accounts, standing_shown
-from lib.record.record import Record, read_index, root_hash, superseded
+from lib.record.archive import Record, read_index, root_hash, superseded
 from lib.study.io import PLANS, TEMPLATES, read_json
 from lib.study.preregistration import load_plan
 from lib.study.study import arm_id, load_study

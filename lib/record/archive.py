@@ -1,40 +1,39 @@
-"""Write the record of a study: archive it, seal it, and keep manifest and index true."""
+"""What is kept of a finished study, and how it gets there.
+
+A record is a folder, `papers/<paper>/record/<study>/`, laid out like `runs/<study>/`: parameters,
+plan and every executed notebook, with each run's result and raw tables in `raw.zip`. Its
+`MANIFEST.sha256`, which `sha256sum -c` reads from there, lists also figures and results, which lie
+beside it. An older record is one file, `record/<study>.zip`; of some, the notebooks of the whole
+study lie in the folder of that name.
+"""
 
 import argparse
-import io
+import atexit
 import json
-import re
+import os
 import shutil
 import sys
 import tempfile
 import zipfile
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from functools import cache, cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import yaml
-from filelock import FileLock
 
 from lib.analysis.runs import collect
-from lib.record.notebook import code_hash, without_warnings
-from lib.record.record import (
-    MANIFEST,
-    RAW_ZIP,
-    SHARED,
-    Record,
-    as_table,
-    index_file,
-    read_index,
-)
-from lib.results import raw_file, raw_names, status_of
-from lib.study.inputs import ZipError, unpack
+from lib.results import Folder, raw_file, raw_names, read_raw, status_of
 from lib.study.io import (
+    PAPER,
+    PAPERS,
+    PARAMS,
     PLANS,
-    ROOT,
+    atomic_write,
     executed_notebook,
     read_json,
-    relative,
     result_file,
     run_folder,
     sha256,
@@ -42,251 +41,289 @@ from lib.study.io import (
     write_json,
     write_text,
 )
-from lib.study.schema import digest
-from lib.study.study import Study, load_study
-from lib.study.yaml import UserError, exit_status
+from lib.study.plan import Plan
+from lib.study.preregistration import load_plan
+from lib.study.study import Study, load_study, recorded_study
+from lib.study.yaml import ConfigError, UsageError, UserError, exit_status, read_yaml, suggest
 
-_HEADER, _ENTRY, _END = 30, 46, 22
-"""Bytes of the parts of a zip beside names and contents: before a file, in the list, at the end."""
-WHOLE_ZIP = "record.zip"
+Run = dict[str, Any]
+"""A `RunResult` as JSON."""
+MANIFEST, RAW_ZIP = "MANIFEST.sha256", "raw.zip"
+SHARED = {
+    "01_data": "What the models read, and the task suite.",
+    "03_analysis": "All runs in one table, statistics, verdict.",
+    "04_figures": "The study in pictures.",
+}
+"""Notebooks that are executed once per study, and what each of them shows."""
+MAX_BYTES = 20 * 10**9
+"""What a zip may hold, unpacked: as much as Kaggle keeps of one session."""
 
 
-def archive(study: Study) -> None:
-    """Copy a finished study from `runs/` into the record, replacing its former record at once.
+class Record:
+    """What is kept of a study. A file is read when it is first asked for."""
 
-    Raises ResultError for missing or mixed runs and UserError for a notebook that did not
+    def __init__(self, study: str, paper: Path | None = None) -> None:
+        self.study, self.paper = study, paper or paper_of(study)
+        self.place = self.paper / "record" / study
+        self.zip = self.place.with_name(f"{study}.zip")
+        self.results_file = self.paper / "results" / f"{study}.json"
+        self.verdict_file = self.paper / "results" / f"{study}.verdict.json"
+        self.figures = self.paper / "figures" / study
+
+    @property
+    def is_zip(self) -> bool:
+        """Whether it is an older one, in one file."""
+        return self.zip.is_file() and not (self.place / MANIFEST).is_file()
+
+    @property
+    def exists(self) -> bool:
+        return self.is_zip or (self.place / MANIFEST).is_file()
+
+    @property
+    def folder(self) -> Path:
+        """Where its files are read."""
+        return _unpacked(self.zip, self.zip.stat().st_mtime_ns) if self.is_zip else self.place
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """Every file that a manifest lists, by the name that it has there."""
+        beside = [*self.figures.rglob("*"), self.results_file, self.verdict_file]
+        files = {Path(os.path.relpath(path, self.place)).as_posix(): path for path in beside}
+        for root in (self.place, self.folder):
+            files |= {path.relative_to(root).as_posix(): path for path in root.rglob("*")}
+        return {name: files[name] for name in sorted(files)
+                if name != MANIFEST and files[name].is_file()}  # fmt: skip
+
+    @cached_property
+    def manifest(self) -> dict[str, str]:
+        """The SHA-256 of every file by its name, as it was when the study was archived."""
+        lines = (self.folder / MANIFEST).read_text("utf-8").splitlines()
+        return {name: hexdigest for hexdigest, _, name in (line.partition("  ") for line in lines)}
+
+    def notebook(self, name: str) -> Path:
+        """Return where a notebook of the whole study is kept."""
+        path = self.folder / f"{name}.ipynb"
+        return path if path.is_file() else self.place / path.name
+
+    def run_notebook(self, run: Run) -> Path:
+        """Return where the notebook of a run, told by arm and seed, is kept."""
+        return self.folder / str(run["arm"]) / f"seed-{run['seed']}" / "02_train.ipynb"
+
+    @cached_property
+    def raw_zip(self) -> zipfile.Path:
+        return zipfile.Path(self.folder / RAW_ZIP)
+
+    def raw_folder(self, run: Run) -> Folder:
+        """Return where result and raw tables of a run, told by arm and seed, are kept."""
+        return self.raw_zip / f"{run['arm']}/seed-{run['seed']}/"
+
+    def raw(self, run: Run) -> dict[str, pd.DataFrame]:
+        """Read the raw tables of a run."""
+        return read_raw(self.raw_folder(run))
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """Every run that the parameters ask for, in their order. UserError for a missing one."""
+        runs = []
+        for arm, seed in product(self.parameters.arms(), self.parameters.seeds):
+            path = self.raw_folder({"arm": arm.id, "seed": seed}) / "result.json"
+            if not path.is_file():
+                raise UserError(f"{arm.id} seed {seed}: its result.json is not in {RAW_ZIP}")
+            runs.append(json.loads(path.read_bytes()))
+        return runs
+
+    @cached_property
+    def results(self) -> dict[str, Any]:
+        """The parameters, and number, mean and sd of every measure by arm."""
+        return dict(read_json(self.results_file))
+
+    @cached_property
+    def verdict(self) -> dict[str, Any]:
+        """Contrasts, tests, answers and decisions, each table as rows."""
+        content: dict[str, Any] = read_json(self.verdict_file)
+        return {name: as_rows(value) for name, value in content.items()}
+
+    @cached_property
+    def parameters(self) -> Study:
+        """The study as it was archived."""
+        return recorded_study(read_yaml(self.folder / "parameters.yaml"))
+
+    @cached_property
+    def plan(self) -> Plan | None:
+        """The study's plan; None where it has none. What was archived of it must say the same."""
+        return load_plan(self.parameters)
+
+
+@cache
+def _unpacked(file: Path, _: int) -> Path:
+    """Unpack an older record, as it was last written, for as long as this process lives."""
+    folder = Path(tempfile.mkdtemp(prefix="record-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    unpack(file, folder)
+    if (inner := folder / "record.zip").is_file():  # a zip in a zip, compressed as a whole
+        unpack(inner, folder)
+        inner.unlink()
+    return folder
+
+
+def unpack(file: Path, folder: Path) -> None:
+    """Unpack a zip into a folder. UserError, naming it, for one that is damaged or too large, or
+    holds a name that leads out of the folder."""
+    try:
+        with zipfile.ZipFile(file) as content:
+            if sum(member.file_size for member in content.infolist()) > MAX_BYTES:
+                raise UserError(f"{file.name} holds more than {MAX_BYTES:,} bytes")
+            for name in content.namelist():
+                if not (folder / name).resolve().is_relative_to(folder.resolve()):
+                    raise UserError(f"{file.name}: {name!r} leads out of it")
+            content.extractall(folder)
+    except UserError:
+        raise
+    except Exception as error:  # zipfile lets through what its decompressors raise
+        raise UserError(f"{file.name} cannot be read as a zip ({error})") from None
+
+
+def as_rows(value: Any) -> Any:
+    """Read a table that older verdicts hold with each key once, as `pd.DataFrame(**table)` does."""
+    if not isinstance(value, dict) or value.keys() != {"columns", "data"}:
+        return value
+    return [dict(zip(value["columns"], row, strict=True)) for row in value["data"]]
+
+
+def archive(study: Study, replace: bool = False) -> None:
+    """Copy a finished study from `runs/` into the record, in place of its former one at once.
+
+    A record that did not come from `runs/` here stays as it is unless `replace` says otherwise.
+    Raises ResultError for missing or mixed runs, and UserError for a notebook that did not
     complete, naming it.
     """
-    runs, source = collect(study), study_folder(study.name)
+    record, source = Record(study.name), study_folder(study.name)
+    runs = collect(study)
     notebooks = [executed_notebook(name, study.name) for name in SHARED]
     notebooks += [executed_notebook("02_train", study.name, run.arm, run.seed) for run in runs]
     for notebook in notebooks:
-        status = status_of(notebook)
-        if status["status"] != "completed":
+        if (status := status_of(notebook))["status"] != "completed":
             name = notebook.relative_to(source).as_posix()
             raise UserError(f"{name} is {status['status']}: {status.get('reason')}")
+    done = result_file("archive", study.name)
+    if not (replace or is_replaceable(study.name)):
+        print(f"{study.name}: its record came from elsewhere and stays as it is")
+        done.touch()
+        return
 
-    record = Record(study.name)
-    final = record.place
-    partial, former = final.with_name(f".{study.name}.new"), final.with_name(f".{study.name}.old")
-    for leftover in (partial, former):
-        shutil.rmtree(leftover, ignore_errors=True)
-    for path in [*notebooks, result_file("04_figures", study.name)]:
-        content = without_warnings(read_json(path))
-        write_json(partial / path.relative_to(source), content, indent=None)
-    folders = [(run_folder(study.name, run.arm, run.seed), run.config) for run in runs]
-    raw = [folder / name for folder, config in folders for name in _run_files(config)]
-    raw += [path for path in (source / "suite").glob("*/*.*") if path.is_file()]
-    pack(raw, source, partial / RAW_ZIP)
-    parameters = yaml.safe_dump(study.model_dump(), sort_keys=False, allow_unicode=True)
-    (partial / "parameters.yaml").write_text(parameters, "utf-8")
-    if study.plan:
-        shutil.copyfile(PLANS / study.plan, partial / "plan.yaml")
-    if final.exists():
-        final.rename(former)
-    record.sealed_file.unlink(missing_ok=True)
-    partial.rename(final)
-    shutil.rmtree(former, ignore_errors=True)
-
-    shutil.rmtree(record.figures, ignore_errors=True)
-    shutil.copytree(source / "figures", record.figures)
-    results = read_json(result_file("03_analysis", study.name))
-    results.pop("runs")  # which `raw.zip` holds
-    write_json(record.results_file, results, indent=None)
-    verdict = read_json(source / "verdict.json")
-    tables = {name: as_table(each) for name, each in verdict.items()}
-    write_json(record.verdict_file, tables, indent=None)
-    write_manifest(study.name)
+    with atomic_write(record.place) as partial:
+        for path in [*notebooks, result_file("04_figures", study.name)]:
+            write_json(partial / path.relative_to(source), slim(read_json(path)), indent=None)
+        raw = [path for path in (source / "suite").rglob("*") if path.is_file()]
+        for run in runs:
+            folder = run_folder(study.name, run.arm, run.seed)
+            raw += [folder / "result.json"]
+            raw += [raw_file(folder, name) for name in raw_names(run.config)]
+        pack(raw, source, partial / RAW_ZIP)
+        parameters = yaml.safe_dump(study.model_dump(), sort_keys=False, allow_unicode=True)
+        (partial / "parameters.yaml").write_text(parameters, "utf-8")
+        if study.plan:
+            shutil.copyfile(PLANS / study.plan, partial / "plan.yaml")
+        results = read_json(result_file("03_analysis", study.name))
+        results.pop("runs")  # which `raw.zip` holds
+        shutil.rmtree(record.figures, ignore_errors=True)
+        shutil.copytree(source / "figures", record.figures)
+        write_json(record.results_file, results, indent=None)
+        write_json(record.verdict_file, read_json(source / "verdict.json"), indent=None)
+        shutil.rmtree(record.place, ignore_errors=True)
+    record.zip.unlink(missing_ok=True)
+    sums = "".join(f"{sha256(path)}  {name}\n" for name, path in record.files.items())
+    write_text(record.place / MANIFEST, sums)
+    write_json(done, {"manifest": sha256(record.place / MANIFEST)})
 
 
-def write_manifest(study: str) -> None:
-    """Write the hash of every file of a study, and bring the index up to date."""
-    record = Record(study)
-    write_text(record.place / MANIFEST, record.manifest_text())
-    write_index_entry(study)
+def is_replaceable(study: str) -> bool:
+    """Tell whether a sweep may replace a study's record: there is none, or it was archived from
+    `runs/` here."""
+    record, done = Record(study), result_file("archive", study)
+    if not record.exists:
+        return True
+    return done.is_file() and sha256(record.folder / MANIFEST) in done.read_text("utf-8")
 
 
-def write_index_entry(study: str) -> None:
-    """Bring the index up to date for a study."""
-    record = Record(study)
-    index = index_file(record.paper)
-    with FileLock(index.with_name(".index.lock")):
-        content = read_index(record.paper) | {study: index_entry(record)}
-        write_json(index, dict(sorted(content.items())))
-
-
-def index_entry(record: Record) -> dict[str, Any]:
-    """Say what a record holds: the hash of its manifest, the seeds of every arm, the hashes of the
-    code that each of its notebooks executed (of 02, of all runs together), and, of a sealed one,
-    that of its file."""
-    folder = record.folder
-    runs = sorted(folder.glob("*/seed-*/02_train.ipynb"), key=lambda p: int(p.parent.name[5:]))
-    seeds: dict[str, list[int]] = {}
-    for path in runs:
-        seeds.setdefault(path.parent.parent.name, []).append(int(path.parent.name[5:]))
-    shared = [path for name in SHARED if (path := record.notebook(name)).is_file()]
-    code = {path.stem: [code_hash(record.read(path))] for path in shared}
-    code["02_train"] = sorted({code_hash(record.read(path)) for path in runs})
-    entry: dict[str, Any] = {"manifest": sha256(folder / MANIFEST)}
-    entry |= {"seeds": dict(sorted(seeds.items())), "code": dict(sorted(code.items()))}
-    return entry | ({"sealed": sha256(record.sealed_file)} if record.is_sealed else {})
-
-
-def seal(study: str, whole: bool = False) -> Path:
-    """Replace the record of a study, but for the notebooks of the whole study, by one file,
-    `record/<study>.zip`; return it. With `whole`, that file takes these notebooks as well, also
-    those of a record that is sealed already. Both are verified and shown as the folder is. Of its
-    figures those are kept that the paper or the README shows: 04_figures holds all, and `verify
-    --redraw` compares what it draws with the manifest. UserError where its files are not as that
-    says."""
-    record = Record(study)
-    if record.is_sealed and not (whole and record.place.is_dir()):
-        return record.sealed_file
-    for fault in record.check_files():
-        raise UserError(f"{study}: {fault}; nothing was sealed")
-    partial, aside = (
-        record.sealed_file.with_name(f".{study}.{end}") for end in ("zip.new", "open")
-    )
-    files = {path for path in record.folder.rglob("*") if path.is_file()}
-    shared = set() if whole else files & {record.notebook(name) for name in SHARED}
-    with tempfile.TemporaryDirectory() as folder:
-        inner = Path(folder, WHOLE_ZIP)
-        pack(files - shared, record.folder, inner)
-        pack([inner], inner.parent, partial, zipfile.ZIP_LZMA)
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir()
-    for path in shared:
-        shutil.copyfile(path, aside / path.name)
-    partial.replace(record.sealed_file)
-    shutil.rmtree(record.place)
-    if shared:
-        aside.rename(record.place)
-    else:
-        aside.rmdir()
-    write_index_entry(study)
-    pages = [page for page in (ROOT / "README.md", record.paper / "paper.md") if page.is_file()]
-    texts = "".join(page.read_text("utf-8") for page in pages)
-    for path in record.figures.glob("*"):
-        if f"{study}/{path.name}" not in texts:
-            path.unlink()
-    return record.sealed_file
-
-
-def pack(
-    files: Iterable[Path], source: Path, target: Path, method: int = zipfile.ZIP_STORED
-) -> None:
-    """Write files of the folder `source` to a zip, as they are: sealed, or by git, they become
-    smaller together than one by one. The same files give the same bytes."""
+def pack(files: Iterable[Path], source: Path, target: Path) -> None:
+    """Write files of the folder `source` to a zip, without times and uncompressed: git compresses
+    them together. The same files give the same bytes."""
     with zipfile.ZipFile(target, "w") as packed:
         for path in sorted(files):
-            member = zipfile.ZipInfo(path.relative_to(source).as_posix())  # of no time
-            packed.writestr(member, path.read_bytes(), method)
+            packed.writestr(zipfile.ZipInfo(path.relative_to(source).as_posix()), path.read_bytes())
 
 
-def unpack_raw(record: Record, folder: Path) -> None:
-    """Lay out the raw files and suites of a record in a folder. UserError for damaged ones."""
+def slim(content: dict[str, Any]) -> dict[str, Any]:
+    """Take out of an executed notebook what differs from one execution to the next (warnings, the
+    times of cells) and the plain text of what is shown as a table or a picture."""
+    for cell in content.get("cells", []):
+        if "outputs" in cell:
+            tags = cell["metadata"].get("tags")
+            cell["metadata"] = {"tags": tags} if tags else {}
+            cell["outputs"] = [o for o in cell["outputs"] if o.get("name") != "stderr"]
+            for shown in (output.get("data", {}) for output in cell["outputs"]):
+                if shown.keys() & {"text/html", "image/png", "text/markdown"}:
+                    shown.pop("text/plain", None)
+    return content
+
+
+def paper_of(study: str) -> Path:
+    """Return the folder of a study's paper: the one that its parameter file names; where that
+    cannot be read, the one that holds its record."""
+    file = PARAMS / f"{study}.yaml"
     try:
-        unpack(record.folder / RAW_ZIP, folder)
-    except ZipError as error:
-        raise UserError(
-            f"{relative(record.place / RAW_ZIP)}: {error}; restore it from git"
-        ) from None
+        if file.is_file():
+            return PAPERS / (read_yaml(file).get("paper") or PAPER.name)
+    except (ConfigError, TypeError):
+        pass
+    holding = (path.parents[1] for path in PAPERS.glob(f"*/record/{study}*"))
+    return next(holding, PAPER)
 
 
-def check_raw_zip(record: Record) -> Iterator[str]:
-    """Yield files in the archive that are neither of a run nor of a suite that one was asked, or
-    there twice, and bytes of it that `pack` does not write."""
-    archives = {RAW_ZIP: (record.folder / RAW_ZIP).read_bytes()}
-    if record.is_sealed:
-        archives[record.sealed_file.name] = sealed = record.sealed_file.read_bytes()
-        with zipfile.ZipFile(io.BytesIO(sealed)) as packed:
-            if len(packed.namelist()) > 1 and WHOLE_ZIP in packed.namelist():
-                yield f"{record.sealed_file.name} holds files beside {WHOLE_ZIP}"
-            if WHOLE_ZIP in packed.namelist():
-                unpacked = record.folder.with_name(WHOLE_ZIP)  # to unpack it takes long
-                archives[f"{WHOLE_ZIP} in {record.sealed_file.name}"] = unpacked.read_bytes()
-    for name, content in archives.items():
-        with zipfile.ZipFile(io.BytesIO(content)) as packed:
-            if not _is_packed(packed, len(content)):
-                yield f"{name} holds bytes beside its files"
-    with zipfile.ZipFile(io.BytesIO(archives[RAW_ZIP])) as packed:
-        names = packed.namelist()
-        suites = [name for name in names if re.fullmatch(r"suite/[^/]+/suite\.json", name)]
-        contents = {name: json.loads(packed.read(name)) for name in suites}
-    # Where no suite is asked, one of no question may be left.
-    suite_hashes = {run["suite_hash"] for run in record.runs if run["suite_hash"]}
-    expected = {
-        f"{run['arm']}/seed-{run['seed']}/{name}"
-        for run in record.runs
-        for name in _run_files(run["config"])
-    }
-    for name, suite in contents.items():
-        files = suite.get("files", {})
-        if suite.get("hash") in suite_hashes or (suite.get("hash"), files) == (digest([]), {}):
-            expected |= {name, *(name.removesuffix("suite.json") + each for each in files)}
-    for name, times in Counter(names).items():
-        if name not in expected:
-            yield f"{RAW_ZIP} holds {name}, which is of no run in the results"
-        if times > 1:
-            yield f"{RAW_ZIP} holds {name} twice"
+def papers() -> list[Path]:
+    """List the folder of every paper."""
+    return sorted({PAPER, *(path for path in PAPERS.glob("[!.]*") if path.is_dir())})
 
 
-def _run_files(config: dict[str, Any]) -> list[str]:
-    """Name the files that a run leaves behind, and `raw.zip` holds of it."""
-    return ["result.json", *(raw_file(Path(), name).name for name in raw_names(config))]
+def papers_named(names: list[str]) -> list[Path]:
+    """List the folders of the papers named, or of all; UsageError for one that is not there."""
+    known = {paper.name: paper for paper in papers()}
+    for name in names:
+        if name not in known:
+            raise UsageError(f"paper: {suggest(name, list(known))} in papers/")
+    return [known[name] for name in names or known]
 
 
-def _is_packed(packed: zipfile.ZipFile, size: int) -> bool:
-    """Tell whether files stand one behind the other from the first byte, each with a name, its
-    content and nothing else, and their list behind them: whatever else is there, no reader would
-    see."""
-    end = list_size = 0
-    for member in packed.infolist():
-        name = len(member.filename.encode())
-        if member.header_offset != end or _fields(member) != _fields(zipfile.ZipInfo()):
-            return False
-        end += _HEADER + name + member.compress_size
-        list_size += _ENTRY + name
-    return packed.start_dir == end and size == end + list_size + _END
+def recorded_studies() -> list[str]:
+    """List every study that has a record or results."""
+    records = PAPERS.glob("*/record/[!.]*")
+    results = PAPERS.glob("*/results/*.json")
+    return sorted({path.name.partition(".")[0] for path in (*records, *results)})
 
 
-def _fields(member: zipfile.ZipInfo) -> list[Any]:
-    return [member.date_time, member.comment, member.extra, member.internal_attr]
-
-
-def is_replaceable(record: Record) -> bool:
-    """Tell whether a sweep may replace the record of a study: there is none, or it was archived
-    from `runs/` here."""
-    file, entry = result_file("archive", record.study), record.entry
-    return not entry or (file.is_file() and entry["manifest"] in file.read_text("utf-8"))
-
-
-def mark_replaceable(study: str) -> None:
-    """Write into `runs/` that the record of a study is of the runs there."""
-    manifest = Record(study).entry.get("manifest")
-    write_json(result_file("archive", study), {"manifest": manifest})
+def require_recorded(names: list[str]) -> list[str]:
+    """Return the names of studies, given by name or path; UsageError for one without a record."""
+    studies, known = [Path(name).stem for name in names], recorded_studies()
+    for study in studies:
+        if study not in known and (PARAMS / f"{study}.yaml").is_file():
+            remedy = f"run it first: ./run_all.sh params/{study}.yaml"
+            raise UsageError(f"study: '{study}' has no record yet; {remedy}")
+        if study not in known:
+            raise UsageError(f"study: {suggest(study, known)} in papers/")
+    return studies
 
 
 @exit_status
-def main(arguments: list[str] | None = None) -> None:
-    """Archive studies, or seal the records of some. A record that came from elsewhere
-    stays as it is."""
-    parser = argparse.ArgumentParser(prog="python -m lib.record.archive", description=main.__doc__)
-    parser.add_argument("studies", nargs="+", help="names of studies")
-    parser.add_argument("--seal", action="store_true", help="keep runs of each record in one file")
-    parser.add_argument("--whole", action="store_true", help="with --seal, its notebooks, too")
-    options = parser.parse_args(arguments)
-    if options.whole and not options.seal:
-        parser.error("--whole goes with --seal")
+def main(words: list[str]) -> None:
+    """Archive studies: `python -m lib.record.archive STUDY … [--replace]`."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("studies", nargs="+")
+    parser.add_argument("--replace", action="store_true", help="also a record from elsewhere")
+    options = parser.parse_args(words)
     for name in options.studies:
-        if options.seal:
-            print(f"{name}: sealed as {relative(seal(name, options.whole))}")
-        elif is_replaceable(Record(name)):
-            archive(load_study(name))
-            mark_replaceable(name)
-        else:
-            result_file("archive", name).touch()
+        archive(load_study(name), options.replace)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

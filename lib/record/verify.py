@@ -1,278 +1,214 @@
-"""Verify the record: everything that is published follows, by this command, from raw files.
+"""Verify records: recompute, by today's code, every value that they publish, and compare.
 
-    ./run_all.sh verify [STUDY …] [--redraw] [--retrain N | --retrain STUDY/ARM/SEED …]
-
-A study is verified in three steps: its files are those of manifest and index; they come from the
-commits, plan and times that they name; and what they say is built again from raw files, by the code
-of these commits, and compared. Without a study, all that the index names is verified, what was made
-of it (paper, READMEs), and whether something vanished. What no record can show stands in
-papers/README.md.
+Each study is gone through from the ground up: the sums of its files; the parameters, plan and seeds
+that its runs name; how each run begins, by the hashes of its initial weights and batches; the
+measures from the raw tables, which its notebook and its result both say; contrasts, tests and
+answers from the measures. What rests on something faulty is not looked at. A record is older than
+some of today's code: what that no longer computes is listed as published, not recomputed.
 """
 
-import hashlib
-import json
-from collections.abc import Iterator
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from lib.record import build, provenance, receipts, runs
-from lib.record.archive import check_raw_zip, index_entry
-from lib.record.notebook import code_hash, foreign_content, has_parameters, shown_result
-from lib.record.record import (
-    MANIFEST,
-    RAW_ZIP,
-    SHARED,
-    Record,
-    index_file,
-    paper_of,
-    papers,
-    raw_folder,
-    read_index,
-    run_name,
-)
-from lib.record.replay import ReplayError, ask_ahead
-from lib.results import attested, status_of
-from lib.study import io as paths
-from lib.study.code import git, is_checkout
-from lib.study.io import relative
-from lib.study.preregistration import ATTEMPTS
+from lib.analysis.runs import check, read_parquet, study_results, tidy
+from lib.analysis.verdict import analyse
+from lib.record.archive import MANIFEST, Record, Run
+from lib.results import Folder, RunResult, attested, measures_of, raw_file, raw_names, read_raw
+from lib.study.io import PARAMS, PLANS, nan_to_none, read_json, sha256
+from lib.study.preregistration import claim_status
+from lib.study.schema import RunConfig, recorded_config
 from lib.study.study import load_study
-from lib.study.yaml import ConfigError, UserError
+from lib.study.yaml import read_yaml
 
-FIRST_RECORD = {
-    "confirmatory": "f1769b474189e268ba23e12bd704f4edd5b3f5cc26ffd04688a7a7f865391d6e",
-    "horizon": "eeaad013e701ba4ed8805d90ad22a33e3b2290743e06717e45d21a9b4469f52f",
-    "initialisation": "3a36a30f4ce79e5ec56202a25dca6ce43bf53a6d4c3177e40dda4193d2e72547",
-    "stability": "5912c34cf499a806e56579b07ae1573830e7c188d57fdd17f22b532a0d49b075",
-    "stability-warmup": "0fa1972363bb3dd85ab275f6d709bcc6ae3b20258598a245d4d3ecfb369f61ba",
-}
-"""Studies of the first record, made before raw files sufficed to compute every measure: study →
-SHA-256 of what a manifest lists of it. No more of them is verified, and no other study so. Of four,
-whose claims later studies withdrew, only results are kept. What they were at first is in git."""
+TOLERANCE = 1e-9
+"""Relative: in the digits beyond, machines may differ."""
+Begin = Callable[[RunConfig, int, int], tuple[str, str] | None]
+"""Configuration, seed and number of steps → hashes of initial weights and batches; None where the
+text is not in reach."""
+DRAWN = ("percentile_low", "percentile_high", "bootstrap_p", "percentile_coverage")
+"""Columns of verdicts that are drawn at random, by another generator in older records."""
 
 
-def verify(
-    study: str,
-    *,
-    again: bool = True,
-    redraw: bool = False,
-    around: dict[str, Any] | None = None,
-) -> list[str]:
-    """Check the record of a study; return every fault. What takes longest, the beginnings of its
-    runs, its analysis and its figures, is made `again` unless told otherwise, and its pictures are
-    drawn again if asked for. `around`: `receipts.surroundings`, where they are known.
+@dataclass
+class Report:
+    """What came of verifying a study."""
 
-    What rests on something faulty is not looked at: the faults of a kind end the search. That there
-    is none is noted, where nothing was left out and nothing changed meanwhile.
-    """
+    study: str
+    faults: list[str] = field(default_factory=list)
+    recomputed: Counter[str] = field(default_factory=Counter)
+    """How many values of a kind are as they were published."""
+    published: Counter[str] = field(default_factory=Counter)
+    """How many values of a name were not recomputed."""
+
+
+def verify(studies: list[str], begin: Begin) -> int:
+    """Verify the records of some studies, print what comes of each, and return how many faults
+    there are. `begin` must be a function of a module, as other processes call it."""
+    number = 0
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        for report in pool.map(verify_study, studies, [begin] * len(studies)):
+            for fault in report.faults:
+                print(f"error: {report.study}: {fault}", flush=True)
+            done = ", ".join(f"{n:,} {kind}" for kind, n in report.recomputed.items())
+            print(f"{report.study}: {'FAULTY' if report.faults else 'as published'}: {done}")
+            listed = ", ".join(f"{name} ({n})" for name, n in sorted(report.published.items()))
+            if listed:
+                print(f"  published, not recomputed: {listed}", flush=True)
+            number += len(report.faults)
+    return number
+
+
+def verify_study(study: str, begin: Begin) -> Report:
+    """Verify the record of a study, whatever state its files are in."""
+    report = Report(study)
     try:
-        if (paths.PARAMS / f"{study}.yaml").is_file():
-            load_study(study)  # without which nobody knows where its record is
         record = Record(study)
-        before = receipts.study_key(study, around) if again else None
-        for check in _checks(record, again, redraw):
-            if faults := list(check):
-                return faults
-        if again and record.is_whole and receipts.study_key(study, around) == before:
-            receipts.note(before)
-        return []
-    except FileNotFoundError as error:
-        return [f"{relative(Path(str(error.filename)))} is missing"]
-    except ConfigError as error:
-        return [f"its parameters or its plan cannot be read: {error}"]
-    except ReplayError as error:
-        return [f"it cannot be executed again: {error}"]
-    except UserError as error:
-        return [str(error)]
+        for faults in (
+            wrong_files(record, report),
+            wrong_parameters(record, report),
+            wrong_beginnings(record, report, begin),
+            wrong_measures(record, report),
+            wrong_verdict(record, report),
+        ):
+            if report.faults:
+                break
+            report.faults += faults
     except Exception as error:  # a file can be broken in any way
-        return [f"a file of it cannot be read as what it is: {error!r}"]
+        report.faults.append(f"it cannot be read: {error!r}")
+    return report
 
 
-def _checks(record: Record, again: bool, redraw: bool) -> Iterator[Iterator[str]]:
-    """Give every check of a record, in the order in which one rests on another."""
-    if record.study in FIRST_RECORD:
-        yield check_first_record(record)
-        return
-    # Its files are those of manifest and index.
-    yield record.check_files()
-    yield check_format(record)
-    yield check_index(record)
-    yield check_notebooks(record)
-    yield check_names(record)
-    yield check_results(record)
-    yield check_raw_zip(record)
-    yield runs.check_raw_files(record)
-    # They come from the commits, plan and times that they name.
-    yield provenance.check_code(record)
-    yield provenance.check_origins(record)
-    yield provenance.check_plan(record)
-    yield provenance.check_versions(record)
-    yield provenance.check_times(record)
-    yield provenance.check_copies(record)
-    # What they say follows from raw files, and is built again by the code of these commits.
-    yield runs.check_runs(record)
-    yield runs.check_windows(record)
-    if again:
-        ask_ahead(record)
-    yield provenance.check_commits(record)
-    if again:
-        yield build.check_beginnings(record)
-        yield build.check_suites(record)
-        yield build.check_analysis(record)
-        yield build.check_figures(record)
-    if redraw:
-        yield build.check_pictures(record)
+def wrong_files(record: Record, report: Report) -> Iterator[str]:
+    """Yield files that are not as the manifest says. Of older records few figures are kept."""
+    files = record.files
+    for name, stated in record.manifest.items():
+        if name not in files:
+            if not (record.is_zip and name.startswith("../../figures/")):
+                yield f"{name} is missing"
+        elif (found := sha256(files[name])) != stated:
+            yield f"{name} has the SHA-256 {found[:12]}, {MANIFEST} says {stated[:12]}"
+    yield from (f"{name} is not in {MANIFEST}" for name in files.keys() - record.manifest.keys())
+    report.recomputed["files"] += len(files)
 
 
-def check_first_record(record: Record) -> Iterator[str]:
-    """Yield what is wrong with a study of the first record: its files are as they were."""
-    path = record.folder / MANIFEST
-    listed = path.read_text("utf-8") if path.is_file() else record.manifest_text()
-    if hashlib.sha256(listed.encode()).hexdigest() != FIRST_RECORD[record.study]:
-        yield "its files have changed"
-    if path.is_file():
-        yield from record.check_files()
-    if not record.entry:
-        yield "the index does not name it"
-
-
-def check_format(record: Record) -> Iterator[str]:
-    """Yield files whose text is not what the archive writes for their content."""
-    for name, path in record.files.items():
-        text = written = path.read_text("utf-8") if path.suffix in (".ipynb", ".json") else ""
-        if name == "parameters.yaml":
-            text = path.read_text("utf-8")
-            written = yaml.safe_dump(yaml.safe_load(text), sort_keys=False, allow_unicode=True)
-        elif text:
-            written = json.dumps(json.loads(text), separators=(",", ":")) + "\n"
-        if text != written:  # it holds a key twice, or a comment
-            yield f"{name} is not written as the archive writes it"
-    listed = "".join(f"{stated}  {name}\n" for name, stated in record.manifest.items())
-    if (record.folder / MANIFEST).read_text("utf-8") != listed:  # it holds a line twice
-        yield f"{MANIFEST} is not written as the archive writes it"
+def wrong_parameters(record: Record, report: Report) -> Iterator[str]:
+    """Yield what the record says otherwise of its parameters, plan and seeds than `params/`, and
+    what a run says otherwise of its own than the record."""
+    study, plan = record.parameters, record.plan
+    if (PARAMS / f"{study.name}.yaml").is_file():
+        asked = load_study(study.name).model_dump(mode="json", exclude={"machine"})
+        kept = study.model_dump(mode="json", exclude={"machine"})
+        for name, stated, value in differences(kept, asked):
+            yield f"parameters: {name} is {stated}, params/{study.name}.yaml says {value}"
+    if study.plan:
+        kept, asked = read_yaml(record.folder / "plan.yaml"), read_yaml(PLANS / study.plan)
+        for name, stated, value in differences(kept, asked | {"deviations": kept["deviations"]}):
+            yield f"plan: {name} is {stated}, params/plans/{study.plan} says {value}"
+    check(study, [RunResult.model_validate(run) for run in record.runs])
     for run in record.runs:
-        result = raw_folder(record.run_notebook(run)) / "result.json"
-        if result.is_file() and result.read_bytes() != f"{json.dumps(run, indent=1)}\n".encode():
-            yield f"the result of {run_name(run)} is not written as the archive writes it"
+        trained = run["provenance"]["trained"]
+        for name, stated, value in (
+            ("study", trained["study"], study.name),
+            ("arm", trained["arm"], run["arm"]),
+            ("seed", trained["seed"], run["seed"]),
+            ("plan", trained["plan"], plan.hash if plan else None),
+        ):
+            if stated != value:
+                yield f"{run_name(run)}: its provenance names the {name} {stated}, not {value}"
+    report.recomputed["runs"] += len(record.runs)
 
 
-def check_index(record: Record) -> Iterator[str]:
-    """Yield what the index says otherwise of a study."""
-    stated, expected = record.entry, index_entry(record)
-    if not stated:
-        yield "the index does not name it"
-    for key in sorted({*stated, *expected} if stated else ()):
-        if expected.get(key) != stated.get(key):
-            yield f"the index says otherwise of its {key}"
-
-
-def check_notebooks(record: Record) -> Iterator[str]:
-    """Yield notebooks that did not complete, hold what no execution writes, or did not execute the
-    code that the index says with the parameters of their place."""
-    for name in SHARED:
-        if not record.notebook(name).is_file():
-            yield f"{name}.ipynb is missing"
-    for path in sorted(record.folder.rglob("*.ipynb")):
-        name = record.name(path)
-        if status_of(path)["status"] != "completed":
-            yield f"{name} did not complete"
-            continue
-        content = record.read(path)
-        if code_hash(content) not in record.entry["code"].get(path.stem, []):
-            yield f"{name} executed other code than the index says"
-        yield from (f"{name} {fault}" for fault in foreign_content(path.read_text("utf-8")))
-        parameters: dict[str, Any] = {"study": record.study}
-        if path.stem == "02_train":
-            parameters |= {"arm": path.parent.parent.name, "seed": int(path.parent.name[5:])}
-        papermill = content["metadata"]["papermill"]
-        if papermill["parameters"] != parameters or not has_parameters(content, parameters):
-            yield f"{name} was executed with other parameters than those of its place"
-        expected = {"input_path": f"notebooks/{path.name}"}
-        expected["output_path"] = f"runs/{record.study}/{name}"
-        if any(papermill.get(key, place) != place for key, place in expected.items()):
-            yield f"{name} names another place than its own"
-
-
-def check_names(record: Record) -> Iterator[str]:
-    """Yield files that are none of a record's."""
-    names = {*(f"{name}.ipynb" for name in SHARED), MANIFEST, RAW_ZIP, "04_figures.json"}
-    names |= {"parameters.yaml", *(("plan.yaml", ATTEMPTS) if record.parameters.plan else ())}
-    names |= {record.name(record.run_notebook(run)) for run in record.runs}
-    for path in sorted(record.folder.rglob("*")):
-        if path.is_symlink() or (not path.is_dir() and record.name(path) not in names):
-            yield f"{record.name(path)} is no file of this record"
-
-
-def check_results(record: Record) -> Iterator[str]:
-    """Yield runs whose result is not the one that their notebook shows."""
+def wrong_beginnings(record: Record, report: Report, begin: Begin) -> Iterator[str]:
+    """Yield runs whose initial weights or batches are not those of their seed and parameters."""
     for run in record.runs:
-        path = record.run_notebook(run)
-        if not path.is_file() or shown_result(record.read(path)) != attested(run):
-            yield f"the result of {run_name(run)} is not its notebook's"
+        found = begin(recorded_config(run["config"]), run["seed"], run["steps"])
+        for name, value in zip(("initial_weights", "batches"), found or (), strict=False):
+            if run[name] != value:
+                yield f"{run_name(run)}: {name} are {run[name][:12]}, its seed's {value[:12]}"
+        kind = "beginnings" if found else "beginnings, whose text is not in reach"
+        (report.recomputed if found else report.published)[kind] += 1
 
 
-def vanished() -> Iterator[str]:
-    """Yield studies and runs that a committed version of an index names, and no record holds, and
-    committed sources of a paper or of the READMEs without which nothing would be checked."""
-    if not is_checkout():
-        return
-    indexed = {
-        study: entry if isinstance(entry, dict) else {}
-        for paper in papers()
-        for study, entry in read_index(paper).items()
-    }
-    indexes = ":(glob)papers/*/record/index.json"
-    log = ("log", "--full-history")  # of branches, too, of which a merge took nothing
-    names = set((git(*log, "--format=", "--name-only", "--", indexes) or "").split())
-    sources = (f":(glob)papers/*/{name}" for name in ("paper.md", "templates/answers.md"))
-    written = (git(*log, "--format=", "--name-only", "--", *sources) or "").splitlines()
-    gone = [
-        name for name in sorted({*written} - {""}) if not (paths.PAPERS.parent / name).is_file()
-    ]
-    faults = dict.fromkeys(f"{name}, which was committed, has vanished" for name in gone)
-    versions = [
-        (commit, _index(git("show", f"{commit}:{name}")))
-        for name in sorted(names)
-        for commit in (git(*log, "--format=%H", "--", name) or "").split()
-    ]
-    for commit, index in versions:
-        for study, entry in index.items():
-            if study not in indexed:
-                faults[f"study '{study}', recorded at commit {commit[:12]}, has vanished"] = None
-                continue
-            for arm, seeds in entry["seeds"].items():
-                for seed in set(seeds) - set(indexed[study].get("seeds", {}).get(arm, [])):
-                    line = f"run {arm} seed {seed} of '{study}', recorded at {commit[:12]}, "
-                    faults[line + "has vanished"] = None
-    yield from faults
+def wrong_measures(record: Record, report: Report) -> Iterator[str]:
+    """Yield what is wrong with each run by itself."""
+    for run in record.runs:
+        yield from verify_run(run, record.raw_folder(run), record.run_notebook(run), report)
 
 
-def _index(content: str | None) -> dict[str, Any]:
-    """Read a committed version of an index; empty where it was deleted, or committed broken."""
-    try:
-        return dict(json.loads(content or "{}"))
-    except ValueError:
-        return {}
+def verify_run(run: Run, folder: Folder, notebook: Path, report: Report) -> Iterator[str]:
+    """Yield raw tables that a run's result was not written with, what its notebook prints otherwise
+    than the result, and measures that do not follow from the raw tables."""
+    for path in (raw_file(folder, name) for name in raw_names(run["config"])):
+        if not path.is_file() or sha256(path) != run["files"][path.name]:
+            yield f"{run_name(run)}: {path.name} is not the file that its result was written with"
+    for name, stated, value in differences(shown_result(read_json(notebook)), attested(run)):
+        yield f"{run_name(run)}: its notebook prints {name} {stated}, result.json says {value}"
+    computed = nan_to_none(measures_of(read_raw(folder)))
+    for name, stated, value in differences(run["measures"], computed, report):
+        yield f"{run_name(run)}: {name} is {stated}, and {value} by its raw tables"
+    report.recomputed["measures"] += len(computed)
 
 
-def strays(paper: Path) -> Iterator[str]:
-    """Yield records, results and figures of a paper that are of no study in its index, and an index
-    that holds a name twice, or anything else that is not read."""
-    index = index_file(paper)
-    if index.is_file():
-        written = json.dumps(dict(sorted(read_index(paper).items())), indent=1) + "\n"
-        if index.read_text("utf-8") != written:
-            yield f"{relative(index)} is not written as the archive writes it"
-    studies = {study for study in read_index(paper) if paper_of(study) == paper}
-    results = {f"{study}{end}" for study in studies for end in (".json", ".verdict.json")}
-    records = studies | {f"{study}.zip" for study in studies} | {"index.json"}
-    for folder, names in {
-        "record": records,
-        "results": results,
-        "figures": studies | {"findings"},
-    }.items():
-        for path in sorted(paper.glob(f"{folder}/[!.]*")):
-            if path.name not in names:
-                yield f"{relative(path)} is of no study that the index of its paper names"
+def shown_result(notebook: dict[str, Any]) -> Any:
+    """Return what a training notebook keeps as JSON of its result; None where it shows none."""
+    for output in (o for cell in notebook["cells"] for o in cell.get("outputs", [])):
+        if "application/json" in output.get("data", {}):
+            return output["data"]["application/json"]
+    return None
+
+
+def wrong_verdict(record: Record, report: Report) -> Iterator[str]:
+    """Yield what results and verdict say otherwise than today's analysis of the runs."""
+    study, runs = record.parameters, [RunResult.model_validate(run) for run in record.runs]
+
+    def joined(name: str) -> Any:
+        return read_parquet(
+            study, name, lambda arm, seed: record.raw_folder({"arm": arm, "seed": seed})
+        )
+
+    claim = claim_status(study, record.plan, record.runs)
+    raw = (joined(name) for name in ("trace", "items", "stock_items"))
+    verdict = analyse(study, record.plan, claim, tidy(runs), *raw).as_json()
+    summary = study_results(study, runs)["summary"]
+    for file, stated, computed in (
+        (record.results_file, record.results["summary"], summary),
+        (record.verdict_file, record.verdict, verdict),
+    ):
+        for name, published, value in differences(stated, nan_to_none(computed), report):
+            yield f"{file.name}: {name} is {published}, and {value} by its runs"
+
+
+def differences(
+    stated: Any, computed: Any, report: Report | None = None, name: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield where two values as JSON differ: the name of the place, and both values. With a report,
+    count what is equal, and what only `stated` has, which may be more than `computed`."""
+    if isinstance(stated, dict) and isinstance(computed, dict):
+        for key in stated.keys() | (computed.keys() if report is None else set()):
+            inner = f"{name}.{key}" if name else str(key)
+            if report and key not in computed:
+                report.published[inner] += 1
+            else:
+                yield from differences(stated.get(key), computed.get(key), report, inner)
+    elif isinstance(stated, list) and isinstance(computed, list) and len(stated) == len(computed):
+        for one, other in zip(stated, computed, strict=True):
+            yield from differences(one, other, report, name)
+    elif stated != computed and not is_close(stated, computed):
+        yield name, stated, computed
+
+
+def is_close(one: Any, other: Any) -> bool:
+    """Tell whether two numbers are equal but for their last digits."""
+    numbers = isinstance(one, int | float) and isinstance(other, int | float)
+    return numbers and math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=1e-12)
+
+
+def run_name(run: Run) -> str:
+    """Name a run for a message."""
+    return f"{run['arm']} seed {run['seed']}"

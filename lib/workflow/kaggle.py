@@ -1,26 +1,23 @@
-"""A whole study in one session of a notebook, where there is no shell: on Kaggle, or on Colab.
+"""A whole study in one session of a notebook, on Kaggle or Colab, and the way of its runs home.
 
-The sweep is the one of `./run_all.sh`. It runs in an environment that has the lock's packages and,
-behind them, those of the session's image: torch among them is not touched.
+The sweep is the one of `./run_all.sh`, with a process for each GPU. What it leaves goes into one
+zip, which another session continues and which `./run_all.sh import` takes into the record.
 """
 
 import os
-import re
+import shutil
 import signal
 import subprocess
-import sys
-import sysconfig
 import tempfile
-import venv
 import zipfile
 from pathlib import Path
 
 import nbformat
-import torch
-from IPython.display import DisplayHandle, display
+from IPython.display import display
 
+from lib.record.archive import Record, archive, unpack
+from lib.record.verify import Report, verify_run
 from lib.results import status_of
-from lib.study.inputs import MARK, PLAN_BELOW, is_copy
 from lib.study.io import (
     PARAMS,
     PLANS,
@@ -29,91 +26,60 @@ from lib.study.io import (
     atomic_write,
     executed_notebook,
     kaggle_folder,
-    result_file,
+    read_json,
+    relative,
     study_folder,
 )
 from lib.study.study import load_study
 from lib.study.yaml import TIME_UP, UserError
-from lib.workflow.estimate import estimate
-
-ENVIRONMENT = Path(tempfile.gettempdir(), "embedding-norm")
-"""Outside what a session keeps."""
-_KERNEL_VARIABLES = {"MPLBACKEND", "FORCE_COLOR", "CLICOLOR_FORCE"}
-"""What a kernel sets for itself (the colours: since ipykernel 6.29). A sweep writes to a pipe,
-which these would have it take for a terminal."""
 
 
-def environment(folder: Path = ENVIRONMENT) -> dict[str, str]:
-    """Make the environment, still without the lock's packages; return the variables that lead
-    there. An attached folder of wheels (`./run_all.sh wheels`) is installed from instead of the
-    internet."""
-    if not (folder / "share/jupyter/kernels/python3/kernel.json").is_file():  # what comes last
-        venv.create(folder, symlinks=True)
-        image = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
-        packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder)}))
-        (packages / "image.pth").write_text("\n".join(image) + "\n", "utf-8")
-        # The image's own entry would start its own Python.
-        install = ("-m", "ipykernel", "install", "--sys-prefix", "--name", "python3")
-        subprocess.run([folder / "bin" / "python", *install], capture_output=True, check=True)
-    variables = {name: os.environ[name] for name in os.environ.keys() - _KERNEL_VARIABLES}
-    variables |= {"VIRTUAL_ENV": str(folder)}
-    variables["PATH"] = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    kaggle = kaggle_folder()
-    wheels = sorted((kaggle / "input").glob("**/snakemake-*.whl")) if kaggle else []
-    if wheels:
-        variables |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels[0].parent)}
-    return variables
+def resume_from_inputs(study: str) -> str:
+    """Copy the runs that earlier sessions left, as attached on Kaggle, to the working folder; of a
+    run that several left, the one that got furthest. Say how many there were."""
+    kaggle, number = kaggle_folder(), 0
+    with tempfile.TemporaryDirectory() as folder:
+        for file in kaggle.glob(f"input/**/{study}.zip") if kaggle else ():
+            unpack(file, Path(folder, str(hash(file))))
+        found = list(Path(folder).glob(f"*/runs/{study}/*/seed-*"))
+        found += kaggle.glob(f"input/**/runs/{study}/*/seed-*") if kaggle else ()
+        for run in sorted(found, key=progress, reverse=True):
+            target = study_folder(study) / run.parent.name / run.name
+            if not target.exists():
+                shutil.copytree(run, target, copy_function=shutil.copyfile)
+                number += 1
+    return f"{number} runs taken up"
 
 
-FULL = {"cuda": "final-gpu", "cpu": "final"}
-"""A study of full size, by the machine's device."""
-VOCABULARY = 65
-"""Of its text, which may not be here yet."""
+def progress(run: Path) -> tuple[bool, int]:
+    """Tell how far a run got: whether it is finished, and the step of its last checkpoint."""
+    steps = (path.name.removeprefix("step-") for path in run.glob("checkpoints/*/step-*"))
+    last = max((int(step) for step in steps if step.isdecimal()), default=-1)
+    return (run / "result.json").is_file(), last
 
 
-def cost_of_full() -> str:
-    """Say what a study of full size would take on this machine, by a few steps of it."""
-    name = FULL["cuda" if torch.cuda.is_available() else "cpu"]
-    study = load_study(name)
-    hours = estimate(study, VOCABULARY).hours
-    unit, number = next((unit, n) for unit, n in hours.items() if unit.endswith("here"))
-    n_parallel = max(1, torch.cuda.device_count() if name == FULL["cuda"] else os.cpu_count() or 1)
-    runs = len(list(study.arms())) * len(study.seeds)
-    return (
-        f'study = "{name}": {runs} runs; training alone takes {number:.2f} {unit}, some '
-        f"{number / n_parallel:.2f} hours with {n_parallel} runs at once"
-    )
-
-
-_STATUS_LINE = re.compile(r" elapsed$|: (step )?\d+/\d+, |: (runs|starts)$")
-"""Lines about what runs at this moment, after which the next ones take their place."""
-
-
-def sweep(study: str, hours: float, variables: dict[str, str]) -> int:
-    """Run `./run_all.sh` for a study and for so many hours at the most, showing what it prints:
-    what runs at the moment in one place, all else line by line. Return its exit status. Stopping
-    the cell stops it all."""
-    command = ["bash", str(ROOT / "run_all.sh"), study, "--stop-after", f"{hours:g}"]
-    process = subprocess.Popen(
-        command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    handle, lines = DisplayHandle(), list[str]()
-    handle.display({"text/plain": ""}, raw=True)
-    try:
-        for line in process.stdout or ():
-            if not _STATUS_LINE.search(line):
+def sweep(study: str, hours: float) -> int:
+    """Run a study, beginning nothing after so many hours, and print its progress. Return its exit
+    status. Stopping the cell stops it."""
+    command = ["bash", str(ROOT / "run_all.sh"), study, "--here", "--stop-after", f"{hours:g}"]
+    # What a kernel sets for itself would have the sweep take its pipe for a terminal.
+    of_kernel = {"MPLBACKEND", "FORCE_COLOR", "CLICOLOR_FORCE"}
+    environment = {name: os.environ[name] for name in os.environ.keys() - of_kernel}
+    wheels = sorted((kaggle_folder() or ROOT).glob("input/**/snakemake-*.whl"))
+    if wheels:  # attached, as ./run_all.sh wheels made them, for a session without the internet
+        environment |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels[0].parent)}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, env=environment, **streams) as process:
+        try:
+            for line in process.stdout or ():
                 print(line, end="", flush=True)
-                continue
-            lines = lines * (not line.endswith(" elapsed\n")) + [line]
-            handle.update({"text/plain": "".join(lines).rstrip()}, raw=True)
-    except KeyboardInterrupt:
-        process.send_signal(signal.SIGINT)
-    handle.update({"text/plain": ""}, raw=True)
-    return process.wait()
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+    return process.returncode
 
 
 def show(study: str, notebook: str, heading: str = "") -> None:
-    """Show what an executed notebook shows, below one of its headings or all of it."""
+    """Show what an executed notebook shows below one of its headings, or all of it."""
     path, is_shown = executed_notebook(notebook, study), not heading
     if status_of(path)["status"] != "completed":
         print(f"{notebook} has not been executed yet")
@@ -122,41 +88,51 @@ def show(study: str, notebook: str, heading: str = "") -> None:
         if heading and cell.cell_type == "markdown" and cell.source.startswith("#"):
             is_shown = cell.source.splitlines()[0].strip("# ") == heading
         for output in cell.get("outputs", []) if is_shown else []:
-            if "data" in output:
-                display(output.data, raw=True)
-            else:
-                print(output.get("text", ""), end="")
+            display(output.get("data", {"text/plain": output.get("text", "")}), raw=True)
 
 
 def pack(study: str, status: int) -> None:
-    """Write what `./run_all.sh import` takes, and another session continues, to `STUDY.zip`: all of
-    a study but the checkpoints of finished runs. Print what to do with it. Raises UserError after a
-    sweep that ended with the status of a failure."""
+    """Write all of a study but the checkpoints of finished runs to `STUDY.zip`, with its parameters
+    and plan, and print what to do with it. UserError where the sweep ended with a failure."""
     folder, target = study_folder(study), RUNS.parent / f"{study}.zip"
-    with (
-        atomic_write(target) as temporary,
-        zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as packed,
-    ):
-        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            parts = path.relative_to(folder).parts
-            run = folder.joinpath(*parts[:2])
-            is_unneeded = "checkpoints" in parts and (run / "result.json").is_file()
-            if not is_unneeded and not path.name.endswith(".lock"):
-                packed.write(path, Path("runs", study, *parts))
-        if is_copy(file := PARAMS / f"{study}.yaml"):  # a study of one's own, which home lacks
-            texts = [file.read_text("utf-8")]
-            if (plan := load_study(study).plan) and is_copy(PLANS / plan):
-                texts.append((PLANS / plan).read_text("utf-8"))
-            combined = PLAN_BELOW.join(text.removeprefix(MARK).rstrip("\n") for text in texts)
-            packed.writestr(f"params/{study}.yaml", combined)
+    plan = load_study(study).plan
+    files = [PARAMS / f"{study}.yaml", *([PLANS / plan] if plan else [])]
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        is_done = (folder.joinpath(*path.relative_to(folder).parts[:2]) / "result.json").is_file()
+        if path.suffix != ".lock" and not (is_done and "checkpoints" in path.parts):
+            files.append(path)
+    with atomic_write(target) as temporary, zipfile.ZipFile(temporary, "w", 8) as packed:
+        for path in files:
+            packed.write(path, path.relative_to(RUNS.parent))
     print(f"{target.name}: {target.stat().st_size / 1e6:.1f} MB")
-    if result_file("archive", study).is_file():
-        print(f"Download it; at home: ./run_all.sh import {target.name}")
-    elif status not in (0, TIME_UP):
-        raise UserError(
-            f"the sweep failed (status {status}); what it printed says why, and "
-            f"{target.name} holds what was done before"
-        )
-    else:
-        print("The study is not complete. Save this version, attach its output to the next session")
-        print("as an input, and run all again: it continues.")
+    if status not in (0, TIME_UP):
+        raise UserError(f"the sweep failed (status {status}); what it printed says why")
+    home = f"Download it; at home: ./run_all.sh import {target.name}"
+    on = "Attach this version's output to the next session as an input: it continues."
+    print(on if status else home)
+
+
+def import_study(file: Path) -> None:
+    """Take the study that a zip of `pack` holds into `runs/` and the record. UserError, naming the
+    zip, for runs that are not as they were written, and where the study is here already."""
+    with tempfile.TemporaryDirectory() as folder:
+        unpack(file, Path(folder))
+        studies = {path.parents[2] for path in Path(folder).glob("runs/*/*/seed-*/result.json")}
+        if len(studies) != 1:
+            raise UserError(f"{file.name}: it must hold the runs of one study as runs/STUDY/")
+        source = studies.pop()
+        for run in source.glob("*/seed-*"):
+            result, notebook = read_json(run / "result.json"), run / "02_train.ipynb"
+            for fault in verify_run(result, run, notebook, Report(source.name)):
+                raise UserError(f"{file.name}: {fault}")
+        if study_folder(source.name).exists() or Record(source.name).exists:
+            raise UserError(f"{file.name}: '{source.name}' is in runs/ or in the record already")
+        for path in Path(folder, "params").rglob("*.yaml"):
+            target = PARAMS / path.relative_to(Path(folder, "params"))
+            if not target.exists():
+                shutil.copyfile(path, target)
+            elif target.read_bytes() != path.read_bytes():
+                raise UserError(f"{file.name}: there is another {relative(target)}")
+        shutil.copytree(source, study_folder(source.name))
+    archive(load_study(source.name))
+    print(f"{source.name}: imported, {relative(Record(source.name).place)}/")

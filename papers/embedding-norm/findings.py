@@ -61,7 +61,7 @@ from lib.figures.effects import (
 from lib.figures.style import facets, line, variant, variants
 from lib.figures.training import LABELS, difference, reference_lines, trend
 from lib.publish.findings import RecordedStudy, recorded
-from lib.record.record import Record
+from lib.record.archive import Record
 from lib.study.study import arm_id
 from lib.study.yaml import read_yaml
 from lib.study.metrics import ACCURACIES, MAIN, MEASURES, measures_in

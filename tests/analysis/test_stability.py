@@ -22,7 +22,7 @@ from lib.analysis.stability import (
 )
 from lib.analysis.tables import summary_table
 from lib.analysis.verdict import reach_verdict
-from lib.record.record import Record, raw_folder, recorded_studies
+from lib.record.archive import Record, raw_folder, recorded_studies
 from lib.results import read_raw_file
 from lib.study.io import PLANS
 from lib.study.metrics import MEASURES

@@ -22,7 +22,7 @@ from lib.figures.training import (
     trajectory,
     trend,
 )
-from lib.record.record import Record
+from lib.record.archive import Record
 from lib.study.study import load_study
 
 

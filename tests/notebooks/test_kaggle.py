@@ -19,7 +19,7 @@ import pytest
 import yaml
 from nbclient import NotebookClient
 
-from lib.record.record import Record
+from lib.record.archive import Record
 from lib.study.io import ROOT
 from lib.workflow import kaggle
 from lib.workflow.kaggle import environment

@@ -13,7 +13,7 @@ import pandas as pd
 from lib.analysis.runs import study_results, tidy
 from lib.analysis.verdict import analyse
 from lib.publish.findings import TABLES, RecordedStudy
-from lib.record.record import Record
+from lib.record.archive import Record
 from lib.results import json_rows
 from lib.study.io import PAPER, read_json, write_json
 from lib.study.metrics import ACCURACIES

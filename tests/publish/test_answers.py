@@ -12,7 +12,7 @@ import pytest
 
 from lib.publish.paper import PAGES, with_computed, write_pages
 from lib.publish.sources import Sources, TextError
-from lib.record.record import Record
+from lib.record.archive import Record
 from lib.study.io import PAPER, PARAMS, ROOT
 from lib.study.study import load_study
 from lib.study.yaml import ConfigError, read_yaml

@@ -15,7 +15,7 @@ import pytest
 
 from lib.publish.paper import filled_in
 from lib.publish.sources import Sources
-from lib.record.record import Record, as_rows
+from lib.record.archive import Record, as_rows
 from lib.study.io import PAPER
 from lib.study.metrics import MEASURES
 from lib.study.plan import Plan

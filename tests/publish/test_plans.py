@@ -42,8 +42,8 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     monkeypatch.setattr(plans, "PLANS", repository.plans)
     monkeypatch.setattr(plans, "PARAMS", repository.plans.parent)
     monkeypatch.setattr("lib.study.code.ROOT", tmp_path)
-    monkeypatch.setattr("lib.record.record.PAPERS", repository.paper.parent)
-    monkeypatch.setattr("lib.record.record.PAPER", repository.paper)
+    monkeypatch.setattr("lib.record.archive.PAPERS", repository.paper.parent)
+    monkeypatch.setattr("lib.record.archive.PAPER", repository.paper)
     for name in ("load_study", "load_plan"):  # of the plan that paper.md quotes
         monkeypatch.setattr(f"lib.publish.sources.{name}", lambda *_: None)
     return repository

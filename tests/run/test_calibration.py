@@ -7,7 +7,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 from sklearn.metrics import brier_score_loss, log_loss
 
-from lib.record.record import Record
+from lib.record.archive import Record
 from lib.results import expected_calibration_error
 from lib.run.evaluate import (
     Calibration,

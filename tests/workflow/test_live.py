@@ -23,7 +23,7 @@ from PIL import Image
 from lib.data.text import Corpus
 from lib.figures.style import variant
 from lib.figures.training import live_picture
-from lib.record.record import Record
+from lib.record.archive import Record
 from lib.results import COLUMNS, live_file, read_live
 from lib.study import io as paths
 from lib.study.io import ROOT

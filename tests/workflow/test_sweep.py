@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from lib.publish import pages
-from lib.record.record import Record
+from lib.record.archive import Record
 from lib.results import status_of
 from lib.study import io as paths
 from lib.study.io import ROOT, write_json
