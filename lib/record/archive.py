@@ -24,7 +24,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from lib.analysis.runs import collect
+from lib.analysis.runs import collect, read_parquet
 from lib.results import Folder, raw_file, raw_names, read_raw, status_of
 from lib.study.io import (
     PAPER,
@@ -120,6 +120,13 @@ class Record:
     def raw(self, run: Run) -> dict[str, pd.DataFrame]:
         """Read the raw tables of a run."""
         return read_raw(self.raw_folder(run))
+
+    def joined(self, name: str) -> pd.DataFrame:
+        """Join one of the raw tables (see `lib.results`) of all runs, with arm, variant, setting
+        and seed."""
+        return read_parquet(
+            self.parameters, name, lambda arm, seed: self.raw_folder({"arm": arm, "seed": seed})
+        )
 
     @cached_property
     def runs(self) -> list[Run]:
@@ -295,10 +302,10 @@ def papers_named(names: list[str]) -> list[Path]:
     return [known[name] for name in names or known]
 
 
-def recorded_studies() -> list[str]:
-    """List every study that has a record or results."""
-    records = PAPERS.glob("*/record/[!.]*")
-    results = PAPERS.glob("*/results/*.json")
+def recorded_studies(paper: Path | None = None) -> list[str]:
+    """List every study that has a record or results, in one paper or in all."""
+    top = paper.name if paper else "*"
+    records, results = PAPERS.glob(f"{top}/record/[!.]*"), PAPERS.glob(f"{top}/results/*.json")
     return sorted({path.name.partition(".")[0] for path in (*records, *results)})
 
 

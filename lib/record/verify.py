@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lib.analysis.runs import check, read_parquet, study_results, tidy
+from lib.analysis.runs import check, study_results, tidy
 from lib.analysis.verdict import analyse
 from lib.record.archive import MANIFEST, Record, Run
 from lib.results import Folder, RunResult, attested, measures_of, raw_file, raw_names, read_raw
@@ -108,7 +108,8 @@ def wrong_parameters(record: Record, report: Report) -> Iterator[str]:
             yield f"parameters: {name} is {stated}, params/{study.name}.yaml says {value}"
     if study.plan:
         kept, asked = read_yaml(record.folder / "plan.yaml"), read_yaml(PLANS / study.plan)
-        for name, stated, value in differences(kept, asked | {"deviations": kept["deviations"]}):
+        asked["deviations"] = kept["deviations"] = None  # which may be written down at any time
+        for name, stated, value in differences(kept, asked):
             yield f"plan: {name} is {stated}, params/plans/{study.plan} says {value}"
     check(study, [RunResult.model_validate(run) for run in record.runs])
     for run in record.runs:
@@ -166,14 +167,8 @@ def shown_result(notebook: dict[str, Any]) -> Any:
 def wrong_verdict(record: Record, report: Report) -> Iterator[str]:
     """Yield what results and verdict say otherwise than today's analysis of the runs."""
     study, runs = record.parameters, [RunResult.model_validate(run) for run in record.runs]
-
-    def joined(name: str) -> Any:
-        return read_parquet(
-            study, name, lambda arm, seed: record.raw_folder({"arm": arm, "seed": seed})
-        )
-
     claim = claim_status(study, record.plan, record.runs)
-    raw = (joined(name) for name in ("trace", "items", "stock_items"))
+    raw = (record.joined(name) for name in ("trace", "items", "stock_items"))
     verdict = analyse(study, record.plan, claim, tidy(runs), *raw).as_json()
     summary = study_results(study, runs)["summary"]
     for file, stated, computed in (
