@@ -13,11 +13,11 @@ from typing import Any
 from lib.analysis.hypotheses import margins_of
 from lib.record.archive import Record, Run, recorded_studies, require_recorded
 from lib.results import trained_with
-from lib.study.schema import CODE, RunConfig
+from lib.study.schema import CODE
 from lib.study.yaml import UsageError, suggest
 
-Train = Callable[[RunConfig, int], Run]
-"""Configuration and seed → the result of a run that was trained and measured here, as JSON."""
+Train = Callable[[str, str, int], Run]
+"""Study, arm and seed → the result of a run that was trained and measured here, as JSON."""
 EQUAL, WITHIN = "equal to the bit", "within tolerance"
 DIFFERS, UNJUDGED = "differs", "cannot be judged"
 STATUS = {EQUAL: 0, WITHIN: 0, UNJUDGED: 4, DIFFERS: 1}
@@ -61,10 +61,9 @@ def retrain(words: list[str], studies: list[str], train: Train) -> int:
 
 def train_again(run: Run, train: Train) -> tuple[str, list[str]]:
     """Train a recorded run again; return how it compares, and lines with what was compared."""
-    record = Record(run["study"])
     if CODE in run["levels"]:
         return UNJUDGED, [f"its code is that of commit {trained_with(run['provenance'])['code']}"]
-    again = train(record.parameters.arm(run["arm"]).config, run["seed"])
+    again = train(run["study"], run["arm"], run["seed"])
     lines = [
         f"loss {result['measures'].get('loss')}, {result['status']}, on {machine_of(result)}"
         for result in (run, again)
@@ -76,7 +75,8 @@ def train_again(run: Run, train: Train) -> tuple[str, list[str]]:
         return EQUAL, lines
     if machine_of(again) == machine_of(run):
         return DIFFERS, [*lines, "its final weights are others, on the same type of machine"]
-    margin = margins_of(record.plan).get("loss") if record.plan else None
+    plan = Record(run["study"]).plan
+    margin = margins_of(plan).get("loss") if plan else None
     tolerance = max(margin / 10 if margin else TOLERANCE, ROUNDING.get(run["study"], 0.0))
     if again["status"] == run["status"] == "completed":
         moved = abs(again["measures"]["loss"] - run["measures"]["loss"])

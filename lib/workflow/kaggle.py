@@ -68,8 +68,9 @@ def sweep(study: str, hours: float) -> int:
     wheels = sorted((kaggle_folder() or ROOT).glob("input/**/snakemake-*.whl"))
     if wheels:  # attached, as ./run_all.sh wheels made them, for a session without the internet
         environment |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels[0].parent)}
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    with subprocess.Popen(command, env=environment, **streams) as process:
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
         try:
             for line in process.stdout or ():
                 print(line, end="", flush=True)
