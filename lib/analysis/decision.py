@@ -15,7 +15,6 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from lib.analysis.hypotheses import margins_of
 from lib.analysis.runs import own_baselines
 from lib.study.metrics import JUDGED, MEASURES
 from lib.study.plan import Plan
@@ -114,7 +113,7 @@ def by_criteria(
         return "stability", keep, "the baseline is unstable and the arm does not cure it"
     if shown.get("unstable", "") in ("none", "worse"):
         return "stability", keep, "that the arm cures the instability is not significant"
-    cost = _cost([rows[name] for name in primary], margins_of(plan))
+    cost = _cost([rows[name] for name in primary], plan.smallest_effect_of_interest)
     if cost == "beyond":
         return "cost", keep, "it removes instability, at more than the planned cost"
     if "unstable" not in rows or not shown["unstable"]:

@@ -23,7 +23,7 @@ from lib.analysis.paired import (
 )
 from lib.analysis.power import MAX_SEEDS, OneSided, is_exact, p_values, seeds_to_decide, t_sides
 from lib.analysis.runs import available_measures
-from lib.study.metrics import ACCURACIES, MEASURES
+from lib.study.metrics import MEASURES
 from lib.study.plan import Hypothesis, Plan, arms_called
 
 P_OF = {"t": "t_p", "equivalence": "tost_p", "exact": "sign_flip_p"}
@@ -36,16 +36,6 @@ def planned_measures(plan: Plan) -> list[str]:
     """Name the measures that a plan asks for."""
     measures = [*plan.primary_measures, *plan.secondary, *(of[-1] for of in plan.bound.values())]
     return list(dict.fromkeys(measures))
-
-
-def margins_of(plan: Plan) -> dict[str, float]:
-    """Return the margin of equivalence per measure: the smallest effect of interest. Older plans
-    name a margin or, of accuracies, mean the minimum detectable effect."""
-    margins = plan.margins | plan.smallest_effect_of_interest
-    if plan.minimum_detectable_effect is None:
-        return margins
-    accuracies = [name for name in planned_measures(plan) if name in ACCURACIES]
-    return dict.fromkeys(accuracies, plan.minimum_detectable_effect) | margins
 
 
 def planned_pairs(runs: pd.DataFrame, plan: Plan) -> dict[tuple[str, str], list[str]]:
@@ -76,20 +66,13 @@ def planned_contrasts(
     that asks whether the two differ, "" and NaN where none does. The second, whose columns
     `family_tests` names, has a row per test: a contrast may be in several families.
     """
-    pairs = planned_pairs(runs, plan)
-    contrasts = contrast_table(
-        runs,
-        available_measures(planned_measures(plan), runs),
-        rng,
-        alpha=plan.alpha,
-        power=plan.power,
-        equivalence_margins=margins_of(plan),
-        pairs=list(pairs),
-    )
+    pairs, keys = planned_pairs(runs, plan), ["arm", "baseline", "measure"]
+    measures, margins = available_measures(planned_measures(plan), runs), plan.smallest_effect_of_interest
+    level = {"alpha": plan.alpha, "power": plan.power}
+    contrasts = contrast_table(runs, measures, rng, margins=margins, pairs=pairs, **level)
     tests = family_tests(contrasts, pairs, plan)
     if tests.empty:
         return contrasts.assign(family="", test="", p_holm=np.nan), tests
-    keys = ["arm", "baseline", "measure"]
     differ = tests[tests["test"] != "equivalence"].drop_duplicates(keys)
     contrasts = contrasts.merge(differ[[*keys, "family", "test", "p_holm"]], on=keys, how="left")
     return contrasts.fillna({"family": "", "test": ""}), tests
@@ -111,7 +94,7 @@ def family_tests(
         tables.append(rows.assign(family=name, test=family.test, p=p, p_holm=holm(p)))
     if not tables:
         return pd.DataFrame()
-    tests, margins = pd.concat(tables, ignore_index=True), margins_of(plan)
+    tests, margins = pd.concat(tables, ignore_index=True), plan.smallest_effect_of_interest
     tests["answer"] = [_family_answer(row, margins, plan.alpha) for row in tests.to_dict("records")]
     contrast = ["arm", "baseline", "measure", "n", "mean_delta", "t_low", "t_high"]
     return tests[["family", "test", *contrast, "p", "p_holm", "answer"]]
@@ -180,7 +163,7 @@ def _by_sign_flips(deltas: Floats, rng: Generator) -> tuple[OneSided, OneSided]:
 
     def side(sign: int) -> OneSided:
         def p(bound: float) -> float:
-            two_sided = sign_flip_test(deltas - bound, rng).sign_flip_p
+            two_sided = sign_flip_test(deltas - bound, rng)[0]
             return two_sided / 2 if sign * (deltas - bound).sum() > 0 else 1 - two_sided / 2
 
         return p

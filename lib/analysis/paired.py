@@ -9,7 +9,9 @@ Every function that draws takes a `numpy.random.Generator`; the same state gives
 and the order of the seeds never matters.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,17 +38,6 @@ class TTest(NamedTuple):
     t_p: float
 
 
-class Bootstrap(NamedTuple):
-    percentile_low: float
-    percentile_high: float
-    bootstrap_p: float
-
-
-class SignFlip(NamedTuple):
-    sign_flip_p: float
-    sign_flip_smallest_p: float
-
-
 def contrast_table(
     runs: pd.DataFrame,
     measures: Sequence[str],
@@ -54,36 +45,28 @@ def contrast_table(
     *,
     alpha: float = ALPHA,
     power: float = POWER,
-    equivalence_margins: Mapping[str, float] | None = None,
-    pairs: Sequence[tuple[str, str]] | None = None,
+    margins: Mapping[str, float] = MappingProxyType({}),
+    pairs: Iterable[tuple[str, str]] | None = None,
 ) -> pd.DataFrame:
     """Return one row per measure and pair of arms: arm, baseline, measure, `budget` (the factors by
     which the two sides were trained for another budget; usually ""), then what `paired_contrast`
     says. `runs` is the table of `lib.analysis.runs.tidy`; arms are paired by seed. Of shares of
     runs there is no t test and no t interval. Without `pairs`, every arm that is not its own
-    baseline stands against it. `equivalence_margins` maps measure to margin.
+    baseline stands against it. `margins` maps measure to margin of equivalence.
 
     For a family of tests, adjust the p of its rows: `holm(table["t_p"])`.
     """
-    margins = equivalence_margins or {}
-    pairs = list(own_baselines(runs).items()) if pairs is None else pairs
+    pairs = [*own_baselines(runs).items()] if pairs is None else [*pairs]
     rows, one_of_each = [], runs.drop_duplicates("arm")
-    for measure in measures:
-        values = runs.pivot(index="arm", columns="seed", values=measure).astype(float)
-        for arm, baseline in pairs:
-            contrast = paired_contrast(
-                values.loc[baseline],
-                values.loc[arm],
-                rng,
-                alpha=alpha,
-                power=power,
-                equivalence_margin=margins.get(measure),
-            )
-            if measure in JUDGED:  # of a share of runs, t says nothing; McNemar's test does
-                contrast |= dict.fromkeys(("t_low", "t_high", "t_p"), np.nan)
-            key: dict[str, Any] = {"arm": arm, "baseline": baseline, "measure": measure}
-            key["budget"] = ", ".join(budget_factors(one_of_each, arm, baseline))
-            rows.append(key | contrast)
+    for measure, (arm, baseline) in product(measures, pairs):
+        of = runs.pivot(index="arm", columns="seed", values=measure).astype(float)
+        sides, margin = (of.loc[baseline], of.loc[arm]), margins.get(measure)
+        contrast = paired_contrast(*sides, rng, alpha=alpha, power=power, margin=margin)
+        if measure in JUDGED:  # of a share of runs, t says nothing; McNemar's test does
+            contrast |= dict.fromkeys(("t_low", "t_high", "t_p"), np.nan)
+        key: dict[str, Any] = {"arm": arm, "baseline": baseline, "measure": measure}
+        key["budget"] = ", ".join(budget_factors(one_of_each, arm, baseline))
+        rows.append(key | contrast)
     columns = ["arm", "baseline", "measure", "budget", *paired_contrast([], [], rng)]
     return pd.DataFrame(rows, columns=columns)
 
@@ -95,14 +78,16 @@ def paired_contrast(
     *,
     alpha: float = ALPHA,
     power: float = POWER,
-    equivalence_margin: float | None = None,
+    margin: float | None = None,
 ) -> dict[str, float]:
     """Compare an arm with its baseline by every statistic here: values (seeds,) of one measure, the
     same seeds in the same order, NaN where the run diverged. A seed counts, in `n`, when it
     completed in both arms, else in `n_dropped`.
 
     Means, sds (n - 1), intervals and the minimum detectable effect are in the measure's units.
-    `equivalence_margin` is the largest difference that does not matter; without it tost_p is NaN.
+    `d_z` is the mean over the standard deviation of the deltas (Lakens 2013), `g_z` the same
+    without its small-sample bias. `margin` is the largest difference that does not matter; without
+    it tost_p is NaN.
 
     Undefined answers are NaN: all but the counts when n = 0, and what needs a spread when n = 1.
     When all deltas are equal the spread is 0 and says nothing about the error: what rests on it is
@@ -111,8 +96,11 @@ def paired_contrast(
     before, after = np.asarray(baseline, dtype=float), np.asarray(arm, dtype=float)
     completed = np.isfinite(before) & np.isfinite(after)
     before, after = before[completed], after[completed]
-    deltas, margin = paired_deltas(before, after), equivalence_margin
-    n, sd = len(deltas), sd_of(deltas)
+    deltas = paired_deltas(before, after)
+    n, sd, test = len(deltas), sd_of(deltas), t_test(deltas, alpha)
+    low, high, bootstrap_p = bootstrap(deltas, rng, alpha)
+    flip_p, smallest_p = sign_flip_test(deltas, rng)
+    d_z = test.mean_delta / sd if sd > 0 else np.nan
     return {
         "n_dropped": len(completed) - n,
         "mean_baseline": _mean(before),
@@ -120,11 +108,14 @@ def paired_contrast(
         "mean_arm": _mean(after),
         "sd_arm": sd_of(after),
         "sd_delta": sd,
-        **t_test(deltas, alpha)._asdict(),
-        **bootstrap(deltas, rng, alpha)._asdict(),
-        **sign_flip_test(deltas, rng)._asdict(),
-        "d_z": cohens_dz(deltas),
-        "g_z": hedges_gz(deltas),
+        **test._asdict(),
+        "percentile_low": low,
+        "percentile_high": high,
+        "bootstrap_p": bootstrap_p,
+        "sign_flip_p": flip_p,
+        "sign_flip_smallest_p": smallest_p,
+        "d_z": d_z,
+        "g_z": d_z * hedges_correction(n),
         "tost_p": np.nan if margin is None else tost(deltas, margin),
         "minimum_detectable_effect": minimum_detectable_effect(sd, n, alpha, power),
     }
@@ -150,22 +141,11 @@ def sd_of(values: Floats) -> float:
     return float(values.std(ddof=1)) if np.ptp(values) > 0 else 0.0
 
 
-def finite_deltas(deltas: ArrayLike) -> Floats:
-    """Return per-seed deltas as a sorted array (n,); ValueError unless 1-D and finite."""
-    values = np.asarray(deltas, dtype=float)
-    if values.ndim != 1 or not np.isfinite(values).all():
-        raise ValueError(
-            f"deltas of shape {values.shape} must be one finite number per seed; leave diverged "
-            "pairs out, as lib.analysis.paired.paired_contrast does"
-        )
-    return np.sort(values)
-
-
 def t_test(deltas: ArrayLike, alpha: float = ALPHA) -> TTest:
-    """Compute the two-sided paired t test on deltas (n,), and the 1 - alpha interval for their
-    mean: mean ± t · sd / √n (Student 1908). NaN but for the mean when n < 2 or all deltas are
+    """Compute the two-sided paired t test on finite deltas (n,), and the 1 - alpha interval for
+    their mean: mean ± t · sd / √n (Student 1908). NaN but for the mean when n < 2 or all deltas are
     equal."""
-    values = finite_deltas(deltas)
+    values = np.sort(np.asarray(deltas, dtype=float))
     if not sd_of(values) > 0:
         return TTest(len(values), _mean(values), np.nan, np.nan, np.nan)
     test = scipy.stats.ttest_1samp(values, 0)
@@ -200,48 +180,40 @@ def paired_rows(
     return pairs.join(pd.DataFrame(tests, index=pairs.index))
 
 
-def bootstrap(deltas: ArrayLike, rng: Generator, alpha: float = ALPHA) -> Bootstrap:
-    """Return the 1 - alpha percentile interval for the mean of deltas (n,) from `RESAMPLES`
-    resamples (Efron & Tibshirani 1993, section 13.3), and the two-sided achieved significance level
-    (ibid., ch. 16) that inverts it: twice the share of resampled means on the other side of zero,
-    the sample itself counted in.
+def bootstrap(deltas: Floats, rng: Generator, alpha: float = ALPHA) -> tuple[float, float, float]:
+    """Return the ends of the 1 - alpha percentile interval for the mean of sorted deltas (n,) from
+    `RESAMPLES` resamples (Efron & Tibshirani 1993, section 13.3), and the two-sided achieved
+    significance level (ibid., ch. 16) that inverts it: twice the share of resampled means on the
+    other side of zero, the sample itself counted in.
 
     With few seeds the interval is too narrow and p too small: of five normal deltas, 95 % intervals
     hold the mean 84 % of the time. NaN when n < 2. When all deltas are equal, both ends are their
     mean and p is NaN.
     """
-    values = finite_deltas(deltas)
-    if len(values) < 2:
-        return Bootstrap(np.nan, np.nan, np.nan)
-    if np.ptp(values) == 0:
-        return Bootstrap(float(values[0]), float(values[0]), np.nan)
-    result = scipy.stats.bootstrap(
-        (values,),
-        np.mean,
-        n_resamples=RESAMPLES,
-        confidence_level=1 - alpha,
-        method="percentile",
-        rng=rng,
-    )
+    if len(deltas) < 2:
+        return np.nan, np.nan, np.nan
+    if np.ptp(deltas) == 0:
+        return float(deltas[0]), float(deltas[0]), np.nan
+    settings: dict[str, Any] = {"n_resamples": RESAMPLES, "method": "percentile", "rng": rng}
+    result = scipy.stats.bootstrap((deltas,), np.mean, confidence_level=1 - alpha, **settings)
     low, high = result.confidence_interval
     means = result.bootstrap_distribution
     beyond = 1 + min(np.count_nonzero(means <= 0), np.count_nonzero(means >= 0))
-    return Bootstrap(float(low), float(high), float(min(1.0, 2 * beyond / (1 + RESAMPLES))))
+    return float(low), float(high), float(min(1.0, 2 * beyond / (1 + RESAMPLES)))
 
 
-def sign_flip_test(deltas: ArrayLike, rng: Generator) -> SignFlip:
-    """Return the two-sided p of the mean of deltas (n,) when each sign is a fair coin (Fisher 1935,
-    § 21), and the smallest p that these seeds could have given.
+def sign_flip_test(deltas: Floats, rng: Generator) -> tuple[float, float]:
+    """Return the two-sided p of the mean of sorted deltas (n,) when each sign is a fair coin
+    (Fisher 1935, § 21), and the smallest p that these seeds could have given.
 
     Exact up to n = 13, by enumeration: the smallest p is 2 / 2^m with m deltas that are not zero.
     Beyond it from `RESAMPLES` random sign patterns, the observed one counted in (Phipson & Smyth
     2010). NaN when n = 0; p is 1 when n = 1 or all deltas are zero.
     """
-    values = finite_deltas(deltas)
-    scale = np.abs(values).sum()
-    if len(values) < 2 or scale == 0:
-        p = 1.0 if len(values) else np.nan
-        return SignFlip(p, p)
+    scale = np.abs(deltas).sum()
+    if len(deltas) < 2 or scale == 0:
+        p = 1.0 if len(deltas) else np.nan
+        return p, p
 
     def mean(flipped: Floats, axis: int) -> Floats:
         """Round the mean, so that sums that are equal on paper are ties; a tie counts as
@@ -249,41 +221,32 @@ def sign_flip_test(deltas: ArrayLike, rng: Generator) -> SignFlip:
         return np.asarray(np.round(flipped.sum(axis=axis) / scale, 9))
 
     test = scipy.stats.permutation_test(
-        (values,), mean, permutation_type="samples", vectorized=True, n_resamples=RESAMPLES, rng=rng
+        (deltas,), mean, permutation_type="samples", vectorized=True, n_resamples=RESAMPLES, rng=rng
     )
-    exact = 2 ** len(values) <= RESAMPLES
-    smallest = 2 / 2 ** np.count_nonzero(values) if exact else 2 / (1 + RESAMPLES)
-    return SignFlip(float(test.pvalue), float(smallest))
+    exact = 2 ** len(deltas) <= RESAMPLES
+    smallest = 2 / 2 ** np.count_nonzero(deltas) if exact else 2 / (1 + RESAMPLES)
+    return float(test.pvalue), float(smallest)
 
 
-def cohens_dz(deltas: ArrayLike) -> float:
-    """Return mean over standard deviation of the deltas (n,) (Lakens 2013); NaN without spread."""
-    values = finite_deltas(deltas)
-    sd = sd_of(values)
-    return _mean(values) / sd if sd > 0 else np.nan
-
-
-def hedges_gz(deltas: ArrayLike) -> float:
-    """Return d_z without its small-sample bias: times Γ(m/2) / (√(m/2) Γ((m-1)/2)) with m = n - 1
-    (Hedges 1981, p. 111). NaN without spread, and when n < 3, where d_z has no expectation."""
-    m = len(np.asarray(deltas)) - 1
+def hedges_correction(n: int) -> float:
+    """Return the factor that takes the small-sample bias from the d_z of n seeds: Γ(m/2) / (√(m/2)
+    Γ((m-1)/2)) with m = n - 1 (Hedges 1981, p. 111). NaN when n < 3, where d_z has no
+    expectation."""
+    m = n - 1
     if m < 2:
         return np.nan
     gammas = scipy.special.gammaln(m / 2) - scipy.special.gammaln((m - 1) / 2)
-    return float(np.exp(gammas) / np.sqrt(m / 2)) * cohens_dz(deltas)
+    return float(np.exp(gammas) / np.sqrt(m / 2))
 
 
-def tost(deltas: ArrayLike, margin: float) -> float:
+def tost(deltas: Floats, margin: float) -> float:
     """Return the p of equivalence: the larger of two one-sided t tests, mean > -margin and mean <
-    margin (Schuirmann 1987), deltas (n,). p ≤ alpha: the arms differ by less than the margin.
-
-    NaN when n < 2 or all deltas are equal.
-    """
-    values = finite_deltas(deltas)
-    if not sd_of(values) > 0:
+    margin (Schuirmann 1987), deltas (n,). p ≤ alpha: the arms differ by less than the margin. NaN
+    when n < 2 or all deltas are equal."""
+    if not sd_of(deltas) > 0:
         return np.nan
-    above = scipy.stats.ttest_1samp(values, -margin, alternative="greater").pvalue
-    below = scipy.stats.ttest_1samp(values, margin, alternative="less").pvalue
+    above = scipy.stats.ttest_1samp(deltas, -margin, alternative="greater").pvalue
+    below = scipy.stats.ttest_1samp(deltas, margin, alternative="less").pvalue
     return float(max(above, below))
 
 

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -11,11 +12,11 @@ import numpy as np
 import pandas as pd
 from pydantic import ValidationError
 
-from lib.results import RAW, RunResult, raw_file, read_raw_file
-from lib.study.io import relative, run_folder
+from lib.results import RAW, Folder, RunResult, raw_file, read_raw_file
+from lib.study.io import nan_to_none, relative, run_folder
 from lib.study.metrics import MEASURES
 from lib.study.preregistration import load_plan, require_stamps
-from lib.study.schema import CODE, EVAL_SETTING, MACHINE_SETTINGS, MachineConfig, ModelConfig
+from lib.study.schema import CODE, EVAL_SETTING, MachineConfig, ModelConfig
 from lib.study.study import Study, arm_id
 from lib.study.yaml import UserError
 
@@ -50,10 +51,9 @@ def _read_result(path: Path) -> RunResult:
     try:
         return RunResult.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        fields = ", ".join(str(*item["loc"][:1]) or item["msg"] for item in error.errors())
         raise ResultError(
-            f"{relative(path)} was written by another version (see {fields}); rerun ./run_all.sh, "
-            "which makes it anew from its checkpoint"
+            f"{relative(path)} was written by another version (see {error.errors()[0]['loc']}); "
+            "rerun ./run_all.sh, which makes it anew from its checkpoint"
         ) from None
 
 
@@ -132,54 +132,39 @@ def _parameter(run: RunResult, name: str) -> Any:
 
 
 def _offence(run: RunResult, reason: str) -> ResultError:
+    remedy = f"To train it anew, delete runs/{run.study}/{run.arm}/seed-{run.seed} and rerun"
     if commit := run.origin.get("code"):
-        return ResultError(
-            f"run {run.arm} seed {run.seed} {reason}. If its code, commit {commit[:12]}, makes "
-            "it so, the arms are no pair: compare commits that leave this as it is"
-        )
-    return ResultError(
-        f"run {run.arm} seed {run.seed} {reason}. To train it anew, delete "
-        f"runs/{run.study}/{run.arm}/seed-{run.seed} and rerun ./run_all.sh"
-    )
+        remedy = f"If its code, commit {commit[:12]}, makes it so, the arms are no pair"
+    return ResultError(f"run {run.arm} seed {run.seed} {reason}. {remedy} ./run_all.sh")
 
 
 def machine_settings(run: RunResult) -> str:
     """Say how training was rounded: torch and the settings of the machine that change weights, as
     far as they are not the default; each with its steps where several machines made them."""
-
-    def describe(machine: dict[str, Any], packages: dict[str, Any]) -> str:
-        texts = [f"torch {packages['torch']}"]
-        for name in MACHINE_SETTINGS:
-            default = MachineConfig.model_fields[name].default
-            if name != EVAL_SETTING and machine.get(name, default) != default:
-                texts.append(f"{name} {machine[name]}")
-        return ", ".join(texts)
-
-    parts = [(describe(s.machine.model_dump(), s.packages), s.start, s.end) for s in run.stretches]
-    if len({part for part, _, _ in parts}) > 1:
-        return " and ".join(f"{part} (steps {start + 1} to {end})" for part, start, end in parts)
-    return parts[0][0] if parts else describe(run.origin, run.origin["packages"])
+    usual = MachineConfig().model_dump(exclude={EVAL_SETTING, "checkpoint_interval"})
+    parts = [(s.machine.model_dump(), s.packages, s.end) for s in run.stretches]
+    ways = {}
+    for machine, packages, end in parts or [(run.origin, run.origin["packages"], run.steps)]:
+        settings = [f"{n} {machine[n]}" for n in usual if machine.get(n, usual[n]) != usual[n]]
+        ways[end] = ", ".join([f"torch {packages['torch']}", *settings])
+    if len(set(ways.values())) == 1:
+        return next(iter(ways.values()))
+    return " and ".join(f"{way} (up to step {end})" for end, way in ways.items())
 
 
 def tidy(results: Iterable[RunResult]) -> pd.DataFrame:
     """Return one row per run: arm, its baseline, variant (level of the first factor) and setting
     (the other factors), seed, status, each factor's level, then every measure (NaN if diverged)."""
+    names = ("arm", "baseline", "variant", "setting", "seed", "status", "diverged_at")
     rows = [
-        {
-            "arm": run.arm,
-            "baseline": run.baseline,
-            "variant": run.variant,
-            "setting": run.setting,
-            "seed": run.seed,
-            "status": run.status,
-            "diverged_at": run.diverged_at,
-            **{name: _parameter(run, name) for name in BUDGET},
-            **run.levels,
-            **dict.fromkeys(MEASURES, np.nan),
-            **{name: np.nan if v is None else v for name, v in run.measures.items()},
-            **run.throughput,
-            **dict.fromkeys(("unigram_entropy", "uniform_loss"), np.nan) | run.references,
-        }
+        {name: getattr(run, name) for name in names}
+        | {name: _parameter(run, name) for name in BUDGET}
+        | run.levels
+        | dict.fromkeys(MEASURES, np.nan)
+        | {name: np.nan if value is None else value for name, value in run.measures.items()}
+        | run.throughput
+        | dict.fromkeys(("unigram_entropy", "uniform_loss"), np.nan)
+        | run.references
         for run in results
     ]
     return pd.DataFrame(rows)
@@ -220,30 +205,35 @@ def available_measures(measures: Iterable[str], runs: pd.DataFrame) -> list[str]
 def read_table(results: Iterable[RunResult], name: str) -> pd.DataFrame:
     """Join one of the tables that results hold, with arm, variant, setting and seed; a run that
     diverged has none."""
-    runs = [run for run in results if name in run.tables]
-    parts = [pd.DataFrame(run.tables[name]) for run in runs]
-    return _joined(parts, ((run.arm, run.seed, run.variant, run.setting) for run in runs))
+    return _joined(
+        (run.arm, run.seed, run.variant, run.setting, pd.DataFrame(run.tables[name]))
+        for run in results
+        if name in run.tables
+    )
 
 
-def read_parquet(study: Study, name: str) -> pd.DataFrame:
+def read_parquet(
+    study: Study, name: str, folder_of: Callable[[str, int], Folder] | None = None
+) -> pd.DataFrame:
     """Join one of the raw files (see `lib.results`) of all runs, with arm, variant, setting and
-    seed; empty where no run has answers to stock tasks."""
-    runs = [
-        (arm, seed, folder)
+    seed; empty where no run has answers to stock tasks. The folder of an arm and seed is that in
+    `runs/`, unless said otherwise."""
+    folder_of = folder_of or partial(run_folder, study.name)
+    return _joined(
+        (arm.id, seed, arm.variant, arm.setting, read_raw_file(folder, name))
         for arm, seed in product(study.arms(), study.seeds)
-        if raw_file(folder := run_folder(study.name, arm.id, seed), name).is_file() or name in RAW
-    ]
-    parts = [read_raw_file(folder, name) for _, _, folder in runs]
-    return _joined(parts, ((arm.id, seed, arm.variant, arm.setting) for arm, seed, _ in runs))
+        if name in RAW or raw_file(folder_of(arm.id, seed), name).is_file()
+        for folder in [folder_of(arm.id, seed)]
+    )
 
 
-def _joined(parts: list[pd.DataFrame], runs: Iterable[tuple[str, int, str, str]]) -> pd.DataFrame:
-    """Join tables of runs, and name the run of each row in one go, which is much faster."""
-    if not parts:
+def _joined(parts: Iterable[tuple[str, int, str, str, pd.DataFrame]]) -> pd.DataFrame:
+    """Join tables of runs, which arm, seed, variant and setting name."""
+    tables = {tuple(names): table for *names, table in parts}
+    if not tables:
         return pd.DataFrame()
-    named = pd.DataFrame(runs, columns=["arm", "seed", "variant", "setting"])
-    rows = named.loc[named.index.repeat([len(part) for part in parts])].reset_index(drop=True)
-    return pd.concat([pd.concat(parts, ignore_index=True), rows], axis=1)
+    names = ["arm", "seed", "variant", "setting"]
+    return pd.concat(tables, names=names).reset_index(names).reset_index(drop=True)
 
 
 def melt_columns(
@@ -274,15 +264,16 @@ def study_results(study: Study, results: list[RunResult]) -> dict[str, Any]:
 def summarise(runs: list[dict[str, Any]], measures: list[str]) -> dict[str, Any]:
     """Return number, mean and sd (n - 1) per arm and measure over completed runs, from runs as
     JSON."""
-    summary: dict[str, Any] = {}
-    for arm in dict.fromkeys(run["arm"] for run in runs):
-        completed = [r for r in runs if r["arm"] == arm and r["status"] == "completed"]
-        for measure in measures:
-            of_runs = [(run["measures"] | run["throughput"]).get(measure) for run in completed]
-            values = [value for value in of_runs if value is not None]
-            summary.setdefault(arm, {})[measure] = {
-                "n": len(values),
-                "mean": float(np.mean(values)) if values else None,
-                "sd": float(np.std(values, ddof=1)) if len(values) > 1 else None,
-            }
-    return summary
+    values = pd.DataFrame([run["measures"] | run["throughput"] for run in runs])
+    completed = np.array([run["status"] == "completed" for run in runs])
+    values = values.reindex(columns=measures).astype(float).where(completed[:, None])
+    by_arm = values.groupby([run["arm"] for run in runs], sort=False)
+    table = pd.concat({"n": by_arm.count(), "mean": by_arm.mean(), "sd": by_arm.std()}, axis=1)
+    return {
+        arm: {
+            measure: {name: nan_to_none(row[name, measure]) for name in ("mean", "sd")}
+            | {"n": int(row["n", measure])}
+            for measure in measures
+        }
+        for arm, row in table.iterrows()
+    }
