@@ -26,16 +26,17 @@ import glob, sys  # find the checkout: here, above, on Colab below, on Kaggle am
 sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/study/../..", recursive=True)]
 
 # %%
-from lib.analysis.findings import analyse
+from IPython.display import Markdown, display
+
+from lib.analysis import tables as report
 from lib.analysis.runs import collect, read_parquet, read_table, study_results, tidy
+from lib.analysis.tables import readable
+from lib.analysis.verdict import TITLES, analyse
+from lib.study.code import plan_log
+from lib.study.io import relative, result_file, study_folder, write_json
+from lib.study.preregistration import claim_status, load_plan
 from lib.study.study import load_study
-from lib.study.digests import analysing_digest
 from lib.study.yaml import one_line_errors
-from lib.study.history import plan_provenance
-from lib.study.inputs import resume_from_inputs
-from lib.study.io import result_file, relative, study_folder
-from lib.study.io import write_json
-from lib.study.preregistration import load_plan, claim_status
 
 one_line_errors()
 
@@ -44,16 +45,14 @@ study: str = "final"  # a name in params/
 
 # %%
 design = load_study(study)
-resume_from_inputs(design.name)  # on Kaggle: what the notebooks before this one left
 plan = load_plan(design)
 results = collect(design)
-runs, tasks = tidy(results), read_table(results, "tasks")
+runs = tidy(results)
 trace, items, stock = (read_parquet(design, n) for n in ("trace", "items", "stock_items"))
 claim = claim_status(design, plan, [run.model_dump() for run in results])
-analysis = analyse(design, plan, claim, runs, trace, items, stock)
-history = plan_provenance(design.plan, plan, [run.origin["commit"] for run in results])
-made_by = {"analysing_digest": analysing_digest()}
-write_json(study_folder(design.name) / "verdict.json", analysis.as_json() | history | made_by)
+verdict = analyse(design, plan, claim, runs, trace, items, stock)
+contrasts = verdict.contrasts
+write_json(study_folder(design.name) / "verdict.json", verdict.as_json())
 path = result_file("03_analysis", design.name)
 write_json(path, study_results(design, results))
 print(relative(path))
@@ -61,21 +60,13 @@ print(relative(path))
 # %% [markdown]
 # ## Verdict
 # Of a confirmatory study: one answer to each hypothesis of its plan, in one word, with what was
-# found; then for each arm its difference from its baseline, and the decision where the plan follows
-# rules. An exploratory study tests and decides nothing: it shows each arm's differences.
-# Below: whether the plan stood before the runs, what was done otherwise than planned, and every
-# field that changed between two versions of the plan. Look for a deviation or a change that came
-# after the first run.
+# found; the decision on each arm, where the plan says when a run is unstable; then every arm's
+# difference from its baseline. An exploratory study tests and decides nothing. Below: when the plan
+# was committed and changed. Look for a change that came after the first run.
 
 # %%
-from IPython.display import Markdown, display
-
-from lib.analysis import tables as report
-
-verdict, contrasts = analysis.verdict, analysis.verdict.contrasts
-display(Markdown(f"**{claim}**"), analysis)
-print("Did the plan stand before the runs?", history["plan_precedes"])
-display(*report.plan_tables(history))
+display(Markdown(f"**{claim}**"), verdict)
+print(plan_log(design.plan) if design.plan else "No plan.")
 
 # %% [markdown]
 # ## Every arm
@@ -83,7 +74,7 @@ display(*report.plan_tables(history))
 # are counted here, and diverged ones averaged in nowhere.
 
 # %%
-report.oriented(report.summary_table(verdict.runs))
+report.summary_table(verdict.runs)
 
 # %% [markdown]
 # ## Seed by seed
@@ -91,7 +82,6 @@ report.oriented(report.summary_table(verdict.runs))
 # is the same in every seed.
 
 # %%
-print(report.takeaway(runs))
 display(*report.seed_tables(runs))
 
 # %% [markdown]
@@ -111,16 +101,17 @@ report.contrast_overview(contrasts)
 
 # %%
 asked = verdict.hypotheses.drop(columns=["says", "sentence"], errors="ignore")
-display(report.readable(asked, 4), report.readable(verdict.tests, 4))
+display(readable(asked, 4), readable(verdict.tests, 4))
 
 # %% [markdown]
-# Every statistic of each contrast, if the study has one setting. Look at the Holm p (n/a outside a
-# family, so everywhere in an exploratory study), then whether the tests that assume less agree.
-# In brackets: the bootstrap's coverage at this n, and the smallest p that the sign-flip test could
-# have given.
+# Every statistic of each contrast. Look at the Holm p (n/a outside a family, so everywhere in an
+# exploratory study), then whether the tests that assume less agree; with few seeds the bootstrap's
+# interval is too narrow. `minimum_detectable_effect` is the smallest true effect that so many seeds
+# would detect at the plan's level and power, given the spread measured here: the study cannot claim
+# a smaller one.
 
 # %%
-display(*report.contrast_summary(contrasts, runs))
+readable(contrasts, 4)
 
 # %% [markdown]
 # The same differences with diverged runs counted as the plan says; empty where none diverged. Look
@@ -131,31 +122,24 @@ report.contrast_overview(verdict.imputed)
 
 # %% [markdown]
 # ## What else the runs show
-# Beyond the plan, and exploratory: the sentences say what to read from each table. First the suite
-# with its questions resampled, and what the text itself allows; then stability, the suite and stock
-# tasks one by one (`crossed` is an interval with questions resampled too), and attempts to explain
-# the results away. Questions of one paper stand in its own notebook.
+# Beyond the plan, and exploratory: what the text itself allows (a run above the bigram model uses no
+# context that counting pairs does not); stability, judged from the first step on; the suite and
+# stock tasks one by one; and attempts to explain the results away: look for a sign that changes.
+# Questions of one paper stand in its own notebook.
 
 # %%
-for finding in analysis.findings:
-    display(finding, report.readable(finding.table))
-
-# %% [markdown]
-# ## What this many seeds can show
-# The smallest true effect that a number of seeds would detect at the plan's level and power, given
-# the spread of the differences measured here. The study cannot claim a smaller one.
-
-# %%
-report.power_summary(contrasts, plan)
+for name, table in verdict.tables.items():
+    display(Markdown(f"### {TITLES[name]}"), readable(table))
 
 # %% [markdown]
 # ## Tasks
 # Accuracy per task, mean ± standard deviation over seeds. *Near chance* refers to the first arm;
-# such a task cannot tell arms apart yet.
+# such a task cannot tell arms apart yet. Then stock tasks, every metric.
 
 # %%
 of_stock = read_table(results, "stock_tasks")
-display(report.task_table(tasks), *report.stock_task_tables(of_stock))
+display(report.task_table(read_table(results, "tasks")))
+display(report.by_arm(of_stock, ["task", "shots", "metric"], "value", 4))
 
 # %% [markdown]
 # ## Calibration and length
@@ -164,7 +148,7 @@ display(report.task_table(tasks), *report.stock_task_tables(of_stock))
 # context gains with each row.
 
 # %%
-display(report.summary_table(runs, "calibration").T)
+display(report.summary_table(runs, "calibration"))
 display(report.by_arm(read_table(results, "lengths"), ["length"], "loss", 4).T)
 
 # %% [markdown]

@@ -1,5 +1,5 @@
-"""Effects beyond a plan's contrasts: the suite task by task, attempts to explain a result away by
-leaving a seed or a task out, differences through training, and the tokens needed for one loss."""
+"""Effects beyond a plan's contrasts: the suite task by task, and attempts to explain a result away
+by leaving a seed or a task out."""
 
 from typing import Any
 
@@ -11,8 +11,6 @@ from lib.analysis.runs import own_baselines, seed_differences
 from lib.study.plan import ALPHA
 
 ZERO_SHOT, FEW_SHOT = "macro_accuracy_zero_shot", "macro_accuracy_few_shot"
-PER_STEP = ["training.batch_size", "model.block_size"]
-"""Whose product is the tokens of a step."""
 
 
 def leave_one_out(runs: pd.DataFrame, contrasts: pd.DataFrame) -> pd.DataFrame:
@@ -79,53 +77,3 @@ def task_contrasts(runs: pd.DataFrame, items: pd.DataFrame, alpha: float = ALPHA
     accuracy = items.groupby(["arm", "task", "shots", "seed"])["correct"].mean().unstack("seed")
     table = t_tests(accuracy, own_baselines(runs), alpha)
     return table.assign(p_holm=table.groupby(["arm", "baseline"])["t_p"].transform(holm))
-
-
-def course_table(
-    baselines: dict[str, str], curve: pd.DataFrame, column: str, alpha: float
-) -> pd.DataFrame:
-    """Return one row per arm beside its baseline and step at which both were evaluated: steps, n,
-    mean paired difference in `column` of the joined curves, with its t interval and p."""
-    if column not in curve:
-        return pd.DataFrame()
-    values = curve.dropna(subset=column).pivot(index=["arm", "step"], columns="seed", values=column)
-    table = t_tests(values, baselines, alpha).rename(columns={"step": "steps"})
-    return table[table["n"] > 0].reset_index(drop=True)  # a seed reached the step in both
-
-
-def first_reached(loss: pd.Series, target: float) -> float:
-    """Find where a loss (nats, indexed by steps or tokens, in order) first is `target`,
-    interpolated linearly between evaluations; NaN when it never is."""
-    values, positions = loss.to_numpy(float), loss.index.to_numpy(float)
-    if not (values <= target).any():
-        return np.nan
-    i = int((values <= target).argmax())
-    before = max(i - 1, 0)
-    return float(np.interp(target, values[[i, before]], positions[[i, before]]))
-
-
-def token_ratios(runs: pd.DataFrame, curve: pd.DataFrame, alpha: float) -> pd.DataFrame:
-    """Return one row per arm beside its baseline: the tokens that it needs, relative to the
-    baseline, for the loss that both reach in a seed. That is the worse of their two final ones.
-    Below 1: the arm saves tokens. Geometric mean over seeds with its t interval (on logarithms) and
-    p; and in how many seeds the arm reached the baseline's final loss at all. Pairs with a diverged
-    run drop out, and those in which the untrained model has that loss already."""
-    losses = curve.set_index(["arm", "seed", "step"])["dev_loss"].sort_index()
-    per_step = runs.drop_duplicates("arm").set_index("arm")[PER_STEP].prod(axis=1)
-    completed = runs[runs["status"] == "completed"].groupby("arm")["seed"].agg(set)
-    rows = []
-    for arm, baseline in own_baselines(runs).items():
-        logs, reached = [], 0
-        for seed in sorted(completed.get(arm, set()) & completed.get(baseline, set())):
-            arm_loss, baseline_loss = losses[arm, seed], losses[baseline, seed]
-            common = max(arm_loss.iloc[-1], baseline_loss.iloc[-1])
-            needed = first_reached(arm_loss, common), first_reached(baseline_loss, common)
-            if min(needed) == 0:  # training that only made it worse has no ratio
-                continue
-            logs.append(np.log(needed[0] * per_step[arm] / (needed[1] * per_step[baseline])))
-            reached += int(arm_loss.min() <= baseline_loss.iloc[-1])
-        test = t_test(logs, alpha)
-        ratio, low, high = np.exp([test.mean_delta, test.t_low, test.t_high])
-        row = {"arm": arm, "baseline": baseline, "n": test.n, "token_ratio": ratio}
-        rows.append(row | {"t_low": low, "t_high": high, "t_p": test.t_p, "reached": reached})
-    return pd.DataFrame(rows)

@@ -67,9 +67,8 @@ def planned_contrasts(
     `family_tests` names, has a row per test: a contrast may be in several families.
     """
     pairs, keys = planned_pairs(runs, plan), ["arm", "baseline", "measure"]
-    measures, margins = available_measures(planned_measures(plan), runs), plan.smallest_effect_of_interest
-    level = {"alpha": plan.alpha, "power": plan.power}
-    contrasts = contrast_table(runs, measures, rng, margins=margins, pairs=pairs, **level)
+    measures = available_measures(planned_measures(plan), runs)
+    contrasts = contrast_table(runs, measures, rng, plan, pairs)
     tests = family_tests(contrasts, pairs, plan)
     if tests.empty:
         return contrasts.assign(family="", test="", p_holm=np.nan), tests
@@ -123,7 +122,7 @@ def imputed_contrasts(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.Data
         return pd.DataFrame()
     measures = available_measures(plan.imputation, runs)
     filled = {name: runs[name].mask(diverged, plan.imputation[name]) for name in measures}
-    return contrast_table(runs.assign(**filled), measures, rng, alpha=plan.alpha, power=plan.power)
+    return contrast_table(runs.assign(**filled), measures, rng, plan)
 
 
 def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataFrame:

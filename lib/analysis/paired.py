@@ -11,7 +11,6 @@ and the order of the seeds never matters.
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from lib.analysis.power import minimum_detectable_effect
 from lib.analysis.runs import budget_factors, own_baselines, seed_differences
 from lib.study.metrics import JUDGED
-from lib.study.plan import ALPHA, POWER
+from lib.study.plan import ALPHA, POWER, Plan
 
 RESAMPLES = 9_999
 
@@ -42,21 +41,21 @@ def contrast_table(
     runs: pd.DataFrame,
     measures: Sequence[str],
     rng: Generator,
-    *,
-    alpha: float = ALPHA,
-    power: float = POWER,
-    margins: Mapping[str, float] = MappingProxyType({}),
+    plan: Plan | None = None,
     pairs: Iterable[tuple[str, str]] | None = None,
 ) -> pd.DataFrame:
     """Return one row per measure and pair of arms: arm, baseline, measure, `budget` (the factors by
     which the two sides were trained for another budget; usually ""), then what `paired_contrast`
     says. `runs` is the table of `lib.analysis.runs.tidy`; arms are paired by seed. Of shares of
     runs there is no t test and no t interval. Without `pairs`, every arm that is not its own
-    baseline stands against it. `margins` maps measure to margin of equivalence.
+    baseline stands against it. A plan gives level, power, and margins of equivalence: its smallest
+    effects of interest.
 
     For a family of tests, adjust the p of its rows: `holm(table["t_p"])`.
     """
     pairs = [*own_baselines(runs).items()] if pairs is None else [*pairs]
+    alpha, power = (plan.alpha, plan.power) if plan else (ALPHA, POWER)
+    margins = plan.smallest_effect_of_interest if plan else {}
     rows, one_of_each = [], runs.drop_duplicates("arm")
     for measure, (arm, baseline) in product(measures, pairs):
         of = runs.pivot(index="arm", columns="seed", values=measure).astype(float)
@@ -263,26 +262,3 @@ def holm(p: ArrayLike) -> Floats:
         return values
     adjusted = multipletests(np.nan_to_num(values, nan=1.0), method="holm")[1]
     return np.where(np.isnan(values), np.nan, adjusted)
-
-
-def ratio_interval(part: ArrayLike, whole: ArrayLike, alpha: float = ALPHA) -> tuple[float, float]:
-    """Compute the 1 - alpha interval for mean(part) / mean(whole), paired values (n,) (Fieller
-    1954): the ratios r for which a t test of part - r · whole against zero is not significant.
-
-    NaN when n < 2, or when the whole itself does not differ significantly from zero: the interval
-    is then unbounded.
-    """
-    x, y = np.asarray(part, dtype=float), np.asarray(whole, dtype=float)
-    n = len(x)
-    if n < 2:
-        return np.nan, np.nan
-    t = scipy.stats.t.ppf(1 - alpha / 2, n - 1)
-    covariance = np.cov(x, y) / n
-    # (mean x - r mean y)² ≤ t² var(x - r y) / n is a quadratic in r: a r² - 2 b r + c ≤ 0.
-    a = y.mean() ** 2 - t**2 * covariance[1, 1]
-    b = x.mean() * y.mean() - t**2 * covariance[0, 1]
-    c = x.mean() ** 2 - t**2 * covariance[0, 0]
-    if a <= 0:
-        return np.nan, np.nan
-    half = np.sqrt(max(b * b - a * c, 0.0))
-    return float((b - half) / a), float((b + half) / a)

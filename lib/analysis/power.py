@@ -89,11 +89,6 @@ def is_exact(h: Hypothesis) -> bool:
     return h.exact or (h.test or [""])[-1] in JUDGED
 
 
-def smallest_exact_p(n: int) -> float:
-    """Return the smallest two-sided p that sign flips of `n` seeds can give."""
-    return float(2.0 ** (1 - n))
-
-
 def power_of(
     h: Hypothesis, mean: float, sd: float, n: int, alpha: float, smallest: float = 0.0
 ) -> tuple[float, float]:
@@ -103,7 +98,7 @@ def power_of(
     Means and variances of normal samples are drawn as a Latin hypercube, always the same. For an
     exact test it is the power of t, and nothing where no p of that many sign flips is below alpha.
     """
-    if is_exact(h) and smallest_exact_p(n) >= alpha:
+    if is_exact(h) and 2.0 ** (1 - n) >= alpha:
         return 0.0, 0.0
     share = (np.arange(DRAWS) + 0.5) / DRAWS
     z = stats.norm.ppf(np.random.default_rng(0).permutation(share))
@@ -184,22 +179,14 @@ def spread_of(plan: Plan, runs: pd.DataFrame) -> dict[str, float]:
 
 
 def out_of_reach(plan: Plan, n: int) -> Iterator[str]:
-    """Say of each exact test of a plan that `n` seeds cannot reach its level, and how many can. In
-    a family of m tests one must reach alpha / m."""
+    """Say of each exact test of a plan that `n` seeds cannot reach its level, and how many can. The
+    smallest p of n seeds is 2 / 2^n; in a family of m tests one must reach alpha / m."""
     sizes = Counter(h.family for h, *_ in plan.bound.values())
-    tests = {
-        f"hypotheses.{name}": sizes[h.family] for name, (h, *_) in plan.bound.items() if is_exact(h)
-    }
-    tests |= {
-        f"families.{name}": len(family.contrasts) * len(family.measures)
-        for name, family in plan.tests_of.items()
-        if family.test == "exact"
-    }
+    tests = {name: sizes[h.family] for name, (h, *_) in plan.bound.items() if is_exact(h)}
+    for name, family in plan.tests_of.items():
+        if family.test == "exact":
+            tests[name] = len(family.contrasts) * len(family.measures)
     for name, m in tests.items():
-        level, smallest = plan.alpha / m, smallest_exact_p(n)
-        if smallest >= level:
-            enough = next(k for k in count(n) if smallest_exact_p(k) < level)
-            yield (
-                f"{name}: the p of an exact test of {n} seeds is {smallest:.3g} at the least, and "
-                f"must be below {level:.3g}; {enough} seeds can reach it"
-            )
+        enough = next(k for k in count(1) if 2.0 ** (1 - k) < plan.alpha / m)
+        if n < enough:
+            yield f"{name}: an exact test of {n} seeds cannot reach its level; {enough} seeds can"

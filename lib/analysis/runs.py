@@ -16,7 +16,7 @@ from lib.results import RAW, Folder, RunResult, raw_file, read_raw_file
 from lib.study.io import nan_to_none, relative, run_folder
 from lib.study.metrics import MEASURES
 from lib.study.preregistration import load_plan, require_stamps
-from lib.study.schema import CODE, EVAL_SETTING, MachineConfig, ModelConfig
+from lib.study.schema import CODE, EVAL_SETTING, MachineConfig, ModelConfig, recorded_config
 from lib.study.study import Study, arm_id
 from lib.study.yaml import UserError
 
@@ -95,12 +95,12 @@ def check(study: Study, results: Iterable[RunResult]) -> None:
 
 def _require_own_parameters(study: Study, run: RunResult) -> None:
     expected = study.arm(run.arm).config.model_dump()
+    found = recorded_config(run.config).model_dump(exclude={"machine"})
     differing = [
-        f"{section}.{field} is {value!r}, the study says {expected[section].get(field)!r}"
-        for section, fields in run.config.items()
+        f"{section}.{field} is {value!r}, the study says {expected[section][field]!r}"
+        for section, fields in found.items()
         for field, value in fields.items()
-        if expected[section].get(field) != value
-        and (field in expected[section] or CODE not in run.levels)  # its own code may have more
+        if expected[section][field] != value
     ]
     if differing or run.study_hash != study.hash:
         reason = "; ".join(differing) or f"its study hash is {run.study_hash[:12]}"

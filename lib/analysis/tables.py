@@ -6,11 +6,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lib.analysis.power import minimum_detectable_effect
 from lib.analysis.runs import available_measures, machine_settings, melt_columns, own_baselines
 from lib.results import RunResult
 from lib.study.metrics import JUDGED, MEASURES, MeasureGroup, measures_in
-from lib.study.plan import ALPHA, POWER, Plan
 
 REFERENCES = {
     "uniform_loss": "a uniform guess",
@@ -82,7 +80,8 @@ def result_table(result: RunResult, baseline: RunResult | None = None) -> pd.Dat
 def summary_table(runs: pd.DataFrame, group: MeasureGroup = "summary") -> pd.DataFrame:
     """Write mean ± standard deviation (n - 1) per arm and measure of a group, over completed runs,
     from the table of `lib.analysis.runs.tidy`; a measure that no run has is left out. Diverged runs
-    are counted, never averaged in; only in shares of runs they count as one."""
+    are counted, never averaged in; only in shares of runs they count as one. Few arms stand side by
+    side, many below each other."""
     rows = {}
     for arm, part in runs.groupby("arm", sort=False):
         completed = part[part["status"] == "completed"]
@@ -93,11 +92,7 @@ def summary_table(runs: pd.DataFrame, group: MeasureGroup = "summary") -> pd.Dat
             if name in JUDGED and part[name].notna().any():
                 row[measure.title] = measure.text(part[name].mean())
         rows[arm] = row
-    return oriented(pd.DataFrame.from_dict(rows, orient="index").rename_axis("arm"))
-
-
-def oriented(table: pd.DataFrame) -> pd.DataFrame:
-    """Transpose a table of few arms, so that they stand side by side; many stay one per row."""
+    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("arm")
     return table.T if len(table) <= 6 else table
 
 
@@ -130,21 +125,6 @@ def contrast_overview(contrasts: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(table.loc[cells["contrast"].unique(), cells["label"].unique()])
 
 
-def power_summary(contrasts: pd.DataFrame, plan: Plan | None) -> pd.DataFrame:
-    """Lay out the smallest effect that a number of seeds (columns) detects at the plan's level and
-    power, per measure (rows), from the largest measured sd of paired differences among the arms."""
-    alpha, power = (plan.alpha, plan.power) if plan else (ALPHA, POWER)
-    largest = contrasts.groupby("measure", sort=False)["sd_delta"].max().dropna()
-    rows = {
-        MEASURES[str(name)].label: {
-            n: MEASURES[str(name)].text(minimum_detectable_effect(sd, n, alpha, power))
-            for n in (3, 5, 8, 12, 20, 40)
-        }
-        for name, sd in largest.items()
-    }
-    return pd.DataFrame(rows).T.rename_axis(columns="seeds")
-
-
 def reference_table(runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row per text and reference: nats per held-out character, perplexity, and how many
     of the arms on this text have a higher mean loss. Empty for runs that know none.
@@ -168,7 +148,7 @@ def by_arm(table: pd.DataFrame, rows: list[str], value: str, digits: int) -> pd.
     Cells without any number (a token class that the corpus lacks) are n/a."""
     if table.empty:
         return table
-    groups = table.groupby([*rows, "arm"], sort=False)[value]
+    groups = table.groupby([*rows, "arm"], sort=False, dropna=False)[value]
     cells = groups.apply(lambda values: mean_and_sd(values.dropna(), digits))
     return pd.DataFrame(cells.unstack("arm"), columns=list(dict.fromkeys(table["arm"])))
 
@@ -203,18 +183,6 @@ def task_table(tasks: pd.DataFrame) -> pd.DataFrame:
     above = baseline["accuracy"].mean() - facts["chance"]
     facts[""] = np.where(above < 2 * baseline["stderr"].mean(), "near chance", "")
     return pd.concat([facts, by_arm(tasks, keys, "accuracy", 3)], axis=1)
-
-
-def stock_task_table(tasks: pd.DataFrame) -> pd.DataFrame:
-    """Lay out every metric of each stock task, group and number of shots: every arm's mean ± sd,
-    and how large a share of questions the context was truncated in, in some run. Empty where no
-    stock task was asked."""
-    if tasks.empty:
-        return tasks
-    keys, tasks = ["task", "shots", "metric"], tasks.fillna({"shots": ""})
-    truncated = tasks.groupby(keys, sort=False)["truncated"].max()
-    words = truncated.map(lambda share: f"{share:.0%}" if share > 0 else "").rename("truncated")
-    return pd.concat([words, by_arm(tasks, keys, "value", 4)], axis=1)
 
 
 def provenance_table(results: list[RunResult]) -> pd.DataFrame:

@@ -15,7 +15,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from lib.analysis import runs as of_runs
-from lib.analysis.hypotheses import margins_of, planned_measures
+from lib.analysis.hypotheses import planned_measures
 from lib.analysis.tables import REFERENCES
 from lib.figures import effects, training
 from lib.figures.style import facets, spread, variant
@@ -108,7 +108,8 @@ class StudyFigures:
         its contrasts."""
         table = self.differences("tests")
         if len(table):
-            margins = table["measure"].map(margins_of(self.plan) if self.plan else {})
+            effects_of_interest = self.plan.smallest_effect_of_interest if self.plan else {}
+            margins = table["measure"].map(effects_of_interest)
             margins = margins.where(table["test"] == "equivalence").astype(float)
             decided = ~table["answer"].isin(["undecided", "not tested"])
             table = table.assign(margin=margins, decided=decided)
