@@ -34,7 +34,6 @@ from lib.data.text import load_corpus
 from lib.run.trainer import begin, train
 from lib.study.study import load_study, scratch
 from lib.study.yaml import one_line_errors
-from lib.study.inputs import resume_from_inputs
 from lib.study.io import run_folder
 from lib.workflow.live import LiveCurve
 
@@ -50,7 +49,6 @@ changes: dict = {}  # to play, say {"training.learning_rate": 1.0e-2}
 asked = load_study(study)
 asked.require_seed(seed)
 design, this = scratch(asked, asked.arm(arm), changes)
-resume_from_inputs(design.name)  # on Kaggle: what the notebooks before this one left
 corpus = load_corpus(this.config.corpus)
 live = LiveCurve(asked, design, this, seed)
 for section, fields in this.config:

@@ -34,7 +34,6 @@ from lib.analysis.runs import collect
 from lib.figures.study import StudyFigures
 from lib.study.study import load_study
 from lib.study.yaml import one_line_errors
-from lib.study.inputs import resume_from_inputs
 from lib.study.io import result_file, relative
 from lib.study.io import write_json
 
@@ -45,7 +44,6 @@ study: str = "final"  # a name in params/
 
 # %%
 design = load_study(study)
-resume_from_inputs(design.name)  # on Kaggle: what the notebooks before this one left
 figures = StudyFigures(design, collect(design))
 print(figures.verdict["standing"], *figures.verdict["exploratory_because"], sep="; ")
 shutil.rmtree(figures.folder, ignore_errors=True)  # those of an earlier execution
