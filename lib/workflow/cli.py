@@ -54,8 +54,6 @@ class _Parser(argparse.ArgumentParser):
 
 def _path(text: str) -> Path:
     """Take a path as seen from where run_all.sh was called."""
-    if not text.strip():
-        raise argparse.ArgumentTypeError("is empty; give a path")
     return Path(os.environ.get("CALLED_FROM", ""), text)
 
 
@@ -123,13 +121,19 @@ def follow(options: argparse.Namespace, rest: list[str]) -> int | None:
         case "freeze":
             from lib.record.archive import recorded_studies
             from lib.study.preregistration import begin_plan, freeze
-            from lib.workflow.check import data_of
+            from lib.study.study import load_study
+            from lib.workflow.check import data_of, power
 
             plan = f"{Path(options.plan).stem}.yaml"
             if options.new:
                 begin_plan(plan, options.study)
             else:
-                freeze(plan, data_of, recorded_studies())
+                frozen = freeze(plan, data_of, recorded_studies())
+                print(f"{plan} is frozen. Its hash: {frozen.hash}")
+                for study in map(load_study, frozen.confirmatory):
+                    print(f"Seeds of {study.name}: {', '.join(map(str, study.seeds))}")
+                    print(*power(frozen, len(study.seeds), None, None), sep="\n")
+                print("Next: commit params/, publish the hash where its date can be checked; run.")
         case "estimate":
             from lib.study.study import load_study
             from lib.workflow.check import estimate
@@ -168,7 +172,6 @@ def run(words: list[str]) -> int:
     parser.add_argument("--stop-after", type=_number)
     parser.add_argument("--dry-run", "-n", action="store_true")
     parser.add_argument("--replace", action="store_true")
-    parser.add_argument("--profile")
     options, flags = parser.parse_known_args([word for word in words if word not in studies])
     if flags:
         from snakemake.cli import get_argument_parser  # type: ignore[import-untyped]
@@ -177,20 +180,7 @@ def run(words: list[str]) -> int:
         snakemake.error = parser.error
         if unknown := snakemake.parse_args(flags).targets:
             raise UsageError(f"study: {suggest(unknown[0], [*names, 'test', 'verify', '--help'])}")
-    if options.profile and not Path(options.profile).is_dir():
-        raise UsageError(f"--profile {options.profile}: no such folder; params/slurm is one")
-    flags += ["--profile", options.profile] if options.profile else []
-    return run_sweep(
-        Sweep(
-            studies=studies,
-            flags=flags,
-            jobs=options.jobs,
-            stop_after=options.stop_after,
-            dry_run=options.dry_run,
-            replace=options.replace,
-            on_cluster=bool({"--profile", "--executor"} & set(flags)),
-        )
-    )
+    return run_sweep(Sweep(studies or ["final"], flags, **vars(options)))
 
 
 def dispatch(words: list[str]) -> int | None:

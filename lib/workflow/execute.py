@@ -48,6 +48,10 @@ _READS = {
 """Rooms of `lib` that decide what a notebook of a whole study shows."""
 
 
+_AFTER = {"02_train": ["03_analysis", "04_figures"], "03_analysis": ["04_figures"]}
+"""Notebooks that read what a notebook leaves."""
+
+
 class ExecutionError(UserError):
     """A notebook that did not complete; the message says why and where it is kept."""
 
@@ -67,7 +71,11 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
     output = executed_notebook(notebook, study.name, arm, seed)
     result = result_file(notebook, study.name, arm, seed)
     output.parent.mkdir(parents=True, exist_ok=True)
-    result.unlink(missing_ok=True)  # an earlier result must not pass for this one's
+    # An earlier result must not pass for this one's, nor what was made from it for up to date.
+    for name in _AFTER.get(notebook, ()):
+        result_file(name, study.name).unlink(missing_ok=True)
+    for path in (result, archived_file(study.name), RUNS / f"paper-{study.paper}.txt"):
+        path.unlink(missing_ok=True)
     plan, start = load_plan(study), time.perf_counter()
     stamp: dict[str, Any] = {"preregistration": plan.hash if plan else None, **git_state()}
     stamp |= {} if arm else {"made_from": made_from(notebook, study)}
@@ -84,27 +92,26 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
 
 
 def made_from(notebook: str, study: Study) -> dict[str, str]:
-    """Return digests of what a notebook of a whole study is made from, by what messages call it."""
-    plan = load_plan(study)
-    code = [NOTEBOOKS / f"{notebook}.ipynb", ROOT / "lib" / "results.py"]
-    code += sorted(path for room in _READS[notebook] for path in ROOT.glob(f"lib/{room}/*.py"))
+    """Return digests of what a notebook of a whole study is made from beside what other notebooks
+    leave, by what messages call it."""
+    plan, texts = load_plan(study), {arm.config.corpus for arm in study.arms()}
+    files = [NOTEBOOKS / f"{notebook}.ipynb", ROOT / "lib" / "results.py"]
+    files += sorted(path for room in _READS[notebook] for path in ROOT.glob(f"lib/{room}/*.py"))
     content: dict[str, Any] = {
-        "code": {path.relative_to(ROOT).as_posix(): sha256(path) for path in code},
+        "code": {path.name: sha256(path) for path in files},
         "study": study.model_dump(mode="json"),
         "plan": plan and plan.model_dump(mode="json"),
     }
     if notebook == "01_data":
         from lib.data.text import load_corpus
 
-        texts = {arm.config.corpus.model_dump_json(): arm.config.corpus for arm in study.arms()}
-        content["corpus"] = [load_corpus(text).sha256 for text in texts.values()]
-    else:
-        runs = (result_file("02_train", study.name, a.id, s) for a in study.arms() for s in study.seeds)
-        content["runs"] = [sha256(path) for path in runs if path.is_file()]
-    verdict = study_folder(study.name) / "verdict.json"
-    if notebook == "04_figures" and verdict.is_file():
-        content["verdict"] = sha256(verdict)
+        content["corpus"] = sorted(load_corpus(text).sha256 for text in texts)
     return {name: digest(value) for name, value in content.items()}
+
+
+def archived_file(study: str) -> Path:
+    """Return the file in which archiving a study says what it did, which shows that it is done."""
+    return study_folder(study) / "archived.txt"
 
 
 def kernel_environment(study: Study, devices: str | None = None) -> dict[str, str]:

@@ -24,19 +24,19 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from lib.record.archive import SHARED, Record, is_replaceable, slim
+from lib.record.archive import SHARED, is_replaceable
 from lib.results import RunResult, identity_fields, status_of
 from lib.run.lm_eval import has_harness
 from lib.study import io
 from lib.study.code import measure_key, train_key
-from lib.study.io import PAPERS, ROOT, RUNS, executed_notebook, relative, result_file, sha256
+from lib.study.io import ROOT, RUNS, executed_notebook, relative, result_file, sha256
 from lib.study.preregistration import claim_status, load_plan
-from lib.study.schema import RunConfig, digest
+from lib.study.schema import RunConfig
 from lib.study.study import Arm, Study
 from lib.study.yaml import TIME_UP, UserError
 from lib.workflow import check
 from lib.workflow.code_arms import write_commits
-from lib.workflow.execute import GPUS, made_from
+from lib.workflow.execute import GPUS, archived_file, made_from
 from lib.workflow.live import STEP_FILE
 from lib.workflow.summary import summarise
 
@@ -111,8 +111,6 @@ def run_sweep(sweep: Sweep) -> int:
                 return TIME_UP
             print_failures(studies, Path(log.name))
             return status
-        for paper in {study.paper for study in studies}:
-            io.write_text(RUNS / f"paper-{paper}.key", paper_key(paper))
     for study in studies:
         summarise(study)
     for paper in sorted({study.paper for study in studies}):
@@ -129,8 +127,8 @@ def only_sweep() -> Iterator[IO[bytes]]:
     Raises UserError naming the other sweep.
     """
     RUNS.mkdir(parents=True, exist_ok=True)
-    log, until = RUNS / "sweep.log", time.monotonic() + LOCK_TIMEOUT
-    with log.open("ab") as file:
+    with (log := RUNS / "sweep.log").open("ab") as file:
+        until = time.monotonic() + LOCK_TIMEOUT
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -138,10 +136,8 @@ def only_sweep() -> Iterator[IO[bytes]]:
             except BlockingIOError:
                 if time.monotonic() > until:
                     other = log.read_text("utf-8", "replace").partition("\n")[0]
-                    raise UserError(
-                        f"another sweep, or what is left of one, is running in this folder "
-                        f"({other}); wait for it to end"
-                    ) from None
+                    message = f"another sweep, or what is left of one, is running here ({other})"
+                    raise UserError(f"{message}; wait for it to end") from None
                 time.sleep(0.1)
         file.truncate(0)
         file.write(f"process {os.getpid()}, since {time.strftime('%H:%M:%S')}\n".encode())
@@ -162,7 +158,7 @@ def snakemake_command(
         command += ["--jobs", str(sweep.jobs or n_gpus or os.cpu_count() or 1)]
     command += ["--config", f"studies={','.join(study.name for study in studies)}"]
     command += [f"replace={'--replace' if sweep.replace else ''}", *sweep.flags]
-    forced = [*stale, *(result_file("archive", s.name) for s in studies if sweep.replace)]
+    forced = [*stale, *(archived_file(study.name) for study in studies if sweep.replace)]
     return command + (["--forcerun", *map(str, forced)] if forced else [])
 
 
@@ -206,10 +202,6 @@ def find_stale(studies: Iterable[Study]) -> dict[Path, str]:
         for name in SHARED:
             path = result_file(name, study.name)
             reasons[path] = _why_notebook_stale(name, study) if path.is_file() else ""
-        reasons[result_file("archive", study.name)] = _why_archive_stale(study)
-        said, key = (RUNS / f"paper-{study.paper}.{end}" for end in ("txt", "key"))
-        if said.is_file() and not (key.is_file() and key.read_text() == paper_key(study.paper)):
-            reasons[said] = "what the paper is made from changed: built again"
     return {path: reason for path, reason in reasons.items() if reason}
 
 
@@ -265,31 +257,6 @@ def _why_notebook_stale(name: str, study: Study) -> str:
     was, now = stamp.get("made_from", {}), made_from(name, study)
     changed = [what for what in now if now[what] != was.get(what)]
     return f"{' and '.join(changed)} changed: executed again" if changed else ""
-
-
-def _why_archive_stale(study: Study) -> str:
-    """Say why a study is to be archived again, if it was archived from here."""
-    record = Record(study.name)
-    if not (record.exists and result_file("archive", study.name).is_file()):
-        return ""
-    if not is_replaceable(study.name):
-        return ""
-    if lost := sorted(record.manifest.keys() - record.files.keys()):
-        return f"{lost[0]} is missing in the record: archived again"
-    for name in SHARED:
-        notebook = executed_notebook(name, study.name)
-        if notebook.is_file() and slim(io.read_json(notebook)) != io.read_json(record.notebook(name)):
-            return f"{name} was executed since: archived again"
-    return ""
-
-
-def paper_key(paper: str) -> str:
-    """Return a digest of what a paper and its record's pages are made from."""
-    inputs = ("*.md", "*.bib", "*.yaml", "*.py", "results/*.json", "record/*/MANIFEST.sha256")
-    files = [path for name in inputs for path in (PAPERS / paper).glob(name)]
-    files += [*io.TEMPLATES.rglob("*.*"), *io.PARAMS.rglob("*.yaml")]
-    files += [p for room in ("publish", "record", "figures") for p in ROOT.glob(f"lib/{room}/*.py")]
-    return digest({str(path): sha256(path) for path in files})
 
 
 def print_reasons(studies: Iterable[Study], stale: Mapping[Path, str]) -> None:
