@@ -108,7 +108,6 @@ def corpus_places(file_name: str) -> list[Path]:
     candidates = [
         ROOT / "data" / file_name,
         output_root() / "data" / file_name,
-        ROOT.parent / "shared" / "data" / file_name,
         output_root().parent / "shared" / "data" / file_name,
     ]
     kaggle = kaggle_folder()

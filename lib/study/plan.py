@@ -5,6 +5,7 @@ Its heart are hypotheses in the reader's own words, each bound to a test. The ha
 """
 
 import hashlib
+import re
 from collections.abc import Mapping
 from itertools import count
 from operator import not_
@@ -279,6 +280,11 @@ def without_blanks(content: Any) -> Any:
         return content
     blanks = {n for n, v in content.items() if v is None or (isinstance(v, str) and not v.strip())}
     return {name: without_blanks(v) for name, v in content.items() if name not in blanks}
+
+
+def unfrozen(text: str) -> str:
+    """Take from a plan's file what `./run_all.sh freeze` wrote below it."""
+    return re.split(r"^frozen:", text, maxsplit=1, flags=re.MULTILINE)[0].rstrip("\n")
 
 
 def arms_called(name: str, arms: Mapping[str, str]) -> list[str]:

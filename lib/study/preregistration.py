@@ -34,6 +34,7 @@ from lib.study.plan import (
     content_hash,
     published_plans,
     read_plan,
+    unfrozen,
 )
 from lib.study.schema import EmbeddingNorm, digest
 from lib.study.study import Study, load_study
@@ -201,8 +202,9 @@ def freeze(
     used = _used_seeds(file)
     frozen = {study.name: _frozen(study, used, *data_of(study)) for study in studies}
     text = _in_yaml({"frozen": frozen}, flow=None).replace("frozen:", f"frozen: # {_ABOVE}", 1)
-    before = path.read_text("utf-8").partition("\n\nfrozen:")[0].rstrip("\n")
-    write_text(path, f"{before}\n\n{text}\n")
+    text = f"{unfrozen(path.read_text('utf-8'))}\n\n{text}\n"
+    parse_yaml(text.encode(), file)  # what is written must be read
+    write_text(path, text)
     return read_plan(file)
 
 

@@ -29,7 +29,7 @@ from lib.study.io import (
     study_folder,
     write_text,
 )
-from lib.study.plan import read_plan
+from lib.study.plan import read_plan, unfrozen
 from lib.study.schema import (
     CODE,
     FIELDS,
@@ -375,10 +375,10 @@ def _keep_copies(study: Study, path: Path) -> None:
     for source, target in copies.items():
         text = source.read_text("utf-8")
         present = target.read_text("utf-8") if target.is_file() else COPY
-        before, frozen, _ = present.partition("\n\nfrozen:")
+        before = unfrozen(present)
         if before.removeprefix(COPY).strip() == text.strip():  # the same, or frozen since
             continue
-        if frozen or not present.startswith(COPY):
+        if before != present.rstrip("\n") or not present.startswith(COPY):
             raise ConfigError(f"there is another {relative(target)}; give yours another name")
         write_text(target, COPY + text)
 

@@ -6,6 +6,7 @@ error. What a field may hold is pydantic's to check; here its errors get the nea
 
 import errno
 import functools
+import math
 import os
 import reprlib
 import sys
@@ -19,6 +20,7 @@ from typing import Any, ClassVar, ParamSpec, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.composer import Composer, ComposerError
+from ruamel.yaml.constructor import ConstructorError, SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 HEADLESS = "STUDY_HEADLESS"
@@ -103,7 +105,7 @@ def parse_yaml(text: bytes, name: str) -> dict[str, Any]:
         raise ConfigError(f"{name}{line} is not valid YAML: {problem}") from None
     except RecursionError:
         raise ConfigError(f"{name} is nested too deeply; a field takes two levels") from None
-    except (YAMLError, ValueError, LookupError, TypeError) as error:  # or no UTF-8, or a bad tag
+    except (YAMLError, ValueError, OverflowError) as error:  # no text, or no UTF-8
         reason = " ".join(str(error).split())
         raise ConfigError(f"{name} is not valid YAML: {reason}; write UTF-8 text") from None
     if not isinstance(content, dict):
@@ -129,11 +131,23 @@ class _PlainComposer(Composer):
         return super().compose_node(parent, index)
 
 
+class _NamingConstructor(SafeConstructor):
+    """Says in which line what stands that cannot be read as its tag or its looks say."""
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (AttributeError, LookupError, TypeError, ValueError):  # whatever ruamel lets through
+            kind = node.tag.rpartition(":")[2]
+            problem = f"{short(node.value)} cannot be read as {kind}; correct it, or quote it"
+            raise ConstructorError(None, None, problem, node.start_mark) from None
+
+
 @functools.lru_cache(maxsize=256)
 def _load(text: str) -> Any:
     """Read YAML once: it takes milliseconds, and plans and studies are asked for often."""
     loader = YAML(typ="safe", pure=True)
-    loader.Composer = _PlainComposer
+    loader.Composer, loader.Constructor = _PlainComposer, _NamingConstructor
     return loader.load(text)
 
 
@@ -174,6 +188,7 @@ def _explained(item: dict[str, Any], schema: type[BaseModel]) -> str:
         field = schema.model_fields.get(str(parent))
         schema = (field and _section_in(field.annotation)) or schema
     name = ".".join(f"{part!s:.100}" for part in item["loc"])
+    name = name if name.isprintable() else short(name)
     kind, value, message = item["type"], item["input"], item["msg"].removeprefix("Value error, ")
     if kind == "extra_forbidden":
         return f"{name}: {suggest(last, schema.model_fields)}"
@@ -181,6 +196,8 @@ def _explained(item: dict[str, Any], schema: type[BaseModel]) -> str:
         return f"{name}: {message}" if name else message
     if kind == "missing":
         return f"{name}: is missing; add it"
+    if isinstance(value, float) and math.isnan(value):
+        message = "Input should be a finite number"
     allowed = get_args(schema.model_fields[last].annotation) if last in schema.model_fields else ()
     remedy = ""
     if value in _OFF and type(None) in allowed and schema.model_fields[last].default is None:

@@ -1,110 +1,87 @@
-"""A folder of parameters with a plan that is frozen for one study."""
+"""A repository of parameters, with a study whose seeds are drawn from its plan."""
 
-import shutil
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from lib.study.digests import analysing_digest, measuring_digest, training_digest
 
-from lib.study.io import PLANS
 from lib.study.plan import Plan
-from lib.study.preregistration import parameters_digest
-from lib.study.study import load_study
+from lib.study.preregistration import freeze
+from lib.study.study import Study, load_study
 from tests.conftest import run_git
 
-LISTED: dict[str, Any] = yaml.safe_load((PLANS / "preregistration.yaml").read_text("utf-8"))
-"""The plan in the repository, which lists its seeds."""
-CONTENT = {name: value for name, value in LISTED.items() if name != "seeds"} | {
-    "confirmatory": ["trial"],
-    "deviations": [],
-    "instability": {"noise": {"times": 12.0, "window": 50}},
-}
-"""A plan whose study's seeds are drawn."""
+TEXT, SUITE = "c" * 64, "d" * 64
 STUDY: dict[str, Any] = {
     "name": "trial",
     "factors": {"model.embedding_norm": ["none", "layernorm"]},
     "seeds": {"count": 3},
     "plan": "p.yaml",
 }
-TEXT, SUITE = "c" * 64, "d" * 64
+PLAN: dict[str, Any] = {
+    "title": "A trial",
+    "question": "Does the layer cost anything?",
+    "confirmatory": ["trial"],
+    "hypotheses": {
+        "cost": {
+            "says": "The layer raises the loss.",
+            "test": ["layernorm", "none", "loss"],
+            "direction": "greater",
+        }
+    },
+    "smallest_effect_of_interest": {"loss": 0.03},
+}
 
 
 class Parameters:
-    """A folder in place of `params/`."""
+    """A folder in place of this repository."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder = folder / "params"
-        self.plans = self.folder / "plans"
-        shutil.copytree(PLANS / "rules", self.plans / "rules")
-        for module in ("config", "claim", "inputs"):
-            monkeypatch.setattr(f"lib.study.{module}.PARAMS", self.folder)
-        for module in ("plan", "history"):
-            monkeypatch.setattr(f"lib.study.{module}.PLANS", self.plans)
-        for name in ("PAPERS", "RUNS"):
-            monkeypatch.setattr(f"lib.study.preregistration.{name}", folder / name.lower())
-        monkeypatch.setattr("lib.study.code.ROOT", folder)
+    def __init__(self, top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.top, self.folder, self.plans = top, top / "params", top / "params" / "plans"
+        self.plans.mkdir(parents=True)
+        places = {"ROOT": top, "PARAMS": self.folder, "PLANS": self.plans}
+        places |= {"RUNS": top / "runs", "PAPERS": top / "papers"}
+        for module in ("io", "code", "study", "plan", "preregistration"):
+            for name, folder in places.items():
+                monkeypatch.setattr(f"lib.study.{module}.{name}", folder, raising=False)
+        monkeypatch.setattr("lib.study.code.output_root", lambda: top)
 
-    def study(self, **changes: Any) -> None:
+    def write(self, file: str, content: dict[str, Any]) -> Path:
+        """Write a field a line; JSON is YAML, too."""
+        path = self.folder / file
+        lines = (f"{name}: {json.dumps(value)}\n" for name, value in content.items())
+        path.write_text("".join(lines), "utf-8")
+        return path
+
+    def study(self, **changes: Any) -> Study:
         content = STUDY | changes
-        path = self.folder / f"{content['name']}.yaml"
-        path.write_text(yaml.safe_dump(content), "utf-8")
+        self.write(f"{content['name']}.yaml", content)
+        return load_study(content["name"], undrawn=True)
 
-    def plan(self, file: str = "p.yaml", **changes: Any) -> Plan:
-        content = CONTENT | changes
-        (self.plans / file).write_text(yaml.safe_dump(content), "utf-8")
-        return Plan.model_validate(content)
+    def plan(self, **changes: Any) -> Path:
+        return self.write("plans/p.yaml", PLAN | changes)
 
-    def frozen(self) -> dict[str, Any]:
-        """What freezing the study as it stands writes into its plan."""
-        return {
-            "seeds": 3,
-            "used_seeds": [0, 1],
-            "parameters": parameters_digest(load_study("trial", undrawn=True)),
-            "corpus": {"tinyshakespeare": TEXT},
-            "suite": [SUITE],
-            "training_digest": training_digest(),
-            "measuring_digest": measuring_digest(),
-            "analysing_digest": analysing_digest(),
-        }
-
-
-class Repository:
-    """A git repository of such parameters, whose every commit is made a minute after the last."""
-
-    def __init__(self, parameters: Parameters) -> None:
-        self.parameters, self.top = parameters, parameters.folder.parent
-        self.minutes = 0
-        self.git("init", "-q", "-b", "main")
-
-    def now(self) -> str:
-        self.minutes += 1
-        return f"2026-12-01 10:{self.minutes:02}:00"
+    def freeze(self) -> Plan:
+        return freeze("p.yaml", lambda _: ({"tinyshakespeare": TEXT}, [SUITE]), ["pilot"])
 
     def git(self, *words: str) -> str:
-        return run_git(self.top, *words, GIT_COMMITTER_DATE=f"{self.now()} +0000")
+        return run_git(self.top, *words)
 
-    def commit(self, **changes: Any) -> tuple[str, Plan]:
-        plan = self.parameters.plan(**changes)
-        return self.commit_all(), plan
-
-    def commit_all(self) -> str:
+    def commit(self) -> str:
+        """Commit all there is; return the commit's hash."""
+        self.git("init", "-q", "-b", "main")
         self.git("add", "--all")
-        self.git("commit", "--allow-empty", "-m", "work")
+        self.git("commit", "-q", "--allow-empty", "-m", "work")
         return self.git("rev-parse", "HEAD")
 
 
-def runs_as_frozen(**changes: Any) -> list[dict[str, Any]]:
-    """One run, as its result says what it was made from."""
+def run_at(commit: str | None, **changes: Any) -> dict[str, Any]:
+    """What the result of a run says of how it was made."""
     run = {
         "status": "completed",
         "config": {"corpus": {"source": "tinyshakespeare"}},
         "corpus_sha256": TEXT,
         "suite_hash": SUITE,
-        "provenance": {
-            "trained": {"training_digest": training_digest()},
-            "executed": {"measuring_digest": measuring_digest()},
-        },
+        "provenance": {"trained": {"commit": commit}},
     }
-    return [run | changes]
+    return run | changes

@@ -1,4 +1,5 @@
-"""A file is written whole or not at all, and one that is damaged is named."""
+"""A file is written whole or not at all; outputs go where they can be kept, and no machine's
+folders are shown."""
 
 import json
 import math
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from lib.study import io
 from lib.study.io import atomic_write, read_json, write_bytes, write_json, write_text
 from lib.study.yaml import UserError
 
@@ -83,3 +85,117 @@ def test_damaged_json_is_named(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "n.json").write_bytes(content)
     with pytest.raises(UserError, match=r"^n\.json cannot be read; restore it, or delete it$"):
         read_json(tmp_path / "n.json")
+
+
+KAGGLE_INPUTS = ["input/slug/repo", "input/datasets/owner/slug", "input/slug/input/repo"]
+
+
+@pytest.fixture
+def kaggle(tmp_path: Path) -> Path:
+    """A folder laid out as Kaggle's: read-only inputs beside a working folder."""
+    (tmp_path / "input").mkdir()
+    (tmp_path / "working").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def on_kaggle(kaggle: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same folder, with the repository attached as an input."""
+    monkeypatch.setattr(io, "ROOT", kaggle / "input" / "slug" / "repo")
+    monkeypatch.setattr(io, "kaggle_folder", lambda: kaggle)
+    monkeypatch.setattr(io, "output_root", lambda: kaggle / "working")
+    return kaggle
+
+
+@pytest.mark.parametrize("repository", KAGGLE_INPUTS)
+def test_on_kaggle_outputs_go_to_the_working_folder(kaggle: Path, repository: str) -> None:
+    assert io.kaggle_folder(kaggle / repository) == kaggle
+    assert io.output_root(kaggle / repository) == kaggle / "working"
+
+
+@pytest.mark.parametrize("repository", ["repo", "working/repo", "inputs/slug/repo"])
+def test_a_repository_outside_the_inputs_keeps_its_outputs(
+    kaggle: Path, monkeypatch: pytest.MonkeyPatch, repository: str
+) -> None:
+    monkeypatch.setattr(io, "kaggle_folder", lambda root: kaggle)
+    assert io.output_root(kaggle / repository) == kaggle / repository
+
+
+def test_an_input_folder_without_a_working_folder_is_not_kaggle(tmp_path: Path) -> None:
+    repository = tmp_path / "input" / "slug" / "repo"
+    assert io.output_root(repository) == repository
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        (io.executed_notebook("03_analysis", "final"), "runs/final/03_analysis.ipynb"),
+        (
+            io.executed_notebook("02_train", "final", "none", 3),
+            "runs/final/none/seed-3/02_train.ipynb",
+        ),
+        (io.result_file("02_train", "final", "none", 3), "runs/final/none/seed-3/result.json"),
+        (io.PAPER, "papers/embedding-norm"),
+        (io.PARAMS / "final.yaml", "params/final.yaml"),
+    ],
+)
+def test_paths_are_shown_relative_to_the_repository(path: Path, shown: str) -> None:
+    assert io.relative(path) == shown
+
+
+def test_a_path_from_elsewhere_is_shown_by_its_name_alone(tmp_path: Path) -> None:
+    assert io.relative(tmp_path / "secret" / "own.txt") == "own.txt"
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("working/runs/final", "runs/final"),
+        ("input/slug/repo/params/final.yaml", "params/final.yaml"),
+        ("input/other/own.txt", "own.txt"),
+    ],
+)
+def test_paths_on_kaggle_are_shown_relative_too(on_kaggle: Path, path: str, shown: str) -> None:
+    assert io.relative(on_kaggle / path) == shown
+
+
+def test_a_corpus_is_sought_in_the_repository_then_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(io, "ROOT", tmp_path / "repo")
+    monkeypatch.setattr(io, "output_root", lambda: tmp_path / "out")
+    monkeypatch.setattr(io, "kaggle_folder", lambda: None)
+    assert io.corpus_places("own.txt") == [
+        tmp_path / "repo" / "data" / "own.txt",
+        tmp_path / "out" / "data" / "own.txt",
+        tmp_path / "shared" / "data" / "own.txt",
+    ]
+
+
+def test_on_kaggle_a_corpus_is_sought_last_in_every_input(on_kaggle: Path) -> None:
+    attached = [on_kaggle / "input" / "b" / "own.txt", on_kaggle / "input" / "a" / "deep/own.txt"]
+    for path in attached:
+        path.parent.mkdir(parents=True)
+        path.touch()
+    assert io.corpus_places("own.txt")[3:] == sorted(attached)
+
+
+def test_where_the_repository_cannot_be_written_its_parameters_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "input" / "params" / "plans").mkdir(parents=True)
+    (tmp_path / "input" / "params" / "plans" / "p.yaml").write_text("a: 1", "utf-8")
+    monkeypatch.setattr(io, "ROOT", tmp_path / "input")
+    monkeypatch.setattr(io, "PARAMS", tmp_path / "working" / "params")
+    io.prepare_params()
+    (io.PARAMS / "own.yaml").write_text("b: 1", "utf-8")
+    io.prepare_params()  # what is there stays
+    assert (io.PARAMS / "plans" / "p.yaml").read_text("utf-8") == "a: 1"
+    assert (io.PARAMS / "own.yaml").read_text("utf-8") == "b: 1"
+
+
+def test_the_code_of_an_arm_writes_where_the_sweep_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STUDY_OUTPUT", str(tmp_path))
+    assert io.output_root() == tmp_path

@@ -1,148 +1,123 @@
 """What a plan may say, its hash, and the seeds that are drawn from it."""
 
 import hashlib
+import json
 import re
 from typing import Any
 
 import pytest
 
-from lib.study.plan import Plan, read_plan
+from lib.study.io import read_json, write_json
+from lib.study.plan import PLANS, Plan, draw_seeds, published_plans, read_plan
 from lib.study.preregistration import load_plan
 from lib.study.study import Study, load_study
 from lib.study.yaml import ConfigError
-from tests.study.samples import LISTED, Parameters
+from tests.study.samples import PLAN, TEXT, Parameters
 
-BOUND = {"says": "…", "test": ["layernorm", "none", "loss"], "direction": "greater"}
+PUBLISHED = read_json(PLANS / "published.json")["plans"]
+BOUND: dict[str, Any] = PLAN["hypotheses"]["cost"]
 WITHIN = {"says": "…", "test": ["layernorm", "none", "loss"], "equivalent_within": 0.1}
-STAMPED = "1618edaa1d1fe566d9fbb2a52050ac2c3e78d5dab855c9872e6e91d0bde7c135"
+FAMILY = {"contrasts": [["layernorm", "none"]], "measures": ["loss"]}
 
 
-def test_the_plan_has_the_hash_that_its_runs_are_stamped_with() -> None:
-    assert read_plan("preregistration.yaml").hash == STAMPED
+@pytest.mark.parametrize("file", sorted(path.name for path in PLANS.glob("*.yaml")))
+def test_a_published_plan_has_its_hash_and_its_seeds(file: str) -> None:
+    """Their files hold fields of former schemas; verdicts and runs are stamped with their hashes,
+    and the seeds of a frozen one follow from it."""
+    plan, published = read_plan(file), PUBLISHED[file]
+    assert plan.hash == published["hash"]
+    for study, fixed in plan.frozen.items():
+        typed = published["studies"][study]
+        assert plan.draw(study, fixed.seeds) == typed["seeds"]
+        assert fixed.used_seeds == typed["skipped"]
 
 
-def refusal(change: dict[str, Any], parameters: Parameters) -> str:
-    """Return why a plan that is changed is refused."""
-    (parameters.plans / "p.yaml").write_text(str(LISTED | change), "utf-8")
-    with pytest.raises(ConfigError) as error:
-        read_plan("p.yaml")
-    return str(error.value)
+def test_a_published_seed_that_is_not_of_its_hash_is_refused(parameters: Parameters) -> None:
+    parameters.study()
+    parameters.plan()
+    parameters.freeze()
+    seeds = load_study("trial").seeds
+    for typed in (seeds, [seeds[0] + 1, *seeds[1:]]):
+        entry = {"hash": read_plan("p.yaml").hash}
+        entry |= {"studies": {"trial": {"seeds": typed, "skipped": []}}}
+        write_json(parameters.plans / "published.json", {"plans": {"p.yaml": entry}})
+        if typed == seeds:
+            assert load_study("trial").seeds == seeds
+    with pytest.raises(ConfigError, match=r"p\.yaml: the seeds of trial do not follow from"):
+        load_study("trial")
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"alpha": 5}, "alpha: 5 is not allowed"),
-        ({"alhpa": 0.05}, "did you mean 'alpha'"),
-        ({"hypotheses": {}}, "hypotheses: "),
-        ({"hypotheses": {"a": BOUND | {"test": ["a", "b"]}}}, "hypotheses.a.test: "),
-        ({"hypotheses": {"a": BOUND | {"equivalent_within": 1}}}, "give either direction or equi"),
-        (
-            {"hypotheses": {"a": {"says": "…", "test": BOUND["test"]}}},
-            "give either direction or equivalent",
-        ),
-        ({"hypotheses": {"a": BOUND | {"direction": "up"}}}, "hypotheses.a.direction: 'up' is not"),
-        ({"hypotheses": {"a": {"says": "…", "beyond": 1}}}, "hypotheses.a: test: is missing"),
-        ({"hypotheses": {"a": WITHIN | {"beyond": 1}}}, "hypotheses.a: beyond goes with direction"),
-        ({"frozen": {"trial": {"seeds": 0}}}, "frozen.trial.seeds: 0 is not allowed"),
-        ({"frozen": []}, "frozen: "),
-    ],
-)
-def test_a_faulty_plan_names_the_field(
-    change: dict[str, Any], named: str, parameters: Parameters
+def test_margins_of_the_first_plans_are_smallest_effects_of_interest() -> None:
+    second, stability = (read_plan(f"{name}.yaml") for name in ("second", "stability"))
+    accuracies = ("accuracy", "macro_accuracy_zero_shot", "macro_accuracy_few_shot")
+    assert stability.smallest_effect_of_interest == dict.fromkeys(accuracies, 0.01)
+    assert second.smallest_effect_of_interest == dict.fromkeys(accuracies, 0.01) | {
+        "perplexity": 0.1
+    }
+
+
+def test_the_hash_is_of_what_the_file_says_without_deviations_and_blanks(
+    parameters: Parameters,
 ) -> None:
-    assert named in refusal(change, parameters)
+    """It is no matter of the schema: what a field's default becomes later moves no seed."""
+    text = json.dumps(PLAN, sort_keys=True, separators=(",", ":"))
+    expected = hashlib.sha256(text.encode()).hexdigest()
+    deviation = {"date": "2026-11-30", "what": "a", "why": "b"}
+    for change in ({}, {"deviations": [deviation]}, {"tests": " ", "primary": None}):
+        parameters.plan(**change)
+        assert read_plan("p.yaml").hash == Plan.model_validate(PLAN | change).hash == expected
+    assert Plan.model_validate(PLAN | {"alpha": 0.01}).hash != expected
 
 
 def test_what_has_a_usual_value_may_be_left_out(parameters: Parameters) -> None:
-    least = {"title": "T", "question": "Q?", "confirmatory": ["trial"], "hypotheses": {"a": BOUND}}
-    (parameters.plans / "p.yaml").write_text(str(least), "utf-8")
+    parameters.study()
+    parameters.plan(families={"both": [["layernorm", "none"]]})
     plan = load_plan(load_study("trial", undrawn=True))
-    assert plan is not None
+    assert plan
     assert (plan.alpha, plan.power, plan.primary_measures) == (0.05, 0.8, ["loss"])
-    assert plan.rule_set is None
-    written = Plan.model_validate(least | {"alpha": 0.05, "rules": "none"})
-    assert Plan.model_validate(least | {"alpha": 0.05}).hash == plan.hash
-    assert Plan.model_validate(least | {"alpha": 0.01}).hash != plan.hash
-    assert Plan.model_validate(written.model_dump()) == written
-
-
-def test_a_hypothesis_that_nothing_answers_is_refused(parameters: Parameters) -> None:
-    least = {"title": "T", "question": "Q?", "confirmatory": ["trial"]}
-    said = {"a": BOUND, "b": "A sentence that no test is bound to."}
-    (parameters.plans / "rules" / "own.yaml").write_text("answers: {c: {}}", "utf-8")
-    for rules, hypotheses, fault in (
-        ("none", said, "nothing answers b; give each its test"),
-        ("own", said | {"c": "Words."}, "nothing answers b; give each its test"),
-        ("own", {"c": "Words."}, "primary: names no measure, and no hypothesis has a test"),
-    ):
-        content = least | {"hypotheses": hypotheses, "rules": rules}
-        (parameters.plans / "p.yaml").write_text(str(content), "utf-8")
-        with pytest.raises(ConfigError, match=fault) as error:
-            load_plan(load_study("trial", undrawn=True))
-        assert ("nothing answers" in str(error.value)) == ("nothing" in fault)
-
-
-def test_a_plan_holds_the_content_of_the_rules_that_it_names(parameters: Parameters) -> None:
-    named = Plan.model_validate(LISTED | {"rules": "own"})
-    before = named.hash
-    (parameters.plans / "rules" / "own.yaml").write_text("tie_breaker: ece", "utf-8")
-    with_rules = named.hash
-    (parameters.plans / "rules" / "own.yaml").write_text("tie_breaker: brier", "utf-8")
-    assert len({before, with_rules, named.hash}) == 3
-    assert (named.rule_set, Plan.model_validate(LISTED).rule_set) == ("own", "embedding-norm")
-
-
-@pytest.mark.parametrize("number", [".inf", "-.inf", ".nan"])
-def test_a_number_that_no_hash_can_hold_is_refused(number: str, parameters: Parameters) -> None:
-    text = str(LISTED | {"imputation": {"perplexity": "…"}}).replace("'…'", number)
-    (parameters.plans / "p.yaml").write_text(text, "utf-8")
-    with pytest.raises(ConfigError, match=r"^p\.yaml: imputation\.perplexity: -?(inf|nan) is not"):
-        read_plan("p.yaml")
+    assert plan.tests_of["both"].model_dump() == FAMILY | {"test": "t"}
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"spread": 0.4}, "spread: is 0.4; say of which measure, as {perplexity: 0.4}"),
+        ({"alpha": 5}, "alpha: 5 is not allowed"),
+        ({"alhpa": 0.05}, "alhpa: 'alhpa' is unknown; did you mean 'alpha'"),
+        ({"rules": "none"}, "rules: 'rules' is unknown"),
         ({"title": {"a": 1}}, "title: {'a': 1} is not allowed. Input should be a valid string"),
+        ({"title": " "}, "title: is missing; add it"),
+        ({"hypotheses": {}}, "hypotheses: {} is not allowed. Dictionary should have at least 1"),
+        ({"hypotheses": {"a": BOUND | {"test": ["a", "b"]}}}, "hypotheses.a.test: ['a', 'b'] is"),
+        ({"hypotheses": {"a": BOUND | {"equivalent_within": 1}}}, "hypotheses.a: give either dir"),
+        ({"hypotheses": {"a": {"says": "…", "test": BOUND["test"]}}}, "hypotheses.a: give either"),
+        ({"hypotheses": {"a": BOUND | {"direction": "up"}}}, "hypotheses.a.direction: 'up' is not"),
+        ({"hypotheses": {"a": {"says": "…", "beyond": 1}}}, "hypotheses.a: test: is missing"),
+        ({"hypotheses": {"a": WITHIN | {"beyond": 1}}}, "hypotheses.a: beyond goes with direction"),
+        ({"spread": 0.4}, "spread: is 0.4; say of which measure, as {perplexity: 0.4}"),
         ({"spread": [1]}, "spread: is [1]; say of which measure, as {perplexity: 0.4}, or name"),
         ({"spread": True}, "spread: is True; say of which measure, as {perplexity: 0.4}, or name"),
-        ({"spread": {"perplexity": 0}}, "spread.perplexity: 0 is not allowed"),
-        ({"title": " "}, "title: is missing; add it"),
-        ({"families": {"a": 3}}, "families.a: 3 is not allowed. Input should be a valid list"),
-        (
-            {"families": {"a": [["x"]]}},
-            "families.a.0: ['x'] is not allowed. List should have at lea",
-        ),
-        (
-            {"families": {"a": {"contrasts": [["x", "y"]], "measures": ["loss"], "tset": "t"}}},
-            "families.a.tset: 'tset' is unknown; did you mean 'test'?",
-        ),
-        (
-            {"families": {"a": {"contrasts": [["x", "y"]], "measures": ["loss"], "test": "tt"}}},
-            "families.a.test: 'tt' is not allowed. Input should be 't', 'equivalence' or 'exact'",
-        ),
+        ({"spread": {"loss": 0}}, "spread: is {'loss': 0}; say of which measure"),
+        ({"families": {"a": 3}}, "families.a: 3 is not allowed. Input should be a valid dict"),
+        ({"families": {"a": [["x"]]}}, "families.a.contrasts.0: ['x'] is not allowed. List should"),
+        ({"families": {"a": FAMILY | {"tset": "t"}}}, "families.a.tset: 'tset' is unknown; did"),
+        ({"families": {"a": FAMILY | {"test": "tt"}}}, "families.a.test: 'tt' is not allowed. Inp"),
         ({"changes": [3]}, "changes.0: 3 is not allowed. Input should be a valid dictionary"),
-        (
-            {"instability": {"nois": {}}},
-            "instability.nois: 'nois' is unknown; did you mean 'noise'",
-        ),
+        ({"instability": {"nois": {}}}, "instability.nois: 'nois' is unknown; did you mean 'noi"),
+        ({"instability": {"rise": 0.5}}, "instability: give one definition: noise; or rise, last"),
+        ({"imputation": {"loss": float("nan")}}, "imputation.loss: nan is not allowed"),
+        ({"imputation": {"loss": float("-inf")}}, "imputation.loss: -inf is not allowed"),
+        ({"frozen": {"trial": {"seeds": 0}}}, "frozen.trial.seeds: 0 is not allowed"),
+        ({"frozen": []}, "frozen: [] is not allowed. Input should be a valid dictionary"),
     ],
-)
-def test_a_wrong_field_is_one_line_with_the_remedy(
+)  # fmt: skip
+def test_a_wrong_field_is_a_line_with_the_remedy(
     change: dict[str, Any], said: str, parameters: Parameters
 ) -> None:
-    message = refusal(change, parameters)
-    assert message.startswith(f"p.yaml: {said}")
-    assert "\n" not in message
-
-
-def test_of_thousands_of_faults_the_first_are_named(parameters: Parameters) -> None:
-    *lines, last = refusal({"changes": [*range(5000)]}, parameters).split("\nerror: ")
-    faults = [line.partition(" is not allowed")[0] for line in lines]
-    assert faults == [f"p.yaml: changes.{number}: {number}" for number in range(30)]
-    assert last == "p.yaml: and 4970 more"
+    text = json.dumps(PLAN | change).replace("NaN", ".nan").replace("-Infinity", "-.inf")
+    (parameters.plans / "p.yaml").write_text(text, "utf-8")
+    with pytest.raises(ConfigError) as error:
+        read_plan("p.yaml")
+    assert f"p.yaml: {said}" in str(error.value).split("\nerror: ")[0]
 
 
 def test_a_plan_that_is_not_there_is_named_with_the_nearest() -> None:
@@ -152,56 +127,47 @@ def test_a_plan_that_is_not_there_is_named_with_the_nearest() -> None:
 
 
 def test_seeds_are_31_bits_of_the_hash_of_plan_study_and_place(parameters: Parameters) -> None:
-    plan = read_plan("p.yaml")
-    expected = [
+    parameters.study()
+    parameters.plan()
+    plan = parameters.freeze()
+    study = load_study("trial")
+    assert study.seeds == [
         int(hashlib.sha256(f"{plan.hash}/trial/{i}".encode()).hexdigest()[:8], 16) // 2
         for i in range(3)
     ]
-    study = load_study("trial")
-    assert study.seeds == expected
-    assert [type(seed) for seed in study.seeds] == [int] * 3
     assert study.hash == Study.model_validate(study.model_dump() | {"seeds": [0]}).hash
 
 
-def test_a_seed_used_before_is_passed_over(
-    parameters: Parameters, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The hash is held fixed: a plan that names another used seed would draw altogether others."""
-    monkeypatch.setattr(Plan, "hash", "h")
-    first, second, third = load_study("trial").seeds
-    parameters.plan(frozen={"trial": parameters.frozen() | {"used_seeds": [second]}})
-    assert load_study("trial").seeds[:2] == [first, third]
+def test_a_seed_used_before_is_passed_over() -> None:
+    first, second, third = draw_seeds("h", "trial", 3, [])
+    assert draw_seeds("h", "trial", 2, [second]) == [first, third]
 
 
 @pytest.mark.parametrize(
-    "change", [{"alpha": 0.01}, {"primary": ["perplexity"]}, {"title": "Another"}]
+    "change",
+    [
+        {"alpha": 0.01},
+        {"title": "Another"},
+        {"frozen": {"used_seeds": [7]}},
+        {"frozen": {"parameters": TEXT}},
+        {"frozen": {"suite": []}},
+    ],
 )
 def test_a_plan_edited_after_its_runs_has_other_seeds(
     change: dict[str, Any], parameters: Parameters
 ) -> None:
-    """Rules written from results then have no runs: those there are have other seeds."""
+    """Hypotheses written from results then have no runs: those there are have other seeds."""
+    parameters.study()
+    parameters.plan()
+    frozen = parameters.freeze().frozen["trial"].model_dump()
     before = load_study("trial").seeds
-    parameters.plan(frozen={"trial": parameters.frozen()}, **change)
+    frozen |= change.pop("frozen", {})
+    parameters.plan(frozen={"trial": frozen}, **change)
     assert not set(before) & set(load_study("trial").seeds)
 
 
-def test_a_frozen_block_edited_by_hand_draws_other_seeds(parameters: Parameters) -> None:
-    before = load_study("trial").seeds
-    for field, value in [("used_seeds", [before[0]]), ("training_digest", "0" * 64), ("suite", [])]:
-        parameters.plan(frozen={"trial": parameters.frozen() | {field: value}})
-        assert not set(before) & set(load_study("trial").seeds)
-
-
-def test_a_deviation_and_another_study_leave_the_seeds(parameters: Parameters) -> None:
-    before = load_study("trial").seeds
-    deviation = {"date": "2026-11-30", "what": "a", "why": "b"}
-    parameters.plan(frozen={"trial": parameters.frozen()}, deviations=[deviation])
-    parameters.study(name="other", seeds=before[:1], plan=None)
-    assert load_study("trial").seeds == before
-
-
 @pytest.mark.parametrize(
-    ("change", "named"),
+    ("change", "said"),
     [
         ({}, r"trial\.yaml: seeds: are drawn .* \./run_all\.sh freeze p\.yaml$"),
         ({"plan": None}, r"trial\.yaml: seeds: are drawn from a plan, and none is named"),
@@ -212,17 +178,15 @@ def test_a_deviation_and_another_study_leave_the_seeds(parameters: Parameters) -
     ],
 )
 def test_seeds_that_cannot_be_drawn_say_what_to_do(
-    change: dict[str, Any], named: str, parameters: Parameters
+    change: dict[str, Any], said: str, parameters: Parameters
 ) -> None:
     parameters.plan()  # not frozen
-    parameters.study(**change)
-    with pytest.raises(ConfigError, match=named):
+    parameters.write(
+        "trial.yaml", {"name": "trial", "seeds": {"count": 3}, "plan": "p.yaml"} | change
+    )
+    with pytest.raises(ConfigError, match=said):
         load_study("trial")
 
 
-def test_studies_and_plans_are_told_apart_by_their_folder(parameters: Parameters) -> None:
-    """A study may even have the name of a plan; a plan is never taken for a study."""
-    parameters.study(name="p", seeds=[0], plan="p.yaml")
-    assert load_study("p").seeds == [0]
-    with pytest.raises(ConfigError, match="'plans' is unknown; there are p, trial in params/"):
-        load_study("plans")
+def test_a_tree_without_published_plans_has_none(parameters: Parameters) -> None:
+    assert published_plans() == {}

@@ -1,232 +1,188 @@
-"""What a study may claim, and the reason where it may claim no more."""
+"""A plan is begun, frozen once, and what a study may claim under it follows from git."""
 
-from functools import partial
+import re
 from typing import Any
 
 import pytest
 
-from lib.study.plan import Plan
+from lib.study import preregistration
+from lib.study.io import read_json, sha256
+from lib.study.plan import Plan, read_plan
 from lib.study.preregistration import (
     ClaimStatus,
     PreregistrationError,
+    begin_plan,
     claim_status,
     load_plan,
     require_stamps,
 )
 from lib.study.study import load_study
-from lib.study.yaml import ConfigError
+from lib.study.yaml import ConfigError, UsageError, UserError
 from tests.conftest import run_git
-from tests.study.samples import CONTENT, LISTED, STUDY, Parameters, runs_as_frozen
-from tests.study.test_plan import BOUND
+from tests.study.samples import PLAN, STUDY, SUITE, TEXT, Parameters, run_at
+
+BOUND: dict[str, Any] = PLAN["hypotheses"]["cost"]
 
 
-def judged(runs: list[dict[str, Any]] | None = None) -> ClaimStatus:
+@pytest.fixture
+def frozen(parameters: Parameters) -> Parameters:
+    """A study whose plan is frozen for it."""
+    parameters.study()
+    parameters.plan()
+    parameters.freeze()
+    return parameters
+
+
+def judged(*runs: dict[str, Any]) -> ClaimStatus:
     study = load_study("trial")
-    return claim_status(study, load_plan(study), runs or [])
+    return claim_status(study, load_plan(study), runs)
 
 
-def test_a_study_made_as_its_plan_froze_it_is_confirmatory(parameters: Parameters) -> None:
-    plan = load_plan(load_study("trial"))
-    assert plan is not None
-    for claim in (judged(), judged(runs_as_frozen())):
+def test_a_study_made_as_its_committed_plan_froze_it_is_confirmatory(frozen: Parameters) -> None:
+    fixed = frozen.commit()
+    later = frozen.commit()
+    for runs in ((), (run_at(fixed), run_at(later))):
+        claim = judged(*runs)
         assert (claim.name, claim.reasons) == ("CONFIRMATORY", [])
-        assert str(claim) == f"CONFIRMATORY: study 'trial' under plan {plan.hash}"
-    assert not judged(runs_as_frozen(status="diverged", suite_hash=None)).reasons
+        assert str(claim) == f"CONFIRMATORY: study 'trial' under plan {read_plan('p.yaml').hash}"
+    assert not judged(run_at(fixed, status="diverged", suite_hash=None)).reasons
 
 
 @pytest.mark.parametrize(
-    ("run", "reason"),
+    ("change", "reason"),
     [
-        ({"corpus_sha256": "e" * 64}, "corpus.tinyshakespeare is eeeeeeeeeeee, frozen was cccc"),
+        ({"corpus_sha256": "e" * 64}, "corpus.tinyshakespeare is eeeeeeeeeeee, frozen was cccccc"),
         ({"config": {"corpus": {"source": "a.txt"}}}, "corpus.a.txt is cccccccccccc, frozen was"),
         ({"suite_hash": "e" * 64}, "suite is eeeeeeeeeeee, frozen was dddddddddddd"),
         ({"suite_hash": None}, "suite is none, frozen was dddddddddddd"),
-        (
-            {"provenance": {"trained": {"training_digest": "e" * 64}, "executed": {}}},
-            "training_digest is eeeeeeeeeeee, frozen was ",
-        ),
-        (
-            {"provenance": {"trained": {}, "executed": {"measuring_digest": "e" * 64}}},
-            "measuring_digest is eeeeeeeeeeee, frozen was ",
-        ),
+        ({"tasks_hash": "e" * 64}, "tasks is eeeeeeeeeeee, frozen was none"),
     ],
 )
-def test_one_run_not_made_as_frozen_makes_a_study_exploratory_and_is_named(
-    run: dict[str, Any], reason: str, parameters: Parameters
+def test_one_run_not_made_as_frozen_is_named_and_the_study_exploratory(
+    change: dict[str, Any], reason: str, frozen: Parameters
 ) -> None:
-    claim = judged([*runs_as_frozen(), *runs_as_frozen(**run)])
+    commit = frozen.commit()
+    claim = judged(run_at(commit), run_at(commit, **change))
     assert claim.name == "EXPLORATORY"
-    assert any(named.startswith(reason) for named in claim.reasons), claim.reasons
-
-
-def test_arms_that_are_commits_are_each_held_against_the_code_of_their_own(
-    parameters: Parameters,
-) -> None:
-    parameters.study(factors={"code": ["main", "mine"]})
-    codes = {"main": ("1" * 64, "2" * 64), "mine": ("3" * 64, "4" * 64)}
-    commits = {
-        level: {"commit": "c" * 40, "training_digest": training, "measuring_digest": measuring}
-        for level, (training, measuring) in codes.items()
-    }
-    frozen = {name: v for name, v in parameters.frozen().items() if name[-6:] != "digest"}
-    plan = parameters.plan(frozen={"trial": frozen | {"commits": commits}})
-    assert plan.frozen["trial"].training_digest is None
-
-    def run(level: str, training: str, measuring: str) -> dict[str, Any]:
-        by = {"trained": {"training_digest": training}, "executed": {"measuring_digest": measuring}}
-        return runs_as_frozen(levels={"code": level}, provenance=by)[0]
-
-    made = [run(level, *code) for level, code in codes.items()]
-    assert judged().reasons == judged(made).reasons == []  # none is held against that at hand
-    swapped = judged([run("main", *codes["mine"]), made[1]]).reasons
-    assert swapped == [
-        f"{name}_digest of main is {is_ * 12}, frozen was {was * 12}"
-        for name, is_, was in (("training", "3", "1"), ("measuring", "4", "2"))
-    ]
-    assert judged([run("other", *codes["main"])]).reasons[0].endswith("frozen was none")
-
-
-@pytest.mark.parametrize("digest", ["training_digest", "measuring_digest"])
-def test_code_edited_after_freezing_is_named_before_anything_runs(
-    digest: str, parameters: Parameters, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(f"lib.study.preregistration.{digest}", lambda: "e" * 64)
-    (reason,) = judged().reasons
-    assert reason.startswith(f"{digest} is eeeeeeeeeeee, frozen was ")
-    assert not judged(runs_as_frozen()).reasons  # made before the edit
-
-
-def test_runs_analysed_by_other_code_than_frozen_confirm_nothing(
-    parameters: Parameters, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lib.study.preregistration.analysing_digest", lambda: "e" * 64)
-    for runs in ([], runs_as_frozen()):
-        (reason,) = judged(runs).reasons
-        assert reason.startswith("analysing_digest is eeeeeeeeeeee, frozen was ")
-    frozen = parameters.frozen()
-    del frozen["analysing_digest"]  # as plans were frozen before
-    parameters.plan(frozen={"trial": frozen})
-    assert not judged(runs_as_frozen()).reasons
-
-
-def test_a_plan_not_committed_before_the_runs_makes_a_study_exploratory(
-    parameters: Parameters,
-) -> None:
-    git = partial(run_git, parameters.folder.parent)
-
-    def commit() -> str:
-        git("add", "--all")
-        git("commit", "--allow-empty", "--message", "work")
-        return git("rev-parse", "HEAD")
-
-    def made_at(commit: str) -> list[dict[str, Any]]:
-        (run,) = runs_as_frozen()
-        trained = run["provenance"]["trained"] | {"commit": commit}
-        return [run | {"provenance": run["provenance"] | {"trained": trained}}]
-
-    git("init", "--quiet")
-    path = parameters.plans / "p.yaml"
-    text = path.read_text("utf-8")
-    parameters.plan()  # not frozen
-    before = commit()
-    path.write_text(text, "utf-8")
-    for runs in ([], made_at(before)):
-        assert judged(runs).reasons == ["the plan is not committed as it stands"]
-    fixed = commit()
-    assert judged().reasons == judged(made_at(fixed)).reasons == []
-    assert (
-        judged(made_at(before)).reasons
-        == [  # committed afterwards, and still to be told
-            f"run at commit {before[:12]}, plan fixed at {fixed[:12]}"
-        ]
-    )
+    (said,) = claim.reasons
+    assert said.startswith(reason)
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "reason"),
     [
-        {"training": {"iterations": 301}},
-        {"evaluation": {"items_per_task": 10}},
-        {"factors": {"model.embedding_norm": ["layernorm", "none"]}},  # another baseline
-        {"factors": {"model.embedding_norm": ["none", "rmsnorm"]}},
+        ({"training": {"iterations": 301}}, "parameters is "),
+        ({"evaluation": {"items_per_task": 10}}, "parameters is "),
+        ({"factors": {"model.embedding_norm": ["layernorm", "none"]}}, "parameters is "),
+        ({"factors": {"model.embedding_norm": ["none", "rmsnorm", "layernorm"]}}, "parameters is "),
+        # Seeds added until a result is found would be optional stopping.
+        ({"seeds": {"count": 2}}, "its seeds are not those drawn from the plan"),
+        ({"seeds": {"count": 4}}, "its seeds are not those drawn from the plan"),
+        ({"seeds": [1, 2, 3]}, "its seeds are not those drawn from the plan"),
+        ({"machine": {"threads": 2}, "training": {"iterations": 300}}, ""),  # as by default
     ],
 )
-def test_parameters_changed_after_freezing_are_named(
-    change: dict[str, Any], parameters: Parameters
+def test_a_study_changed_after_freezing_is_exploratory(
+    change: dict[str, Any], reason: str, frozen: Parameters
 ) -> None:
-    before = load_study("trial").seeds
-    parameters.study(**change)
-    assert load_study("trial").seeds == before
-    (reason,) = judged().reasons
-    assert reason.startswith("parameters is ")
+    frozen.write("trial.yaml", STUDY | change)
+    frozen.commit()
+    claim = judged()
+    assert claim.name == ("EXPLORATORY" if reason else "CONFIRMATORY")
+    assert [said[: len(reason)] for said in claim.reasons] == [reason] * bool(reason)
 
 
-def test_neither_machine_nor_reading_order_is_a_parameter(parameters: Parameters) -> None:
-    parameters.study(machine={"threads": 2}, training={"iterations": 300})  # the default
-    assert not judged().reasons
+def test_a_plan_changed_after_the_runs_makes_them_exploratory(frozen: Parameters) -> None:
+    before = frozen.commit()
+    path = frozen.plans / "p.yaml"
+    text = path.read_text("utf-8")
+    path.write_text(text.replace("A trial", "Another"), "utf-8")
+    fixed = frozen.commit()
+    said = [f"run at commit {before[:12]}, plan fixed at {fixed[:12]}"]
+    assert (judged(run_at(before)).reasons, judged(run_at(fixed)).reasons) == (said, [])
+    path.write_text(text, "utf-8")  # restored, it stands since it was first committed
+    restored = frozen.commit()
+    assert judged(run_at(before), run_at(restored)).name == "CONFIRMATORY"
+    path.write_text(f"{text}deviations: [{{date: '2026-12-01', what: a, why: b}}]\n", "utf-8")
+    frozen.commit()
+    assert judged(run_at(before)).name == "CONFIRMATORY"  # a deviation is no other plan
+    frozen.git("mv", "params/plans/p.yaml", "params/plans/q.yaml")
+    frozen.write("trial.yaml", STUDY | {"plan": "q.yaml"})
+    frozen.commit()
+    assert judged(run_at(before)).name == "CONFIRMATORY"  # followed to its old name
 
 
-@pytest.mark.parametrize("count", [2, 4])
-def test_more_or_fewer_seeds_than_frozen_are_named(count: int, parameters: Parameters) -> None:
-    """Seeds added until a result is found would be optional stopping."""
-    parameters.study(seeds={"count": count})
-    assert judged().reasons == ["its seeds are not those drawn from the plan"]
+@pytest.mark.parametrize(
+    ("case", "remedy"),
+    [
+        ("no git", "take a clone"),
+        ("a zip", "take a clone"),
+        ("never committed", "commit it before the runs"),
+        ("changed and not committed", "commit it before the runs"),
+        ("a run outside git", "a run was made outside git"),
+        ("a commit that is not here", "commit 111111111111 is not here: git fetch"),
+        ("a shallow clone", "git fetch --unshallow"),
+        ("another user's folder", 'git config --global --add safe.directory "$PWD"'),
+    ],
+)
+def test_what_git_cannot_tell_is_neither_yes_nor_no(
+    case: str,
+    remedy: str,
+    frozen: Parameters,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    commit: str | None = "1" * 40
+    if case == "a zip":
+        (frozen.top / "lib").mkdir()
+        (frozen.top / "lib" / "VERSION").write_text("1" * 40, "utf-8")
+    elif case != "no git":
+        text = (frozen.plans / "p.yaml").read_text("utf-8")
+        if case == "never committed":
+            (frozen.plans / "p.yaml").unlink()
+        commit = frozen.commit()
+        (frozen.plans / "p.yaml").write_text(text, "utf-8")
+    if case == "changed and not committed":
+        (frozen.plans / "p.yaml").write_text(text.replace("A trial", "Another"), "utf-8")
+    if case.startswith("a run outside"):
+        commit = None
+    if case.startswith("a commit"):
+        commit = "1" * 40
+    if case == "a shallow clone":
+        frozen.commit()
+        clone = tmp_path_factory.mktemp("shallow") / "clone"
+        run_git(frozen.top, "clone", "-q", "--depth=1", f"file://{frozen.top}", str(clone))
+        for module in ("code", "preregistration"):
+            monkeypatch.setattr(f"lib.study.{module}.ROOT", clone)
+    if case.startswith("another user"):
+        monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    claim = judged(run_at(commit))
+    assert claim.name == "UNVERIFIED"
+    (reason,) = claim.reasons
+    assert remedy in reason
 
 
-def test_chosen_seeds_are_exploratory(parameters: Parameters) -> None:
-    drawn = load_study("trial").seeds
+def test_only_a_study_that_a_frozen_plan_names_is_confirmatory(parameters: Parameters) -> None:
     parameters.study(seeds=[1, 2, 3])
-    assert judged(runs_as_frozen()).reasons == ["its seeds are not those drawn from the plan"]
-    parameters.study(seeds=drawn)
-    assert not judged(runs_as_frozen()).reasons
-
-
-def test_a_plan_that_is_not_frozen_leaves_a_study_exploratory(parameters: Parameters) -> None:
-    parameters.study(seeds=[1, 2, 3])
-    parameters.plan()
-    (reason,) = judged(runs_as_frozen()).reasons
-    assert reason.startswith("the plan was not frozen for it")
-
-
-def test_only_a_study_that_the_plan_names_is_confirmatory(parameters: Parameters) -> None:
     parameters.study(name="other", seeds=[0])
+    parameters.plan()
+    commit = parameters.commit()
+    (reason,) = judged(run_at(commit)).reasons
+    assert reason.startswith("the plan was not frozen for it")
     other = load_study("other")
     named = claim_status(other, load_plan(other))
     assert named.reasons == ["the plan does not name it as confirmatory"]
-    assert claim_status(other, None).reasons == ["it names no plan"]
+    assert "which also names 'trial'" in str(named)
     assert str(claim_status(other, None)) == "EXPLORATORY: study 'other'; it names no plan"
-
-
-def test_a_plan_that_is_not_frozen_confirms_nothing() -> None:
-    study, plan = load_study("confirmatory"), Plan.model_validate(LISTED)
-    assert study.seeds == plan.seeds
-    (reason,) = claim_status(study, plan, runs_as_frozen()).reasons
-    assert reason.startswith("the plan was not frozen for it")
-
-
-def test_the_final_study_is_exploratory_under_the_plan_in_the_repository() -> None:
-    final = load_study("final")
-    plan = load_plan(final)
-    assert plan is not None
-    assert claim_status(final, plan).name == "EXPLORATORY"
-    tried = {seed for name in ("pilot", "final") for seed in load_study(name).seeds}
-    assert not set(plan.seeds or []) & tried
 
 
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (
-            {"primary": ["macro_accuracy_zero_shto"]},
-            "primary: 'macro_accuracy_zero_shto' is unknown; did you mean "
-            "'macro_accuracy_zero_shot'?",
-        ),
+        ({"primary": ["lss"]}, "primary: 'lss' is unknown; did you mean 'loss'?"),
         ({"secondary": ["perplexty"]}, "secondary: 'perplexty' is unknown; did you mean 'perpl"),
         ({"imputation": {"perplexty": 65.0}}, "imputation: 'perplexty' is unknown"),
-        (
-            {"families": {"primary": [["layernrom", "none"]]}},
-            "families.primary: 'layernrom' is unknown; did you mean 'layernorm'?",
-        ),
+        ({"families": {"f": [["layernrom", "none"]]}}, "families.f: 'layernrom' is unknown; did"),
         ({"confirmatory": ["tiral"]}, "confirmatory: 'tiral' is unknown; did you mean 'trial'"),
         ({"confirmatory": []}, "frozen: 'trial' is unknown"),
         ({"primary": ["grad_norm"]}, "primary: of grad_norm neither lower nor higher is better"),
@@ -239,92 +195,164 @@ def test_the_final_study_is_exploratory_under_the_plan_in_the_repository() -> No
             "hypotheses.a.test: 'los' is unknown; did you mean 'loss'?",
         ),
         (
-            {"rules": "embeding-norm"},
-            "rules: 'embeding-norm' is unknown; did you mean 'embedding-norm'?",
+            {"hypotheses": {"a": BOUND | {"test": ["none", "none", "loss"]}}},
+            "hypotheses.a.test: holds none against itself; name two arms",
         ),
-        ({"rules": "none"}, "hypotheses: nothing answers H0, H1a, H1b; give each its test"),
+        ({"hypotheses": {"a": "Words."}}, "hypotheses: nothing answers a; give each its test"),
         ({"smallest_effect_of_interest": {"los": 0.1}}, "smallest_effect_of_interest: 'los' is"),
+        (
+            {"families": {"f": {"contrasts": [["layernorm", "none"]], "measures": ["ece"],
+                                "test": "equivalence"}}},
+            "smallest_effect_of_interest: has none of ece, as f needs",
+        ),
     ],
-)
+)  # fmt: skip
 def test_a_name_that_names_nothing_is_an_error(
-    change: dict[str, Any], named: str, parameters: Parameters
+    change: dict[str, Any], named: str, frozen: Parameters
 ) -> None:
-    """Accepted, it would drop out: of a loss of .02, and a rule R1, nothing would be left."""
+    """Accepted, it would drop out of the analysis without a word."""
     study = load_study("trial")
-    assert load_plan(study) is not None
-    parameters.plan(frozen={"trial": parameters.frozen()}, **change)
+    fixed = read_plan("p.yaml").frozen["trial"].model_dump()
+    frozen.plan(**{"frozen": {"trial": fixed}} | change)
     with pytest.raises(ConfigError) as error:
         load_plan(study)
     assert named in str(error.value)
 
 
 def test_a_hypothesis_names_one_arm_of_several_settings(parameters: Parameters) -> None:
-    factors = STUDY["factors"] | {"training.learning_rate": [1e-3, 1e-2]}
-    parameters.study(factors=factors)
-    for arm, fault in (("layernorm", "'layernorm' is 2 arms; write one of layernorm,learning"),
-                       ("layernorm,learning_rate=0.01", "")):  # fmt: skip
-        test = [arm, "none,learning_rate=0.01", "loss"]
-        parameters.plan(hypotheses={"a": BOUND | {"test": test}})
-        study = load_study("trial", undrawn=True)
-        if fault:
-            with pytest.raises(ConfigError, match=fault):
-                load_plan(study)
-        else:
-            assert load_plan(study) is not None
+    parameters.study(factors=STUDY["factors"] | {"training.learning_rate": [1e-3, 1e-2]})
+    parameters.plan(hypotheses={"a": BOUND | {"test": ["layernorm", "none", "loss"]}})
+    study = load_study("trial", undrawn=True)
+    with pytest.raises(ConfigError, match="'layernorm' is 2 arms; write one of layernorm,learning"):
+        load_plan(study)
+    arms = ["layernorm,learning_rate=0.01", "none,learning_rate=0.01"]
+    parameters.plan(hypotheses={"a": BOUND | {"test": [*arms, "loss"]}})
+    assert load_plan(study)
 
 
-def test_a_study_whose_seeds_cannot_be_drawn_hides_no_other(parameters: Parameters) -> None:
-    parameters.plan()
+def test_a_plan_of_a_study_with_nothing_frozen_hides_no_other(parameters: Parameters) -> None:
+    parameters.study()
     parameters.study(name="other", seeds=[0])
-    assert load_plan(load_study("other")) == Plan.model_validate(CONTENT)
+    parameters.plan()
+    assert load_plan(load_study("other")) == Plan.model_validate(PLAN)
+
+
+def test_a_new_plan_asks_only_for_what_its_user_knows_and_can_then_be_frozen(
+    parameters: Parameters, capsys: pytest.CaptureFixture[str]
+) -> None:
+    factors = {"training.weight_decay": [0.0, 0.1, 0.3]}
+    parameters.study(name="decay", factors=factors, seeds=[5, 6], plan=None)
+    begin_plan("decay.yaml", "decay")
+    template = parameters.plans / "decay.yaml"
+    said, text = capsys.readouterr().out, template.read_text("utf-8")
+    assert "In params/decay.yaml write:\n  plan: decay.yaml\n  seeds: {count: 2}\n" in said
+    assert "weight_decay=0; weight_decay=0.1; weight_decay=0.3" in text
+    assert max(map(len, text.splitlines())) <= 100
+    with pytest.raises(UserError, match="exists, and nothing is replaced"):
+        begin_plan("decay.yaml", "decay")  # what was filled in is not lost
+    assert template.read_text("utf-8") == text
+    with pytest.raises(UsageError, match="name the study that it is for, --study NAME"):
+        begin_plan("another.yaml", None)
+
+    def freeze() -> Plan:
+        data = {"tinyshakespeare": TEXT}, [SUITE]
+        return preregistration.freeze("decay.yaml", lambda _: data, ["pilot"])
+
+    def faults() -> list[str]:
+        with pytest.raises(UserError) as error:
+            freeze()
+        return str(error.value).split("\nerror: ")
+
+    assert faults() == [
+        "decay.yaml: title: is missing; add it",
+        "decay.yaml: question: is missing; add it",
+        "decay.yaml: hypotheses.weight_decay=0.1.says: is missing; add it",
+        "decay.yaml: hypotheses.weight_decay=0.3.says: is missing; add it",
+    ]
+    text = re.sub(r"(title|question|says):$", r"\1: As said.", text, flags=re.MULTILINE)
+    template.write_text(text, "utf-8")
+    assert faults() == [
+        "decay.yaml: smallest_effect_of_interest: has none of perplexity; write the smallest "
+        "difference that matters",
+        "decay.yaml: plan is None, and decay.yaml names the study; write plan: decay.yaml",
+        "decay.yaml: seeds are listed, and those of a frozen plan are drawn; "
+        "write seeds: {count: 2}",
+    ]
+    template.write_text(text.replace("  perplexity:", "  perplexity: 0.4"), "utf-8")
+    decay = {"name": "decay", "factors": factors, "seeds": {"count": 2}, "plan": "decay.yaml"}
+    parameters.write("decay.yaml", decay)
+    parameters.write("listed.yaml", {"name": "listed", "seeds": [7, 5]})
+    fixed = freeze().frozen["decay"]
+    assert (fixed.seeds, fixed.used_seeds, fixed.suite) == (2, [5, 7], [SUITE])
+    assert fixed.corpus == {"tinyshakespeare": TEXT}
+    assert len(load_study("decay").seeds) == 2
+    before = sha256(template)
+    assert freeze().frozen["decay"] == fixed
+    assert sha256(template) == before  # no other seeds for trying
+    assert text.splitlines()[0] in template.read_text("utf-8")  # comments stay
+
+
+def test_seeds_that_another_plan_drew_are_drawn_no_more(frozen: Parameters) -> None:
+    drawn = load_study("trial").seeds
+    frozen.study(name="next", plan="q.yaml")
+    frozen.write("plans/q.yaml", PLAN | {"confirmatory": ["next"]})
+    data = {"tinyshakespeare": TEXT}, [SUITE]
+    again = preregistration.freeze("q.yaml", lambda _: data, [])
+    assert again.frozen["next"].used_seeds == sorted(drawn)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"confirmatory": []}, "confirmatory: names no study; there is nothing to freeze"),
+        ({"spread": "pilto"}, "spread: 'pilto' is unknown; did you mean 'pilot'?; name a recorded"),
+        ({"smallest_effect_of_interest": {}}, "smallest_effect_of_interest: has none of loss"),
+        (
+            {"hypotheses": {"h": BOUND | {"test": ["layernorm", "none", "unstable"]}}},
+            "instability: does not say when a run is unstable; write noise: {times: 12.0, window",
+        ),
+        (
+            {"hypotheses": {"h": BOUND | {"test": ["layernorm", "none", "harmful"]}},
+             "smallest_effect_of_interest": {}},
+            "smallest_effect_of_interest: has none of loss, beyond which a run is harmful",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_plan_lacks_is_said_before_it_is_fixed(
+    change: dict[str, Any], said: str, parameters: Parameters
+) -> None:
+    parameters.study()
+    path = parameters.plan(**change)
+    before = sha256(path)
+    with pytest.raises(UserError) as error:
+        parameters.freeze()
+    assert f"p.yaml: {said}" in str(error.value)
+    assert sha256(path) == before
+
+
+@pytest.mark.parametrize(
+    "place", ["runs/trial/none/seed-1/provenance.json", "papers/one/results/trial.json"]
+)
+def test_a_plan_whose_study_has_run_is_frozen_no_more(place: str, frozen: Parameters) -> None:
+    """Frozen again after a look at results, it would draw seeds until some pleased."""
+    (frozen.top / place).parent.mkdir(parents=True)
+    (frozen.top / place).write_text("{}", "utf-8")
+    with pytest.raises(UserError, match="trial has run: for new runs write a new plan"):
+        frozen.freeze()
 
 
 def test_runs_of_another_plan_are_refused_naming_both_hashes() -> None:
-    plan = Plan.model_validate(LISTED)
-    changed = plan.model_copy(update={"alpha": 0.1})
+    plan, other = (Plan.model_validate(PLAN | {"alpha": alpha}) for alpha in (0.05, 0.1))
     require_stamps(plan, {"none seed 0": plan.hash, "none seed 1": plan.hash})
-    with pytest.raises(PreregistrationError) as error:
-        require_stamps(changed, {"none seed 0": changed.hash, "none seed 1": plan.hash})
-    assert "run none seed 1" in str(error.value)
-    assert plan.hash in str(error.value)
-    assert changed.hash in str(error.value)
+    for asked, stamp in ((other, plan.hash), (plan, None), (None, plan.hash)):
+        with pytest.raises(PreregistrationError, match="run none seed 1 was made under") as error:
+            require_stamps(asked, {"none seed 0": asked and asked.hash, "none seed 1": stamp})
+        assert f"under plan {stamp}, and" in str(error.value)
+        assert f"hash is {asked and asked.hash}:" in str(error.value)
 
 
-def test_a_run_without_a_stamp_is_refused_under_a_plan_and_the_other_way_round() -> None:
-    plan = Plan.model_validate(LISTED)
-    with pytest.raises(PreregistrationError, match="under plan None"):
-        require_stamps(plan, {"none seed 0": None})
-    with pytest.raises(PreregistrationError, match="hash is None"):
-        require_stamps(None, {"none seed 0": plan.hash})
-
-
-HYPOTHESIS = {
-    "says": "It lowers perplexity.",
-    "test": ["layernorm", "none", "perplexity"],
-    "direction": "less",
-}
-ASKED: dict[str, Any] = {"hypotheses": {"lower": HYPOTHESIS}, "families": {}, "rules": "none"}
-
-
-def test_the_looks_of_a_confirmatory_study_are_those_that_were_frozen(
-    parameters: Parameters,
-) -> None:
-    parameters.study(seeds={"count": 3, "looks": [2, 3]})
-    frozen = parameters.frozen()
-    parameters.plan(**ASKED, frozen={"trial": frozen | {"looks": [2, 3]}})
-    study = load_study("trial")
-    assert (study.looks, len(study.seeds)) == ([2, 3], 3)
-    assert judged().name == "CONFIRMATORY"
-    parameters.plan(**ASKED, frozen={"trial": frozen})
-    assert judged().reasons == ["its looks are not those of the plan"]
-
-
-def test_what_is_looked_at_once_goes_with_no_looks(parameters: Parameters) -> None:
-    parameters.study(seeds={"count": 3, "looks": [2, 3]})
-    families = {"families": {"all": [["layernorm", "none"]]}}
-    for change in (families, {"rules": "embedding-norm"}):
-        parameters.plan(**ASKED | change)
-        with pytest.raises(ConfigError, match="families, rules: are looked at once"):
-            load_plan(load_study("trial", undrawn=True))
-    parameters.plan(**ASKED)
-    assert load_plan(load_study("trial", undrawn=True))
+def test_every_study_loads_with_its_plan() -> None:
+    for name in read_json(preregistration.PLANS / "published.json")["studies"]:
+        if (preregistration.PARAMS / f"{name}.yaml").is_file():
+            study = load_study(name)
+            assert (load_plan(study) is None) == (study.plan is None)

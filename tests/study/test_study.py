@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from lib.study.io import ROOT
-from lib.study.schema import FIELDS, MachineConfig, RunConfig, digest
-from lib.study.study import PARAMS, Study, arm_id, load_study
+from lib.study.io import ROOT, read_json
+from lib.study.schema import FIELDS, MachineConfig, RunConfig, digest, recorded_config
+from lib.study.study import COPY, PARAMS, Study, arm_id, load_study, recorded_study, scratch
 from lib.study.yaml import ConfigError
+from tests.study.samples import PLAN, Parameters
 
 MINIMAL = "name: little\nseeds: [0]\n"
 LITTLE = {"name": "little", "seeds": [0]}
@@ -58,10 +59,9 @@ LISTS: dict[str, object] = {
     "evaluation.tasks": ["piqa"],
     "evaluation.shots": [2],
     "evaluation.include_path": "tasks",
-    "corpus.sources": {"web": 0.7, "books": 0.3},
 }
 """Fields of several values, or of stock tasks, which no level of a factor can be."""
-STOCK = {"corpus": {"source": "mixed", "tokenizer": "bytes"}, "evaluation": {"tasks": ["arc_easy"]}}
+STOCK = {"corpus": {"tokenizer": "bytes"}, "evaluation": {"tasks": ["arc_easy"]}}
 """What these fields ask of the others."""
 
 
@@ -84,12 +84,6 @@ def another_value(name: str) -> tuple[str, str, object]:
     if isinstance(default, int):
         return section, field, 2 * default
     return section, field, 4 if default is None else default / 2 or 0.1
-
-
-def test_a_study_elsewhere_is_not_mistaken_for_one_of_its_name(tmp_path: Path) -> None:
-    (tmp_path / "final.yaml").write_text("name: final\nseeds: [0]\n")
-    with pytest.raises(ConfigError, match=r"there is another params/final.yaml"):
-        load_study(tmp_path / "final.yaml")
 
 
 def test_a_missing_study_is_answered_with_the_nearest() -> None:
@@ -142,20 +136,6 @@ def test_a_field_that_is_added_later_keeps_the_hash_of_older_studies(load: Load)
     study = load(MINIMAL + "model: {n_layer: 2, n_head: 8}\ntraining: {learning_rate: 1.0e-3}")
     expected = {"model": {"n_layer": 2}, "training": {"learning_rate": 0.001}}
     assert study.hash == digest(expected)
-
-
-def test_machine_fields_are_read_where_they_stood_before(load: Load) -> None:
-    old = "training: {device: cpu, threads: 2, micro_batch_size: 4, checkpoint_interval: 7}\n"
-    study = load(MINIMAL + old + "evaluation: {batch_size: 64}")
-    assert study.machine == MachineConfig(
-        device="cpu", threads=2, micro_batch_size=4, checkpoint_interval=7, evaluation_batch_size=64
-    )
-    assert study.hash == load(MINIMAL).hash
-
-
-def test_a_plan_is_read_by_its_old_name(load: Load) -> None:
-    assert load(MINIMAL + "preregistration: p.yaml").plan == "p.yaml"
-    assert load(MINIMAL + "plan: p.yaml").plan == "p.yaml"
 
 
 def test_included_arms_stand_beside_the_grid(load: Load) -> None:
@@ -308,9 +288,102 @@ def test_every_study_in_the_repository_loads_and_names_its_arms_apart(name: str)
     assert {arm.baseline for arm in arms} <= set(ids)
 
 
-@pytest.mark.parametrize("looks", ["[2, 5]", "[5, 3, 8]", "[3, 3, 8]", "[1, 8]", "[9]"])
-def test_looks_rise_to_all_seeds(load: Load, looks: str) -> None:
-    text = f"name: little\nseeds: [0, 1, 2, 3, 4, 5, 6, 7]\nlooks: {looks}\n"
-    with pytest.raises(ConfigError, match=r"seeds.looks: \[.* must rise, from 2 seeds or more to"):
-        load(text)
-    assert load(text.replace(looks, "[2, 5, 8]")).looks == [2, 5, 8]
+def test_published_studies_keep_their_hashes() -> None:
+    """Which runs belong to a study is known by its hash: no default may change under them."""
+    published = read_json(PARAMS / "plans" / "published.json")["studies"]
+    hashes = {name: load_study(name, undrawn=True).hash for name in STUDIES if name in published}
+    assert hashes == {name: published[name] for name in hashes}
+    assert len(hashes) > 20
+
+
+def test_a_record_is_read_without_the_fields_that_were_dropped() -> None:
+    corpus = {"source": "a.txt", "sources": {}, "deduplicate": False}
+    content = {"corpus": corpus, "model": {"n_layer": 2}, "training": {"threads": 1}}
+    config = recorded_config(content)
+    assert (config.corpus.source, config.model.n_layer) == ("a.txt", 2)
+    former = {"name": "old", "seeds": {"count": 3, "looks": [2, 3]}, "reported": "x.yaml"}
+    study = recorded_study(content | former)
+    assert (study.seeds, study.arm("baseline").config) == ([0, 1, 2], config)
+
+
+MINE = "name: mine\ncorpus: synthetic\nseeds: [0, 1]\n"
+
+
+@pytest.fixture
+def mine(parameters: Parameters) -> Path:
+    """A study of one's own that lies outside `params/`."""
+    file = parameters.top / "work" / "mine.yaml"
+    file.parent.mkdir()
+    file.write_text(MINE, "utf-8")
+    return file
+
+
+def test_a_study_elsewhere_is_copied_and_may_be_changed(
+    mine: Path, parameters: Parameters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(mine.parent)
+    assert load_study("./mine.yaml") == load_study(mine) == load_study("mine")
+    mine.write_text(MINE.replace("[0, 1]", "[5]"), "utf-8")
+    assert load_study("mine.yaml").seeds == load_study("mine").seeds == [5]
+    copy = parameters.folder / "mine.yaml"
+    assert copy.read_text("utf-8") == COPY + mine.read_text("utf-8")
+    with pytest.raises(ConfigError, match=r"there is no 'other/x.yaml'"):
+        load_study("other/x.yaml")
+
+
+def test_the_plan_beside_it_is_copied_too_and_stays_once_it_is_frozen(
+    mine: Path, parameters: Parameters
+) -> None:
+    mine.write_text(MINE.replace("[0, 1]", "{count: 2}") + "plan: p.yaml\n", "utf-8")
+    own = mine.with_name("p.yaml")
+    hypotheses = {"h": PLAN["hypotheses"]["cost"] | {"test": ["baseline", "baseline", "loss"]}}
+    plan = PLAN | {"confirmatory": ["mine"], "hypotheses": hypotheses}
+    text = "\n".join(f"{name}: {value}" for name, value in plan.items())
+    own.write_text(text, "utf-8")
+    with pytest.raises(
+        ConfigError, match=r"mine.yaml: seeds: are drawn from p.yaml when it is fro"
+    ):
+        load_study(mine)
+    copy = parameters.plans / "p.yaml"
+    assert copy.read_text("utf-8") == COPY + text
+    frozen = {"seeds": 2, "used_seeds": [], "parameters": "a" * 64, "corpus": {}, "suite": []}
+    copy.write_text(f"{COPY}{text}\n\nfrozen: {{mine: {frozen}}}\n", "utf-8")
+    assert len(load_study(mine).seeds) == 2
+    own.write_text(text.replace("A trial", "Another"), "utf-8")
+    with pytest.raises(ConfigError, match=r"there is another params/plans/p\.yaml; give"):
+        load_study(mine)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (MINE.replace("seeds", "seed"), "mine.yaml: seeds: is missing; add it; seed: 'seed' is"),
+        (MINE.replace("mine", "other"), "mine.yaml: name is 'other'; it must be 'mine'"),
+        ("name: [mine", "mine.yaml, line 1 is not valid YAML"),
+        (MINE, "mine.yaml: there is another params/mine.yaml; give yours another name"),
+    ],
+)
+def test_a_wrong_one_is_named_in_one_line_and_replaces_nothing(
+    text: str, said: str, mine: Path, parameters: Parameters
+) -> None:
+    (parameters.folder / "mine.yaml").write_text("name: mine\nseeds: [7]\n", "utf-8")
+    mine.write_text(text, "utf-8")
+    with pytest.raises(ConfigError) as error:
+        load_study(mine)
+    assert str(error.value).startswith(said)
+    assert "\n" not in str(error.value)
+    assert load_study("mine").seeds == [7]
+
+
+def test_changes_make_a_scratch_run_that_no_study_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = load_study("final")
+    arm = study.arm("layernorm")
+    play, changed = scratch(study, arm, {"training.learning_rate": 0.01})
+    assert (play.name, play.plan, changed.baseline) == (".scratch", None, "layernorm")
+    assert changed.id == "final,layernorm,learning_rate=0.01"
+    assert changed.config.training.learning_rate == 0.01
+    assert changed.config.model == arm.config.model
+    assert len(scratch(study, arm, {"corpus.source": "x" * 200})[1].id) <= 120
+    assert scratch(study, arm, {}) == (study, arm)
+    monkeypatch.setenv("STUDY_HEADLESS", "1")  # in a sweep
+    assert scratch(study, arm, {"training.learning_rate": 0.01}) == (study, arm)
