@@ -1,10 +1,15 @@
 """Made-up runs of a study, of few numbers that a test can check by hand."""
 
-from lib.results import RunResult
-from lib.study.study import Study
-from lib.workflow.rehearsal import made_up
+from lib.results import RunResult, identity_fields
+from lib.study.study import Arm, Study
 
 PERPLEXITY = {"none": [20.0, 22.0], "layernorm": [19.0, 20.0]}
+REFERENCES = {
+    "uniform_loss": 4.2,
+    "unigram_loss": 3.35,
+    "bigram_loss": 2.5,
+    "unigram_entropy": 3.3,
+}
 _PROVENANCE = {
     **{"device": "cpu", "device_name": "a processor", "precision": "fp32", "threads": 1},
     **{"cores": 2, "platform": "Linux x86_64", "preregistration": None},
@@ -14,26 +19,39 @@ _PROVENANCE = {
 """As results had it before format 4."""
 
 
+def made_up(study: Study, arm: Arm, seed: int) -> RunResult:
+    """A completed run that measured nothing yet."""
+    training, size = arm.config.training, arm.config.model.block_size
+    made: dict[str, object] = {
+        **{"corpus_sha256": "c" * 64, "suite_hash": "d" * 64, "status": "completed"},
+        **{"diverged_at": None, "resumed_at": [], "steps": training.iterations, "parameters": 1000},
+        **{"tokens": training.iterations * training.batch_size * size},
+        **{"initial_weights": f"of seed {seed}", "batches": f"of seed {seed}"},
+        **{"final_weights": f"of {arm.id}, {seed}", "measures": {}, "tables": {}},
+        **{"references": REFERENCES, "seconds": {"training": 1.5, "perplexity": 0.5}},
+        **{"throughput": {}, "provenance": _PROVENANCE},
+    }
+    return RunResult.model_validate(identity_fields(study, arm, seed) | made)
+
+
 def sample_runs(study: Study, perplexity: dict[str, list[float]] = PERPLEXITY) -> list[RunResult]:
     """One completed run per arm and seed; `perplexity` per arm and seed."""
     runs = []
-    for run, _ in made_up(study):
-        seed = run.seed
-        measures = {
-            **{"perplexity": perplexity[run.arm][seed], "perplexity_dev": 20.0},
-            **{"perplexity_test": 21.0, "accuracy": 0.25 + 0.01 * seed, "accuracy_test": 0.25},
-            **{"embedding_norm": 0.3, "grad_norm": 0.5, "grad_norm_last_tenth": 0.6},
-        }
-        task = {
-            **{"task": "spelling", "shots": 0, "n": 100, "accuracy": 0.5 + 0.1 * seed},
-            **{"stderr": 0.05, "chance": 0.5, "normalised_accuracy": 0.2 * seed, "brier": 0.5},
-        }
-        classes = [
-            {"token_class": "alphabetic", "mean": 1.0 + seed},
-            {"token_class": "numeric", "mean": None},
-        ]
-        own = {"measures": measures, "tables": {"tasks": [task], "token_classes": classes}}
-        own |= {"seconds": {"training": 1.5, "perplexity": 0.5}, "provenance": _PROVENANCE}
-        own |= {"suite_hash": "d" * 64}
-        runs.append(run.model_copy(update=own))
+    for arm in study.arms():
+        for seed in study.seeds:
+            measures = {
+                **{"perplexity": perplexity[arm.id][seed], "perplexity_dev": 20.0},
+                **{"perplexity_test": 21.0, "accuracy": 0.25 + 0.01 * seed, "accuracy_test": 0.25},
+                **{"embedding_norm": 0.3, "grad_norm": 0.5, "grad_norm_last_tenth": 0.6},
+            }
+            task = {
+                **{"task": "spelling", "shots": 0, "n": 100, "accuracy": 0.5 + 0.1 * seed},
+                **{"stderr": 0.05, "chance": 0.5, "normalised_accuracy": 0.2 * seed, "brier": 0.5},
+            }
+            classes = [
+                {"token_class": "alphabetic", "mean": 1.0 + seed},
+                {"token_class": "numeric", "mean": None},
+            ]
+            own = {"measures": measures, "tables": {"tasks": [task], "token_classes": classes}}
+            runs.append(made_up(study, arm, seed).model_copy(update=own))
     return runs

@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 
 from lib.analysis.runs import tidy
-from lib.results import RunResult
+from lib.study.plan import Plan
 from lib.study.study import Arm, Study
-from lib.workflow.rehearsal import REFERENCES, made_up
 from tests.conftest import TINY
+from tests.samples import REFERENCES, made_up
 
 
 def design(**content: Any) -> Study:
@@ -20,6 +20,14 @@ def design(**content: Any) -> Study:
     return Study.model_validate(TINY | {"training": TINY["training"] | training} | content)
 
 
+NORMS = {"model.embedding_norm": ["none", "layernorm"]}
+
+
+def two_arms(n: int) -> Study:
+    """No layer and LayerNorm, of n seeds."""
+    return design(factors=NORMS, seeds=list(range(n)))
+
+
 def runs_of(
     study: Study,
     loss: Callable[[Arm, int], float],
@@ -27,31 +35,14 @@ def runs_of(
     **measures: Callable[[Arm, int], float],
 ) -> pd.DataFrame:
     """The tidy table of runs with these validation losses (nats) and further measures."""
-    return tidy(results_of(study, loss, references, **measures))
-
-
-_MADE_UP: dict[str, list[RunResult]] = {}
-"""Runs by their study's JSON: many tests ask for those of the same study."""
-
-
-def results_of(
-    study: Study,
-    loss: Callable[[Arm, int], float],
-    references: dict[str, float] = REFERENCES,
-    **measures: Callable[[Arm, int], float],
-) -> list[RunResult]:
-    """Runs with these validation losses (nats) and further measures."""
-    arms, key = {arm.id: arm for arm in study.arms()}, study.model_dump_json()
-    if key not in _MADE_UP:
-        _MADE_UP[key] = [run for run, _ in made_up(study)]
     runs = []
-    for run in _MADE_UP[key]:
-        arm, value = arms[run.arm], loss(arms[run.arm], run.seed)
-        own = {"loss": value, "perplexity": float(np.exp(value))}
-        own |= {"perplexity_test": own["perplexity"] + 1}
-        own |= {name: of(arm, run.seed) for name, of in measures.items()}
-        runs.append(run.model_copy(update={"measures": own, "references": references}))
-    return runs
+    for arm in study.arms():
+        for seed in study.seeds:
+            own = {"loss": loss(arm, seed), "perplexity": float(np.exp(loss(arm, seed)))}
+            own |= {name: of(arm, seed) for name, of in measures.items()}
+            update = {"measures": own, "references": references}
+            runs.append(made_up(study, arm, seed).model_copy(update=update))
+    return tidy(runs)
 
 
 def trace_of(
@@ -62,16 +53,17 @@ def trace_of(
     for run in runs.to_dict("records"):
         loss = np.linspace(4.2, run["loss"], 100)
         loss[29] = loss[28] + rise(run["arm"], run["seed"])
-        parts.append(_placed(run, step=np.arange(1, 101), loss=loss, seconds=0.1))
+        part = pd.DataFrame({"step": np.arange(1, 101), "loss": loss})
+        parts.append(part.assign(arm=run["arm"], seed=run["seed"]))
     return pd.concat(parts, ignore_index=True)
-
-
-def _placed(run: dict[Any, Any], **columns: Any) -> pd.DataFrame:
-    return pd.DataFrame(columns).assign(
-        arm=run["arm"], seed=run["seed"], variant=run["variant"], setting=run["setting"]
-    )
 
 
 def noise(*key: int) -> float:
     """A number of the standard normal distribution that belongs to a key."""
     return float(np.random.default_rng(key).normal())
+
+
+def plan_of(**content: Any) -> Plan:
+    """A plan with little but what is asked of it."""
+    least = {"title": "t", "question": "q", "confirmatory": ["s"], "hypotheses": {"h": "says"}}
+    return Plan.model_validate(least | content)
