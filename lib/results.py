@@ -9,7 +9,6 @@ tasks are asked, `stock_items` has one per question of theirs. While a run train
 by a row per step, for those who watch.
 """
 
-import importlib.util
 import math
 import zipfile
 from collections.abc import Mapping
@@ -33,15 +32,6 @@ from lib.study.study import Arm, Study
 
 CHECKPOINT_FORMAT = 6
 """Increase it when the content of checkpoints changes: those of another format are ignored."""
-
-
-INSTALL = "pip install lm_eval==0.4.13"
-"""What brings the LM-Eval harness, which a stock image lacks."""
-
-
-def has_harness() -> bool:
-    """Tell whether the LM-Eval harness, which asks the task suite, is installed."""
-    return importlib.util.find_spec("lm_eval") is not None
 
 
 class _Facts(BaseModel):

@@ -76,7 +76,7 @@ if trained.diverged_at:
 # by length of context, norms; then the task suite through the LM-Eval harness.
 
 # %%
-from lib.run.measure import measure, write_result
+from lib.run.evaluate import measure, write_result
 from lib.study.io import relative, study_folder
 from lib.results import history
 

@@ -13,6 +13,7 @@ the same suite anywhere, whatever share of it is trained on.
 """
 
 import hashlib
+import importlib.util
 import json
 import math
 import shutil
@@ -35,6 +36,8 @@ from lib.study.code import git_state, measure_key
 from lib.study.io import sha256, write_json
 from lib.study.schema import GRAM, RunConfig, digest
 
+INSTALL = "pip install lm_eval==0.4.13"
+"""What brings the LM-Eval harness, which a stock image lacks."""
 MIN_ITEMS = 50
 """A task with fewer questions is too noisy and is left out."""
 MAX_SHOTS = 2
@@ -466,3 +469,8 @@ def _task_yaml(name: str, task: Task, shots: int) -> dict[str, object]:
 
 def _write_yaml(path: Path, content: dict[str, object]) -> None:
     path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), "utf-8")
+
+
+def has_harness() -> bool:
+    """Tell whether the LM-Eval harness, which asks the task suite, is installed."""
+    return importlib.util.find_spec("lm_eval") is not None

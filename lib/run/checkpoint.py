@@ -1,133 +1,104 @@
-"""Checkpoints of one run: hashed, written through to the disk, the last two kept.
+"""Checkpoints of one run, the last two kept, and a finished run's model, read back from them.
 
-A damaged one is named, set aside and passed over, so that training goes on from the one before it.
-So is one whose provenance says that it belongs to other weights than those asked for.
+A checkpoint is one file, `step-0000000100-<hash>.pt`, named by the SHA-256 of its content. It
+gets that name once it is on the disk. One whose content is not what its name says is set aside and
+named, and training goes on from the one before it.
 """
 
 import hashlib
 import io
-import json
-import re
-import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from safetensors.torch import load as weights_from
-from safetensors.torch import save as weights_to_bytes
-from torch import Tensor
+from pydantic import ValidationError
 
-from lib.results import Provenance
-from lib.study.io import atomic_write
+from lib.data.text import Corpus, load_corpus
+from lib.results import Provenance, RunResult
+from lib.run.model import GPT, weights_digest
+from lib.study.code import train_key
+from lib.study.io import relative, run_folder, write_bytes
+from lib.study.schema import RunConfig
+from lib.study.study import load_study
+from lib.study.yaml import UserError
 
-MANIFEST = "manifest.json"
-"""SHA-256 of every other file of a checkpoint; written last."""
-_FILES = ("weights.safetensors", "state.pt", "provenance.json")
-_N_KEPT = 2
-
-Weights = dict[str, Tensor]
 State = dict[str, Any]
-"""All else that a run needs to go on as if it had never stopped. Among it: step, diverged_at (None
-while training may go on), trace (columns, with a row for each of the steps 1 … step) and curve (one
-for each evaluation up to `step`)."""
+"""All that a run needs to go on as if it had never stopped: tensors, numbers and texts. Among it:
+step, model (the weights by name) and provenance."""
+N_KEPT = 2
 
 
-class DamagedError(ValueError):
-    """A checkpoint that is not as it was written; the message says what is wrong."""
+def checkpoint_folder(folder: Path, provenance: Provenance) -> Path:
+    """Return where a run's folder keeps the checkpoints of this experiment, and of no other."""
+    return folder / "checkpoints" / provenance.identity[:16]
 
 
-def save(provenance: Provenance, weights: Weights, state: State, folder: Path) -> None:
-    """Write a checkpoint to `folder`; it gets its final name when it is complete and on the disk,
-    and then all but the last two go."""
+def save(folder: Path, state: State) -> None:
+    """Write a checkpoint, and remove all but the last two."""
+    for leftover in folder.glob(".*"):  # of a process that was killed
+        leftover.unlink(missing_ok=True)
     packed = io.BytesIO()
     torch.save(state, packed)
-    account = provenance.model_dump_json(indent=1).encode()
-    contents = weights_to_bytes(weights), packed.getvalue(), account
-    for leftover in folder.glob(".*"):  # of a process that was killed
-        shutil.rmtree(leftover, ignore_errors=True)
-    with atomic_write(folder / f"step-{state['step']:08d}") as temporary:
-        temporary.mkdir()
-        hashes = {}
-        for name, content in zip(_FILES, contents, strict=True):
-            (temporary / name).write_bytes(content)
-            hashes[name] = hashlib.sha256(content).hexdigest()
-        (temporary / MANIFEST).write_text(json.dumps(hashes, indent=1), "utf-8")
-    for former in _checkpoints(folder)[:-_N_KEPT]:
-        shutil.rmtree(former)
+    content = packed.getvalue()
+    name = f"step-{state['step']:010d}-{hashlib.sha256(content).hexdigest()[:16]}.pt"
+    write_bytes(folder / name, content)
+    for former in sorted(folder.glob("step-*.pt"))[:-N_KEPT]:
+        former.unlink()
 
 
-def load(
-    folder: Path, expected: Provenance, model: Weights
-) -> tuple[Provenance, Weights, State] | None:
-    """Read the last sound checkpoint in `folder` that belongs to the weights asked for, those of
-    this model (its state dict); None when there is none. Those passed over are set aside, each
-    named on one line."""
-    if folder.exists() and not folder.is_dir():
-        _set_aside(folder, "damaged", "it is no folder")
-    for path in reversed(_checkpoints(folder)):
-        try:
-            provenance, weights, state = _read(path)
-            _check(provenance, state, path.name)
-            if {n: w.shape for n, w in weights.items()} != {n: w.shape for n, w in model.items()}:
-                raise DamagedError("its weights are not of this model's shapes")
-        except DamagedError as error:
-            _set_aside(path, "damaged", str(error))
-        except Exception as error:  # whatever a reader raises over a file that is no such file
-            _set_aside(path, "damaged", f"unreadable: {type(error).__name__}")
-        else:
-            if provenance.identity == expected.identity:
-                return provenance, weights, state
-            owner = f"{provenance.study}, {provenance.arm}, seed {provenance.seed}"
-            _set_aside(path, "foreign", f"it belongs to {owner}")
+def load(folder: Path) -> State | None:
+    """Read the last sound checkpoint; None without one. Each damaged one is named on one line."""
+    for path in sorted(folder.glob("step-*.pt"), reverse=True):
+        content = path.read_bytes() if path.is_file() else b""
+        if path.stem.endswith(hashlib.sha256(content).hexdigest()[:16]):
+            state: State = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+            return state
+        aside = path.rename(path.with_suffix(".damaged"))
+        line = f"Checkpoint {path.name} is damaged. It is not used, and kept as {aside.name}."
+        print(line, file=sys.stderr)  # in no record: it differs wherever a run is repeated
     return None
 
 
-def _checkpoints(folder: Path) -> list[Path]:
-    """List the checkpoints in a folder, first to last. Whatever else lies there is left alone."""
-    paths = [path for path in folder.glob("step-*") if re.fullmatch(r"step-\d{8,}", path.name)]
-    return sorted(paths, key=lambda path: int(path.name[5:]))
+class UnfinishedError(UserError):
+    """A run without a result or without its final weights; the message says what to do."""
 
 
-def _read(path: Path) -> tuple[Provenance, Weights, State]:
-    hashes, contents = json.loads(_content(path / MANIFEST)), []
-    for name in _FILES:
-        contents.append(_content(path / name))
-        if hashlib.sha256(contents[-1]).hexdigest() != hashes.get(name):
-            raise DamagedError(f"{name} is not as it was written")
-    weights, state, provenance = contents
-    return (
-        Provenance.model_validate_json(provenance),
-        weights_from(weights),
-        torch.load(io.BytesIO(state), map_location="cpu", weights_only=True),
-    )
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run with its final weights."""
+
+    result: RunResult
+    corpus: Corpus
+    model: GPT
 
 
-def _content(path: Path) -> bytes:
-    if not path.is_file():
-        raise DamagedError(f"{path.name} is missing")
-    return path.read_bytes()
+def read_finished(study: str, arm: str, seed: int) -> FinishedRun:
+    """Read a run of `runs/` back, with the weights that its result was measured on.
 
-
-def _check(provenance: Provenance, state: State, name: str) -> None:
-    """Raise DamagedError unless name, state, trace and curve speak of the same step."""
-    step, parameters = state["step"], provenance.parameters
-    if name != f"step-{step:08d}":
-        raise DamagedError(f"its state is that of step {step}")
-    if state["trace"]["step"] != list(range(1, step + 1)):
-        raise DamagedError(f"its trace does not hold the steps 1 to {step}, each once")
-    evaluated = {*range(0, step + 1, parameters["evaluation"]["interval"])}
-    if step == parameters["training"]["iterations"] or state["diverged_at"]:
-        evaluated.add(step)
-    if state["curve"]["step"] != sorted(evaluated):
-        raise DamagedError(f"its curve does not hold every evaluation up to step {step}, each once")
-
-
-def _set_aside(path: Path, tag: Literal["damaged", "foreign"], reason: str) -> None:
-    target, number = path.with_name(f"{path.name}-{tag}"), 1
-    while target.exists():
-        number += 1
-        target = path.with_name(f"{path.name}-{tag}-{number}")
-    path.rename(target)
-    line = f"Checkpoint {path.name} is {tag} ({reason}). It is not used, and kept as {target.name}."
-    print(line, file=sys.stderr)  # in no record: it differs wherever a run is repeated
+    Raises ConfigError for a study, arm or seed that does not exist, UnfinishedError for a run whose
+    result or weights are not there, and CorpusError where its corpus cannot be had.
+    """
+    design = load_study(study)
+    folder = run_folder(design.name, design.arm(arm).id, design.require_seed(seed))
+    name, command = f"{design.name}/{arm}/{seed}", f"./run_all.sh params/{design.name}.yaml"
+    try:
+        result = RunResult.model_validate_json((folder / "result.json").read_bytes())
+        provenance = Provenance.model_validate(result.provenance["trained"])
+    except (OSError, ValidationError, KeyError):
+        raise UnfinishedError(f"{name} has no result; {command} makes it") from None
+    if provenance.training_digest != train_key() and provenance.code:
+        raise UnfinishedError(f"{name} is a model of commit {provenance.code[:12]}; do this there")
+    config = RunConfig.model_validate(result.config)
+    corpus = load_corpus(config.corpus)
+    model = GPT(config.model, corpus.vocab_size, None)
+    state = load(checkpoint_folder(folder, provenance))
+    if state is not None:
+        model.load_state_dict(state["model"], assign=True)
+    if state is None or weights_digest(model, all_weights=True) != result.final_weights:
+        raise UnfinishedError(
+            f"{name} has no checkpoint with its result's weights; delete {relative(folder)}, and "
+            f"{command} trains it again"
+        )
+    return FinishedRun(result, corpus, model)

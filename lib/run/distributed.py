@@ -1,91 +1,128 @@
-"""One of the processes that train one run together, by data parallelism (Li et al. 2020, arXiv
+"""Several processes that train one run together, by data parallelism (Li et al. 2020, arXiv
 2006.15704): all hold the whole model, and each takes its share of every batch.
+
+A training cell starts them where `machine.processes` asks for more than one. On several machines
 
     torchrun … -m lib.run.distributed STUDY ARM SEED
 
-trains a run on one machine or several of a cluster; its notebook then finds it trained. A training
-cell starts the processes itself where `machine.processes` asks for more than one.
+trains a run, and its notebook then finds it trained.
 """
 
 import json
 import os
+import re
+import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from filelock import FileLock
 
-from lib.data.text import Corpus, CorpusError, load_corpus
+from lib.data.text import CorpusError, load_corpus
 from lib.results import Provenance
 from lib.run.machine import choose_device
-from lib.run.processes import JOB, STEP, Job, exit_with_parent
-from lib.run.trainer import Row, Run, begin, main_process_first
-from lib.study.io import run_folder, write_json
-from lib.study.schema import RunConfig
+from lib.run.trainer import Report, Row, Trainer, begin, main_process_first
+from lib.study.io import ROOT, relative, run_folder, write_json
+from lib.study.schema import Machine, RunConfig
 from lib.study.study import load_study
 from lib.study.yaml import ConfigError
 
-TIMEOUT = timedelta(minutes=5)
-"""How long a process waits for the others while they train: longer than one takes to write a
-checkpoint."""
-LOADING_TIMEOUT = timedelta(days=1)
-"""How long it waits before that, while the first finds, checks or tokenizes the corpus. Whoever
-started them ends all when one is lost."""
+JOB, LOG = "job.json", "processes.log"
+"""What the processes are to do, and what they say, in the run's folder."""
+STEP = "\x1estep "
+"""What a line begins with that reports a step: its row of the trace and its point of the curve."""
+TIMEOUT, LOADING_TIMEOUT = timedelta(minutes=5), timedelta(days=1)
+"""How long a process waits for the others: while they train, longer than one takes to write a
+checkpoint; and before that, while the first finds, checks or tokenizes the corpus."""
 
 
-class TrainingJob(NamedTuple):
-    """What the processes are to train."""
-
-    config: RunConfig
-    folder: Path
-    begin: Callable[[Corpus], Provenance]
-    lock: AbstractContextManager[object]
-    """Of the folder; whoever wrote a job there holds it already."""
+class LostProcessError(RuntimeError):
+    """A process that ended before training did; the message says which and what to do."""
 
 
-def parse_job(words: list[str]) -> TrainingJob:
-    """Read what to train: a folder that holds a job, or a study, an arm and a seed. Raises
-    ConfigError for words that are neither."""
+def launch(
+    config: RunConfig, machine: Machine, provenance: Provenance, folder: Path, report: Report
+) -> None:
+    """Train a run to its end in processes of their own, from its last checkpoint if there is one.
+    What they leave is a checkpoint. All of them end with the first that is lost, and soon after
+    this process: then there is nobody that they could report a step to.
+
+    Raises LostProcessError.
+    """
+    job = {"config": config.model_dump(), "provenance": provenance.model_dump(mode="json")}
+    write_json(folder / JOB, job)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--local-addr", "127.0.0.1"]  # this machine's name need not be known to it
+    command += ["--nproc-per-node", str(machine.processes), "-m", __name__, str(folder)]
+    environment = os.environ | {"OMP_NUM_THREADS": str(machine.threads)}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    with (
+        (folder / LOG).open("w", encoding="utf-8") as log,
+        subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as agent,
+    ):
+        assert agent.stdout is not None
+        try:
+            for line in agent.stdout:
+                if line.startswith(STEP):
+                    report(*json.loads(line.removeprefix(STEP)))
+                else:
+                    log.write(line)
+        except BaseException:  # a notebook's stop among them
+            agent.terminate()
+            raise
+    if agent.returncode:
+        said = (folder / LOG).read_text("utf-8")
+        message = re.search(r"^error: (.*)$", said, re.MULTILINE)
+        lost = re.search(r"Root Cause.*?rank\s*: (\d+).*?exitcode\s*: (-?\d+)", said, re.DOTALL)
+        reason = "the training processes could not be started"
+        if lost:
+            reason = f"training process {lost[1]} ended with status {lost[2]}"
+        raise LostProcessError(
+            f"{message[1] if message else reason}; a rerun continues from the last checkpoint "
+            f"(what the processes said: {relative(folder / LOG)})"
+        )
+
+
+def work(words: list[str]) -> None:
+    """Train in this process of several what a folder's job says, or a study, an arm and a seed. The
+    first of them writes. Raises ConfigError for words that are neither."""
+    first, study = int(os.environ["RANK"]) == 0, None
     if len(words) == 1 and Path(words[0], JOB).is_file():
-        job = Job.model_validate_json(Path(words[0], JOB).read_text("utf-8"))
-        return TrainingJob(job.config, Path(words[0]), lambda _: job.provenance, nullcontext())
-    if len(words) != 3 or not words[2].isdecimal():
+        folder = Path(words[0])
+        job = json.loads((folder / JOB).read_text("utf-8"))
+        config = RunConfig.model_validate(job["config"])
+    elif len(words) == 3 and words[2].isdecimal():
+        study = load_study(words[0])
+        arm, seed = study.arm(words[1]), study.require_seed(int(words[2]))
+        config, folder = arm.config, run_folder(study.name, arm.id, seed)
+    else:
         raise ConfigError(f"{' '.join(words)!r} is no run; give STUDY ARM SEED, the seed a number")
-    study = load_study(words[0])
-    arm, seed = study.arm(words[1]), study.require_seed(int(words[2]))
-    folder = run_folder(study.name, arm.id, seed)
-    lock = FileLock(folder / ".training.lock")
-    return TrainingJob(arm.config, folder, lambda corpus: begin(study, arm, seed, corpus), lock)
-
-
-def local_device(requested: str) -> str:
-    """Choose the device of this process, of several GPUs the one of its place."""
     rank = int(os.environ["LOCAL_RANK"])
-    if requested != "cpu" and rank < torch.cuda.device_count():
+    if config.machine.device != "cpu" and rank < torch.cuda.device_count():
         torch.cuda.set_device(rank)  # before anything else touches a GPU, or all share the first
-    return choose_device(requested)
-
-
-def train(job: TrainingJob) -> None:
-    """Train in this process of several. The first of them writes."""
-    first = dist.get_rank() == 0
-    job.folder.mkdir(parents=True, exist_ok=True)
-    with job.lock if first else nullcontext():
+    backend = "nccl" if choose_device(config.machine.device) == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=LOADING_TIMEOUT)
+    folder.mkdir(parents=True, exist_ok=True)
+    # Whoever wrote a job there holds the folder's lock already.
+    with FileLock(folder / ".training.lock") if study and first else nullcontext():
         with main_process_first(dist.group.WORLD):  # what it has verified the others need not read
-            corpus = load_corpus(job.config.corpus)
-        shared = [job.begin(corpus) if first else None]
-        dist.broadcast_object_list(shared)
-        assert shared[0] is not None
-        group = dist.new_group(timeout=TIMEOUT)
-        run = Run(job.config, corpus, shared[0], job.folder, group)
+            corpus = load_corpus(config.corpus)
+        if study is None:
+            provenance = Provenance.model_validate(job["provenance"])
+        else:
+            shared = [begin(study, arm, seed, corpus) if first else None]
+            dist.broadcast_object_list(shared)
+            provenance = shared[0]
+        run = Trainer(config, corpus, provenance, folder, dist.new_group(timeout=TIMEOUT))
         if first:
-            write_json(job.folder / "provenance.json", run.provenance.model_dump(mode="json"))
+            write_json(folder / "provenance.json", run.provenance.model_dump(mode="json"))
         run.training_loop(_report if first else lambda *_: None)
+    dist.destroy_process_group()
 
 
 def _report(row: Row, point: Row | None) -> None:
@@ -94,17 +131,12 @@ def _report(row: Row, point: Row | None) -> None:
 
 def main(words: list[str]) -> int:
     """Train a run with the other processes that torchrun started."""
-    exit_with_parent()
     try:
-        job = parse_job(words)
-        backend = "nccl" if local_device(job.config.machine.device) == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=LOADING_TIMEOUT)
-        train(job)
+        work(words)
     except (ConfigError, CorpusError) as error:
         if os.environ.get("RANK", "0") == "0":
             print(f"error: {error}", flush=True)
         return 1
-    dist.destroy_process_group()
     return 0
 
 

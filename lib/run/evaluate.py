@@ -1,24 +1,48 @@
-"""Measures of a trained model over held-out text, all from one pass over it: the scores of every
-character, whether probabilities mean what they say (ECE, Brier score, temperature), and logits.
+"""All that is measured of a trained model: what a training notebook shows and a result keeps.
+
+One pass over held-out text gives the scores of every character, whether probabilities mean what
+they say (ECE, Brier score, temperature), and logits; then the LM-Eval harness asks its tasks.
 """
 
 import math
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from scipy.interpolate import CubicHermiteSpline
-from scipy.optimize import brentq
 from torch import Tensor
 from torch.nn import functional as F
 
+from lib.data.describe import references
+from lib.data.suite import INSTALL, has_harness, prepare_suite
 from lib.data.text import TOKEN_CLASSES, Corpus, token_class
-from lib.results import BINNINGS, expected_calibration_error
+from lib.results import (
+    BINNINGS,
+    RAW,
+    STOCK,
+    Execution,
+    Origin,
+    RunResult,
+    expected_calibration_error,
+    identity_fields,
+    json_rows,
+    measures_of,
+    to_single_precision,
+    window_table,
+    write_raw,
+)
 from lib.run.diagnostics import evenly_spaced_windows
-from lib.run.model import GPT
+from lib.run.machine import execution_environment, peak_flops
+from lib.run.model import GPT, count_parameters, flops_per_token, weights_digest
+from lib.run.trainer import Trainer
+from lib.study.io import nan_to_none, run_folder, sha256, write_json
+from lib.study.study import Arm, Study
+from lib.study.yaml import UserError
 
 Floats = NDArray[np.float64]
 SAMPLED_POSITIONS = 512
@@ -107,6 +131,9 @@ def fitted_temperature(first: Floats, second: Floats) -> float:
     """Return the temperature of the lowest loss, from the loss's derivatives by the logarithm of
     `INVERSE_TEMPERATURES`. In the inverse temperature the loss is convex, so its slope has one
     zero, or none between 1/20 and 20, and then one of these is returned."""
+    from scipy.interpolate import CubicHermiteSpline  # half a second, spared to who trains alone
+    from scipy.optimize import brentq
+
     log_b = np.log(INVERSE_TEMPERATURES)
     i = int(np.argmax(first > 0)) if (first > 0).any() else len(first)
     if i in (0, len(first)):
@@ -267,30 +294,25 @@ def null_ece(confidence: Floats, bins: NDArray[np.int64], generator: np.random.G
     return float(np.mean(values))
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """The calibration of one model."""
+def calibrate(
+    scores: Scores, tempering: Tempering, generator: np.random.Generator
+) -> tuple[dict[str, float], pd.DataFrame, pd.DataFrame]:
+    """Measure calibration of predictions that `score` made, and `tempering` read. Return
 
-    measures: dict[str, float]
-    """What its bins do not tell: ece_null over all held-out characters; temperature, fitted on dev;
-    nll_test_tempered, the test loss at that temperature."""
-    bins: pd.DataFrame
-    """`reliability` by each of `lib.results.BINNINGS`, one below the other."""
-    temperatures: pd.DataFrame
-    """Test at fixed temperatures and the fitted one: temperature, nll and ece (equal-mass bins)."""
-
-
-def calibrate(scores: Scores, tempering: Tempering, generator: np.random.Generator) -> Calibration:
-    """Measure calibration of predictions that `score` made, and `tempering` read."""
+    - measures that bins do not tell: ece_null over all held-out characters; temperature, fitted on
+      dev; nll_test_tempered, the test loss at that temperature;
+    - `reliability` by each of `lib.results.BINNINGS`, one below the other;
+    - test at fixed temperatures and the fitted one: temperature, nll and ece (equal-mass bins).
+    """
     correct, confidence = scores.columns["correct"], scores.confidence
     test, fitted = tempering.of_test(), tempering.temperature
-
-    def binned(confidence: Floats, correct: NDArray[np.generic]) -> pd.DataFrame:
-        return reliability(confidence, correct, equal_mass_bins(confidence))
-
-    test_bins = {t: binned(conf, correct[tempering.n_dev :]) for t, (_, conf) in test.items()}
+    bins, correct_in_test = equal_mass_bins(confidence), correct[tempering.n_dev :]
+    test_bins = {
+        t: reliability(conf, correct_in_test, equal_mass_bins(conf))
+        for t, (_, conf) in test.items()
+    }
     tables = [
-        binned(confidence, correct),
+        reliability(confidence, correct, bins),
         reliability(confidence, correct, equal_width_bins(confidence)),
         test_bins[1.0],
         test_bins[fitted],
@@ -298,7 +320,7 @@ def calibrate(scores: Scores, tempering: Tempering, generator: np.random.Generat
     named = [t.assign(binning=name) for name, t in zip(BINNINGS, tables, strict=True)]
     nll = {t: -float(log.mean()) for t, (log, _) in test.items()}
     measures = {
-        "ece_null": null_ece(confidence, equal_mass_bins(confidence), generator),
+        "ece_null": null_ece(confidence, bins, generator),
         "temperature": fitted,
         "nll_test_tempered": nll[fitted],
     }
@@ -306,4 +328,150 @@ def calibrate(scores: Scores, tempering: Tempering, generator: np.random.Generat
         {"temperature": t, "nll": nll[t], "ece": expected_calibration_error(test_bins[t])}
         for t in sorted(nll)
     )
-    return Calibration(measures, pd.concat(named, ignore_index=True), temperatures)
+    return measures, pd.concat(named, ignore_index=True), temperatures
+
+
+@dataclass
+class Measurement:
+    """Numbers and tables of one run, and the seconds that each part took."""
+
+    measures: dict[str, float | None] = field(default_factory=dict)
+    """Exact on the same machine and versions; empty for a diverged run."""
+    throughput: dict[str, float] = field(default_factory=dict)
+    tables: dict[str, pd.DataFrame] = field(default_factory=dict)
+    """tasks, temperatures, lengths, token_classes, logits; stock_tasks where they were asked."""
+    raw: dict[str, pd.DataFrame] = field(default_factory=lambda: dict.fromkeys(RAW, pd.DataFrame()))
+    """What measures are computed from, and a result's files hold: see `lib.results`."""
+    suite_hash: str | None = None
+    """Which suite was asked; None when none was."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    """What was not measured, and why."""
+
+    @contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[part] = time.perf_counter() - start
+
+
+def measure(run: Trainer, suites: Path) -> Measurement:
+    """Measure a trained run on held-out text. The task suite is found, or made, under `suites`.
+
+    Of a diverged run only the training throughput is measured: its weights give no probabilities.
+    Raises UserError for a run that was interrupted.
+    """
+    if not run.finished:
+        raise UserError(f"training stopped at step {run.step}; train the run again, to its end")
+    result, config, corpus = Measurement(), run.config, run.corpus
+    trace, curve = to_single_precision(run.trace), to_single_precision(run.curve)
+    result.raw |= {"trace": trace, "curve": curve}
+    if config.evaluation.tasks:
+        result.raw[STOCK] = pd.DataFrame()
+    if "skipped" in trace and trace["skipped"].any():
+        result.notes.append(f"fp16 overflowed: {trace['skipped'].sum()} updates were skipped")
+    result.seconds["training"] = float(trace["seconds"].sum())
+    result.seconds["snapshots"] = float(curve["seconds"].sum())
+    rate = float(trace["tokens"].iloc[-1]) / float(trace["seconds"].sum())
+    needed = flops_per_token(config.model, corpus.vocab_size, count_parameters(run.model))
+    device_name, precision = run.provenance.machine.device_name, config.training.precision
+    peak = run.machine.processes * peak_flops(device_name, precision, run.machine.device)
+    result.throughput = {
+        "training_tokens_per_second": rate,
+        "model_flop_utilisation": rate * needed / peak,
+        "peak_memory": run.peak_memory / 1e9,
+    }
+    if run.diverged_at is not None:
+        result.notes.append(f"diverged at step {run.diverged_at}: nothing was measured")
+        return result
+
+    model, batch_size, block_size = (
+        run.model,
+        run.machine.evaluation_batch_size,
+        config.model.block_size,
+    )
+    with result.timed("perplexity"):
+        tempering = Tempering(corpus.dev_length - 1)
+        scores = score(model, corpus.heldout, batch_size, tempering)
+        result.raw["positions"] = loss_by_position(scores, block_size)
+        result.tables["lengths"] = length_table(result.raw["positions"])
+    with result.timed("calibration"):
+        generator = np.random.default_rng([run.provenance.seed, 0])
+        calibration, result.raw["bins"], result.tables["temperatures"] = calibrate(
+            scores, tempering, generator
+        )
+        columns = dict(scores.columns)
+        if corpus.unit == "tokens":
+            columns["characters"] = corpus.tokenizer.characters[corpus.heldout[1:].numpy()]
+        result.raw["windows"] = window_table(columns, tempering.n_dev, block_size)
+    with result.timed("diagnostics"):
+        result.tables["token_classes"] = norm_by_token_class(
+            corpus, corpus.heldout[:-1], scores.columns["embedding_norm"]
+        )
+        result.tables["logits"] = logit_quantiles(scores)
+        for name, size in (("_batch_1", 1), ("", batch_size)):
+            rate = inference_throughput(model, corpus.heldout, size)
+            result.throughput[f"inference_tokens_per_second{name}"] = rate
+    ask_tasks(result, run, suites)
+    result.measures |= measures_of(result.raw) | calibration
+    return result
+
+
+def ask_tasks(result: Measurement, run: Trainer, suites: Path) -> None:
+    """Ask the suite and stock tasks, as far as they are wanted and the harness is installed."""
+    evaluation, batch_size = run.config.evaluation, run.machine.evaluation_batch_size
+    wanted = {"task suite": evaluation.items_per_task != 0, "stock tasks": bool(evaluation.tasks)}
+    if not wanted["task suite"]:
+        result.notes.append("task suite left out: evaluation.items_per_task is 0")
+    if not has_harness():
+        result.notes += [f"{name} left out: {INSTALL}" for name in wanted if wanted[name]]
+        return
+    if wanted["task suite"]:
+        from lib.run.lm_eval import evaluate_suite  # imports the harness
+
+        with result.timed("suite"):
+            items, block_size = evaluation.items_per_task, run.config.model.block_size
+            folder = prepare_suite(run.corpus, items, block_size, suites)
+            suite = evaluate_suite(run.model, run.corpus, folder, batch_size)
+            macro = ("macro_accuracy_zero_shot", "macro_accuracy_few_shot")  # None: no task fits
+            result.measures |= {**dict.fromkeys(macro), "suite_overflows": suite.overflows}
+            result.tables["tasks"] = suite.table
+            result.raw["items"], result.suite_hash = suite.items, suite.suite_hash
+    if wanted["stock tasks"]:
+        from lib.run.lm_eval import evaluate_tasks
+
+        with result.timed("stock tasks"):
+            tables = evaluate_tasks(run.model, run.corpus, evaluation, batch_size)
+            result.tables["stock_tasks"], result.raw[STOCK] = tables
+
+
+def write_result(study: Study, arm: Arm, run: Trainer, measured: Measurement) -> RunResult:
+    """Write a run's raw files, and then, last, its result; return the result."""
+    seed = run.provenance.seed
+    folder = run_folder(study.name, arm.id, seed)
+    paths = [write_raw(folder, name, table) for name, table in measured.raw.items()]
+    executed = Execution(from_checkpoint=run.from_checkpoint, **execution_environment(run.machine))
+    result = RunResult(
+        **identity_fields(study, arm, seed),
+        corpus_sha256=run.corpus.sha256,
+        suite_hash=measured.suite_hash,
+        status="completed" if run.diverged_at is None else "diverged",
+        diverged_at=run.diverged_at,
+        resumed_at=run.resumed_at,
+        stretches=run.stretches,
+        steps=run.step,
+        tokens=run.rows[-1]["tokens"],
+        parameters=count_parameters(run.model),
+        initial_weights=run.initial_weights,
+        batches=run.batches,
+        final_weights=weights_digest(run.model, all_weights=True),
+        measures=nan_to_none(measured.measures),
+        tables={name: json_rows(table) for name, table in measured.tables.items()},
+        references=references(run.corpus, arm.config.model.block_size),
+        throughput=measured.throughput,
+        seconds=measured.seconds,
+        files={path.name: sha256(path) for path in paths},
+        provenance=Origin(trained=run.provenance, executed=executed).model_dump(mode="json"),
+    )
+    write_json(folder / "result.json", result.model_dump(mode="json"))
+    return result

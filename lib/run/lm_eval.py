@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, groupby
+from itertools import groupby, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +30,65 @@ from lm_eval.evaluator import evaluate
 from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from lib.data.suite import BASELINES, read_suite
 from lib.data.text import Corpus
 from lib.run.model import GPT, KVCache
-from lib.run.scoring import Likelihood, Question, score_questions
 from lib.study.code import tasks_hash
 from lib.study.io import ROOT
 from lib.study.schema import EvaluationConfig, stock_measures
 from lib.study.yaml import ConfigError, suggest
+
+Pair = tuple[list[int], list[int]]
+"""A context and its continuation, as ids; neither is empty."""
+
+
+@torch.no_grad()
+def score_pairs(model: GPT, pairs: list[Pair], batch_size: int) -> list[tuple[float, bool]]:
+    """Score each continuation after its context: the summed log-probability of its characters
+    (nats), and whether each of them was the most likely one.
+
+    What all contexts begin with, as the solved examples before each question of a task, is read
+    once, and then each context once, whatever continuations it has. Raises ValueError for a pair
+    whose last character stands beyond `block_size`.
+    """
+    device = model.transformer.wte.weight.device
+    by_context: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for i, (context, _) in enumerate(pairs):
+        by_context[tuple(context)].append(i)
+    contexts = sorted(by_context, key=len)
+    columns = zip(*(context[:-1] for context in contexts), strict=False)
+    common = [ids[0] for ids in takewhile(lambda ids: len(set(ids)) == 1, columns)]
+    shared, scores = KVCache(), dict[int, tuple[float, bool]]()
+    if common:
+        model.hidden(torch.tensor([common], device=device), shared)
+    for batch in (contexts[k : k + batch_size] for k in range(0, len(contexts), batch_size)):
+        cache, end = shared.copy(), len(batch[0]) - 1  # as far as all of them are read together
+        rows = [row for row, context in enumerate(batch) for _ in by_context[context]]
+        if end > len(common):
+            model.hidden(torch.tensor([c[len(common) : end] for c in batch], device=device), cache)
+            cache.take(rows)
+        places = [i for context in batch for i in by_context[context]]
+        asked = [pairs[i] for i in places]
+        # The last character is predicted, never read. Padding comes after all that is used.
+        rests = [torch.tensor([*context, *choice][end:-1]) for context, choice in asked]
+        hidden = model.hidden(pad_sequence(rests, batch_first=True).to(device), cache)
+        lengths = [len(choice) for _, choice in asked]
+        predicting = [
+            h[len(r) - n : len(r)] for h, r, n in zip(hidden, rests, lengths, strict=True)
+        ]
+        targets = torch.tensor([target for _, choice in asked for target in choice], device=device)
+        log, greedy = [], []
+        for logits in model.logits_in_parts(torch.cat(predicting)):  # (n, V)
+            target, targets = targets[: len(logits)], targets[len(logits) :]
+            log.append(-F.cross_entropy(logits, target, reduction="none"))
+            greedy.append(logits.argmax(dim=-1) == target)
+        parts = torch.cat(log).double().cpu().split(lengths), torch.cat(greedy).cpu().split(lengths)
+        for i, logs, hits in zip(places, *parts, strict=True):
+            scores[i] = float(logs.sum()), bool(hits.all())
+    return [scores[i] for i in range(len(pairs))]
 
 
 class CharacterLM(LM):  # type: ignore[misc]
@@ -61,19 +111,34 @@ class CharacterLM(LM):  # type: ignore[misc]
         An empty context becomes a line break. Raises ValueError for a continuation that is empty
         or longer than `block_size`.
         """
-        # By task, stretch of it and context: their places in `requests`.
-        by_context: dict[tuple[str | None, int, str], list[int]] = defaultdict(list)
-        for i, request in enumerate(requests):
-            stretch = (request.doc_id or 0) // _NEAR
-            by_context[request.task_name, stretch, request.args[0]].append(i)
-        likelihoods: dict[int, Likelihood] = {}
-        # Questions of one task share their solved examples.
-        for _, task in groupby(by_context, key=lambda context: context[0]):
-            groups = [by_context[context] for context in task]
-            questions = [self._questions([requests[i] for i in group]) for group in groups]
-            scores = score_questions(self.model, [*chain(*questions)], self.batch_size)
-            likelihoods |= zip(chain(*groups), chain(*scores), strict=True)
-        return [(likelihoods[i].log, likelihoods[i].greedy) for i in range(len(requests))]
+        # Questions of one task, which stand together, share their solved examples.
+        return [
+            score
+            for _, task in groupby(requests, key=lambda request: request.task_name)
+            for score in score_pairs(self.model, [*map(self._pair, task)], self.batch_size)
+        ]
+
+    def _pair(self, request: Instance) -> Pair:
+        context, choice = self._encode_pair(*request.args)
+        block_size = self.model.config.block_size
+        if not 0 < len(choice) <= block_size:
+            raise ValueError(
+                f"a continuation has {len(choice)} {self.corpus.unit}; it must have 1 to "
+                f"{block_size}, model.block_size: change the task, or train with a larger one"
+            )
+        room = block_size + 1 - len(choice)
+        if len(context) > room:
+            self.overflows.add((request.task_name, request.doc_id))
+        return context[-room:], choice
+
+    def _encode_pair(self, context: str, choice: str) -> Pair:
+        return self._context(context), self._encode(choice)
+
+    def _context(self, text: str) -> list[int]:
+        return self._encode(text) if text else self.corpus.beginning.tolist()
+
+    def _encode(self, text: str) -> list[int]:
+        return self.corpus.encode(text).tolist()
 
     def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
         """Score whole texts, each after a line break: summed log-probabilities in nats.
@@ -90,76 +155,44 @@ class CharacterLM(LM):  # type: ignore[misc]
                 context_len=1,
             )
             pairs = [make_disjoint_window(window) for window in windows]
-            questions = [Question(context, [predicted]) for context, predicted in pairs]
-            scores = score_questions(self.model, questions, self.batch_size)
-            results.append(sum(choices[0].log for choices in scores))
+            scores = score_pairs(self.model, pairs, self.batch_size)
+            results.append(sum(log for log, _ in scores))
         return results
 
+    @torch.no_grad()
     def generate_until(self, requests: list[Instance]) -> list[str]:
         """Continue texts by the likeliest characters until one of the request's `until` stands
         there, which is left out, a document ends, or there are `max_gen_toks`.
 
         Raises ValueError as `generation` does.
         """
-        return [self._continue(request) for request in requests]
-
-    @torch.no_grad()
-    def _continue(self, request: Instance) -> str:
-        text, settings = request.args
-        stops, n = generation(settings, self.model.config.block_size)
-        room = self.model.config.block_size - n
-        context = self._encode(text) if text else self.corpus.beginning.tolist()
-        if len(context) > room:
-            self.overflows.add((request.task_name, request.doc_id))
-        unread, cache, written, answer = context[-room:], KVCache(), list[int](), ""
-        device = self.model.transformer.wte.weight.device
-        while len(written) < n and not any(stop in answer for stop in stops):
-            logits = self.model(torch.tensor([unread], device=device), cache=cache)[0, -1]
-            unread = [int(logits.argmax())]
-            if unread[0] == self.corpus.tokenizer.end_of_document:
-                break
-            written += unread
-            answer = self.corpus.tokenizer.decode(written)
-        return min((answer.partition(stop)[0] for stop in stops), key=len, default=answer)
-
-    def _encode(self, text: str) -> list[int]:
-        return self.corpus.encode(text).tolist()
-
-    def _encode_question(
-        self, context: str, choices: list[str]
-    ) -> tuple[list[int], list[list[int]]]:
-        encoded = self._encode(context) if context else self.corpus.beginning.tolist()
-        return encoded, [self._encode(choice) for choice in choices]
-
-    def _questions(self, requests: list[Instance]) -> list[Question]:
-        """Encode the choices of one question; where its context is too long, each choice after as
-        much of the context as it leaves room for."""
-        texts = [request.args[1] for request in requests]
-        context, choices = self._encode_question(requests[0].args[0], texts)
-        block_size = self.model.config.block_size
-        for length in map(len, choices):
-            if not 0 < length <= block_size:
-                raise ValueError(
-                    f"a continuation has {length} {self.corpus.unit}; it must have 1 to "
-                    f"{block_size}, model.block_size: change the task, or train with a larger one"
-                )
-        question = Question(context, choices)
-        if question.longest <= block_size:
-            return [question]
-        self.overflows |= {(request.task_name, request.doc_id) for request in requests}
-        return [Question(context[-(block_size + 1 - len(c)) :], [c]) for c in choices]
+        device, block_size = self.model.transformer.wte.weight.device, self.model.config.block_size
+        answers = []
+        for request in requests:
+            stops, n = generation(request.args[1], block_size)
+            context = self._context(request.args[0])
+            if len(context) > block_size - n:
+                self.overflows.add((request.task_name, request.doc_id))
+            unread, cache, written, answer = context[n - block_size :], KVCache(), list[int](), ""
+            while len(written) < n and not any(stop in answer for stop in stops):
+                logits = self.model(torch.tensor([unread], device=device), cache)[0, -1]
+                unread = [int(logits.argmax())]
+                if unread[0] == self.corpus.tokenizer.end_of_document:
+                    break
+                written += unread
+                answer = self.corpus.tokenizer.decode(written)
+            answers.append(min((answer.partition(s)[0] for s in stops), key=len, default=answer))
+        return answers
 
 
 class TokenLM(CharacterLM):
     """The adapter, writing context and continuation as the harness does for tokens of several
     characters: as one text, in which white space before the continuation belongs to it."""
 
-    def _encode_question(
-        self, context: str, choices: list[str]
-    ) -> tuple[list[int], list[list[int]]]:
+    def _encode_pair(self, context: str, choice: str) -> Pair:
         before = self._encode(context.rstrip())
-        encoded = [self._encode(context + choice)[len(before) :] for choice in choices]
-        return before or self.corpus.beginning.tolist(), encoded
+        after = self._encode(context + choice)[len(before) :]
+        return before or self.corpus.beginning.tolist(), after
 
 
 def generation(kwargs: dict[str, Any], block_size: int) -> tuple[list[str], int]:
@@ -174,11 +207,6 @@ def generation(kwargs: dict[str, Any], block_size: int) -> tuple[list[str], int]
             f"larger model.block_size than {block_size}"
         )
     return [stop for stop in settings["until"] if stop], settings["max_gen_toks"]
-
-
-_NEAR = 12
-"""Questions in succession, of which those about one context are scored together: whole sets of the
-suite, be they of 2, 3 or 4. The bound is for tasks in which all questions have the same context."""
 
 
 @dataclass(frozen=True)

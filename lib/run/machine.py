@@ -5,14 +5,12 @@ import os
 import platform
 import resource
 import sys
-from collections.abc import Iterable
+import time
 from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from torch import nn
 
 from lib.results import MachineFacts
 from lib.study.code import code_state
@@ -24,35 +22,38 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 GPU_EVALUATION = 32_768
 """Most characters per forward pass of an evaluation on a GPU, which bounds its logits' memory."""
-_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_HOPPER = {"fp32": 67e12, "bf16": 989e12, "fp16": 989e12}
+PEAK_FLOPS = {
+    "Tesla T4": {"fp32": 8.1e12, "fp16": 65e12},
+    "A100": {"fp32": 19.5e12, "bf16": 312e12, "fp16": 312e12},
+    "H100 80GB HBM3": _HOPPER,
+    "H200": _HOPPER,
+}
+"""Part of a GPU's name in torch → FLOP/s of dense matrix products by precision, without TF32, by
+its data sheet."""
 
 
-def is_usable(device: str) -> bool:
-    """Tell whether a device can do arithmetic: some report themselves available and then cannot run
-    a kernel (a P100 under a build without sm_60, for one)."""
-    try:
-        ones = torch.ones(2, 2, device=device)
-        return bool((ones @ ones).sum() == 8)
-    except (RuntimeError, AssertionError):  # no such device, no CUDA
-        return False
-
-
-def choose_device(requested: str) -> Literal["cpu", "cuda"]:
-    """Resolve `auto` to CUDA where it works, and else to the CPU.
+def choose_device(requested: str) -> str:
+    """Resolve `auto` to CUDA where it can do arithmetic, and else to the CPU: some GPUs report
+    themselves available and then cannot run a kernel (a P100 under a build without sm_60).
 
     Raises ConfigError when a device asked for by name does not work.
     """
-    if requested == "auto":
-        return "cuda" if is_usable("cuda") else "cpu"
-    if not is_usable(requested):
-        raise ConfigError(
-            f"machine.device: '{requested}' does not work on this machine; use auto or cpu"
-        )
-    return "cuda" if requested == "cuda" else "cpu"
+    for device in ("cuda", "cpu") if requested == "auto" else (requested,):
+        try:
+            (torch.ones(2, 2, device=device) @ torch.ones(2, 2, device=device)).sum().item()
+        except (RuntimeError, AssertionError):  # no such device, no CUDA
+            continue
+        return device
+    raise ConfigError(
+        f"machine.device: '{requested}' does not work on this machine; use auto or cpu"
+    )
 
 
 def prepare(config: RunConfig) -> Machine:
-    """Choose the device, pin threads, and make every operation deterministic or an error.
+    """Choose the device, pin threads, make every operation deterministic or an error, and resolve
+    what the settings leave to the machine.
 
     Raises ConfigError for a device, precision or compiler that this machine lacks.
     """
@@ -61,30 +62,32 @@ def prepare(config: RunConfig) -> Machine:
     native_bf16 = device != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
     if config.training.precision == "bf16" and not native_bf16:
         raise ConfigError("training.precision: this GPU has no bf16; use fp16 or fp32")
-    threads = settings.threads or 1
-    torch.set_num_threads(threads)
+    torch.set_num_threads(settings.threads)
     torch.set_deterministic_debug_mode("error")  # the usual call imports the compiler: a second
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # never read
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    if settings.compile and (fault := compiler_fault(device)):
-        raise ConfigError(
-            f"machine.compile: torch.compile does not work on this machine ({fault}); install a "
-            "C++ compiler, on a GPU Triton, or set it to false"
-        )
+    if settings.compile:
+        try:
+            torch.compile(torch.neg)(torch.ones(8, device=device))
+        except Exception as error:  # of dynamo, inductor, Triton or the compiler
+            raise ConfigError(
+                f"machine.compile: torch.compile does not work on this machine "
+                f"({type(error).__name__}); install a C++ compiler, on a GPU Triton, or set it to "
+                "false"
+            ) from None
     batch_size, least = config.training.batch_size, settings.micro_batch_size or 1
-    gpus = torch.cuda.device_count() if device == "cuda" else 1
-    processes = settings.processes or max(
-        n for n in range(1, max(1, gpus) + 1) if batch_size % (n * least) == 0
-    )
+    devices = count_devices(device) if device == "cuda" else 1
+    fitting = [n for n in range(1, devices + 1) if batch_size % (n * least) == 0]
+    processes = settings.processes or max(fitting)
     share = batch_size // processes
-    # On a CPU a few sequences stay in a core's cache: a step is a tenth faster.
-    sequences = next(size for size in (4, 3, 2, 1) if share % size == 0)
-    windows = evaluation_windows(device, config.model.block_size)
+    if device == "cpu":  # a few sequences stay in a core's cache: a step is a tenth faster
+        sequences, windows = next(size for size in (4, 3, 2, 1) if share % size == 0), 8
+    else:
+        sequences, windows = share, min(256, max(1, GPU_EVALUATION // config.model.block_size))
     resolved = {
         "device": device,
-        "threads": threads,
-        "micro_batch_size": settings.micro_batch_size or (sequences if device == "cpu" else share),
+        "micro_batch_size": settings.micro_batch_size or sequences,
         "evaluation_batch_size": settings.evaluation_batch_size or windows,
         "processes": processes,
     }
@@ -128,21 +131,6 @@ def execution_environment(machine: Machine) -> dict[str, Any]:
     return {**code_state(), "machine": describe(machine), "packages": package_versions()}
 
 
-def evaluation_windows(device: str, block_size: int) -> int:
-    """Return how many windows a pass of evaluation takes where the study does not say."""
-    return 8 if device == "cpu" else min(256, max(1, GPU_EVALUATION // block_size))
-
-
-@lru_cache
-def compiler_fault(device: str) -> str | None:
-    """Compile a function of one line; return None, or in a few words why that does not work."""
-    try:
-        torch.compile(lambda x: x + 1)(torch.ones(8, device=device))
-    except Exception as error:  # of dynamo, inductor, Triton or the compiler
-        return next(iter(str(error).strip().splitlines()), type(error).__name__)
-    return None
-
-
 def count_devices(kind: str) -> int:
     """Count the processes that find a device of their own: GPUs, or on a CPU cores."""
     return torch.cuda.device_count() if kind == "cuda" else os.cpu_count() or 1
@@ -150,23 +138,27 @@ def count_devices(kind: str) -> int:
 
 def require_devices(machine: Machine) -> None:
     """Raise ConfigError for more processes than there are devices."""
-    devices, kind = count_devices(machine.device), machine.device
+    devices = count_devices(machine.device)
     if machine.processes > devices:
         raise ConfigError(
             f"machine.processes: {machine.processes} is more than the {devices} "
-            f"{'cores' if kind == 'cpu' else 'devices'} of this machine; use auto or at most "
-            f"{devices}"
+            f"{'cores' if machine.device == 'cpu' else 'devices'} of this machine; use auto or at "
+            f"most {devices}"
         )
 
 
-def recompute_activations(blocks: Iterable[nn.Module], random: bool = False) -> None:
-    """Keep only the inputs of these blocks in the forward pass; the backward pass computes the rest
-    again (Chen et al. 2016, arXiv 1604.06174), where they draw at `random` with the same draws."""
-    from torch.utils.checkpoint import checkpoint
-
-    for block in blocks:
-        again = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=random)
-        block.forward = again
+def peak_flops(device_name: str, precision: str, device: str) -> float:
+    """Return a device's FLOP/s: by its data sheet, or else in a large matrix product."""
+    for name, peaks in PEAK_FLOPS.items():
+        if name in device_name and precision in peaks:
+            return peaks[precision]
+    size, seconds = 1024 if device == "cpu" else 8192, []
+    square = torch.ones(size, size, device=device, dtype=DTYPES[precision])
+    for _ in range(4):
+        start = time.perf_counter()
+        (square @ square)[0, 0].item()  # a number on the CPU ends the clock on every device
+        seconds.append(time.perf_counter() - start)
+    return 2 * size**3 / min(seconds)
 
 
 def peak_memory(device: str) -> int:
@@ -181,7 +173,7 @@ def autocast(precision: str, device: str) -> AbstractContextManager[object]:
     """Return the context in which the forward pass runs at this precision."""
     if precision == "fp32":
         return nullcontext()
-    return torch.autocast(device, dtype=_DTYPES[precision])
+    return torch.autocast(device, dtype=DTYPES[precision])
 
 
 def random_stream(seed: int, purpose: str) -> torch.Generator:

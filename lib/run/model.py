@@ -12,11 +12,13 @@ By default the model is GPT-2; with what `ModelConfig` offers it is nanochat's.
 import hashlib
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from lib.study.schema import GRADIENT_SHARE, WPE_STD, ModelConfig
 
@@ -98,6 +100,11 @@ class KVCache:
         result._layers = dict(self._layers)
         return result
 
+    def take(self, rows: list[int]) -> None:
+        """Continue these texts of the batch, each as often as it is named."""
+        for layer, (keys, values) in self._layers.items():
+            self._layers[layer] = keys[rows], values[rows]
+
     def extend(self, layer: nn.Module, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Append a layer's keys and values (B, H, T, D); return all, (B, H, P + T, D)."""
         if layer in self._layers:
@@ -112,12 +119,9 @@ Rotation = tuple[Tensor, Tensor]
 
 
 def rotation(positions: Tensor, head_size: int, dtype: torch.dtype) -> Rotation:
-    """Return the rotation of positions (T,) or (B, T): (T, D/2) or (B, 1, T, D/2), for all heads
-    (Su et al. 2021, arXiv 2104.09864)."""
+    """Return the rotation of positions (T,): (T, D/2) each (Su et al. 2021, arXiv 2104.09864)."""
     exponents = torch.arange(0, head_size, 2, dtype=dtype, device=positions.device) / head_size
-    angles = positions[..., None].to(dtype) / ROTARY_BASE**exponents
-    if positions.ndim == 2:
-        angles = angles[:, None]
+    angles = positions[:, None].to(dtype) / ROTARY_BASE**exponents
     return angles.cos(), angles.sin()
 
 
@@ -220,16 +224,14 @@ class Transformer(nn.Module):
         self.ln_f = pre_norm(config)
         self.dropout = dropout(config)
 
-    def embed(self, ids: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Map character ids (B, T) to the input of block 1 (B, T, C). Positions, (T,) or (B, T),
-        count from 0 unless given."""
-        if positions is None:
-            positions = torch.arange(ids.shape[1], device=ids.device)
+    def embed(self, ids: Tensor, start: int = 0) -> Tensor:
+        """Map character ids (B, T) at positions start, start + 1, … to the input of block 1
+        (B, T, C)."""
         x = self.wte(ids)
         if self.config.embedding_norm_on == "token":
             x = self._normalized(x)
         if self.config.positions == "learned":
-            x = x + self.wpe(positions)
+            x = x + self.wpe(torch.arange(start, start + ids.shape[1], device=ids.device))
         return x if self.config.embedding_norm_on == "token" else self._normalized(x)
 
     def _normalized(self, x: Tensor) -> Tensor:
@@ -278,52 +280,45 @@ class GPT(nn.Module):
             else:
                 parameter.fill_(0.0 if name.endswith("bias") else 1.0)
 
-    def forward(
-        self,
-        ids: Tensor,
-        positions: Tensor | None = None,
-        mask: Tensor | None = None,
-        cache: KVCache | None = None,
-    ) -> Tensor:
-        """Map character ids (B, T) to logits (B, T, V); position t predicts character t + 1.
+    def forward(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
+        """Map character ids (B, T) to logits (B, T, V); position t predicts character t + 1. The
+        text continues what `cache` has read, and extends it.
 
-        The text continues what `cache` has read, and extends it. `positions`, (T,) or (B, T), count
-        on from there unless given. `mask` is True where a reader may look and broadcasts to
-        (B, H, T, P + T); without it attention is causal.
-
-        Raises ValueError when a position reaches `block_size`.
+        Raises ValueError when the text is longer than `block_size`.
         """
-        return self.logits(self.hidden(ids, positions, mask, cache))
+        return self.logits(self.hidden(ids, cache))
 
-    def hidden(
-        self,
-        ids: Tensor,
-        positions: Tensor | None = None,
-        mask: Tensor | None = None,
-        cache: KVCache | None = None,
-    ) -> Tensor:
+    def hidden(self, ids: Tensor, cache: KVCache | None = None) -> Tensor:
         """Map character ids (B, T) to what the logits are made of, (B, T, C), as `forward` says."""
         net, config = self.transformer, self.config
         start = 0 if cache is None else cache.length
-        end = start + ids.shape[1] if positions is None else int(positions.max()) + 1
+        end = start + ids.shape[1]
         if end > config.block_size:
             raise ValueError(
                 f"the text is {end} characters long and model.block_size is "
                 f"{config.block_size}: shorten it, or train with a larger block_size"
             )
-        if positions is None:
-            positions = torch.arange(start, end, device=ids.device)  # (T,)
-        x = net.dropout(net.embed(ids, positions))  # (B, T, C)
+        x = net.dropout(net.embed(ids, start))  # (B, T, C)
         cos_sin = None
         if config.positions == "rotary":
+            positions = torch.arange(start, end, device=ids.device)
             cos_sin = rotation(positions, config.n_embd // config.n_head, x.dtype)
-        if start and mask is None:  # causal, and all that was read is seen
-            mask = ids.new_ones(ids.shape[1], start + ids.shape[1], dtype=torch.bool).tril(start)
-        if mask is not None:  # as numbers, which attention would else make of it in every block
-            mask = torch.zeros_like(mask, dtype=x.dtype).masked_fill(~mask, -math.inf)
+        mask = None  # attention is causal by itself, unless something was read before
+        if start:
+            seen = ids.new_ones(ids.shape[1], end, dtype=torch.bool).tril(start)
+            mask = torch.zeros_like(seen, dtype=x.dtype).masked_fill(~seen, -math.inf)
         for block in net.h:
             x = block(x, mask, cache, cos_sin)
         return net.ln_f(x)  # type: ignore[no-any-return]
+
+    def recompute_activations(self) -> None:
+        """Keep only the inputs of blocks in the forward pass; the backward pass computes the rest
+        again, with the same draws of dropout (Chen et al. 2016, arXiv 1604.06174)."""
+        random = self.config.dropout > 0
+        for block in self.transformer.h:
+            block.forward = partial(
+                checkpoint, block.forward, use_reentrant=False, preserve_rng_state=random
+            )
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Map what `hidden` returns, or some rows of it, (…, C), to logits (…, V)."""
@@ -376,15 +371,22 @@ def count_parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+def flops_per_token(config: ModelConfig, vocab_size: int, parameters: int) -> float:
+    """Operations that one token of training needs: 6 N + 12 L H Q T (Chowdhery et al. 2022, arXiv
+    2204.02311, appendix B), with L layers, H heads of size Q and T tokens of context. N is without
+    the embeddings that are only looked up, since no product is taken with them."""
+    positions = config.block_size if config.positions == "learned" else 0
+    looked_up = config.n_embd * (positions + (0 if config.tied else vocab_size))
+    return 6 * (parameters - looked_up) + 12 * config.n_layer * config.n_embd * config.block_size
+
+
 def optimizer_groups(
     model: GPT, weight_decay: float, embedding_ratio: float = 1.0
 ) -> list[dict[str, Any]]:
     """Split the parameters into AdamW's groups: weight matrices inside blocks decay; embeddings,
-    norm gains and biases do not. `ratio` is what `Run.training_step` multiplies a group's learning
-    rate by; other than 1, token and position embeddings are a group of their own."""
-    matrices: list[nn.Parameter] = []
-    rest: list[nn.Parameter] = []
-    embeddings: list[nn.Parameter] = []
+    norm gains and biases do not. `ratio` is what a step multiplies a group's learning rate by;
+    other than 1, token and position embeddings are a group of their own."""
+    matrices, rest, embeddings = list[nn.Parameter](), list[nn.Parameter](), list[nn.Parameter]()
     for name, parameter in model.named_parameters():
         if parameter.ndim == 2 and name.startswith("transformer.h."):
             matrices.append(parameter)

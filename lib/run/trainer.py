@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from lib.data.text import Corpus, sample_batch
-from lib.results import Provenance, Stretch
-from lib.run import checkpoint as checkpoints
-from lib.run import processes
+from lib.results import Provenance
+from lib.run import checkpoint
 from lib.run.diagnostics import evenly_spaced_windows, gradient_cosine, second_moments, snapshot
 from lib.run.machine import (
     autocast,
@@ -38,17 +38,22 @@ from lib.run.machine import (
     peak_memory,
     prepare,
     random_stream,
-    recompute_activations,
     require_devices,
 )
 from lib.run.model import GPT, optimizer_groups, weights_digest
 from lib.study.code import git_state, train_key
 from lib.study.io import write_json
 from lib.study.plan import read_plan
-from lib.study.schema import RunConfig, TrainingConfig
+from lib.study.schema import ModelConfig, RunConfig, TrainingConfig
 from lib.study.study import Arm, Study
 from lib.study.yaml import ConfigError
 
+COLUMNS = (
+    *("step", "loss", "learning_rate", "grad_norm", "tokens"),
+    *("second_moment_mean", "second_moment_max", "seconds"),
+)
+NOTES = ("loss", "grad_norm", "second_moment_mean", "second_moment_max", "skipped", "diverged")
+"""What a step leaves on the device, in this order."""
 READ_EVERY = 10
 """Steps after which the host reads what the device noted, unless it must earlier."""
 OVERFLOWS = 20
@@ -105,7 +110,7 @@ def train(
     provenance: Provenance,
     folder: Path,
     report: Report = lambda *_: None,
-) -> "Run":
+) -> "Trainer":
     """Train one run in `folder`, from its last sound checkpoint if there is one. The provenance of
     the weights stands in `provenance.json` before the first step.
 
@@ -122,12 +127,14 @@ def train(
         raise ValueError("the provenance is of other parameters or another corpus; begin it anew")
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".training.lock"):  # the kernel of a killed job may live on a moment
-        run = Run(config, corpus, provenance, folder)
+        run = Trainer(config, corpus, provenance, folder)
         run.from_checkpoint = run.finished
         write_json(folder / "provenance.json", run.provenance.model_dump(mode="json"))
         if run.machine.processes > 1 and not run.finished:
+            from lib.run.distributed import launch
+
             require_devices(run.machine)
-            processes.launch(config, run.machine, run.provenance, folder, report)
+            launch(config, run.machine, run.provenance, folder, report)
             run.load()
         run.training_loop(report)
     if not run.finished:
@@ -136,7 +143,7 @@ def train(
     return run
 
 
-class Run:
+class Trainer:
     """The moving parts of one run, and when it is trained what it left: a model, and how it came
     about. All that a checkpoint must hold is an attribute here.
 
@@ -171,16 +178,15 @@ class Run:
         seed."""
         self.model = model.to(self.device)
         if self.machine.activation_checkpointing:
-            recompute_activations(self.model.transformer.h, config.model.dropout > 0)
+            self.model.recompute_activations()
         self.forward: nn.Module = self.model
         if group:
             self.forward = DistributedDataParallel(self.model, process_group=group)
         if self.machine.compile:
             self.forward = torch.compile(self.forward)  # type: ignore[assignment]
+        ratio = training.embedding_learning_rate_ratio
         self.optimizer = torch.optim.AdamW(
-            optimizer_groups(
-                self.model, training.weight_decay, training.embedding_learning_rate_ratio
-            ),
+            optimizer_groups(self.model, training.weight_decay, ratio),
             lr=training.learning_rate,
             betas=(training.beta1, training.beta2),
             eps=training.eps,
@@ -191,8 +197,6 @@ class Run:
         self.dev = evenly_spaced_windows(
             corpus.dev, config.evaluation.dev_windows, config.model.block_size
         )
-        # A quarter of them each: enough for a direction, and half a training step's work.
-        self.dev_halves = self.dev[::4], self.dev[2::4]
 
         self.step = 0
         self.batches = ""
@@ -205,16 +209,18 @@ class Run:
         """Whether training was complete before this execution."""
         self.rows: list[Row] = []
         self.points: list[Row] = []
-        self.stretches: list[Stretch] = []
-        """Which steps were made on which machine, in order; one for a run that stayed on one."""
+        self.stretches: list[dict[str, Any]] = []
+        """Which steps were made on which machine, in order, as `lib.results.Stretch` says; one for
+        a run that stayed on one."""
         self.peak_memory = 0
         """Bytes, of the process that needed them; see `lib.run.machine.peak_memory`."""
-        self.notes: list[dict[str, Any]] = []
-        """Of the steps since the host last looked: what is on the device stays there."""
+        self.unread: list[tuple[Row, Tensor]] = []
+        """Of the steps since the host last looked: what it knows, and what is on the device,
+        `NOTES`."""
         self.stopped = torch.zeros((), dtype=torch.bool, device=self.device)
         self.overflows = torch.zeros((), dtype=torch.long, device=self.device)
         """Updates in a row that fp16 skipped."""
-        self.folder = folder / "checkpoints" / provenance.identity[:16]
+        self.checkpoints = checkpoint.checkpoint_folder(folder, provenance)
         self.load()
         if group:  # after its first backward pass DDP orders gradients, and sums, anew: a resumed
             # run must have the order of one that never stopped
@@ -233,7 +239,8 @@ class Run:
         over all parameters, before clipping), tokens (so far), second_moment_mean and
         second_moment_max (AdamW's v over all parameters), seconds (of that step alone); with fp16
         also skipped (whether the update overflowed, and then there is no grad_norm)."""
-        return pd.DataFrame(self.rows)
+        skipped = ["skipped"] if self.scaler.is_enabled() else []
+        return pd.DataFrame(self.rows, columns=[*COLUMNS, *skipped])
 
     @property
     def curve(self) -> pd.DataFrame:
@@ -243,17 +250,16 @@ class Run:
 
     def training_loop(self, report: Report) -> None:
         """Train from where the run stands to its end, or to an interrupt."""
-        every = self.config.evaluation.interval
-        save_every = self.config.machine.checkpoint_interval
         if not self.points:
             self.evaluate()
         with defer_interrupts(self.group is None) as interrupted:
             while not self.finished:
                 self.training_step()
                 stop = interrupted.is_set()
-                evaluates, saves = self.step % every == 0, self.step % save_every == 0
-                is_read = evaluates or saves or stop or len(self.notes) == READ_EVERY
-                if not (self.finished or is_read):
+                evaluates = self.step % self.config.evaluation.interval == 0
+                saves = self.step % self.config.machine.checkpoint_interval == 0
+                looks = evaluates or saves or stop or len(self.unread) == READ_EVERY
+                if not (self.finished or looks):
                     continue
                 rows, point = self.read_notes(), None  # which may find that it diverged
                 if self.finished or evaluates:
@@ -273,20 +279,20 @@ class Run:
         Nothing here waits for the device. An update that is not finite is skipped there, and so is
         every one after it, until the host reads the notes.
         """
-        training, started = self.config.training, time.perf_counter()
+        started, training, model = time.perf_counter(), self.config.training, self.config.model
         rate = learning_rate(training, self.step)
         for parameters in self.optimizer.param_groups:
             parameters["lr"] = rate * parameters["ratio"]
         x, y = self.next_batch()  # (b, T) each: the rows of this process
-        if self.config.model.dropout:  # the same in every arm, and after a resumption
+        if model.dropout:  # the same in every arm, and after a resumption
             torch.manual_seed(derive_seed(self.provenance.seed, f"dropout/{self.step}/{self.rank}"))
             self.model.train()
 
+        # Forward and backward, a micro-batch at a time: gradients add up to the batch's.
         size = self.machine.micro_batch_size
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
         for start in range(0, len(x), size):
-            last = start + size == len(x)
-            alone = self.group is None or last  # the processes share the last micro-batch's sum
+            alone = self.group is None or start + size == len(x)  # the last sum is shared
             with nullcontext() if alone else self.forward.no_sync():  # type: ignore[operator]
                 with autocast(training.precision, self.device):
                     logits = self.forward(x[start : start + size])  # (b, T, V)
@@ -299,11 +305,14 @@ class Run:
             loss /= self.processes
         self.model.eval()
 
+        # Clip, after the norm is noted.
         self.scaler.unscale_(self.optimizer)
         gradients = [p for p in self.model.parameters() if p.grad is not None]
         norm = get_total_norm([p.grad for p in gradients if p.grad is not None])
         if training.gradient_clip is not None:
             clip_grads_with_norm_(gradients, training.gradient_clip, norm)
+
+        # Update, unless something is not finite.
         skipped = diverged = ~(loss + norm < torch.inf)  # NaN is not below it either
         if self.scaler.is_enabled():  # fp16 may overflow, and then lowers its scale
             self.overflows = (self.overflows + 1) * skipped
@@ -316,29 +325,27 @@ class Run:
             self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
 
+        # Note, on the device, what a row of the trace needs.
         self.step += 1
         moments = [state["exp_avg_sq"] for state in self.optimizer.state.values()]
-        self.notes.append(
-            {"step": self.step, "loss": loss, "learning_rate": rate, "grad_norm": norm}
-            | {"tokens": self.step * training.batch_size * self.config.model.block_size}
-            | {"second_moment_mean": torch.stack(torch._foreach_norm(moments, 1)).sum()}
-            | {"second_moment_max": torch.stack(torch._foreach_max(moments)).max()}
-            | {"seconds": time.perf_counter() - started, "skipped": skipped}
-            | {"diverged": diverged, "batches": self.batches}
-        )
+        total = torch.stack(torch._foreach_norm(moments, 1)).sum()
+        largest = torch.stack(torch._foreach_max(moments)).max()
+        notes = [loss, norm, total, largest, skipped, diverged]
+        row = {"step": self.step, "learning_rate": rate, "batches": self.batches}
+        row["tokens"] = self.step * training.batch_size * model.block_size
+        row["seconds"] = time.perf_counter() - started
+        self.unread.append((row, torch.stack([note.double() for note in notes])))
 
     def next_batch(self) -> tuple[Tensor, Tensor]:
         """Draw inputs and targets, both (B, T), and return the rows of them that this process
         trains on. The first process reads all, and chains their hash."""
-        size = self.config.training.batch_size
+        size, block_size = self.config.training.batch_size, self.config.model.block_size
         share = size // self.processes
         rows = slice(self.rank * share, (self.rank + 1) * share)
-        first = self.rank == 0
-        block_size, stream = self.config.model.block_size, self.batch_stream
-        read = slice(None) if first else rows
-        x, y = sample_batch(self.corpus.train, size, block_size, stream, read)
-        if first:
-            self.batches = hashlib.sha256(self.batches.encode() + x.numpy().tobytes()).hexdigest()
+        read = rows if self.rank else slice(None)
+        x, y = sample_batch(self.corpus.train, size, block_size, self.batch_stream, read)
+        if not self.rank:
+            self.batches = chained_hash(self.batches, x)
             x, y = x[rows], y[rows]
         if self.device == "cuda":  # from pinned memory a copy waits for nothing
             x, y = x.pin_memory(), y.pin_memory()
@@ -347,104 +354,125 @@ class Run:
     def read_notes(self) -> list[Row]:
         """Copy the notes from the device into rows of the trace, up to a step that diverged, which
         is then where the run stands; return these rows. This waits for the device."""
-        started, notes, self.notes = time.perf_counter(), self.notes, []
-        for name in [name for name, value in notes[0].items() if isinstance(value, Tensor)]:
-            values = torch.stack([note[name] for note in notes]).tolist()
-            for note, value in zip(notes, values, strict=True):
-                note[name] = value
-        notes[-1]["seconds"] += time.perf_counter() - started
-        if first := next((note for note in notes if note["diverged"]), None):
-            notes = notes[: notes.index(first) + 1]
+        started = time.perf_counter()
+        notes = torch.stack([note for _, note in self.unread]).tolist()
+        read = [
+            row | dict(zip(NOTES, note, strict=True))
+            for (row, _), note in zip(self.unread, notes, strict=True)
+        ]
+        read[-1]["seconds"] += time.perf_counter() - started
+        self.unread.clear()
+        if first := next((row for row in read if row["diverged"]), None):
+            read = read[: read.index(first) + 1]
             self.diverged_at = self.step = first["step"]
             self.batches = first["batches"]
-        size = sum(state["exp_avg_sq"].numel() for state in self.optimizer.state.values())
-        for note in notes:
-            note["second_moment_mean"] /= size
-            note["skipped"] &= not note["diverged"]
-            if note["skipped"]:
-                note["grad_norm"] = math.nan
-            for name in ("diverged", "batches", *([] if self.scaler.is_enabled() else ["skipped"])):
-                del note[name]
-        self.rows += notes
-        return notes
+        size = sum(parameter.numel() for parameter in self.optimizer.state)
+        for row in read:
+            row["second_moment_mean"] /= size
+            row["skipped"] = bool(row["skipped"]) and not row["diverged"]
+            if row["skipped"]:
+                row["grad_norm"] = math.nan
+        self.rows += read
+        return read
 
     def evaluate(self) -> Row:
         """Add a point to the dev curve, and return it."""
         start = time.perf_counter()
         point: Row = {"step": self.step}
         point |= snapshot(self.model, self.dev) | second_moments(self.model, self.optimizer)
-        if all(map(len, self.dev_halves)):
+        # A quarter of the windows each: enough for a direction, and half a training step's work.
+        one, other = self.dev[::4], self.dev[2::4]
+        if len(other):
             size = self.machine.micro_batch_size
-            point["gradient_cosine"] = gradient_cosine(self.model, *self.dev_halves, size)
+            point["gradient_cosine"] = gradient_cosine(self.model, one, other, size)
         point["seconds"] = time.perf_counter() - start
         self.points.append(point)
         return point
 
-    _PLAIN_STATE = ("step", "batches", "diverged_at", "resumed_at", "peak_memory", "overflows")
+    _PLAIN = (
+        *("step", "batches", "diverged_at", "resumed_at", "peak_memory", "overflows"),
+        *("rows", "points", "stretches"),
+    )
     """What a checkpoint holds as it is."""
-    _STATEFUL = ("optimizer", "scaler")
+    _STATEFUL = ("model", "optimizer", "scaler")
 
     def save(self) -> None:
         """Write a checkpoint, in the first process."""
         if self.rank:
             return
         self.peak_memory = max(self.peak_memory, peak_memory(self.device))
-        self.stretches[-1] = self.stretches[-1].model_copy(update={"end": self.step})
-        state = {name: getattr(self, name) for name in self._PLAIN_STATE}
+        self.stretches[-1]["end"] = self.step
+        state = {name: getattr(self, name) for name in self._PLAIN}
         state |= {name: getattr(self, name).state_dict() for name in self._STATEFUL}
         state["batch_stream"] = self.batch_stream.get_state()
-        state["stretches"] = [stretch.model_dump() for stretch in self.stretches]
-        state |= {"trace": self.trace.to_dict("list"), "curve": self.curve.to_dict("list")}
-        checkpoints.save(self.provenance, self.model.state_dict(), state, self.folder)
+        state["provenance"] = self.provenance.model_dump(mode="json")
+        checkpoint.save(self.checkpoints, state)
 
     def load(self) -> None:
         """Take up the last sound checkpoint, if there is one."""
         with main_process_first(self.group):  # it sets damaged checkpoints aside
-            checkpoint = checkpoints.load(self.folder, self.provenance, self.model.state_dict())
-        if checkpoint is not None:
-            self.provenance, weights, state = checkpoint
-            self.model.load_state_dict(weights)
-            for name in self._PLAIN_STATE:
+            state = checkpoint.load(self.checkpoints)
+        if state is not None:
+            self.provenance = Provenance.model_validate(state["provenance"])
+            for name in self._PLAIN:
                 setattr(self, name, state[name])
             for name in self._STATEFUL:
                 getattr(self, name).load_state_dict(state[name])
             self.overflows = self.overflows.to(self.device)
             self.batch_stream.set_state(state["batch_stream"])
-            self.stretches = [Stretch.model_validate(s) for s in state["stretches"]]
-            self.rows = pd.DataFrame(state["trace"]).to_dict("records")
-            self.points = pd.DataFrame(state["curve"]).to_dict("records")
         if not self.finished:
             self.resumed_at += [self.step] if self.step else []
-            new = Stretch(
-                start=self.step,
-                end=self.step,
-                machine=describe(self.machine),
-                packages=package_versions(),
-            )
-            last = self.stretches[-1] if self.stretches else None
-            if not last or (last.machine, last.packages) != (new.machine, new.packages):
-                self.stretches.append(new)
+            here = {"machine": describe(self.machine).model_dump(), "packages": package_versions()}
+            last = self.stretches[-1] if self.stretches else {}
+            if {name: last.get(name) for name in here} != here:
+                self.stretches.append({"start": self.step, "end": self.step, **here})
+
+
+def chained_hash(before: str, x: Tensor) -> str:
+    """Chain the SHA-256 of a batch's inputs (B, T) to that of the batches before it."""
+    return hashlib.sha256(before.encode() + x.numpy().tobytes()).hexdigest()
+
+
+def initial_hashes(config: RunConfig, corpus: Corpus, seed: int, steps: int) -> tuple[str, str]:
+    """Return the hashes `initial_weights` and `batches` of a run of `steps` steps, without training
+    it. What arms of a seed share is computed once."""
+    # The layer under study draws no weights, and is not in their hash.
+    model = config.model.model_copy(update={"embedding_norm": "none"})
+    size = config.training.batch_size, config.model.block_size
+    key = corpus.sha256, corpus.tokenizer.sha256, len(corpus.train), seed, *size
+    stream, hashes = _drawn.setdefault(key, (random_stream(seed, "batches"), [""]))
+    while len(hashes) <= steps:
+        hashes.append(chained_hash(hashes[-1], sample_batch(corpus.train, *size, stream)[0]))
+    return _initial_weights(model, corpus.vocab_size, seed), hashes[steps]
+
+
+_drawn: dict[tuple[object, ...], tuple[torch.Generator, list[str]]] = {}
+"""Batches drawn so far, and the chained hash after each."""
+
+
+@lru_cache
+def _initial_weights(model: ModelConfig, vocab_size: int, seed: int) -> str:
+    return weights_digest(GPT(model, vocab_size, random_stream(seed, "weights")))
 
 
 @contextmanager
 def defer_interrupts(alone: bool) -> Iterator[threading.Event]:
     """Have Ctrl-C, or a notebook's stop, set an event instead; a second one interrupts at once. Of
     several processes none may stop alone, and only the main thread takes signals."""
-    interrupted = threading.Event()
-    if not alone or threading.current_thread() is not threading.main_thread():
-        yield interrupted
-        return
-    usual = signal.getsignal(signal.SIGINT)
+    interrupted, usual = threading.Event(), signal.getsignal(signal.SIGINT)
 
     def note(*_: object) -> None:
         interrupted.set()
         signal.signal(signal.SIGINT, usual)
 
-    signal.signal(signal.SIGINT, note)
+    defers = alone and threading.current_thread() is threading.main_thread()
+    if defers:
+        signal.signal(signal.SIGINT, note)
     try:
         yield interrupted
     finally:
-        signal.signal(signal.SIGINT, usual)
+        if defers:
+            signal.signal(signal.SIGINT, usual)
 
 
 @contextmanager

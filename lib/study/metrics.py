@@ -4,7 +4,7 @@ Every list of measures is a query on it: `measures_in` by group, `ACCURACIES` by
 Beside it stand the accuracies of a study's stock tasks, `sciq.acc`: see
 `lib.study.schema.stock_measures`.
 To add a measure, add it here and return it from where its like are: what raw files
-suffice for from `lib.results`, so that `verify` computes it again, else from `lib.run.measure`.
+suffice for from `lib.results`, so that `verify` computes it again, else from `lib.run.evaluate`.
 """
 
 from collections.abc import Mapping

@@ -19,11 +19,10 @@ import torch
 from lib.analysis.hypotheses import planned_measures
 from lib.analysis.power import expected_power, out_of_reach, spread_of
 from lib.analysis.runs import tidy
-from lib.data.suite import suite_hash
+from lib.data.suite import INSTALL, has_harness, suite_hash
 from lib.data.text import Corpus, load_corpus
 from lib.record.archive import Record, require_recorded
 from lib.results import RunResult, trained_with
-from lib.run.lm_eval import INSTALL, has_harness, require_tasks
 from lib.run.machine import PEAK_FLOPS, count_devices, describe, prepare, require_devices
 from lib.run.model import GPT, count_parameters, flops_per_token
 from lib.run.trainer import Trainer, begin
@@ -97,6 +96,8 @@ def _require_harness(study: Study) -> None:
     if study.evaluation.tasks and not has_harness():
         raise ConfigError(f"evaluation.tasks: need lm_eval; {INSTALL}, or remove them")
     if study.evaluation.tasks:
+        from lib.run.lm_eval import require_tasks  # seconds, which other studies need not wait
+
         plan = load_plan(study)
         planned = planned_measures(plan) if plan else []
         block_size = min(arm.config.model.block_size for arm in study.arms())

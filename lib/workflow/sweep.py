@@ -24,9 +24,9 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from lib.data.suite import has_harness
 from lib.record.archive import SHARED, is_replaceable
 from lib.results import RunResult, identity_fields, status_of
-from lib.run.lm_eval import has_harness
 from lib.study import io
 from lib.study.code import measure_key, train_key
 from lib.study.io import ROOT, RUNS, executed_notebook, relative, result_file, sha256

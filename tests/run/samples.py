@@ -13,8 +13,8 @@ from torch import Tensor
 from lib.data.text import Corpus, load_corpus
 from lib.results import Provenance
 from lib.run import trainer as training
+from lib.run.evaluate import measure, write_result
 from lib.run.machine import random_stream
-from lib.run.measure import measure, write_result
 from lib.run.model import GPT
 from lib.run.trainer import Run
 from lib.study.io import run_folder

@@ -6,7 +6,7 @@ import pytest
 from safetensors.torch import save_file
 
 from lib.run import checkpoint as checkpoints
-from lib.run.finished import UnfinishedError, read_finished, read_packed
+from lib.run.checkpoint import UnfinishedError, read_finished, read_packed
 from lib.study.io import run_folder
 from tests.run.samples import finished_study
 

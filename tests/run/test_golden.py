@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lib.data.text import Corpus
-from lib.run.measure import measure
+from lib.run.evaluate import measure
 from lib.study.schema import RunConfig
 from tests.conftest import beginning, change
 from tests.run.samples import train

@@ -6,6 +6,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
+from lib.run.scoring import Likelihood, Question, score_questions
 from lm_eval.api.instance import Instance
 from sklearn.metrics import brier_score_loss
 
@@ -15,7 +16,6 @@ from lib.data.text import Corpus, CorpusError
 from lib.run.evaluate import score
 from lib.run.lm_eval import CharacterLM, SuiteResult, evaluate_suite
 from lib.run.model import GPT
-from lib.run.scoring import Likelihood, Question, score_questions
 from lib.study.schema import EmbeddingNorm
 from tests.run.samples import direct, make_model
 

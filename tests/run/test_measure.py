@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lib.data.suite import INSTALL
 from lib.data.text import Corpus
-from lib.results import INSTALL
-from lib.run.evaluate import score
-from lib.run.measure import Measurement, measure
+from lib.run.evaluate import Measurement, measure, score
 from lib.run.trainer import Run
 from lib.study.io import ROOT, read_json, run_folder
 from lib.study.schema import RunConfig
@@ -82,7 +81,7 @@ def test_utilisation_is_the_share_of_the_devices_peak_that_the_arithmetic_took(
     trained: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[object] = []
-    monkeypatch.setattr("lib.run.measure.peak_flops", lambda *words: asked.append(words) or 1e9)
+    monkeypatch.setattr("lib.run.evaluate.peak_flops", lambda *words: asked.append(words) or 1e9)
     machine = trained.machine.model_copy(update={"processes": 2})
     found = measure(like(trained, diverged_at=12, machine=machine), Path()).throughput
     rate = trained.trace["tokens"].iloc[-1] / trained.trace["seconds"].sum()

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy
+from lib.workflow.staleness import stale
 from pydantic import ValidationError
 
 from lib.analysis.effects import task_contrasts
 from lib.analysis.runs import collect, read_parquet, tidy
 from lib.results import read_raw
 from lib.run import lm_eval as harness
-from lib.run.finished import read_finished
+from lib.run.checkpoint import read_finished
 from lib.run.lm_eval import require_tasks
 from lib.study import inputs
 from lib.study.code import tasks_hash
@@ -23,7 +24,6 @@ from lib.study.io import run_folder
 from lib.study.schema import EvaluationConfig
 from lib.study.study import Study
 from lib.study.yaml import ConfigError
-from lib.workflow.staleness import stale
 from tests.run.samples import direct, finished_study
 
 pytestmark = pytest.mark.slow

@@ -1,12 +1,12 @@
 """Packed questions say what the model itself says of each text."""
 
 import pytest
+from lib.run.scoring import Question, score_questions
 from torch import Tensor
 
 from lib.data.suite import Suite, Task, build_suite
 from lib.data.text import Corpus
 from lib.run.model import GPT, Transformer
-from lib.run.scoring import Question, score_questions
 from tests.run.samples import NANOCHAT, direct, make_model
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from lib.workflow.staleness import stale
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 from lm_eval.evaluator import evaluate
@@ -23,14 +24,13 @@ from safetensors.torch import save_file
 from lib.analysis.tables import stock_task_table
 from lib.data.text import Corpus, load_corpus
 from lib.run import lm_eval as harness
-from lib.run.finished import read_finished
+from lib.run.checkpoint import read_finished
 from lib.run.hugging_face import config_json, named_weights
 from lib.run.lm_eval import TokenLM, evaluate_tasks, require_tasks
 from lib.run.model import GPT
 from lib.study.io import ROOT, write_json
 from lib.study.schema import CorpusConfig, EvaluationConfig
 from lib.study.yaml import ConfigError
-from lib.workflow.staleness import stale
 from tests.run.samples import finished_study, make_model
 
 pytestmark = pytest.mark.slow
@@ -326,7 +326,7 @@ def test_a_study_keeps_what_it_was_asked_in_its_result(
 
 def test_studies_without_stock_tasks_do_not_load_them() -> None:
     code = (
-        "import sys, lib.run.measure, lib.workflow.preflight\n"
+        "import sys, lib.run.evaluate, lib.workflow.preflight\n"
         "sys.exit('lib.run.lm_eval' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

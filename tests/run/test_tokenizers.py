@@ -12,8 +12,8 @@ from lib.data.describe import corpus_summary, references, token_class_table
 from lib.data.suite import build_suite
 from lib.data.text import Corpus, load_corpus
 from lib.results import measures_of, read_raw
+from lib.run.evaluate import Measurement, measure, write_result
 from lib.run.lm_eval import CharacterLM
-from lib.run.measure import Measurement, measure, write_result
 from lib.run.trainer import Run
 from lib.study.metrics import MEASURES
 from lib.study.schema import CorpusConfig, RunConfig
@@ -63,7 +63,7 @@ def test_a_study_of_byte_pairs_ends_in_a_result_with_every_measure(
     run: tuple[Run, Measurement, Path], pairs: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained, measured, folder = run
-    monkeypatch.setattr("lib.run.measure.run_folder", lambda *_: folder)
+    monkeypatch.setattr("lib.run.evaluate.run_folder", lambda *_: folder)
     study = Study.model_validate(CONFIG | {"name": "alone", "seeds": [0]})
     result = write_result(study, study.arm("baseline"), trained, measured)
     expected = {name for name, of in MEASURES.items() if "per_second" not in name}

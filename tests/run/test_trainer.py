@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from lib.data.text import Corpus, sample_batch
 from lib.run import trainer as training
+from lib.run.evaluate import measure
 from lib.run.machine import derive_seed, random_stream
-from lib.run.measure import measure
 from lib.run.model import GPT, optimizer_groups, weights_digest
 from lib.run.trainer import Row, Run, learning_rate
 from lib.study.schema import RunConfig, TrainingConfig

@@ -9,15 +9,15 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-
-from lib.results import INSTALL
 from lib.run.cost import memory
+from lib.workflow.preflight import load_and_check
+
+from lib.data.suite import INSTALL
 from lib.run.machine import prepare
 from lib.run.model import GPT, count_parameters
 from lib.study.study import Study, load_study
 from lib.study.yaml import UserError
 from lib.workflow import preflight
-from lib.workflow.preflight import load_and_check
 from tests.conftest import TINY
 
 # Since Python 3.14 a name that is too long is one of no file.

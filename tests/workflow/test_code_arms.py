@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from lib.workflow.commits import find_commits, moved
 
 from lib.record import replay
 from lib.study import study as config
@@ -17,7 +18,6 @@ from lib.study.plan import Commit
 from lib.study.study import Study
 from lib.study.yaml import ConfigError
 from lib.workflow import commits
-from lib.workflow.commits import find_commits, moved
 from tests.conftest import TINY, Tree, run_git
 
 DIGESTS = {"training_digest": "a" * 64, "measuring_digest": "b" * 64}

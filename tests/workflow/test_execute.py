@@ -9,12 +9,12 @@ from typing import Any
 import nbformat
 import papermill
 import pytest
+from lib.workflow.execution import ExecutionError, execute, main
 
 from lib.results import status_of
 from lib.study.study import Study
 from lib.study.yaml import ConfigError
 from lib.workflow import execution
-from lib.workflow.execution import ExecutionError, execute, main
 
 WRITE = "from pathlib import Path; Path(result).write_text('{}')"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lib.run.finished import read_finished
+from lib.run.checkpoint import read_finished
 from lib.study.io import run_folder
 from lib.study.metrics import MEASURES
 from lib.study.study import Study
