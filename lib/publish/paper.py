@@ -1,226 +1,119 @@
-"""The paper as PDF (through Typst) and as LaTeX, and the computed parts of the READMEs.
+"""A paper as PDF (through Typst) and as LaTeX, and the computed parts of the READMEs.
 
-paper.md is a template (see `lib.publish.sources`) of Pandoc's Markdown. In it stand further
+paper.md is a template (see `lib.publish.template`) of Pandoc's Markdown. In it stand further
 
-    ::: {.figure #fig:x file=final/trend.pdf} caption :::      a file of figures/
+    ::: {.figure #fig:x file=findings/when.pdf} caption :::      a file of figures/
     ::: {.table #tbl:x} caption, table :::
 
 and `@key` for a reference, `@fig:x`, `@tbl:x` and `@sec:x` for what has that label.
 """
 
 import re
-from collections.abc import Iterable, Iterator
-from io import BytesIO
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import pikepdf
 import pypandoc
 import typst
 
+<<<<<<< HEAD
 from lib.publish.plans import FILE, has_history, plan_accounts, write_accounts
 from lib.publish.sources import Sources, TextError
 from lib.record.archive import papers_named
 from lib.study.io import ROOT, TEMPLATES, read_json, relative, write_bytes, write_text
+=======
+from lib.publish.template import Template, TextError
+from lib.record.record import papers_named
+from lib.study.io import ROOT, TEMPLATES, relative, write_bytes, write_text
+>>>>>>> eb3eaabc (The paper is written; its numbers and claims are looked up and checked when it is built)
 from lib.study.yaml import suggest
 
-_CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-_CITED = re.compile(r"(?<![\w@\\])@([A-Za-z][\w-]*(?::[\w-]+)?)")
-_LABEL = re.compile(r"\{[^}]*#((?:fig|tbl|sec):[\w-]+)")
-_FIGURE = re.compile(r"^:::.*\.figure.* file=([^\s}]+)", re.MULTILINE)
-MANUSCRIPT = TEMPLATES / "manuscript.md"
-"""Of which a paper is begun."""
-PAGES = {"answers": "README.md", "studies": "params/README.md", "root": "papers/README.md"}
-"""Templates of what is computed, and the page where each stands."""
-_COMPUTED = re.compile(r"(<!-- (\w+): .*? -->\n\n).*?(\n\n<!-- end of \2 -->)", re.DOTALL)
+PAGES = {"answers": "README.md", "studies": "params/README.md"}
+"""Templates beside the paper that fill a part of a page, and that page."""
+_CITED = re.compile(r"(?<![\w@\\`])@([A-Za-z][\w-]*(?::[\w-]+)?)")
 
 
-def filled_in(paper: Path, sources: Sources) -> str:
-    """Fill in paper.md. TextError, naming the line, for a value, reference or figure that is not
-    there, or a block that is not closed."""
-    source = (paper / "paper.md").read_text("utf-8")
-    _require_closed(source)
-    markdown = sources.render("paper.md")
-    bibliography = (paper / "references.bib").read_text("utf-8")
-    keys = re.findall(r"^@\w+\{([^,\s]+),", bibliography, re.MULTILINE)
-    figures = [p.relative_to(paper / "figures") for p in sorted(paper.glob("figures/[!.]*/*.pdf"))]
-    cited = _CITED.findall(_CODE.sub("", markdown))
-    _require("@", cited, [*keys, *_LABEL.findall(markdown)], source)
-    _require("file=", _FIGURE.findall(markdown), [path.as_posix() for path in figures], source)
-    return markdown
-
-
-def _require(mark: str, names: Iterable[str], known: list[str], source: str) -> None:
-    for name in names:
-        if name not in known:
-            match = re.search(rf"{mark}{re.escape(name)}(?![\w-])", source)
-            line = source[: match.start()].count("\n") + 1 if match else "?"
-            raise TextError(f"paper.md, line {line}: {mark}{suggest(name, known)}")
-
-
-def _require_closed(source: str) -> None:
-    opened: list[int] = []
-    for number, line in enumerate(source.splitlines(), 1):
-        if line.startswith(":::") and "{" in line:
-            opened.append(number)
-        elif line.startswith(":::"):
-            if not opened:
-                raise TextError(f"paper.md, line {number}: nothing is open that ::: could close")
-            opened.pop()
-    if opened:
-        raise TextError(f"paper.md, line {opened[-1]}: this block is not closed; write :::")
-
-
-def convert(markdown: str, to: str, paper: Path) -> str:
-    """Turn Markdown into Typst or LaTeX by the template and filter of the paper, or else of the
-    house."""
-    own_templates = paper / "templates" / "paper"
-    templates = own_templates if own_templates.is_dir() else TEMPLATES / "paper"
-    options = [f"--template={templates}/template.{to}", f"--lua-filter={templates}/filter.lua"]
+def convert(markdown: str, to: str) -> str:
+    """Turn Markdown into "typst" or "latex"."""
+    folder = TEMPLATES / "paper"
+    options = [f"--template={folder}/template.{to}", f"--lua-filter={folder}/filter.lua"]
     options += ["--syntax-highlighting=none", "--natbib"] if to == "latex" else []
     try:
         return str(pypandoc.convert_text(markdown, to, "markdown", extra_args=options))
     except RuntimeError as error:
-        raise TextError(f"pandoc: {error}") from None
+        raise TextError(f"paper.md: pandoc: {error}") from None
 
 
-def make_files(paper: Path, sources: Sources) -> dict[str, bytes]:
-    """Make paper.tex and paper.pdf of paper.md: the same bytes of the same files. Raises
-    TextError."""
-    markdown = filled_in(paper, sources)
-    latex, source = (convert(markdown, to, paper).encode() for to in ("latex", "typst"))
+def make_files(paper: Path) -> dict[Path, bytes]:
+    """Make PDF and LaTeX of a paper, and the pages it fills: the same bytes of the same files.
+    TextError for what cannot be built."""
+    template = Template(paper)
+    markdown = template.render("paper.md")
+    _require_references(paper, markdown)
     try:
         # Only fonts that Typst brings, so that every machine sets the same page. The stub of
         # `compile` wants source and root to be of one type; they need not be.
         pdf: bytes = typst.compile(  # type: ignore[type-var]
-            source, root=paper, ignore_system_fonts=True, timestamp=0
+            convert(markdown, "typst").encode(), root=paper, ignore_system_fonts=True, timestamp=0
         )
     except typst.TypstError as error:
-        raise TextError(f"Typst: {error.diagnostic}") from None
-    return {"paper.tex": latex, "paper.pdf": _saved(pdf, object_stream_mode=_PACKED)}
-
-
-_PACKED, _ONE_BY_ONE = pikepdf.ObjectStreamMode.generate, pikepdf.ObjectStreamMode.disable
-
-
-def _saved(pdf: bytes, **how: Any) -> bytes:
-    output = BytesIO()
-    with pikepdf.open(BytesIO(pdf)) as opened:
-        opened.save(output, deterministic_id=True, **how)
-    return output.getvalue()
-
-
-def same(existing: bytes, expected: bytes) -> bool:
-    """Tell whether a file is as it was made; a PDF, but for how it was packed."""
-    if existing == expected or not expected.startswith(b"%PDF"):
-        return existing == expected
-    try:
-        return uncompressed(existing) == uncompressed(expected)
-    except pikepdf.PdfError:
-        return False
-
-
-def uncompressed(pdf: bytes) -> bytes:
-    """Unpack the streams of a PDF, which builds of zlib pack differently. pikepdf.PdfError for what
-    is no PDF."""
-    decoded = pikepdf.StreamDecodeLevel.generalized
-    return _saved(pdf, object_stream_mode=_ONE_BY_ONE, compress_streams=False,
-                  stream_decode_level=decoded)  # fmt: skip
-
-
-def build(paper: Path) -> Sources:
-    """Write paper.pdf, paper.tex and plans.json beside paper.md; return what they are made of.
-    Raises TextError, and then writes nothing."""
-    sources = Sources(paper)
-    for name, content in make_files(paper, sources).items():
-        write_bytes(paper / name, content)
-    write_accounts(paper)
-    return sources
-
-
-def with_computed(sources: Sources, name: str, page: str) -> str:
-    """Fill in the computed part of a page, between two comments that name its template. TextError
-    where there is no such part."""
-
-    def part(frame: re.Match[str]) -> str:
-        return frame[1] + sources.page_part(frame[2]) + frame[3]
-
-    if [frame[2] for frame in _COMPUTED.finditer(page)] != [name]:
-        raise TextError(
-            f"{PAGES[name]} lacks a computed part, between <!-- {name}: … --> and <!-- end of "
-            f"{name} -->; restore it from git"
-        )
-    return _COMPUTED.sub(part, page)
-
-
-def write_pages(sources: Sources, root: Path = ROOT) -> None:
-    """Bring the computed parts of the READMEs up to date."""
+        raise TextError(f"paper.md: {error.diagnostic}") from None
+    files = {paper / "paper.pdf": pdf, paper / "paper.tex": convert(markdown, "latex").encode()}
     for name, page in PAGES.items():
-        text = (root / page).read_text("utf-8")
-        written = with_computed(sources, name, text)
-        if written != text:
-            write_text(root / page, written)
+        if (paper / "templates" / f"{name}.md").is_file():
+            text = template.render(f"templates/{name}.md").strip()
+            files[ROOT / page] = _filled(ROOT / page, name, text).encode()
+    return files
 
 
-def answers_readme(paper: Path) -> bool:
-    """Tell whether the computed parts of the READMEs are those of this paper."""
-    return (paper / "templates" / "answers.md").is_file()
+def _require_references(paper: Path, markdown: str) -> None:
+    bibliography = (paper / "references.bib").read_text("utf-8")
+    known = re.findall(r"^@\w+\{([^,\s]+),", bibliography, re.MULTILINE)
+    known += re.findall(r"\{[^}]*#((?:fig|tbl|sec):[\w-]+)", markdown)
+    source = (paper / "paper.md").read_text("utf-8")
+    for key in _CITED.findall(markdown):
+        if key not in known:
+            line = source.partition(f"@{key}")[0].count("\n") + 1
+            raise TextError(f"paper.md, line {line}: @{suggest(key, known)}")
 
 
-def check_texts(paper: Path) -> Iterator[str]:
-    """Yield what of a paper, and of the READMEs if their answers are the paper's, is not what the
-    results say."""
-    if not (paper / "paper.md").is_file():
-        return
+def _filled(page: Path, name: str, text: str) -> str:
+    """Return a page with the text between its two comments."""
+    frame = re.compile(rf"(<!-- {name}: .*? -->\n\n).*?(\n\n<!-- end of {name} -->)", re.DOTALL)
+    filled, count = frame.subn(lambda match: match[1] + text + match[2], page.read_text("utf-8"))
+    if count != 1:
+        raise TextError(f"{relative(page)} lacks the comments around its {name}; see git")
+    return filled
+
+
+def check(paper: Path) -> Iterator[str]:
+    """Yield each file of a paper that is not what its sources and the results give, or why it
+    cannot be built."""
     try:
-        accounts = paper / FILE
-        if has_history() and accounts.is_file() and read_json(accounts) != plan_accounts(paper):
-            yield f"{FILE} is not what git says of the plans; run ./run_all.sh paper"
-        sources = Sources(paper)
-        for name, content in make_files(paper, sources).items():
-            path = paper / name
-            if not path.is_file() or not same(path.read_bytes(), content):
-                what = f"{relative(path)} is not what its sources and the results give"
-                yield f"{what}; run ./run_all.sh paper"
-        if not answers_readme(paper):
-            return
-        for name, page in PAGES.items():
-            text = (ROOT / page).read_text("utf-8")
-            if with_computed(sources, name, text) != text:
-                yield f"{page} does not say what the results do; run ./run_all.sh paper"
-    except Exception as error:  # a file can be broken in any way
-        yield f"the paper cannot be built: {error}"
+        for path, content in make_files(paper).items():
+            if not path.is_file() or path.read_bytes() != content:
+                yield f"{relative(path)} is not what the results give; run ./run_all.sh paper"
+    except TextError as error:
+        yield str(error)
 
 
 def begin(paper: Path) -> None:
-    """Write a first manuscript: table, contrasts and a figure of each of a paper's studies."""
-    head, section = MANUSCRIPT.read_text("utf-8").split("<!-- study -->\n")
-    studies = sorted(path.name.partition(".")[0] for path in paper.glob("results/*.verdict.json"))
-    sections = "".join(section.replace("STUDY", name) for name in studies)
-    text = head.replace("PAPER", paper.name) + sections
-    write_text(paper / "paper.md", text)
+    """Write a first manuscript: table, contrasts and figure of each of a paper's studies."""
+    head, section = (TEMPLATES / "manuscript.md").read_text("utf-8").split("<!-- study -->\n")
+    studies = sorted(path.name.removesuffix(".verdict.json") for path in paper.glob("results/*.v*"))
+    sections = "".join(section.replace("STUDY", study) for study in studies)
+    write_text(paper / "paper.md", head.replace("PAPER", paper.name) + sections)
     (paper / "references.bib").touch()
 
 
 def main(names: list[str]) -> None:
     """Build the papers named, or all that have a manuscript; begin one where a paper that is named
-    has none. Bring the READMEs up to date, and say what was left out."""
+    has none."""
     for paper in papers_named(names):
-        written = (paper / "paper.md").is_file()
-        if not written and not names:
-            continue
-        if not written:
+        if not (paper / "paper.md").is_file():
+            if not names:
+                continue
             begin(paper)
             print(f"First manuscript    {relative(paper / 'paper.md')}: yours to rewrite")
-        sources = build(paper)
-        if answers_readme(paper):
-            write_pages(sources)
-        if sources.left_out:
-            print(f"Left out            what needs {', '.join(sources.left_out)}: no results")
-        if sources.unused:
-            print(f"Not in the paper    {', '.join(sources.unused)}: recorded, but paper.md quotes")
-            print(f"                    nothing of it; write a section, as {relative(MANUSCRIPT)}")
-            print("                    begins one for each STUDY, or delete paper.md to begin anew")
-        print(
-            f"Paper               {relative(paper / 'paper.pdf')}, {relative(paper / 'paper.tex')}"
-        )
+        for path, content in make_files(paper).items():
+            write_bytes(path, content)
+        print(f"Paper               {relative(paper / 'paper.pdf')}")

@@ -1,0 +1,194 @@
+"""Numbers and claims of the paper and the READMEs, looked up when they are built.
+
+    {{ trained.arms.none.loss.mean | number(".3f") }}          results/trained.json
+    {{ trained.arms.none.loss | mean_sd(".3f") }}
+    {{ trained.cost | estimate("+.3f") }}                      a hypothesis of its verdict
+    {{ contrast("when", "layernorm,iterations=300") | estimate("+.3f") }}    in the loss
+    {{ contrast("trained", "layernorm - scale", "perplexity") | estimate("+.3f") }}
+    {{ one(turn.verdict.stability_map, arm="warmup").unstable | words }}     any of its tables
+    {{ findings.dose[0].mean_delta | number("+.3f") }}         findings.json, by findings.ipynb
+    {{ params("when").training.iterations }}                   params/when.yaml, with defaults
+
+A study's `-` is written `_`, or as in `results["start-or-speed"]`; of a hypothesis' name,
+`turn["warm-up"]`. Above a paragraph, or a row of a table, stands what its words rest on:
+
+    <!-- holds: trained.cost supported; trained.equal undecided -->
+    <!-- holds: contrast("trained", "layernorm - scale") lower -->
+    <!-- holds: contrast("confirmatory-2", "rescued", "perplexity") within 0.1 -->
+    <!-- holds: findings.schedule[0].t_low > 0 -->
+
+What no longer holds, and a name that is not there, stops the build and names the line.
+"""
+
+import re
+import traceback
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateSyntaxError
+from jinja2.exceptions import UndefinedError
+from jinja2.utils import missing
+
+from lib.record.record import Record
+from lib.study.io import TEMPLATES, read_json
+from lib.study.study import load_study
+from lib.study.yaml import UserError, read_yaml, suggest
+
+Row = dict[str, Any]
+_HOLDS = re.compile(r"<!-- holds: (.+?) -->\n", re.DOTALL)
+_CLAIM = re.compile(r"(.+?) +(supported|refuted|undecided|higher|lower|within [\d.]+)", re.DOTALL)
+_WORDS = "none one two three four five six seven eight nine ten eleven twelve".split()
+
+
+class TextError(UserError):
+    """A text that cannot be built; the message names file, line and fault."""
+
+
+class Template:
+    """What the texts in a paper's folder may quote."""
+
+    def __init__(self, paper: Path) -> None:
+        names = [path.name.removesuffix(".verdict.json") for path in paper.glob("results/*.v*")]
+        self.studies = {study: _quoted(Record(study, paper)) for study in sorted(names)}
+        known: dict[str, Any] = {name.replace("-", "_"): of for name, of in self.studies.items()}
+        known |= {path.stem: read_yaml(path) for path in paper.glob("*.yaml")}
+        known |= {path.stem: read_json(path) for path in paper.glob("findings.json")}
+        known |= {"results": self.studies, "contrast": self.contrast}
+        known |= {"one": one, "params": load_study}
+        self._environment = Environment(
+            loader=FileSystemLoader([paper, TEMPLATES.parent]),
+            undefined=_with_nearest_name(known),
+            finalize=_finished,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+            comment_start_string="<!--",
+            comment_end_string="-->",
+        )
+        self._environment.globals |= known
+        filters = (number, mean_sd, estimate, p_value, words)
+        self._environment.filters |= {each.__name__: each for each in filters}
+
+    def render(self, name: str) -> str:
+        """Check the claims of a text and write its numbers. TextError names the line."""
+        loader = self._environment.loader
+        assert loader is not None
+        source = loader.get_source(self._environment, name)[0]
+        for match in _HOLDS.finditer(source):
+            line, sentence = source[: match.end()].count("\n"), source[match.end() :].split("\n")[0]
+            for claim in match[1].split(";"):
+                try:
+                    fault = self._fault(" ".join(claim.split()))
+                except (TemplateSyntaxError, UndefinedError, ValueError, TypeError) as error:
+                    raise TextError(f"{name}, line {line}: {claim.strip()}: {error}") from None
+                if fault:
+                    what = f"{claim.strip()} does not hold: {fault}"
+                    raise TextError(f"{name}, line {line}: {what}. Rewrite: {sentence}")
+        try:
+            return self._environment.get_template(name).render()
+        except TemplateSyntaxError as error:
+            raise TextError(f"{name}, line {error.lineno}: {error.message}") from None
+        except Exception as error:  # whatever an expression raises is a fault of the text
+            frames = reversed(traceback.extract_tb(error.__traceback__))
+            at = next((f.lineno for f in frames if f.filename.endswith(name)), "?")
+            raise TextError(f"{name}, line {at}: {error}") from None
+
+    def _fault(self, claim: str) -> str:
+        """Say what is found instead of a claim; nothing where it holds."""
+        match = _CLAIM.fullmatch(claim)
+        expression, word = match.groups() if match else (claim, "true")
+        found = self._environment.compile_expression(expression, undefined_to_none=False)()
+        if match is None and not isinstance(found, bool):
+            raise ValueError("end it by supported, refuted, undecided, higher, lower, within NUMBER")
+        if match is None:
+            return "" if found else "it is false"
+        if word.startswith("within"):
+            margin = float(word.split()[1])
+            return "" if -margin < found["t_low"] <= found["t_high"] < margin else estimate(found)
+        asks_direction = word in ("higher", "lower") or "answer" not in found
+        outcome = direction(found) if asks_direction else found["answer"]
+        return "" if outcome == word else f"it is {outcome}, {estimate(found)}"
+
+    def contrast(self, study: str, arms: str, measure: str = "loss") -> Row:
+        """Return the contrast of an arm with its own baseline, or "of one - with another"."""
+        if study not in self.studies:
+            raise ValueError(suggest(study, self.studies))
+        arm, _, baseline = arms.partition(" - ")
+        rows = self.studies[study]["verdict"]["contrasts"]
+        if not baseline:  # an arm's own baseline stands first
+            baseline = next((row["baseline"] for row in rows if row["arm"] == arm), "")
+        wanted = {"arm": arm, "measure": measure, "baseline": baseline}
+        return one(rows, **{name: value for name, value in wanted.items() if value})
+
+
+def _quoted(record: Record) -> Row:
+    verdict = record.verdict
+    answers = {row["hypothesis"]: row for row in verdict.get("hypothesis_tests") or []}
+    quoted = {"hypotheses": answers, "arms": record.results["summary"]}
+    return answers | quoted | {"design": record.results["study"], "verdict": verdict}
+
+
+def one(rows: list[Row], **fields: Any) -> Row:
+    """Return the one row with these values; ValueError with the nearest name where none has."""
+    for field, value in fields.items():
+        known = {str(row[field]): None for row in rows}
+        rows = [row for row in rows if row[field] == value]
+        if not rows:
+            raise ValueError(f"{field} {suggest(str(value), known)}")
+    if len(rows) > 1:
+        raise ValueError(f"{len(rows)} rows have {fields}; name another field")
+    return rows[0]
+
+
+def direction(row: Row) -> str:
+    """Tell on which side of zero the *t* interval lies: lower, higher, or undecided."""
+    low, high = row["t_low"], row["t_high"]
+    return "undecided" if low is None or low <= 0 <= high else "lower" if high < 0 else "higher"
+
+
+def number(value: float | None, form: str) -> str:
+    """Write a number by one of Python's formats; a zero has no sign, and None is n/a."""
+    if value is None:
+        return "n/a"
+    text = format(value, form)
+    return (text if re.search("[1-9]", text) else text.lstrip("+-")).replace("-", "−")
+
+
+def mean_sd(summary: Row, form: str) -> str:
+    """Write mean ± standard deviation, or the mean alone of a single run."""
+    parts = [number(summary[key], form) for key in ("mean", "sd") if summary[key] is not None]
+    return " ± ".join(parts) or "n/a"
+
+
+def estimate(row: Row, form: str = "+.3f") -> str:
+    """Write a difference with its *t* interval: +0.021 [+0.005, +0.036]."""
+    low, high = number(row["t_low"], form), number(row["t_high"], form)
+    return f"{number(row['mean_delta'], form)} [{low}, {high}]"
+
+
+def p_value(p: float) -> str:
+    """Write a p-value: .017 or < .001."""
+    return "< .001" if p < 0.001 else f"{p:.3f}".removeprefix("0")
+
+
+def words(count: float) -> str:
+    """Write a whole number, in letters up to twelve."""
+    return _WORDS[int(count)] if count < len(_WORDS) else f"{count:,.0f}"
+
+
+def _finished(value: Any) -> Any:
+    if value is None or isinstance(value, float | list | dict):
+        raise ValueError(f"{value!r} needs a filter such as number('.3f')")
+    return value
+
+
+def _with_nearest_name(known: dict[str, Any]) -> type[StrictUndefined]:
+    """Make the type of an undefined name: it fails where it is looked up, and says the nearest
+    name. `known` are those that a text begins with."""
+
+    class Missing(StrictUndefined):
+        def __init__(self, hint: Any = None, obj: Any = missing, name: Any = "", **_: Any) -> None:
+            inside = known if obj is missing else obj if isinstance(obj, dict) else ()
+            raise UndefinedError(hint or suggest(str(name), map(str, inside)))
+
+    return Missing
