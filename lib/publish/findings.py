@@ -14,22 +14,8 @@ import nbformat
 import pandas as pd
 from nbclient import NotebookClient
 
-<<<<<<< HEAD
-from lib.analysis.runs import tidy
-from lib.publish.paper import same
-from lib.record.archive import Record, papers_named
-from lib.record.build import same_json
-from lib.record.notebook import differing_cells, slim, without_warnings
-from lib.record.warm import over_sockets, prefer_forks
-from lib.results import RunResult
-from lib.study.io import ROOT, read_json, relative
-from lib.study.plan import ALPHA, Plan
-from lib.study.preregistration import load_plan
-from lib.study.study import Study, load_study
-=======
-from lib.record.record import papers_named
+from lib.record.archive import papers_named
 from lib.study.io import read_json, relative
->>>>>>> eb3eaabc (The paper is written; its numbers and claims are looked up and checked when it is built)
 
 NOTEBOOK, TABLES = "findings.ipynb", "findings.json"
 
@@ -53,8 +39,8 @@ def check(paper: Path) -> Iterator[str]:
         old, new = (read_json(root / TABLES) for root in (paper, folder))
         for name in {**old, **new}:
             try:
-                tables = [pd.DataFrame(found.get(name)) for found in (old, new)]
-                pd.testing.assert_frame_equal(*tables, rtol=1e-9, atol=1e-12)
+                is_kept, is_found = (pd.DataFrame(tables.get(name)) for tables in (old, new))
+                pd.testing.assert_frame_equal(is_kept, is_found, rtol=1e-9, atol=1e-12)
             except AssertionError:
                 yield f"{TABLES}: {name} is not what {NOTEBOOK} finds; run ./run_all.sh paper"
         for path in sorted(folder.glob("figures/findings/*.pdf")):

@@ -15,16 +15,9 @@ from pathlib import Path
 import pypandoc
 import typst
 
-<<<<<<< HEAD
-from lib.publish.plans import FILE, has_history, plan_accounts, write_accounts
-from lib.publish.sources import Sources, TextError
-from lib.record.archive import papers_named
-from lib.study.io import ROOT, TEMPLATES, read_json, relative, write_bytes, write_text
-=======
 from lib.publish.template import Template, TextError
-from lib.record.record import papers_named
+from lib.record.archive import papers_named
 from lib.study.io import ROOT, TEMPLATES, relative, write_bytes, write_text
->>>>>>> eb3eaabc (The paper is written; its numbers and claims are looked up and checked when it is built)
 from lib.study.yaml import suggest
 
 PAGES = {"answers": "README.md", "studies": "params/README.md"}

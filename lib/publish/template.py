@@ -29,7 +29,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateSynta
 from jinja2.exceptions import UndefinedError
 from jinja2.utils import missing
 
-from lib.record.record import Record
+from lib.record.archive import Record
 from lib.study.io import TEMPLATES, read_json
 from lib.study.study import load_study
 from lib.study.yaml import UserError, read_yaml, suggest
@@ -37,7 +37,8 @@ from lib.study.yaml import UserError, read_yaml, suggest
 Row = dict[str, Any]
 _HOLDS = re.compile(r"<!-- holds: (.+?) -->\n", re.DOTALL)
 _CLAIM = re.compile(r"(.+?) +(supported|refuted|undecided|higher|lower|within [\d.]+)", re.DOTALL)
-_WORDS = "none one two three four five six seven eight nine ten eleven twelve".split()
+_WORDS = ["none", "one", "two", "three", "four", "five", "six", "seven"]
+_WORDS += ["eight", "nine", "ten", "eleven", "twelve"]
 
 
 class TextError(UserError):
@@ -97,9 +98,12 @@ class Template:
         """Say what is found instead of a claim; nothing where it holds."""
         match = _CLAIM.fullmatch(claim)
         expression, word = match.groups() if match else (claim, "true")
-        found = self._environment.compile_expression(expression, undefined_to_none=False)()
+        evaluate = self._environment.compile_expression(expression, undefined_to_none=False)
+        found: Any = evaluate()
         if match is None and not isinstance(found, bool):
-            raise ValueError("end it by supported, refuted, undecided, higher, lower, within NUMBER")
+            raise ValueError(
+                "end it by supported, refuted, undecided, higher, lower, within NUMBER"
+            )
         if match is None:
             return "" if found else "it is false"
         if word.startswith("within"):

@@ -10,7 +10,8 @@ from functools import cache
 from pathlib import Path
 
 from lib.data.text import Corpus, CorpusError, load_corpus
-from lib.publish.paper import check_texts
+from lib.publish import findings
+from lib.publish import paper as texts
 from lib.record import retrain
 from lib.record import verify as records
 from lib.record.archive import (
@@ -38,7 +39,7 @@ def verify(studies: list[str], words: list[str]) -> int:
     names = require_recorded(studies or named) or recorded_studies()
     faults = records.verify(names, begin)
     for paper in papers() if names == recorded_studies() else ():
-        for fault in check_texts(paper):
+        for fault in (*findings.check(paper), *texts.check(paper)):
             print(f"error: {relative(paper)}: {fault}", flush=True)
             faults += 1
     status = retrain.retrain(words, studies, train) if words else 0

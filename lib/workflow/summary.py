@@ -11,13 +11,7 @@ from rich.table import Table
 from lib.analysis.runs import available_measures, tidy
 from lib.analysis.tables import mean_and_sd, numbers
 from lib.analysis.verdict import for_terminal
-<<<<<<< HEAD
 from lib.record.archive import Record, is_replaceable
-=======
-from lib.publish.template import mean_sd
-from lib.record.archive import is_replaceable
-from lib.record.record import Record
->>>>>>> eb3eaabc (The paper is written; its numbers and claims are looked up and checked when it is built)
 from lib.results import RunResult
 from lib.study.io import read_json, relative, result_file, study_folder
 from lib.study.metrics import MEASURES, measures_in
@@ -64,63 +58,6 @@ def summarise(study: Study) -> None:
     print(f"To check the record ./run_all.sh verify {study.name}")
 
 
-<<<<<<< HEAD
-=======
-def _both(new: Mapping[str, Any], recorded: Mapping[str, Any]) -> Table:
-    table = plain_table("arm", "here", "in the record")
-    for arm in dict.fromkeys([*new["summary"], *recorded["summary"]]):
-        rows = (results["summary"].get(arm) for results in (new, recorded))
-        form = f".{MEASURES[MAIN].digits}f"
-        table.add_row(arm, *(mean_sd(row[MAIN], form) if row else "" for row in rows))
-    return table
-
-
-def described(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
-    """Describe the arms of a study, a row each, in blocks that begin with their baseline: the
-    levels of its factors; and where there are any, names of arms that are beside the grid,
-    baselines that begin no block, and the number of `runs` (see `lib.analysis.runs.tidy`) that
-    diverged."""
-    arms = {arm.id: arm for arm in study.arms()}
-    rows: dict[str, dict[str, str]] = {}
-    for arm in sorted(arms.values(), key=lambda arm: list(arms).index(arm.baseline)):
-        levels = {factor: arm.levels[factor] for factor in study.factors}
-        row = {name: arm_id({name: level}).rpartition("=")[2] for name, level in levels.items()}
-        if arm.id != arm_id(levels) or not levels:
-            row["arm"] = arm.id
-        if arms[arm.baseline].baseline != arm.baseline:
-            row["baseline"] = arm.baseline
-        diverged = runs.loc[runs["arm"] == arm.id, "status"] == "diverged"
-        if diverged.any():
-            row["diverged"] = f"{sum(diverged)} of {len(diverged)}"
-        rows[arm.id] = row
-    columns = ("arm", *study.factors, "baseline", "diverged")
-    table = pd.DataFrame([*rows.values()], [*rows], columns).dropna(axis="columns", how="all")
-    return table.fillna("").rename(columns=lambda name: name.rpartition(".")[2].replace("_", " "))
-
-
-def tables(
-    arms: pd.DataFrame,
-    runs: pd.DataFrame,
-    contrasts: Sequence[Mapping[str, Any]],
-    measures: Sequence[str],
-    console: Console,
-) -> Iterator[Table]:
-    """Lay out what described `arms` measured: mean ± sd, and below it the difference from their
-    baseline. Measures for which the console has no room follow in a further table.
-
-    `runs` is the table of `lib.analysis.runs.tidy`, `contrasts` are those of a verdict.
-    """
-    while measures:
-        for number in range(len(measures), 0, -1):
-            table = _table(arms, runs, contrasts, measures[:number])
-            without_limit = console.options.update(max_width=10**4)
-            if Measurement.get(console, without_limit, table).maximum <= console.width:
-                break
-        yield table
-        measures = measures[number:]
-
-
->>>>>>> eb3eaabc (The paper is written; its numbers and claims are looked up and checked when it is built)
 def _table(
     runs: pd.DataFrame, contrasts: dict[tuple[str, str], dict[str, float]], measures: list[str]
 ) -> Table:

@@ -36,13 +36,12 @@ import pandas as pd
 from IPython.display import display
 from scipy import stats
 
-from lib.analysis.effects import paired_rows, seed_differences
-from lib.analysis.paired import t_test
-from lib.analysis.runs import tidy
+from lib.analysis.paired import paired_rows, t_test
+from lib.analysis.runs import seed_differences, tidy
 from lib.figures.effects import differences, interaction, mark
 from lib.figures.style import facets, variant
 from lib.figures.training import difference, reference_lines, trend
-from lib.record.record import Record
+from lib.record.archive import Record
 from lib.results import RunResult, json_rows
 from lib.study.io import write_json
 
@@ -73,16 +72,6 @@ def runs_of(study: str) -> pd.DataFrame:
     return tidy(RunResult.model_validate(run) for run in record(study).runs)
 
 
-@cache
-def joined(study: str, name: str) -> pd.DataFrame:
-    """One of the raw tables of all runs, with arm and seed."""
-    parts = [
-        record(study).raw(run)[name].assign(arm=run["arm"], seed=run["seed"])
-        for run in record(study).runs
-    ]
-    return pd.concat(parts, ignore_index=True)
-
-
 def estimate(differences: pd.Series) -> dict:
     """The mean of paired differences with its interval."""
     return t_test(differences.dropna())._asdict()
@@ -95,7 +84,7 @@ def estimate(differences: pd.Series) -> dict:
 
 # %%
 columns = ["arm", "seed", "variant", "baseline", "unigram_loss", "bigram_loss"]
-curves = joined("confirmatory-2", "curve").merge(runs_of("confirmatory-2")[columns])
+curves = record("confirmatory-2").joined("curve").merge(runs_of("confirmatory-2")[columns])
 with facets("opening", FIGURES, ["loss", "difference"], [""], height=2.1) as axes:
     trend(curves, "dev_loss", axes["loss", ""])
     reference_lines(curves, axes["loss", ""])
@@ -157,7 +146,7 @@ with facets("dose", FIGURES, ["dose"], [""], height=2.4) as axes:
 # %%
 def final_losses(study: str) -> pd.DataFrame:
     """Each run with its final dev loss (nats) as it counts."""
-    ends = joined(study, "curve").sort_values("step").groupby(["arm", "seed"])["dev_loss"]
+    ends = record(study).joined("curve").sort_values("step").groupby(["arm", "seed"])["dev_loss"]
     ends = ends.agg(initial="first", final="last").reset_index()
     stability = pd.DataFrame(record(study).verdict["stability"])
     runs = runs_of(study).drop(columns=["unstable"], errors="ignore").merge(ends)
@@ -314,7 +303,9 @@ keep("sensitivity", sensitivity("ladder-2-wide", wide) + sensitivity("recipe", n
 
 # %%
 with facets("rates", FIGURES, ["8 × 128", "4 × 192"], [""], height=2.0) as axes:
-    for (name, _), study, fixed in zip(axes, ("recipe", "ladder-2-wide"), (narrow, wide)):
+    for (name, _), study, fixed in zip(
+        axes, ("recipe", "ladder-2-wide"), (narrow, wide), strict=True
+    ):
         runs, ax = runs_of(study).query(fixed), axes[name, ""]
         runs = runs[runs["variant"] != "scale"]
         interaction(runs, "loss", RATE, record(study).parameters.factors[RATE], ax)
@@ -336,16 +327,18 @@ keep("place", rows, "place")
 
 # %% [markdown]
 # ## What the documents ask beside the loss
-# LayerNorm less no layer at the end of `confirmatory-2`: the best temperature, the network's inside,
-# and the loss with contexts of 16 and of 128 characters. As ratios: AdamW's second moments there,
-# and speed in `final`. Then how many questions of the suite the runs of `trained` answer right, and
-# what counts of five characters answer; and how many runs were made by a checkout with uncommitted
-# changes.
+# LayerNorm less no layer at the end of `confirmatory-2`: the best temperature, the inside of the
+# network, and the loss with contexts of 16 and of 128 characters. As ratios: AdamW's second moments
+# there, and speed in `final`. Then how many questions of the suite the runs of `trained` answer
+# right, and what counts of five characters answer; and how many runs were made by a checkout with
+# uncommitted changes.
 
 # %%
 protocol = runs_of("confirmatory-2")
-ends = joined("confirmatory-2", "curve").sort_values("step").groupby(["arm", "seed"]).last()
-traces = joined("confirmatory-2", "trace").sort_values("step").groupby(["arm", "seed"]).last()
+ends = record("confirmatory-2").joined("curve").sort_values("step").groupby(["arm", "seed"]).last()
+traces = (
+    record("confirmatory-2").joined("trace").sort_values("step").groupby(["arm", "seed"]).last()
+)
 inside = ends.join(traces["second_moment_mean"]).reset_index()
 lengths = pd.DataFrame(
     [
