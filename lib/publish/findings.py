@@ -4,6 +4,7 @@ It writes `findings.json`, which the paper quotes, and `figures/findings/` into 
 it is executed. It is committed with its outputs; `check` executes it again and compares.
 """
 
+import os
 import re
 import tempfile
 import zlib
@@ -15,7 +16,7 @@ import pandas as pd
 from nbclient import NotebookClient
 
 from lib.record.archive import papers_named
-from lib.study.io import read_json, relative
+from lib.study.io import ROOT, read_json, relative
 
 NOTEBOOK, TABLES = "findings.ipynb", "findings.json"
 
@@ -24,7 +25,10 @@ def execute(paper: Path, folder: Path) -> None:
     """Execute a paper's notebook in a folder, which gets the notebook and what it writes."""
     notebook = nbformat.read(paper / NOTEBOOK, as_version=4)
     where = {"metadata": {"path": str(folder)}}
-    NotebookClient(notebook, kernel_name="python3", record_timing=False, resources=where).execute()
+    client = NotebookClient(notebook, kernel_name="python3", record_timing=False, resources=where)
+    client.execute(env={**os.environ, "PYTHONPATH": str(ROOT)})
+    for picture in folder.glob("figures/findings/*.png"):  # the notebook shows it
+        picture.unlink()
     notebook.metadata.pop("language_info", None)
     nbformat.write(notebook, folder / NOTEBOOK)
 
