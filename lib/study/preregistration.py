@@ -8,16 +8,13 @@ frozen, where git shows that the plan was committed before the runs. What git ca
 a yes nor a no.
 """
 
-import math
+import json
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from io import StringIO
 from itertools import chain, product
 from typing import Any, Literal, get_args
-
-from ruamel.yaml import YAML
 
 from lib.study.code import git, is_checkout, tasks_hash
 from lib.study.io import PAPERS, PARAMS, PLANS, ROOT, RUNS, TEMPLATES, relative, write_text
@@ -141,7 +138,8 @@ def _template(study: Study, file: str) -> str:
         if measure.better and (asks or not name.startswith("macro_"))
     ]
     hypotheses = "\n".join(
-        f"  {_in_yaml(name)}:\n    says:\n    test: {_in_yaml(h['test'])}\n    direction: differs"
+        f"  {json.dumps(name)}:\n    says:\n    test: {json.dumps(h['test'])}\n"
+        f"    direction: {h['direction']}"
         for name, h in usual_hypotheses(study).items()
     )
     return (TEMPLATES / "plan.yaml").read_text("utf-8").format(
@@ -149,22 +147,11 @@ def _template(study: Study, file: str) -> str:
         arms=_wrapped("; ".join(arm.id for arm in study.arms())),
         measures=_wrapped(", ".join(measures + study.stock_measures)),
         p=Plateau(), n=Noise(),
-        plateau=_in_yaml(Plateau().model_dump()), noise=_in_yaml(Noise().model_dump()),
     )  # fmt: skip
 
 
 def _wrapped(text: str) -> str:
     return textwrap.fill(text, 96, initial_indent="#   ", subsequent_indent="#   ")
-
-
-def _in_yaml(value: Any, flow: bool | None = True) -> str:
-    """Write a value as YAML: in one line, or (`flow` None) its inner lists and mappings alone."""
-    writer, stream = YAML(typ="safe", pure=True), StringIO()
-    writer.default_flow_style, writer.width = flow, 99 if flow is None else math.inf
-    writer.sort_base_mapping_type_on_output = False
-    writer.dump(value, stream)
-    lines = stream.getvalue().removesuffix("...\n").splitlines()
-    return "\n".join(line.rstrip() for line in lines).strip()
 
 
 def freeze(
@@ -201,11 +188,19 @@ def freeze(
         raise UserError("\nerror: ".join(dict.fromkeys(faults)))
     used = _used_seeds(file)
     frozen = {study.name: _frozen(study, used, *data_of(study)) for study in studies}
-    text = _in_yaml({"frozen": frozen}, flow=None).replace("frozen:", f"frozen: # {_ABOVE}", 1)
-    text = f"{unfrozen(path.read_text('utf-8'))}\n\n{text}\n"
+    text = f"{unfrozen(path.read_text('utf-8'))}\n\n{_frozen_block(frozen)}\n"
     parse_yaml(text.encode(), file)  # what is written must be read
     write_text(path, text)
     return read_plan(file)
+
+
+def _frozen_block(frozen: dict[str, Frozen]) -> str:
+    """Write what is fixed as YAML, a field a line; what JSON writes is YAML, too."""
+    lines = [f"frozen: # {_ABOVE}"]
+    for study, fixed in frozen.items():
+        fields = fixed.model_dump().items()
+        lines += [f"  {study}:", *(f"    {name}: {json.dumps(value)}" for name, value in fields)]
+    return "\n".join(lines)
 
 
 def _missing_fields(plan: Plan, recorded: Collection[str]) -> Iterator[str]:
@@ -226,8 +221,7 @@ def _missing_fields(plan: Plan, recorded: Collection[str]) -> Iterator[str]:
     tested = {measure for *_, measure in plan.bound.values()}
     tested |= {measure for family in plan.tests_of.values() for measure in family.measures}
     if "unstable" in tested and not (plan.instability or Instability()).is_defined:
-        noise = _in_yaml(Noise().model_dump())
-        yield f"instability: does not say when a run is unstable; write noise: {noise}"
+        yield "instability: does not say when a run is unstable; write noise: {}, the usual noise"
     if "harmful" in tested and "loss" not in plan.smallest_effect_of_interest:
         yield "smallest_effect_of_interest: has none of loss, beyond which a run is harmful"
 
@@ -247,7 +241,7 @@ def _draws_seeds(study: str) -> bool:
     return isinstance(read_yaml(PARAMS / f"{study}.yaml").get("seeds"), dict)
 
 
-def _frozen(study: Study, used: list[int], corpus: dict[str, str], suite: list[str]) -> Any:
+def _frozen(study: Study, used: list[int], corpus: dict[str, str], suite: list[str]) -> Frozen:
     return Frozen(
         seeds=len(study.seeds),
         used_seeds=used,
@@ -255,7 +249,7 @@ def _frozen(study: Study, used: list[int], corpus: dict[str, str], suite: list[s
         corpus=corpus,
         suite=sorted(suite),
         tasks=tasks_hash(study.evaluation.include_path),
-    ).model_dump()
+    )
 
 
 def _used_seeds(file: str) -> list[int]:
@@ -283,13 +277,9 @@ class ClaimStatus:
     """UNVERIFIED: all is as the plan says, and git cannot tell whether the plan came first."""
     reasons: list[str]
     """Why the study is not confirmatory."""
-    other_studies: tuple[str, ...] = ()
-    """The other studies that the plan names as confirmatory."""
 
     def __str__(self) -> str:
         plan = f" under plan {self.plan}" if self.plan else ""
-        if self.other_studies:
-            plan += f", which also names {', '.join(map(repr, self.other_studies))}"
         return f"{self.name}: study '{self.study}'{plan}" + "".join(f"; {r}" for r in self.reasons)
 
 
@@ -303,7 +293,6 @@ def claim_status(
     """
     if plan is None:
         return ClaimStatus(study.name, None, "EXPLORATORY", ["it names no plan"])
-    others = tuple(name for name in plan.confirmatory if name != study.name)
     runs, frozen = list(runs), plan.frozen.get(study.name)
     if study.name not in plan.confirmatory:
         reasons = ["the plan does not name it as confirmatory"]
@@ -317,9 +306,9 @@ def claim_status(
         later, unknown = _precedes(study.plan or "", dict.fromkeys(commits))
         reasons += later
         if not reasons and unknown:
-            return ClaimStatus(study.name, plan.hash, "UNVERIFIED", unknown, others)
+            return ClaimStatus(study.name, plan.hash, "UNVERIFIED", unknown)
     name: Literal["EXPLORATORY", "CONFIRMATORY"] = "EXPLORATORY" if reasons else "CONFIRMATORY"
-    return ClaimStatus(study.name, plan.hash, name, reasons, others)
+    return ClaimStatus(study.name, plan.hash, name, reasons)
 
 
 def _departures(study: Study, frozen: Frozen, runs: list[dict[str, Any]]) -> Iterator[str]:

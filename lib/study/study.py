@@ -46,8 +46,6 @@ StudyName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=60
 MAX_RUNS = 10_000
 """Of one study."""
 MAX_ID = 120
-MAX_FAULTS = 5
-"""Of a study's file, which are named in one line."""
 SCRATCH = ".scratch"
 """The study that scratch runs are of, a name that no parameter file may have: `runs/.scratch/`."""
 COMMITS = "commits.json"
@@ -129,10 +127,9 @@ class Study(RunConfig):
                 raise ValueError(f"{field}: code must be a factor, if it is to have levels")
         included = (arm.levels[CODE] for arm in self.include if CODE in arm.levels)
         for level in {*self.factors.get(CODE, ()), *included}:
-            if not isinstance(level, str):
-                raise ValueError(f"factors.code: {level!r} is no text; write the commit in quotes")
-            if not level.strip():
-                raise ValueError("factors.code: '' names no commit; write a branch, tag or hash")
+            if not isinstance(level, str) or not level.strip():
+                remedy = "write a branch, tag or hash, in quotes"
+                raise ValueError(f"factors.code: {level!r} names no commit; {remedy}")
         runs = math.prod(map(len, self.factors.values())) * len(self.seeds)
         if runs > MAX_RUNS:
             raise ValueError(f"factors: {runs:,} runs; a study holds {MAX_RUNS:,} at the most")
@@ -144,8 +141,6 @@ class Study(RunConfig):
     @model_validator(mode="after")
     def _arms_are_sound(self) -> Self:
         for i, excluded in enumerate(self.exclude):
-            if not excluded:
-                raise ValueError(f"exclude.{i}: names no level; give those of arms to leave out")
             for factor, level in excluded.items():
                 if factor not in self.factors:
                     raise ValueError(f"exclude.{i}: {suggest(factor, self.factors)}")
@@ -334,18 +329,17 @@ def recorded_study(content: dict[str, Any]) -> Study:
 
 def _validated(content: dict[str, Any], extra: Any) -> tuple[Study, int | None]:
     """Check a study's content; return it with how many seeds are to be drawn, if any are."""
-    count, schema = None, _Drawn
+    count: int | None = None
+    schema: type[RunConfig] | type[Section] = Study
     try:
         if isinstance(content.get("seeds"), dict):
+            schema = _Drawn
             drawn = _Drawn.model_validate({"seeds": content["seeds"]}, extra=extra)
-            count = drawn.seeds.count
+            count, schema = drawn.seeds.count, Study
             content = content | {"seeds": list(range(count))}
-        schema = Study
         return Study.model_validate(content, extra=extra), count
     except ValidationError as error:
-        faults = explain(error, schema)
-        more = [f"and {len(faults) - MAX_FAULTS} more"] if len(faults) > MAX_FAULTS else []
-        raise ConfigError("; ".join(faults[:MAX_FAULTS] + more)) from None
+        raise ConfigError("; ".join(explain(error, schema))) from None
 
 
 def _study_file(study: Any) -> Path:

@@ -72,7 +72,7 @@ ADDED = [
      "factors {'model.n_embd': 96, 'model.n_head': 64}: model: n_embd 96 must be a multiple "
      "of n_head 64"),
     ("factors: {code: [main, 3512345]}",
-     "factors.code: 3512345 is no text; write the commit in quotes"),
+     "factors.code: 3512345 names no commit; write a branch, tag or hash, in quotes"),
     ("factors: {model.n_layer: [2]}\ninclude: [{levels: {model.n_layer: 2, code: main}}]",
      "include.0.levels: code must be a factor"),
     ("factors: {code: [main]}\ncommits: {}",
@@ -125,7 +125,7 @@ ADDED = [
     ("factors: {training: [1]}", "factors: 'training' is unknown; there are training.iterations"),
     ("factors: {MODEL.N_LAYER: [2]}", "factors: 'MODEL.N_LAYER' is unknown; did you mean 'model"),
     ("factors: {code: [main, '']}",
-     "factors.code: '' names no commit; write a branch, tag or hash"),
+     "factors.code: '' names no commit; write a branch, tag or hash, in quotes"),
     ("factors: {training.learning_rate: [" + "y" * 3000 + "]}",
      "factors {'training.learning_rate': 'yyyyyyyyyyyyyyyyyyyyyyyyyyy...yyy"),
     ("factors: {model.n_layer: [2, 4]}\nexclude: [{model.n_layer: '" + "y" * 3000 + "'}]",

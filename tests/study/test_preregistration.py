@@ -172,7 +172,6 @@ def test_only_a_study_that_a_frozen_plan_names_is_confirmatory(parameters: Param
     other = load_study("other")
     named = claim_status(other, load_plan(other))
     assert named.reasons == ["the plan does not name it as confirmatory"]
-    assert "which also names 'trial'" in str(named)
     assert str(claim_status(other, None)) == "EXPLORATORY: study 'other'; it names no plan"
 
 
@@ -309,7 +308,7 @@ def test_seeds_that_another_plan_drew_are_drawn_no_more(frozen: Parameters) -> N
         ({"smallest_effect_of_interest": {}}, "smallest_effect_of_interest: has none of loss"),
         (
             {"hypotheses": {"h": BOUND | {"test": ["layernorm", "none", "unstable"]}}},
-            "instability: does not say when a run is unstable; write noise: {times: 12.0, window",
+            "instability: does not say when a run is unstable; write noise: {}",
         ),
         (
             {"hypotheses": {"h": BOUND | {"test": ["layernorm", "none", "harmful"]}},
