@@ -213,7 +213,7 @@ def step_seconds(study: Study, arm: Arm) -> float:
         trainer = Trainer(config, corpus, begin(study, arm, study.seeds[0], corpus), Path(folder))
         for _ in range(3):
             start = time.perf_counter()
-            trainer.train_step()
+            trainer.training_step()
             seconds.append(time.perf_counter() - start)
     return min(seconds)
 
