@@ -10,7 +10,6 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from lib.analysis.hypotheses import margins_of
 from lib.record.archive import Record, Run, recorded_studies, require_recorded
 from lib.results import trained_with
 from lib.study.schema import CODE
@@ -76,7 +75,7 @@ def train_again(run: Run, train: Train) -> tuple[str, list[str]]:
     if machine_of(again) == machine_of(run):
         return DIFFERS, [*lines, "its final weights are others, on the same type of machine"]
     plan = Record(run["study"]).plan
-    margin = margins_of(plan).get("loss") if plan else None
+    margin = plan.smallest_effect_of_interest.get("loss") if plan else None
     tolerance = max(margin / 10 if margin else TOLERANCE, ROUNDING.get(run["study"], 0.0))
     if again["status"] == run["status"] == "completed":
         moved = abs(again["measures"]["loss"] - run["measures"]["loss"])

@@ -66,10 +66,14 @@ def verify(studies: list[str], begin: Begin) -> int:
 
 
 def verify_study(study: str, begin: Begin) -> Report:
-    """Verify the record of a study, whatever state its files are in."""
-    report = Report(study)
+    """Verify the record of a study."""
+    return verify_record(Record(study), begin)
+
+
+def verify_record(record: Record, begin: Begin) -> Report:
+    """Verify a record, whatever state its files are in."""
+    report = Report(record.study)
     try:
-        record = Record(study)
         for faults in (
             wrong_files(record, report),
             wrong_parameters(record, report),
@@ -77,9 +81,9 @@ def verify_study(study: str, begin: Begin) -> Report:
             wrong_measures(record, report),
             wrong_verdict(record, report),
         ):
+            report.faults += faults
             if report.faults:
                 break
-            report.faults += faults
     except Exception as error:  # a file can be broken in any way
         report.faults.append(f"it cannot be read: {error!r}")
     return report
@@ -177,6 +181,8 @@ def wrong_verdict(record: Record, report: Report) -> Iterator[str]:
         looked = [row for row in stated.get("hypothesis_tests", []) if "look" in row]
         former = ["decisions", *(["hypothesis_tests"] if looked else [])]
         report.published.update({name: len(stated.pop(name)) for name in former})
+    for name in ("contrasts", "tests", "hypothesis_tests", "answers"):
+        report.recomputed[name.replace("_", " ")] += len(stated.get(name, ()))
     for file, published, computed in (
         (record.results_file, record.results["summary"], summary),
         (record.verdict_file, stated, verdict),

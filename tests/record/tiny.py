@@ -1,0 +1,130 @@
+"""A small study under a plan, trained, analysed and archived as a sweep does it, but for papermill:
+
+    STUDY_OUTPUT=FOLDER python -m tests.record.tiny
+
+writes into FOLDER. With `verify` behind it, it prints the faults of the study's record in every
+paper there as JSON; with `archive`, what archiving it once more says.
+"""
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+from typing import Any
+
+import nbformat
+from nbformat.v4 import new_code_cell, new_notebook, new_output
+
+from lib.analysis.runs import collect, read_parquet, study_results, tidy
+from lib.analysis.verdict import analyse
+from lib.data.text import load_corpus
+from lib.record.archive import SHARED, Record, archive
+from lib.record.verify import verify_record
+from lib.run.evaluate import measure, write_result
+from lib.run.trainer import begin, train
+from lib.study.io import (
+    PAPERS,
+    PARAMS,
+    PLANS,
+    executed_notebook,
+    output_root,
+    result_file,
+    run_folder,
+    study_folder,
+    write_json,
+)
+from lib.study.preregistration import claim_status, freeze, load_plan
+from lib.study.study import load_study
+from lib.workflow.again import begin as hashes
+from tests.conftest import TINY
+
+STUDY = TINY | {
+    "name": "tiny",
+    "factors": {"model.embedding_norm": ["none", "layernorm"]},
+    "seeds": {"count": 3},
+    "plan": "plan.yaml",
+    "paper": "paper",
+    "evaluation": {"interval": 4, "dev_windows": 4, "items_per_task": 0},
+}
+PLAN: dict[str, Any] = {
+    "title": "A trial",
+    "question": "Does the layer cost anything?",
+    "confirmatory": ["tiny"],
+    "hypotheses": {
+        "cost": {
+            "says": "The layer changes the loss by less than 3 nats.",
+            "test": ["layernorm", "none", "loss"],
+            "equivalent_within": 3.0,
+        }
+    },
+    "smallest_effect_of_interest": {"loss": 0.03},
+    "spread": {"loss": 0.02},
+    "secondary": ["perplexity"],
+    "exclusions": "none",
+}
+
+
+def git(*words: str) -> None:
+    folder = str(output_root())
+    command = ["git", "-C", folder, "-c", "user.name=a", "-c", "user.email=a@b", *words]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def write_notebook(name: str, arm: str = "", seed: int = 0, **data: Any) -> None:
+    """Write a notebook as an execution leaves it, of one cell that shows some data."""
+    warning = new_output("stream", name="stderr", text="a warning")
+    shown = new_output("display_data", {"text/plain": "in words", **data})
+    content = new_notebook(cells=[new_code_cell("result", outputs=[warning, shown])])
+    content.metadata["study"] = {"status": "completed"}
+    nbformat.write(content, executed_notebook(name, "tiny", arm, seed))
+
+
+def make() -> None:
+    """Freeze the plan, train every run, analyse and archive."""
+    PLANS.mkdir(parents=True)
+    (PARAMS / "tiny.yaml").write_text(json.dumps(STUDY), "utf-8")
+    (PLANS / "plan.yaml").write_text(
+        "".join(f"{key}: {json.dumps(value)}\n" for key, value in PLAN.items()), "utf-8"
+    )
+    corpus = load_corpus(load_study("tiny", undrawn=True).corpus)
+    freeze("plan.yaml", lambda _: ({"synthetic": corpus.sha256}, []), [])
+    git("init", "-q", "-b", "main")
+    git("add", "params")
+    git("commit", "-q", "-m", "A plan")
+    study = load_study("tiny")
+    for arm in study.arms():
+        for seed in study.seeds:
+            folder = run_folder("tiny", arm.id, seed)
+            trained = train(arm.config, corpus, begin(study, arm, seed, corpus), folder)
+            result = write_result(study, arm, trained, measure(trained, folder))
+            shown = result._repr_mimebundle_()["application/json"]
+            write_notebook("02_train", arm.id, seed, **{"application/json": shown})
+
+    results, plan = collect(study), load_plan(study)
+    raw = (read_parquet(study, name) for name in ("trace", "items", "stock_items"))
+    claim = claim_status(study, plan, [run.model_dump() for run in results])
+    verdict = analyse(study, plan, claim, tidy(results), *raw)
+    write_json(study_folder("tiny") / "verdict.json", verdict.as_json())
+    write_json(result_file("03_analysis", "tiny"), study_results(study, results))
+    write_json(result_file("04_figures", "tiny"), {"loss": "0"})
+    for name in SHARED:
+        write_notebook(name, **{"text/html": "<p>a table</p>"})
+    (study_folder("tiny") / "figures").mkdir()
+    (study_folder("tiny") / "figures" / "loss.png").write_bytes(b"a figure")
+    archive(study)
+
+
+def main(words: list[str]) -> None:
+    """Make the study, verify it in all papers, or archive it once more."""
+    if words == ["verify"]:
+        papers = sorted(path for path in PAPERS.iterdir())
+        reports = {paper.name: verify_record(Record("tiny", paper), hashes) for paper in papers}
+        print(json.dumps({name: asdict(report) for name, report in reports.items()}))
+    elif words[:1] == ["archive"]:
+        archive(load_study("tiny"), replace="--replace" in words)
+    else:
+        make()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
