@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
-import pandas as pd
 from nbclient import NotebookClient
 
 from lib.record.archive import papers_named
+from lib.record.verify import differences
 from lib.study.io import ROOT, read_json, relative
 
 NOTEBOOK, TABLES = "findings.ipynb", "findings.json"
@@ -40,13 +40,9 @@ def check(paper: Path) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="findings-") as temporary:
         folder = Path(temporary)
         execute(paper, folder)
-        old, new = (read_json(root / TABLES) for root in (paper, folder))
-        for name in {**old, **new}:
-            try:
-                is_kept, is_found = (pd.DataFrame(tables.get(name)) for tables in (old, new))
-                pd.testing.assert_frame_equal(is_kept, is_found, rtol=1e-9, atol=1e-12)
-            except AssertionError:
-                yield f"{TABLES}: {name} is not what {NOTEBOOK} finds; run ./run_all.sh paper"
+        stated, found = (read_json(root / TABLES) for root in (paper, folder))
+        for name, old, new in differences(stated, found):
+            yield f"{TABLES}: {name} is {old}, and {new} by {NOTEBOOK}; run ./run_all.sh paper"
         for path in sorted(folder.glob("figures/findings/*.pdf")):
             if not same_drawing(paper / path.relative_to(folder), path):
                 yield f"{path.relative_to(folder)} is not what {NOTEBOOK} draws"
