@@ -5,6 +5,7 @@
     {{ trained.cost | estimate("+.3f") }}                      a hypothesis of its verdict
     {{ contrast("when", "layernorm,iterations=300") | estimate("+.3f") }}    in the loss
     {{ contrast("trained", "layernorm - scale", "perplexity") | estimate("+.3f") }}
+    {{ test("tuned", "scale", "perplexity").p_holm | p_value }}     a test of an older plan
     {{ one(turn.verdict.stability_map, arm="warmup").unstable | words }}     any of its tables
     {{ findings.dose[0].mean_delta | number("+.3f") }}         findings.json, by findings.ipynb
     {{ params("when").training.iterations }}                   params/when.yaml, with defaults
@@ -22,6 +23,7 @@ What no longer holds, and a name that is not there, stops the build and names th
 
 import re
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +56,8 @@ class Template:
         known: dict[str, Any] = {name.replace("-", "_"): of for name, of in self.studies.items()}
         known |= {path.stem: read_yaml(path) for path in paper.glob("*.yaml")}
         known |= {path.stem: read_json(path) for path in paper.glob("findings.json")}
-        known |= {"results": self.studies, "contrast": self.contrast}
+        known |= {"results": self.studies}
+        known |= {"contrast": partial(self._row, "contrasts"), "test": partial(self._row, "tests")}
         known |= {"one": one, "params": load_study}
         self._environment = Environment(
             loader=FileSystemLoader([paper, TEMPLATES.parent]),
@@ -113,16 +116,15 @@ class Template:
         outcome = direction(found) if asks_direction else found["answer"]
         return "" if outcome == word else f"it is {outcome}, {estimate(found)}"
 
-    def contrast(self, study: str, arms: str, measure: str = "loss") -> Row:
+    def _row(self, table: str, study: str, arms: str, measure: str = "loss", **fields: str) -> Row:
         """Return the contrast of an arm with its own baseline, or "of one - with another"."""
         if study not in self.studies:
             raise ValueError(suggest(study, self.studies))
         arm, _, baseline = arms.partition(" - ")
-        rows = self.studies[study]["verdict"]["contrasts"]
+        rows = self.studies[study]["verdict"][table]
         if not baseline:  # an arm's own baseline stands first
             baseline = next((row["baseline"] for row in rows if row["arm"] == arm), "")
-        wanted = {"arm": arm, "measure": measure, "baseline": baseline}
-        return one(rows, **{name: value for name, value in wanted.items() if value})
+        return one(rows, arm=arm, baseline=baseline, measure=measure, **fields)
 
 
 def _quoted(record: Record) -> Row:

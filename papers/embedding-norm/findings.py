@@ -380,6 +380,28 @@ tasks = pd.DataFrame(rows).groupby(["task", "arm"]).mean(numeric_only=True)
 means = tasks.groupby("arm")[["accuracy", "five_gram", "chance"]].mean()
 keep("suite", means.reset_index(), "arm")
 
+# %% [markdown]
+# LayerNorm less the multiplier in zero-shot macro accuracy of `confirmatory-2`, without the task
+# `turn_end`. Then the loss of the runs of `stability-confirm` without a layer, those that spike and
+# those that do not.
+
+# %%
+rows = [
+    {"arm": run["arm"], "seed": run["seed"]} | row
+    for run in record("confirmatory-2").runs
+    for row in run["tables"]["tasks"]
+    if row["shots"] == 0 and row["task"] != "turn_end"
+]
+macro = pd.DataFrame(rows).groupby(["arm", "seed"])["accuracy"].mean().reset_index()
+found["without_turn_end"] = estimate(seed_differences(macro, "accuracy", "layernorm", "scale"))
+display(found["without_turn_end"])
+
+judged = pd.DataFrame(record("stability-confirm").verdict["stability"])[["arm", "seed", "unstable"]]
+confirm = runs_of("stability-confirm").drop(columns="unstable").merge(judged)
+by_kind = confirm[confirm["arm"] == "none"].groupby(confirm["unstable"].astype(bool))["loss"].mean()
+found["spikes"] = {"unstable": by_kind[True], "stable": by_kind[False]}
+found["spikes"]
+
 # %%
 names = ("turn", "dose")
 traced = {name: [run["provenance"] for run in record(name).runs] for name in names}
