@@ -264,9 +264,10 @@ def study_results(study: Study, results: list[RunResult]) -> dict[str, Any]:
 def summarise(runs: list[dict[str, Any]], measures: list[str]) -> dict[str, Any]:
     """Return number, mean and sd (n - 1) per arm and measure over completed runs, from runs as
     JSON."""
-    values = pd.DataFrame([run["measures"] | run["throughput"] for run in runs])
-    completed = np.array([run["status"] == "completed" for run in runs])
-    values = values.reindex(columns=measures).astype(float).where(completed[:, None])
+    values = pd.DataFrame(
+        run["measures"] | run["throughput"] if run["status"] == "completed" else {} for run in runs
+    )
+    values = values.reindex(columns=measures).astype(float)
     by_arm = values.groupby([run["arm"] for run in runs], sort=False)
     table = pd.concat({"n": by_arm.count(), "mean": by_arm.mean(), "sd": by_arm.std()}, axis=1)
     return {

@@ -1,23 +1,25 @@
+import numpy as np
 import pandas as pd
 import pytest
-from numpy.random import default_rng
 
 from lib.analysis.paired import contrast_table
 from lib.analysis.runs import read_table, tidy
 from lib.analysis.tables import (
     by_arm,
     contrast_overview,
-    contrast_summary,
-    delta_table,
+    inside_tables,
+    numbers,
     provenance_table,
+    readable,
+    reference_table,
     result_table,
-    run_takeaway,
+    seed_tables,
     summary_table,
-    takeaway,
     task_table,
     time_table,
 )
 from lib.study.study import Study
+from tests.analysis.samples import design, runs_of
 from tests.samples import sample_runs
 
 
@@ -26,26 +28,21 @@ def runs(tiny_study: Study) -> pd.DataFrame:
     return tidy(sample_runs(tiny_study))
 
 
-def test_summary_gives_mean_and_sample_standard_deviation(runs: pd.DataFrame) -> None:
+def test_the_summary_gives_mean_and_sample_standard_deviation(runs: pd.DataFrame) -> None:
     table = summary_table(runs)
-    assert table.index.tolist() == ["none", "layernorm"]
-    assert table.loc["none", "validation perplexity"] == "21.000 ± 1.414"  # sqrt(2)
-    assert table.loc["layernorm", "validation perplexity"] == "19.500 ± 0.707"
-    assert table["diverged"].tolist() == ["0", "0"]
+    assert [*table] == ["none", "layernorm"]
+    perplexity = table.loc["validation perplexity"]
+    assert perplexity.tolist() == ["21.000 ± 1.414", "19.500 ± 0.707"]  # sqrt(2), sqrt(1/2)
+    assert table.loc["diverged"].tolist() == ["0", "0"]
 
 
-def test_diverged_runs_are_counted_and_not_averaged(runs: pd.DataFrame) -> None:
-    runs.loc[0, ["status", "perplexity"]] = ["diverged", float("nan")]
-    row = summary_table(runs).loc["none"]
-    assert (row["runs"], row["diverged"]) == ("2", "1")
-    assert row["validation perplexity"] == "22.000 ± n/a"
-
-
-def test_unstable_runs_are_a_share_in_which_diverged_ones_count(runs: pd.DataFrame) -> None:
+def test_diverged_runs_are_counted_and_not_averaged_but_in_shares(runs: pd.DataFrame) -> None:
     runs["unstable"] = [1.0, 0.0, 0.0, 0.0]
     runs.loc[0, ["status", "perplexity"]] = ["diverged", float("nan")]
-    shares = summary_table(runs)["unstable runs, as a share"]
-    assert shares.to_dict() == {"none": "0.50", "layernorm": "0.00"}
+    column = summary_table(runs)["none"]
+    assert (column["runs"], column["diverged"]) == ("2", "1")
+    assert column["validation perplexity"] == "22.000 ± n/a"
+    assert column["unstable runs, as a share"] == "0.50"
 
 
 def test_a_measure_that_no_run_has_is_left_out_and_one_that_some_have_is_not(
@@ -53,86 +50,107 @@ def test_a_measure_that_no_run_has_is_left_out_and_one_that_some_have_is_not(
 ) -> None:
     name = "macro accuracy, zero-shot"
     runs["macro_accuracy_zero_shot"] = [None] * 4
-    assert name not in summary_table(runs)
+    assert name not in summary_table(runs).index
     runs["macro_accuracy_zero_shot"] = [0.5, 0.6, None, None]
-    assert summary_table(runs)[name].to_dict() == {"none": "0.5500 ± 0.0707", "layernorm": "n/a"}
+    assert summary_table(runs).loc[name].tolist() == ["0.5500 ± 0.0707", "n/a"]
 
 
-def test_deltas_are_paired_by_seed(runs: pd.DataFrame) -> None:
-    row = delta_table(runs, "perplexity").loc["layernorm"]
-    assert row[["seed 0", "seed 1", "mean"]].tolist() == [-1.0, -2.0, -1.5]
-    assert row["sd"] == pytest.approx(0.5**0.5)
+def test_many_arms_stand_below_each_other() -> None:
+    study = design(factors={"training.weight_decay": [0.1 * i for i in range(7)]})
+    assert len(summary_table(runs_of(study, lambda arm, seed: 2.0))) == 7
 
 
-def test_a_diverged_baseline_leaves_its_seed_out(runs: pd.DataFrame) -> None:
+def test_calibration_stands_beside_its_null(runs: pd.DataFrame) -> None:
+    runs["ece"], runs["ece_null"] = [0.02, 0.04, 0.02, 0.02], 0.01
+    table = summary_table(runs, "calibration")
+    assert table.loc["expected calibration error", "none"] == "0.0300 ± 0.0141"
+    assert table.loc["ECE of a perfectly calibrated model", "layernorm"] == "0.0100 ± 0.0000"
+
+
+def test_differences_are_paired_by_seed_and_a_diverged_baseline_leaves_its_seed_out(
+    runs: pd.DataFrame,
+) -> None:
+    row = seed_tables(runs)[0].loc["layernorm"]
+    assert row.tolist() == ["-1.000", "-2.000", "-1.500", "0.707"]
     runs.loc[0, "perplexity"] = float("nan")
-    row = delta_table(runs, "perplexity").loc["layernorm"]
-    assert pd.isna(row["seed 0"])
-    assert row["mean"] == -2.0
+    assert seed_tables(runs)[0].loc["layernorm"].tolist() == ["n/a", "-2.000", "-2.000", "n/a"]
 
 
-def test_deltas_stay_within_the_other_factors() -> None:
+def test_differences_stay_within_the_other_factors() -> None:
+    values = {("none", "a"): 10.0, ("none", "b"): 20.0,
+              ("layernorm", "a"): 11.0, ("layernorm", "b"): 25.0}  # fmt: skip
     runs = pd.DataFrame(
         [
             {"arm": f"{norm},{std}", "baseline": f"none,{std}", "seed": 0, "perplexity": value}
-            for (norm, std), value in {
-                ("none", "a"): 10.0, ("none", "b"): 20.0,
-                ("layernorm", "a"): 11.0, ("layernorm", "b"): 25.0,
-            }.items()
+            for (norm, std), value in values.items()
         ]
-    )  # fmt: skip
-    assert delta_table(runs, "perplexity")["mean"].to_dict() == {
-        "layernorm,a": 1.0,
-        "layernorm,b": 5.0,
+    )
+    assert seed_tables(runs)[0]["mean"].to_dict() == {
+        "layernorm,a": "1.000",
+        "layernorm,b": "5.000",
     }
 
 
-def test_takeaway_counts_seeds_in_the_measures_own_direction(runs: pd.DataFrame) -> None:
-    assert takeaway(runs) == (
-        "layernorm: validation perplexity better than its baseline for 2 of 2 seeds, "
-        "mean change -1.500."
-    )
-    runs["accuracy"] = [0.2, 0.2, 0.3, 0.1]
-    assert "better than its baseline for 1 of 2 seeds" in takeaway(runs, "accuracy")
+def test_an_estimate_is_written_with_its_interval_or_without_one() -> None:
+    assert numbers(0.5, -0.25, 1.25) == "+0.500 [-0.250, +1.250]"
+    assert numbers(0.5, np.nan, np.nan) == "+0.500 (no interval)"
 
 
-def test_a_study_of_one_arm_has_nothing_to_compare(runs: pd.DataFrame) -> None:
-    assert takeaway(runs[runs["arm"] == "none"]) == "One arm: nothing to compare."
+def test_tables_are_readable_and_an_empty_one_stays_so() -> None:
+    table = pd.DataFrame({"arm": ["a"], "n": [1000], "x": [1234.5678], "y": [None]})
+    assert readable(table, 1).loc["a"].tolist() == ["1000", "1,234.6", "n/a"]
+    assert readable(None).empty
+    assert readable(table.iloc[:0]).empty
+
+
+def test_contrasts_are_laid_out_with_what_differs_in_their_budget(runs: pd.DataFrame) -> None:
+    contrasts = contrast_table(runs, ["perplexity", "accuracy"], np.random.default_rng(0))
+    table = contrast_overview(contrasts)
+    assert [*table] == ["validation perplexity", "next-token accuracy"]
+    assert table.index.tolist() == ["layernorm - none"]
+    assert table.iloc[0, 0].startswith("-1.500 [")
+    longer = contrast_overview(contrasts.assign(budget="training.iterations"))
+    assert longer.index.tolist() == ["layernorm - none (training.iterations differs)"]
+    one_arm = contrast_table(runs[runs["arm"] == "none"], ["perplexity"], np.random.default_rng(0))
+    assert contrast_overview(one_arm).empty
+
+
+def test_references_have_their_perplexity_and_the_arms_above_them() -> None:
+    study = design(factors={"model.embedding_norm": ["none", "layernorm", "scale"]})
+    losses = {"none": 2.0, "layernorm": 3.0, "scale": 4.0}
+    runs = runs_of(study, lambda arm, seed: losses[arm.id])
+    table = reference_table(runs).set_index("reference")
+    assert table["nats"].tolist() == [4.2, 3.35, 2.5]
+    assert table.loc["a bigram model", "perplexity"] == pytest.approx(np.exp(2.5))
+    assert table["arms_above"].tolist() == [0, 1, 2]
+    other = runs.assign(**{"corpus.source": "other", "bigram_loss": 1.0})
+    joined = reference_table(pd.concat([runs, other]))
+    assert joined.groupby("text", sort=False)["nats"].min().tolist() == [2.5, 1.0]
+    assert reference_table(runs_of(study, lambda *_: 2.0, references={})).empty
 
 
 def test_provenance_shows_every_value_that_occurs(tiny_study: Study) -> None:
     runs = sample_runs(tiny_study)
-    other = runs[0].model_copy(
-        update={"provenance": runs[0].provenance | {"git_commit": "b" * 40}, "resumed_at": [5]}
-    )
-    column = provenance_table([other, *runs[1:]]).iloc[:, 0]
+    changed = {"provenance": runs[0].provenance | {"git_commit": "b" * 40}, "resumed_at": [5]}
+    column = provenance_table([runs[0].model_copy(update=changed), *runs[1:]]).iloc[:, 0]
     assert column["git commit"] == f"{'b' * 12}, {'a' * 12}"
-    assert column["device"] == "cpu"
-    assert column["runs resumed after a stop"] == "1"
+    assert (column["device"], column["torch"]) == ("cpu", "2.13.0")
+    assert column["resumed after a stop"] == "True, False"
 
 
-def test_time_table_adds_up(tiny_study: Study) -> None:
-    table = time_table(sample_runs(tiny_study))
-    assert table.loc["training"].tolist() == [6.0, 1.5]
+def test_the_table_of_times_adds_up(tiny_study: Study) -> None:
+    assert time_table(sample_runs(tiny_study)).loc["training"].tolist() == [6.0, 1.5]
 
 
 def test_tasks_near_chance_are_said_to_be(tiny_study: Study) -> None:
     tasks = read_table(sample_runs(tiny_study), "tasks")  # baseline .55, chance .5, error .05
     row = task_table(tasks).loc[("spelling", 0)]
-    assert row[""] == "near chance"
-    assert row["none"] == "0.550 ± 0.071"
+    assert (row[""], row["none"]) == ("near chance", "0.550 ± 0.071")
+    assert "five_gram" not in row
     tasks["accuracy"] += 0.06
-    assert task_table(tasks).loc[("spelling", 0), ""] == ""
-
-
-def test_what_is_reached_without_a_network_stands_beside_chance_where_results_say_it(
-    tiny_study: Study,
-) -> None:
-    tasks = read_table(sample_runs(tiny_study), "tasks")
-    assert "five_gram" not in task_table(tasks)
-    tasks = tasks.assign(choice_alone=0.5, bigram=0.51, five_gram=0.7)
-    row = task_table(tasks).loc[("spelling", 0)]
-    assert row[["chance", "choice_alone", "bigram", "five_gram"]].tolist() == [0.5, 0.5, 0.51, 0.7]
+    row = task_table(tasks.assign(choice_alone=0.5, five_gram=0.7)).loc[("spelling", 0)]
+    assert row[["", "chance", "choice_alone", "five_gram"]].tolist() == ["", 0.5, 0.5, 0.7]
+    assert task_table(tasks.iloc[:0]).empty
 
 
 def test_a_class_that_no_corpus_holds_is_not_available(tiny_study: Study) -> None:
@@ -141,44 +159,28 @@ def test_a_class_that_no_corpus_holds_is_not_available(tiny_study: Study) -> Non
     assert table.loc["numeric"].tolist() == ["n/a", "n/a"]
 
 
-def test_calibration_stands_beside_its_null(runs: pd.DataFrame) -> None:
-    runs["ece"], runs["ece_null"] = [0.02, 0.04, 0.02, 0.02], 0.01
-    table = summary_table(runs, "calibration").T
-    assert table.loc["expected calibration error", "none"] == "0.0300 ± 0.0141"
-    assert table.loc["ECE of a perfectly calibrated model", "layernorm"] == "0.0100 ± 0.0000"
+def test_the_inside_is_that_of_the_last_step(tiny_study: Study) -> None:
+    classes = read_table(sample_runs(tiny_study), "token_classes")
+    curve = pd.DataFrame({"arm": "none", "variant": "none", "setting": "", "seed": [0, 0, 1, 1]})
+    curve["step"], curve["residual_norm_1"] = [0, 9, 0, 9], [1.0, 2.0, 1.0, 3.0]
+    curve["second_moment_wte"], curve["norm_gain"] = [np.nan, 1e-4, np.nan, 1e-6], 1.0
+    _, residual, moments, own = inside_tables(classes, curve)
+    assert residual.loc["none", "1"] == "2.500 ± 0.707"
+    assert moments.loc["none", "wte"] == "-5.000 ± 1.414"  # log10
+    assert own.loc["none", "gain"] == "1.0000 ± 0.0000"
 
 
-def test_a_run_is_told_in_one_sentence(tiny_study: Study) -> None:
-    run = sample_runs(tiny_study)[0]
-    assert run_takeaway(run) == (
-        "none, seed 0, after 12 steps (768 tokens): validation perplexity 20.000, "
-        "next-token accuracy 0.2500."
-    )
-    diverged = run.model_copy(update={"status": "diverged", "diverged_at": 7})
-    assert run_takeaway(diverged) == "none, seed 0 diverged at step 7: nothing was measured."
-
-
-def test_a_study_of_one_arm_has_no_contrasts_to_write(runs: pd.DataFrame) -> None:
-    one = contrast_table(runs[runs["arm"] == "none"], ["perplexity"], default_rng(0))
-    assert one.empty
-    assert contrast_overview(one).empty
-    assert contrast_summary(one, runs) == []
-
-
-def test_a_run_is_listed_with_the_measures_that_it_has(tiny_study: Study) -> None:
-    result = sample_runs(tiny_study)[0]
+def test_a_run_is_listed_with_what_it_measured_beside_its_baseline_but_for_speeds(
+    tiny_study: Study,
+) -> None:
+    speed = {"throughput": {"training_tokens_per_second": 9.0}}
+    result = sample_runs(tiny_study)[0].model_copy(update=speed)
     rows = result_table(result).squeeze()
-    assert rows["validation perplexity"] == f"{result.measures['perplexity']:.3f}"
+    assert rows["validation perplexity"] == "20.000"
     assert not [name for name in rows.index if "macro" in name]  # the sample was asked no task
-
-
-def test_a_run_is_listed_beside_its_baseline_but_for_speeds(tiny_study: Study) -> None:
-    result = sample_runs(tiny_study)[0].model_copy(
-        update={"throughput": {"training_tokens_per_second": 9.0}}
-    )
     baseline = result.model_copy(update={"arm": "other", "measures": {"perplexity": 21.5}})
     table = result_table(result, baseline)
-    assert list(table) == ["this run", "other"]
+    assert [*table] == ["this run", "other"]
     assert table.loc["validation perplexity"].tolist() == ["20.000", "21.500"]
     assert table.loc["next-token accuracy"].tolist() == ["0.2500", "n/a"]
     assert table.loc["training speed (tokens/s)"].tolist() == ["9", "n/a"]
