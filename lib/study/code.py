@@ -74,18 +74,14 @@ def tasks_hash(include_path: str | None) -> str | None:
     if include_path is None:
         return None
     folder = ROOT / include_path
-    names = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file()}
-    files = {
-        name.as_posix(): sha256(path)
-        for name, path in names.items()
-        if not any(part.startswith((".", "__pycache__")) for part in name.parts)
-    }
-    if not any(name.endswith(".yaml") for name in files):
+    names = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    names = [name for name in names if not re.search(r"(^|/)(\.|__pycache__)", name.as_posix())]
+    if not any(name.suffix == ".yaml" for name in names):
         raise ConfigError(
             f"evaluation.include_path: {include_path}/ holds no task file (.yaml); give the path "
             "of a folder of them from the repository's top, or leave it out"
         )
-    return digest(files)
+    return digest({name.as_posix(): sha256(folder / name) for name in names})
 
 
 def git(*words: str) -> str | None:

@@ -81,10 +81,6 @@ class Instability(Section):
         return bool(self.rise or self.noise)
 
 
-INSTABILITY = Instability(rise=0.5, last=10, start=0.5, tolerated_share=0.0)
-"""In place of the first plan's spikes in a window, which could not see the first 64 steps."""
-
-
 class Hypothesis(Section):
     """A sentence in the reader's words, and the test that answers it."""
 

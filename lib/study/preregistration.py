@@ -131,12 +131,7 @@ def begin_plan(file: str, name: str | None) -> None:
 
 def _template(study: Study, file: str) -> str:
     """Write a plan with the arms and measures of a study. Blank is what only its user knows."""
-    asks = study.evaluation.items_per_task != 0
-    measures = [
-        name
-        for name, measure in MEASURES.items()
-        if measure.better and (asks or not name.startswith("macro_"))
-    ]
+    measures = [name for name, measure in MEASURES.items() if measure.better]
     hypotheses = "\n".join(
         f"  {json.dumps(name)}:\n    says:\n    test: {json.dumps(h['test'])}\n"
         f"    direction: {h['direction']}"
@@ -186,21 +181,11 @@ def freeze(
             )
     if faults:
         raise UserError("\nerror: ".join(dict.fromkeys(faults)))
-    used = _used_seeds(file)
-    frozen = {study.name: _frozen(study, used, *data_of(study)) for study in studies}
-    text = f"{unfrozen(path.read_text('utf-8'))}\n\n{_frozen_block(frozen)}\n"
+    block = _frozen_block(studies, _used_seeds(file), data_of)
+    text = f"{unfrozen(path.read_text('utf-8'))}\n\n{block}\n"
     parse_yaml(text.encode(), file)  # what is written must be read
     write_text(path, text)
     return read_plan(file)
-
-
-def _frozen_block(frozen: dict[str, Frozen]) -> str:
-    """Write what is fixed as YAML, a field a line; what JSON writes is YAML, too."""
-    lines = [f"frozen: # {_ABOVE}"]
-    for study, fixed in frozen.items():
-        fields = fixed.model_dump().items()
-        lines += [f"  {study}:", *(f"    {name}: {json.dumps(value)}" for name, value in fields)]
-    return "\n".join(lines)
 
 
 def _missing_fields(plan: Plan, recorded: Collection[str]) -> Iterator[str]:
@@ -231,25 +216,33 @@ def _missing_lines(study: Study, file: str) -> dict[str, str]:
     lines = {}
     if study.plan != file:
         lines[f"plan: {file}"] = f"plan is {study.plan}, and {file} names the study"
-    if not _draws_seeds(study.name):
+    if not study.drawn:
         seed_line = f"seeds: {{count: {len(study.seeds)}}}"
         lines[seed_line] = "seeds are listed, and those of a frozen plan are drawn"
     return lines
 
 
-def _draws_seeds(study: str) -> bool:
-    return isinstance(read_yaml(PARAMS / f"{study}.yaml").get("seeds"), dict)
-
-
-def _frozen(study: Study, used: list[int], corpus: dict[str, str], suite: list[str]) -> Frozen:
-    return Frozen(
-        seeds=len(study.seeds),
-        used_seeds=used,
-        parameters=parameters_digest(study),
-        corpus=corpus,
-        suite=sorted(suite),
-        tasks=tasks_hash(study.evaluation.include_path),
-    )
+def _frozen_block(
+    studies: list[Study],
+    used: list[int],
+    data_of: Callable[[Study], tuple[dict[str, str], list[str]]],
+) -> str:
+    """Write what is fixed of studies as YAML, a field a line; what JSON writes is YAML, too."""
+    lines = [f"frozen: # {_ABOVE}"]
+    for study in studies:
+        corpus, suite = data_of(study)
+        frozen = Frozen(
+            seeds=len(study.seeds),
+            used_seeds=used,
+            parameters=parameters_digest(study),
+            corpus=corpus,
+            suite=sorted(suite),
+            tasks=tasks_hash(study.evaluation.include_path),
+        )
+        fields = frozen.model_dump().items()
+        lines.append(f"  {study.name}:")
+        lines += [f"    {name}: {json.dumps(value)}" for name, value in fields]
+    return "\n".join(lines)
 
 
 def _used_seeds(file: str) -> list[int]:
@@ -257,12 +250,13 @@ def _used_seeds(file: str) -> list[int]:
     that has left, a published plan knows them."""
     used: set[int] = set()
     for path in PARAMS.glob("*.yaml"):
-        if not _draws_seeds(path.stem):
-            used |= set(load_study(path.stem, undrawn=True).seeds)
+        study = load_study(path.stem, undrawn=True)
+        used |= set() if study.drawn else set(study.seeds)
     for path in PLANS.glob("*.yaml"):
-        plan = read_plan(path.name) if path.name != file else None
-        for study, frozen in plan.frozen.items() if plan else ():
-            used |= {*frozen.used_seeds, *plan.draw(study, frozen.seeds)} if plan else set()
+        if path.name != file:
+            plan = read_plan(path.name)
+            for name, frozen in plan.frozen.items():
+                used |= {*frozen.used_seeds, *plan.draw(name, frozen.seeds)}
     return sorted(used)
 
 

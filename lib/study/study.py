@@ -103,6 +103,8 @@ class Study(RunConfig):
     """Of the factor `code`, by level. In no file: found when the study begins to run."""
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1)]
     """In a file also `{count: n}`: drawn from the plan when the study is loaded."""
+    drawn: bool = Field(default=False, exclude=True)
+    """Whether they are. In no file."""
     include: list[IncludedArm] = Field(default_factory=list)
     exclude: list[dict[str, Level]] = Field(default_factory=list)
     """Levels of some factors: arms of the grid that have them all are left out."""
@@ -306,16 +308,16 @@ def load_study(study: str | Path, *, undrawn: bool = False) -> Study:
     path = _study_file(study)
     content = read_yaml(path)
     try:
-        if "commits" in content:
-            raise ConfigError("commits: are found when the study begins to run; leave them out")
-        result, count = _validated(content, extra="forbid")
+        for name in {"commits", "drawn"} & content.keys():
+            raise ConfigError(f"{name}: is found when the study begins to run; leave it out")
+        result = _validated(content, extra="forbid")
         if result.name != path.stem:
             raise ConfigError(f"name is '{result.name}'; it must be '{path.stem}'")
         if path.parent != PARAMS:
             _keep_copies(result, path)
         if undrawn:
             return result
-        seeds = _drawn_seeds(result, count) if count else result.seeds
+        seeds = _drawn_seeds(result) if result.drawn else result.seeds
         return result.model_copy(update={"seeds": seeds, "commits": _read_commits(result)})
     except ConfigError as error:
         raise ConfigError(f"{path.name}: {error}") from None
@@ -324,20 +326,19 @@ def load_study(study: str | Path, *, undrawn: bool = False) -> Study:
 def recorded_study(content: dict[str, Any]) -> Study:
     """Read the parameters of a recorded study, without the fields that were dropped since; 0, 1, …
     stand for seeds that were drawn."""
-    return _validated(content, extra="ignore")[0]
+    return _validated(content, extra="ignore")
 
 
-def _validated(content: dict[str, Any], extra: Any) -> tuple[Study, int | None]:
-    """Check a study's content; return it with how many seeds are to be drawn, if any are."""
-    count: int | None = None
+def _validated(content: dict[str, Any], extra: Any) -> Study:
+    """Check a study's content; 0, 1, … stand for seeds that are to be drawn."""
     schema: type[RunConfig] | type[Section] = Study
     try:
         if isinstance(content.get("seeds"), dict):
             schema = _Drawn
-            drawn = _Drawn.model_validate({"seeds": content["seeds"]}, extra=extra)
-            count, schema = drawn.seeds.count, Study
-            content = content | {"seeds": list(range(count))}
-        return Study.model_validate(content, extra=extra), count
+            count = _Drawn.model_validate({"seeds": content["seeds"]}, extra=extra).seeds.count
+            schema = Study
+            content = content | {"seeds": list(range(count)), "drawn": True}
+        return Study.model_validate(content, extra=extra)
     except ValidationError as error:
         raise ConfigError("; ".join(explain(error, schema))) from None
 
@@ -377,7 +378,7 @@ def _keep_copies(study: Study, path: Path) -> None:
         write_text(target, COPY + text)
 
 
-def _drawn_seeds(study: Study, count: int) -> list[int]:
+def _drawn_seeds(study: Study) -> list[int]:
     if study.plan is None:
         raise ConfigError("seeds: are drawn from a plan, and none is named; name one, or list them")
     plan = read_plan(study.plan)
@@ -386,7 +387,7 @@ def _drawn_seeds(study: Study, count: int) -> list[int]:
             f"seeds: are drawn from {study.plan} when it is frozen for this study: "
             f"./run_all.sh freeze {study.plan}"
         )
-    return plan.draw(study.name, count)
+    return plan.draw(study.name, len(study.seeds))
 
 
 def _read_commits(study: Study) -> dict[str, str]:

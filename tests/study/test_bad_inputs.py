@@ -76,7 +76,7 @@ ADDED = [
     ("factors: {model.n_layer: [2]}\ninclude: [{levels: {model.n_layer: 2, code: main}}]",
      "include.0.levels: code must be a factor"),
     ("factors: {code: [main]}\ncommits: {}",
-     "commits: are found when the study begins to run; leave them out"),
+     "commits: is found when the study begins to run; leave it out"),
     ("factors: {machine.threads: [1, 2]}",
      "factors: machine.threads is one for all runs; set it under machine"),
     ("factors: {evaluation.items_per_task: [40, 80]}",
