@@ -2,8 +2,8 @@
 
     STUDY_OUTPUT=FOLDER python -m tests.record.tiny
 
-writes into FOLDER. With `verify` behind it, it prints the faults of the study's record in every
-paper there as JSON; with `archive`, what archiving it once more says.
+writes into FOLDER. With `verify` behind it, it prints as JSON what verifying the study's record in
+every paper there finds; with `archive`, it archives once more; with `again`, trains a run again.
 """
 
 import json
@@ -19,6 +19,7 @@ from lib.analysis.runs import collect, read_parquet, study_results, tidy
 from lib.analysis.verdict import analyse
 from lib.data.text import load_corpus
 from lib.record.archive import SHARED, Record, archive
+from lib.record.retrain import retrain
 from lib.record.verify import verify_record
 from lib.run.evaluate import measure, write_result
 from lib.run.trainer import begin, train
@@ -36,6 +37,7 @@ from lib.study.io import (
 from lib.study.preregistration import claim_status, freeze, load_plan
 from lib.study.study import load_study
 from lib.workflow.again import begin as hashes
+from lib.workflow.again import train as train_again
 from tests.conftest import TINY
 
 STUDY = TINY | {
@@ -122,6 +124,8 @@ def main(words: list[str]) -> None:
         print(json.dumps({name: asdict(report) for name, report in reports.items()}))
     elif words[:1] == ["archive"]:
         archive(load_study("tiny"), replace="--replace" in words)
+    elif words[:1] == ["again"]:
+        sys.exit(retrain(words[1:], [], train_again))
     else:
         make()
 

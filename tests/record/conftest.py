@@ -1,0 +1,29 @@
+"""A tiny study that was recorded once, and what to do with it in a process of its own."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lib.study.io import ROOT
+
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def run_tiny(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    """Run `tests.record.tiny` with a folder in place of this repository's outputs."""
+    variables = os.environ | {"STUDY_OUTPUT": str(folder), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "tests.record.tiny", *words]
+    return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which a tiny study was made and archived."""
+    folder = tmp_path_factory.mktemp("tiny")
+    done = run_tiny(folder)
+    assert done.returncode == 0, done.stderr
+    return folder

@@ -1,0 +1,86 @@
+"""A finished study becomes a plain folder, whole; nothing from elsewhere is replaced."""
+
+import json
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from lib.record.archive import Record, recorded_studies, require_recorded, slim, unpack
+from lib.study.io import sha256
+from lib.study.yaml import UsageError, UserError
+from tests.record.conftest import run_tiny
+
+
+@pytest.mark.slow
+def test_a_record_is_a_folder_with_a_file_per_notebook_that_sha256sum_checks(tiny: Path) -> None:
+    record = Record("tiny", tiny / "papers" / "paper")
+    seeds = [run["seed"] for run in record.runs[:3]]
+    notebooks = {f"{arm}/seed-{seed}/02_train.ipynb" for arm in ("none", "layernorm")
+                 for seed in seeds}  # fmt: skip
+    notebooks |= {f"{name}.ipynb" for name in ("01_data", "03_analysis", "04_figures")}
+    beside = {"../../figures/tiny/loss.png", "../../results/tiny.json"}
+    beside |= {"../../results/tiny.verdict.json"}
+    others = {"04_figures.json", "parameters.yaml", "plan.yaml", "raw.zip"}
+    assert {*record.files} == {*record.manifest} == notebooks | beside | others
+    subprocess.run(["sha256sum", "-c", "MANIFEST.sha256"], cwd=record.place, check=True)
+    plan = tiny / "params" / "plans" / "plan.yaml"
+    assert (record.place / "plan.yaml").read_bytes() == plan.read_bytes()
+    for run in record.runs:
+        folder = tiny / "runs" / "tiny" / run["arm"] / f"seed-{run['seed']}"
+        assert json.loads((folder / "result.json").read_text()) == run
+        sums = {name: sha256(record.raw_folder(run) / name) for name in run["files"]}
+        assert sums == run["files"]
+    assert len(record.joined("trace")) == 6 * 12
+
+
+@pytest.mark.slow
+def test_a_record_from_elsewhere_is_replaced_only_where_it_is_asked(tiny: Path) -> None:
+    place, done = tiny / "papers" / "paper" / "record" / "tiny", tiny / "runs/tiny/archive.json"
+    before = sha256(place / "MANIFEST.sha256"), place.stat().st_ino
+    done.unlink()  # as after a clone
+    (place.parent / ".leftover.tiny").mkdir()
+    assert "came from elsewhere and stays" in run_tiny(tiny, "archive").stdout
+    assert (sha256(place / "MANIFEST.sha256"), place.stat().st_ino) == before
+    assert run_tiny(tiny, "archive", "--replace").stdout == ""
+    assert sha256(place / "MANIFEST.sha256") == before[0]  # the same runs give the same bytes
+    assert place.stat().st_ino != before[1]
+    assert before[0] in done.read_text()
+
+
+def test_a_slim_notebook_keeps_code_and_what_is_shown() -> None:
+    table = {"text/html": "<table>", "text/plain": "a table"}
+    outputs = [{"name": "stderr", "text": "W"}, {"name": "stdout", "text": "x"}, {"data": table}]
+    metadata = {"tags": ["parameters"], "papermill": {"duration": 1}}
+    cell = {"cell_type": "code", "source": "f()", "metadata": metadata, "outputs": outputs}
+    (slimmed,) = slim({"cells": [cell]})["cells"]
+    assert slimmed["metadata"] == {"tags": ["parameters"]}
+    assert slimmed["source"] == "f()"
+    assert slimmed["outputs"] == [
+        {"name": "stdout", "text": "x"}, {"data": {"text/html": "<table>"}}
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["../out", "/tmp/out", "a/../../out"])
+def test_a_zip_that_leads_out_of_its_folder_is_refused(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "x.zip"
+    with zipfile.ZipFile(file, "w") as packed:
+        packed.writestr(name, "x")
+    with pytest.raises(UserError, match=r"x\.zip: '.*out' leads out of it"):
+        unpack(file, tmp_path / "folder")
+
+
+def test_a_damaged_zip_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.zip").write_bytes(b"PK no zip")
+    with pytest.raises(UserError, match=r"x\.zip cannot be read as a zip"):
+        unpack(tmp_path / "x.zip", tmp_path)
+
+
+def test_a_study_without_a_record_is_refused_with_the_nearest_name() -> None:
+    assert require_recorded(["params/turn.yaml"]) == ["turn"]
+    assert {"turn", "trained", "example"} <= {*recorded_studies()}
+    with pytest.raises(UsageError, match="'traind' is unknown; did you mean 'trained'"):
+        require_recorded(["traind"])
+    with pytest.raises(UsageError, match="'smoke' has no record yet; run it first"):
+        require_recorded(["smoke"])

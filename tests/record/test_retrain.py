@@ -1,0 +1,87 @@
+"""A run that is trained again is judged by its bits, and where these may differ by its loss."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lib.record.archive import Record
+from lib.record.retrain import DIFFERS, EQUAL, UNJUDGED, WITHIN, retrain
+from lib.study.yaml import UsageError
+from tests.record.conftest import run_tiny
+
+ELSEWHERE = {"device_name": "another CPU"}
+
+
+def changed(run: Any, fields: dict[str, Any], machine: dict[str, str], loss: float) -> Any:
+    again = copy.deepcopy(run) | fields
+    again["provenance"]["trained"]["machine"] |= machine
+    again["measures"]["loss"] += loss
+    return again
+
+
+@pytest.mark.parametrize(
+    ("study", "fields", "machine", "loss", "outcome", "status"),
+    [
+        ("where", {}, {}, 0.0, EQUAL, 0),
+        ("where", {}, ELSEWHERE, 0.0, EQUAL, 0),
+        ("where", {"final_weights": "0"}, {}, 0.0, DIFFERS, 1),
+        ("where", {"initial_weights": "0"}, {}, 0.0, DIFFERS, 1),
+        ("where", {"batches": "0"}, ELSEWHERE, 0.0, DIFFERS, 1),
+        ("where", {"final_weights": "0"}, ELSEWHERE, 0.0029, WITHIN, 0),
+        ("where", {"final_weights": "0"}, ELSEWHERE, -0.0031, UNJUDGED, 4),
+        ("turn", {"final_weights": "0"}, ELSEWHERE, 0.0149, WITHIN, 0),  # as rounding moves it
+        ("turn", {"final_weights": "0"}, ELSEWHERE, 0.0151, UNJUDGED, 4),
+        ("modern", {"final_weights": "0"}, ELSEWHERE, 0.0019, WITHIN, 0),  # a tenth of 0.02
+        ("modern", {"final_weights": "0"}, ELSEWHERE, 0.0021, UNJUDGED, 4),
+        ("where", {"final_weights": "0", "status": "diverged"}, ELSEWHERE, 0.0, UNJUDGED, 4),
+    ],
+)
+def test_outcome_and_exit_status(
+    study: str,
+    fields: dict[str, Any],
+    machine: dict[str, str],
+    loss: float,
+    outcome: str,
+    status: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = Record(study).runs[0]
+    name = f"{study}/{run['arm']}/{run['seed']}"
+    again = changed(run, fields, machine, loss)
+    assert retrain([name], [], lambda *asked: again) == status
+    said = capsys.readouterr().out
+    assert f"{name}: trained again, {outcome}" in said
+    for result in (run, again):  # both losses, both machines
+        assert str(result["measures"]["loss"]) in said
+        assert result["provenance"]["trained"]["machine"]["device_name"] in said
+
+
+def test_the_worst_of_several_outcomes_counts_and_runs_are_drawn_from_the_studies_named() -> None:
+    asked = []
+
+    def train(*run: Any) -> Any:
+        asked.append(run)
+        (recorded,) = (r for r in Record("where").runs if (r["arm"], r["seed"]) == run[1:])
+        fields = {"final_weights": "0"} if len(asked) == 2 else {}
+        return changed(recorded, fields, ELSEWHERE, 1.0)
+
+    assert retrain(["3"], ["where"], train) == 4
+    assert len({*asked}) == 3
+    assert {study for study, *_ in asked} == {"where"}
+
+
+@pytest.mark.parametrize("word", ["0", "-1", "two", "where/none", "where/nome/1050", "wher/x/1"])
+def test_a_word_that_is_no_number_and_no_recorded_run_is_refused(word: str) -> None:
+    with pytest.raises(UsageError):
+        retrain([word], [], lambda *_: {})
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_run_is_trained_again_to_the_bit_by_todays_code(tiny: Path) -> None:
+    seed = Record("tiny", tiny / "papers" / "paper").runs[0]["seed"]
+    done = run_tiny(tiny, "again", f"tiny/layernorm/{seed}")
+    assert done.returncode == 0, done.stderr
+    assert f"tiny/layernorm/{seed}: trained again, equal to the bit" in done.stdout

@@ -1,0 +1,227 @@
+"""Verify finds an honest record as it was published, and names what was changed in it, whatever it
+is and however carefully the files around it were made to fit."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+
+from lib.record.archive import MANIFEST, Record, pack, unpack
+from lib.record.verify import Report, differences, verify_study
+from lib.results import attested, raw_file, write_raw
+from lib.study.io import read_json, write_json
+from tests.record.conftest import run_tiny
+
+pytestmark = pytest.mark.slow
+
+
+class Forger:
+    """A copy of the recorded study, in a paper of its own, to be changed."""
+
+    def __init__(self, paper: Path) -> None:
+        self.record, self.raw = Record("tiny", paper), paper / "raw"
+        unpack(self.record.folder / "raw.zip", self.raw)
+
+    def runs(self) -> list[Path]:
+        return sorted(self.raw.glob("*/seed-*/result.json"))
+
+    def edit_json(self, path: Path, change: Callable[[Any], Any]) -> None:
+        content = read_json(path)
+        change(content)
+        write_json(path, content, indent=1 if path.name == "result.json" else None)
+
+    def edit_result(self, path: Path, change: Callable[[Any], Any]) -> None:
+        """Change a result, and what its notebook prints of it."""
+        self.edit_json(path, change)
+        run = read_json(path)
+
+        def show(notebook: Any) -> None:
+            notebook["cells"][0]["outputs"][0]["data"]["application/json"] = attested(run)
+
+        self.edit_json(self.record.run_notebook(run), show)
+
+    def finish(self, sums: bool = True) -> None:
+        """Pack the raw tables, and sum all files up as the archive does."""
+        files = [path for path in self.raw.rglob("*") if path.is_file()]
+        pack(files, self.raw, self.record.folder / "raw.zip")
+        shutil.rmtree(self.raw)
+        if sums:
+            lines = (
+                f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {name}\n"
+                for name, path in self.record.files.items()
+            )
+            (self.record.folder / MANIFEST).write_text("".join(lines), "utf-8")
+
+
+def nothing(forger: Forger) -> None:
+    """An honest record."""
+
+
+def raw(forger: Forger) -> None:
+    """Lower a loss in the raw tables, with the sums that result, notebook and manifest hold."""
+    path = forger.runs()[0]
+    windows = pd.read_parquet(raw_file(path.parent, "windows"))
+    file = write_raw(path.parent, "windows", windows.assign(nll=windows["nll"] * 0.9))
+    found = hashlib.sha256(file.read_bytes()).hexdigest()
+    forger.edit_result(path, lambda run: run["files"].update({file.name: found}))
+
+
+def raw_alone(forger: Forger) -> None:
+    file = raw_file(forger.runs()[0].parent, "trace")
+    pd.read_parquet(file).to_parquet(file)
+
+
+def measure(forger: Forger) -> None:
+    forger.edit_result(forger.runs()[0], lambda run: run["measures"].update(loss=1.5))
+
+
+def contrast(forger: Forger) -> None:
+    def change(verdict: Any) -> None:
+        verdict["contrasts"][0]["mean_delta"] += 1e-6
+
+    forger.edit_json(forger.record.verdict_file, change)
+
+
+def answer(forger: Forger) -> None:
+    def change(verdict: Any) -> None:
+        verdict["answers"]["cost"]["answer"] = "refuted"
+
+    forger.edit_json(forger.record.verdict_file, change)
+
+
+def summary(forger: Forger) -> None:
+    def change(results: Any) -> None:
+        results["summary"]["none"]["loss"]["mean"] -= 0.1
+
+    forger.edit_json(forger.record.results_file, change)
+
+
+def seed(forger: Forger) -> None:
+    """Give runs of one seed the name of another, in both arms."""
+    of_seed = {run["seed"]: run for run in map(read_json, forger.runs())}
+    first, second, *_ = of_seed
+
+    def change(run: Any) -> None:
+        run["batches"] = of_seed[first]["batches"]
+
+    for path in forger.runs():
+        if path.parent.name == f"seed-{second}":
+            forger.edit_result(path, change)
+
+
+def plan(forger: Forger) -> None:
+    path = forger.record.folder / "plan.yaml"
+    content = yaml.safe_load(path.read_text("utf-8"))
+    content["smallest_effect_of_interest"]["loss"] = 0.3
+    path.write_text(yaml.safe_dump(content), "utf-8")
+
+
+def parameters(forger: Forger) -> None:
+    path = forger.record.folder / "parameters.yaml"
+    content = yaml.safe_load(path.read_text("utf-8"))
+    content["training"]["learning_rate"] = 2e-3
+    path.write_text(yaml.safe_dump(content), "utf-8")
+
+
+def figure(forger: Forger) -> None:
+    (forger.record.figures / "loss.png").write_bytes(b"another")
+
+
+def printed(forger: Forger) -> None:
+    def change(notebook: Any) -> None:
+        shown = notebook["cells"][0]["outputs"][0]["data"]["application/json"]
+        shown["measures"]["loss"] = 1.5
+
+    forger.edit_json(forger.record.run_notebook(read_json(forger.runs()[0])), change)
+
+
+def vanished(forger: Forger) -> None:
+    shutil.rmtree(forger.runs()[-1].parent)
+
+
+def manifest(forger: Forger) -> None:
+    path = forger.record.folder / MANIFEST
+    path.write_text(path.read_text("utf-8").replace("plan.yaml", "plans.yaml"), "utf-8")
+
+
+CASES: dict[Callable[[Forger], None], list[str]] = {
+    raw: ["layernorm seed ", "loss is ", "by its raw tables"],
+    raw_alone: ["layernorm seed ", "trace.parquet is not the file"],
+    measure: ["layernorm seed ", "loss is 1.5, and ", "by its raw tables"],
+    contrast: ["tiny.verdict.json: contrasts.mean_delta is ", "by its runs"],
+    answer: ["tiny.verdict.json: answers.cost.answer is refuted, and supported by its runs"],
+    summary: ["tiny.json: none.loss.mean is ", "by its runs"],
+    seed: ["seed ", "batches are ", "its seed's "],
+    plan: ["plan: smallest_effect_of_interest.loss is 0.3, params/plans/plan.yaml says 0.03"],
+    parameters: ["parameters: training.learning_rate is 0.002, params/tiny.yaml says 0.001"],
+    figure: ["../../figures/tiny/loss.png has the SHA-256 ", f"{MANIFEST} says "],
+    printed: ["layernorm seed ", "its notebook prints measures.loss 1.5, result.json says "],
+    vanished: ["none seed ", "its result.json is not in raw.zip"],
+    manifest: ["plans.yaml is missing"],
+}
+UNSUMMED = (figure, manifest)
+"""What is changed and the manifest not made to fit."""
+
+
+@pytest.fixture(scope="session")
+def reports(tiny: Path) -> dict[str, Any]:
+    """What verifying finds in each case: all cases are papers beside the honest one."""
+    for case in (nothing, *CASES):
+        paper = tiny / "papers" / case.__name__
+        shutil.copytree(tiny / "papers" / "paper", paper)
+        forger = Forger(paper)
+        case(forger)
+        forger.finish(sums=case not in UNSUMMED)
+    done = run_tiny(tiny, "verify")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("paper", ["paper", "nothing"])
+def test_an_honest_record_is_recomputed_as_it_was_published(
+    reports: dict[str, Any], paper: str
+) -> None:
+    report = reports[paper]
+    assert report["faults"] == []
+    number = report["recomputed"]
+    assert (number["runs"], number["beginnings"], number["answers"]) == (6, 6, 1)
+    assert number["measures"] == 6 * 18
+    assert number["files"] == 6 + 3 + 1 + 3 + 2 + 1  # 02, shared, 04's, others, results, figure
+    assert {*report["published"]} == {
+        *("ece_null", "temperature", "nll_test_tempered"),
+        "answers.cost.reason",
+    }
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_was_changed_is_named(reports: dict[str, Any], case: Callable[[Forger], None]) -> None:
+    line, *_ = faults = reports[case.__name__]["faults"]
+    assert len(faults) <= 3, faults
+    assert all(part in line for part in CASES[case]), line
+    assert "\n" not in line
+
+
+def test_records_in_one_file_are_read_and_recomputed() -> None:
+    for study, runs in (("modern-gpu", 6), ("modern", 24)):  # of one, notebooks lie beside the zip
+        report = verify_study(study, lambda *_: None)
+        assert report.faults == []
+        assert report.recomputed["runs"] == runs
+        assert report.published["beginnings, whose text is not in reach"] == runs
+        assert Record(study).notebook("03_analysis").is_file()
+
+
+def test_numbers_agree_to_a_billionth() -> None:
+    assert not [*differences({"a": [1.0, None]}, {"a": [1.0 + 1e-10, None]})]
+    assert [*differences({"a": [1.0]}, {"a": [1.0 + 1e-8]})] == [("a", "1.0", "1.00000001")]
+    assert [*differences({"a": 1}, {"a": 1, "b": 2})] == [("b", "None", "2")]
+    assert [*differences([1, 2], [1])] == [("", "[1, 2]", "[1]")]
+    report = Report("tiny")
+    assert not [*differences({"t": [{"old": 1}], "reason": "so"}, {"t": [{"new": 2}]}, report)]
+    assert dict(report.published) == {"t.old": 1, "reason": 1}
