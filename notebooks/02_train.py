@@ -66,7 +66,6 @@ provenance = begin(design, this, seed, corpus)
 folder = run_folder(design.name, this.id, seed)
 with live:
     trained = train(this.config, corpus, provenance, folder, live)
-    live.end(trained)
 if trained.diverged_at:
     print(f"DIVERGED at step {trained.diverged_at}: its loss or gradient is not finite")
 
@@ -96,10 +95,11 @@ result
 
 # %%
 from lib.analysis.tables import result_table, run_takeaway
-from lib.workflow.continuing import baseline_result
+from lib.run.checkpoint import finished_baseline
 
+baseline = finished_baseline(asked, this, seed)
 print(run_takeaway(result))
-result_table(result, baseline_result(asked, this, seed))
+result_table(result, baseline and baseline.result)
 
 # %%
 from lib.study.preregistration import load_plan, claim_status
@@ -151,9 +151,15 @@ for name in ("token_classes", "lengths", "logits"):
 # here.
 
 # %%
-from lib.workflow.continuing import continuations
+from lib.run.machine import random_stream
 
-print(continuations(trained, asked, this, prompt="", length=200, temperature=1.0))
+prompt, length, temperature = "", 200, 1.0
+for run in [] if trained.diverged_at else filter(None, (trained, baseline)):
+    print("──── the baseline" if run is baseline else "──── this run")
+    start = run.corpus.encode(prompt) if prompt else run.corpus.beginning
+    stream = random_stream(seed, "sample")
+    written = run.model.generate(start[None], length, stream, temperature)
+    print(run.corpus.decode(written[0]))
 
 # %% [markdown]
 # Where the time went, in seconds:

@@ -7,7 +7,9 @@ named, and training goes on from the one before it.
 
 import hashlib
 import io
+import os
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,8 @@ from lib.run.model import GPT, weights_digest
 from lib.study.code import train_key
 from lib.study.io import relative, run_folder, write_bytes
 from lib.study.schema import RunConfig
-from lib.study.study import load_study
-from lib.study.yaml import UserError
+from lib.study.study import Arm, Study, load_study
+from lib.study.yaml import HEADLESS, UserError
 
 State = dict[str, Any]
 """All that a run needs to go on as if it had never stopped: tensors, numbers and texts. Among it:
@@ -72,6 +74,16 @@ class FinishedRun:
     result: RunResult
     corpus: Corpus
     model: GPT
+
+
+def finished_baseline(study: Study, arm: Arm, seed: int) -> FinishedRun | None:
+    """Read back the run of an arm's baseline, where somebody looks on and it has run; None
+    elsewhere, and for the baseline itself."""
+    if os.environ.get(HEADLESS) or arm.baseline == arm.id:
+        return None
+    with suppress(UnfinishedError):
+        return read_finished(study.name, arm.baseline, seed)
+    return None
 
 
 def read_finished(study: str, arm: str, seed: int) -> FinishedRun:

@@ -1,11 +1,7 @@
 """Several processes that train one run together, by data parallelism (Li et al. 2020, arXiv
 2006.15704): all hold the whole model, and each takes its share of every batch.
 
-A training cell starts them where `machine.processes` asks for more than one. On several machines
-
-    torchrun … -m lib.run.distributed STUDY ARM SEED
-
-trains a run, and its notebook then finds it trained.
+A training cell starts them, by torchrun, where `machine.processes` asks for more than one.
 """
 
 import json
@@ -13,21 +9,18 @@ import os
 import re
 import subprocess
 import sys
-from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from filelock import FileLock
 
 from lib.data.text import CorpusError, load_corpus
 from lib.results import Provenance
 from lib.run.machine import choose_device
-from lib.run.trainer import Report, Row, Trainer, begin, main_process_first
-from lib.study.io import ROOT, relative, run_folder, write_json
+from lib.run.trainer import Report, Row, Trainer, main_process_first
+from lib.study.io import ROOT, relative, write_json
 from lib.study.schema import Machine, RunConfig
-from lib.study.study import load_study
 from lib.study.yaml import ConfigError
 
 JOB, LOG = "job.json", "processes.log"
@@ -59,13 +52,11 @@ def launch(
     command += ["--nproc-per-node", str(machine.processes), "-m", __name__, str(folder)]
     environment = os.environ | {"OMP_NUM_THREADS": str(machine.threads)}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with (
         (folder / LOG).open("w", encoding="utf-8") as log,
-        subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        ) as agent,
+        subprocess.Popen(command, env=environment, text=True, **both) as agent,  # type: ignore[call-overload]
     ):
-        assert agent.stdout is not None
         try:
             for line in agent.stdout:
                 if line.startswith(STEP):
@@ -77,68 +68,41 @@ def launch(
             raise
     if agent.returncode:
         said = (folder / LOG).read_text("utf-8")
-        message = re.search(r"^error: (.*)$", said, re.MULTILINE)
+        error = re.search(r"^error: (.*)$", said, re.MULTILINE)
         lost = re.search(r"Root Cause.*?rank\s*: (\d+).*?exitcode\s*: (-?\d+)", said, re.DOTALL)
-        reason = "the training processes could not be started"
-        if lost:
-            reason = f"training process {lost[1]} ended with status {lost[2]}"
+        reason = "process {} ended with status {}".format(*lost.groups()) if lost else "none began"
         raise LostProcessError(
-            f"{message[1] if message else reason}; a rerun continues from the last checkpoint "
+            f"{error[1] if error else reason}; a rerun continues from the last checkpoint "
             f"(what the processes said: {relative(folder / LOG)})"
         )
 
 
-def work(words: list[str]) -> None:
-    """Train in this process of several what a folder's job says, or a study, an arm and a seed. The
-    first of them writes. Raises ConfigError for words that are neither."""
-    first, study = int(os.environ["RANK"]) == 0, None
-    if len(words) == 1 and Path(words[0], JOB).is_file():
-        folder = Path(words[0])
-        job = json.loads((folder / JOB).read_text("utf-8"))
-        config = RunConfig.model_validate(job["config"])
-    elif len(words) == 3 and words[2].isdecimal():
-        study = load_study(words[0])
-        arm, seed = study.arm(words[1]), study.require_seed(int(words[2]))
-        config, folder = arm.config, run_folder(study.name, arm.id, seed)
-    else:
-        raise ConfigError(f"{' '.join(words)!r} is no run; give STUDY ARM SEED, the seed a number")
+def main(folder: Path) -> int:
+    """Train in this process of several what a folder's job says. The first of them writes."""
+    job = json.loads((folder / JOB).read_text("utf-8"))
+    config = RunConfig.model_validate(job["config"])
     rank = int(os.environ["LOCAL_RANK"])
     if config.machine.device != "cpu" and rank < torch.cuda.device_count():
         torch.cuda.set_device(rank)  # before anything else touches a GPU, or all share the first
-    backend = "nccl" if choose_device(config.machine.device) == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=LOADING_TIMEOUT)
-    folder.mkdir(parents=True, exist_ok=True)
-    # Whoever wrote a job there holds the folder's lock already.
-    with FileLock(folder / ".training.lock") if study and first else nullcontext():
+    try:
+        backend = "nccl" if choose_device(config.machine.device) == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=LOADING_TIMEOUT)
         with main_process_first(dist.group.WORLD):  # what it has verified the others need not read
             corpus = load_corpus(config.corpus)
-        if study is None:
-            provenance = Provenance.model_validate(job["provenance"])
-        else:
-            shared = [begin(study, arm, seed, corpus) if first else None]
-            dist.broadcast_object_list(shared)
-            provenance = shared[0]
+        provenance = Provenance.model_validate(job["provenance"])
         run = Trainer(config, corpus, provenance, folder, dist.new_group(timeout=TIMEOUT))
-        if first:
-            write_json(folder / "provenance.json", run.provenance.model_dump(mode="json"))
-        run.training_loop(_report if first else lambda *_: None)
+        run.training_loop(_report if rank == 0 else lambda *_: None)
+    except (ConfigError, CorpusError) as error:
+        if rank == 0:
+            print(f"error: {error}", flush=True)
+        return 1
     dist.destroy_process_group()
+    return 0
 
 
 def _report(row: Row, point: Row | None) -> None:
     print(f"{STEP}{json.dumps([row, point])}", flush=True)
 
 
-def main(words: list[str]) -> int:
-    """Train a run with the other processes that torchrun started."""
-    try:
-        work(words)
-    except (ConfigError, CorpusError) as error:
-        if os.environ.get("RANK", "0") == "0":
-            print(f"error: {error}", flush=True)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(Path(sys.argv[1])))

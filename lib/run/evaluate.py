@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lib.data.describe import references
-from lib.data.suite import INSTALL, has_harness, prepare_suite
+from lib.data.suite import INSTALL, has_harness, prepare_suite, read_suite
 from lib.data.text import TOKEN_CLASSES, Corpus, token_class
 from lib.results import (
     BINNINGS,
@@ -28,6 +28,7 @@ from lib.results import (
     Execution,
     Origin,
     RunResult,
+    Stretch,
     expected_calibration_error,
     identity_fields,
     json_rows,
@@ -432,11 +433,11 @@ def ask_tasks(result: Measurement, run: Trainer, suites: Path) -> None:
         with result.timed("suite"):
             items, block_size = evaluation.items_per_task, run.config.model.block_size
             folder = prepare_suite(run.corpus, items, block_size, suites)
-            suite = evaluate_suite(run.model, run.corpus, folder, batch_size)
+            answers = evaluate_suite(run.model, run.corpus, folder, batch_size)
+            result.tables["tasks"], result.raw["items"], overflows = answers
+            result.suite_hash = read_suite(folder)["hash"]
             macro = ("macro_accuracy_zero_shot", "macro_accuracy_few_shot")  # None: no task fits
-            result.measures |= {**dict.fromkeys(macro), "suite_overflows": suite.overflows}
-            result.tables["tasks"] = suite.table
-            result.raw["items"], result.suite_hash = suite.items, suite.suite_hash
+            result.measures |= {**dict.fromkeys(macro), "suite_overflows": overflows}
     if wanted["stock tasks"]:
         from lib.run.lm_eval import evaluate_tasks
 
@@ -458,7 +459,7 @@ def write_result(study: Study, arm: Arm, run: Trainer, measured: Measurement) ->
         status="completed" if run.diverged_at is None else "diverged",
         diverged_at=run.diverged_at,
         resumed_at=run.resumed_at,
-        stretches=run.stretches,
+        stretches=[Stretch.model_validate(stretch) for stretch in run.stretches],
         steps=run.step,
         tokens=run.rows[-1]["tokens"],
         parameters=count_parameters(run.model),

@@ -12,22 +12,16 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from lib.results import history
-from lib.run.checkpoint import FinishedRun, UnfinishedError, read_finished
+from lib.results import RunResult, history
+from lib.run.checkpoint import UnfinishedError, read_finished
 from lib.run.model import GPT
 from lib.study.io import atomic_write, write_json
 from lib.study.schema import ModelConfig
 from lib.study.yaml import ConfigError, UserError
 
-_GPT2 = {
-    "positions": "learned",
-    "norm": "layernorm",
-    "qk_norm": False,
-    "activation": "gelu",
-    "bias": True,
-    "logit_softcap": None,
-}
-"""What a model must be to be a GPT-2."""
+_GPT2 = ModelConfig()
+_FIXED = ("positions", "norm", "qk_norm", "activation", "bias", "logit_softcap")
+"""What a GPT-2 has as `ModelConfig` has it by default."""
 _LINEAR = ("none", "center", "scale", "grad_shrink")
 
 
@@ -64,7 +58,7 @@ def export(name: str, folder: Path) -> None:
         save_file(named_weights(run.model), temporary / "model.safetensors", {"format": "pt"})
         (temporary / "tokenizer.json").write_text(tokenizer.to_json() + "\n", "utf-8")
         write_json(temporary / "tokenizer_config.json", about_tokens)
-        (temporary / "README.md").write_text(model_card(name, run), "utf-8")
+        (temporary / "README.md").write_text(model_card(name, run.result), "utf-8")
 
 
 def config_json(config: ModelConfig, vocab_size: int, end: int | None) -> dict[str, Any]:
@@ -72,12 +66,9 @@ def config_json(config: ModelConfig, vocab_size: int, end: int | None) -> dict[s
 
     Raises InexpressibleError for a model that is no GPT-2, with what it would have to be.
     """
-    differing = [field for field, value in _GPT2.items() if getattr(config, field) != value]
+    differing = [name for name in _FIXED if getattr(config, name) != getattr(_GPT2, name)]
     if differing:
-        raise InexpressibleError(
-            f"GPT-2 has another {', another '.join(differing)}; no other model of Hugging Face's "
-            "is written"
-        )
+        raise InexpressibleError(f"it is no GPT-2, which has another {', '.join(differing)}")
     if config.embedding_norm not in _LINEAR:
         raise InexpressibleError(
             f"GPT-2 has no {config.embedding_norm} between the embeddings and block 1, and no "
@@ -97,15 +88,9 @@ def config_json(config: ModelConfig, vocab_size: int, end: int | None) -> dict[s
         "n_inner": config.mlp_ratio * config.n_embd,
         "activation_function": "gelu",
         "layer_norm_epsilon": 1e-5 * config.branch_multiplier**2,
-        "attn_pdrop": 0.0,
-        "embd_pdrop": 0.0,
-        "resid_pdrop": 0.0,
-        "tie_word_embeddings": config.tied and not _changes_embeddings(config),
+        **dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0),
+        "tie_word_embeddings": config.tied and config.embedding_norm not in ("center", "scale"),
     }
-
-
-def _changes_embeddings(config: ModelConfig) -> bool:
-    return config.embedding_norm in ("center", "scale")
 
 
 @torch.no_grad()
@@ -116,7 +101,7 @@ def named_weights(model: GPT) -> dict[str, Tensor]:
         linear = name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight"))
         factor = config.branch_multiplier if ".c_proj." in name else 1.0
         weights[name] = (tensor.t() if linear else tensor).mul(factor).contiguous()
-    if _changes_embeddings(config):
+    if config.embedding_norm in ("center", "scale"):
         weights.setdefault("lm_head.weight", weights["transformer.wte.weight"])
         read = ["wte", "wpe"] if config.embedding_norm_on == "sum" else ["wte"]
         for name in (f"transformer.{layer}.weight" for layer in read):
@@ -124,33 +109,12 @@ def named_weights(model: GPT) -> dict[str, Tensor]:
     return weights
 
 
-def model_card(name: str, run: FinishedRun) -> str:
+def model_card(name: str, result: RunResult) -> str:
     """Say what the model is, how to load it, what was measured of it and where it comes from."""
-    result = run.result
-    measures = "".join(f"| {key} | {value} |\n" for key, value in result.measures.items())
-    return f"""---
-library_name: transformers
-pipeline_tag: text-generation
-license: mit
----
-# {name}
-
-A small Pre-LN GPT of a study of embedding normalization: variant `{result.variant}`,
-{result.parameters:,} parameters, trained on {result.tokens:,} {run.corpus.unit} of
-{run.corpus.name}; {history(result.provenance)}.
-
-```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-model = AutoModelForCausalLM.from_pretrained("this/folder")
-tokenizer = AutoTokenizer.from_pretrained("this/folder")
-```
-
-| measure | value |
-|---|---|
-{measures}
-- corpus: SHA-256 {result.corpus_sha256}
-- weights: SHA-256 {result.final_weights}, by `weights_digest`
-- model: `{result.config["model"]}`
-- training: `{result.config["training"]}`
-"""
+    about = {"variant": result.variant, "parameters": result.parameters, "tokens": result.tokens}
+    about |= {"corpus_sha256": result.corpus_sha256, "weights_sha256": result.final_weights}
+    about |= {"trained": history(result.provenance)} | result.measures | result.config["model"]
+    table = "".join(f"| {key} | {value} |\n" for key, value in about.items())
+    load = "AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)"
+    header = "---\nlibrary_name: transformers\nlicense: mit\n---\n"
+    return f"{header}# {name}\n\nTo load it: `{load}`\n\n| | |\n|---|---|\n{table}"

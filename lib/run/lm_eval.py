@@ -1,7 +1,8 @@
 """The LM-Eval harness: the adapter between it and a GPT, the task suite, and its own tasks.
 
-Of its stock tasks any may be asked by name, and any group: their definitions are the harness's, and
-their data what it downloads, or has before. So may tasks of one's own, from `include_path`.
+Of its stock tasks any may be asked by name that scores given texts, and any group: their
+definitions are the harness's, and their data what it downloads, or has before. So may tasks of
+one's own, from `include_path`.
 
 The adapter subclasses `LM`: `TemplateLM` would move white space from the end of a context to the
 continuation, but here a line break is a character like any other.
@@ -13,11 +14,10 @@ import logging
 import os
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby, takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import datasets
 import numpy as np
@@ -27,9 +27,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import mean
 from lm_eval.api.model import LM
 from lm_eval.evaluator import evaluate
-from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.tasks import TaskManager
-from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
@@ -43,6 +41,10 @@ from lib.study.yaml import ConfigError, suggest
 
 Pair = tuple[list[int], list[int]]
 """A context and its continuation, as ids; neither is empty."""
+_DRAWS = 1000
+"""Of the bootstrap, for metrics whose standard error has no formula."""
+_SEED = 1234
+"""Of the choice of solved examples: the harness's own default."""
 
 
 @torch.no_grad()
@@ -85,9 +87,9 @@ def score_pairs(model: GPT, pairs: list[Pair], batch_size: int) -> list[tuple[fl
             target, targets = targets[: len(logits)], targets[len(logits) :]
             log.append(-F.cross_entropy(logits, target, reduction="none"))
             greedy.append(logits.argmax(dim=-1) == target)
-        parts = torch.cat(log).double().cpu().split(lengths), torch.cat(greedy).cpu().split(lengths)
-        for i, logs, hits in zip(places, *parts, strict=True):
-            scores[i] = float(logs.sum()), bool(hits.all())
+        of_pairs = (torch.split(torch.cat(part).cpu(), lengths) for part in (log, greedy))
+        for i, logs, hits in zip(places, *of_pairs, strict=True):
+            scores[i] = float(logs.double().sum()), bool(hits.all())
     return [scores[i] for i in range(len(pairs))]
 
 
@@ -119,157 +121,42 @@ class CharacterLM(LM):  # type: ignore[misc]
         ]
 
     def _pair(self, request: Instance) -> Pair:
-        context, choice = self._encode_pair(*request.args)
+        context, choice = self.encode(*request.args)
         block_size = self.model.config.block_size
         if not 0 < len(choice) <= block_size:
             raise ValueError(
                 f"a continuation has {len(choice)} {self.corpus.unit}; it must have 1 to "
                 f"{block_size}, model.block_size: change the task, or train with a larger one"
             )
-        room = block_size + 1 - len(choice)
+        room = block_size + 1 - len(choice)  # the last one is never read
         if len(context) > room:
             self.overflows.add((request.task_name, request.doc_id))
         return context[-room:], choice
 
-    def _encode_pair(self, context: str, choice: str) -> Pair:
-        return self._context(context), self._encode(choice)
+    def encode(self, context: str, choice: str) -> Pair:
+        """Map a context and its continuation to ids."""
+        before = self.corpus.encode(context) if context else self.corpus.beginning
+        return before.tolist(), self.corpus.encode(choice).tolist()
 
-    def _context(self, text: str) -> list[int]:
-        return self._encode(text) if text else self.corpus.beginning.tolist()
+    def loglikelihood_rolling(self, requests: list[Instance]) -> Never:
+        raise NotImplementedError("see OUTPUT_TYPES")
 
-    def _encode(self, text: str) -> list[int]:
-        return self.corpus.encode(text).tolist()
-
-    def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
-        """Score whole texts, each after a line break: summed log-probabilities in nats.
-
-        Windows of `block_size` predict every character once; where the last one is shorter, it
-        sees more of the characters before it.
-        """
-        results = []
-        for request in requests:
-            windows = get_rolling_token_windows(
-                self._encode(request.args[0]),
-                prefix_token=int(self.corpus.beginning),
-                max_seq_len=self.model.config.block_size,
-                context_len=1,
-            )
-            pairs = [make_disjoint_window(window) for window in windows]
-            scores = score_pairs(self.model, pairs, self.batch_size)
-            results.append(sum(log for log, _ in scores))
-        return results
-
-    @torch.no_grad()
-    def generate_until(self, requests: list[Instance]) -> list[str]:
-        """Continue texts by the likeliest characters until one of the request's `until` stands
-        there, which is left out, a document ends, or there are `max_gen_toks`.
-
-        Raises ValueError as `generation` does.
-        """
-        device, block_size = self.model.transformer.wte.weight.device, self.model.config.block_size
-        answers = []
-        for request in requests:
-            stops, n = generation(request.args[1], block_size)
-            context = self._context(request.args[0])
-            if len(context) > block_size - n:
-                self.overflows.add((request.task_name, request.doc_id))
-            unread, cache, written, answer = context[n - block_size :], KVCache(), list[int](), ""
-            while len(written) < n and not any(stop in answer for stop in stops):
-                logits = self.model(torch.tensor([unread], device=device), cache)[0, -1]
-                unread = [int(logits.argmax())]
-                if unread[0] == self.corpus.tokenizer.end_of_document:
-                    break
-                written += unread
-                answer = self.corpus.tokenizer.decode(written)
-            answers.append(min((answer.partition(s)[0] for s in stops), key=len, default=answer))
-        return answers
+    def generate_until(self, requests: list[Instance]) -> Never:
+        raise NotImplementedError("see OUTPUT_TYPES")
 
 
 class TokenLM(CharacterLM):
     """The adapter, writing context and continuation as the harness does for tokens of several
     characters: as one text, in which white space before the continuation belongs to it."""
 
-    def _encode_pair(self, context: str, choice: str) -> Pair:
-        before = self._encode(context.rstrip())
-        after = self._encode(context + choice)[len(before) :]
+    def encode(self, context: str, choice: str) -> Pair:
+        before = self.corpus.encode(context.rstrip()).tolist()
+        after = self.corpus.encode(context + choice)[len(before) :].tolist()
         return before or self.corpus.beginning.tolist(), after
 
 
-def generation(kwargs: dict[str, Any], block_size: int) -> tuple[list[str], int]:
-    """Return what ends a generated text, and its most characters. Raises ValueError for samples,
-    and where `block_size` leaves no room for a context."""
-    settings = normalize_gen_kwargs(kwargs)
-    if settings["do_sample"]:
-        raise ValueError("it draws samples, and only the likeliest characters are generated")
-    if settings["max_gen_toks"] >= block_size:
-        raise ValueError(
-            f"it generates up to {settings['max_gen_toks']} characters or tokens, which takes a "
-            f"larger model.block_size than {block_size}"
-        )
-    return [stop for stop in settings["until"] if stop], settings["max_gen_toks"]
-
-
-@dataclass(frozen=True)
-class SuiteResult:
-    """A model's results on the task suite."""
-
-    suite_hash: str
-    table: pd.DataFrame
-    """A row per task and number of shots: task, shots, n, accuracy, stderr (of the accuracy, over
-    items), chance, what is reached without a network (the columns `BASELINES`), normalised_accuracy
-    (0 at chance, 1 when all is right) and brier (squared errors of the choices' probabilities,
-    summed over choices; 0 is best)."""
-    items: pd.DataFrame
-    """A row per question: task, shots, item (its place in the task's file), choice (the likeliest;
-    the first of equals) and correct."""
-    overflows: int
-    """Questions whose context was shortened; 0 for a suite built for this `block_size`."""
-
-
-def evaluate_suite(model: GPT, corpus: Corpus, folder: Path, batch_size: int = 8) -> SuiteResult:
-    """Ask a model every question of the suite that `lib.data.suite` wrote to `folder`, of this
-    corpus and for its `block_size`. Raises ValueError without a suite."""
-    suite = read_suite(folder)
-    adapter = CharacterLM(model, corpus, batch_size)
-    described = {task["task"]: task for task in suite["tasks"]}
-    groups = [group for group, members in suite["groups"].items() if members]
-    results = _run(adapter, folder, groups) if groups else {"results": {}, "samples": {}}
-    rows, items = [], []
-    for name, samples in results["samples"].items():
-        task, shots = name.removesuffix("_shot").rsplit("_", 1)
-        measures, entry = results["results"][name], described[task]
-        chance = entry["chance"]
-        rows.append(
-            {
-                "task": task,
-                "shots": int(shots),
-                "n": len(samples),
-                "accuracy": measures["acc,none"],
-                "stderr": measures["acc_stderr,none"],
-                "chance": chance,
-                **{column: entry[column] for column in BASELINES},
-                "normalised_accuracy": (measures["acc,none"] - chance) / (1 - chance),
-                "brier": measures["brier_score,none"],
-            }
-        )
-        items.append(_item_table(task, int(shots), samples))
-    return SuiteResult(
-        suite["hash"],
-        pd.DataFrame(rows),
-        pd.concat(items, ignore_index=True) if items else pd.DataFrame(),
-        len(adapter.overflows),
-    )
-
-
-def _run(adapter: CharacterLM, folder: Path, groups: list[str]) -> dict[str, Any]:
-    """Run groups of the tasks in a folder."""
-    # Task files name their data by relative paths, so that a suite can be moved.
-    with contextlib.chdir(folder), quiet():
-        tasks = TaskManager(include_path=".", include_defaults=False).load(groups)
-        # Accuracy's standard error needs no bootstrap, but 0 iterations would drop it too. The
-        # request cache stays off: it cannot tell models apart.
-        results: dict[str, Any] = evaluate(lm=adapter, task_dict=tasks, bootstrap_iters=1)
-    return results
+OUTPUT_TYPES = ("multiple_choice", "loglikelihood")
+"""The kinds of tasks that can be asked: others have texts generated, or scored as a whole."""
 
 
 @contextlib.contextmanager
@@ -281,50 +168,79 @@ def quiet() -> Iterator[None]:
         yield
 
 
+def evaluate_suite(
+    model: GPT, corpus: Corpus, folder: Path, batch_size: int = 8
+) -> tuple[pd.DataFrame, pd.DataFrame, int]:
+    """Ask a model every question of the suite that `lib.data.suite` wrote to `folder`, of this
+    corpus and for its `block_size`. Raises ValueError without a suite. Return
+
+    - a row per task and number of shots: task, shots, n, accuracy, stderr (of the accuracy, over
+      items), chance, what is reached without a network (the columns `BASELINES`),
+      normalised_accuracy (0 at chance, 1 when all is right) and brier (squared errors of the
+      choices' probabilities, summed over choices; 0 is best);
+    - a row per question: task, shots, item (its place in the task's file), choice (the likeliest;
+      the first of equals) and correct;
+    - how many questions had their context shortened: none, of a suite for this `block_size`.
+    """
+    suite = read_suite(folder)
+    adapter = CharacterLM(model, corpus, batch_size)
+    described = {task["task"]: task for task in suite["tasks"]}
+    groups = [group for group, members in suite["groups"].items() if members]
+    results: dict[str, Any] = {"samples": {}}
+    if groups:
+        # Task files name their data by relative paths, so that a suite can be moved.
+        with contextlib.chdir(folder), quiet():
+            tasks = TaskManager(include_path=".", include_defaults=False).load(groups)
+            # Accuracy's standard error needs no bootstrap, but 0 iterations would drop it too. The
+            # request cache stays off: it cannot tell models apart.
+            results = evaluate(lm=adapter, task_dict=tasks, bootstrap_iters=1)
+    rows, items = [], []
+    for name, samples in results["samples"].items():
+        task, shots = name.removesuffix("_shot").rsplit("_", 1)
+        measures, chance = results["results"][name], described[task]["chance"]
+        rows.append(
+            {
+                "task": task,
+                "shots": int(shots),
+                "n": len(samples),
+                "accuracy": measures["acc,none"],
+                "stderr": measures["acc_stderr,none"],
+                "chance": chance,
+                **{column: described[task][column] for column in BASELINES},
+                "normalised_accuracy": (measures["acc,none"] - chance) / (1 - chance),
+                "brier": measures["brier_score,none"],
+            }
+        )
+        items.append(_item_table(task, int(shots), samples))
+    answers = pd.concat(items, ignore_index=True) if items else pd.DataFrame()
+    return pd.DataFrame(rows), answers, len(adapter.overflows)
+
+
 def _item_table(task: str, shots: int, samples: list[dict[str, Any]]) -> pd.DataFrame:
-    samples = sorted(samples, key=lambda sample: sample["doc_id"])
-    return pd.DataFrame(
-        {
-            "task": task,
-            "shots": shots,
-            "item": [sample["doc_id"] for sample in samples],
-            "choice": [_choice(sample) for sample in samples],
-            "correct": [bool(sample["acc"]) for sample in samples],
-        }
-    )
+    rows = []
+    for sample in sorted(samples, key=lambda sample: sample["doc_id"]):
+        log = [score for score, _ in sample["filtered_resps"]]
+        # Behind the choices of `acc_mutual_info` stand the same without a context.
+        choices = log[: len(log) // (1 + ("acc_mutual_info" in sample))]
+        answer = {"choice": int(np.argmax(choices)), "correct": bool(sample["acc"])}
+        rows.append({"task": task, "shots": shots, "item": sample["doc_id"], **answer})
+    return pd.DataFrame(rows)
 
 
-def _choice(sample: dict[str, Any]) -> int:
-    """Return the likeliest choice. Behind those of `acc_mutual_info` stand the same without a
-    context."""
-    log = [score for score, _ in sample["filtered_resps"]]
-    return int(np.argmax(log[: len(log) // (1 + ("acc_mutual_info" in sample))]))
-
-
-# ---- tasks of the harness's own
-
-_DRAWS = 1000
-"""Of the bootstrap, for metrics whose standard error has no formula."""
-_SEED = 1234
-"""Of the choice of solved examples: the harness's own default."""
-
-
-def require_tasks(config: EvaluationConfig, block_size: int, tested: Collection[str] = ()) -> None:
+def require_tasks(config: EvaluationConfig, tested: Collection[str] = ()) -> None:
     """Raise ConfigError, in one line, for a task that cannot be asked: the harness lacks it, its
     data cannot be had, or this adapter does not fit it. Raise it also for a measure of `tested`
     that none of the tasks gives."""
     tasks_hash(config.include_path)
     measures: list[str] = []
     for name, task in _load(config)["tasks"].items():
+        if task.OUTPUT_TYPE not in OUTPUT_TYPES or getattr(task, "MULTIMODAL", False):
+            raise ConfigError(
+                f"evaluation.tasks: {name}: it asks for more than the likelihood of given texts; "
+                "leave it out"
+            )
         shots = {_shots(task, number) for number in (*config.shots,) or (None,)}
         measures += stock_measures(name, sorted(shots)) if _is_judged(task) else []
-        try:
-            if getattr(task, "MULTIMODAL", False) or getattr(task, "UNSAFE_CODE", False):
-                raise ValueError("it shows pictures, or executes what a model writes")
-            if task.OUTPUT_TYPE == "generate_until":
-                generation(task.config.generation_kwargs, block_size)
-        except ValueError as error:
-            raise ConfigError(f"evaluation.tasks: {name}: {error}; leave it out") from None
     for measure in tested:
         if measure not in measures:
             raise ConfigError(f"plan: of evaluation.tasks, {suggest(measure, measures)}")
@@ -369,8 +285,7 @@ def _shots(task: Any, number: int | None) -> int:
 
 def _is_judged(task: Any) -> bool:
     """Tell whether a task's accuracy is the share of right choices."""
-    has_choices = task.OUTPUT_TYPE in ("multiple_choice", "loglikelihood")
-    return has_choices and task.aggregation().get("acc") is mean
+    return task.OUTPUT_TYPE in OUTPUT_TYPES and task.aggregation().get("acc") is mean
 
 
 def _rows(results: dict[str, Any], tasks: list[str]) -> list[dict[str, Any]]:

@@ -344,7 +344,7 @@ class GPT(nn.Module):
         """
         if temperature <= 0:
             raise ValueError(f"temperature {temperature}: must be above 0; 0.01 is nearly greedy")
-        cache = KVCache()
+        cache, ids = KVCache(), ids.to(self.transformer.wte.weight.device)
         for _ in range(n):
             if ids.shape[1] > self.config.block_size:
                 cache = KVCache()  # the window slides: every character in it gets a new position

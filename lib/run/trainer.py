@@ -27,19 +27,9 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from lib.data.text import Corpus, sample_batch
 from lib.results import Provenance
-from lib.run import checkpoint
+from lib.run import checkpoint, machine
 from lib.run.diagnostics import evenly_spaced_windows, gradient_cosine, second_moments, snapshot
-from lib.run.machine import (
-    autocast,
-    derive_seed,
-    describe,
-    execution_environment,
-    package_versions,
-    peak_memory,
-    prepare,
-    random_stream,
-    require_devices,
-)
+from lib.run.machine import random_stream
 from lib.run.model import GPT, optimizer_groups, weights_digest
 from lib.study.code import git_state, train_key
 from lib.study.io import write_json
@@ -52,8 +42,6 @@ COLUMNS = (
     *("step", "loss", "learning_rate", "grad_norm", "tokens"),
     *("second_moment_mean", "second_moment_max", "seconds"),
 )
-NOTES = ("loss", "grad_norm", "second_moment_mean", "second_moment_max", "skipped", "diverged")
-"""What a step leaves on the device, in this order."""
 READ_EVERY = 10
 """Steps after which the host reads what the device noted, unless it must earlier."""
 OVERFLOWS = 20
@@ -87,7 +75,7 @@ def begin(study: Study, arm: Arm, seed: int, corpus: Corpus) -> Provenance:
         corpus_sha256=corpus.sha256,
         tokenizer_sha256=corpus.tokenizer.sha256,
         parameters=arm.config.model_dump(exclude={"machine"}),
-        **execution_environment(prepare(arm.config)),
+        **machine.execution_environment(machine.prepare(arm.config)),
     )
 
 
@@ -133,7 +121,7 @@ def train(
         if run.machine.processes > 1 and not run.finished:
             from lib.run.distributed import launch
 
-            require_devices(run.machine)
+            machine.require_devices(run.machine)
             launch(config, run.machine, run.provenance, folder, report)
             run.load()
         run.training_loop(report)
@@ -163,15 +151,10 @@ class Trainer:
         corpus.require_length(config.model.block_size)
         self.config, self.corpus, self.provenance = config, corpus, provenance
         training, seed = config.training, provenance.seed
-        self.machine = prepare(config)
+        self.machine = machine.prepare(config)
         self.device = self.machine.device  # of several GPUs, each process has made one its own
         self.group = group
         self.rank, self.processes = (dist.get_rank(group), group.size()) if group else (0, 1)
-        if group and self.machine.processes != self.processes:
-            raise ConfigError(
-                f"machine.processes: {self.machine.processes}, and {self.processes} processes were "
-                f"started; make them equal"
-            )
         model = GPT(config.model, corpus.vocab_size, random_stream(seed, "weights"))
         self.initial_weights = weights_digest(model)
         """SHA-256 of the initial weights outside the embedding norm: equal across arms of a
@@ -214,9 +197,9 @@ class Trainer:
         a run that stayed on one."""
         self.peak_memory = 0
         """Bytes, of the process that needed them; see `lib.run.machine.peak_memory`."""
-        self.unread: list[tuple[Row, Tensor]] = []
-        """Of the steps since the host last looked: what it knows, and what is on the device,
-        `NOTES`."""
+        self.unread: list[tuple[Row, str, Tensor]] = []
+        """Of the steps since the host last looked: what it knows, batches, and what is on the
+        device."""
         self.stopped = torch.zeros((), dtype=torch.bool, device=self.device)
         self.overflows = torch.zeros((), dtype=torch.long, device=self.device)
         """Updates in a row that fp16 skipped."""
@@ -285,7 +268,8 @@ class Trainer:
             parameters["lr"] = rate * parameters["ratio"]
         x, y = self.next_batch()  # (b, T) each: the rows of this process
         if model.dropout:  # the same in every arm, and after a resumption
-            torch.manual_seed(derive_seed(self.provenance.seed, f"dropout/{self.step}/{self.rank}"))
+            purpose = f"dropout/{self.step}/{self.rank}"
+            torch.manual_seed(machine.derive_seed(self.provenance.seed, purpose))
             self.model.train()
 
         # Forward and backward, a micro-batch at a time: gradients add up to the batch's.
@@ -294,7 +278,7 @@ class Trainer:
         for start in range(0, len(x), size):
             alone = self.group is None or start + size == len(x)  # the last sum is shared
             with nullcontext() if alone else self.forward.no_sync():  # type: ignore[operator]
-                with autocast(training.precision, self.device):
+                with machine.autocast(training.precision, self.device):
                     logits = self.forward(x[start : start + size])  # (b, T, V)
                     targets = y[start : start + size].flatten()
                     part = F.cross_entropy(logits.flatten(0, 1).float(), targets) * (size / len(x))
@@ -331,10 +315,10 @@ class Trainer:
         total = torch.stack(torch._foreach_norm(moments, 1)).sum()
         largest = torch.stack(torch._foreach_max(moments)).max()
         notes = [loss, norm, total, largest, skipped, diverged]
-        row = {"step": self.step, "learning_rate": rate, "batches": self.batches}
+        row = {"step": self.step, "learning_rate": rate}
         row["tokens"] = self.step * training.batch_size * model.block_size
         row["seconds"] = time.perf_counter() - started
-        self.unread.append((row, torch.stack([note.double() for note in notes])))
+        self.unread.append((row, self.batches, torch.stack([note.double() for note in notes])))
 
     def next_batch(self) -> tuple[Tensor, Tensor]:
         """Draw inputs and targets, both (B, T), and return the rows of them that this process
@@ -355,25 +339,23 @@ class Trainer:
         """Copy the notes from the device into rows of the trace, up to a step that diverged, which
         is then where the run stands; return these rows. This waits for the device."""
         started = time.perf_counter()
-        notes = torch.stack([note for _, note in self.unread]).tolist()
-        read = [
-            row | dict(zip(NOTES, note, strict=True))
-            for (row, _), note in zip(self.unread, notes, strict=True)
-        ]
-        read[-1]["seconds"] += time.perf_counter() - started
+        notes = torch.stack([note for *_, note in self.unread]).tolist()
+        self.unread[-1][0]["seconds"] += time.perf_counter() - started
+        size, rows = sum(parameter.numel() for parameter in self.optimizer.state), list[Row]()
+        for (row, batches, _), note in zip(self.unread, notes, strict=True):
+            loss, norm, total, largest, skipped, diverged = note
+            row |= {"loss": loss, "grad_norm": norm}
+            row |= {"second_moment_mean": total / size, "second_moment_max": largest}
+            if self.scaler.is_enabled():
+                row["skipped"] = bool(skipped and not diverged)
+                row["grad_norm"] = math.nan if row["skipped"] else norm
+            rows.append(row)
+            if diverged:
+                self.diverged_at, self.step, self.batches = row["step"], row["step"], batches
+                break
         self.unread.clear()
-        if first := next((row for row in read if row["diverged"]), None):
-            read = read[: read.index(first) + 1]
-            self.diverged_at = self.step = first["step"]
-            self.batches = first["batches"]
-        size = sum(parameter.numel() for parameter in self.optimizer.state)
-        for row in read:
-            row["second_moment_mean"] /= size
-            row["skipped"] = bool(row["skipped"]) and not row["diverged"]
-            if row["skipped"]:
-                row["grad_norm"] = math.nan
-        self.rows += read
-        return read
+        self.rows += rows
+        return rows
 
     def evaluate(self) -> Row:
         """Add a point to the dev curve, and return it."""
@@ -400,7 +382,7 @@ class Trainer:
         """Write a checkpoint, in the first process."""
         if self.rank:
             return
-        self.peak_memory = max(self.peak_memory, peak_memory(self.device))
+        self.peak_memory = max(self.peak_memory, machine.peak_memory(self.device))
         self.stretches[-1]["end"] = self.step
         state = {name: getattr(self, name) for name in self._PLAIN}
         state |= {name: getattr(self, name).state_dict() for name in self._STATEFUL}
@@ -422,7 +404,8 @@ class Trainer:
             self.batch_stream.set_state(state["batch_stream"])
         if not self.finished:
             self.resumed_at += [self.step] if self.step else []
-            here = {"machine": describe(self.machine).model_dump(), "packages": package_versions()}
+            here: dict[str, Any] = {"machine": machine.describe(self.machine).model_dump()}
+            here["packages"] = machine.package_versions()
             last = self.stretches[-1] if self.stretches else {}
             if {name: last.get(name) for name in here} != here:
                 self.stretches.append({"start": self.step, "end": self.step, **here})

@@ -100,9 +100,8 @@ def _require_harness(study: Study) -> None:
 
         plan = load_plan(study)
         planned = planned_measures(plan) if plan else []
-        block_size = min(arm.config.model.block_size for arm in study.arms())
         tested = [name for name in study.stock_measures if name in planned]
-        require_tasks(study.evaluation, block_size, tested)
+        require_tasks(study.evaluation, tested)
 
 
 def _require_devices(study: Study, config: RunConfig) -> None:
