@@ -111,19 +111,22 @@ def on_kaggle(kaggle: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_on_kaggle_outputs_go_to_the_working_folder(kaggle: Path, repository: str) -> None:
     assert io.kaggle_folder(kaggle / repository) == kaggle
     assert io.output_root(kaggle / repository) == kaggle / "working"
-
-
-@pytest.mark.parametrize("repository", ["repo", "working/repo", "inputs/slug/repo"])
-def test_a_repository_outside_the_inputs_keeps_its_outputs(
-    kaggle: Path, monkeypatch: pytest.MonkeyPatch, repository: str
-) -> None:
-    monkeypatch.setattr(io, "kaggle_folder", lambda root: kaggle)
+    assert io.output_root(kaggle / "working" / "repo") == kaggle / "working" / "repo"
+    (kaggle / "working").rmdir()  # then it is none of Kaggle's
     assert io.output_root(kaggle / repository) == kaggle / repository
 
 
-def test_an_input_folder_without_a_working_folder_is_not_kaggle(tmp_path: Path) -> None:
-    repository = tmp_path / "input" / "slug" / "repo"
-    assert io.output_root(repository) == repository
+def test_on_kaggle_paths_are_shown_relative_and_a_corpus_is_sought_in_every_input(
+    on_kaggle: Path,
+) -> None:
+    attached = [on_kaggle / "input" / "b" / "own.txt", on_kaggle / "input" / "a" / "deep/own.txt"]
+    for path in attached:
+        path.parent.mkdir(parents=True)
+        path.touch()
+    assert io.corpus_places("own.txt")[3:] == sorted(attached)
+    assert io.relative(on_kaggle / "working/runs/final") == "runs/final"
+    assert io.relative(on_kaggle / "input/slug/repo/params/final.yaml") == "params/final.yaml"
+    assert io.relative(attached[0]) == "own.txt"  # no machine's folders
 
 
 @pytest.mark.parametrize(
@@ -143,22 +146,6 @@ def test_paths_are_shown_relative_to_the_repository(path: Path, shown: str) -> N
     assert io.relative(path) == shown
 
 
-def test_a_path_from_elsewhere_is_shown_by_its_name_alone(tmp_path: Path) -> None:
-    assert io.relative(tmp_path / "secret" / "own.txt") == "own.txt"
-
-
-@pytest.mark.parametrize(
-    ("path", "shown"),
-    [
-        ("working/runs/final", "runs/final"),
-        ("input/slug/repo/params/final.yaml", "params/final.yaml"),
-        ("input/other/own.txt", "own.txt"),
-    ],
-)
-def test_paths_on_kaggle_are_shown_relative_too(on_kaggle: Path, path: str, shown: str) -> None:
-    assert io.relative(on_kaggle / path) == shown
-
-
 def test_a_corpus_is_sought_in_the_repository_then_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,14 +157,6 @@ def test_a_corpus_is_sought_in_the_repository_then_beside_it(
         tmp_path / "out" / "data" / "own.txt",
         tmp_path / "shared" / "data" / "own.txt",
     ]
-
-
-def test_on_kaggle_a_corpus_is_sought_last_in_every_input(on_kaggle: Path) -> None:
-    attached = [on_kaggle / "input" / "b" / "own.txt", on_kaggle / "input" / "a" / "deep/own.txt"]
-    for path in attached:
-        path.parent.mkdir(parents=True)
-        path.touch()
-    assert io.corpus_places("own.txt")[3:] == sorted(attached)
 
 
 def test_where_the_repository_cannot_be_written_its_parameters_are_copied(
