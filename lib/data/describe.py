@@ -1,19 +1,24 @@
 """What a study reads, in numbers and tables: its corpora, what is drawn of them, its suites, and
 what can be predicted of a text without a network, to read a model against."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from torch import Tensor
 
-from lib.data.sources import KNOWN
 from lib.data.suite import prepare_suite, read_suite
-from lib.data.text import TOKEN_CLASSES, Corpus, TokenCorpus, load_corpus, token_class
+from lib.data.text import MAX_SEARCHED, TOKEN_CLASSES, Corpus, load_corpus, token_class
+from lib.data.tokens import Ids
 from lib.study.io import nan_to_none
-from lib.study.schema import GRAM, CorpusConfig, digest
+from lib.study.schema import GRAM, CorpusConfig
 from lib.study.study import Study
+
+MAX_PAIRS = 2**24
+"""Pairs of tokens that are counted; those of a larger vocabulary would be too many."""
 
 
 def corpora_of(study: Study) -> dict[str, Corpus]:
@@ -24,8 +29,7 @@ def corpora_of(study: Study) -> dict[str, Corpus]:
 
 
 def _label(config: CorpusConfig) -> str:
-    """Name a corpus by its source, and by whatever else is not the default."""
-    changed = config.model_dump(exclude_defaults=True, exclude={"source", "sources"}).items()
+    changed = config.model_dump(exclude_defaults=True, exclude={"source"}).items()
     values = {name: f"{v:g}" if isinstance(v, float) else str(v) for name, v in changed}
     return ", ".join([config.source, *(f"{name}={value}" for name, value in values.items())])
 
@@ -34,14 +38,10 @@ def token_class_table(corpus: Corpus) -> pd.DataFrame:
     """Count characters, or tokens, per token class (rows) and part (columns); classes not there
     are n/a."""
     classes = [token_class(symbol) for symbol in corpus.symbols]
-    counts = {}
-    for part in ("train", "dev", "test"):
-        occurrences = np.zeros(corpus.vocab_size, np.int64)
-        ids = getattr(corpus, part)
-        for start in range(0, len(ids), 2**20):
-            occurrences += np.bincount(ids[start : start + 2**20], minlength=corpus.vocab_size)
-        counts[part] = pd.Series(occurrences).groupby(classes).sum()
-    table = pd.DataFrame(counts, pd.Index(TOKEN_CLASSES, name="token class"))
+    parts = {"train": corpus.train, "dev": corpus.dev, "test": corpus.test}
+    counts = {part: _count(ids, corpus.vocab_size) for part, ids in parts.items()}
+    table = pd.DataFrame(counts).groupby(classes).sum()
+    table = table.reindex(pd.Index(TOKEN_CLASSES, name="token class"))
     table = table.where(table > 0)
     shares = (table / table.sum()).add_suffix(" share")
     return pd.concat([table.astype("Int64"), shares], axis=1)
@@ -49,19 +49,22 @@ def token_class_table(corpus: Corpus) -> pd.DataFrame:
 
 def duplication_report(corpus: Corpus, gram: int = GRAM) -> pd.Series:
     """Measure how much held-out text also stands in the training part, as shares of 1:
-    non-blank lines found verbatim, and windows of `gram` characters found anywhere. Of a text that
-    is too long to be held nothing is measured."""
-    train = corpus.decode(corpus.train[:]) if corpus.text else ""
-    heldout = corpus.decode(corpus.heldout) if corpus.text else ""
-    train_lines, windows = set(train.splitlines()), set(_windows(train, gram))
+    non-blank lines found verbatim, and windows of `gram` characters found anywhere. Of a corpus
+    that is too long to be searched nothing is measured."""
+    short = corpus.n_characters <= MAX_SEARCHED
+    train, heldout = (corpus.decode(ids) if short else "" for ids in (corpus.train, corpus.heldout))
+    train_lines, train_windows = set(train.splitlines()), set(_windows(train, gram))
     lines = [line for line in heldout.splitlines() if line.strip()]
-    in_train = {
+    long = [line for line in lines if len(line) >= gram]
+    found = {
         "lines": [line in train_lines for line in lines],
-        f"lines of at least {gram} characters": [x in train_lines for x in lines if len(x) >= gram],
-        f"{gram}-character windows": [window in windows for window in _windows(heldout, gram)],
+        f"lines of at least {gram} characters": [line in train_lines for line in long],
+        f"{gram}-character windows": [
+            window in train_windows for window in _windows(heldout, gram)
+        ],
     }
     shares = {
-        f"{unit} found in train": pd.Series(x, dtype=float).mean() for unit, x in in_train.items()
+        f"{what} found in train": pd.Series(x, dtype=float).mean() for what, x in found.items()
     }
     return pd.Series(shares, name="share of held-out")  # NaN where there is nothing to look for
 
@@ -72,12 +75,18 @@ def _windows(text: str, length: int) -> list[str]:
 
 def corpus_summary(corpus: Corpus) -> dict[str, object]:
     """Describe a corpus in numbers: identity, sizes, vocabulary, classes, duplication."""
+    vocabulary: dict[str, object] = {"symbols": corpus.symbols}
+    if corpus.unit == "tokens":
+        whole, sha256 = corpus.whole, corpus.tokenizer.sha256
+        tokenized = {"characters": whole.characters, "documents": whole.documents}
+        vocabulary = {"vocabulary": corpus.vocab_size}
+        vocabulary |= {"tokenized": tokenized | {"tokenizer_sha256": sha256}}
     classes = token_class_table(corpus)["train share"]
     return {
         "corpus": corpus.name,
         "corpus_sha256": corpus.sha256,
         "characters": corpus.n_characters,
-        **_vocabulary(corpus),
+        **vocabulary,
         "train": len(corpus.train),
         "heldout": len(corpus.heldout),
         "dev": len(corpus.dev),
@@ -87,27 +96,22 @@ def corpus_summary(corpus: Corpus) -> dict[str, object]:
     }
 
 
-def _vocabulary(corpus: Corpus) -> dict[str, object]:
-    """Describe the symbols of a text in characters, or else how it was tokenized, without the list
-    of files."""
-    if not isinstance(corpus, TokenCorpus):
-        return {"symbols": corpus.symbols}
-    shards = digest([shard["sha256"] for shard in corpus.metadata["shards"]])
-    tokenized = {k: v for k, v in corpus.metadata.items() if k not in ("shards", "tokenizer")}
-    return {"vocabulary": corpus.vocab_size, "tokenized": tokenized | {"shards": shards}}
-
-
 def sampling_table(study: Study, corpora: dict[str, Corpus]) -> pd.DataFrame:
     """Say how much of the training part the characters, or tokens, that a run draws amount to: one
     row per corpus of `corpora_of` and budget of the study's arms."""
-    budgets = [
-        (_label(c.corpus), c.training.iterations * c.training.batch_size * c.model.block_size)
-        for c in (arm.config for arm in study.arms())
-    ]
-    trains = {name: len(corpus.train) for name, corpus in corpora.items()}
-    rows = [(name, trains[name], n, n / trains[name]) for name, n in dict.fromkeys(budgets)]
-    columns = ["corpus", "characters in the training part", "characters drawn per run", "passes"]
-    return pd.DataFrame(rows, columns=columns).set_index("corpus")
+    configs = [arm.config for arm in study.arms()]
+    table = pd.DataFrame(
+        {
+            "corpus": [_label(config.corpus) for config in configs],
+            "characters drawn per run": [
+                c.training.iterations * c.training.batch_size * c.model.block_size for c in configs
+            ],
+        }
+    ).drop_duplicates()
+    sizes = table["corpus"].map({name: len(corpus.train) for name, corpus in corpora.items()})
+    table.insert(1, "characters in the training part", sizes)
+    table["passes"] = table["characters drawn per run"] / sizes
+    return table.set_index("corpus")
 
 
 def suites_of(study: Study, corpora: dict[str, Corpus], suites: Path) -> dict[str, dict[str, Any]]:
@@ -127,20 +131,16 @@ def data_summary(summaries: dict[str, Any], suites: dict[str, Any]) -> dict[str,
     return {"corpora": summaries, "suites": suites}
 
 
-# ---- what is known of a text without a network
+# ---- what can be predicted without a network
 
-MAX_PAIRS = 2**24
-"""Pairs of tokens that are counted; those of a larger vocabulary would be too many."""
+SYNTHETIC = "bc3e66b4fb25b09f41c78ae498e032fc39865a15dfd3347e6fe1485652ab12a3"
+"""SHA-256 of the synthetic text."""
 SOURCE_LOSS = {
     1: 2.2749478829745717,
     2: 1.8985117407328005,
-    3: 1.6127284341700616,
     4: 1.4251516882559354,
-    6: 1.2127931654969688,
     8: 1.096131385603323,
-    12: 0.9700964616885218,
     16: 0.9005356202114454,
-    24: 0.8257356064845214,
     32: 0.7873041486099794,
     64: 0.7276569040538964,
     128: 0.6953409433666945,
@@ -173,31 +173,31 @@ def references(corpus: Corpus, block_size: int) -> dict[str, float]:
     characters source_loss: the held-out loss of the source itself in windows of `block_size`. No
     model comes below it on average.
     """
-    heldout, n = corpus.heldout.numpy(), corpus.vocab_size
-    counts, pairs = _counts(corpus)
-    shares = counts[counts > 0] / len(corpus.train)
-    unigram = np.log((counts + 1) / (len(corpus.train) + n))
+    train, heldout, n = corpus.train, corpus.heldout.numpy(), corpus.vocab_size
+    counts = _count(train, n)
+    shares = counts[counts > 0] / len(train)
+    unigram = np.log((counts + 1) / (len(train) + n))
     losses = {
         "unigram_entropy": float(-(shares * np.log(shares)).sum()),
         "unigram_loss": float(-unigram[heldout[1:]].mean()),
         "uniform_loss": float(np.log(n)),
     }
-    if pairs is not None:
-        bigram = np.log((pairs + 1) / (pairs + 1).sum(1)[:, None])
+    if n * n <= MAX_PAIRS:
+        blocks = (block[:-1] * n + block[1:] for block in _blocks(train, 1))
+        pairs = sum(np.bincount(block, minlength=n * n) for block in blocks).reshape(n, n) + 1
+        bigram = np.log(pairs / pairs.sum(1)[:, None])
         losses["bigram_loss"] = float(-bigram[heldout[:-1], heldout[1:]].mean())
-    if corpus.sha256 == KNOWN["synthetic"].sha256 and corpus.unit == "characters":
+    if corpus.sha256 == SYNTHETIC and corpus.unit == "characters":
         losses["source_loss"] = source_loss(block_size)
     return losses
 
 
-def _counts(corpus: Corpus) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
-    """Count tokens of the training part, (V,), and their pairs, (V, V), block by block."""
-    n, size = corpus.vocab_size, 2**20
-    counts = np.zeros(n, np.int64)
-    pairs = np.zeros(n * n, np.int64) if n * n <= MAX_PAIRS else None
-    for start in range(0, len(corpus.train), size):
-        ids = corpus.train[start : start + size + 1].numpy()
-        counts += np.bincount(ids[:size], minlength=n)
-        if pairs is not None:
-            pairs += np.bincount(ids[:-1] * n + ids[1:], minlength=n * n)
-    return counts, None if pairs is None else pairs.reshape(n, n)
+def _count(ids: Ids | Tensor, n: int) -> NDArray[np.int64]:
+    """Count each of `n` tokens, (n,)."""
+    return sum(np.bincount(block, minlength=n) for block in _blocks(ids))
+
+
+def _blocks(ids: Ids | Tensor, overlap: int = 0) -> Iterator[NDArray[np.int64]]:
+    """Read ids (n,) block by block, as they may be more than memory holds."""
+    for start in range(0, len(ids), 2**20):
+        yield np.asarray(ids[start : start + 2**20 + overlap], np.int64)

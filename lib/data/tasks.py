@@ -40,20 +40,14 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Passage:
-    """Lines that follow one another without a blank one: a turn of a play, a paragraph."""
+class Line:
+    """A line of held-out text, and what follows it: a line, or "" at the end of a passage, which is
+    a turn of a play, a paragraph."""
 
-    lines: list[str]
-    usable: list[bool]
-    """Whether questions may be made of each line."""
-
-    def usable_lines(self) -> list[str]:
-        return [line for line, usable in zip(self.lines, self.usable, strict=True) if usable]
-
-    def usable_pairs(self) -> list[tuple[str, str]]:
-        """Two lines in succession, both usable."""
-        neighbours = pairwise(zip(self.lines, self.usable, strict=True))
-        return [(one, two) for (one, first), (two, second) in neighbours if first and second]
+    text: str
+    after: str
+    after_usable: bool
+    """Whether a question may show what follows it, too."""
 
 
 class Lexicon:
@@ -64,33 +58,32 @@ class Lexicon:
         self.words = {word for word in _WORD.findall(train) if word.islower()}
 
 
-Rule = Callable[[list[Passage], Lexicon], Iterator[Candidate]]
+Rule = Callable[[list[Line], Lexicon], Iterator[Candidate]]
 
 
-def word_order(passages: list[Passage], lexicon: Lexicon) -> Iterator[Candidate]:
+def word_order(lines: list[Line], lexicon: Lexicon) -> Iterator[Candidate]:
     """Where in a line a word stands: after which of four of the line's beginnings. The first word
     of a line and the last are not asked."""
-    for passage in passages:
-        for line in passage.usable_lines():
-            for start, end in pairwise(match.start() for match in re.finditer(" ", line)):
-                yield Candidate(_context(line[:start]) + " ", line[start + 1 : end + 1], kind=line)
+    for line in lines:
+        for start, end in pairwise(blank.start() for blank in re.finditer(" ", line.text)):
+            answer = line.text[start + 1 : end + 1]
+            yield Candidate(_context(line.text[:start]) + " ", answer, kind=line.text)
 
 
-def spelling(passages: list[Passage], lexicon: Lexicon) -> Iterator[Candidate]:
+def spelling(lines: list[Line], lexicon: Lexicon) -> Iterator[Candidate]:
     """The second half of a word of five letters or more: which of four first halves it follows. All
     end with the same letter, and with the others it makes no word."""
     halves: dict[str, set[str]] = defaultdict(set)
     for word in lexicon.words:
         for i in range(2, len(word)):
             halves[word[:i]].add(f"{word[i:]} ")
-    for passage in passages:
-        for line in passage.usable_lines():
-            for match in re.finditer(rf"(?<= ){_LETTERS}{{5,}} ", line):
-                middle = len(match.group()) // 2
-                half, rest = match.group()[:middle], match.group()[middle:]
-                if rest in halves[half]:
-                    before = _context(line[: match.start() + middle])
-                    yield Candidate(before, rest, half[-1], frozenset(halves[half]))
+    for line in lines:
+        for match in re.finditer(rf"(?<= ){_LETTERS}{{5,}} ", line.text):
+            middle = len(match.group()) // 2
+            half, rest = match.group()[:middle], match.group()[middle:]
+            if rest in halves[half]:
+                before = _context(line.text[: match.start() + middle])
+                yield Candidate(before, rest, half[-1], frozenset(halves[half]))
 
 
 _PERSONS = {"I": "1", "thou": "2", **dict.fromkeys(("he", "she", "it"), "3")}
@@ -112,71 +105,58 @@ _FORMS = {
 _NEIGHBOURS = re.compile(r"(?<![\w'’-])(?=([A-Za-z]+) ([A-Za-z]+)(?![\w'’-]))")
 
 
-def agreement(passages: list[Passage], lexicon: Lexicon) -> Iterator[Candidate]:
+def agreement(lines: list[Line], lexicon: Lexicon) -> Iterator[Candidate]:
     """A form of a verb after one of two pronouns (thou art, he is), or a pronoun after one of two
     forms. It agrees with one of them."""
-    for passage in passages:
-        for line in passage.usable_lines():
-            for match in _NEIGHBOURS.finditer(line):
-                one = match[1] if match[1] == "I" else match[1].lower()
-                inverted = one in _FORMS
-                before, after = (_FORMS, _PERSONS) if inverted else (_PERSONS, _FORMS)
-                fits = {word for word in after if {*after[word]} & {*before.get(one, "")}}
-                if match[2] in fits:
-                    context = _context(line[: match.end(1)]) + " "
-                    yield Candidate(context, match[2], f"{inverted=}", frozenset(fits))
+    for line in lines:
+        for match in _NEIGHBOURS.finditer(line.text):
+            one = match[1] if match[1] == "I" else match[1].lower()
+            inverted = one in _FORMS
+            before, after = (_FORMS, _PERSONS) if inverted else (_PERSONS, _FORMS)
+            fits = {word for word in after if {*after[word]} & {*before.get(one, "")}}
+            if match[2] in fits:
+                context = _context(line.text[: match.end(1)]) + " "
+                yield Candidate(context, match[2], f"{inverted=}", frozenset(fits))
 
 
-def turn_end(passages: list[Passage], lexicon: Lexicon) -> Iterator[Candidate]:
+def turn_end(lines: list[Line], lexicon: Lexicon) -> Iterator[Candidate]:
     """Where a passage ends: a blank line follows one of two lines, and the other is followed by
     another line, of which the first character is asked."""
     goes_on = lexicon.symbols - {"\n"}
-    for passage in passages:
-        following = [*(line[0] for line in passage.lines[1:]), "\n"]
-        for line, usable, after in zip(passage.lines, passage.usable, following, strict=True):
-            if usable:
-                fits = frozenset[str]() if after == "\n" else goes_on
-                yield Candidate(_context(line) + "\n", after, fits=fits)
+    for line in lines:
+        fits = goes_on if line.after else frozenset[str]()
+        yield Candidate(_context(line.text) + "\n", line.after[:1] or "\n", fits=fits)
 
 
-def line_break(passages: list[Passage], lexicon: Lexicon) -> Iterator[Candidate]:
+def line_break(lines: list[Line], lexicon: Lexicon) -> Iterator[Candidate]:
     """Where verse breaks: a line break follows one of two places, and a blank follows the other,
     both after a word and the same mark, far from the line's beginning."""
-    for passage in passages:
-        for line in passage.usable_lines():
-            for match in re.finditer(" |$", line):
-                if match.start() >= CONTEXT:
-                    before = line[: match.start()]
-                    yield Candidate(_context(before), match.group() or "\n", _mark(before))
+    for line in lines:
+        for match in re.finditer(" |$", line.text):
+            if match.start() >= CONTEXT:
+                before = line.text[: match.start()]
+                mark = "a" if before[-1].isalpha() else before[-1]  # a letter counts as any other
+                yield Candidate(_context(before), match.group() or "\n", mark)
 
 
-def last_word(passages: list[Passage], lexicon: Lexicon) -> Iterator[Candidate]:
+def last_word(lines: list[Line], lexicon: Lexicon) -> Iterator[Candidate]:
     """The last word of a line, its punctuation and the line break: after which of four lines."""
-    for passage in passages:
-        for line in passage.usable_lines():
-            match = _LAST_WORD.search(line)
-            if match and match[1] in lexicon.words:
-                yield Candidate(_context(line[: match.start()]) + " ", f"{match[0][1:]}\n")
+    for line in lines:
+        match = _LAST_WORD.search(line.text)
+        if match and match[1] in lexicon.words:
+            yield Candidate(_context(line.text[: match.start()]) + " ", f"{match[0][1:]}\n")
 
 
-def next_line(passages: list[Passage], lexicon: Lexicon) -> Iterator[Candidate]:
+def next_line(lines: list[Line], lexicon: Lexicon) -> Iterator[Candidate]:
     """How a line begins: after which of four lines."""
-    for passage in passages:
-        for line, following in passage.usable_pairs():
-            yield Candidate(_context(line) + "\n", following[:BEGINNING])
+    for line in lines:
+        if line.after_usable:
+            yield Candidate(_context(line.text) + "\n", line.after[:BEGINNING])
 
 
 RULES: dict[str, Rule] = {
     rule.__name__: rule
-    for rule in (
-        word_order,
-        spelling,
-        agreement,
-        turn_end,
-        line_break,
-        last_word,
-        next_line,
-    )
+    for rule in (word_order, spelling, agreement, turn_end, line_break, last_word, next_line)
 }
 N_CHOICES = {name: 4 for name in RULES} | {"agreement": 2, "turn_end": 2, "line_break": 2}
 """Places to choose from; chance is one over it."""
@@ -188,8 +168,3 @@ def _context(before: str) -> str:
         return before
     cut = before[-CONTEXT:]
     return cut if before[-CONTEXT - 1] == " " or " " not in cut else cut.partition(" ")[2]
-
-
-def _mark(before: str) -> str:
-    """The last character, a letter counting as any other."""
-    return "a" if before[-1].isalpha() else before[-1]

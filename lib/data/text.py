@@ -1,49 +1,77 @@
-"""From bytes to batches: find, verify, encode, split, draw.
+"""From a text to batches: find, verify, encode, split, draw.
 
-Any UTF-8 text works as a corpus, by path; `tinyshakespeare` and `synthetic` are known by name.
-Other tokenizers than characters, documents, and texts too large to be held are read by
-`lib.data.tokens`.
+Any UTF-8 text works as a corpus, by path, and so do documents: a folder of texts, JSON lines or
+Parquet. `tinyshakespeare` and `synthetic` are known by name. Start reading at `load_corpus`.
 """
 
+import bz2
+import hashlib
+import re
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from lib.data.sources import CorpusError, MissingCorpusError, OneText, Source, find_source
-from lib.data.tokenizer import END_OF_DOCUMENT, Characters, Tokenizer
-from lib.data.tokens import Shards, tokenize
-from lib.study.schema import TRAIN_SHARE, CorpusConfig
+from lib.data.tokens import (
+    END_OF_DOCUMENT,
+    Characters,
+    CorpusError,
+    Ids,
+    Tokenized,
+    Tokenizer,
+    find,
+    pieces,
+    tokenize,
+)
+from lib.study.io import corpus_places, output_root, relative, sha256
+from lib.study.schema import TRAIN_SHARE, CorpusConfig, digest
 
-__all__ = ["CorpusError", "MissingCorpusError"]
+if TYPE_CHECKING:  # importing it takes a second
+    from datasets import Dataset
+
+__all__ = ["CorpusError"]
 TOKEN_CLASSES = ("alphabetic", "numeric", "punctuation", "whitespace", "end of document")
-MAX_TEXT = 2**24
-"""Characters of a tokenized corpus that is held as a text too, for the suite to be made of."""
+MAX_SEARCHED = 2**24
+"""Characters of a corpus whose training part is searched for what it shares with others."""
 MAX_MEASURED = 2**16
 """Characters that dev and test are cut to, each: the same text, whatever the tokenizer."""
 
 
+class MissingCorpusError(CorpusError):
+    """A known corpus that is neither here nor to be downloaded."""
+
+
 @dataclass(frozen=True)
-class _Split:
-    """A verified text, encoded and split. Ids are int64 on the CPU."""
+class Corpus:
+    """A verified text, or documents, encoded and split. Ids count from 0."""
 
     name: str
     sha256: str
+    """Of the file; of a folder, that of its files' names and hashes."""
     tokenizer: Tokenizer
-    train: Tensor | Shards
-    """The leading 90 %, cut to the configured fraction; (n,)."""
+    train: Ids
+    """The leading 90 %, cut to the configured fraction; (n,), in memory or memory-mapped."""
     heldout: Tensor
-    """The last 10 %, dev and test of it each cut to `MAX_MEASURED` characters; (n,)."""
+    """The last 10 %, dev and test of it each cut to `MAX_MEASURED` characters; (n,), int64."""
     dev_length: int
     """Tokens of `heldout` before the dev/test cut."""
+    whole: Tokenized
+    """What it is cut from."""
 
     @property
     def symbols(self) -> Sequence[str]:
-        """What each id stands for; for characters the vocabulary in one string, sorted."""
+        """What each id stands for; of characters, the vocabulary in one string, sorted."""
         return self.tokenizer.symbols
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.symbols)
 
     @property
     def unit(self) -> str:
@@ -51,8 +79,9 @@ class _Split:
         return "characters" if isinstance(self.tokenizer, Characters) else "tokens"
 
     @property
-    def vocab_size(self) -> int:
-        return len(self.symbols)
+    def n_characters(self) -> int:
+        """Of the whole."""
+        return sum(self.whole.characters.values())
 
     @property
     def dev(self) -> Tensor:
@@ -64,16 +93,25 @@ class _Split:
         """The second half of the held-out part: results are reported here."""
         return self.heldout[self.dev_length :]
 
+    @property
+    def training_text(self) -> str:
+        """The training part, whatever fraction is trained on; "" where it is too long to be
+        searched."""
+        return self.decode(self.whole.parts["train"]) if self.n_characters <= MAX_SEARCHED else ""
+
+    @property
+    def beginning(self) -> Tensor:
+        """The id that stands before a text without context, (1,): the end of the document before,
+        or a line break, or where there is none what the training part begins with."""
+        if self.whole.documents:
+            return torch.tensor([self.tokenizer.end_of_document])
+        return self.encode("\n" if "\n" in self.symbols else self.decode(self.train[:1]))[:1]
+
     def encode(self, text: str) -> Tensor:
         """Map a text to ids (n,); CorpusError for a symbol that the tokenizer cannot write."""
         return torch.from_numpy(self.tokenizer.encode(text))
 
-    def most_tokens(self, text: str) -> int:
-        """Bound how many tokens a text takes, whatever the tokenizer has learned: as many as it has
-        characters, or bytes."""
-        return len(text) if self.unit == "characters" else len(text.encode())
-
-    def decode(self, ids: Tensor) -> str:
+    def decode(self, ids: Tensor | Ids) -> str:
         """Map ids (n,) back to text; the end of a document becomes a blank line."""
         return self.tokenizer.decode(ids.tolist())
 
@@ -89,136 +127,220 @@ class _Split:
                 )
 
 
-@dataclass(frozen=True)
-class TextCorpus(_Split):
-    """One text, held in memory, of which each character is a token."""
-
-    text: str
-    """The whole."""
-
-    @property
-    def training_text(self) -> str:
-        """The leading 90 % of the text, whatever fraction is trained on."""
-        return self.text[: int(TRAIN_SHARE * len(self.text))]
-
-    @property
-    def n_characters(self) -> int:
-        """Of the whole text."""
-        return len(self.text)
-
-    @property
-    def beginning(self) -> Tensor:
-        """The id that stands before a text without context, (1,): a line break, or where there is
-        none the symbol that the training part begins with."""
-        return self.encode("\n" if "\n" in self.symbols else self.text[0])[:1]
-
-
-@dataclass(frozen=True)
-class TokenCorpus(_Split):
-    """Documents, or one text in other tokens than characters: ids on the disk."""
-
-    parts: dict[str, Shards]
-    """The whole of train, dev and test."""
-    metadata: dict[str, Any]
-    """sha256 (of the documents), documents and characters per part, duplicates (training documents
-    that stand there before), removed (whether those were left out), heldout_in_train (held-out
-    documents that stand in the training part), sources (what a mixture took of each), and
-    tokenizer_sha256 and shards."""
-
-    @property
-    def text(self) -> str:
-        """The whole; "" where it is too long to be held."""
-        return "".join(self._texts)
-
-    @property
-    def training_text(self) -> str:
-        """The training part, whatever fraction is trained on; "" where `text` is."""
-        return next(iter(self._texts), "")
-
-    @cached_property
-    def _texts(self) -> list[str]:
-        fits = self.n_characters <= MAX_TEXT
-        return [self.tokenizer.decode(ids) for ids in self.parts.values()] if fits else []
-
-    @property
-    def n_characters(self) -> int:
-        """Of all parts."""
-        return sum(self.metadata["characters"].values())
-
-    @property
-    def beginning(self) -> Tensor:
-        """The id that stands before a text without context, (1,): the end of the document before,
-        or where there are none a line break."""
-        if self.metadata["documents"]:
-            return torch.tensor([self.tokenizer.end_of_document])
-        return self.encode("\n")[:1]
-
-
-Corpus = TextCorpus | TokenCorpus
-
-
 def load_corpus(config: CorpusConfig) -> Corpus:
     """Find, verify, encode and split a corpus.
 
     Raises MissingCorpusError when a known one cannot be had, and CorpusError when a file is no text
-    file or too large, has a wrong hash, is empty or too short, is not UTF-8, or holds a symbol in
-    its held-out part that training never sees.
+    or holds no documents, is too short, is not UTF-8, or holds a symbol in its held-out part that
+    training never sees.
     """
+    if config.source in KNOWN:
+        return _one_text(config, config.source, _known_text(config.source))
     try:
-        source = find_source(config)
-        plain = config.tokenizer == "characters" and not config.deduplicate
-        if plain and isinstance(source, OneText):
-            return _in_memory(config, source)
-        return _on_disk(config, source)
-    except OSError as error:
-        location = f"s: '{error.filename}'" if config.sources else f": '{config.source}'"
+        path = find(config.source)
+        if path is None or not (path.is_file() or path.is_dir()):  # a device may never end
+            raise CorpusError(
+                f"corpus.source: '{config.source}' is neither a text file, nor a folder, nor a "
+                f"known corpus ({', '.join(KNOWN)}); give the path of a UTF-8 text"
+            )
+        if files := _document_files(path):
+            return _documents(config, path, files)
+        return _one_text(config, path.name, path.read_bytes())
+    except (OSError, RuntimeError) as error:
+        raise CorpusError(f"corpus.source: '{config.source}' cannot be read: {error}") from None
+
+
+# ---- one text
+
+
+class KnownCorpus(NamedTuple):
+    """A text that has a name, and how to tell that a file holds it."""
+
+    file_name: str
+    sha256: str
+    url: str
+
+
+KNOWN = {
+    "tinyshakespeare": KnownCorpus(
+        "tinyshakespeare.txt",
+        "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+        "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
+    ),
+    "synthetic": KnownCorpus(
+        "synthetic.packed",
+        "0ea75633f7dbe6dc04eab041f5185f76ef2090b5faf4380da9d1f9565834fe59",
+        "lib/data of the repository",
+    ),
+}
+"""`synthetic` is a play that a probabilistic grammar wrote. It stands beside this file, compressed;
+no suffix says so, as Kaggle unpacks what it knows. `papers/embedding-norm/synthetic_text.py` writes
+it again, and its exact entropy."""
+
+
+def _known_text(name: str) -> bytes:
+    """Read a known text, which lies beside this file or where a corpus may lie, or else download it
+    to `data/`: pooch shows a progress bar, checks the hash and then moves it into place."""
+    known, folder = KNOWN[name], output_root() / "data"
+    for path in [Path(__file__).with_name(known.file_name), *corpus_places(known.file_name)]:
+        if path.is_file() and sha256(path) == known.sha256:  # another text may have its name
+            return bz2.decompress(path.read_bytes()) if name == "synthetic" else path.read_bytes()
+    try:
+        import pooch  # only here: a Kaggle kernel without internet never needs it
+
+        pooch.get_logger().setLevel("WARNING")
+        wanted = f"sha256:{known.sha256}"
+        file = pooch.retrieve(known.url, wanted, known.file_name, folder, progressbar=True)
+        return Path(file).read_bytes()
+    except Exception as error:
+        reason = "wrong hash" if isinstance(error, ValueError) else type(error).__name__
+        raise MissingCorpusError(
+            f"{name}: no file has its SHA-256, {known.sha256}, and it was not downloaded "
+            f"({reason}). Provide it in one of three ways: put it at "
+            f"{relative(folder / known.file_name)} (from {known.url}); attach a Kaggle input that "
+            f"holds {known.file_name}; or set corpus.source to a text file's path"
+        ) from error
+
+
+def _one_text(config: CorpusConfig, name: str, data: bytes) -> Corpus:
+    """Split a text: nine tenths to train on, then dev and test."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
         raise CorpusError(
-            f"corpus.source{location} cannot be read: {error.strerror}; give another path"
+            f"{name}: not UTF-8 at byte {error.start:,}; unpack it, or convert it (iconv -t UTF-8)"
         ) from None
+    if len(text) < 20:
+        raise CorpusError(
+            f"{name}: empty or too short: {len(text)} characters; give a text of 20 or more"
+        )
+    key, cut = hashlib.sha256(data).hexdigest(), int(TRAIN_SHARE * len(text))
+    middle = cut + _middle(text[cut:])
+    texts = {"train": text[:cut], "dev": text[cut:middle], "test": text[middle:]}
+
+    def read(_: Path) -> "dict[str, Dataset]":
+        from datasets import Dataset
+
+        return {part: Dataset.from_dict({"text": pieces(of)}) for part, of in texts.items()}
+
+    if config.tokenizer != "characters":
+        return _cut(config, name, key, tokenize(name, key, config.tokenizer, False, read))
+    characters = Characters(texts["train"])
+    lengths = {part: len(of) for part, of in texts.items()}
+    texts |= {part: texts[part][:MAX_MEASURED] for part in ("dev", "test")}
+    ids = {part: characters.encode(of) for part, of in texts.items()}
+    return _cut(config, name, key, Tokenized(characters, ids, lengths))
 
 
-def _in_memory(config: CorpusConfig, source: OneText) -> TextCorpus:
-    """Encode a text, of which each character is a token, and cut it to what a run reads."""
-    train, dev, test = (text for _, text in source.parts())
-    tokenizer = Characters(source.name, "".join(sorted(set(train))))
-    ids = torch.from_numpy(tokenizer.encode(train[: int(config.fraction * len(train))]))
-    dev, test = (dev[:MAX_MEASURED], test[:MAX_MEASURED])
-    heldout = torch.from_numpy(tokenizer.encode(dev + test))
-    return TextCorpus(
-        source.name, source.fingerprint, tokenizer, ids, heldout, len(dev), source.text
-    )
+def _middle(heldout: str) -> int:
+    """Length of dev: up to the blank line (else the line end) nearest to the middle."""
+    middle = len(heldout) / 2
+    for boundary in (r"\n\n+", r"\n"):
+        ends = [match.end() for match in re.finditer(boundary, heldout)]
+        if ends := [end for end in ends if 0.25 < end / len(heldout) < 0.75]:
+            return min(ends, key=lambda end: abs(end - middle))
+    return int(middle)
 
 
-def _on_disk(config: CorpusConfig, source: Source) -> TokenCorpus:
-    """Tokenize a source, or find it tokenized, and cut it to what a run reads."""
-    tokenizer, parts, metadata = tokenize(config, source)
-    train = parts["train"].cut(int(config.fraction * len(parts["train"])))
-    dev, test = (_measured(parts[part], tokenizer) for part in ("dev", "test"))
-    heldout = torch.cat([dev, test])
-    fields = (source.name, metadata["sha256"], tokenizer, train, heldout, len(dev))
-    return TokenCorpus(*fields, parts, metadata)
+# ---- documents
+
+_KINDS = (".txt", ".jsonl", ".parquet")
 
 
-def _measured(ids: Shards, tokenizer: Tokenizer) -> Tensor:
+def _document_files(path: Path) -> list[Path]:
+    """List the files of documents in a folder, or the one file of JSON lines or Parquet; none for
+    another file, which is one text. CorpusError for a folder that does not hold files of one kind.
+    """
+    if path.is_file():
+        return [path] if path.suffix in _KINDS[1:] else []
+    names = sorted(file.relative_to(path) for file in path.rglob("*") if file.is_file())
+    files = [path / name for name in names if not any(part[0] == "." for part in name.parts)]
+    kinds = {file.suffix for file in files}
+    if len(kinds) != 1 or not kinds.issubset(_KINDS):
+        raise CorpusError(
+            f"corpus.source: folder '{path.name}' must hold files of one kind: {', '.join(_KINDS)};"
+            f" it holds {', '.join(sorted(kinds)[:9]) or 'none'}"
+        )
+    return files
+
+
+def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
+    """Split documents: nine tenths of them to train on, then dev and test. In characters they are
+    one text, with blank lines between them."""
+    if config.tokenizer == "characters":
+        with tempfile.TemporaryDirectory() as cache:
+            rows = _read_documents(path.name, files, Path(cache))
+            return _one_text(config, path.name, "\n\n".join(rows["text"]).encode())
+
+    def read(cache: Path) -> "dict[str, Dataset]":
+        rows = _read_documents(path.name, files, cache)
+        if (n := len(rows)) < 11:
+            raise CorpusError(
+                f"{path.name}: too few documents: {n}; give 11 or more, or join them into one text"
+            )
+        cut = int(TRAIN_SHARE * n)
+        middle = (cut + n) // 2
+        parts = {"train": range(cut), "dev": range(cut, middle), "test": range(middle, n)}
+        return {part: rows.select(numbers) for part, numbers in parts.items()}
+
+    key = digest({file.relative_to(path).as_posix(): sha256(file) for file in files})
+    return _cut(config, path.name, key, tokenize(path.name, key, config.tokenizer, True, read))
+
+
+def _read_documents(name: str, files: list[Path], cache: Path) -> "Dataset":
+    """Read the documents that are not empty, in the order of their files, into a column `text`.
+    CorpusError for what cannot be read."""
+    import datasets
+
+    datasets.disable_progress_bars()
+    readers = {
+        ".txt": partial(datasets.Dataset.from_text, sample_by="document"),
+        ".jsonl": datasets.Dataset.from_json,
+        ".parquet": datasets.Dataset.from_parquet,
+    }
+    try:
+        rows = readers[files[0].suffix]([str(file) for file in files], cache_dir=str(cache))
+        rows = rows.select_columns("text")
+        if "string" not in rows.features["text"].dtype or rows.data["text"].null_count:
+            raise ValueError("not every document has a 'text' that is one")
+    except Exception as error:  # whatever its readers raise
+        reason = " ".join(str(error.__cause__ or error).split())[:200]
+        raise CorpusError(f"{name}: cannot be read as documents: {reason}") from None
+    return rows.filter(bool, input_columns="text")
+
+
+# ---- ids
+
+
+def _cut(config: CorpusConfig, name: str, key: str, whole: Tokenized) -> Corpus:
+    """Cut a tokenized corpus to what a run reads."""
+    train = whole.parts["train"][: int(config.fraction * len(whole.parts["train"]))]
+    dev, test = (_measured(whole.parts[part], whole.tokenizer) for part in ("dev", "test"))
+    heldout = torch.from_numpy(np.concatenate([dev, test]))
+    return Corpus(name, key, whole.tokenizer, train, heldout, len(dev), whole)
+
+
+def _measured(ids: Ids, tokenizer: Tokenizer) -> Ids:
     """Cut ids (n,) to the tokens that end within the first `MAX_MEASURED` characters."""
     # A character is written in four bytes at the most, and the end of a document adds a token.
-    beginning = ids[: 5 * MAX_MEASURED]
-    ends = torch.from_numpy(tokenizer.characters)[beginning].cumsum(0)
-    return beginning[: int(torch.searchsorted(ends, MAX_MEASURED, right=True))]
+    beginning = ids[: 5 * MAX_MEASURED].astype(np.int64)
+    ends = tokenizer.characters[beginning].cumsum()
+    return beginning[: np.searchsorted(ends, MAX_MEASURED, side="right")]
 
 
 def sample_batch(
-    ids: Tensor | Shards,
+    ids: Ids,
     batch_size: int,
     block_size: int,
     generator: torch.Generator,
     rows: slice = slice(None),
 ) -> tuple[Tensor, Tensor]:
-    """Draw random windows; return inputs and next tokens, both (B, T). Of a batch that several
-    share, only the `rows` of one are read."""
+    """Draw random windows of ids (n,); return inputs and next tokens, both (B, T). Of a batch that
+    several share, only the `rows` of one are read."""
     starts = torch.randint(len(ids) - block_size, (batch_size,), generator=generator)[rows]
-    windows = torch.stack([ids[start : start + block_size + 1] for start in starts.tolist()])
-    return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
+    windows = np.stack([ids[start : start + block_size + 1] for start in starts.tolist()])
+    batch = torch.from_numpy(windows.astype(np.int64))
+    return batch[:, :-1].contiguous(), batch[:, 1:].contiguous()
 
 
 def token_class(symbol: str) -> str:

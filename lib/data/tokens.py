@@ -1,271 +1,263 @@
-"""A corpus as ids on the disk, written once: split, deduplicated, tokenized, hashed.
+"""Tokenizers, and token ids on the disk.
 
-The last tenth of the documents, of a mixture that of each source, is held out; its first half is
-dev, its second test. The tokenizer is learned from the training part alone. Whoever asks again
-finds what was written, as long as the source's files have their sizes and times of change.
-
-A shard is a file of ids, named by the hash of what they stand for. So a writing that was killed is
-taken up again, and of a damaged corpus only the damaged shard is written again.
+A token is a character, a byte, or several bytes in a row: byte-pair encoding (Sennrich et al. 2016,
+arXiv 1508.07909) as in GPT-2, by Hugging Face's `tokenizers`. Ids count from 0.
 """
 
-import hashlib
 import json
-import sys
-from bisect import bisect_right
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from itertools import accumulate
+import re
+import shutil
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 from filelock import FileLock
-from torch import Tensor
+from numpy.typing import NDArray
+from tokenizers import ByteLevelBPETokenizer, Regex, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as Peer
 
-from lib.data.sources import PARTS, CorpusError, Mixture, Source, pieces
-from lib.data.tokenizer import Tokenizer, learn_pairs, make_tokenizer, read_tokenizer
-from lib.study.io import output_root, sha256, write_bytes
-from lib.study.schema import CorpusConfig, digest
+from lib.study.io import ROOT, atomic_write, output_root, sha256, write_json
+from lib.study.schema import digest
+from lib.study.yaml import UserError
 
-MAX_SHARD = 2**23
-"""Characters of one shard, roughly."""
-MAX_LEARNED = 2**30
-"""Characters of the training part that a tokenizer is learned from, at the most."""
-_FORMAT = 3
-_CHECKED = "checked.json"
-"""Of each shard that was found whole, its size, time of change and hash."""
+if TYPE_CHECKING:  # importing it takes a second
+    from datasets import Dataset
 
-
-class Shards:
-    """Ids in files, one behind the other: a sequence whose slices are tensors (n,) of int64. No
-    file stays open, as there may be more of them than a process may open."""
-
-    def __init__(self, files: list[tuple[Path, int]], dtype: str, length: int | None = None):
-        self._files, self._dtype = files, np.dtype(dtype)
-        self._ends = [*accumulate(n for _, n in files)]
-        self._length = self._ends[-1] if length is None else length
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __iter__(self) -> Iterator[int]:
-        for start in range(0, len(self), 2**20):
-            yield from self[start : start + 2**20].tolist()
-
-    def __getitem__(self, window: slice) -> Tensor:
-        start, stop, _ = window.indices(len(self))
-        number, parts = bisect_right(self._ends, start), [np.zeros(0, self._dtype)]
-        while start < stop:
-            path, n = self._files[number]
-            within, end = start - self._ends[number] + n, min(stop, self._ends[number])
-            offset = within * self._dtype.itemsize
-            parts.append(np.fromfile(path, self._dtype, end - start, offset=offset))
-            start, number = end, number + 1
-        return torch.from_numpy(np.concatenate(parts).astype(np.int64))
-
-    def cut(self, length: int) -> "Shards":
-        """Return the first `length` ids."""
-        return Shards(self._files, self._dtype.str, length)
+Ids = NDArray[np.integer[Any]]
+END_OF_DOCUMENT = "\x03"
+"""How the end of a document is listed among symbols (ASCII: end of text). Decoded, it is a blank
+line."""
+_END_NAMES = ("<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "</s>", "<eos>", "<|im_end|>")
+"""Names of the end of a document in known tokenizers; the first in those learned here."""
+_PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
+_OTHERS = sorted({*range(256)} - {*_PRINTABLE})
+BYTE_SYMBOLS = {chr(b): b for b in _PRINTABLE} | {chr(256 + i): b for i, b in enumerate(_OTHERS)}
+"""How GPT-2 writes bytes in a vocabulary: printable ones as they are, others from U+0100 on."""
 
 
-def tokenize(
-    config: CorpusConfig, source: Source
-) -> tuple[Tokenizer, dict[str, Shards], dict[str, Any]]:
-    """Find or write the ids of a source in `data/tokens/`; return their tokenizer, the ids of each
-    part, and what `TokenCorpus.metadata` says. A shard is hashed where its size or time of change
-    is another one than when that was last done.
+class CorpusError(UserError):
+    """A corpus that cannot be used; the message says why and what to do."""
 
-    Raises CorpusError for what cannot be read, has too few documents or a symbol that the tokenizer
-    lacks, or does not go with the tokenizer or with deduplication.
+
+def find(path: str) -> Path | None:
+    """Find a path, seen from the working folder or from the repository; None where there is none.
+    Raises OSError or RuntimeError for what cannot be a path."""
+    return next(filter(Path.exists, [Path(path).expanduser(), ROOT / path]), None)
+
+
+class Characters:
+    """A token per character of a text, sorted."""
+
+    sha256 = end_of_document = end_name = None
+    """There is no file, and no token that ends a document."""
+
+    def __init__(self, text: str) -> None:
+        self.symbols = "".join(sorted(set(text)))
+        """What each id stands for, (V,)."""
+        self.characters = np.ones(len(self.symbols), np.int64)
+        """Characters that each id writes, (V,)."""
+
+    def encode(self, text: str) -> Ids:
+        """Write a text as ids (n,); CorpusError for a character that is no token."""
+        codes, points = _code_points(self.symbols), _code_points(text)
+        ids = np.searchsorted(codes, points).clip(max=len(codes) - 1)
+        if (unseen := points[codes[ids] != points]).size:
+            raise CorpusError(
+                f"symbol {', '.join(repr(chr(i)) for i in np.unique(unseen)[:5])} was unseen in "
+                "training (the first 90 % of the text); remove it, move it into the training part, "
+                "or set corpus.tokenizer to bytes"
+            )
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Write ids as text."""
+        return "".join([self.symbols[i] for i in ids])
+
+    def to_json(self) -> str:
+        """Return a `tokenizer.json` of Hugging Face that gives the same ids for the same text."""
+        peer = Peer(models.WordLevel({symbol: i for i, symbol in enumerate(self.symbols)}))
+        peer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+        peer.decoder = decoders.Fuse()
+        return str(peer.to_str(pretty=True))
+
+
+def _code_points(text: str) -> NDArray[np.uint32]:
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+
+
+class BytePairs:
+    """Bytes and pairs of them, by the content of a `tokenizer.json`: any text can be written.
+
+    Raises CorpusError, naming `where` it came from, for a file that is none, that does not work on
+    bytes, or that has no token for the end of a document.
     """
-    if config.deduplicate and not source.ends:
+
+    def __init__(self, content: str, where: str) -> None:
+        try:
+            self._peer = Peer.from_str(content)
+            vocabulary = self._peer.get_vocab(with_added_tokens=True)
+            if '"ByteLevel"' not in json.dumps(json.loads(content).get("decoder")):
+                raise ValueError("it does not work on bytes; give one like GPT-2's, or bpe-<size>")
+            if not (ends := [name for name in _END_NAMES if name in vocabulary]):
+                raise ValueError(f"no token ends a document; add one of {', '.join(_END_NAMES)}")
+        except Exception as error:  # the library raises nothing narrower
+            raise CorpusError(
+                f"corpus.tokenizer: {where} is no tokenizer.json that can be used: {error}"
+            ) from None
+        self._peer.encode_special_tokens = True  # in a text they are text
+        self._peer.no_truncation()
+        self._peer.no_padding()
+        self._content, self.sha256 = content, digest(json.loads(content))
+        self.end_name = ends[0]
+        self.end_of_document = vocabulary.pop(self.end_name)
+        self.tokens = [b""] * (max(self.end_of_document, *vocabulary.values()) + 1)
+        """The bytes of each id; those of the end of a document are none."""
+        for token, i in vocabulary.items():
+            in_bytes = all(symbol in BYTE_SYMBOLS for symbol in token)
+            self.tokens[i] = bytes(BYTE_SYMBOLS[c] for c in token) if in_bytes else token.encode()
+        self.symbols = [token.decode("utf-8", "replace") for token in self.tokens]
+        self.symbols[self.end_of_document] = END_OF_DOCUMENT
+        # A byte 10…… goes on with a character that another one began.
+        self.characters = np.array([sum(b & 0xC0 != 0x80 for b in token) for token in self.tokens])
+
+    def encode(self, text: str) -> Ids:
+        """Write a text as ids (n,)."""
+        return self.encode_all([text])[0]
+
+    def encode_all(self, texts: list[str]) -> list[Ids]:
+        """Write several texts as ids, on all cores."""
+        encodings = self._peer.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(encoding.ids, np.int64) for encoding in encodings]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Write ids as text; bytes that are no UTF-8 as �, ends of documents as blank lines."""
+        parts = (b"\n\n" if i == self.end_of_document else self.tokens[i] for i in ids)
+        return b"".join(parts).decode("utf-8", "replace")
+
+    def to_json(self) -> str:
+        """Return the `tokenizer.json`."""
+        return self._content
+
+
+Tokenizer = Characters | BytePairs
+
+
+def learn(tokenizer: str, train: Iterable[str]) -> str:
+    """Return the `tokenizer.json` of `bytes`, or of `bpe-<size>` learned from texts. CorpusError
+    where they have too few pairs."""
+    if tokenizer == "bytes":
+        peer = ByteLevelBPETokenizer(dict(BYTE_SYMBOLS), [])
+        peer.add_special_tokens([_END_NAMES[0]])
+        return str(peer.to_str())
+    peer, size = ByteLevelBPETokenizer(), int(tokenizer.removeprefix("bpe-"))
+    peer.train_from_iterator(train, size, 0, special_tokens=[_END_NAMES[0]], show_progress=False)
+    if (learned := peer.get_vocab_size()) < size:
         raise CorpusError(
-            f"corpus.deduplicate: {source.name} is one text, without documents; remove the field"
+            f"corpus.tokenizer: {tokenizer} is too large: the training part gives {learned} "
+            f"tokens; take bpe-{learned} or less, or a longer text"
         )
-    content = read_tokenizer(config.tokenizer) if config.tokenizer.endswith(".json") else ""
-    identity = [config.source, _FORMAT, source.fingerprint, config.tokenizer]
-    identity += [content and digest(content), config.deduplicate, source.ends]
-    folder = output_root() / "data" / "tokens" / f"{source.name}-{digest(identity)[:12]}"
+    return str(peer.to_str())
+
+
+def read_tokenizer(name: str) -> str:
+    """Read the `tokenizer.json` that `corpus.tokenizer` names; CorpusError where there is none."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        metadata = _find(folder)
-        if metadata is None:
-            with FileLock(folder / ".lock"):  # who waited for it finds what another one wrote
-                metadata = _find(folder) or _write(config, source, content, folder)
+        if (path := find(name)) and path.is_file():
+            return path.read_text("utf-8")
+        fault = "is no file; give characters, bytes, bpe-<size> or the path of a tokenizer.json"
+    except (OSError, RuntimeError, UnicodeError) as error:
+        fault = f"cannot be read: {error}"
+    raise CorpusError(f"corpus.tokenizer: '{name}' {fault}")
+
+
+# ---- on the disk
+
+_FORMAT, _INDEX, _BATCH = 4, "index.json", 1000
+_PIECE = re.compile(r"(?s).{65536,}?(?<=[^\W_])(?= [^\W_])|.+")
+Reader = Callable[[Path], dict[str, "Dataset"]]
+"""Reads the texts of each part, a column `text`; its files go to a folder."""
+
+
+def pieces(text: str) -> list[str]:
+    """Cut a long text where tokens end anyway: before a space between letters or digits, where the
+    patterns of GPT-2 and its successors begin a word. The pieces' tokens are the text's."""
+    return _PIECE.findall(text)
+
+
+class Tokenized(NamedTuple):
+    """A corpus in ids."""
+
+    tokenizer: Tokenizer
+    parts: dict[str, Ids]
+    """train, dev and test, (n,) each, in memory or memory-mapped."""
+    characters: dict[str, int]
+    """How many each part has."""
+    documents: dict[str, int] | None = None
+    """How many each part has; None where the corpus is one text."""
+
+
+def tokenize(name: str, key: str, tokenizer: str, ends: bool, read: Reader) -> Tokenized:
+    """Find the ids of a corpus below `data/tokens/`, or write them. What is there counts if it was
+    made of the same texts (`key`), tokenizer and format, and is as it was written; else all of it
+    is written anew. `ends` says whether each text ends with a token.
+
+    Raises CorpusError for a tokenizer that does not go with the texts, and where the ids cannot be
+    kept.
+    """
+    content = read_tokenizer(tokenizer) if tokenizer.endswith(".json") else ""
+    identity = digest([_FORMAT, key, tokenizer, content, ends])
+    folder = output_root() / "data" / "tokens" / f"{name}-{identity[:12]}"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{folder}.lock"):  # who waited for it finds what another one wrote
+            if (index := read_sealed(folder / _INDEX)) is None:
+                shutil.rmtree(folder, ignore_errors=True)
+                with atomic_write(folder) as temporary:
+                    temporary.mkdir()
+                    index = _write(temporary, tokenizer, content, ends, read)
     except OSError as error:
-        raise CorpusError(f"{source.name}: its tokens cannot be kept: {error}") from None
-    tokenizer = make_tokenizer(*metadata["tokenizer"])
-    parts = {}
-    for part in PARTS:
-        shards = [shard for shard in metadata["shards"] if shard["part"] == part]
-        files = [(folder / shard["file"], shard["tokens"]) for shard in shards]
-        parts[part] = Shards(files, shards[0]["dtype"])
-    return tokenizer, parts, metadata | {"tokenizer_sha256": tokenizer.sha256}
+        raise CorpusError(f"{name}: its tokens cannot be kept: {error}") from None
+    characters, dtype = index["characters"], index["dtype"]
+    parts = {part: np.memmap(folder / f"{part}.bin", dtype, "r") for part in characters}
+    return Tokenized(
+        BytePairs(index["tokenizer"], tokenizer), parts, characters, index["documents"]
+    )
 
 
-def _find(folder: Path) -> dict[str, Any] | None:
-    """Read the metadata of a finished writing; None where there is none. A shard that is not as it
-    was written is named and goes, and the metadata with it."""
-    metadata = _read_json(folder / "index.json")
-    if metadata.pop("digest", None) != digest(metadata):
-        return None
-    checked, current = _read_json(folder / _CHECKED), {}
-    states = {p.name: [p.stat().st_size, p.stat().st_mtime_ns] for p in folder.glob("*.bin")}
-    for shard in metadata["shards"]:
-        name = shard["file"]
-        state = current[name] = [states.get(name), shard["sha256"]]
-        if state != checked.get(name) and _hash_of(folder / name) != shard["sha256"]:
-            print(f"{name} of {folder.name} is damaged. It is made anew.", file=sys.stderr)
-            for path in (folder / name, folder / "index.json"):
-                path.unlink(missing_ok=True)
-            return None
-    if checked != current:
-        with suppress(OSError):  # tokens may lie where nothing can be written
-            write_bytes(folder / _CHECKED, json.dumps(current).encode())
-    return metadata
+def _write(folder: Path, tokenizer: str, content: str, ends: bool, read: Reader) -> dict[str, Any]:
+    """Tokenize all parts of a corpus into a folder; return what is to be known of them."""
+    parts = read(folder / "arrow")
+    train = (text for batch in parts["train"].iter(_BATCH) for text in batch["text"])
+    content = content or learn(tokenizer, train)
+    encoder, characters = BytePairs(content, tokenizer), dict.fromkeys(parts, 0)
+    dtype = "<u2" if len(encoder.symbols) <= 2**16 else "<u4"
+    end = np.array([encoder.end_of_document] * ends, dtype).tobytes()
+    for part, texts in parts.items():
+        with (folder / f"{part}.bin").open("wb") as file:
+            for batch in texts.iter(_BATCH):
+                for ids in encoder.encode_all(batch["text"]):
+                    file.write(ids.astype(dtype).tobytes() + end)
+                characters[part] += sum(map(len, batch["text"]))
+    shutil.rmtree(folder / "arrow", ignore_errors=True)
+    documents = {part: len(texts) for part, texts in parts.items()} if ends else None
+    index = {"tokenizer": content, "dtype": dtype, "characters": characters}
+    return seal(folder / _INDEX, index | {"documents": documents})
 
 
-def _write(config: CorpusConfig, source: Source, content: str, folder: Path) -> dict[str, Any]:
-    """Write the shards of a source and their metadata, which it returns."""
-    learned = content or _learn(config.tokenizer, source)
-    tokenizer_args = (config.tokenizer, learned, source.name, source.ends)
-    tokenizer, tally = make_tokenizer(*tokenizer_args), Tally()
-    texts = _pieces(source, tally, config.deduplicate)
-    shards = [
-        _write_shard(folder, number, group, tokenizer)
-        for number, group in enumerate(_grouped(texts))
-    ]
-    characters = dict.fromkeys(PARTS, 0)
-    for shard in shards:
-        characters[shard["part"]] += shard["characters"]
-    if empty := [part for part in PARTS if not characters[part]]:
-        raise CorpusError(f"{source.name}: too short: no {' and no '.join(empty)} part")
-    metadata = {
-        "sha256": tally.sha256.hexdigest(),
-        "documents": {part: tally[part] for part in PARTS} if source.ends else None,
-        "characters": characters,
-        "duplicates": tally["duplicates"],
-        "removed": config.deduplicate,
-        "heldout_in_train": tally["heldout_in_train"],
-        "tokenizer": tokenizer_args,
-        "shards": shards,
-        **({"sources": source.taken} if isinstance(source, Mixture) else {}),
-    }
-    sealed = metadata | {"digest": digest(metadata)}
-    write_bytes(folder / "index.json", json.dumps(sealed, indent=1).encode())
-    return metadata
+def seal(file: Path, content: dict[str, Any]) -> dict[str, Any]:
+    """Write a JSON file, last of its folder, with its own hash and those of what lies beside it."""
+    content |= {"files": {path.name: sha256(path) for path in sorted(file.parent.iterdir())}}
+    write_json(file, content | {"digest": digest(content)})
+    return content
 
 
-class Tally(Counter[str]):
-    """What reading a source to its end tells: documents by part, duplicates, and the hash of all.
-    One text has the hash of its file."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sha256 = hashlib.sha256()
-
-
-def _learn(tokenizer: str, source: Source) -> str:
-    """Learn of the training part what a tokenizer needs: the characters, or a `tokenizer.json`."""
-    train = (text for part, text in source.parts() if part == "train")
-    if tokenizer == "characters":
-        symbols = {"\n"}  # what solved examples are parted by
-        for text in train:
-            symbols.update(text)
-        return "".join(sorted(symbols))
-    return "" if tokenizer == "bytes" else learn_pairs(_limited(train), int(tokenizer[4:]))
-
-
-def _limited(texts: Iterable[str]) -> Iterator[str]:
-    """Cut a text after its first `MAX_LEARNED` characters."""
-    read = 0
-    for text in texts:
-        if read > MAX_LEARNED:
-            return
-        read += len(text)
-        yield text
-
-
-class Piece(NamedTuple):
-    """A document, or a piece of one."""
-
-    part: str
-    """train, dev or test."""
-    text: str
-    ends: bool
-    """Whether a document ends with it."""
-
-
-def _pieces(source: Source, tally: Tally, deduplicate: bool) -> Iterator[Piece]:
-    """Cut documents into pieces, and count them and their duplicates."""
-    seen: set[bytes] = set()
-    for part, text in source.parts():
-        content = text.encode()
-        tally.sha256.update(len(content).to_bytes(8, "big") + content if source.ends else content)
-        if source.ends:
-            key = hashlib.blake2b(content, digest_size=16).digest()
-            tally["duplicates" if part == "train" else "heldout_in_train"] += key in seen
-            if part == "train":
-                if deduplicate and key in seen:
-                    continue
-                seen.add(key)
-        if text:
-            tally[part] += 1
-            *rest, last = pieces(text)
-            yield from (Piece(part, piece, False) for piece in rest)
-            yield Piece(part, last, source.ends)
-
-
-def _grouped(texts: Iterable[Piece]) -> Iterator[list[Piece]]:
-    """Gather pieces of one part until they fill a shard."""
-    group: list[Piece] = []
-    size = 0
-    for text in texts:
-        if group and (text.part != group[0].part or size + len(text.text) > MAX_SHARD):
-            yield group
-            group, size = [], 0
-        group.append(text)
-        size += len(text.text)
-    if group:
-        yield group
-
-
-def _write_shard(
-    folder: Path, number: int, group: list[Piece], tokenizer: Tokenizer
-) -> dict[str, Any]:
-    """Write one shard, unless it is there, and return its description."""
-    key = hashlib.sha256(f"{tokenizer.sha256} {tokenizer.symbols!r}".encode())
-    for text in group:
-        key.update(f"{text.ends} {len(text.text)} {text.text}".encode())
-    path = folder / f"{number:06d}-{key.hexdigest()[:16]}.bin"
-    dtype = np.dtype("<u2" if len(tokenizer.symbols) <= 2**16 else "<u4")
-    if not path.is_file():
-        parts = []
-        for text, ids in zip(group, tokenizer.encode_all([t.text for t in group]), strict=True):
-            end = [tokenizer.end_of_document] if text.ends else []
-            parts += [ids.astype(dtype), np.array(end, dtype)]
-        write_bytes(path, np.concatenate(parts).tobytes())
-    return {
-        "file": path.name,
-        "part": group[0].part,
-        "dtype": dtype.str,
-        "tokens": path.stat().st_size // dtype.itemsize,
-        "characters": sum(len(text.text) for text in group),
-        "sha256": _hash_of(path),
-    }
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file of this folder; {} where there is none, or it was left half written."""
+def read_sealed(file: Path) -> dict[str, Any] | None:
+    """Read what `seal` wrote; None unless it and what lies beside it are as they were written."""
     try:
-        content = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def _hash_of(path: Path) -> str | None:
-    """Compute the SHA-256 of a file; None where there is none."""
-    return sha256(path) if path.is_file() else None
+        content: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        digests = [content.pop("digest"), *content["files"].values()]
+        found = [digest(content), *(sha256(file.parent / name) for name in content["files"])]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
+    return content if found == digests else None
