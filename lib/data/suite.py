@@ -20,6 +20,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ from lib.data.tokens import read_sealed, seal
 from lib.study.io import sha256, write_json
 from lib.study.schema import GRAM, RunConfig, digest
 
+INSTALL = "pip install lm_eval==0.4.13"
+"""What brings the LM-Eval harness, which a stock image lacks."""
 MIN_ITEMS = 50
 """A task with fewer questions is too noisy and is left out."""
 MAX_SHOTS = 2
@@ -276,6 +279,11 @@ def _baselines(items: list[Item], ngrams: NGrams) -> dict[str, float]:
 
 
 # ---- as the LM-Eval harness reads it
+
+
+def has_harness() -> bool:
+    """Tell whether the LM-Eval harness is here, without importing it, which takes seconds."""
+    return find_spec("lm_eval") is not None
 
 
 def prepare_suite(corpus: Corpus, items: int | None, block_size: int, suites: Path) -> Path:
