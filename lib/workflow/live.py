@@ -59,7 +59,6 @@ class LiveCurve:
     def __exit__(self, *_: object) -> None:
         if self.rows:
             self._show()
-        (self.folder / STEP_FILE).unlink(missing_ok=True)
 
     def _show(self) -> None:
         with suppress(OSError):  # a full disk: the checkpoint says so

@@ -320,9 +320,9 @@ def _result_of(folder: Path) -> int | None:
 
 
 def _steps(folders: Iterable[Path]) -> dict[Path, int]:
-    """Read how many steps each run in training has made."""
+    """Read how many steps each run without a result has made."""
     steps = {}
-    for folder in folders:
+    for folder in (folder for folder in folders if _result_of(folder) is None):
         with contextlib.suppress(FileNotFoundError, ValueError):
             steps[folder] = int((folder / STEP_FILE).read_text("utf-8"))
     return steps

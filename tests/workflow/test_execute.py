@@ -1,6 +1,11 @@
+"""A notebook counts as executed only where all of it was, and it says of itself how it went."""
+
 import json
 import os
+import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,167 +13,91 @@ from typing import Any
 
 import nbformat
 import papermill
+import psutil
 import pytest
-from lib.workflow.execution import ExecutionError, execute, main
 
 from lib.results import status_of
+from lib.study.io import ROOT, result_file, study_folder
 from lib.study.study import Study
-from lib.study.yaml import ConfigError
-from lib.workflow import execution
+from lib.workflow import execute as module
+from lib.workflow.execute import ExecutionError, execute, made_from, main
 
 WRITE = "from pathlib import Path; Path(result).write_text('{}')"
 
 
 @pytest.fixture
 def write_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Write a notebook `probe` whose variable `result` is where its result belongs; everything that
+    """Write a notebook `02_train` whose variable `result` is where its result belongs; all that
     executing it makes goes to a folder of the test's. Return the executed notebook's path."""
-    output, result = tmp_path / "out" / "probe.ipynb", tmp_path / "out" / "result.json"
-    monkeypatch.setattr(execution, "NOTEBOOKS", tmp_path)
-    monkeypatch.setattr(execution, "executed_notebook", lambda *_: output)
-    monkeypatch.setattr(execution, "result_file", lambda *_: result)
+    monkeypatch.setattr("lib.study.io.RUNS", tmp_path / "runs")
+    monkeypatch.setattr(module, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(module, "NOTEBOOKS", tmp_path)
     monkeypatch.setattr(os, "environ", os.environ.copy())
+    result = result_file("02_train", "tiny", "none", 1)
 
-    def write(*cells: str, parameters: str = "study: str = ''") -> Path:
+    def write(*cells: str) -> Path:
         notebook = nbformat.v4.new_notebook()
         notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "", "language": "python"}  # noqa: E501  # fmt: skip
+        parameters = "study = arm = ''\nseed = 0"
         first = nbformat.v4.new_code_cell(parameters, metadata={"tags": ["parameters"]})
         sources = [f"result = {str(result)!r}", *cells]
         notebook.cells = [first, *map(nbformat.v4.new_code_cell, sources)]
-        nbformat.write(notebook, tmp_path / "probe.ipynb")
-        return output
+        nbformat.write(notebook, tmp_path / "02_train.ipynb")
+        return result.with_name("02_train.ipynb")
 
     return write
 
 
 @pytest.mark.slow
 def test_a_notebook_that_completes_is_stamped_and_leaves_its_result(
-    write_notebook: Callable[..., Path], tiny_study: Study, tmp_path: Path
-) -> None:
-    output = write_notebook("print(study)", WRITE)
-    assert execute("probe", tiny_study).read_text() == "{}"
-    assert status_of(output)["status"] == "completed"
-    assert "tiny\n" in output.read_text("utf-8").replace("\\n", "\n")
-    assert str(tmp_path) not in str(nbformat.read(output, 4).metadata)  # no folder of a machine
-
-
-@pytest.mark.parametrize(
-    ("cell", "reason"),
-    [
-        ("raise ValueError('no such luck')", "ValueError: no such luck"),
-        ("import os; os.kill(os.getpid(), 9)", "DeadKernelError"),
-        ("import sys; sys.exit(3)", "SystemExit: 3"),
-    ],
-)
-@pytest.mark.slow
-def test_a_failed_notebook_is_kept_and_stamped_and_its_result_does_not_count(
-    cell: str, reason: str, write_notebook: Callable[..., Path], tiny_study: Study, tmp_path: Path
-) -> None:
-    count = tmp_path / "count"
-    noted = f"open({str(count)!r}, 'a').write('x')"
-    output = write_notebook(WRITE, noted, cell, "print('never reached')")
-    with pytest.raises(ExecutionError, match=reason):
-        execute("probe", tiny_study)
-    stamp = status_of(output)
-    assert stamp["status"] == "failed"
-    assert reason in stamp["reason"]
-    assert nbformat.read(output, 4).cells[0].source.startswith("# FAILED")
-    assert not (output.parent / "result.json").exists()
-    assert count.read_text() == "x"  # it is not tried again
-
-
-@pytest.mark.slow
-def test_a_timeout_is_a_failure_though_papermill_leaves_every_cell_completed(
-    write_notebook: Callable[..., Path], tiny_study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = papermill.execute_notebook
-    limited = lambda *a, **k: real(*a, **k, execution_timeout=1)  # noqa: E731
-    monkeypatch.setattr(papermill, "execute_notebook", limited)
-    output = write_notebook(WRITE, "import time; time.sleep(60)")
-    with pytest.raises(ExecutionError, match="CellTimeoutError"):
-        execute("probe", tiny_study)
-    assert status_of(output)["status"] == "failed"
-
-
-def test_a_parameter_that_the_notebook_does_not_declare_is_refused(
-    write_notebook: Callable[..., Path], tiny_study: Study
-) -> None:
-    write_notebook(WRITE, parameters="studdy: str = ''")
-    with pytest.raises(ConfigError, match="'study' is unknown; did you mean 'studdy'"):
-        execute("probe", tiny_study)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["02_trian", "smoke"], "02_trian.ipynb"),
-        (["02_train", "smok"], "did you mean 'smoke'"),
-        (["02_train", "smoke", "layer"], "did you mean 'layernorm'"),
-        (["02_train", "smoke", "none", "7"], "it has [0, 1]"),
-    ],
-)
-def test_wrong_names_are_refused_before_anything_runs(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(*words) == 1
-    assert message in capsys.readouterr().err
-
-
-def refusing(attempts: list[int], refusals: int) -> Callable[..., Any]:
-    """Stand for papermill: the kernel does not start so many times."""
-    real = papermill.execute_notebook
-
-    def execute_notebook(*words: Any, **options: Any) -> Any:
-        attempts.append(1)
-        if len(attempts) <= refusals:
-            raise RuntimeError("Kernel died before replying to kernel_info")
-        return real(*words, **options)
-
-    return execute_notebook
-
-
-@pytest.mark.parametrize("refusals", [2, 99])
-def test_a_kernel_that_does_not_start_is_tried_again_and_then_given_up(
-    refusals: int,
-    write_notebook: Callable[..., Path],
-    tiny_study: Study,
+    write_notebook: Callable[..., Path], tiny_study: Study, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    attempts: list[int] = []
-    result = write_notebook().parent / "result.json"
-    monkeypatch.setattr(papermill, "execute_notebook", played([("completed", 1)], result, {}))
-    monkeypatch.setattr(papermill, "execute_notebook", refusing(attempts, refusals))
-    if refusals == 2:
-        assert execute("probe", tiny_study) == result
-    else:
-        with pytest.raises(ExecutionError, match="Kernel died before replying"):
-            execute("probe", tiny_study)
-    assert len(attempts) == 3
-
-
-@pytest.mark.slow
-def test_the_kernel_is_of_this_python_and_has_its_variables_whatever_the_machine_calls_python3(
-    write_notebook: Callable[..., Path],
-    tiny_study: Study,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
+    """By this Python, whatever the machine calls python3, and with the threads it is given."""
     elsewhere = tmp_path / "jupyter" / "kernels" / "python3" / "kernel.json"
     elsewhere.parent.mkdir(parents=True)
     elsewhere.write_text('{"argv": ["/bin/false"], "display_name": "", "language": "python"}')
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
     names = ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "STUDY_HEADLESS"]
-    write_notebook(
+    output = write_notebook(
         f"import os, sys, json; values = [sys.prefix, *(os.environ[n] for n in {names})]",
-        "open(result, 'w').write(json.dumps(values))",
+        "open(result, 'w').write(json.dumps([*values, arm, seed]))",
     )
-    assert json.loads(execute("probe", tiny_study).read_text()) == [sys.prefix, "1", "1", "1"]
+    before = [result_file(name, "tiny") for name in ("03_analysis", "04_figures")]
+    before += [module.archived_file("tiny"), tmp_path / "runs" / "paper-embedding-norm.txt"]
+    for path in before:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    result = execute("02_train", tiny_study, "none", 1)
+    assert json.loads(result.read_text()) == [sys.prefix, "1", "1", "1", "none", 1]
+    assert status_of(output)["status"] == "completed"
+    assert str(tmp_path) not in str(nbformat.read(output, 4).metadata)  # no folder of a machine
+    assert not any(path.exists() for path in before)  # what was made from the last result
 
 
-def test_a_notebook_still_running_is_unfinished(tmp_path: Path) -> None:
-    nbformat.write(nbformat.v4.new_notebook(), tmp_path / "n.ipynb")
-    assert status_of(tmp_path / "n.ipynb")["status"] == "unfinished"
-    assert status_of(tmp_path / "absent.ipynb")["status"] == "unfinished"
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("cell", "options", "reason"),
+    [
+        ("raise ValueError('no such luck')", {}, "ValueError: no such luck"),
+        ("import os; os.kill(os.getpid(), 9)", {}, "DeadKernelError"),
+        ("import time; time.sleep(60)", {"execution_timeout": 1}, "CellTimeoutError"),
+    ],
+)
+def test_a_failed_notebook_is_kept_and_stamped_and_its_result_does_not_count(
+    cell: str, options: dict[str, Any], reason: str, write_notebook: Callable[..., Path],
+    tiny_study: Study, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Of a killed kernel and of a timeout papermill leaves every cell `completed`."""
+    real = papermill.execute_notebook
+    monkeypatch.setattr(papermill, "execute_notebook", lambda *a, **k: real(*a, **k, **options))
+    output = write_notebook(WRITE, cell, "print('never reached')")
+    with pytest.raises(ExecutionError, match=reason):
+        execute("02_train", tiny_study, "none", 1)
+    stamp = status_of(output)
+    assert (stamp["status"], reason in stamp["reason"]) == ("failed", True)
+    assert nbformat.read(output, 4).cells[0].source.startswith("# FAILED")
+    assert not (output.parent / "result.json").exists()
 
 
 def played(cells: list[tuple[str, int | None]], write: Path | None, options: dict[str, Any]) -> Any:
@@ -180,9 +109,8 @@ def played(cells: list[tuple[str, int | None]], write: Path | None, options: dic
         notebook.metadata["papermill"] = {"input_path": source, "output_path": output}
         for status, count in cells:
             cell = nbformat.v4.new_code_cell("1", execution_count=count)
-            cell.metadata["papermill"] = {"status": status, "start_time": "2026-01-01"}
+            cell.metadata["papermill"] = {"status": status.replace("raised", "completed")}
             if status == "raised":
-                cell.metadata["papermill"]["status"] = "completed"
                 cell.outputs = [nbformat.v4.new_output("error", ename="E", evalue="", traceback=[])]
             notebook.cells.append(cell)
         nbformat.write(notebook, output)
@@ -207,82 +135,126 @@ def played(cells: list[tuple[str, int | None]], write: Path | None, options: dic
     ],
 )
 def test_a_notebook_counts_only_where_every_cell_completed_and_its_result_is_there(
-    cells: list[tuple[str, int | None]],
-    written: bool,
-    reason: str | None,
-    write_notebook: Callable[..., Path],
-    tiny_study: Study,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    output, options = write_notebook(), {}
+    cells: list[tuple[str, int | None]], written: bool, reason: str | None,
+    write_notebook: Callable[..., Path], tiny_study: Study, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    output, options = write_notebook(), dict[str, Any]()
     result = output.parent / "result.json"
-    output.parent.mkdir()
+    output.parent.mkdir(parents=True)
     result.write_text("of an earlier execution")
     stand_in = played(cells, result if written else None, options)
     monkeypatch.setattr(papermill, "execute_notebook", stand_in)
-    (output.parent / "live.html").touch()
-    monkeypatch.setattr(execution, "live_file", lambda folder: folder / "live.html")
+    monkeypatch.setattr(module, "load_plan", lambda study: SimpleNamespace(hash="f" * 64))
     if reason is None:
-        assert execute("probe", tiny_study) == result
-        assert result.read_text() == "{}"
+        assert execute("02_train", tiny_study, "none", 1).read_text() == "{}"
     else:
-        with pytest.raises(ExecutionError, match=f"{reason}; see .*probe.ipynb"):
-            execute("probe", tiny_study)
-    assert (result.is_file(), (output.parent / "live.html").exists()) == (not reason, bool(reason))
+        with pytest.raises(ExecutionError, match=f"{reason}; see .*02_train.ipynb"):
+            execute("02_train", tiny_study, "none", 1)
     notebook, stamp = nbformat.read(output, 4), status_of(output)
-    assert stamp["status"] == ("failed" if reason else "completed")
-    assert (stamp["preregistration"], stamp["seconds"] >= 0) == (None, True)
+    assert (stamp["status"], result.is_file()) == (
+        ("failed", False) if reason else ("completed", True)
+    )
+    assert (stamp["preregistration"], stamp["seconds"] >= 0) == ("f" * 64, True)
     assert {"commit", "clean"} <= stamp.keys()
     assert notebook.cells[0].source.startswith("# FAILED") == bool(reason)
-    assert not list(output.parent.glob(".*"))
-    assert options["parameters"] == {"study": "tiny"}
+    assert options["parameters"] == {"study": "tiny", "arm": "none", "seed": 1}
     assert options["config"].KernelManager.transport == "ipc"  # ports clash
 
 
-def test_a_run_is_given_its_arm_and_seed_and_the_hash_of_its_plan(
-    write_notebook: Callable[..., Path], tiny_study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    output, options = write_notebook(parameters="study = ''\narm = ''\nseed = 0"), {}
-    plan = SimpleNamespace(hash="f" * 64)
-    monkeypatch.setattr(execution, "load_plan", lambda study: plan)
-    stand_in = played([("completed", 1)], output.parent / "result.json", options)
-    monkeypatch.setattr(papermill, "execute_notebook", stand_in)
-    execute("probe", tiny_study, "none", 1)
-    assert options["parameters"] == {"study": "tiny", "arm": "none", "seed": 1}
-    assert status_of(output)["preregistration"] == "f" * 64
-    for arm, seed in (("layer", 1), ("none", 7)):
-        with pytest.raises(ConfigError):
-            execute("probe", tiny_study, arm, seed)
-
-
-@pytest.mark.parametrize(("threads", "devices"), [(1, None), (2, "0,1")])
-def test_a_kernel_inherits_threads_and_devices(
-    threads: int, devices: str | None, tiny_study: Study
-) -> None:
-    machine = tiny_study.machine.model_copy(update={"threads": threads})
-    study = tiny_study.model_copy(update={"machine": machine})
-    given = execution.kernel_environment(study, devices)
-    assert {given[f"{name}_NUM_THREADS"] for name in ("OMP", "MKL", "OPENBLAS")} == {str(threads)}
-    assert (given["STUDY_HEADLESS"], given.get("CUDA_VISIBLE_DEVICES")) == ("1", devices)
-    assert given["JUPYTER_PATH"].startswith(sys.prefix)
-
-
-def test_a_cell_that_raised_is_not_executed_again(
-    write_notebook: Callable[..., Path], tiny_study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = []
-
-    def execute_notebook(source: str, output: str, *_: Any, **__: Any) -> None:
-        calls.append(source)
-        played([("running", 1)], None, {})(source, output, {})
-        if len(calls) > 1:
-            raise papermill.PapermillExecutionError(1, 1, "1", "ValueError", "no luck", [])
-        raise RuntimeError("the kernel died at work")
-
+def test_a_folder_too_long_for_a_socket_is_said_instead_of_waiting_for_ever(
+    write_notebook: Callable[..., Path], tiny_study: Study, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     write_notebook()
-    monkeypatch.setattr(papermill, "execute_notebook", execute_notebook)
-    for said in ("RuntimeError: the kernel died at work", "ValueError: no luck"):
-        with pytest.raises(ExecutionError, match=said):
-            execute("probe", tiny_study)
-    assert len(calls) == 2
+    long = tmp_path / ("x" * 90)
+    long.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(long))
+    with pytest.raises(ExecutionError, match="TMPDIR is too long .* set TMPDIR=/tmp"):
+        execute("02_train", tiny_study, "none", 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["02_train", "smok"], "did you mean 'smoke'"),
+        (["02_train", "smoke", "layer"], "did you mean 'layernorm'"),
+        (["02_train", "smoke", "none", "7"], "it has [0, 1]"),
+    ],
+)
+def test_wrong_names_are_refused_before_anything_runs(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(module, "end_with_parent", lambda: None)
+    assert main(*words) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("processes", "taken", "given"), [(1, [], "0"), (1, ["0"], "1"), (2, [], "0,1"), (None, [], "0,1")]
+)
+def test_a_run_holds_gpus_that_no_other_has(
+    processes: int | None, taken: list[str], given: str, tiny_study: Study, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(module, "RUNS", tmp_path)
+    monkeypatch.setenv(module.GPUS, "0,1")
+    machine = tiny_study.machine.model_copy(update={"processes": processes})
+    study = tiny_study.model_copy(update={"machine": machine})
+    locks = [module.FileLock(tmp_path / f".gpu-{name}.lock") for name in taken]
+    for lock in locks:
+        lock.acquire()
+    with module._own_gpus(study) as devices:
+        assert devices == given
+        assert module.kernel_environment(study, devices)["CUDA_VISIBLE_DEVICES"] == given
+    waited: list[str | None] = []
+
+    def wait() -> None:
+        with module._own_gpus(study) as devices:
+            waited.append(devices)
+
+    others = [module.FileLock(tmp_path / f".gpu-{name}.lock") for name in "01" if name not in taken]
+    for lock in others:
+        lock.acquire()
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    time.sleep(0.3)
+    assert not waited
+    for lock in (*others, *locks):
+        lock.release()
+    waiting.join(10)
+    assert waited == ["0" if processes == 1 else "0,1"]
+
+
+def test_what_a_notebook_of_a_study_is_made_from_is_its_content(
+    tiny_study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    was = made_from("03_analysis", tiny_study)
+    fewer = tiny_study.model_copy(update={"seeds": [0]})
+    assert {name for name, value in made_from("03_analysis", fewer).items() if value != was[name]} == {"study"}  # noqa: E501  # fmt: skip
+    assert was["code"] != made_from("04_figures", tiny_study)["code"]
+    for file in (ROOT / "lib" / "analysis").glob("*.py"):
+        os.utime(file)
+    assert made_from("03_analysis", tiny_study) == was
+    monkeypatch.setattr(module, "sha256", lambda path: "0" * 64)
+    assert made_from("03_analysis", tiny_study)["code"] != was["code"]
+    assert study_folder("tiny").name == "tiny"
+
+
+ORPHAN = "from lib.workflow.execute import end_with_parent; end_with_parent(); {}; import time; time.sleep(60)"  # noqa: E501
+
+
+@pytest.mark.slow
+def test_a_process_ends_with_the_one_that_started_it() -> None:
+    """Also when that was killed."""
+    start = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', {!r}]); import time; time.sleep(60)"  # noqa: E501  # fmt: skip
+    ready = "print('ready', flush=True)"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", start.format(ORPHAN.format(ready))], cwd=ROOT, stdout=subprocess.PIPE
+    )
+    assert parent.stdout
+    assert parent.stdout.readline() == b"ready\n"
+    (child,) = psutil.Process(parent.pid).children()
+    parent.kill()
+    parent.wait()
+    assert psutil.wait_procs([child], timeout=10)[1] == []
