@@ -311,7 +311,7 @@ def read_plan(file: str) -> Plan:
             return Plan.model_validate(content)
         plan = Plan.model_validate(_with_margins(content), extra="ignore")
     except ValidationError as error:
-        faults = [f"{path.name}: {fault}" for fault in explain(error, Plan)]
+        faults = [f"{path.name}: {fault}" for fault in explain(error, Plan, most=30)]
         raise ConfigError("\nerror: ".join(faults)) from None
     plan._hash = published["hash"]
     for study, drawn in published["studies"].items():

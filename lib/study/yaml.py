@@ -176,13 +176,10 @@ def short(value: object, length: int = 80) -> str:
     return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
-_FEW = 5
-
-
-def explain(error: ValidationError, schema: type[BaseModel]) -> list[str]:
+def explain(error: ValidationError, schema: type[BaseModel], most: int = 5) -> list[str]:
     """Rewrite each of pydantic's errors as one line that names field, value, what is allowed and
     the remedy, of many the first few."""
-    return list(dict.fromkeys(_explained(dict(item), schema) for item in error.errors()[:_FEW]))
+    return list(dict.fromkeys(_explained(dict(item), schema) for item in error.errors()[:most]))
 
 
 def _explained(item: dict[str, Any], schema: type[BaseModel]) -> str:
