@@ -5,8 +5,7 @@ first step of training, it travels with every checkpoint and is never changed af
 tables stand beside it, and `measures_of` is the one route from them to a measure: `trace` has a row
 per step and `curve` one per evaluation; `windows` and `bins` hold sums over the held-out text,
 `positions` its loss by length of context, `items` a row per question of the suite. Where stock
-tasks are asked, `stock_items` has one per question of theirs. While a run trains, `live.csv` grows
-by a row per step, for those who watch.
+tasks are asked, `stock_items` has one per question of theirs.
 """
 
 import math
@@ -16,7 +15,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from operator import not_
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -40,11 +39,6 @@ class _Facts(BaseModel):
 
 def _now() -> str:
     return f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def parse_time(text: str) -> datetime:
-    """Read when something was: as a provenance says it, or in ISO 8601. ValueError for no time."""
-    return datetime.fromisoformat(text.replace(" UTC", "+00:00"))
 
 
 class MachineFacts(Machine):
@@ -104,21 +98,14 @@ class Provenance(Environment):
 
     @property
     def identity(self) -> str:
-        """SHA-256 of what decides the experiment: code, text, seed and parameters of the weights
-        and their dev curve, and the plan. Not of the machine, which changes no more than rounding:
-        on another one, or with other settings, a run continues from its checkpoint."""
-        corpus, *others = deciding_parameters(self.parameters)
+        """SHA-256 of what decides the experiment: code, text (by its hash, not its path), seed and
+        parameters of the weights and their dev curve, and the plan. Not of the machine, which
+        changes no more than rounding: on another one a run continues from its checkpoint."""
+        corpus = {name: v for name, v in self.parameters["corpus"].items() if name != "source"}
+        curve = [self.parameters["evaluation"][name] for name in ("interval", "dev_windows")]
         code = [CHECKPOINT_FORMAT, self.training_digest, self.corpus_sha256, self.seed]
+        others = [self.parameters["model"], self.parameters["training"], curve]
         return digest([*code, corpus, self.tokenizer_sha256, *others, self.plan])
-
-
-def deciding_parameters(parameters: dict[str, dict[str, Any]]) -> tuple[Any, ...]:
-    """Take the parameters that decide a run's weights and dev curve: corpus (by its hash, not its
-    path), model, training, and when the curve is taken. Others may change, and finished weights are
-    measured anew."""
-    corpus = {name: value for name, value in parameters["corpus"].items() if name != "source"}
-    curve = [parameters["evaluation"][name] for name in ("interval", "dev_windows")]
-    return corpus, parameters["model"], parameters["training"], curve
 
 
 class Execution(Environment):
@@ -138,10 +125,7 @@ class Origin(_Facts):
 
 def trained_with(provenance: dict[str, Any]) -> dict[str, Any]:
     """Name what a run was trained with, flat: plan, commit, clean, device, precision, threads,
-    packages and so on. Reads the provenance of a result of any format."""
-    if "trained" not in provenance:  # the first results had a flat list, under other names
-        former = {"git_commit": "commit", "git_clean": "clean", "preregistration": "plan"}
-        return {former.get(name, name): value for name, value in provenance.items()}
+    packages and so on."""
     trained: dict[str, Any] = provenance["trained"]
     precision = trained["parameters"]["training"]["precision"]
     return {**trained, **trained["machine"], "precision": precision}
@@ -149,7 +133,7 @@ def trained_with(provenance: dict[str, Any]) -> dict[str, Any]:
 
 def history(provenance: dict[str, Any]) -> str:
     """Say in words when and by which commit a run was trained, and whether its notebook was
-    executed again from finished weights. Reads the provenance of a result of any format."""
+    executed again from finished weights."""
 
     def describe(part: dict[str, Any]) -> str:
         code = f"by commit {part['commit'][:12]}" if part["commit"] else "by code outside git"
@@ -157,9 +141,9 @@ def history(provenance: dict[str, Any]) -> str:
             code = f"by the code of commit {part['code'][:12]}, started {code}"
         return code + (" and changes not committed" if part["clean"] is False else "")
 
-    trained, executed = trained_with(provenance), provenance.get("executed", {})
-    text = " ".join(filter(None, ["trained", trained.get("started"), describe(trained)]))
-    if executed.get("from_checkpoint"):
+    trained, executed = provenance["trained"], provenance["executed"]
+    text = f"trained {trained['started']} {describe(trained)}"
+    if executed["from_checkpoint"]:
         text += f"; executed again from its weights {executed['finished']} {describe(executed)}"
     return text
 
@@ -203,7 +187,7 @@ class RunResult(BaseModel):
     files: dict[str, str] = {}
     """SHA-256 of the raw files that stand beside the result: see `lib.results`."""
     provenance: dict[str, Any]
-    """An `Origin`; of results before format 4 a flat list. `origin` reads either."""
+    """An `Origin`."""
 
     @property
     def origin(self) -> dict[str, Any]:
@@ -254,30 +238,6 @@ def status_of(output: Path) -> dict[str, Any]:
     return {"status": "unfinished", "reason": "no readable notebook"}
 
 
-COLUMNS = ("step", "loss", "grad_norm", "tokens", "elapsed", "dev_loss")
-"""As in trace and curve; `elapsed`: seconds since training began or was taken up again."""
-
-
-def live_file(folder: Path) -> Path:
-    """Return where the run in a folder writes its steps while it trains."""
-    return folder / "live.csv"
-
-
-def read_live(folder: Path) -> pd.DataFrame:
-    """Read the steps of the run in a folder; empty where there are none. What came after the step
-    at which a killed run was taken up again is left out."""
-    names, path = list(COLUMNS), live_file(folder)
-    try:
-        data = pd.read_csv(path, names=names, on_bad_lines="skip", float_precision="round_trip")
-    except FileNotFoundError:  # before the first step; a run that ends removes it
-        return pd.DataFrame(columns=names, dtype=float)
-    # The last line may be cut off, or all of it: columns of a table without rows are no numbers.
-    rows: pd.DataFrame = data.apply(pd.to_numeric, errors="coerce").astype(float)
-    rows = rows.dropna(subset="elapsed")
-    last = rows["step"][::-1].cummin()[::-1]
-    return rows.loc[(rows["step"] == last) & ~rows["step"].duplicated(keep="last")]
-
-
 RAW = ("trace", "curve", "windows", "bins", "positions", "items")
 STOCK = "stock_items"
 MAX_WINDOWS = 128
@@ -287,10 +247,9 @@ files."""
 
 Folder = Path | zipfile.Path
 """A run's folder, on disk or in an archive."""
-_AnyFolder = TypeVar("_AnyFolder", Path, zipfile.Path, Folder)
 
 
-def raw_file(folder: _AnyFolder, name: str) -> _AnyFolder:
+def raw_file(folder: Folder, name: str) -> Folder:
     """Return where a run's folder keeps one of its raw files."""
     return folder / f"{name}.parquet"
 
@@ -299,7 +258,7 @@ def write_raw(folder: Path, name: str, table: pd.DataFrame) -> Path:
     """Write a raw file as small as it goes without losing a bit."""
     encodings = {"f": "BYTE_STREAM_SPLIT", "i": "DELTA_BINARY_PACKED"}  # by numpy's kind
     kinds = {str(column): dtype.kind for column, dtype in table.dtypes.items()}
-    path = raw_file(folder, name)
+    path = folder / f"{name}.parquet"
     pq.write_table(
         pa.Table.from_pandas(table, preserve_index=False),
         path,
@@ -316,7 +275,7 @@ def write_raw(folder: Path, name: str, table: pd.DataFrame) -> Path:
 def read_raw_file(folder: Folder, name: str) -> pd.DataFrame:
     """Read one raw file of a run, in a third of the time that `pandas.read_parquet` takes.
     ValueError for a column that stands twice."""
-    content = pa.BufferReader((folder / f"{name}.parquet").read_bytes())
+    content = pa.BufferReader(raw_file(folder, name).read_bytes())
     table = pq.ParquetFile(content).read(use_threads=False)  # it is small
     if len({*table.column_names}) < table.num_columns:
         raise ValueError(f"{name}.parquet holds a column twice")

@@ -1,5 +1,7 @@
 """Made-up runs of a study, of few numbers that a test can check by hand."""
 
+from typing import Any
+
 from lib.results import RunResult, identity_fields
 from lib.study.study import Arm, Study
 
@@ -10,26 +12,33 @@ REFERENCES = {
     "bigram_loss": 2.5,
     "unigram_entropy": 3.3,
 }
-_PROVENANCE = {
-    **{"device": "cpu", "device_name": "a processor", "precision": "fp32", "threads": 1},
-    **{"cores": 2, "platform": "Linux x86_64", "preregistration": None},
-    "packages": {"python": "3.11.7", "torch": "2.13.0"},
-    **{"git_commit": "a" * 40, "git_clean": True},
+MACHINE = {
+    **{"device": "cpu", "device_name": "a processor", "threads": 1, "cores": 2},
+    "platform": "Linux x86_64",
 }
-"""As results had it before format 4."""
+TRAINED = {
+    **{"commit": "a" * 40, "clean": True, "started": "2026-11-21 12:00:00 UTC", "plan": None},
+    **{"machine": MACHINE, "packages": {"python": "3.11.7", "torch": "2.13.0"}},
+    "parameters": {"training": {"precision": "fp32"}},
+}
+EXECUTED = {
+    **{"commit": "b" * 40, "clean": False, "finished": "2026-11-22 09:30:00 UTC"},
+    "from_checkpoint": False,
+}
+PROVENANCE: dict[str, Any] = {"trained": TRAINED, "executed": EXECUTED}
 
 
 def made_up(study: Study, arm: Arm, seed: int) -> RunResult:
     """A completed run that measured nothing yet."""
     training, size = arm.config.training, arm.config.model.block_size
-    made: dict[str, object] = {
+    made: dict[str, Any] = {
         **{"corpus_sha256": "c" * 64, "suite_hash": "d" * 64, "status": "completed"},
         **{"diverged_at": None, "resumed_at": [], "steps": training.iterations, "parameters": 1000},
         **{"tokens": training.iterations * training.batch_size * size},
         **{"initial_weights": f"of seed {seed}", "batches": f"of seed {seed}"},
         **{"final_weights": f"of {arm.id}, {seed}", "measures": {}, "tables": {}},
         **{"references": REFERENCES, "seconds": {"training": 1.5, "perplexity": 0.5}},
-        **{"throughput": {}, "provenance": _PROVENANCE},
+        **{"throughput": {}, "provenance": PROVENANCE},
     }
     return RunResult.model_validate(identity_fields(study, arm, seed) | made)
 

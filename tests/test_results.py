@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,15 +12,17 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import accuracy_score, log_loss
 
-from lib.analysis.stability import training_warnings
+from lib.record.archive import Record
 from lib.results import (
     BINNINGS,
     MAX_WINDOWS,
+    MachineFacts,
+    Provenance,
+    RunResult,
     attested,
+    history,
     json_rows,
-    live_file,
     measures_of,
-    read_live,
     read_raw,
     read_raw_file,
     to_single_precision,
@@ -27,9 +30,9 @@ from lib.results import (
     write_raw,
 )
 from lib.study.metrics import MEASURES
-from lib.study.plan import Instability
+from lib.study.schema import MACHINE_SETTINGS, RunConfig
 from lib.study.study import Study
-from tests.samples import sample_runs
+from tests.samples import EXECUTED, TRAINED, sample_runs
 
 
 def scores(n: int, seed: int = 0) -> dict[str, np.ndarray]:
@@ -175,26 +178,58 @@ def test_rows_of_a_table_have_none_where_json_has_no_number() -> None:
     assert json.loads(json.dumps(json_rows(table))) == [*rows, {"n": 3, "loss": None, "x": ""}]
 
 
-@pytest.mark.parametrize("written", [None, "", "\n", "1", "1,3.2", "1,3.2,na", "x,y,z,a,b,c\n"])
-def test_a_run_that_has_written_no_whole_step_has_none(tmp_path: Path, written: str | None) -> None:
-    """A sweep that reads while a run opens its file has what it needs of a table without rows."""
-    if written is not None:
-        live_file(tmp_path).write_text(written, "utf-8")
-    steps = read_live(tmp_path)
-    assert steps.empty
-    assert set(steps.dtypes) == {np.dtype(float)}
-    assert training_warnings(steps, Instability()) == {}
+# Where a result comes from
 
 
-def test_what_a_killed_run_did_after_its_checkpoint_is_left_out(tmp_path: Path) -> None:
-    """Killed at step 7, taken up at 4, killed at 6, taken up at 5; the last line is not whole."""
-    lines = [
-        f"{step},{execution}.5,nan,{64 * step},0.1"
-        for execution, steps in enumerate([range(1, 8), range(4, 7), range(5, 7)], start=1)
-        for step in steps
-    ]
-    live_file(tmp_path).write_text("\n".join([*lines, "7,3.5,na"]), "utf-8")
-    rows = read_live(tmp_path)
-    assert rows["step"].tolist() == [1, 2, 3, 4, 5, 6]
-    assert rows["loss"].tolist() == [1.5, 1.5, 1.5, 2.5, 3.5, 3.5]
-    assert rows["grad_norm"].isna().all()
+@pytest.mark.parametrize(
+    ("trained", "executed", "sentence"),
+    [
+        ({}, {}, "trained 2026-11-21 12:00:00 UTC by commit aaaaaaaaaaaa"),
+        ({}, {"from_checkpoint": True},
+         "trained 2026-11-21 12:00:00 UTC by commit aaaaaaaaaaaa; executed again from its "
+         "weights 2026-11-22 09:30:00 UTC by commit bbbbbbbbbbbb and changes not committed"),
+        ({"commit": None, "clean": None}, {},
+         "trained 2026-11-21 12:00:00 UTC by code outside git"),
+        ({"code": "c" * 40}, {},
+         "trained 2026-11-21 12:00:00 UTC by the code of commit cccccccccccc, started by commit "
+         "aaaaaaaaaaaa"),
+    ],
+)  # fmt: skip
+def test_history_says_when_and_by_what(
+    trained: dict[str, Any], executed: dict[str, Any], sentence: str
+) -> None:
+    assert history({"trained": TRAINED | trained, "executed": EXECUTED | executed}) == sentence
+
+
+@pytest.mark.parametrize("study", ["final", "turn"])  # the oldest format that is kept, and a late
+def test_recorded_results_are_readable(study: str) -> None:
+    for run in Record(study).runs:
+        result = RunResult.model_validate(run)
+        assert {"plan", "commit", "clean", "device", "threads", "precision"} <= set(result.origin)
+        assert "torch" in result.origin["packages"]
+        assert history(result.provenance).startswith("trained 20")
+
+
+@pytest.mark.parametrize("setting", MACHINE_SETTINGS)
+def test_no_setting_of_the_machine_identifies_weights_and_all_that_decides_them_does(
+    setting: str,
+) -> None:
+    machine = MachineFacts(
+        device="cpu", device_name="", vector_level="", cores=1, platform="",
+        micro_batch_size=4, evaluation_batch_size=4,
+    )  # fmt: skip
+    values = machine.model_dump()
+    other = not values[setting] if isinstance(values[setting], bool) else 2
+    sections = RunConfig().model_dump(exclude={"machine"})
+    usual = Provenance.model_construct(
+        machine=machine, parameters=sections, plan=None, seed=0, training_digest="",
+        corpus_sha256="",
+    )  # fmt: skip
+    moved = {"machine": machine.model_copy(update={setting: other})}
+    assert usual.model_copy(update=moved).identity == usual.identity
+    elsewhere = sections | {"corpus": sections["corpus"] | {"source": "elsewhere"}}
+    assert usual.model_copy(update={"parameters": elsewhere}).identity == usual.identity
+    rate = sections | {"training": sections["training"] | {"learning_rate": 9.0}}
+    for update in ({"parameters": rate}, {"plan": "p"}, {"seed": 1}, {"training_digest": "c"},
+                   {"corpus_sha256": "t"}, {"tokenizer_sha256": "t"}):  # fmt: skip
+        assert usual.model_copy(update=update).identity != usual.identity

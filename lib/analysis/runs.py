@@ -70,7 +70,7 @@ BUDGET = (*_TOKENS, *_CORPUS, "training.precision")
 def check(study: Study, results: Iterable[RunResult]) -> None:
     """Raise ResultError unless the runs belong to this study and may be compared: equal study
     and corpus hash; paired by seed, and there rounded alike; and wherever the parameters ask for
-    the same budget, the same tokens, steps, batches and precision."""
+    the same budget, the same tokens, steps and batches."""
     runs = list(results)
     for run in runs:
         _require_own_parameters(study, run)
@@ -85,9 +85,6 @@ def check(study: Study, results: Iterable[RunResult]) -> None:
     _require_equal("initial_weights", runs, CODE, *outside)
     if CODE in study.factors:  # between commits only as far as they have the same parameters
         _require_equal("initial_weights", runs, "parameters", *outside)
-    _require_equal(
-        "precision", runs, "training.precision", value=lambda run: run.origin["precision"]
-    )
     _require_equal("steps", completed, "training.iterations")
     _require_equal("tokens", completed, *_TOKENS)
     _require_equal("batches", completed, "seed", *_TOKENS, *_CORPUS)
@@ -271,10 +268,9 @@ def summarise(runs: list[dict[str, Any]], measures: list[str]) -> dict[str, Any]
     by_arm = values.groupby([run["arm"] for run in runs], sort=False)
     table = pd.concat({"n": by_arm.count(), "mean": by_arm.mean(), "sd": by_arm.std()}, axis=1)
     return {
-        arm: {
-            measure: {name: nan_to_none(row[name, measure]) for name in ("mean", "sd")}
-            | {"n": int(row["n", measure])}
+        str(arm): {
+            measure: {name: nan_to_none(row[name, measure]) for name in ("n", "mean", "sd")}
             for measure in measures
         }
-        for arm, row in table.iterrows()
+        for arm, row in zip(table.index, table.to_dict("records"), strict=True)
     }

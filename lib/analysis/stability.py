@@ -167,8 +167,8 @@ def stability_map(runs: pd.DataFrame, stability: pd.DataFrame, alpha: float) -> 
             if name in part and part[name].notna().all():
                 row[f"{name}_runs"] = int(part[name].sum())
         of_run = part.reindex(columns=["severity", "severity_in_noise", "plateau"])
-        row |= of_run[["severity", "plateau"]].median().add_prefix("median_").to_dict()
-        rows.append(row | of_run.max().to_dict())
+        medians = of_run[["severity", "plateau"]].median().add_prefix("median_")
+        rows.append({**row, **medians, **of_run.max()})
     return pd.DataFrame(rows)
 
 

@@ -24,7 +24,7 @@ from lib.study.io import write_json
 from lib.study.metrics import MEASURES
 from lib.study.study import Study
 from tests.conftest import TINY
-from tests.samples import sample_runs
+from tests.samples import EXECUTED, TRAINED, sample_runs
 
 
 @pytest.fixture
@@ -96,7 +96,16 @@ def test_raw_tables_of_all_runs_are_joined_wherever_their_folders_are(
 
 
 def provenance(**fields: Any) -> Callable[[RunResult], dict[str, Any]]:
-    return lambda run: {"provenance": run.provenance | fields}
+    """Another account of what a run was trained with, or of the machine that trained it."""
+
+    def changed_account(run: RunResult) -> dict[str, Any]:
+        trained = run.provenance["trained"]
+        account = trained | {name: fields[name] for name in fields if name in trained}
+        machine = {name: fields[name] for name in fields if name not in trained}
+        account["machine"] = trained["machine"] | machine
+        return {"provenance": run.provenance | {"trained": account}}
+
+    return changed_account
 
 
 def config(section: str, **fields: Any) -> Callable[[RunResult], dict[str, Any]]:
@@ -111,7 +120,6 @@ def config(section: str, **fields: Any) -> Callable[[RunResult], dict[str, Any]]
         (config("model", embedding_norm="none"), "model.embedding_norm is 'none'"),
         (lambda _: {"suite_hash": None}, "has suite_hash None and the others have 'dddd"),
         (lambda _: {"corpus_sha256": "f" * 64}, "has corpus_sha256 'ffff"),
-        (provenance(precision="bf16"), "has precision 'bf16'"),
         (lambda _: {"measures": {"perplexity": 1.0}}, "has measures 'perplexity' and the others"),
     ],
 )
@@ -232,9 +240,9 @@ def test_arms_that_are_commits_pair_where_their_hashes_agree_or_are_refused_by_n
     content = {"name": "t", "seeds": [0, 1], "factors": {"code": ["base", "case"]}}
     study = Study.model_validate(TINY | content)
     runs = [
-        run.model_copy(update={"provenance": origin})
+        run.model_copy(update={"provenance": {"trained": TRAINED | code, "executed": EXECUTED}})
         for run in sample_runs(study, {"base": [20.0, 22.0], "case": [19.0, 20.0]})
-        for origin in [run.provenance | {"code": run.levels["code"] * 10}]
+        for code in [{"code": run.levels["code"] * 10}]
     ]
     check(study, runs)
     more = config("model", added_by_the_patch=1)(runs[2])

@@ -20,7 +20,7 @@ from lib.analysis.tables import (
 )
 from lib.study.study import Study
 from tests.analysis.samples import design, runs_of
-from tests.samples import sample_runs
+from tests.samples import PROVENANCE, TRAINED, sample_runs
 
 
 @pytest.fixture
@@ -131,7 +131,8 @@ def test_references_have_their_perplexity_and_the_arms_above_them() -> None:
 
 def test_provenance_shows_every_value_that_occurs(tiny_study: Study) -> None:
     runs = sample_runs(tiny_study)
-    changed = {"provenance": runs[0].provenance | {"git_commit": "b" * 40}, "resumed_at": [5]}
+    trained = TRAINED | {"commit": "b" * 40}
+    changed = {"provenance": PROVENANCE | {"trained": trained}, "resumed_at": [5]}
     column = provenance_table([runs[0].model_copy(update=changed), *runs[1:]]).iloc[:, 0]
     assert column["git commit"] == f"{'b' * 12}, {'a' * 12}"
     assert (column["device"], column["torch"]) == ("cpu", "2.13.0")
