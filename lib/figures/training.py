@@ -46,13 +46,18 @@ _MAX_POINTS = 200
 """As many as a line of a figure can show; more take only space."""
 
 
+def thinned(steps: pd.Series) -> pd.Series:
+    """Take neighbouring steps of a long training together: give each the last one of its block."""
+    values = np.unique(steps)
+    block = np.searchsorted(values, steps) // max(1, math.ceil(len(values) / _MAX_POINTS))
+    return steps.groupby(block).transform("max")
+
+
 def trend(curves: pd.DataFrame, y: str, ax: Axes, x: str = "step") -> Axes:
-    """Draw `y` over `x`: one line per variant (mean over seeds), band from lowest to highest. Of
-    long trainings, neighbouring steps are taken together: a block's mean, lowest and highest."""
-    values = np.unique(curves[x])
-    block = np.searchsorted(values, curves[x]) // max(1, math.ceil(len(values) / _MAX_POINTS))
-    for look, part in variants(curves.assign(end=curves[x].groupby(block).transform("max"))):
-        seeds = part.groupby("end")[y].agg(["mean", "min", "max"])
+    """Draw `y` over `x`: one line per variant (mean over seeds), band from lowest to highest; both
+    of neighbouring steps together where there are many."""
+    for look, part in variants(curves.assign(block=thinned(curves[x]))):
+        seeds = part.groupby("block")[y].agg(["mean", "min", "max"])
         ax.plot(seeds.index, seeds["mean"], **line(look))
         band: Any = {"color": look.colour, "alpha": 0.15, "linewidth": 0}
         ax.fill_between(seeds.index, seeds["min"], seeds["max"], **band)

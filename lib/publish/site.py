@@ -1,220 +1,312 @@
-"""The lab record as web pages: an index, a page per study, and every executed notebook.
+"""The lab record as web pages: an index with every run, curves, studies, executed notebooks.
 
-Pages are made from the record and the results alone. They are self-contained and may fetch nothing.
-Rendering a notebook takes a tenth of a second, so a page that would not change is kept.
+Pages are made from records, or from `runs/` where a study has none yet. They hold all that they
+show and may fetch nothing. A page is kept while its notebook is the same.
 """
 
 import hashlib
-import re
+import html
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import nbformat
+import nh3
+import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from nbconvert import HTMLExporter
+from pygments.formatters import HtmlFormatter
 
-from lib.publish import initial_rms, overlay, pages, wording
-from lib.publish.catalogue import StudyEntry, catalogue, index_of, neighbours, why
-from lib.publish.plans import plan_accounts
-from lib.publish.sources import Sources
-from lib.record.archive import SHARED, papers_named, root_hash, superseded
-from lib.results import history, trained_with
-from lib.study.io import PAPER, TEMPLATES, relative, sha256
-from lib.study.metrics import MAIN, MEASURES, measures_in
+from lib.figures.style import VARIANTS
+from lib.figures.training import thinned
+from lib.record.archive import SHARED, Record, Run, paper_of, papers_named, recorded_studies
+from lib.results import Folder, raw_file, read_raw_file, status_of
+from lib.study.io import PAPER, RUNS, TEMPLATES, read_json, relative, sha256, write_text
+from lib.study.metrics import MEASURES, measures_in
 from lib.study.yaml import UserError
 
-_EVIDENCE = re.compile(r"\]\(papers/[\w-]+/record/([\w-]+/\w+)\.ipynb\)")
-"""A link to a notebook of a record, as a README has it."""
-_LATER = "<p>Not rendered yet: <code>./run_all.sh record</code> renders it.</p>"
+PROCESSES = 2
+CURVES = {"loss": "trace", "dev_loss": "curve", "grad_norm": "trace"}
+"""What the page of curves shows, and the raw file that holds it."""
 
 
 class DamagedError(UserError):
-    """Files that could not be shown: a line for each study that has some. All else was built."""
+    """Studies that could not be shown, a line for each. All else was built."""
 
 
-def _title(paper: Path) -> str:
-    """Return the title of a paper's manuscript; before there is one, its folder's name."""
-    manuscript = paper / "paper.md"
-    text = manuscript.read_text("utf-8", "replace") if manuscript.is_file() else ""
-    lines = text.splitlines()[:9]
-    titles = [line.partition(":")[2].strip(' "') for line in lines if line.startswith("title:")]
-    return titles[0] if titles else paper.name
+@dataclass(frozen=True)
+class Shown:
+    """A study as its pages show it."""
+
+    name: str
+    folder: Path = Path()
+    runs: list[Run] = field(default_factory=list)
+    verdict: dict[str, Any] = field(default_factory=dict)
+    raw_folder: Callable[[Run], Folder] = lambda run: Path()
+    trouble: str = ""
+
+    @property
+    def notebooks(self) -> dict[str, Path]:
+        """Every executed notebook by the address of its page."""
+        shared = [self.folder / f"{name}.ipynb" for name in SHARED]
+        pages = {f"{self.name}/{path.stem}.html": path for path in shared if path.is_file()}
+        for path in sorted(self.folder.glob("*/seed-*/02_train.ipynb")):
+            pages[f"{self.name}/{path.parents[1].name}/{path.parent.name}.html"] = path
+        return pages
+
+    @property
+    def shared(self) -> list[str]:
+        """Pages of the notebooks that are executed once per study."""
+        return [page for page in self.notebooks if page.count("/") == 1]
+
+    @property
+    def count(self) -> int:
+        return len(self.notebooks) - len(self.shared)
 
 
-def _answers(paper: Path) -> tuple[Markup, str]:
-    """Return the paper's answers, as its README gives them, and the study that the first one is of;
-    empty where no README has any."""
-    if not (paper / "templates" / "answers.md").is_file():
-        return Markup(), ""
-    text = Sources(paper).page_part("answers")
-    first = _EVIDENCE.search(text)
-    html = pages.linked_html(_EVIDENCE.sub(r"](\1.html)", text))
-    return Markup(html), first[1].partition("/")[0] if first else ""
+def read_study(name: str, paper: Path) -> Shown:
+    """Read a study from its record, or from `runs/` where it has none."""
+    record, folder = Record(name, paper), RUNS / name
+    if record.exists:
+        return Shown(name, record.folder, record.runs, record.verdict, record.raw_folder)
+    runs = [read_json(path) for path in sorted(folder.glob("*/seed-*/result.json"))]
+    verdict = folder / "verdict.json"
+    content = read_json(verdict) if verdict.is_file() else {}
+    return Shown(name, folder, runs, content, lambda run: folder / run["arm"] / f"seed-{run['seed']}")
 
 
-def _environment(paper: Path) -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES / "record"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+def _attribute(tag: str, name: str, value: str) -> str | None:
+    """Keep links that only a click follows, and images that stand in the page."""
+    kept = {"href": ("https://", "http://"), "src": ("data:image/",)}
+    return value if value.startswith(kept.get(name, "")) else None
+
+
+def sanitise(fragment: str) -> str:
+    """Remove from HTML whatever could execute or load something."""
+    attributes = {"*": {"class", "title"}, "img": {"src", "width"}, "a": {"href"}}
+    attributes |= {tag: {"colspan", "rowspan", "scope"} for tag in ("td", "th")}
+    return nh3.clean(
+        fragment,
+        attributes=attributes,
+        attribute_filter=_attribute,
+        url_schemes={"http", "https", "data"},
+        # For a reader without a mouse, or without eyes.
+        set_tag_attribute_values={"pre": {"tabindex": "0"}, "img": {"alt": "output of this cell"}},
     )
-    environment.policies["json.dumps_kwargs"] = {}  # else it sorts what has an order
-    filters = (wording.number, wording.literal, wording.estimate, wording.direction, wording.minus)
-    environment.filters |= {f.__name__: f for f in (*filters, sha256, history, trained_with)}
-    index, fault = index_of(paper)
-    environment.globals |= {
-        "MEASURES": MEASURES,
-        "HEADLINE": measures_in("headline"),
-        "MAIN": MAIN,
-        "ABOUT": SHARED,
-        "CURVES": overlay.CURVES,
-        "neighbours": neighbours,
-        "pictures": pages.pictures,
-        "overlay": overlay,
-        "columns_of": overlay.columns,
-        "SIZE": initial_rms.SIZE,
-        "TITLE": _title(paper),
-        "TROUBLE": fault,
-        "ROOT_HASH": "" if fault else root_hash(paper),
-        "SUPERSEDED": superseded(index),
-    }
-    environment.globals |= {"ANSWERS": ("", ""), "NO_ANSWERS": ""}
+
+
+@cache
+def _exporter(with_code: bool) -> HTMLExporter:
+    exporter = HTMLExporter(
+        template_name="basic", sanitize_html=True, exclude_anchor_links=True,
+        exclude_input=not with_code, exclude_output_prompt=True,
+    )  # fmt: skip
+    exporter.register_filter("clean_html", sanitise)
+    return exporter
+
+
+def notebook_html(path: Path, with_code: bool = True) -> str:
+    """Render an executed notebook as safe HTML; where that fails, a note that says why."""
     try:
-        environment.globals["ANSWERS"] = _answers(paper)
-    except Exception as error:  # a study of theirs has no results here, or a file of it is broken
-        environment.globals["NO_ANSWERS"] = why(error)
-    try:
-        environment.globals["PLANS"] = plan_accounts(paper)
-        nothing: dict[str, Any] = {"studies": [], "initial_rms": [], "paper": False, "root": ""}
-        environment.get_template("index.html.j2").render(nothing)
-    except Exception as error:  # a file can be broken in any way
-        environment.globals |= {"PLANS": [], "TROUBLE": fault or f"plans: {why(error)}"}
+        notebook = nbformat.read(path, as_version=4)
+        return sanitise(_exporter(with_code).from_notebook_node(notebook)[0])
+    except Exception as error:  # a file can be broken in any way, and the other pages are fine
+        why = html.escape(f"{type(error).__name__}: {error}"[:300])
+        return f"<p>This file cannot be shown as a notebook. Reading it failed with {why}</p>"
+
+
+@cache
+def _environment() -> Environment:
+    loader = FileSystemLoader(TEMPLATES / "site")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    environment.filters["address"] = quote
     return environment
 
 
-def _marked(page: bytes, made_of: bytes) -> bytes:
-    """End a page with the hash of what it is made of and of its bytes."""
-    mark = hashlib.sha256(hashlib.sha256(made_of).digest() + page).hexdigest()
-    return page + f"<!-- {mark} -->\n".encode()
+def _write(site: Path, page: str, template: str, **content: Any) -> None:
+    text = _environment().get_template(template).render(content, root="../" * page.count("/"))
+    write_text(site / page, text)
 
 
-def build_site(paper: Path | None = None, failed: Collection[Path] = ()) -> list[str]:
+@cache
+def _recipe() -> str:
+    """Tell what makes the page of a notebook, besides the notebook."""
+    files = [Path(__file__), *sorted((TEMPLATES / "site").iterdir())]
+    return " ".join([version("nbconvert"), *map(sha256, files)])
+
+
+def write_notebook(site: Path, page: str, study: str, path: Path) -> str:
+    """Write the page of a notebook; return its address, or "" where it was there already."""
+    mark = hashlib.sha256(f"{_recipe()} {sha256(path)}".encode()).hexdigest()
+    if (site / page).is_file() and mark in (site / page).read_text("utf-8")[:200]:
+        return ""
+    title = page.removeprefix(f"{study}/").removesuffix(".html").replace("/", ", ")
+    content = {"study": study, "title": title, "status": status_of(path), "mark": mark}
+    _write(site, page, "notebook.html.j2", body=notebook_html(path), **content)
+    return page
+
+
+def run_table(studies: list[Shown]) -> pd.DataFrame:
+    """Return a row per run: study, arm, a link to its page, measures, and a level of each factor."""
+    rows = []
+    for study in studies:
+        results = {f"{run['arm']}/seed-{run['seed']}": run for run in study.runs}
+        for page, path in study.notebooks.items():
+            if path.stem == "02_train":
+                arm, seed = path.parents[1].name, path.parent.name.removeprefix("seed-")
+                run = results.get(f"{arm}/seed-{seed}", {})
+                link = f'<a href="{quote(page)}">{html.escape(arm)}</a>'
+                row = {"study": study.name, "arm": link, "seed": seed}
+                row["status"] = run.get("status") or status_of(path)["status"]
+                for name in measures_in("headline"):
+                    value = run.get("measures", {}).get(name)
+                    row[MEASURES[name].title] = value and round(value, MEASURES[name].digits)
+                rows.append(row | {n.partition(".")[2]: v for n, v in run.get("levels", {}).items()})
+    return pd.DataFrame(rows)
+
+
+def curve_table(study: Shown) -> pd.DataFrame:
+    """Return the mean, the lowest and the highest seed of each curve at up to 200 steps, by variant
+    and setting."""
+    parts = []
+    for y, file in CURVES.items():
+        tables = [
+            read_raw_file(folder, file).assign(variant=run["variant"], setting=run["setting"])
+            for run in study.runs
+            if raw_file(folder := study.raw_folder(run), file).is_file()
+        ]
+        if tables:
+            table = pd.concat(tables).dropna(subset=y)
+            by = table.assign(step=thinned(table["step"])).groupby(["variant", "setting", "step"], sort=False)
+            parts.append(by[y].agg(["mean", "min", "max"]).assign(measure=y, study=study.name))
+    return pd.concat(parts).reset_index() if parts else pd.DataFrame()
+
+
+def chart_html(studies: list[Shown]) -> str:
+    """Draw the curves of one study at a time, chosen as the measure is; the legend picks variants.
+    A line is the mean over seeds, a band reaches from the lowest to the highest."""
+    import altair as alt
+
+    tables = [table for study in studies if len(table := curve_table(study))]
+    if not tables:
+        return "<p>No run has left a curve yet.</p>"
+    table = pd.concat(tables)
+    table["order"] = table.groupby(["study", "variant"], sort=False).ngroup()
+    text = table.to_csv(index=False, float_format="%.4g")
+    names = list(table["study"].unique())
+    study = alt.param("study", value=names[0], bind=alt.binding_select(options=names, name="Study "))
+    measures = alt.binding_select(options=list(CURVES), name="Measure ")
+    measure = alt.param("measure", value="dev_loss", bind=measures)
+    picked = alt.selection_point(fields=["variant"], bind="legend")
+    baseline_first = alt.EncodingSortField("order", op="min")
+    dashes = [list(look.dashes) or [1, 0] for look in VARIANTS.values()]
+    colours = alt.Scale(range=[look.colour for look in VARIANTS.values()])
+    base = alt.Chart().encode(
+        x=alt.X("step:Q"),
+        color=alt.Color("variant:N", title=None, sort=baseline_first, scale=colours),
+        strokeDash=alt.StrokeDash(
+            "variant:N", title=None, sort=baseline_first, scale=alt.Scale(range=dashes)
+        ),
+    )
+    lines = base.mark_line().encode(
+        y=alt.Y("mean:Q", title=None, scale=alt.Scale(zero=False)),
+        opacity=alt.condition(picked, alt.value(1), alt.value(0.05)),
+        tooltip=["variant:N", "setting:N", "step:Q", "mean:Q", "min:Q", "max:Q"],
+    )
+    bands = base.mark_area().encode(
+        y="min:Q", y2="max:Q", opacity=alt.condition(picked, alt.value(0.15), alt.value(0))
+    )
+    data = alt.Data(values=text, format=alt.CsvDataFormat())
+    chart = (
+        alt.layer(bands, lines.add_params(picked), data=data)
+        .transform_filter("datum.study == study && datum.measure == measure")
+        .properties(width=320, height=220)
+        .facet(alt.Facet("setting:N", title=None), columns=3)
+        .add_params(study, measure)
+    )
+    return str(chart.to_html(inline=True, fullhtml=False, embed_options={"actions": False}))
+
+
+def table_html(studies: list[Shown]) -> str:
+    """Write the table of all runs, to be sorted, filtered and searched."""
+    import itables
+
+    return itables.to_html_datatable(
+        run_table(studies), connected=False, allow_html=True, showIndex=False, maxBytes=0,
+        column_filters="header", scrollX=True, display_logo_when_loading=False, pageLength=25,
+        classes="display compact",
+    )  # fmt: skip
+
+
+def contrasts_html(study: Shown) -> str:
+    """Write the contrasts of a study in its headline measures as a table."""
+    rows = [
+        {
+            "measure": MEASURES[row["measure"]].title,
+            "contrast": f"{row['arm']} − {row['baseline']}",
+            "difference [95 % t interval]": MEASURES[row["measure"]].estimate(row),
+            "seeds": row["n"],
+        }
+        for row in study.verdict.get("contrasts", [])
+        if row["measure"] in measures_in("headline") and row["mean_delta"] is not None
+    ]
+    return pd.DataFrame(rows).to_html(index=False, border=0) if rows else ""
+
+
+def build_site(paper: Path | None = None) -> list[str]:
     """Bring the pages of a paper's studies (None: `papers/embedding-norm/`) up to date, in its
-    `site/`; return which notebooks' pages had to be rendered. Of notebooks that have `failed` only
-    these are, and the pages of their studies.
+    `site/`; return which notebooks' pages had to be rendered.
 
-    Raises DamagedError, when all is built, for files that cannot be shown; the pages say so too.
+    Raises DamagedError, when all is built, for studies that cannot be shown; their pages say so.
     """
     paper = paper or PAPER
-    site, environment, rendered = paper / "site", _environment(paper), []
-    recipe = [sha256(Path(pages.__file__)), version("nbconvert"), version("nh3")]
-    current: dict[str, list[Path]] = {}
-
-    def write(page: str, template: str, **content: Any) -> Path:
-        path = site / page
-        path.parent.mkdir(parents=True, exist_ok=True)
-        root = "../" * page.count("/")
-        text = environment.get_template(template).render(content, root=root, page=page)
-        if notebook := content.get("notebook"):
-            if failed and notebook.path not in failed:
-                if not path.is_file():
-                    path.write_text(text.replace("<!-- notebook -->", _LATER), "utf-8", "replace")
-                return path
-            # What stands around a notebook holds its hash: with the recipe, it is all that the page
-            # is made of. The mark at its end is of that and of the page's own bytes.
-            made_of = "".join([*recipe, text]).encode("utf-8", "replace")
-            previous = path.read_bytes() if path.is_file() else b""
-            if previous == _marked(previous[: -len(_marked(b"", b""))], made_of):
-                return path
-            rendered.append(page)
-            html = text.replace("<!-- notebook -->", pages.notebook_html(notebook.path))
-            path.write_bytes(_marked(html.encode("utf-8", "replace"), made_of))
-            return path
-        path.write_text(text, "utf-8", errors="replace")
-        return path
-
-    def write_study(study: StudyEntry) -> StudyEntry:
-        """Write a study's pages; return it, or what is left of it where its files are damaged."""
-        page, context = f"{study.name}/index.html", {"study": study}
+    site, studies, tasks = paper / "site", [], []
+    started = [path.name for path in RUNS.glob("[!._]*") if path.is_dir()]
+    names = {name for name in started if paper_of(name) == paper} | {*recorded_studies(paper)}
+    for name in sorted(names):
         try:
-            written = [write(page, "study.html.j2", **context)]
-            for each in [*study.shared, *study.runs]:
-                written.append(write(each.page, "notebook.html.j2", **context, notebook=each))
-        except Exception as error:  # a file can be broken in any way
-            study = StudyEntry(study.name, trouble=study.trouble or why(error))
-            written = [write(page, "study.html.j2", study=study)]
-        current[study.name] = written
-        return study
-
-    def write_shared(studies: list[StudyEntry]) -> None:
-        of = initial_rms.figures(studies, paper)
-        content = {"studies": studies, "initial_rms": of, "paper": pdf.is_file()}
-        first = write("index.html", "index.html.j2", **content)
-        current[""] = [first, write("compare.html", "compare.html.j2", studies=studies)]
-        if of:
-            current[""].append(write("initial-rms.html", "initial-rms.html.j2", figures=of))
-
-    files = ("record.css", "state.js", "record.js", "curves.js", "overlay.js", "initial-rms.js")
-    beside = [TEMPLATES / "record" / name for name in files]
+            study = read_study(name, paper)
+            figures = study.notebooks.get(f"{name}/04_figures.html")
+            pictures = notebook_html(figures, with_code=False) if figures else ""
+            content = {"contrasts": contrasts_html(study), "pictures": pictures}
+        except Exception as error:  # a file can be broken in any way, and the other studies are fine
+            study = Shown(name, trouble=" ".join(f"{type(error).__name__}: {error}".split())[:300])
+            content = {"contrasts": "", "pictures": ""}
+        studies.append(study)
+        tasks += [(site, page, name, path) for page, path in study.notebooks.items()]
+        _write(site, f"{name}/index.html", "study.html.j2", study=study, **content)
+    _environment()
+    with ProcessPoolExecutor(PROCESSES) as pool:
+        rendered = [*filter(None, pool.map(write_notebook, *zip(*tasks, strict=True), chunksize=8))]
+    studies.sort(key=lambda study: study.verdict.get("standing") != "CONFIRMATORY")
     pdf = paper / "paper.pdf"
-    studies = catalogue(paper)
-    if failed:
-        studies = [s for s in studies if {n.path for n in [*s.shared, *s.runs]} & set(failed)]
-    studies = [write_study(study) for study in studies]
-    if not failed or not (site / "index.html").is_file():
-        try:
-            write_shared(studies)
-        except Exception:
-            studies = _without_damage(studies, write_study, write_shared)
-    for source in [*beside, pdf] if pdf.is_file() else beside:
-        current[source.name] = [Path(shutil.copyfile(source, site / source.name))]
-    current_files = {path for of in current.values() for path in of}
-    for path in sorted(site.rglob("*"), reverse=True):  # left by deleted studies and runs
-        if failed:
-            break
-        if path.is_dir() and not any(path.iterdir()):
-            path.rmdir()
-        elif path.is_file() and path not in current_files:
-            path.unlink()
-    trouble = environment.globals["TROUBLE"]
-    faults = [f"{study.name}: {study.trouble}" for study in studies if study.trouble]
-    if faults or trouble:
-        raise DamagedError("\nerror: ".join(faults or [f"{paper.name}: {trouble}"]))
+    if pdf.is_file():
+        shutil.copyfile(pdf, site / pdf.name)
+    shared = {"paper": paper.name, "pdf": pdf.is_file(), "studies": studies}
+    _write(site, "index.html", "index.html.j2", table=table_html(studies), **shared)
+    _write(site, "curves.html", "curves.html.j2", chart=chart_html(studies), **shared)
+    css = (TEMPLATES / "site" / "site.css").read_text("utf-8")
+    write_text(site / "site.css", css + HtmlFormatter().get_style_defs(".highlight"))
+    if damaged := [f"{study.name}: {study.trouble}" for study in studies if study.trouble]:
+        raise DamagedError("\nerror: ".join(damaged))
     return rendered
-
-
-def _without_damage(
-    studies: list[StudyEntry],
-    write_study: Callable[[StudyEntry], StudyEntry],
-    write_shared: Callable[[list[StudyEntry]], None],
-) -> list[StudyEntry]:
-    """Find which studies the pages of all cannot show: write these with one study more each time.
-    Return all, the damaged ones as what is left of them."""
-    written: list[StudyEntry] = []
-    for study in studies:
-        try:
-            write_shared([*written, study])
-        except Exception as error:
-            study = write_study(StudyEntry(study.name, trouble=study.trouble or why(error)))
-        written.append(study)
-    write_shared(written)
-    return written
 
 
 def main(names: list[str]) -> None:
     """Build the lab records of some papers (none named: of all) and say where they are."""
     damage = []
     for paper in papers_named(names):
-        site, count = relative(paper / "site"), "all but what is damaged"
+        count = "all but what is damaged"
         try:
             count = f"{len(build_site(paper))} pages rendered anew"
         except DamagedError as error:
             damage.append(str(error))
-        print(f"Lab record          {site}/index.html ({count})")
-        print(f"To look at it       python -m http.server --directory {site}")
+        print(f"Lab record          {relative(paper / 'site')}/index.html ({count})")
     if damage:
         raise DamagedError("\nerror: ".join(damage))
