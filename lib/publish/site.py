@@ -199,30 +199,28 @@ def chart_html(studies: list[Shown]) -> str:
     table = pd.concat(tables)
     table["order"] = table.groupby(["study", "variant"], sort=False).ngroup()
     text = table.to_csv(index=False, float_format="%.4g")
+    data = alt.InlineData(text, format=alt.CsvDataFormat(type="csv"))
     names = list(table["study"].unique())
     study = alt.param("study", value=names[0], bind=alt.binding_select(options=names, name="Study "))
     measures = alt.binding_select(options=list(CURVES), name="Measure ")
     measure = alt.param("measure", value="dev_loss", bind=measures)
-    picked = alt.selection_point(fields=["variant"], bind="legend")
-    baseline_first = alt.EncodingSortField("order", op="min")
-    dashes = [list(look.dashes) or [1, 0] for look in VARIANTS.values()]
-    colours = alt.Scale(range=[look.colour for look in VARIANTS.values()])
-    base = alt.Chart().encode(
-        x=alt.X("step:Q"),
-        color=alt.Color("variant:N", title=None, sort=baseline_first, scale=colours),
-        strokeDash=alt.StrokeDash(
-            "variant:N", title=None, sort=baseline_first, scale=alt.Scale(range=dashes)
-        ),
+    picked = alt.selection_point("picked", fields=["variant"], bind="legend")
+    looks = {"color": [look.colour for look in VARIANTS.values()]}
+    looks["strokeDash"] = [list(look.dashes) or [1, 0] for look in VARIANTS.values()]
+    style: Any = {"title": None, "sort": alt.EncodingSortField("order", op="min")}  # baseline first
+    colour = alt.Color("variant:N", scale=alt.Scale(range=looks["color"]), **style)
+    dash = alt.StrokeDash("variant:N", scale=alt.Scale(range=looks["strokeDash"]), **style)
+    y: Any = {"title": None, "scale": alt.Scale(zero=False)}
+    base = alt.Chart().encode(x="step:Q", color=colour)
+    bands = base.mark_area().encode(
+        alt.Y("min:Q", **y), y2="max:Q", opacity=alt.condition(picked, alt.value(0.15), alt.value(0))
     )
     lines = base.mark_line().encode(
-        y=alt.Y("mean:Q", title=None, scale=alt.Scale(zero=False)),
+        alt.Y("mean:Q", **y),
+        strokeDash=dash,
         opacity=alt.condition(picked, alt.value(1), alt.value(0.05)),
         tooltip=["variant:N", "setting:N", "step:Q", "mean:Q", "min:Q", "max:Q"],
     )
-    bands = base.mark_area().encode(
-        y="min:Q", y2="max:Q", opacity=alt.condition(picked, alt.value(0.15), alt.value(0))
-    )
-    data = alt.Data(values=text, format=alt.CsvDataFormat())
     chart = (
         alt.layer(bands, lines.add_params(picked), data=data)
         .transform_filter("datum.study == study && datum.measure == measure")
@@ -230,18 +228,22 @@ def chart_html(studies: list[Shown]) -> str:
         .facet(alt.Facet("setting:N", title=None), columns=3)
         .add_params(study, measure)
     )
-    return str(chart.to_html(inline=True, fullhtml=False, embed_options={"actions": False}))
+    with alt.data_transformers.enable(consolidate_datasets=False):
+        page = str(chart.to_html(inline=True, embed_options={"actions": False}))
+    return page[page.index("<style>") : page.rindex("</body>")].replace("</head>\n<body>", "", 1)
 
 
 def table_html(studies: list[Shown]) -> str:
     """Write the table of all runs, to be sorted, filtered and searched."""
-    import itables
+    from itables import options, to_html_datatable
+    from itables.javascript import generate_init_offline_itables_html
 
-    return itables.to_html_datatable(
-        run_table(studies), connected=False, allow_html=True, showIndex=False, maxBytes=0,
-        column_filters="header", scrollX=True, display_logo_when_loading=False, pageLength=25,
-        classes="display compact",
+    layout: Any = {"column_filters": "header", "scrollX": True, "classes": "display compact"}
+    table = to_html_datatable(
+        run_table(studies), table_id="runs", connected=False, allow_html=True, showIndex=False,
+        maxBytes=0, pageLength=25, display_logo_when_loading=False, **layout,
     )  # fmt: skip
+    return generate_init_offline_itables_html(options.dt_bundle) + table
 
 
 def contrasts_html(study: Shown) -> str:
