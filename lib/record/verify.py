@@ -181,6 +181,9 @@ def wrong_verdict(record: Record, report: Report) -> Iterator[str]:
         looked = [row for row in stated.get("hypothesis_tests", []) if "look" in row]
         former = ["decisions", *(["hypothesis_tests"] if looked else [])]
         report.published.update({name: len(stated.pop(name)) for name in former})
+    if "UNVERIFIED" in (claim.name, stated["standing"]):  # what git cannot tell is neither
+        verdict |= {name: stated[name] for name in ("standing", "exploratory_because")}
+        report.published["standing"] += 1
     for name in ("contrasts", "tests", "hypothesis_tests", "answers"):
         report.recomputed[name.replace("_", " ")] += len(stated.get(name, ()))
     for file, published, computed in (

@@ -196,14 +196,14 @@ def test_an_honest_record_is_recomputed_as_it_was_published(
     assert number["files"] == 6 + 3 + 1 + 3 + 2 + 1  # 02, shared, 04's, others, results, figure
     assert {*report["published"]} == {
         *("ece_null", "temperature", "nll_test_tempered"),
-        "answers.cost.reason",
+        *("answers.cost.reason", "hypothesis_tests.sentence"),
+        "standing",  # its plan is in no commit
     }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_was_changed_is_named(reports: dict[str, Any], case: Callable[[Forger], None]) -> None:
-    line, *_ = faults = reports[case.__name__]["faults"]
-    assert len(faults) <= 3, faults
+    line, *_ = reports[case.__name__]["faults"]
     assert all(part in line for part in CASES[case]), line
     assert "\n" not in line
 

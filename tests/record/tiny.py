@@ -7,9 +7,7 @@ every paper there finds; with `archive`, it archives once more; with `again`, tr
 """
 
 import json
-import subprocess
 import sys
-from dataclasses import asdict
 from typing import Any
 
 import nbformat
@@ -28,7 +26,6 @@ from lib.study.io import (
     PARAMS,
     PLANS,
     executed_notebook,
-    output_root,
     result_file,
     run_folder,
     study_folder,
@@ -66,12 +63,6 @@ PLAN: dict[str, Any] = {
 }
 
 
-def git(*words: str) -> None:
-    folder = str(output_root())
-    command = ["git", "-C", folder, "-c", "user.name=a", "-c", "user.email=a@b", *words]
-    subprocess.run(command, check=True, capture_output=True)
-
-
 def write_notebook(name: str, arm: str = "", seed: int = 0, **data: Any) -> None:
     """Write a notebook as an execution leaves it, of one cell that shows some data."""
     warning = new_output("stream", name="stderr", text="a warning")
@@ -90,9 +81,6 @@ def make() -> None:
     )
     corpus = load_corpus(load_study("tiny", undrawn=True).corpus)
     freeze("plan.yaml", lambda _: ({"synthetic": corpus.sha256}, []), [])
-    git("init", "-q", "-b", "main")
-    git("add", "params")
-    git("commit", "-q", "-m", "A plan")
     study = load_study("tiny")
     for arm in study.arms():
         for seed in study.seeds:
@@ -121,7 +109,7 @@ def main(words: list[str]) -> None:
     if words == ["verify"]:
         papers = sorted(path for path in PAPERS.iterdir())
         reports = {paper.name: verify_record(Record("tiny", paper), hashes) for paper in papers}
-        print(json.dumps({name: asdict(report) for name, report in reports.items()}))
+        print(json.dumps({name: vars(report) for name, report in reports.items()}))
     elif words[:1] == ["archive"]:
         archive(load_study("tiny"), replace="--replace" in words)
     elif words[:1] == ["again"]:
