@@ -65,7 +65,7 @@ def _require_references(paper: Path, markdown: str) -> None:
     source = (paper / "paper.md").read_text("utf-8")
     for key in _CITED.findall(markdown):
         if key not in known:
-            line = source.partition(f"@{key}")[0].count("\n") + 1
+            line = re.split(rf"@{key}(?![\w-])", source)[0].count("\n") + 1
             raise TextError(f"paper.md, line {line}: @{suggest(key, known)}")
 
 

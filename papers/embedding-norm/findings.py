@@ -133,7 +133,6 @@ with facets("dose", FIGURES, ["dose"], [""], height=2.4) as axes:
     ax.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
     ax.set_xlabel("initial RMS of the stream, relative to its branches")
     ax.set_ylabel("Δ validation loss (nats)")
-    ax.legend()
 
 # %% [markdown]
 # ## Rates and schedules that were chosen
@@ -309,7 +308,8 @@ with facets("rates", FIGURES, ["8 × 128", "4 × 192"], [""], height=2.0) as axe
         runs, ax = runs_of(study).query(fixed), axes[name, ""]
         runs = runs[runs["variant"] != "scale"]
         interaction(runs, "loss", RATE, record(study).parameters.factors[RATE], ax)
-        ax.set_title(f"{name}, {runs[STEPS].iloc[0] if STEPS in runs else 600:,} steps")
+        steps = runs[STEPS].iloc[0] if STEPS in runs else 600
+        ax.set_xlabel(f"learning rate ({name}, {steps:,} steps)")
 
 # %% [markdown]
 # ## Where the layer stands

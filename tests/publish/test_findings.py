@@ -1,0 +1,51 @@
+"""A paper's notebook finds again what is committed, or it is named."""
+
+import json
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from lib.publish import findings
+
+CODE = """
+import json, matplotlib
+matplotlib.use("agg")
+import matplotlib.pyplot as plt
+from pathlib import Path
+from lib.study.io import ROOT
+
+json.dump({"dose": [{"rms": 1.0, "loss": 0.25}]}, open("findings.json", "w"))
+folder = Path("figures/findings")
+folder.mkdir(parents=True, exist_ok=True)
+plt.plot([0, 1], [0, 2])
+for kind in ("pdf", "png"):
+    plt.savefig(folder / f"dose.{kind}", metadata={"CreationDate": None} if kind == "pdf" else {})
+"""
+
+
+@pytest.fixture(scope="module")
+def paper(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A paper with a notebook of one cell, executed."""
+    folder = tmp_path_factory.mktemp("paper")
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CODE)])
+    nbformat.write(notebook, folder / findings.NOTEBOOK)
+    findings.execute(folder, folder)
+    return folder
+
+
+@pytest.mark.slow
+def test_findings_are_executed_again_and_compared_by_value(paper: Path) -> None:
+    assert not list(paper.glob("figures/findings/*.png"))  # the notebook shows them
+    tables, figure = paper / findings.TABLES, paper / "figures/findings/dose.pdf"
+    tables.write_text(json.dumps({"dose": [{"rms": 1.0, "loss": 0.25 * (1 + 1e-12)}]}))
+    assert list(findings.check(paper)) == []
+    tables.write_text(json.dumps({"dose": [{"rms": 1.0, "loss": 0.2500001}]}))
+    figure.write_bytes(b"%PDF")
+    wrong_table, wrong_figure = findings.check(paper)
+    assert "dose.loss is 0.2500001, and 0.25 by" in wrong_table
+    assert "dose.pdf is not what" in wrong_figure
+
+
+def test_a_paper_without_a_notebook_has_no_findings(tmp_path: Path) -> None:
+    assert list(findings.check(tmp_path)) == []

@@ -1,0 +1,120 @@
+"""A paper is made of its sources and the results: the same bytes, and nothing else."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lib.publish import paper as publishing
+from lib.publish.paper import begin, check, convert, main, make_files
+from lib.publish.template import TextError
+from lib.study.io import PAPER, PAPERS, read_json, write_json
+
+
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the example's paper, in a tree of its own with a README that it fills."""
+    copy = tmp_path / "papers" / "example"
+    ignored = shutil.ignore_patterns("record", "*.png")
+    shutil.copytree(PAPERS / "example", copy, ignore=ignored)
+    (copy / "templates").mkdir()
+    (copy / "templates" / "answers.md").write_text("Arms: {{ example.arms | length }}\n")
+    page = (
+        "Before.\n\n<!-- answers: change it there -->\n\nold\n\n<!-- end of answers -->\n\nAfter.\n"
+    )
+    (tmp_path / "README.md").write_text(page)
+    monkeypatch.setattr(publishing, "ROOT", tmp_path)
+    monkeypatch.setattr(publishing, "papers_named", lambda names: [copy])
+    return copy
+
+
+def test_a_paper_builds_to_the_same_bytes_twice(example: Path) -> None:
+    first, second = make_files(example), make_files(example)
+    assert first == second
+    assert [path.name for path in first] == ["paper.pdf", "paper.tex", "README.md"]
+    assert first[example / "paper.pdf"].startswith(b"%PDF")
+    assert b"0.009" in first[example / "paper.tex"]  # the difference that its abstract quotes
+
+
+def test_what_was_changed_by_hand_is_named(example: Path) -> None:
+    readme = example.parents[1] / "README.md"
+    main([])
+    assert list(check(example)) == []
+    assert readme.read_text().endswith("-->\n\nArms: 2\n\n<!-- end of answers -->\n\nAfter.\n")
+    for path in (example / "paper.pdf", example / "paper.tex", readme):
+        right = path.read_bytes()
+        path.write_bytes(right.replace(b"2", b"3", 1))
+        assert [path.name in fault for fault in check(example)] == [True]
+        path.write_bytes(right)
+    readme.write_text("no comments")
+    assert [fault.partition(" ")[2][:5] for fault in check(example)] == ["lacks"]
+
+
+def test_a_changed_result_changes_the_paper(example: Path) -> None:
+    main([])
+    results = example / "results" / "example.json"
+    content = read_json(results)
+    content["summary"]["constant"]["loss"]["mean"] += 0.001
+    write_json(results, content)
+    assert [fault.partition(" ")[0][-9:] for fault in check(example)] == ["paper.pdf", "paper.tex"]
+
+
+@pytest.mark.parametrize(
+    ("added", "fault"),
+    [
+        ("See @fig:los.", "line 48: @'fig:los' is unknown; did you mean 'fig:loss'?"),
+        ("As @vaswani says.", "line 48: @'vaswani' is unknown"),
+        ("::: {.figure #fig:x file=example/los.pdf}\nx\n:::", "file not found"),
+        ("{{ exampel }}", "line 48: 'exampel' is unknown; did you mean 'example'?"),
+    ],
+)
+def test_what_a_manuscript_names_and_is_not_there_stops_the_build(
+    example: Path, added: str, fault: str
+) -> None:
+    manuscript = example / "paper.md"
+    lines = manuscript.read_text().splitlines()
+    manuscript.write_text("\n".join([*lines, *[""] * (47 - len(lines)), added]) + "\n")
+    with pytest.raises(TextError) as error:
+        make_files(example)
+    assert str(error.value).startswith("paper.md")
+    assert fault in str(error.value)
+    assert [fault in each for each in check(example)] == [True]
+
+
+def test_a_first_manuscript_builds(example: Path) -> None:
+    for name in ("paper.md", "references.bib", "paper.pdf"):
+        (example / name).unlink()
+    begin(example)
+    text = (example / "paper.md").read_text()
+    assert 'title: "example"' in text
+    assert "STUDY" not in text
+    files = make_files(example)
+    latex = files[example / "paper.tex"].decode()
+    assert "example/loss.pdf" in latex
+    assert "warmup\\_cosine" in latex
+
+
+def test_main_begins_only_the_paper_that_is_named(
+    example: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (example / "paper.md").unlink()
+    main([])
+    assert not (example / "paper.md").exists()
+    main(["example"])
+    assert "yours to rewrite" in capsys.readouterr().out
+    written = (example / "paper.md").read_bytes()
+    main(["example"])
+    assert (example / "paper.md").read_bytes() == written
+
+
+def test_latex_cites_and_places_as_a_reader_of_latex_expects() -> None:
+    markdown = "# A {#sec:a}\n\nAs @ba2016 say [@holm1979], see @sec:a and $x^2$.\n"
+    latex = convert(markdown, "latex")
+    for part in (r"\citet{ba2016}", r"\citep{holm1979}", r"Section~\ref{sec:a}", "x^2"):
+        assert part in latex
+
+
+@pytest.mark.slow
+def test_the_published_paper_and_readmes_are_what_the_results_give() -> None:
+    for paper in (PAPER, PAPERS / "example"):
+        assert list(check(paper)) == []
