@@ -243,6 +243,22 @@ def test_published_studies_keep_their_hashes() -> None:
     assert len(hashes) > 15
 
 
+def test_no_default_moves_under_older_studies() -> None:
+    """A hash is of what differs from the defaults, so another default would change what a study
+    means and not its hash. A field that is added changes this digest, too, and no study."""
+    expected = "37c539a6bdb9e39ddb6a52e519e3d1b66d5caed92b58f76bae5bf8d1b249f039"
+    assert digest(RunConfig().model_dump()) == expected
+
+
+def test_accuracies_of_stock_tasks_are_named_by_task_and_shots() -> None:
+    def named(*shots: int) -> list[str]:
+        asked = {"tasks": ["sciq", "piqa"], "shots": list(shots)}
+        return Study.model_validate(LITTLE | STOCK | {"evaluation": asked}).stock_measures
+
+    assert named() == named(5) == ["sciq.acc", "piqa.acc"]
+    assert named(0, 5) == ["sciq.acc@0", "sciq.acc@5", "piqa.acc@0", "piqa.acc@5"]
+
+
 def test_a_record_is_read_without_the_fields_that_were_dropped() -> None:
     corpus = {"source": "a.txt", "sources": {}, "deduplicate": False}
     content = {"corpus": corpus, "model": {"n_layer": 2}, "training": {"threads": 1}}
