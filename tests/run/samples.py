@@ -15,15 +15,15 @@ from lib.results import Provenance
 from lib.run import trainer as training
 from lib.run.evaluate import measure, write_result
 from lib.run.machine import random_stream
-from lib.run.model import GPT
-from lib.run.trainer import Run
+from lib.run.model import GPT, RMS_EPS, ROTARY_BASE
+from lib.run.trainer import Trainer
 from lib.study.io import run_folder
 from lib.study.schema import ModelConfig, RunConfig
 from lib.study.study import Study, load_study
 from tests.conftest import TINY, beginning
 
 if TYPE_CHECKING:
-    from transformers import GPT2LMHeadModel
+    from transformers import GPT2LMHeadModel, NanoChatForCausalLM
 
 NANOCHAT = {
     "embedding_norm": "rmsnorm",
@@ -50,7 +50,7 @@ def train(
     seed: int,
     folder: Path,
     report: training.Report = lambda *_: None,
-) -> Run:
+) -> Trainer:
     """Train a run that stands alone."""
     return training.train(config, corpus, begun(config, corpus, seed), folder, report)
 
@@ -64,7 +64,7 @@ def finished_study(folder: Path, **content: object) -> Iterator[Study]:
     (folder / "params").mkdir()
     (folder / "params" / "small.yaml").write_text(yaml.safe_dump(fields), "utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("study.study", "study.preregistration", "workflow.export"):
+        for module in ("study.study", "study.preregistration"):
             patch.setattr(f"lib.{module}.PARAMS", folder / "params")
         patch.setattr("lib.study.io.RUNS", folder / "runs")
         patch.setattr("lib.data.tokens.output_root", lambda: folder)
@@ -136,3 +136,44 @@ def hugging_face_layout(state: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]
     for name, tensor in state.items():
         if name != "lm_head.weight":
             yield name, tensor.t().contiguous() if name.endswith(linear) else tensor
+
+
+def nanochat(model: GPT) -> "NanoChatForCausalLM":
+    """The other peer: Hugging Face's nanochat, with our weights."""
+    from transformers import NanoChatConfig, NanoChatForCausalLM
+
+    config = model.config
+    peer = NanoChatForCausalLM(
+        NanoChatConfig(
+            vocab_size=model.transformer.wte.num_embeddings,
+            pad_token_id=None,
+            hidden_size=config.n_embd,
+            intermediate_size=config.mlp_ratio * config.n_embd,
+            num_hidden_layers=config.n_layer,
+            num_attention_heads=config.n_head,
+            num_key_value_heads=config.n_head,
+            max_position_embeddings=config.block_size,
+            rms_norm_eps=RMS_EPS,
+            rope_parameters={"rope_type": "default", "rope_theta": ROTARY_BASE},
+            final_logit_softcapping=config.logit_softcap,
+            tie_word_embeddings=config.tied,
+        )
+    )
+    names = {
+        "transformer.wte": "model.embed_tokens",
+        "transformer.h.": "model.layers.",
+        "attn.c_proj": "self_attn.o_proj",
+        "mlp.c_fc": "mlp.fc1",
+        "mlp.c_proj": "mlp.fc2",
+    }
+    weights = {}
+    for name, tensor in model.state_dict().items():
+        for ours, theirs in names.items():
+            name = name.replace(ours, theirs)
+        if "attn.c_attn" in name:
+            for part, rows in zip("qkv", tensor.chunk(3), strict=True):
+                weights[name.replace("attn.c_attn", f"self_attn.{part}_proj")] = rows
+        else:
+            weights[name] = tensor
+    assert not peer.load_state_dict(weights, strict=config.tied is False).unexpected_keys
+    return peer.eval()

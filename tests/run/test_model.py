@@ -3,9 +3,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from lib.run.machine import random_stream
-from lib.run.model import GPT, KVCache, count_parameters, optimizer_groups
+from lib.run.model import GPT, KVCache, count_parameters, flops_per_token, optimizer_groups
 from lib.study.schema import ModelConfig
 from tests.run.samples import hugging_face, hugging_face_layout
 
@@ -42,6 +43,17 @@ def test_parameter_counts_of_the_protocol(fields: dict[str, object], expected: i
     assert count_parameters(gpt(**fields)) == expected
 
 
+@pytest.mark.parametrize(("tied", "looked_up"), [(True, 12 * 16), (False, (12 + 65) * 16)])
+def test_operations_are_those_that_torch_counts(tied: bool, looked_up: int) -> None:
+    """Forward and backward, but for the attention that causality spares, which the formula counts."""
+    model = gpt(tied=tied, **SMALL)
+    found = flops_per_token(model.config, 65, count_parameters(model))
+    assert found == 6 * (count_parameters(model) - looked_up) + 12 * 3 * 16 * 12
+    with FlopCounterMode(display=False) as counted:
+        model(ids(12)).sum().backward()
+    assert found * 2 * 12 == pytest.approx(counted.get_total_flops(), rel=0.1)
+
+
 @pytest.fixture(params=[SMALL, {"n_layer": 8, "n_head": 8, "n_embd": 128, "block_size": 128}])
 def both(request: pytest.FixtureRequest) -> "Both":
     """Ours and Hugging Face's GPT-2 at one size, both with large random weights everywhere (biases
@@ -62,20 +74,6 @@ def test_logits_equal_hugging_face_gpt2_with_its_weights(both: "Both") -> None:
     torch.testing.assert_close(ours(x), theirs(x).logits, atol=1e-5, rtol=0)
 
 
-def test_free_positions_and_masks_equal_hugging_faces(both: "Both") -> None:
-    """Texts of two lengths, the shorter one padded on the left, at any positions."""
-    ours, theirs = both
-    ours.load_state_dict(dict(hugging_face_layout(theirs.state_dict())))
-    x = ids(10)
-    real = torch.ones(2, 10, dtype=torch.bool)
-    real[1, :4] = False
-    positions = torch.stack((torch.arange(10), torch.arange(10).flip(0)))
-    mask = (real[:, None] & torch.ones(10, 10, dtype=torch.bool).tril())[:, None]  # (B, 1, T, T)
-    expected = theirs(x, position_ids=positions, attention_mask=real.long()).logits
-    found = ours(x, positions, mask)
-    torch.testing.assert_close(found[real], expected[real], atol=1e-5, rtol=0)
-    at_real = ours.logits(ours.hidden(x, positions, mask)[real])
-    torch.testing.assert_close(at_real, expected[real], atol=1e-5, rtol=0)
 
 
 def test_cached_keys_and_values_continue_as_hugging_faces_do(both: "Both") -> None:
@@ -179,16 +177,13 @@ def test_weight_decay_groups_are_disjoint_and_exhaustive(kind: str) -> None:
 
 
 def test_a_text_longer_than_the_context_is_an_error_that_says_so() -> None:
-    with pytest.raises(ValueError, match=r"13 characters long and model\.block_size is 12"):
-        gpt(**SMALL)(ids(13))
-
-
-def test_positions_beyond_the_context_are_an_error_that_says_so() -> None:
     model, cache = gpt(**SMALL), KVCache()
-    model(ids(12), cache=cache)
-    for arguments in ({"cache": cache}, {"positions": torch.tensor([12])}):
+    model(ids(12), cache)
+    for length, read in ((13, None), (1, cache)):
         with pytest.raises(ValueError, match=r"13 characters long and model\.block_size is 12"):
-            model(ids(1), **arguments)
+            model(ids(length), read)
+
+
 
 
 def uncached(model: GPT, text: torch.Tensor, n: int, generator: torch.Generator) -> torch.Tensor:
