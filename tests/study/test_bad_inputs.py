@@ -122,7 +122,7 @@ ADDED = [
     ("corpus: {tokenizer: bpe-256}",
      "corpus.tokenizer: 'bpe-256': a size must be 257 (all bytes and the end of a document) to"),
     ("corpus: {tokenizer: bpe-1000001}", "corpus.tokenizer: 'bpe-1000001': a size must be 257"),
-    ("corpus: {tokenizer: bep-300}", "corpus.tokenizer: 'bep-300' is unknown; did you mean 'bpe-"),
+    ("corpus: {tokenizer: bep-300}", "corpus.tokenizer: 'bep-300' is unknown; there are characters, b"),
     ("training: {lr: 1.0e-3}", "training.lr: 'lr' is unknown; there are iterations, batch_size"),
     ("factors: {training.lr: [1.0e-3]}",
      "factors: 'training.lr' is unknown; there are training.iterations, training.batch_size"),
