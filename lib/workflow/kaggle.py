@@ -30,7 +30,7 @@ from lib.study.io import (
     relative,
     study_folder,
 )
-from lib.study.study import load_study
+from lib.study.study import COPY, load_study
 from lib.study.yaml import TIME_UP, UserError
 
 
@@ -95,16 +95,19 @@ def show(study: str, notebook: str, heading: str = "") -> None:
 def pack(study: str, status: int) -> None:
     """Write all of a study but the checkpoints of finished runs to `STUDY.zip`, with its parameters
     and plan, and print what to do with it. UserError where the sweep ended with a failure."""
-    folder, target = study_folder(study), RUNS.parent / f"{study}.zip"
-    plan = load_study(study).plan
+    folder, target, plan = study_folder(study), RUNS.parent / f"{study}.zip", load_study(study).plan
     files = [PARAMS / f"{study}.yaml", *([PLANS / plan] if plan else [])]
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        is_done = (folder.joinpath(*path.relative_to(folder).parts[:2]) / "result.json").is_file()
-        if path.suffix != ".lock" and not (is_done and "checkpoints" in path.parts):
-            files.append(path)
-    with atomic_write(target) as temporary, zipfile.ZipFile(temporary, "w", 8) as packed:
+    with (
+        atomic_write(target) as temporary,
+        zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as packed,
+    ):
         for path in files:
-            packed.write(path, path.relative_to(RUNS.parent))
+            packed.writestr(f"params/{path.name}", path.read_text("utf-8").removeprefix(COPY))
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            parts = path.relative_to(folder).parts
+            is_done = folder.joinpath(*parts[:2], "result.json").is_file()
+            if path.suffix != ".lock" and not (is_done and "checkpoints" in parts):
+                packed.write(path, Path("runs", study, *parts))
     print(f"{target.name}: {target.stat().st_size / 1e6:.1f} MB")
     if status not in (0, TIME_UP):
         raise UserError(f"the sweep failed (status {status}); what it printed says why")
@@ -122,18 +125,16 @@ def import_study(file: Path) -> None:
         if len(studies) != 1:
             raise UserError(f"{file.name}: it must hold the runs of one study as runs/STUDY/")
         source = studies.pop()
-        for run in source.glob("*/seed-*"):
-            result, notebook = read_json(run / "result.json"), run / "02_train.ipynb"
-            for fault in verify_run(result, run, notebook, Report(source.name)):
-                raise UserError(f"{file.name}: {fault}")
-        if study_folder(source.name).exists() or Record(source.name).exists:
-            raise UserError(f"{file.name}: '{source.name}' is in runs/ or in the record already")
-        for path in Path(folder, "params").rglob("*.yaml"):
-            target = PARAMS / path.relative_to(Path(folder, "params"))
-            if not target.exists():
-                shutil.copyfile(path, target)
-            elif target.read_bytes() != path.read_bytes():
-                raise UserError(f"{file.name}: there is another {relative(target)}")
-        shutil.copytree(source, study_folder(source.name))
-    archive(load_study(source.name))
-    print(f"{source.name}: imported, {relative(Record(source.name).place)}/")
+        try:
+            for run in source.glob("*/seed-*"):
+                result, notebook = read_json(run / "result.json"), run / "02_train.ipynb"
+                for fault in verify_run(result, run, notebook, Report(source.name)):
+                    raise UserError(fault)
+            if study_folder(source.name).exists() or Record(source.name).exists:
+                raise UserError(f"'{source.name}' is in runs/ or in the record already")
+            study = load_study(Path(folder, "params", f"{source.name}.yaml"))  # which copies it
+        except (UserError, OSError, KeyError, ValueError) as error:
+            raise UserError(f"{file.name}: {error}") from None
+        shutil.copytree(source, study_folder(study.name), ignore=lambda *_: ["archive.json"])
+    archive(study)
+    print(f"{study.name}: imported, {relative(Record(study.name).place)}/")

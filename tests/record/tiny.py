@@ -3,11 +3,13 @@
     STUDY_OUTPUT=FOLDER python -m tests.record.tiny
 
 writes into FOLDER. With `verify` behind it, it prints as JSON what verifying the study's record in
-every paper there finds; with `archive`, it archives once more; with `again`, trains a run again.
+every paper there finds; with `archive`, it archives once more; with `again`, it trains runs again;
+with `pack`, it writes the zip that goes home, and with `import`, it takes such zips in.
 """
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -33,8 +35,10 @@ from lib.study.io import (
 )
 from lib.study.preregistration import claim_status, freeze, load_plan
 from lib.study.study import load_study
+from lib.study.yaml import UserError
 from lib.workflow.again import begin as hashes
 from lib.workflow.again import train as train_again
+from lib.workflow.kaggle import import_study, pack
 from tests.conftest import TINY
 
 STUDY = TINY | {
@@ -114,6 +118,14 @@ def main(words: list[str]) -> None:
         archive(load_study("tiny"), replace="--replace" in words)
     elif words[:1] == ["again"]:
         sys.exit(retrain(words[1:], [], train_again))
+    elif words[:1] == ["pack"]:
+        pack("tiny", 0)
+    elif words[:1] == ["import"]:
+        for file in words[1:]:
+            try:
+                import_study(Path(file))
+            except UserError as error:
+                print(error)
     else:
         make()
 
