@@ -5,7 +5,7 @@
    measures is less than its planned cost, the smallest effect of interest.
 3. Where the primary measures do not tell the two apart, calibration, then speed, breaks the tie.
 
-They apply where a plan says when a run is unstable.
+They apply where a plan says when a run is unstable, and tests the share of such runs.
 """
 
 from collections.abc import Mapping
@@ -43,7 +43,9 @@ def decide(
 ) -> list[Decision]:
     """Decide on every arm beside its own baseline, from the tidy table and the tables of the
     verdict; `stability` is that of `lib.analysis.stability.stability_map`."""
-    if plan.instability is None or not plan.instability.is_defined:
+    tested = {measure for family in plan.tests_of.values() for measure in family.measures}
+    tested |= {measure for *_, measure in plan.bound.values()}
+    if plan.instability is None or "unstable" not in tested:
         return []
     shares = stability.set_index("arm")["share"]  # NaN of an arm that is not judged
     decisions = []
@@ -111,16 +113,14 @@ def by_criteria(
         return "tie", keep, "nothing speaks for the arm"
     if after > tolerated:
         return "stability", keep, "the baseline is unstable and the arm does not cure it"
-    if shown.get("unstable", "") in ("none", "worse"):
+    if shown.get("unstable") != "better":
         return "stability", keep, "that the arm cures the instability is not significant"
     cost = _cost([rows[name] for name in primary], plan.smallest_effect_of_interest)
     if cost == "beyond":
         return "cost", keep, "it removes instability, at more than the planned cost"
-    if "unstable" not in rows or not shown["unstable"]:
-        return "no test", undecided, "the plan does not test the share of unstable runs"
     if cost == "within":
         return "cost", adopt, "it removes instability, at less than the planned cost"
-    return "cost", undecided, "it removes instability, and whether the cost is worth it is unclear"
+    return "cost", undecided, "it removes instability, and whether that is worth it is unclear"
 
 
 def _cost(rows: list[Row], limits: Mapping[str, float]) -> str:

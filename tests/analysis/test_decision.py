@@ -61,7 +61,6 @@ def decided(
     return decision.decision, decision.rule
 
 
-NO_CURE = {"hypotheses": {"harm": HARM}}
 NO_TEST = {"hypotheses": {"cure": CURE}, "primary": [QUALITY]}
 FAMILY = {"families": {"f": {"contrasts": [["layernorm", "none"]], "measures": [QUALITY]}}}
 SAME = {"says": "…", "test": ["layernorm", "none", QUALITY], "equivalent_within": 0.02}
@@ -74,8 +73,16 @@ SAME = {"says": "…", "test": ["layernorm", "none", QUALITY], "equivalent_withi
         # 1. The baseline is stable.
         ({}, {"accuracy": -0.05}, ("keep the baseline", "regression")),
         (FAMILY | NO_TEST, {"accuracy": -0.05}, ("keep the baseline", "regression")),
-        ({"hypotheses": {"same": SAME}}, {"accuracy": -0.05}, ("keep the baseline", "regression")),
-        ({"hypotheses": {"same": SAME}}, {"accuracy": -0.005}, ("keep the baseline", "tie")),
+        (
+            {"hypotheses": {"same": SAME, "cure": CURE}},
+            {"accuracy": -0.05},
+            ("keep the baseline", "regression"),
+        ),
+        (
+            {"hypotheses": {"same": SAME, "cure": CURE}},
+            {"accuracy": -0.005},
+            ("keep the baseline", "tie"),
+        ),
         ({}, {"spiky": ("layernorm",)}, ("keep the baseline", "stability")),
         ({}, {"accuracy": 0.05}, ("replicate before adopting", "improvement")),
         (NO_TEST, {"accuracy": -0.05}, ("undecided", "no test")),
@@ -91,7 +98,6 @@ SAME = {"says": "…", "test": ["layernorm", "none", QUALITY], "equivalent_withi
         ({}, {"spiky": ("none",), "accuracy": -0.018, "spread": 3.0}, ("undecided", "cost")),
         ({"smallest_effect_of_interest": {"loss": 1}}, {"spiky": ("none",)}, ("undecided", "cost")),
         ({}, {"spiky": ("none", "layernorm")}, ("keep the baseline", "stability")),
-        (NO_CURE, {"spiky": ("none",)}, ("undecided", "no test")),
         ({"alpha": 0.001}, {"spiky": ("none",)}, ("keep the baseline", "stability")),  # 2/256
         # Not judged.
         ({}, {"high": "none"}, ("undecided", "stability")),
@@ -110,9 +116,8 @@ def test_a_tolerated_share_counts_as_stable() -> None:
     assert decided(asked, spiky=("none",)) == ("keep the baseline", "tie")
 
 
-def test_nothing_is_decided_where_no_plan_says_when_a_run_is_unstable() -> None:
+def test_nothing_is_decided_where_a_plan_asks_for_no_stability() -> None:
     runs = runs_of(design(factors=NORMS), lambda arm, seed: 2.0)
-    none = pd.DataFrame({"arm": ["none", "layernorm"], "share": np.nan})
-    for instability in (None, {"plateau": {"longest": 9}}):
-        asked = plan(instability=instability)
-        assert decide(runs, pd.DataFrame(), pd.DataFrame(), none, asked) == []
+    shares = pd.DataFrame({"arm": ["none", "layernorm"], "share": np.nan})
+    for asked in (plan(instability=None), plan(hypotheses={"harm": HARM})):
+        assert decide(runs, pd.DataFrame(), pd.DataFrame(), shares, asked) == []
