@@ -94,11 +94,10 @@ print(history(result.provenance), relative(folder / "result.json"), sep="\n")
 result
 
 # %%
-from lib.analysis.tables import result_table, run_takeaway
+from lib.analysis.tables import result_table
 from lib.run.checkpoint import finished_baseline
 
 baseline = finished_baseline(asked, this, seed)
-print(run_takeaway(result))
 result_table(result, baseline and baseline.result)
 
 # %%

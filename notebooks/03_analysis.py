@@ -51,7 +51,7 @@ runs = tidy(results)
 trace, items, stock = (read_parquet(design, n) for n in ("trace", "items", "stock_items"))
 claim = claim_status(design, plan, [run.model_dump() for run in results])
 verdict = analyse(design, plan, claim, runs, trace, items, stock)
-contrasts = verdict.contrasts
+contrasts = verdict.tables["contrasts"]
 write_json(study_folder(design.name) / "verdict.json", verdict.as_json())
 path = result_file("03_analysis", design.name)
 write_json(path, study_results(design, results))
@@ -100,8 +100,8 @@ report.contrast_overview(contrasts)
 # the arms differ, the other whether they are equivalent, that is, differ by less than the margin.
 
 # %%
-asked = verdict.hypotheses.drop(columns=["says", "sentence"], errors="ignore")
-display(readable(asked, 4), readable(verdict.tests, 4))
+asked = verdict.tables["hypothesis_tests"].drop(columns=["says", "sentence"], errors="ignore")
+display(readable(asked, 4), readable(verdict.tables["tests"], 4))
 
 # %% [markdown]
 # Every statistic of each contrast. Look at the Holm p (n/a outside a family, so everywhere in an
@@ -118,7 +118,7 @@ readable(contrasts, 4)
 # for a sign that changes.
 
 # %%
-report.contrast_overview(verdict.imputed)
+report.contrast_overview(verdict.tables["imputed"])
 
 # %% [markdown]
 # ## What else the runs show
@@ -128,8 +128,8 @@ report.contrast_overview(verdict.imputed)
 # Questions of one paper stand in its own notebook.
 
 # %%
-for name, table in verdict.tables.items():
-    display(Markdown(f"### {TITLES[name]}"), readable(table))
+for name in [name for name in TITLES if name in verdict.tables]:
+    display(Markdown(f"### {TITLES[name]}"), readable(verdict.tables[name]))
 
 # %% [markdown]
 # ## Tasks

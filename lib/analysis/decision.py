@@ -47,34 +47,32 @@ def decide(
     tested |= {measure for *_, measure in plan.bound.values()}
     if plan.instability is None or "unstable" not in tested:
         return []
-    shares = stability.set_index("arm")["share"]  # NaN of an arm that is not judged
-    decisions = []
-    for pair in own_baselines(runs).items():
-        rows, tests = (
-            [row for row in table.to_dict("records") if (row["arm"], row["baseline"]) == pair]
+    shares, decisions = stability.set_index("arm")["share"], []  # NaN of an arm that is not judged
+    for arm, baseline in own_baselines(runs).items():
+        rows, answers = (
+            {row["measure"]: row for row in table.to_dict("records")
+             if (row["arm"], row["baseline"]) == (arm, baseline)}
             for table in (contrasts, hypotheses)
-        )
-        of_pair = {row["measure"]: row for row in rows}
-        shown = {name: effect(row, tests, plan.alpha) for name, row in of_pair.items()}
-        arm, baseline = pair
-        decisions.append(
-            Decision(arm, *by_criteria(of_pair, shown, shares[baseline], shares[arm], plan))
-        )
+        )  # fmt: skip
+        shown = {name: effect(row, answers.get(name), plan.alpha) for name, row in rows.items()}
+        said = by_criteria(rows, shown, shares[baseline], shares[arm], plan)
+        decisions.append(Decision(arm, *said))
     return decisions
 
 
-def effect(row: Row, tests: list[Row], alpha: float) -> Literal["better", "worse", "none", ""]:
+def effect(row: Row, test: Row | None, alpha: float) -> Literal["better", "worse", "none", ""]:
     """Say what the tests of a contrast show of its arm, by the adjusted p of its family or by the
-    answers to hypotheses about it; "" where nothing tests it."""
-    answers = [test for test in tests if test["measure"] == row["measure"]]
-    significant = row["p_holm"] < alpha or any(
-        (test["answer"] == "supported" and not test["claim"].startswith("within"))
-        or (test["answer"] == "refuted" and not test["t_low"] <= 0 <= test["t_high"])
-        for test in answers
-    )  # fmt: skip
-    if significant:
-        return "better" if MEASURES[row["measure"]].gain(row["mean_delta"]) > 0 else "worse"
-    return "none" if answers or not np.isnan(row["p_holm"]) else ""
+    answer to a hypothesis about it; "" where nothing tests it."""
+    if test is None and np.isnan(row["p_holm"]):
+        return ""
+    significant = row["p_holm"] < alpha
+    if test and test["answer"] == "supported":
+        significant |= not test["claim"].startswith("within")
+    if test and test["answer"] == "refuted":
+        significant |= not test["t_low"] <= 0 <= test["t_high"]
+    if not significant:
+        return "none"
+    return "better" if MEASURES[row["measure"]].gain(row["mean_delta"]) > 0 else "worse"
 
 
 def by_criteria(
@@ -93,23 +91,17 @@ def by_criteria(
         return "stability", undecided, "stability is not judged where the loss starts high"
     if before <= tolerated:
         if worse:
-            return (
-                "regression",
-                keep,
-                f"the baseline is stable, and the arm is worse in {worse}",
-            )
+            return "regression", keep, f"the baseline is stable; the arm is worse in {worse}"
         if after > tolerated:
             return "stability", keep, "the baseline trains stably and the arm does not"
         if not any(shown[name] for name in primary):
             return "no test", undecided, "the plan tests no primary measure of this arm"
         if better:
-            reason = f"an arm is adopted only for the instability it removes; better in {better}"
-            return "improvement", "replicate before adopting", reason
+            return "improvement", "replicate before adopting", f"the arm is better in {better}"
         for name in TIE_BREAKERS:
             if name in rows and rows[name]["t_p"] < plan.alpha:
                 gain = MEASURES[name].gain(rows[name]["mean_delta"])
-                reason = f"only {MEASURES[name].label} tells them apart"
-                return "tie", adopt if gain > 0 else keep, reason
+                return "tie", adopt if gain > 0 else keep, f"{MEASURES[name].label} breaks the tie"
         return "tie", keep, "nothing speaks for the arm"
     if after > tolerated:
         return "stability", keep, "the baseline is unstable and the arm does not cure it"

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lib.analysis.paired import TTest, holm, t_test, t_tests
+from lib.analysis.paired import TTest, holm, t_test
 from lib.analysis.runs import own_baselines, seed_differences
 from lib.study.plan import ALPHA
 
@@ -73,7 +73,14 @@ def task_contrasts(runs: pd.DataFrame, items: pd.DataFrame, alpha: float = ALPHA
     shots of the contrast. `items` are the joined answers of all runs, to the suite or to stock
     tasks; empty without any."""
     if items.empty:
-        return pd.DataFrame(columns=["arm", "baseline"])
-    accuracy = items.groupby(["arm", "task", "shots", "seed"])["correct"].mean().unstack("seed")
-    table = t_tests(accuracy, own_baselines(runs), alpha)
+        return pd.DataFrame()
+    accuracy = items.groupby(["task", "shots", "seed", "arm"])["correct"].mean().unstack("arm")
+    rows = [
+        {"arm": arm, "baseline": baseline, "task": task, "shots": shots}
+        | t_test(deltas.dropna(), alpha)._asdict()
+        for arm, baseline in own_baselines(runs).items()
+        if {arm, baseline} <= set(accuracy)
+        for (task, shots), deltas in (accuracy[arm] - accuracy[baseline]).groupby(["task", "shots"])
+    ]
+    table = pd.DataFrame(rows, columns=["arm", "baseline", "task", "shots", *TTest._fields])
     return table.assign(p_holm=table.groupby(["arm", "baseline"])["t_p"].transform(holm))

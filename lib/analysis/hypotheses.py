@@ -186,14 +186,6 @@ def _answer(row: Row, plan: Plan) -> Row:
     return {"answer": "undecided", "sentence": h.if_undecided, "seeds": seeds}
 
 
-def holds(h: Hypothesis, difference: float) -> bool:
-    """Tell whether a hypothesis is true where this is the true mean difference."""
-    if h.equivalent_within:
-        return abs(difference) < h.equivalent_within
-    signed = {"greater": difference, "less": -difference, "differs": abs(difference)}
-    return signed[h.direction or "differs"] > h.beyond
-
-
 def claim(h: Hypothesis) -> str:
     """Write what a hypothesis claims of the difference, in short: > 0.02."""
     if h.equivalent_within:
@@ -203,7 +195,7 @@ def claim(h: Hypothesis) -> str:
     return f"> {h.beyond:g}" if h.direction == "greater" else f"< {-h.beyond or 0:g}"
 
 
-def in_words(row: Row, power: float) -> str:
+def in_words(row: Row) -> str:
     """Write the reason of an answer, from its row of `hypothesis_tests`: what the hypothesis says,
     what was found, and the plan's sentence for it; of an undecided one the seeds that would decide
     it."""
@@ -214,8 +206,7 @@ def in_words(row: Row, power: float) -> str:
         f"p to refute {row['refuted_p']:.2g})."
     )
     texts = [row["says"], found, row["sentence"]]
-    if row["answer"] == "undecided" and not np.isnan(row["seeds"]):
-        enough = row["seeds"] <= MAX_SEEDS
-        many = f"Some {row['seeds']:.0f}" if enough else f"Not even {MAX_SEEDS:,}"
-        texts.append(f"{many} seeds would decide it with a power of {power:.0%}, were this true.")
+    if row["seeds"] >= 2:
+        many = f"Some {row['seeds']:.0f}" if row["seeds"] <= MAX_SEEDS else f"Not even {MAX_SEEDS}"
+        texts.append(f"{many} seeds would decide it at the plan's power, were this the true one.")
     return " ".join(filter(None, texts))

@@ -9,7 +9,7 @@ Every function that draws takes a `numpy.random.Generator`; the same state gives
 and the order of the seeds never matters.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -150,21 +150,6 @@ def t_test(deltas: ArrayLike, alpha: float = ALPHA) -> TTest:
     test = scipy.stats.ttest_1samp(values, 0)
     low, high = test.confidence_interval(1 - alpha)
     return TTest(len(values), _mean(values), float(low), float(high), float(test.pvalue))
-
-
-def t_tests(values: pd.DataFrame, pairs: Mapping[str, str], alpha: float = ALPHA) -> pd.DataFrame:
-    """Test arm - baseline, for every pair (arm → baseline) that has any, in all rows of a table:
-    values by arm and further levels of the index, a column per seed. One row per pair and further
-    levels: arm, baseline, those, then what `t_test` says of the seeds that both have."""
-    arms, tables = set(values.index.unique("arm")), {}
-    for arm, baseline in pairs.items():
-        if {arm, baseline} <= arms:
-            deltas = pd.DataFrame(values.loc[arm] - values.loc[baseline])
-            tests = [t_test(row.dropna(), alpha) for _, row in deltas.iterrows()]
-            tables[arm, baseline] = pd.DataFrame(tests, deltas.index)
-    if not tables:
-        return pd.DataFrame(columns=["arm", "baseline", *TTest._fields])
-    return pd.concat(tables, names=["arm", "baseline"]).reset_index()
 
 
 def paired_rows(

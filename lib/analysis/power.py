@@ -108,25 +108,14 @@ def power_of(
 
 
 def seeds_to_decide(
-    h: Hypothesis,
-    mean: float,
-    sd: float,
-    alpha: float,
-    power: float,
-    smallest: float = 0.0,
-    *,
-    or_refute: bool = True,
+    h: Hypothesis, mean: float, sd: float, alpha: float, power: float, smallest: float = 0.0
 ) -> float:
-    """Return the smallest number of seeds that supports a hypothesis, `or_refute`s it, with
-    probability `power`; infinite beyond `MAX_SEEDS`, NaN without spread."""
+    """Return the smallest number of seeds that supports or refutes a hypothesis with probability
+    `power`; infinite beyond `MAX_SEEDS`, NaN without spread."""
     if not sd > 0:
         return np.nan
-
-    def reached(n: int) -> float:
-        return sum(power_of(h, mean, sd, n, alpha, smallest)[: 1 + or_refute])
-
     seeds = range(2, MAX_SEEDS + 1)
-    i = bisect_left(seeds, power, key=reached)
+    i = bisect_left(seeds, power, key=lambda n: sum(power_of(h, mean, sd, n, alpha, smallest)))
     return seeds[i] if i < len(seeds) else np.inf
 
 
@@ -136,7 +125,7 @@ def expected_power(
     """Say what `n` seeds can show, a row per hypothesis: the true difference assumed (`effect`;
     else none for an equivalence, and the smallest effect of interest beyond the bound for a
     direction), the sd of the differences (`spread`, by hypothesis, for those that it has), the
-    power, and the seeds that the plan's power takes, to support it. Tests share alpha as in a
+    power, and the seeds that the plan's power takes. Tests share alpha as in a
     family where all others fail."""
     rows = []
     size = Counter(h.family for h, *_ in plan.bound.values())
@@ -146,12 +135,11 @@ def expected_power(
         smallest = plan.smallest_effect_of_interest.get(measure, 0.0)
         true = (0.0 if h.equivalent_within else h.beyond + smallest) if effect is None else effect
         true = -true if h.direction == "less" else true
-        case = true, spread[name]
-        alpha = plan.alpha / size[h.family]
-        supported, _ = power_of(h, *case, n, alpha, smallest)
-        seeds = seeds_to_decide(h, *case, alpha, plan.power, smallest, or_refute=False)
+        alpha, sd = plan.alpha / size[h.family], spread[name]
+        supported, _ = power_of(h, true, sd, n, alpha, smallest)
+        seeds = seeds_to_decide(h, true, sd, alpha, plan.power, smallest)
         row: dict[str, Any] = {"hypothesis": name, "arm": arm, "baseline": baseline}
-        row |= {"measure": measure, "difference": true, "sd": spread[name], "n": n}
+        row |= {"measure": measure, "difference": true, "sd": sd, "n": n}
         rows.append(row | {"power": supported, "seeds": seeds})
     return pd.DataFrame(rows)
 

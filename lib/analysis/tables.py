@@ -47,19 +47,6 @@ def readable(table: pd.DataFrame | None, digits: int = 3) -> pd.DataFrame:
     return table.map(text).set_index(table.columns[0])
 
 
-def run_takeaway(result: RunResult) -> str:
-    """Sum up a run in one sentence."""
-    run = f"{result.arm}, seed {result.seed}"
-    if result.diverged_at is not None:
-        return f"{run} diverged at step {result.diverged_at}: nothing was measured."
-    measured = [
-        f"{MEASURES[name].label} {MEASURES[name].text(value)}"
-        for name in measures_in("headline")
-        if (value := result.measures.get(name)) is not None
-    ]
-    return f"{run}, after {result.steps} steps ({result.tokens:,} tokens): {', '.join(measured)}."
-
-
 def result_table(result: RunResult, baseline: RunResult | None = None) -> pd.DataFrame:
     """List a run's measures, a row each; beside them those of its baseline, if there is one. Speeds
     are of the run alone: its baseline may have run on another machine."""

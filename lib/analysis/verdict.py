@@ -41,45 +41,34 @@ class Verdict:
     claim: ClaimStatus
     runs: pd.DataFrame
     """The tidy table, with stability judged."""
-    contrasts: pd.DataFrame
-    """The table of `lib.analysis.paired.contrast_table` with `family`, `test` and `p_holm`."""
-    tests: pd.DataFrame
-    """A row per test of the plan's families, as `lib.analysis.hypotheses.family_tests` says."""
-    hypotheses: pd.DataFrame
-    """A row per hypothesis that has a test, as `lib.analysis.hypotheses.hypothesis_tests` says."""
-    imputed: pd.DataFrame
-    """The contrasts where runs diverged, each counting as the plan says; else empty."""
-    stability: pd.DataFrame
-    """A row per run, as `lib.analysis.stability.judge_runs` says, and whether it is `harmful`."""
-    decisions: list[Decision]
     answers: dict[str, dict[str, str]]
     """Hypothesis → its answer in one word, and the reason."""
+    decisions: list[Decision]
     tables: dict[str, pd.DataFrame]
-    """Those of `TITLES` that the study has."""
+    """`contrasts` (see `lib.analysis.paired.contrast_table`); `tests` of the plan's families and
+    `hypothesis_tests` (see `lib.analysis.hypotheses`); `imputed`, the contrasts with diverged runs
+    counted as the plan says; `stability`, a row per run; and, where the study has what they need,
+    those of `TITLES`."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the same as plain values; NaN becomes None."""
+        """Return the same as plain values, without the runs; NaN becomes None."""
         return {
             "standing": self.claim.name,
             "exploratory_because": self.claim.reasons,
             "answers": self.answers,
             "decisions": [asdict(decision) for decision in self.decisions],
-            "contrasts": json_rows(self.contrasts),
-            "tests": json_rows(self.tests),
-            "hypothesis_tests": json_rows(self.hypotheses),
-            "imputed": json_rows(self.imputed),
-            "stability": json_rows(self.stability),
             **{name: json_rows(table) for name, table in self.tables.items()},
         }
 
     def _repr_markdown_(self) -> str:
-        """Write the answer to each hypothesis, what is decided of each arm, and its differences
-        from its baseline in the main measures."""
+        """Write the answer to each hypothesis, what is decided of each arm, and every difference
+        in the main measures."""
         lines = [f"**{name}: {a['answer']}.** {a['reason']}" for name, a in self.answers.items()]
-        lines += [f"**{d.arm}: {d.decision}** ({d.rule}), as {d.reason}." for d in self.decisions]
+        lines += [f"**{d.arm}: {d.decision}** ({d.rule}): {d.reason}." for d in self.decisions]
         if self.claim.name == "EXPLORATORY":
             lines.append("Exploratory, so nothing is tested: differences and their intervals.")
-        shown = self.contrasts[self.contrasts["measure"].isin([*measures_in("headline"), MAIN])]
+        contrasts = self.tables["contrasts"]
+        shown = contrasts[contrasts["measure"].isin([*measures_in("headline"), MAIN])]
         for (arm, baseline), part in shown.groupby(["arm", "baseline"], sort=False):
             texts = [
                 f"{MEASURES[row['measure']].label} {MEASURES[row['measure']].estimate(row)}"
@@ -103,50 +92,42 @@ def analyse(
     exploratory study gets neither tests nor decisions nor answers; its differences stay, with their
     intervals. What is drawn at random follows from the study's hash, so that the same runs always
     give the same numbers."""
-    rng = np.random.default_rng(int(design.hash[:8], 16))
-    alpha = plan.alpha if plan else ALPHA
+    rng, alpha = np.random.default_rng(int(design.hash[:8], 16)), plan.alpha if plan else ALPHA
     stability = judge_runs(runs, trace, rule_of(plan))
     runs = harmed(with_stability(runs, stability), plan)
     stability["harmful"] = runs["harmful"].to_numpy()
     shares = stability_map(runs, stability, alpha)
     tests = imputed = hypotheses = pd.DataFrame()
     decisions: list[Decision] = []
-    if plan is None:
-        contrasts = contrast_table(runs, available_measures(measures_in("headline"), runs), rng)
-    else:
+    if plan:
         contrasts, tests = planned_contrasts(runs, plan, rng)
         imputed = imputed_contrasts(runs, plan, rng)
         hypotheses = hypothesis_tests(runs, plan, rng)
         decisions = decide(runs, contrasts, hypotheses, shares, plan)
+    else:
+        contrasts = contrast_table(runs, available_measures(measures_in("headline"), runs), rng)
     if plan is None or claim.name == "EXPLORATORY":
         contrasts = contrasts.assign(family="", test="", p_holm=np.nan)
         tests, hypotheses, decisions = pd.DataFrame(), pd.DataFrame(), []
-    pairs = pd.concat([contrasts, tests])[["arm", "baseline", "measure"]].drop_duplicates()
-    tables = {
+    first = contrasts[contrasts["measure"] == MAIN]
+    if plan and len(tests):
+        first = tests[tests["family"] == next(iter(plan.families))]
+    beyond = {
         "references": reference_table(runs),
         "stability_map": shares,
         "task_contrasts": task_contrasts(runs, items, alpha),
         "stock_contrasts": task_contrasts(runs, stock, alpha),
-        "leave_one_task_out": leave_one_task_out(items, pairs, alpha),
-        "leave_one_out": leave_one_out(runs, _first_family(contrasts, tests, plan)),
+        "leave_one_task_out": leave_one_task_out(items, contrasts, alpha),
+        "leave_one_out": leave_one_out(runs, first),
     }
+    tables = {"contrasts": contrasts, "tests": tests, "hypothesis_tests": hypotheses}
+    tables |= {"imputed": imputed, "stability": stability}
+    tables |= {name: table for name, table in beyond.items() if not table.empty}
     answers = {
-        row["hypothesis"]: {"answer": row["answer"], "reason": in_words(row, plan.power)}
+        row["hypothesis"]: {"answer": row["answer"], "reason": in_words(row)}
         for row in hypotheses.to_dict("records")
-        if plan
     }
-    return Verdict(
-        claim, runs, contrasts, tests, hypotheses, imputed, stability, decisions, answers,
-        {name: table for name, table in tables.items() if not table.empty},
-    )  # fmt: skip
-
-
-def _first_family(contrasts: pd.DataFrame, tests: pd.DataFrame, plan: Plan | None) -> pd.DataFrame:
-    """Return the contrasts that the plan's first family tests; where nothing is tested, those in
-    the main measure."""
-    if plan is None or tests.empty:
-        return contrasts[contrasts["measure"] == MAIN]
-    return tests[tests["family"] == next(iter(plan.families), "")]
+    return Verdict(claim, runs, answers, decisions, tables)
 
 
 def for_terminal(verdict: dict[str, Any], width: int) -> Iterator[str]:

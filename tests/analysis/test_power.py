@@ -3,7 +3,7 @@ import pytest
 from scipy import stats
 from statsmodels.stats.power import TTestPower
 
-from lib.analysis.hypotheses import claim, holds
+from lib.analysis.hypotheses import claim
 from lib.analysis.power import (
     expected_power,
     minimum_detectable_effect,
@@ -126,19 +126,16 @@ def test_an_exact_test_has_no_power_where_it_cannot_reach_its_level() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "text", "true", "false"),
+    ("fields", "text"),
     [
-        ({"direction": "greater"}, "> 0", 0.01, 0.0),
-        ({"direction": "less", "beyond": 0.02}, "< -0.02", -0.03, -0.02),
-        ({"direction": "less"}, "< 0", -0.01, 0.01),
-        ({"direction": "differs"}, "≠ 0", -0.01, 0.0),
-        ({"direction": "differs", "beyond": 0.02}, "beyond ± 0.02", -0.03, 0.02),
-        ({"equivalent_within": 0.02}, "within ± 0.02", 0.01, -0.02),
+        ({"direction": "greater"}, "> 0"),
+        ({"direction": "less", "beyond": 0.02}, "< -0.02"),
+        ({"direction": "less"}, "< 0"),
+        ({"direction": "differs"}, "≠ 0"),
+        ({"direction": "differs", "beyond": 0.02}, "beyond ± 0.02"),
+        ({"equivalent_within": 0.02}, "within ± 0.02"),
     ],
 )
-def test_a_claim_is_said_in_short_and_holds_where_it_says(
-    fields: dict, text: str, true: float, false: float
-) -> None:
+def test_a_claim_is_said_in_short(fields: dict, text: str) -> None:
     h = Hypothesis.model_validate({"says": "", "test": ["a", "b", "loss"]} | fields)
     assert claim(h) == text
-    assert (holds(h, true), holds(h, false)) == (True, False)
