@@ -25,7 +25,7 @@ import pandas as pd
 import yaml
 
 from lib.analysis.runs import collect, read_parquet
-from lib.results import Folder, raw_file, raw_names, read_raw, status_of
+from lib.results import Folder, read_raw, status_of
 from lib.study.io import (
     PAPER,
     PAPERS,
@@ -224,8 +224,7 @@ def archive(study: Study, replace: bool = False) -> None:
         raw = [path for path in (source / "suite").rglob("*") if path.is_file()]
         for run in runs:
             folder = run_folder(study.name, run.arm, run.seed)
-            raw += [folder / "result.json"]
-            raw += [raw_file(folder, name) for name in raw_names(run.config)]
+            raw += [folder / name for name in ("result.json", *run.files)]
         pack(raw, source, partial / RAW_ZIP)
         parameters = yaml.safe_dump(study.model_dump(), sort_keys=False, allow_unicode=True)
         (partial / "parameters.yaml").write_text(parameters, "utf-8")

@@ -211,8 +211,12 @@ def differences(
         for one, other in zip(stated, computed, strict=True):
             yield from differences(one, other, report, name)
     elif stated != computed and not is_close(stated, computed):
-        yield name, *(text if len(text := str(value)) < 80 else f"{text[:77]}..."
-                      for value in (stated, computed))  # fmt: skip
+        yield name, _short(stated), _short(computed)
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) < 80 else f"{text[:77]}..."
 
 
 def is_close(one: Any, other: Any) -> bool:

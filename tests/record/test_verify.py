@@ -14,7 +14,7 @@ import yaml
 
 from lib.record.archive import MANIFEST, Record, pack, unpack
 from lib.record.verify import Report, differences, verify_study
-from lib.results import attested, raw_file, write_raw
+from lib.results import attested, write_raw
 from lib.study.io import read_json, write_json
 from tests.record.conftest import run_tiny
 
@@ -66,14 +66,14 @@ def nothing(forger: Forger) -> None:
 def raw(forger: Forger) -> None:
     """Lower a loss in the raw tables, with the sums that result, notebook and manifest hold."""
     path = forger.runs()[0]
-    windows = pd.read_parquet(raw_file(path.parent, "windows"))
+    windows = pd.read_parquet(path.parent / "windows.parquet")
     file = write_raw(path.parent, "windows", windows.assign(nll=windows["nll"] * 0.9))
     found = hashlib.sha256(file.read_bytes()).hexdigest()
     forger.edit_result(path, lambda run: run["files"].update({file.name: found}))
 
 
 def raw_alone(forger: Forger) -> None:
-    file = raw_file(forger.runs()[0].parent, "trace")
+    file = forger.runs()[0].parent / "trace.parquet"
     pd.read_parquet(file).to_parquet(file)
 
 

@@ -67,10 +67,10 @@ PLAN: dict[str, Any] = {
 }
 
 
-def write_notebook(name: str, arm: str = "", seed: int = 0, **data: Any) -> None:
+def write_notebook(name: str, data: dict[str, Any], arm: str = "", seed: int = 0) -> None:
     """Write a notebook as an execution leaves it, of one cell that shows some data."""
     warning = new_output("stream", name="stderr", text="a warning")
-    shown = new_output("display_data", {"text/plain": "in words", **data})
+    shown = new_output("display_data", {"text/plain": "in words"} | data)
     content = new_notebook(cells=[new_code_cell("result", outputs=[warning, shown])])
     content.metadata["study"] = {"status": "completed"}
     nbformat.write(content, executed_notebook(name, "tiny", arm, seed))
@@ -92,7 +92,7 @@ def make() -> None:
             trained = train(arm.config, corpus, begin(study, arm, seed, corpus), folder)
             result = write_result(study, arm, trained, measure(trained, folder))
             shown = result._repr_mimebundle_()["application/json"]
-            write_notebook("02_train", arm.id, seed, **{"application/json": shown})
+            write_notebook("02_train", {"application/json": shown}, arm.id, seed)
 
     results, plan = collect(study), load_plan(study)
     raw = (read_parquet(study, name) for name in ("trace", "items", "stock_items"))
@@ -102,7 +102,7 @@ def make() -> None:
     write_json(result_file("03_analysis", "tiny"), study_results(study, results))
     write_json(result_file("04_figures", "tiny"), {"loss": "0"})
     for name in SHARED:
-        write_notebook(name, **{"text/html": "<p>a table</p>"})
+        write_notebook(name, {"text/html": "<p>a table</p>"})
     (study_folder("tiny") / "figures").mkdir()
     (study_folder("tiny") / "figures" / "loss.png").write_bytes(b"a figure")
     archive(study)

@@ -105,8 +105,8 @@ def test_an_import_takes_in_what_was_made_and_nothing_else(packed: Path, tmp_pat
     (home / "params" / "tiny.yaml").write_text("name: tiny\n", "utf-8")
     assert "there is another params/tiny.yaml" in run_tiny(home, "import", str(packed)).stdout
     (home / "params" / "tiny.yaml").unlink()
-    said = run_tiny(home, "import", str(packed), str(packed)).stdout.splitlines()
-    assert said == [
+    twice = run_tiny(home, "import", str(packed), str(packed)).stdout.splitlines()
+    assert twice == [
         "tiny: imported, papers/paper/record/tiny/",
         "tiny.zip: 'tiny' is in runs/ or in the record already",
     ]
