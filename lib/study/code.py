@@ -5,6 +5,7 @@ anew from its weights. Neither key asks git, nor when a file was changed.
 """
 
 import json
+import os
 import re
 import subprocess
 from collections.abc import Iterable
@@ -12,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lib.study.io import NOTEBOOKS, ROOT, output_root, sha256
+from lib.study.io import NOTEBOOKS, OUTPUT, ROOT, sha256
 from lib.study.schema import digest
 from lib.study.yaml import ConfigError
 
@@ -114,7 +115,7 @@ def git_state() -> dict[str, Any]:
         return {"commit": packed, "clean": None}
     if not is_checkout():
         return {"commit": None, "clean": None}
-    top = output_root()
+    top = Path(os.environ.get(OUTPUT) or ROOT)
     of_arm = top != ROOT
     paths = ("params",) if of_arm else _RUNS
     commit = git("-C", str(top), "rev-parse", "HEAD")

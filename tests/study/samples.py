@@ -44,7 +44,7 @@ class Parameters:
         for module in ("io", "code", "study", "plan", "preregistration"):
             for name, folder in places.items():
                 monkeypatch.setattr(f"lib.study.{module}.{name}", folder, raising=False)
-        monkeypatch.setattr("lib.study.code.output_root", lambda: top)
+        monkeypatch.delenv("STUDY_OUTPUT", raising=False)
 
     def write(self, file: str, content: dict[str, Any]) -> Path:
         """Write a field a line; JSON is YAML, too."""

@@ -24,7 +24,6 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copyfile(ROOT / "notebooks/02_train.ipynb", top / "notebooks/02_train.ipynb")
     monkeypatch.setattr(code, "ROOT", top)
     monkeypatch.setattr(code, "NOTEBOOKS", top / "notebooks")
-    monkeypatch.setattr(code, "output_root", lambda: top)
     return top
 
 
@@ -113,6 +112,7 @@ def test_git_names_the_commit_and_whether_what_runs_is_as_committed(
     tree = parameters.top / "runs" / ".code" / commit
     parameters.git("worktree", "add", "-q", "--detach", str(tree), commit)
     monkeypatch.setattr(code, "ROOT", tree)
+    monkeypatch.setenv("STUDY_OUTPUT", str(parameters.top))
     assert state() == {"commit": outer, "clean": True, "code": commit}
 
 
