@@ -64,6 +64,11 @@ def _number(text: str) -> float:
     return number
 
 
+def _count(text: str) -> int:
+    _number(text)
+    return int(text)
+
+
 def _number_or_name(text: str) -> float | str:
     return _number(text) if text.replace(".", "", 1).isdecimal() else Path(text).stem
 
@@ -168,7 +173,7 @@ def run(words: list[str]) -> int:
     names = sorted(path.stem for path in PARAMS.glob("*.yaml"))
     studies = [word for word in words if word.endswith(".yaml") or Path(word).name in names]
     parser = _Parser(prog="./run_all.sh", add_help=False, allow_abbrev=False)
-    parser.add_argument("--jobs", "-j", type=int)
+    parser.add_argument("--jobs", "-j", type=_count)
     parser.add_argument("--stop-after", type=_number)
     parser.add_argument("--dry-run", "-n", action="store_true")
     parser.add_argument("--replace", action="store_true")
