@@ -1,4 +1,5 @@
-"""Many runs: collect their results, compare them, decide by the plan.
+"""Many runs: read their results, compare them, decide by the plan.
 
-Imports only `lib.study`, and no torch. Start reading at `runs`, then `verdict`.
+Imports only `lib.study` and `lib.results`, and no torch. Start reading at `runs`, then `paired`,
+`hypotheses` and `verdict`.
 """

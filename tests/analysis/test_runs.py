@@ -36,10 +36,6 @@ def changed(runs: list[RunResult], index: int, **fields: Any) -> list[RunResult]
     return [r.model_copy(update=fields) if i == index else r for i, r in enumerate(runs)]
 
 
-def test_runs_that_belong_together_pass(tiny_study: Study, runs: list[RunResult]) -> None:
-    check(tiny_study, runs)
-
-
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("lib.study.io.RUNS", tmp_path)

@@ -17,7 +17,6 @@ from lib.analysis.stability import (
     training_warnings,
     with_stability,
 )
-from lib.record.archive import Record
 from lib.study.plan import Instability, Noise
 from tests.analysis.samples import plan_of, runs_of, trace_of
 from tests.analysis.samples import two_arms as arms
@@ -144,19 +143,6 @@ def test_a_plateau_lasts_until_five_steps_are_on_average_below(
     assert plateau(loss, 3.0) == steps
 
 
-def test_plateaus_of_the_record_tell_what_a_run_ends_with() -> None:
-    """r = +0.94 with the final loss where no layer is, by plain counting; the protocol, 14.1."""
-    record = Record("stability-confirm")
-    found = []
-    for run in record.runs:
-        loss = record.raw(run)["trace"]["loss"].tolist()
-        plain = next(i for i in range(5, 301) if math.fsum(loss[i - 5 : i]) / 5 < 3.0)
-        assert plateau(loss, 3.0) == plain
-        found += [(plain, run["measures"]["loss"])] * (run["arm"] == "none")
-    assert sorted(steps for steps, _ in found) == [21, 21, 22, 24, 26, 27, 76, 87]
-    assert np.corrcoef(np.transpose(found))[0, 1] == pytest.approx(0.936, abs=5e-4)
-
-
 def test_harm_is_a_loss_above_the_arms_median_after_a_long_plateau_or_divergence() -> None:
     losses = [2.0, 2.0, 2.031, 2.031, 2.029]
     runs = runs_of(arms(5), lambda arm, seed: losses[seed] + (arm.id != "none"))
@@ -208,9 +194,6 @@ def test_the_interval_of_a_share_is_clopper_and_pearsons(count: int, n: int) -> 
     low = stats.beta.ppf(0.025, count, n - count + 1) if count else 0.0
     high = stats.beta.ppf(0.975, count + 1, n - count) if count < n else 1.0
     assert share_interval(count, n, 0.05) == pytest.approx((low, high))
-
-
-def test_the_share_of_no_runs_has_no_interval() -> None:
     assert np.isnan(share_interval(0, 0, 0.05)).all()
 
 

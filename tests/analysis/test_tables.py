@@ -76,21 +76,6 @@ def test_differences_are_paired_by_seed_and_a_diverged_baseline_leaves_its_seed_
     assert seed_tables(runs)[0].loc["layernorm"].tolist() == ["n/a", "-2.000", "-2.000", "n/a"]
 
 
-def test_differences_stay_within_the_other_factors() -> None:
-    values = {("none", "a"): 10.0, ("none", "b"): 20.0,
-              ("layernorm", "a"): 11.0, ("layernorm", "b"): 25.0}  # fmt: skip
-    runs = pd.DataFrame(
-        [
-            {"arm": f"{norm},{std}", "baseline": f"none,{std}", "seed": 0, "perplexity": value}
-            for (norm, std), value in values.items()
-        ]
-    )
-    assert seed_tables(runs)[0]["mean"].to_dict() == {
-        "layernorm,a": "1.000",
-        "layernorm,b": "5.000",
-    }
-
-
 def test_an_estimate_is_written_with_its_interval_or_without_one() -> None:
     assert numbers(0.5, -0.25, 1.25) == "+0.500 [-0.250, +1.250]"
     assert numbers(0.5, np.nan, np.nan) == "+0.500 (no interval)"
