@@ -128,7 +128,9 @@ def _require_room(config: RunConfig) -> None:
     """Raise ConfigError for a run that does not fit into memory, or its checkpoints onto the
     disk."""
     machine, size, model = prepare(config), size_of(config), config.model
-    needed = sum(memory(config, size).values()) * (machine.processes if machine.device == "cpu" else 1)
+    needed = sum(memory(config, size).values()) * (
+        machine.processes if machine.device == "cpu" else 1
+    )
     available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if machine.device == "cuda":
         available = torch.cuda.get_device_properties(0).total_memory
@@ -234,7 +236,7 @@ def shortened(study: Study) -> Study:
     return Study.model_validate(content)
 
 
-def estimate(study: Study, effect: float | None, spread: float | str | None) -> Iterator[str]:
+def estimate(study: Study, effect: float | None, spread: str | None) -> Iterator[str]:
     """Say what a study takes (parameters, arithmetic, memory, time here and on GPUs), and the power
     of its plan's hypotheses: `effect` is the true difference assumed (None: as `expected_power`
     says), `spread` the sd of differences, or a recorded study that shows it (None: the plan's)."""
@@ -270,13 +272,13 @@ def _plan_of(study: Study) -> Plan | None:
     return Plan.model_validate(content | {"hypotheses": hypotheses})
 
 
-def power(
-    plan: Plan, n: int, effect: float | None, spread: float | str | None
-) -> Iterator[str]:
+def power(plan: Plan, n: int, effect: float | None, spread: str | None) -> Iterator[str]:
     """Say what `n` seeds can show of each hypothesis: its power, and the seeds that the plan's
     power takes; and which exact tests cannot reach their level."""
     yield from (f"warning: {text}" for text in out_of_reach(plan, n))
     source: Any = plan.spread if spread is None else spread
+    with suppress(TypeError, ValueError):
+        source = float(source)
     if isinstance(source, str):
         (name,) = require_recorded([source])
         sds = spread_of(plan, tidy(RunResult.model_validate(run) for run in Record(name).runs))

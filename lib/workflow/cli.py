@@ -34,8 +34,10 @@ import argparse
 import os
 import signal
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 # Whatever takes long to import is imported where it is used: --help is quick and needs no package.
 
@@ -57,26 +59,22 @@ def _path(text: str) -> Path:
     return Path(os.environ.get("CALLED_FROM", ""), text)
 
 
-def _number(text: str) -> float:
-    number = float(text)
-    if not 0 < number < float("inf"):
+def _positive(kind: Callable[[str], float]) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        with suppress(ValueError):
+            if 0 < (number := kind(text)) < float("inf"):
+                return number
         raise argparse.ArgumentTypeError(f"{text}; give a number above 0")
-    return number
+
+    return parse
 
 
-def _count(text: str) -> int:
-    _number(text)
-    return int(text)
-
-
-def _number_or_name(text: str) -> float | str:
-    return _number(text) if text.replace(".", "", 1).isdecimal() else Path(text).stem
-
-
-def commands() -> _Parser:
-    """Describe every command but `run`, which a command line without one means."""
+def commands() -> tuple[_Parser, Any]:
+    """Describe every command but that which runs studies, which needs no name; return what parses
+    them, and the parser of each."""
     top = _Parser(prog="./run_all.sh", add_help=False, allow_abbrev=False)
-    add = top.add_subparsers(dest="command", parser_class=_Parser).add_parser
+    subparsers = top.add_subparsers(dest="command", parser_class=_Parser)
+    add = subparsers.add_parser
     parser = add("test", help="run the tests")
     parser.add_argument("--fast", action="store_true", help="those that take seconds")
     parser.add_argument("--all", action="store_true", help="also those that take minutes")
@@ -92,14 +90,13 @@ def commands() -> _Parser:
     parser = add("estimate", help="say before a study runs what it takes and can show")
     parser.add_argument("study", help="name or path of a parameter file")
     parser.add_argument("--effect", type=float, help="the true difference, for power")
-    parser.add_argument("--spread", type=_number_or_name, metavar="SD|STUDY",
-                        help="of differences: their sd, or a recorded study, such as a pilot")  # fmt: skip
+    parser.add_argument("--spread", metavar="SD|STUDY", help="of differences: sd, or a pilot study")
     parser = add("export", help="write a run's model for Hugging Face's transformers")
     parser.add_argument("run", metavar="STUDY/ARM/SEED")
     parser.add_argument("--to", type=_path, required=True, metavar="DIR", help="a new folder")
     for name in ("paper", "record"):
         add(name, help="build it").add_argument("papers", nargs="*", metavar="PAPER")
-    return top
+    return top, subparsers.choices
 
 
 def follow(options: argparse.Namespace, rest: list[str]) -> int | None:
@@ -173,8 +170,8 @@ def run(words: list[str]) -> int:
     names = sorted(path.stem for path in PARAMS.glob("*.yaml"))
     studies = [word for word in words if word.endswith(".yaml") or Path(word).name in names]
     parser = _Parser(prog="./run_all.sh", add_help=False, allow_abbrev=False)
-    parser.add_argument("--jobs", "-j", type=_count)
-    parser.add_argument("--stop-after", type=_number)
+    parser.add_argument("--jobs", "-j", type=_positive(int))
+    parser.add_argument("--stop-after", type=_positive(float))
     parser.add_argument("--dry-run", "-n", action="store_true")
     parser.add_argument("--replace", action="store_true")
     options, flags = parser.parse_known_args([word for word in words if word not in studies])
@@ -190,8 +187,7 @@ def run(words: list[str]) -> int:
 
 def dispatch(words: list[str]) -> int | None:
     """Follow a command line. Raises UserError."""
-    parser = commands()
-    (named,) = (action.choices for action in parser._actions if action.dest == "command")
+    parser, named = commands()
     if not words or words[0] not in named:
         return run(words)
     options, rest = parser.parse_known_args(words)
@@ -202,8 +198,9 @@ def dispatch(words: list[str]) -> int | None:
 
 def main(words: list[str]) -> int:
     """Follow a command line; return the exit status."""
-    if words[:1] in (["-h"], ["--help"]):
-        print(__doc__, end="")
+    if {"-h", "--help"} & {*words}:
+        parser = commands()[1].get(words[0])
+        print(parser.format_help() if parser else __doc__, end="")
         return 0
     from lib.study.yaml import exit_status
 

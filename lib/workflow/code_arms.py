@@ -77,7 +77,9 @@ def tree_of(commit: str) -> Path:
         if not (tree / "lib").is_dir():
             git("worktree", "add", "--force", "--detach", str(tree), commit)
         if (git("-C", str(tree), "rev-parse", "HEAD") or "").strip() != commit:
-            raise UserError(f"git cannot check out {commit[:12]} in runs/.code/; delete that folder")
+            raise UserError(
+                f"git cannot check out {commit[:12]} in runs/.code/; delete that folder"
+            )
     return tree
 
 

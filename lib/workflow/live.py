@@ -38,7 +38,9 @@ class LiveCurve:
         if self.is_watched:
             from IPython.display import display
 
-            self._picture = display({"text/plain": "The curve appears here."}, raw=True, display_id=True)
+            self._picture = display(
+                {"text/plain": "The curve appears here."}, raw=True, display_id=True
+            )
             self._prepare()
         return self
 

@@ -301,7 +301,9 @@ def follow(snakemake: "subprocess.Popen[bytes]", due: list[Run], hours: float | 
             made = sum(steps[folder] for folder in done) + sum(running.values()) - begun
             left = sum(steps.values()) - begun - made
             line = f", {clock(elapsed / made * left)} left" if made > 0 and left > 0 else ""
-            names = (f"{runs[f][0].id} seed {runs[f][1]} {n}/{steps[f]}" for f, n in running.items())
+            names = (
+                f"{runs[f][0].id} seed {runs[f][1]} {n}/{steps[f]}" for f, n in running.items()
+            )
             progress.update(task, completed=len(done), said=f"{line}  {' · '.join(names)}")
             if not console.is_terminal and done and len(done) != last:
                 print(f"{len(done)}/{len(due)} runs{line}, {clock(elapsed)} elapsed", flush=True)

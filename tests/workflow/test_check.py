@@ -25,7 +25,6 @@ from lib.workflow import check
 from lib.workflow.check import Size, estimate, load_and_check, memory, power, shortened, size_of
 from tests.conftest import TINY
 
-
 WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
 
 
@@ -163,7 +162,8 @@ def test_a_study_begun_on_another_device_is_not_continued(
     result = tmp_path / "smoke" / "none" / "seed-0" / "result.json"
     result.parent.mkdir(parents=True)
     for device in ("cpu", "cuda"):
-        result.write_text(json.dumps({"provenance": {"device": device}}), "utf-8")
+        trained = {"machine": {"device": device}, "parameters": {"training": {"precision": "fp32"}}}
+        result.write_text(json.dumps({"provenance": {"trained": trained}}), "utf-8")
         if device == prepare(load_study("smoke")).device:
             assert [study.name for study in load_and_check(["smoke"])] == ["smoke"]
         else:
@@ -230,7 +230,7 @@ def claiming(**claim: Any) -> Plan:
 
 
 def test_the_power_is_the_textbook_s() -> None:
-    _, table, warning = power(claiming(direction="differs"), 8, 0.5, 0.5)
+    _, table, warning = power(claiming(direction="differs"), 8, 0.5, "0.5")
     header, row = table.splitlines()
     assert header.split() == ["hypothesis", "measure", "difference", "sd", "power", "seeds"]
     *_, found, seeds = row.split()

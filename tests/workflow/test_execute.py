@@ -191,7 +191,8 @@ def test_wrong_names_are_refused_before_anything_runs(
 
 
 @pytest.mark.parametrize(
-    ("processes", "taken", "given"), [(1, [], "0"), (1, ["0"], "1"), (2, [], "0,1"), (None, [], "0,1")]
+    ("processes", "taken", "given"),
+    [(1, [], "0"), (1, ["0"], "1"), (2, [], "0,1"), (None, [], "0,1")],
 )
 def test_a_run_holds_gpus_that_no_other_has(
     processes: int | None, taken: list[str], given: str, tiny_study: Study, tmp_path: Path,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from lib.data.text import Corpus
+from lib.figures.style import variant
 from lib.study.study import Study
 from lib.study.yaml import HEADLESS
-from lib.workflow import live
 from lib.workflow.live import INTERVAL, SHARE, STEP_FILE, LiveCurve
 from tests.run.samples import train
 
@@ -36,7 +36,9 @@ def test_a_log_has_a_line_per_evaluation_and_a_file_the_last_step(
         for step, loss in ((1, None), (2, 3.9), (3, None), (4, 3.7)):
             point = {"step": step, "dev_loss": loss, "embedding_norm": 1.5}
             curve(row(step), point if loss else None)
-    lines = [f"step {s}: dev loss {x}, embedding norm 1.50\n" for s, x in ((2, "3.9000"), (4, "3.7000"))]
+    lines = [
+        f"step {s}: dev loss {x}, embedding norm 1.50\n" for s, x in ((2, "3.9000"), (4, "3.7000"))
+    ]
     assert capsys.readouterr() == ("".join(lines), "")
     assert (curve.folder / STEP_FILE).read_text() == "4"
 
@@ -85,7 +87,7 @@ def test_who_watches_is_warned_and_sees_the_whole_curve_at_the_end(
     runs, looks, total, standing, warnings = watched[-1]
     assert list(runs) == ["layernorm"]  # no baseline has run here
     assert runs["layernorm"]["trace"]["step"].tolist() == list(range(1, 61))
-    assert (looks[0].name, looks[1].name) == ("layernorm", "none")
+    assert looks == [variant("layernorm"), variant("none")]
     assert (total, standing) == (12, "step 60 of 12")
     assert "gradient norm is 50, 50 times the usual at step 60" in warnings[0]
 
@@ -102,4 +104,3 @@ def test_who_watches_changes_nothing(
     for one, other in zip(alone.model.parameters(), seen.model.parameters(), strict=True):
         assert one.equal(other)
     assert watched[-1][0]["layernorm"]["trace"]["loss"].tolist() == alone.trace["loss"].tolist()
-    assert live.STEP_FILE

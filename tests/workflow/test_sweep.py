@@ -1,6 +1,5 @@
 """Studies as a user runs them, `./run_all.sh` in a copied tree; and which results count."""
 
-import json
 import os
 import re
 import shutil
@@ -62,8 +61,12 @@ def smoke(**sections: Any) -> Study:
 
 def reasons(study: Study) -> dict[str, str]:
     """Why results are stale, by arm and seed or by file."""
-    found = {path.relative_to(sweep.RUNS / "smoke"): why for path, why in find_stale([study]).items()}
-    return {str(path.parent if path.name == "result.json" else path): why for path, why in found.items()}
+    found = {
+        path.relative_to(sweep.RUNS / "smoke"): why for path, why in find_stale([study]).items()
+    }
+    return {
+        str(path.parent if path.name == "result.json" else path): why for path, why in found.items()
+    }
 
 
 # ---- a whole sweep
@@ -89,7 +92,9 @@ def test_a_second_sweep_has_nothing_to_do_and_says_so_in_seconds(
     smoke_tree: tuple[Tree, str],
 ) -> None:
     tree = smoke_tree[0]
-    before = {path: path.stat().st_mtime_ns for path in tree.root.glob("runs/**/*.*") if path.is_file()}
+    before = {
+        path: path.stat().st_mtime_ns for path in tree.root.glob("runs/**/*.*") if path.is_file()
+    }
     used = sum(os.times()[2:4])
     status, text = tree.run_all("params/smoke.yaml")
     assert (status, "No run is missing or stale" in text) == (0, True), text
@@ -298,7 +303,10 @@ def test_an_arm_that_is_a_commit_is_held_against_its_commit(
     result["provenance"]["trained"]["code"] = "b" * 40
     del result["config"]["model"]["dropout"]  # which older code lacks: off by default
     write_json(path, result)
-    for commit, why in (("b" * 40, ""), ("c" * 40, f"code is {'c' * 12} and was {'b' * 12}: {TRAINED}")):
+    for commit, why in (
+        ("b" * 40, ""),
+        ("c" * 40, f"code is {'c' * 12} and was {'b' * 12}: {TRAINED}"),
+    ):
         monkeypatch.setattr(Study, "commit_of", lambda *_, commit=commit: commit)
         assert sweep.why_stale(smoke(), smoke().arm("none"), 0) == why
 
@@ -358,7 +366,9 @@ def test_a_notebook_whose_code_changed_or_that_is_damaged_is_executed_again(
     monkeypatch.setattr(sweep, "made_from", lambda *of: real(*of) | {"code": "other"})
     found = reasons(smoke())
     assert found.pop("04_figures.json").startswith("its notebook is failed")
-    assert found == dict.fromkeys(("01_data.json", "03_analysis.json"), "code changed: executed again")
+    assert found == dict.fromkeys(
+        ("01_data.json", "03_analysis.json"), "code changed: executed again"
+    )
 
 
 # ---- parts of it
@@ -370,7 +380,9 @@ def test_one_sweep_at_a_time_and_orphans_of_a_killed_one_hold_its_place(
     monkeypatch.setattr(sweep, "RUNS", tmp_path)
     monkeypatch.setattr(sweep, "LOCK_TIMEOUT", 0)
     with only_sweep() as log:
-        orphan = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stdout=log)
+        orphan = subprocess.Popen(
+            [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stdout=log
+        )
     with pytest.raises(UserError, match=f"another sweep.* is running here .process {os.getpid()}"):
         with only_sweep():
             pass
@@ -446,6 +458,8 @@ def test_a_disk_that_filled_up_is_all_that_is_said(
 def test_the_profile_of_a_cluster_loads() -> None:
     import yaml
 
-    content = yaml.safe_load((Path(cli.__file__).parents[2] / "params/slurm/config.yaml").read_text())
+    content = yaml.safe_load(
+        (Path(cli.__file__).parents[2] / "params/slurm/config.yaml").read_text()
+    )
     assert content["executor"] == "slurm"
     assert {"jobs", "default-resources", "slurm-status-command"} <= content.keys()
