@@ -301,12 +301,12 @@ def _read_documents(name: str, files: list[Path], cache: Path) -> "Dataset":
     try:
         rows = readers[files[0].suffix]([str(file) for file in files], cache_dir=str(cache))
         rows = rows.select_columns("text")
-        if "string" not in rows.features["text"].dtype or rows.data["text"].null_count:
+        if "string" not in str(rows.features["text"]) or rows.data["text"].null_count:
             raise ValueError("not every document has a 'text' that is one")
+        return rows.filter(bool, input_columns="text")
     except Exception as error:  # whatever its readers raise
         reason = " ".join(str(error.__cause__ or error).split())[:200]
         raise CorpusError(f"{name}: cannot be read as documents: {reason}") from None
-    return rows.filter(bool, input_columns="text")
 
 
 # ---- ids

@@ -63,10 +63,10 @@ class Characters:
         codes, points = _code_points(self.symbols), _code_points(text)
         ids = np.searchsorted(codes, points).clip(max=len(codes) - 1)
         if (unseen := points[codes[ids] != points]).size:
+            symbols = ", ".join(repr(chr(point)) for point in np.unique(unseen)[:5])
             raise CorpusError(
-                f"symbol {', '.join(repr(chr(i)) for i in np.unique(unseen)[:5])} was unseen in "
-                "training (the first 90 % of the text); remove it, move it into the training part, "
-                "or set corpus.tokenizer to bytes"
+                f"corpus.tokenizer: symbol {symbols} was unseen in training (the first 90 % of the "
+                "text); remove it, move it into the training part, or take bytes"
             )
         return ids
 
@@ -219,7 +219,9 @@ def tokenize(name: str, key: str, tokenizer: str, ends: bool, read: Reader) -> T
     except OSError as error:
         raise CorpusError(f"{name}: its tokens cannot be kept: {error}") from None
     characters, dtype = index["characters"], index["dtype"]
-    parts = {part: np.memmap(folder / f"{part}.bin", dtype, "r") for part in characters}
+    parts: dict[str, Ids] = {
+        part: np.memmap(folder / f"{part}.bin", dtype, "r") for part in characters
+    }
     return Tokenized(
         BytePairs(index["tokenizer"], tokenizer), parts, characters, index["documents"]
     )

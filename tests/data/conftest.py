@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lib.data.sources import KNOWN
-from lib.data.text import Corpus, load_corpus
+from lib.data.text import KNOWN, Corpus, load_corpus
 from lib.study.io import corpus_places
 from lib.study.schema import CorpusConfig
 
@@ -26,12 +25,19 @@ def shakespeare() -> Corpus:
 def from_text(tmp_path: Path) -> FromText:
     """Write a text or bytes to a file of one's own and load it by its path."""
 
-    def write_and_load(text: str | bytes, fraction: float = 1.0) -> Corpus:
+    def write_and_load(text: str | bytes, **fields: object) -> Corpus:
         path = tmp_path / "own.txt"
         path.write_bytes(text.encode() if isinstance(text, str) else text)
-        return load_corpus(CorpusConfig(source=str(path), fraction=fraction))
+        return load_corpus(CorpusConfig(source=str(path), **fields))
 
     return write_and_load
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where tokens are kept."""
+    monkeypatch.setattr("lib.data.tokens.output_root", lambda: tmp_path / "kept")
+    return tmp_path / "kept" / "data" / "tokens"
 
 
 def nine_to_one(train: str, heldout: str) -> str:

@@ -1,0 +1,199 @@
+"""What a study reads is counted truly, and what a text alone tells follows from its counts."""
+
+import itertools
+import json
+import math
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from lib.data.describe import (
+    SOURCE_LOSS,
+    corpora_of,
+    corpus_summary,
+    data_summary,
+    duplication_report,
+    references,
+    sampling_table,
+    source_loss,
+    suites_of,
+    token_class_table,
+)
+from lib.data.text import TOKEN_CLASSES, Corpus, load_corpus
+from lib.study.schema import CorpusConfig
+from lib.study.study import Study
+from tests.conftest import TINY
+from tests.data.conftest import FromText, nine_to_one
+
+
+def test_classes_are_counted_and_those_that_a_part_lacks_are_not_available(
+    from_text: FromText,
+) -> None:
+    table = token_class_table(from_text("ab 1.\n" * 60 + "a" * 40))
+    assert list(table.index) == list(TOKEN_CLASSES)
+    train = {"alphabetic": 120, "numeric": 60, "punctuation": 60, "whitespace": 120}
+    assert table["train"].dropna().to_dict() == train
+    shares = {name: count / 360 for name, count in train.items()}
+    assert table["train share"].dropna().to_dict() == pytest.approx(shares)
+    for part in ("dev", "test"):
+        assert table[part].dropna().to_dict() == {"alphabetic": 20}
+        assert table[f"{part} share"].dropna().to_dict() == {"alphabetic": 1.0}
+
+
+HELD_OUT_LINES = "the cat sat\n\na new line here\nthe cat sat"
+TRAIN_LINES = "the cat sat\n\na new line, is here\n"
+
+
+@pytest.mark.parametrize(("gram", "long_lines"), [(4, 2 / 3), (11, 2 / 3), (12, 0.0), (16, None)])
+def test_duplication_agrees_with_a_search_by_hand(
+    from_text: FromText, gram: int, long_lines: float | None
+) -> None:
+    corpus = from_text(nine_to_one(TRAIN_LINES, HELD_OUT_LINES))
+    train = corpus.decode(corpus.train)
+    windows = [HELD_OUT_LINES[i : i + gram] for i in range(len(HELD_OUT_LINES) - gram + 1)]
+    found = sum(window in train for window in windows) / len(windows)
+
+    lines, long, grams = duplication_report(corpus, gram)
+    assert lines == 2 / 3
+    assert math.isnan(long) if long_lines is None else long == long_lines
+    assert grams == found
+    assert 0 < found < 1
+
+
+def test_duplication_is_sought_in_the_fraction_that_is_trained_on(
+    from_text: FromText, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = nine_to_one("abcdefghij\n" * 10, "abcdefghij\n" * 5)
+    assert duplication_report(from_text(text), gram=5).eq(1.0).all()
+    assert duplication_report(from_text(text, fraction=0.1), gram=5).eq(0.0).all()
+    monkeypatch.setattr("lib.data.describe.MAX_SEARCHED", 100)
+    assert duplication_report(from_text(text), gram=5).isna().all()
+
+
+def test_the_summary_is_strict_json_and_tells_identity_sizes_and_classes(
+    from_text: FromText, kept: Path
+) -> None:
+    corpus = from_text(nine_to_one(TRAIN_LINES, HELD_OUT_LINES))
+    summary = corpus_summary(corpus)
+    assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+    assert {key: summary[key] for key in list(summary)[:8]} == {
+        "corpus": "own.txt",
+        "corpus_sha256": corpus.sha256,
+        "characters": 400,
+        "symbols": "\n ,acehilnrstw",
+        "train": 360,
+        "heldout": 40,
+        "dev": 13,
+        "test": 27,
+    }
+    classes = {"alphabetic": 23 / 360, "punctuation": 1 / 360, "whitespace": 336 / 360}
+    nothing = dict.fromkeys(TOKEN_CLASSES)
+    assert summary["train_class_shares"] == nothing | classes
+    assert summary["duplication"] == {
+        "lines found in train": 2 / 3,
+        "lines of at least 24 characters found in train": None,
+        "24-character windows found in train": 0.0,
+    }
+    in_bytes = from_text(nine_to_one(TRAIN_LINES, HELD_OUT_LINES), tokenizer="bytes")
+    summary = corpus_summary(in_bytes)
+    assert "symbols" not in summary
+    assert (summary["vocabulary"], summary["characters"], summary["train"]) == (257, 400, 360)
+    assert summary["tokenized"] == {
+        "characters": {"train": 360, "dev": 13, "test": 27},
+        "documents": None,
+        "tokenizer_sha256": in_bytes.tokenizer.sha256,
+    }
+
+
+def test_a_study_over_corpora_loads_each_once_under_a_name_of_its_own(tmp_path: Path) -> None:
+    own = tmp_path / "own.txt"
+    own.write_text("A line of text.\n\n" * 100, "utf-8")
+    levels = {"model.embedding_norm": ["none", "layernorm"], "corpus.fraction": [1.0, 0.5]}
+    levels |= {"corpus.source": ["synthetic", str(own)], "training.iterations": [1, 3]}
+    study = Study.model_validate(TINY | {"name": "texts", "factors": levels, "seeds": [0]})
+    corpora = corpora_of(study)
+    assert list(corpora) == [
+        "synthetic", str(own), "synthetic, fraction=0.5", f"{own}, fraction=0.5"
+    ]  # fmt: skip
+    assert [len(corpus.train) for corpus in corpora.values()] == [990_000, 1530, 495_000, 765]
+
+    table = sampling_table(study, corpora)  # 4 corpora × 2 budgets of 4 × 16 characters a step
+    assert list(table["characters drawn per run"]) == [64, 192] * 4
+    assert list(table["passes"][str(own)]) == [64 / 1530, 192 / 1530]
+    assert list(table["characters in the training part"][str(own)]) == [1530, 1530]
+
+
+def test_what_01_declares_is_one_corpus_and_its_suite_or_all_by_name() -> None:
+    one, suite = {"a": {"train": 9}}, {"a-16": {"hash": "f"}}
+    assert data_summary(one, suite) == {"train": 9, "suite": {"hash": "f"}}
+    two = one | {"b": {"train": 5}}
+    assert data_summary(two, suite) == {"corpora": two, "suites": suite}
+
+
+@pytest.mark.slow
+def test_a_studys_suites_are_one_per_text_and_context_whatever_the_fraction(tmp_path: Path) -> None:
+    levels = {"corpus.fraction": [0.02, 0.03], "model.block_size": [16, 64]}
+    study = Study.model_validate(
+        TINY | {"name": "contexts", "factors": levels, "seeds": [0],
+                "evaluation": {"items_per_task": 50}}
+    )  # fmt: skip
+    suites = suites_of(study, corpora_of(study), tmp_path)
+    assert [suite["block_size"] for suite in suites.values()] == [16, 64]
+    assert {folder.name for folder in tmp_path.iterdir() if folder.is_dir()} == set(suites)
+
+
+# ---- without a network
+
+
+@pytest.mark.parametrize("tokenizer", ["characters", "bytes"])
+def test_losses_follow_from_counts_by_hand(
+    tokenizer: str, from_text: FromText, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = from_text("abcab\n\nbca abc cab\n" * 40, tokenizer=tokenizer)
+    found, n = references(tiny, 8), tiny.vocab_size
+    train, heldout = tiny.decode(tiny.train), tiny.decode(tiny.heldout)
+    counts, pairs = Counter(train), Counter(itertools.pairwise(train))
+    entropy = -sum(c / len(train) * math.log(c / len(train)) for c in counts.values())
+    unigram = [-math.log((counts[c] + 1) / (len(train) + n)) for c in heldout[1:]]
+    before = Counter(train[:-1])
+    bigram = [
+        -math.log((pairs[a, b] + 1) / (before[a] + n)) for a, b in itertools.pairwise(heldout)
+    ]
+    assert found["unigram_entropy"] == pytest.approx(entropy)
+    assert found["unigram_loss"] == pytest.approx(sum(unigram) / len(unigram))
+    assert found["bigram_loss"] == pytest.approx(sum(bigram) / len(bigram))
+    assert found["uniform_loss"] == pytest.approx(math.log(n))
+    assert "source_loss" not in found
+    monkeypatch.setattr("lib.data.describe.MAX_PAIRS", n * n - 1)
+    assert "bigram_loss" not in references(tiny, 8)
+
+
+def test_the_references_are_those_of_the_published_runs(shakespeare: Corpus) -> None:
+    """Golden, of 1,003,854 characters: counts cross the blocks in which they are read."""
+    assert references(shakespeare, 128) == pytest.approx(
+        {
+            "unigram_entropy": 3.3090842752741243,
+            "unigram_loss": 3.3473053353689304,
+            "uniform_loss": math.log(65),
+            "bigram_loss": 2.4818894321158234,
+        },
+        rel=1e-12,
+    )
+    whole = load_corpus(CorpusConfig(source="synthetic"))
+    found = references(whole, 128)
+    assert found["source_loss"] == 0.6953409433666945  # as in the results of the study `texts`
+    assert 0.6664 < found["source_loss"] < found["bigram_loss"]
+    losses = [source_loss(size) for size in (1, 7, 100, 128, 300, 5000)]
+    assert losses == sorted(losses, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("block_size", "loss"),
+    [(48, 0.7475023289648292), (192, 0.6843546736150743), (768, 0.6677261276690392)],
+)
+def test_a_loss_between_those_known_is_that_of_the_source(block_size: int, loss: float) -> None:
+    """By `Source.nll` of `synthetic_text.py`, which takes seconds."""
+    assert source_loss(block_size) == pytest.approx(loss, abs=4e-4)
+    for size, known in SOURCE_LOSS.items():
+        assert source_loss(size) == pytest.approx(known, rel=1e-15)

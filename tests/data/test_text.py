@@ -1,0 +1,399 @@
+"""A corpus is the right text, split as described and drawn from fairly; what is none is refused in
+one line."""
+
+import gzip
+import hashlib
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from lib.data.text import (
+    KNOWN,
+    TOKEN_CLASSES,
+    Corpus,
+    CorpusError,
+    KnownCorpus,
+    MissingCorpusError,
+    load_corpus,
+    sample_batch,
+    token_class,
+)
+from lib.study.schema import CorpusConfig
+from tests.data.conftest import FromText, nine_to_one
+
+# ---- what is known by name
+
+
+@pytest.mark.parametrize(
+    ("source", "sha256", "lengths", "drawn"),
+    [
+        (
+            "tinyshakespeare",
+            "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+            (1_003_854, 55_828, 55_712),
+            "20fb7e2477cd23a959fa2c0999edec34ac365022b13bc15d8da61998ba3f1803",
+        ),
+        (
+            "synthetic",
+            "bc3e66b4fb25b09f41c78ae498e032fc39865a15dfd3347e6fe1485652ab12a3",
+            (990_000, 55_305, 54_695),
+            "a1e67a81cacd299a6e2ff00788055ae9f93eb1a3005c5937b0b901cd94c143ec",
+        ),
+    ],
+)
+def test_a_known_text_is_split_and_drawn_as_in_the_published_runs(
+    shakespeare: Corpus, source: str, sha256: str, lengths: tuple[int, ...], drawn: str
+) -> None:
+    """Golden: SHA-256 of the first ten batches, 16 × 128, of a stream seeded with 0."""
+    corpus = load_corpus(CorpusConfig(source=source))
+    assert (corpus.name, corpus.sha256) == (source, sha256)
+    assert (len(corpus.train), len(corpus.dev), len(corpus.test)) == lengths
+    stream, batches = torch.Generator().manual_seed(0), hashlib.sha256()
+    for _ in range(10):
+        for part in sample_batch(corpus.train, 16, 128, stream):
+            batches.update(part.numpy().tobytes())
+    assert batches.hexdigest() == drawn
+
+
+@pytest.mark.parametrize(("fraction", "length"), [(1.0, 990_000), (0.5, 495_000), (0.05, 49_500)])
+def test_a_fraction_shortens_the_training_part_alone(fraction: float, length: int) -> None:
+    whole, part = (load_corpus(CorpusConfig(source="synthetic", fraction=f)) for f in (1, fraction))
+    assert (part.train == whole.train[:length]).all()
+    assert part.symbols == whole.symbols
+    assert part.training_text == whole.training_text
+    assert part.heldout.equal(whole.heldout)
+    assert part.dev_length == whole.dev_length
+
+
+BODY = b"to be or not to be\n" * 20
+LITTLE = KnownCorpus("little.txt", hashlib.sha256(BODY).hexdigest(), "")
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that downloads go to, still missing; it is the one place where they are sought."""
+    for module in ("lib.data.text", "lib.study.io"):
+        monkeypatch.setattr(f"{module}.output_root", lambda: tmp_path)
+    monkeypatch.setattr("lib.data.text.corpus_places", lambda name: [tmp_path / "data" / name])
+    monkeypatch.setitem(KNOWN, "little", LITTLE)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    return tmp_path / "data"
+
+
+@contextmanager
+def server(content: bytes, announced: int) -> Iterator[tuple[str, list[str]]]:
+    """Serve `content` on the loopback, announced as so many bytes; give URL and requests seen."""
+    requests: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            requests.append(self.path)
+            self.send_response(200)
+            self.send_header("Content-Length", str(announced))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as http:
+        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{http.server_port}/little", requests
+        finally:
+            http.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("earlier", [None, BODY.upper()])
+def test_a_missing_corpus_is_downloaded_once_and_verified(
+    data: Path, monkeypatch: pytest.MonkeyPatch, earlier: bytes | None
+) -> None:
+    if earlier:  # another text has its name
+        data.mkdir()
+        (data / "little.txt").write_bytes(earlier)
+    with server(BODY, len(BODY)) as (url, requests):
+        monkeypatch.setitem(KNOWN, "little", LITTLE._replace(url=url))
+        first, second = (load_corpus(CorpusConfig(source="little")) for _ in range(2))
+    assert first.sha256 == second.sha256 == LITTLE.sha256
+    assert requests == ["/little"]
+    assert {path.name: path.read_bytes() for path in data.iterdir()} == {"little.txt": BODY}
+
+
+@pytest.mark.parametrize(
+    ("content", "announced"),
+    [(BODY.upper(), len(BODY)), (BODY[:100], 100), (BODY[:100], len(BODY))],
+    ids=["another text", "half a text", "interrupted"],
+)
+def test_a_wrong_download_leaves_nothing_behind(
+    data: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, announced: int
+) -> None:
+    with server(content, announced) as (url, requests):
+        monkeypatch.setitem(KNOWN, "little", LITTLE._replace(url=url))
+        with pytest.raises(MissingCorpusError, match=r"^little: no file has its SHA-256"):
+            load_corpus(CorpusConfig(source="little"))
+    assert requests == ["/little"]
+    assert list(data.iterdir()) == []
+
+
+def test_a_corpus_out_of_reach_can_be_provided_in_three_ways(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as closed:  # bound but not listening: no one else can answer there
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}/little"
+        monkeypatch.setitem(KNOWN, "little", LITTLE._replace(url=url))
+        with pytest.raises(MissingCorpusError) as error:
+            load_corpus(CorpusConfig(source="little"))
+    assert str(error.value).endswith(
+        "(ConnectionError). Provide it in one of three ways: put it at data/little.txt (from "
+        f"{url}); attach a Kaggle input that holds little.txt; or set corpus.source to a text "
+        "file's path"
+    )
+
+
+# ---- a text of one's own
+
+
+@pytest.mark.parametrize(
+    ("line", "beginning"),
+    [
+        ("to be or not to be\n", "\n"),
+        ("to be or not to be ", "t"),
+        ("Grüße, 世界! 🌍\n", "\n"),
+        ("\ufefftext\n", "\n"),
+        ("text\r\n\r\n", "\n"),
+        ("a\0b\u2028\x85", "a"),
+        ("👩‍👩‍👧‍👦 e\u0301", "👩"),
+    ],
+)
+def test_any_text_is_a_corpus_with_a_vocabulary_and_hash_of_its_own(
+    from_text: FromText, line: str, beginning: str
+) -> None:
+    text = line * 50
+    corpus = from_text(text)
+    assert (corpus.name, corpus.n_characters) == ("own.txt", len(text))
+    assert corpus.sha256 == hashlib.sha256(text.encode()).hexdigest()
+    assert list(corpus.symbols) == sorted(set(line))
+    assert corpus.decode(corpus.train) + corpus.decode(corpus.heldout) == text
+    assert corpus.beginning.shape == (1,)
+    assert corpus.decode(corpus.beginning) == beginning
+
+
+@pytest.mark.parametrize("base", ["the working folder", "the repository"])
+def test_a_relative_path_is_sought_here_and_in_the_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str
+) -> None:
+    for folder in ("the working folder", "the repository"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path / "the working folder")
+    monkeypatch.setattr("lib.data.tokens.ROOT", tmp_path / "the repository")
+    (tmp_path / base / "own.txt").write_text("to be\n" * 20, "utf-8")
+    assert load_corpus(CorpusConfig(source="own.txt")).n_characters == 120
+
+
+@pytest.mark.parametrize(
+    ("heldout", "dev_length"),
+    [
+        pytest.param("a" * 14 + "\n\n" + "b" * 3 + "\n" + "a" * 20, 16, id="blank line"),
+        pytest.param("a" * 15 + "\n\n\n" + "b" * 22, 18, id="two blank lines"),
+        pytest.param("a" * 13 + "\n\n" + "b" * 7 + "\n\n" + "a" * 16, 24, id="nearer blank line"),
+        pytest.param("a" * 17 + "\n" + "b" * 22, 18, id="line end"),
+        pytest.param("a" * 2 + "\n\n" + "b" * 17 + "\n" + "a" * 18, 22, id="blank line too early"),
+        pytest.param("a" * 40, 20, id="one line"),
+        pytest.param("a" * 3 + "\n" + "b" * 36, 20, id="line end too early"),
+    ],
+)
+def test_dev_ends_at_a_blank_line_else_a_line_end_else_the_middle(
+    from_text: FromText, heldout: str, dev_length: int
+) -> None:
+    assert len(heldout) == 40
+    corpus = from_text(nine_to_one("ab", heldout))
+    assert corpus.decode(corpus.dev) == heldout[:dev_length]
+    assert corpus.decode(corpus.test) == heldout[dev_length:]
+
+
+@pytest.mark.parametrize(
+    ("heldout", "fraction", "part", "length"),
+    [
+        pytest.param("a" * 17 + "\n" + "a" * 22, 1.0, "dev", 18, id="dev"),
+        pytest.param("a" * 22 + "\n" + "a" * 17, 1.0, "test", 17, id="test"),
+        pytest.param("a" * 40, 0.01, "train", 3, id="train"),
+    ],
+)
+def test_every_part_must_hold_a_window_and_its_target(
+    from_text: FromText, heldout: str, fraction: float, part: str, length: int
+) -> None:
+    corpus = from_text(nine_to_one("a", heldout), fraction=fraction)
+    corpus.require_length(length - 1)
+    needs = f"the {part} part has {length} characters and model.block_size {length} needs"
+    with pytest.raises(CorpusError, match=f"^own.txt: too short: {needs} {length + 1}; "):
+        corpus.require_length(length)
+
+
+# ---- documents
+
+TEXTS = ["to be", "or not\nto be", "“q” 😀\x00 12\r\n", "", *(f"number {i}" for i in range(20))]
+LINES = "".join(json.dumps({"text": text, "id": 1}) + "\n\n" for text in TEXTS).encode()
+
+
+def parquet(**columns: object) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns), sink)
+    return sink.getvalue().to_pybytes()
+
+
+@pytest.mark.parametrize("folder", [True, False])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("d.jsonl", LINES),
+        ("d.parquet", parquet(id=[*range(24)], text=TEXTS)),
+        ("large.parquet", parquet(text=pa.array(TEXTS, pa.large_string()))),
+    ],
+)
+def test_documents_are_lines_or_rows_and_each_ends(
+    name: str, content: bytes, folder: bool, tmp_path: Path, kept: Path
+) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / name).write_bytes(content)
+    path = tmp_path / "d" if folder else tmp_path / "d" / name
+    corpus = load_corpus(CorpusConfig(source=str(path), tokenizer="bytes"))
+    full = [*filter(None, TEXTS)]  # 23, of which 20 are for training
+    assert corpus.whole.documents == {"train": 20, "dev": 1, "test": 2}
+    assert corpus.decode(corpus.train) == "".join(f"{text}\n\n" for text in full[:20])
+    assert corpus.decode(corpus.heldout) == "".join(f"{text}\n\n" for text in full[20:])
+    assert corpus.n_characters == sum(map(len, TEXTS))
+    assert corpus.beginning.tolist() == [corpus.tokenizer.end_of_document]
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "characters"])
+def test_texts_of_a_folder_are_documents_in_order_of_their_names(
+    tmp_path: Path, kept: Path, tokenizer: str
+) -> None:
+    """In characters they are one text, with blank lines between them."""
+    for number, name in enumerate(["a/z.txt", *(f"b{i}.txt" for i in range(9)), "c/a.txt"]):
+        (tmp_path / "d" / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / "d" / name).write_text(f"document {number % 10} of 10")
+    (tmp_path / "d" / ".git").mkdir()
+    (tmp_path / "d" / ".git" / "x.txt").write_text("no")
+    corpus = load_corpus(CorpusConfig(source=str(tmp_path / "d"), tokenizer=tokenizer))
+    whole = "\n\n".join(f"document {number % 10} of 10" for number in range(11))
+    read = corpus.decode(corpus.train) + corpus.decode(corpus.heldout)
+    assert read == (whole if tokenizer == "characters" else f"{whole}\n\n")
+
+
+# ---- what is no corpus
+
+MANY = b'{"text": "a"}\n' * 3
+BAD: list[tuple[str, bytes, str]] = [
+    ("own.txt", b"", "own.txt: empty or too short: 0 characters; give a text of 20"),
+    ("own.txt", "é".encode() * 19, "own.txt: empty or too short: 19 characters; give a"),
+    ("own.txt", b"a" * 2000 + b"\xff" + b"a" * 99, "own.txt: not UTF-8 at byte 2,000; unpack"),
+    ("own.txt.gz", gzip.compress(b"to be " * 99), "own.txt.gz: not UTF-8 at byte 1; unpack it, or"),
+    (
+        "own.txt",
+        ("a" * 95 + "zaéaa").encode(),
+        "corpus.tokenizer: symbol 'z', 'é' was unseen in training",
+    ),
+    ("d.parquet", LINES, "d.parquet: cannot be read as documents: Parquet magic bytes not found"),
+    ("d.parquet", parquet(content=["a"], id=[1]), "Current columns in the dataset: ['content', "),
+    ("d.parquet", parquet(text=[1]), "not every document has a 'text' that is one"),
+    ("d.jsonl", MANY + b'{"content": "a"}', "not every document has a 'text' that is one"),
+    ("d.jsonl", MANY + b'{"text": 1}', "not every document has a 'text' that is one"),
+    ("d.jsonl", MANY + b"[1]", "d.jsonl: cannot be read as documents: JSON parse error"),
+    ("d.jsonl", MANY + b'{"text": "a', "cannot be read as documents: JSON parse error: Missing a"),
+    (
+        "d.jsonl",
+        b'{"text": "\\ud800"}',
+        "documents: JSON parse error: The surrogate pair in string",
+    ),
+    ("d.jsonl", b'{"text": "\xff"}', "d.jsonl: cannot be read as documents: 'utf-8' codec can't"),
+    ("d.jsonl", b"", "d.jsonl: cannot be read as documents"),
+    ("d.jsonl", MANY, "d.jsonl: too few documents: 3; give 11 or more, or join them into one"),
+    ("d/a.txt d/b.jsonl", MANY, "folder 'd' must hold files of one kind: .txt, .jsonl, .parquet; "),
+    ("d/b.pdf", MANY, "corpus.source: folder 'd' must hold files of one kind: .txt, .jsonl, .parq"),
+    ("d/.hidden", MANY, "folder 'd' must hold files of one kind: .txt, .jsonl, .parquet; it holds"),
+    ("gone.txt/", b"", "gone.txt' is neither a text file, nor a folder, nor a known corpus (tiny"),
+    ("pipe", b"", "pipe' is neither a text file, nor a folder, nor a known corpus (tinyshakesp"),
+    ("x" * 300, b"", f"{'x' * 300}' "),  # too long for a name, which is no file for Python 3.14
+]
+
+
+@pytest.mark.parametrize(("names", "content", "message"), BAD)
+def test_what_is_no_corpus_is_refused_in_one_line(
+    names: str, content: bytes, message: str, tmp_path: Path, kept: Path
+) -> None:
+    for name in names.split():
+        if name == "pipe":
+            os.mkfifo(tmp_path / name)
+        elif not name.endswith("/") and len(name) < 300:
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_bytes(content)
+    source = tmp_path / (names if "/" not in names or names.endswith("/") else "d")
+    tokenizer = "characters" if names.startswith("own") else "bytes"
+    with pytest.raises(CorpusError) as error:
+        load_corpus(CorpusConfig(source=str(source), tokenizer=tokenizer))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_user_that_is_nobody_has_no_texts() -> None:
+    with pytest.raises(CorpusError, match=r"^corpus.source: '~nobody-at-all/a' cannot be read"):
+        load_corpus(CorpusConfig(source="~nobody-at-all/a"))
+
+
+# ---- drawing batches
+
+
+@pytest.mark.parametrize(
+    ("symbols", "name"),
+    [
+        (["a", "Z", "é", "ß", "世", " the"], "alphabetic"),
+        (["0", "3", "½", " 12"], "numeric"),
+        ([".", "'", "-", "&", " don't", "\ufffd"], "punctuation"),
+        ([" ", "\n", "\t", "\n\n"], "whitespace"),
+        (["\x03", "\x04"], "end of document"),
+    ],
+)
+def test_every_symbol_has_one_class(symbols: list[str], name: str) -> None:
+    assert name in TOKEN_CLASSES
+    assert {token_class(symbol) for symbol in symbols} == {name}
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_a_batch_holds_windows_and_the_characters_that_follow() -> None:
+    ids = torch.arange(100).numpy()
+    inputs, targets = sample_batch(ids, 64, 8, seeded(0))
+    assert inputs.shape == targets.shape == (64, 8)
+    assert inputs.equal(inputs[:, :1] + torch.arange(8))
+    assert targets.equal(inputs + 1)
+    assert targets.max() <= 99
+    assert sample_batch(ids, 64, 8, seeded(0), slice(3, 9))[0].equal(inputs[3:9])
+
+
+@pytest.mark.parametrize(("length", "block_size"), [(9, 8), (9, 7), (8, 8), (8, 1), (2, 1)])
+def test_windows_start_wherever_they_and_their_targets_fit(length: int, block_size: int) -> None:
+    ids = torch.arange(length).numpy()
+    if block_size >= length:
+        with pytest.raises(RuntimeError):
+            sample_batch(ids, 1, block_size, seeded(0))
+        return
+    inputs, _ = sample_batch(ids, 1000, block_size, seeded(0))
+    assert sorted(set(inputs[:, 0].tolist())) == [
+        s for s in range(length) if s + block_size < length
+    ]
