@@ -32,7 +32,7 @@ from jinja2.exceptions import UndefinedError
 from jinja2.utils import missing
 
 from lib.record.archive import Record
-from lib.study.io import TEMPLATES, read_json
+from lib.study.io import read_json
 from lib.study.study import load_study
 from lib.study.yaml import UserError, read_yaml, suggest
 
@@ -60,7 +60,7 @@ class Template:
         known |= {"contrast": partial(self._row, "contrasts"), "test": partial(self._row, "tests")}
         known |= {"one": one, "params": load_study}
         self._environment = Environment(
-            loader=FileSystemLoader([paper, TEMPLATES.parent]),
+            loader=FileSystemLoader(paper),
             undefined=_with_nearest_name(known),
             finalize=_finished,
             trim_blocks=True,

@@ -2,8 +2,7 @@
 -- figures, tables, references to them, the abstract, the bibliography and the appendix.
 -- A table or figure floats to the top of its column; .wide lets it span both, .anywhere lets it float
 -- to the bottom too, .here keeps it in its place, .long lets it run over pages (in the appendix's part
--- of one column). A .first one stands on the first page, under the title: in LaTeX at the foot, for
--- what spans both columns comes to the top of a later page only. Figures stand as large as drawn.
+-- of one column). Figures stand as large as drawn.
 
 local latex = FORMAT == "latex"
 local typst = not latex
@@ -37,7 +36,7 @@ local function has(element, class) return element.classes:includes(class) end
 local function placed(div)
   if latex then
     local star = has(div, "wide") and not has(div, "here") and "*" or ""
-    local where = has(div, "here") and "[H]" or has(div, "first") and "[b]" or has(div, "anywhere") and "[tb]"
+    local where = has(div, "here") and "[H]" or has(div, "anywhere") and "[tb]"
     return star, where or "[t]"
   end
   if has(div, "here") or has(div, "long") then return "placement: none" end
