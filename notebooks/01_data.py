@@ -28,8 +28,7 @@ sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/study/../.
 from lib.data.describe import corpora_of, corpus_summary, data_summary, suites_of
 from lib.study.study import load_study
 from lib.study.yaml import one_line_errors
-from lib.study.io import result_file, relative, study_folder
-from lib.study.io import write_json
+from lib.study.io import relative, result_file, study_folder, write_json
 
 one_line_errors()
 
@@ -84,7 +83,7 @@ for text in texts.values():
 # %%
 for text in texts.values():
     print(f"{text.name}, {text.vocab_size} symbols: {text.symbols!r:.3000}")
-    show_symbols(text.text or text.decode(text.heldout))
+    show_symbols(text.training_text + text.decode(text.heldout))
 for name, corpus in corpora.items():
     table = token_class_table(corpus).rename_axis(name)
     shares = [column for column in table if column.endswith("share")]
