@@ -21,7 +21,6 @@ from pydantic import (
 )
 
 from lib.study.io import PLANS, read_json
-from lib.study.metrics import ACCURACIES
 from lib.study.schema import Positive, PositiveFloat, Section, digest
 from lib.study.yaml import ConfigError, explain, read_yaml, short, suggest
 
@@ -289,7 +288,8 @@ def arms_called(name: str, arms: Mapping[str, str]) -> list[str]:
 
 
 def published_plans() -> dict[str, Any]:
-    """Read the hash, and by study the drawn and the skipped seeds, of each published plan."""
+    """Read of each published plan its hash, the fields that had other names in its schema, and by
+    study the drawn and the skipped seeds."""
     file = PLANS / "published.json"
     return dict(read_json(file)["plans"]) if file.is_file() else {}
 
@@ -309,7 +309,7 @@ def read_plan(file: str) -> Plan:
     try:
         if published is None:
             return Plan.model_validate(content)
-        plan = Plan.model_validate(_with_margins(content), extra="ignore")
+        plan = Plan.model_validate(content | published.get("fields", {}), extra="ignore")
     except ValidationError as error:
         faults = [f"{path.name}: {fault}" for fault in explain(error, Plan, most=30)]
         raise ConfigError("\nerror: ".join(faults)) from None
@@ -321,12 +321,3 @@ def read_plan(file: str) -> Plan:
                 f"{file}: the seeds of {study} do not follow from its hash; restore it"
             )
     return plan
-
-
-def _with_margins(content: dict[str, Any]) -> dict[str, Any]:
-    """Name the smallest effects of interest of the first plans, which called them margins, or gave
-    one for all accuracies."""
-    one_for_all = content.get("minimum_detectable_effect")
-    effects = dict.fromkeys(ACCURACIES, one_for_all) if one_for_all else {}
-    effects |= content.get("margins", {}) | content.get("smallest_effect_of_interest", {})
-    return content | {"smallest_effect_of_interest": effects}

@@ -1,7 +1,9 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from lib.study.study import Study, load_study
 from tests.study.samples import Parameters
 
 
@@ -9,3 +11,16 @@ from tests.study.samples import Parameters
 def parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parameters:
     """An empty repository, in place of this one."""
     return Parameters(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str | bytes], Study]:
+    """Write a text to `little.yaml`, the only study there is, and load it."""
+    monkeypatch.setattr("lib.study.study.PARAMS", tmp_path)
+
+    def write_and_load(content: str | bytes) -> Study:
+        data = content.encode() if isinstance(content, str) else content
+        (tmp_path / "little.yaml").write_bytes(data)
+        return load_study("little")
+
+    return write_and_load

@@ -100,7 +100,9 @@ def test_a_plan_changed_after_the_runs_makes_them_exploratory(frozen: Parameters
     fixed = frozen.commit()
     said = [f"run at commit {before[:12]}, plan fixed at {fixed[:12]}"]
     assert (judged(run_at(before)).reasons, judged(run_at(fixed)).reasons) == (said, [])
-    path.write_text(text, "utf-8")  # restored, it stands since it was first committed
+    path.write_text(text, "utf-8")
+    assert judged(run_at(before)).name == "UNVERIFIED"  # not committed as it stands
+    # Restored, it stands since it was first committed.
     restored = frozen.commit()
     assert judged(run_at(before), run_at(restored)).name == "CONFIRMATORY"
     path.write_text(f"{text}deviations: [{{date: '2026-12-01', what: a, why: b}}]\n", "utf-8")

@@ -28,19 +28,6 @@ STUDIES = sorted(path.stem for path in PARAMS.glob("*.yaml"))
 Load = Callable[[str | bytes], Study]
 
 
-@pytest.fixture
-def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
-    """Write a text to `little.yaml`, the only study there is, and load it."""
-    monkeypatch.setattr("lib.study.study.PARAMS", tmp_path)
-
-    def write_and_load(content: str | bytes) -> Study:
-        data = content.encode() if isinstance(content, str) else content
-        (tmp_path / "little.yaml").write_bytes(data)
-        return load_study("little")
-
-    return write_and_load
-
-
 # Not `none`, with which embedding_rms may not change.
 LITTLE_NORM = LITTLE | {"model": {"embedding_norm": "rmsnorm"}}
 DECIDING = [name for name in FIELDS if not name.startswith("machine.")]
