@@ -10,7 +10,7 @@ They apply where a plan says when a run is unstable, and tests the share of such
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -49,30 +49,34 @@ def decide(
         return []
     shares, decisions = stability.set_index("arm")["share"], []  # NaN of an arm that is not judged
     for arm, baseline in own_baselines(runs).items():
-        rows, answers = (
-            {row["measure"]: row for row in table.to_dict("records")
-             if (row["arm"], row["baseline"]) == (arm, baseline)}
+        rows, tests = (
+            [
+                row
+                for row in table.to_dict("records")
+                if (row["arm"], row["baseline"]) == (arm, baseline)
+            ]
             for table in (contrasts, hypotheses)
-        )  # fmt: skip
-        shown = {name: effect(row, answers.get(name), plan.alpha) for name, row in rows.items()}
-        said = by_criteria(rows, shown, shares[baseline], shares[arm], plan)
+        )
+        shown = {row["measure"]: effect(row, tests, plan.alpha) for row in rows}
+        by_measure = {row["measure"]: row for row in rows}
+        said = by_criteria(by_measure, shown, shares[baseline], shares[arm], plan)
         decisions.append(Decision(arm, *said))
     return decisions
 
 
-def effect(row: Row, test: Row | None, alpha: float) -> Literal["better", "worse", "none", ""]:
+def effect(row: Row, tests: list[Row], alpha: float) -> str:
     """Say what the tests of a contrast show of its arm, by the adjusted p of its family or by the
-    answer to a hypothesis about it; "" where nothing tests it."""
-    if test is None and np.isnan(row["p_holm"]):
-        return ""
-    significant = row["p_holm"] < alpha
-    if test and test["answer"] == "supported":
-        significant |= not test["claim"].startswith("within")
-    if test and test["answer"] == "refuted":
-        significant |= not test["t_low"] <= 0 <= test["t_high"]
-    if not significant:
-        return "none"
-    return "better" if MEASURES[row["measure"]].gain(row["mean_delta"]) > 0 else "worse"
+    answers to hypotheses about it: better, worse, or none; "" where nothing tests it."""
+    answers = [test for test in tests if test["measure"] == row["measure"]]
+    if row["p_holm"] < alpha or any(map(_shows_a_change, answers)):
+        return "better" if MEASURES[row["measure"]].gain(row["mean_delta"]) > 0 else "worse"
+    return "none" if answers or not np.isnan(row["p_holm"]) else ""
+
+
+def _shows_a_change(test: Row) -> bool:
+    if test["answer"] == "supported":
+        return not test["claim"].startswith("within")
+    return test["answer"] == "refuted" and not test["t_low"] <= 0 <= test["t_high"]
 
 
 def by_criteria(

@@ -96,7 +96,8 @@ def power_of(
     is refuted, where the true mean difference is `mean` and the differences have this `sd`.
 
     Means and variances of normal samples are drawn as a Latin hypercube, always the same. For an
-    exact test it is the power of t, and nothing where no p of that many sign flips is below alpha.
+    exact test it is the power of t, and 0 where no p of that many sign flips, 2 / 2^n at the least,
+    is below alpha.
     """
     if is_exact(h) and 2.0 ** (1 - n) >= alpha:
         return 0.0, 0.0

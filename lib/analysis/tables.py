@@ -50,18 +50,18 @@ def readable(table: pd.DataFrame | None, digits: int = 3) -> pd.DataFrame:
 def result_table(result: RunResult, baseline: RunResult | None = None) -> pd.DataFrame:
     """List a run's measures, a row each; beside them those of its baseline, if there is one. Speeds
     are of the run alone: its baseline may have run on another machine."""
-    runs = {"": result.measures | result.throughput}
+    columns = {"this run": result.measures | result.throughput}
     if baseline is not None:
-        runs = {"this run": runs[""], baseline.arm: baseline.measures}
-    columns = {
-        name: {
-            MEASURES[measure].title: MEASURES[measure].text(value)
-            for measure in measures_in("summary")
-            if (value := values.get(measure)) is not None
+        columns[baseline.arm] = baseline.measures
+    rows = {
+        MEASURES[name].title: {
+            column: MEASURES[name].text(values[name])
+            for column, values in columns.items()
+            if values.get(name) is not None
         }
-        for name, values in runs.items()
+        for name in measures_in("summary")
     }
-    return pd.DataFrame(columns).fillna("n/a")
+    return pd.DataFrame.from_dict(rows, orient="index").dropna(how="all").fillna("n/a")
 
 
 def summary_table(runs: pd.DataFrame, group: MeasureGroup = "summary") -> pd.DataFrame:

@@ -83,6 +83,8 @@ SAME = {"says": "…", "test": ["layernorm", "none", QUALITY], "equivalent_withi
             {"accuracy": -0.005},
             ("keep the baseline", "tie"),
         ),
+        ({"hypotheses": {"harm": HARM, "same": SAME, "cure": CURE}}, {"accuracy": -0.01},
+         ("keep the baseline", "regression")),
         ({}, {"spiky": ("layernorm",)}, ("keep the baseline", "stability")),
         ({}, {"accuracy": 0.05}, ("replicate before adopting", "improvement")),
         (NO_TEST, {"accuracy": -0.05}, ("undecided", "no test")),
@@ -103,7 +105,7 @@ SAME = {"says": "…", "test": ["layernorm", "none", QUALITY], "equivalent_withi
         ({}, {"high": "none"}, ("undecided", "stability")),
         ({}, {"spiky": ("none",), "high": "layernorm"}, ("undecided", "stability")),
     ],
-)
+)  # fmt: skip
 def test_a_decision_follows_the_three_criteria(
     content: dict[str, Any], made: dict[str, Any], outcome: tuple[str, str]
 ) -> None:

@@ -123,6 +123,9 @@ def test_an_exact_test_has_no_power_where_it_cannot_reach_its_level() -> None:
     exactly = Hypothesis.model_validate(EXACT)
     assert power_of(exactly, 1.0, 0.1, 5, 2 / 32) == (0, 0)
     assert power_of(exactly, 1.0, 0.1, 6, 2 / 32)[0] > 0.99
+    shared = decay_plan(hypotheses={"h": EXACT, "same": SAME})  # of six seeds .031, above .05 / 2
+    (row, _) = expected_power(shared, {"h": 0.001, "same": 0.01}, 6).to_dict("records")
+    assert (row["power"], row["seeds"]) == (0, 7)
 
 
 @pytest.mark.parametrize(

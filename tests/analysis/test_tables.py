@@ -161,7 +161,7 @@ def test_a_run_is_listed_with_what_it_measured_beside_its_baseline_but_for_speed
 ) -> None:
     speed = {"throughput": {"training_tokens_per_second": 9.0}}
     result = sample_runs(tiny_study)[0].model_copy(update=speed)
-    rows = result_table(result).squeeze()
+    rows = result_table(result)["this run"]
     assert rows["validation perplexity"] == "20.000"
     assert not [name for name in rows.index if "macro" in name]  # the sample was asked no task
     baseline = result.model_copy(update={"arm": "other", "measures": {"perplexity": 21.5}})
