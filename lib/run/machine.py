@@ -77,7 +77,7 @@ def prepare(config: RunConfig) -> Machine:
                 "false"
             ) from None
     batch_size, least = config.training.batch_size, settings.micro_batch_size or 1
-    devices = count_devices(device) if device == "cuda" else 1
+    devices = max(1, count_devices(device)) if device == "cuda" else 1
     fitting = [n for n in range(1, devices + 1) if batch_size % (n * least) == 0]
     processes = settings.processes or max(fitting)
     share = batch_size // processes

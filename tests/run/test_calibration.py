@@ -1,6 +1,8 @@
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
@@ -10,7 +12,6 @@ from sklearn.metrics import brier_score_loss, log_loss
 from lib.record.archive import Record
 from lib.results import expected_calibration_error
 from lib.run.evaluate import (
-    Calibration,
     Scores,
     Tempering,
     calibrate,
@@ -20,6 +21,12 @@ from lib.run.evaluate import (
     per_character,
     reliability,
 )
+
+
+class Calibration(NamedTuple):
+    measures: dict[str, float]
+    bins: pd.DataFrame
+    temperatures: pd.DataFrame
 
 
 @pytest.fixture
@@ -53,7 +60,8 @@ def calibrated(logits, target, n_dev: int, size: int = 10_000) -> Calibration:
     columns = {name: torch.cat([part[name] for part in scored]).numpy() for name in scored[0]}
     confidence = softmax(logits.astype(float), axis=-1).max(axis=-1)
     scores = Scores(columns, confidence, logits.max(axis=-1), logits[:1])
-    return calibrate(scores, tempered(logits, target, n_dev, size), np.random.default_rng(0))
+    read = tempered(logits, target, n_dev, size)
+    return Calibration(*calibrate(scores, read, np.random.default_rng(0)))
 
 
 def test_ece_by_width_is_torchmetrics(rng):

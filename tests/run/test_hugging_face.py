@@ -137,6 +137,9 @@ def test_a_run_is_named_by_study_arm_and_seed(name: str, tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_a_diverged_run_has_no_model(tmp_path: Path) -> None:
-    with finished_study(tmp_path, training=TINY["training"] | {"learning_rate": 1e30}):
-        with pytest.raises(UnfinishedError, match="diverged at step 2: no model"):
-            export("small/baseline/0", tmp_path / "out")
+    wild = TINY["training"] | {"learning_rate": 1e30}
+    with (
+        finished_study(tmp_path, training=wild),
+        pytest.raises(UnfinishedError, match="diverged at step 2: no model"),
+    ):
+        export("small/baseline/0", tmp_path / "out")

@@ -13,9 +13,7 @@ import torch
 
 from lib.run.machine import (
     choose_device,
-    compiler_fault,
     describe,
-    is_usable,
     peak_memory,
     prepare,
     random_stream,
@@ -62,20 +60,24 @@ def test_each_seed_and_purpose_has_a_stream_that_no_other_draw_shifts() -> None:
         assert torch.rand(4, generator=streams[key]).equal(draws[key])
 
 
-@pytest.mark.parametrize("working", [("cuda", "cpu"), ("cpu",)])
-def test_auto_is_the_first_device_that_works(
-    monkeypatch: pytest.MonkeyPatch, working: tuple[str, ...]
+@pytest.mark.parametrize("works", [True, False])
+def test_auto_is_the_first_device_that_can_do_arithmetic(
+    monkeypatch: pytest.MonkeyPatch, works: bool
 ) -> None:
-    assert is_usable("cpu")
-    monkeypatch.setattr("lib.run.machine.is_usable", lambda name: name in working)
-    assert choose_device("auto") == working[0]
+    """A GPU that has memory may still lack kernels for its generation."""
+    ones = torch.ones
+
+    def on(*size: int, device: str) -> torch.Tensor:
+        if device == "cuda" and not works:
+            raise RuntimeError("no kernel image is available")
+        return ones(*size)
+
+    monkeypatch.setattr(torch, "ones", on)
+    assert choose_device("auto") == ("cuda" if works else CPU)
     assert choose_device("cpu") == CPU
-
-
-@pytest.mark.skipif(is_usable("cuda"), reason="this machine has CUDA")
-def test_a_device_that_the_machine_lacks_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"machine\.device: 'cuda' .* use auto or cpu"):
-        choose_device("cuda")
+    if not works:
+        with pytest.raises(ConfigError, match=r"machine\.device: 'cuda' .* use auto or cpu"):
+            choose_device("cuda")
 
 
 def test_prepare_pins_threads_and_precision_and_makes_what_is_not_deterministic_an_error(
@@ -157,18 +159,12 @@ def test_more_processes_than_devices_are_refused(
         require_devices(machine_on(device, 4))
 
 
-@pytest.mark.parametrize(
-    ("error", "fault"), [(RuntimeError("no g++\nat line 3"), "no g++"), (OSError(), "OSError")]
-)
 def test_compiling_without_a_compiler_is_refused(
-    loose_torch: None, monkeypatch: pytest.MonkeyPatch, error: Exception, fault: str
+    loose_torch: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cannot(_: object) -> None:
-        raise error
+        raise OSError
 
-    compiler_fault.cache_clear()
     monkeypatch.setattr("torch.compile", cannot)
-    with pytest.raises(ConfigError, match=r"^machine\.compile: .*; install a C") as caught:
+    with pytest.raises(ConfigError, match=r"^machine\.compile: .* \(OSError\); install a C"):
         prepare(RunConfig(machine=MachineConfig(device="cpu", compile=True)))
-    assert f"({fault})" in str(caught.value)
-    compiler_fault.cache_clear()

@@ -1,4 +1,3 @@
-import importlib.util
 import tomllib
 from copy import copy
 from pathlib import Path
@@ -6,11 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from lib.data.suite import INSTALL
 from lib.data.text import Corpus
 from lib.run.evaluate import Measurement, measure, score
-from lib.run.trainer import Run
+from lib.run.trainer import Trainer
 from lib.study.io import ROOT, read_json, run_folder
 from lib.study.schema import RunConfig
 from tests.conftest import TINY, beginning, change
@@ -29,7 +29,7 @@ def corpus(corpus: Corpus) -> Corpus:
 
 
 @pytest.fixture(scope="module")
-def trained(config: RunConfig, corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def trained(config: RunConfig, corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Trainer:
     return train(config, corpus, 0, tmp_path_factory.mktemp("trained") / "run")
 
 
@@ -39,11 +39,11 @@ def suites(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def measured(config: RunConfig, corpus: Corpus, trained: Run, suites: Path) -> Measurement:
+def measured(config: RunConfig, corpus: Corpus, trained: Trainer, suites: Path) -> Measurement:
     return measure(trained, suites)
 
 
-def like(run: Run, **changed: Any) -> Run:
+def like(run: Trainer, **changed: Any) -> Trainer:
     """The same run, but for some of its attributes."""
     other = copy(run)
     for name, value in changed.items():
@@ -52,7 +52,7 @@ def like(run: Run, **changed: Any) -> Run:
 
 
 def test_everything_is_measured_and_timed(
-    config: RunConfig, corpus: Corpus, trained: Run, measured: Measurement
+    config: RunConfig, corpus: Corpus, trained: Trainer, measured: Measurement
 ) -> None:
     scores, dev = score(trained.model, corpus.heldout, 64), corpus.dev_length - 1
     of = scores.columns
@@ -78,7 +78,7 @@ def test_everything_is_measured_and_timed(
 
 
 def test_utilisation_is_the_share_of_the_devices_peak_that_the_arithmetic_took(
-    trained: Run, monkeypatch: pytest.MonkeyPatch
+    trained: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[object] = []
     monkeypatch.setattr("lib.run.evaluate.peak_flops", lambda *words: asked.append(words) or 1e9)
@@ -95,7 +95,7 @@ def test_utilisation_is_the_share_of_the_devices_peak_that_the_arithmetic_took(
 
 
 def test_measuring_twice_gives_the_same_numbers(
-    trained: Run, measured: Measurement, suites: Path
+    trained: Trainer, measured: Measurement, suites: Path
 ) -> None:
     again = measure(trained, suites)
     assert again.measures == measured.measures
@@ -119,7 +119,9 @@ def test_the_result_of_a_diverged_run_counts_the_steps_that_it_made(tmp_path: Pa
     assert training.iterations > 2
 
 
-def test_a_study_may_leave_the_suite_out(config: RunConfig, trained: Run, tmp_path: Path) -> None:
+def test_a_study_may_leave_the_suite_out(
+    config: RunConfig, trained: Trainer, tmp_path: Path
+) -> None:
     without = change(config, "evaluation", items_per_task=0)
     measured = measure(like(trained, config=without), tmp_path / "suite")
     assert measured.suite_hash is None
@@ -130,12 +132,12 @@ def test_a_study_may_leave_the_suite_out(config: RunConfig, trained: Run, tmp_pa
 
 @pytest.fixture
 def without_harness(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("lib.run.evaluate.has_harness", lambda: False)
 
 
 @pytest.mark.usefixtures("without_harness")
 def test_without_the_harness_suite_and_stock_tasks_are_left_out_and_it_says_so(
-    config: RunConfig, trained: Run, tmp_path: Path
+    config: RunConfig, trained: Trainer, tmp_path: Path
 ) -> None:
     asked = change(change(config, "corpus", tokenizer="bytes"), "evaluation", tasks=["piqa"])
     measured = measure(like(trained, config=asked), tmp_path / "suite")
@@ -152,9 +154,10 @@ def test_the_harness_to_install_is_that_of_the_project() -> None:
 
 @pytest.mark.parametrize("skipped", [0, 3])
 def test_only_updates_that_were_skipped_are_noted(
-    skipped: int, trained: Run, tmp_path: Path
+    skipped: int, trained: Trainer, tmp_path: Path
 ) -> None:
     rows = [row | {"skipped": row["step"] <= skipped} for row in trained.rows]
-    notes = measure(like(trained, rows=rows, diverged_at=12), tmp_path).notes
+    scaled = {"rows": rows, "scaler": torch.amp.GradScaler("cpu"), "diverged_at": 12}
+    notes = measure(like(trained, **scaled), tmp_path).notes
     overflowed = [f"fp16 overflowed: {skipped} updates were skipped"] if skipped else []
     assert notes == [*overflowed, "diverged at step 12: nothing was measured"]

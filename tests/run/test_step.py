@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lib.data.text import Corpus
-from lib.run.trainer import READ_EVERY, Run
+from lib.run.trainer import READ_EVERY, Trainer
 from lib.study.schema import RunConfig
 from lib.study.study import load_study
 from tests.conftest import change
@@ -57,7 +57,7 @@ def test_a_step_sends_few_operations_and_waits_for_none(
     """The model of `final`, a whole batch at once, as on a GPU."""
     config = change(load_study("final").arm("none").config, "machine", micro_batch_size=16)
     config = change(config, "training", gradient_clip=clip)
-    run = Run(config, corpus, begun(config, corpus), tmp_path)
+    run = Trainer(config, corpus, begun(config, corpus), tmp_path)
     run.training_step()  # which makes AdamW's state
     of_step = counted(run.training_step)
     assert of_step.launched <= MOST
@@ -68,17 +68,17 @@ def test_the_host_looks_once_in_ten_steps(
     tiny: RunConfig, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[int] = []
-    read_notes = Run.read_notes
+    read_notes = Trainer.read_notes
 
-    def noted(run: Run) -> list[dict[Any, Any]]:
+    def noted(run: Trainer) -> list[dict[Any, Any]]:
         looks.append(run.step)
         return read_notes(run)
 
-    monkeypatch.setattr(Run, "read_notes", noted)
+    monkeypatch.setattr(Trainer, "read_notes", noted)
     config = change(change(tiny, "training", iterations=25), "evaluation", interval=100)
     config = change(config, "machine", checkpoint_interval=100)
     told: list[float] = []
-    run = Run(config, corpus, begun(config, corpus), tmp_path)
+    run = Trainer(config, corpus, begun(config, corpus), tmp_path)
     run.training_loop(lambda row, _: told.append(row["step"]))
     assert looks == [READ_EVERY, 2 * READ_EVERY, 25]
     assert told == list(range(1, 26))
@@ -91,7 +91,9 @@ def test_a_divergence_between_two_looks_leaves_everything_as_it_was(
     """The loss of one step becomes infinite; later steps, made before the host looks, count for
     nothing."""
     config = change(tiny, "training", iterations=24)
-    sound, broken = (Run(config, corpus, begun(config, corpus), tmp_path / name) for name in "ab")
+    sound, broken = (
+        Trainer(config, corpus, begun(config, corpus), tmp_path / name) for name in "ab"
+    )
     for _ in range(wrong - 1):
         sound.training_step()
     weights = {name: weight.clone() for name, weight in sound.model.state_dict().items()}
@@ -105,7 +107,7 @@ def test_a_divergence_between_two_looks_leaves_everything_as_it_was(
         return loss * torch.inf if calls == wrong else loss
 
     monkeypatch.setattr(
-        Run, "evaluate", lambda run: run.points.append({"dev_loss": 1.0}) or run.points[-1]
+        Trainer, "evaluate", lambda run: run.points.append({"dev_loss": 1.0}) or run.points[-1]
     )
     monkeypatch.setattr("lib.run.trainer.F.cross_entropy", infinite_once)
     broken.training_loop(lambda *_: None)

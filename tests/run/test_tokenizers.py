@@ -3,18 +3,15 @@
 import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from lm_eval.api.instance import Instance
 
-from lib.data.describe import corpus_summary, references, token_class_table
-from lib.data.suite import build_suite
 from lib.data.text import Corpus, load_corpus
 from lib.results import measures_of, read_raw
 from lib.run.evaluate import Measurement, measure, write_result
 from lib.run.lm_eval import CharacterLM
-from lib.run.trainer import Run
+from lib.run.trainer import Trainer
 from lib.study.metrics import MEASURES
 from lib.study.schema import CorpusConfig, RunConfig
 from lib.study.study import Study
@@ -52,7 +49,9 @@ def in_bytes(kept: Path) -> Corpus:
 
 
 @pytest.fixture(scope="module")
-def run(pairs: Corpus, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Measurement, Path]:
+def run(
+    pairs: Corpus, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Trainer, Measurement, Path]:
     folder = tmp_path_factory.mktemp("run")
     config = RunConfig.model_validate(CONFIG)
     trained = train(config, beginning(pairs, 16_000), 0, folder)
@@ -60,7 +59,7 @@ def run(pairs: Corpus, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, M
 
 
 def test_a_study_of_byte_pairs_ends_in_a_result_with_every_measure(
-    run: tuple[Run, Measurement, Path], pairs: Corpus, monkeypatch: pytest.MonkeyPatch
+    run: tuple[Trainer, Measurement, Path], pairs: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained, measured, folder = run
     monkeypatch.setattr("lib.run.evaluate.run_folder", lambda *_: folder)
@@ -77,7 +76,7 @@ def test_a_study_of_byte_pairs_ends_in_a_result_with_every_measure(
 
 
 def test_bits_per_character_count_all_characters_but_the_first_token(
-    run: tuple[Run, Measurement, Path],
+    run: tuple[Trainer, Measurement, Path],
 ) -> None:
     trained, measured, _ = run
     heldout = trained.corpus.heldout
@@ -91,13 +90,6 @@ def test_of_characters_they_are_the_loss_in_bits(corpus: Corpus, tmp_path: Path)
     config = RunConfig.model_validate(TINY | {"evaluation": {"items_per_task": 0}})
     measured = measure(train(config, beginning(corpus), 0, tmp_path), tmp_path).measures
     assert measured["bits_per_character"] == measured["loss"] / math.log(2)
-
-
-def test_the_suite_asks_the_same_whatever_the_tokenizer(
-    corpus: Corpus, in_bytes: Corpus, pairs: Corpus
-) -> None:
-    hashes = {build_suite(each, 50, 128).hash for each in (corpus, in_bytes, pairs)}
-    assert len(hashes) == 1
 
 
 @pytest.mark.parametrize("text", ["“q” 12 😀", "\x00\n\n", "é"])
@@ -118,20 +110,3 @@ def test_any_text_can_be_asked(text: str, pairs: Corpus, in_bytes: Corpus) -> No
                 scores = model(ids[None, :-1])[0].double().log_softmax(-1)[len(before) - 1 :]
             expected = scores.gather(1, ids[len(before) :, None]).sum()
             assert log == pytest.approx(float(expected), rel=1e-4)
-
-
-def test_losses_of_bytes_are_those_of_ascii_characters(corpus: Corpus, in_bytes: Corpus) -> None:
-    one, other = references(corpus, 48), references(in_bytes, 48)
-    assert other["unigram_entropy"] == pytest.approx(one["unigram_entropy"])
-    assert "source_loss" not in other
-
-
-def test_what_a_tokenized_corpus_is_stands_in_its_summary(pairs: Corpus, in_bytes: Corpus) -> None:
-    summary = corpus_summary(pairs)
-    assert summary["vocabulary"] == 512
-    assert summary["tokenized"]["characters"] == {"train": 990_000, "dev": 55_305, "test": 54_695}
-    assert summary["tokenized"]["tokenizer_sha256"] == pairs.tokenizer.sha256
-    assert summary["characters"] == 1_100_000
-    table = token_class_table(in_bytes)
-    plain = token_class_table(load_corpus(PLAIN))
-    np.testing.assert_array_equal(table["dev"].dropna(), plain["dev"].dropna())

@@ -16,7 +16,7 @@ from lib.run import trainer as training
 from lib.run.evaluate import measure
 from lib.run.machine import derive_seed, random_stream
 from lib.run.model import GPT, optimizer_groups, weights_digest
-from lib.run.trainer import Row, Run, learning_rate
+from lib.run.trainer import Row, Trainer, initial_hashes, learning_rate
 from lib.study.schema import RunConfig, TrainingConfig
 from lib.study.yaml import UserError
 from tests.conftest import TINY, change
@@ -30,31 +30,31 @@ class KilledError(Exception):
 @contextmanager
 def killed_at(step: int) -> Iterator[None]:
     """End training after `step`, before anything of it is kept, as a kill would."""
-    training_step = Run.training_step
+    training_step = Trainer.training_step
 
-    def then_killed(run: Run) -> None:
+    def then_killed(run: Trainer) -> None:
         training_step(run)
         if run.step == step:
             raise KilledError
 
     with pytest.MonkeyPatch.context() as patch, suppress(KilledError):
-        patch.setattr(Run, "training_step", then_killed)
+        patch.setattr(Trainer, "training_step", then_killed)
         yield
         pytest.fail(f"training ended before step {step}")
 
 
 @pytest.fixture(scope="module")
-def undisturbed(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def undisturbed(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Trainer:
     return train(RunConfig.model_validate(TINY), corpus, 0, tmp_path_factory.mktemp("undisturbed"))
 
 
-def without_seconds(trained: Run) -> object:
+def without_seconds(trained: Trainer) -> object:
     return [t.drop(columns="seconds").to_dict("list") for t in (trained.trace, trained.curve)]
 
 
 @pytest.mark.parametrize("step", [1, 5, 7, 12])
 def test_a_killed_run_continues_to_bit_identical_weights_trace_and_curve(
-    step: int, tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Run
+    step: int, tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trainer
 ) -> None:
     with killed_at(step):
         train(tiny, corpus, 0, tmp_path / "run")
@@ -80,7 +80,7 @@ def interrupted_at(step: int, times: int, patch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_interrupted_run_keeps_its_last_step_and_continues_to_the_same_weights(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Run,
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trainer,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     usual = signal.getsignal(signal.SIGINT)
@@ -133,7 +133,7 @@ def test_other_parameters_neither_resume_nor_delete_a_checkpoint(
 
 @pytest.mark.parametrize("interval", [1, 50])
 def test_evaluation_cadence_never_changes_training(
-    interval: int, tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Run
+    interval: int, tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trainer
 ) -> None:
     other = train(change(tiny, "evaluation", interval=interval), corpus, 0, tmp_path / "run")
     assert weights_digest(other.model) == weights_digest(undisturbed.model)
@@ -142,12 +142,16 @@ def test_evaluation_cadence_never_changes_training(
 
 
 def test_arms_of_a_seed_share_weights_batches_and_budget(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Run
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trainer
 ) -> None:
     arm = train(change(tiny, "model", embedding_norm="layernorm"), corpus, 0, tmp_path / "arm")
     other = train(tiny, corpus, 1, tmp_path / "other")
     for name in ("initial_weights", "batches"):
         assert getattr(arm, name) == getattr(undisturbed, name) != getattr(other, name)
+    for seed, run in ((1, other), (0, arm), (0, undisturbed)):
+        of_run = run.initial_weights, run.batches
+        assert initial_hashes(run.config, corpus, seed, 12) == of_run
+        assert initial_hashes(run.config, corpus, seed, 5)[1] != run.batches
     assert arm.trace["tokens"].iloc[-1] == 12 * 4 * 16
     assert weights_digest(arm.model) != weights_digest(undisturbed.model)
 
@@ -184,7 +188,7 @@ def test_training_is_adamw_on_the_mean_loss_of_its_batches(
 
 
 def test_micro_batches_add_up_to_the_batch(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Run
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trainer
 ) -> None:
     split = train(change(tiny, "machine", micro_batch_size=1), corpus, 0, tmp_path / "split")
     for column in ("loss", "grad_norm"):
@@ -193,7 +197,7 @@ def test_micro_batches_add_up_to_the_batch(
 
 
 def test_activations_computed_again_leave_every_gradient_as_it_is(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Run
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trainer
 ) -> None:
     again = train(change(tiny, "machine", activation_checkpointing=True), corpus, 0, tmp_path)
     assert weights_digest(again.model) == weights_digest(undisturbed.model)
@@ -202,7 +206,7 @@ def test_activations_computed_again_leave_every_gradient_as_it_is(
 
 @pytest.mark.long
 def test_a_compiled_step_makes_the_same_losses(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Run
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trainer
 ) -> None:
     compiled = train(change(tiny, "machine", compile=True), corpus, 0, tmp_path)
     np.testing.assert_allclose(compiled.trace["loss"], undisturbed.trace["loss"], rtol=1e-6)
@@ -210,7 +214,7 @@ def test_a_compiled_step_makes_the_same_losses(
 
 
 def test_clipping_changes_the_update_and_the_recorded_norm_precedes_it(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Run
+    tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trainer
 ) -> None:
     clipped = train(change(tiny, "training", gradient_clip=0.01), corpus, 0, tmp_path / "clipped")
     assert clipped.trace["grad_norm"][0] == undisturbed.trace["grad_norm"][0] > 0.01
@@ -243,7 +247,7 @@ def test_a_last_update_that_destroys_a_run_is_a_divergence(
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_lower_precisions_train_close_to_fp32(
-    precision: str, tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Run
+    precision: str, tiny: RunConfig, corpus: Corpus, tmp_path: Path, undisturbed: Trainer
 ) -> None:
     lower = train(change(tiny, "training", precision=precision), corpus, 0, tmp_path / "lower")
     assert lower.diverged_at is None
