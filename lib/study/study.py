@@ -195,31 +195,28 @@ class Study(RunConfig):
 
         Raises ConfigError when a combination is not allowed, naming the factors that make it.
         """
-        start = {factor: levels[0] for factor, levels in list(self.factors.items())[:1]}
         for values in itertools.product(*self.factors.values()):
             levels = dict(zip(self.factors, values, strict=True))
             if not any(excluded.items() <= levels.items() for excluded in self.exclude):
-                yield self._arm(levels, arm_id(levels), arm_id(levels | start))
+                yield self._arm(IncludedArm(levels=levels))
         for i, arm in enumerate(self.include):
             if missing := [factor for factor in self.factors if factor not in arm.levels]:
                 raise ConfigError(f"include.{i}.levels: has no level of {', '.join(missing)}")
-            grid = {factor: arm.levels[factor] for factor in self.factors}
-            baseline = arm.baseline or arm_id(grid | start)
-            yield self._arm(arm.levels, arm.name or arm_id(arm.levels), baseline, arm.name)
+            yield self._arm(arm)
 
-    def _arm(
-        self, levels: dict[str, Level], name: str, baseline: str, variant: str | None = None
-    ) -> Arm:
+    def _arm(self, asked: IncludedArm) -> Arm:
         config = self.model_dump(include=set(RunConfig.model_fields))
-        fields = {factor: value for factor, value in levels.items() if factor != CODE}
-        compared, *within = self.factors or [""]
+        fields = {factor: level for factor, level in asked.levels.items() if factor != CODE}
+        cell = {factor: asked.levels[factor] for factor in self.factors}
+        start = {factor: levels[0] for factor, levels in list(self.factors.items())[:1]}
+        within = {factor: level for factor, level in cell.items() if factor not in start}
         return Arm(
-            id=name,
-            levels=levels,
-            config=with_fields(config, fields, f"factors {short(levels, 200)}"),
-            baseline=baseline,
-            variant=variant or arm_id({compared: levels[compared]} if compared else {}),
-            setting=arm_id({factor: levels[factor] for factor in within}) if within else "",
+            id=asked.name or arm_id(asked.levels),
+            levels=asked.levels,
+            config=with_fields(config, fields, f"factors {short(asked.levels, 200)}"),
+            baseline=asked.baseline or arm_id(cell | start),
+            variant=asked.name or arm_id({factor: cell[factor] for factor in start}),
+            setting=arm_id(within) if within else "",
         )
 
     def arm(self, name: str) -> Arm:
