@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lib.data.suite import prepare_suite, read_suite
-from lib.data.text import MAX_SEARCHED, TOKEN_CLASSES, Corpus, load_corpus, token_class
-from lib.data.tokens import Ids
+from lib.data.text import MAX_SEARCHED, Corpus, load_corpus
+from lib.data.tokens import TOKEN_CLASSES, Ids, token_class
 from lib.study.io import nan_to_none
 from lib.study.schema import GRAM, CorpusConfig
 from lib.study.study import Study
@@ -101,19 +101,14 @@ def corpus_summary(corpus: Corpus) -> dict[str, object]:
 def sampling_table(study: Study, corpora: dict[str, Corpus]) -> pd.DataFrame:
     """Say how much of the training part the characters, or tokens, that a run draws amount to: one
     row per corpus of `corpora_of` and budget of the study's arms."""
-    configs = [arm.config for arm in study.arms()]
-    table = pd.DataFrame(
-        {
-            "corpus": [_label(config.corpus) for config in configs],
-            "characters drawn per run": [
-                c.training.iterations * c.training.batch_size * c.model.block_size for c in configs
-            ],
-        }
-    ).drop_duplicates()
-    sizes = table["corpus"].map({name: len(corpus.train) for name, corpus in corpora.items()})
-    table.insert(1, "characters in the training part", sizes)
-    table["passes"] = table["characters drawn per run"] / sizes
-    return table.set_index("corpus")
+    budgets = [
+        (_label(c.corpus), c.training.iterations * c.training.batch_size * c.model.block_size)
+        for c in (arm.config for arm in study.arms())
+    ]
+    sizes = {name: len(corpus.train) for name, corpus in corpora.items()}
+    rows = [(name, sizes[name], n, n / sizes[name]) for name, n in dict.fromkeys(budgets)]
+    columns = ["corpus", "characters in the training part", "characters drawn per run", "passes"]
+    return pd.DataFrame(rows, columns=columns).set_index("corpus")
 
 
 def suites_of(study: Study, corpora: dict[str, Corpus], suites: Path) -> dict[str, dict[str, Any]]:

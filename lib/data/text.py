@@ -12,19 +12,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lib.data.tokens import (
-    END_OF_DOCUMENT,
+    BytePairs,
     Characters,
     CorpusError,
     Ids,
     Tokenized,
-    Tokenizer,
     find,
     pieces,
     tokenize,
@@ -36,7 +35,6 @@ if TYPE_CHECKING:  # importing it takes a second
     from datasets import Dataset
 
 __all__ = ["CorpusError"]
-TOKEN_CLASSES = ("alphabetic", "numeric", "punctuation", "whitespace", "end of document")
 MAX_SEARCHED = 2**24
 """Characters of a corpus whose training part is searched for what it shares with others."""
 MAX_MEASURED = 2**16
@@ -54,15 +52,17 @@ class Corpus:
     name: str
     sha256: str
     """Of the file; of a folder, that of its files' names and hashes."""
-    tokenizer: Tokenizer
+    whole: Tokenized
     train: Ids
     """The leading 90 %, cut to the configured fraction; (n,), in memory or memory-mapped."""
     heldout: Tensor
     """The last 10 %, dev and test of it each cut to `MAX_MEASURED` characters; (n,), int64."""
     dev_length: int
     """Tokens of `heldout` before the dev/test cut."""
-    whole: Tokenized
-    """What it is cut from."""
+
+    @property
+    def tokenizer(self) -> Characters | BytePairs:
+        return self.whole.tokenizer
 
     @property
     def symbols(self) -> Sequence[str]:
@@ -153,27 +153,21 @@ def load_corpus(config: CorpusConfig) -> Corpus:
 # ---- one text
 
 
-class KnownCorpus(NamedTuple):
-    """A text that has a name, and how to tell that a file holds it."""
-
-    file_name: str
-    sha256: str
-    url: str
-
-
 KNOWN = {
-    "tinyshakespeare": KnownCorpus(
+    "tinyshakespeare": (
         "tinyshakespeare.txt",
         "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
         "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
     ),
-    "synthetic": KnownCorpus(
+    "synthetic": (
         "synthetic.packed",
         "0ea75633f7dbe6dc04eab041f5185f76ef2090b5faf4380da9d1f9565834fe59",
         "lib/data of the repository",
     ),
 }
-"""`synthetic` is a play that a probabilistic grammar wrote. It stands beside this file, compressed;
+"""Name → its file, the SHA-256 of that, and from where it comes.
+
+`synthetic` is a play that a probabilistic grammar wrote. It stands beside this file, compressed;
 no suffix says so, as Kaggle unpacks what it knows. `papers/embedding-norm/synthetic_text.py` writes
 it again, and its exact entropy."""
 
@@ -181,24 +175,22 @@ it again, and its exact entropy."""
 def _known_text(name: str) -> bytes:
     """Read a known text, which lies beside this file or where a corpus may lie, or else download it
     to `data/`: pooch shows a progress bar, checks the hash and then moves it into place."""
-    known, folder = KNOWN[name], output_root() / "data"
-    for path in [Path(__file__).with_name(known.file_name), *corpus_places(known.file_name)]:
-        if path.is_file() and sha256(path) == known.sha256:  # another text may have its name
+    (file_name, file_hash, url), folder = KNOWN[name], output_root() / "data"
+    for path in [Path(__file__).with_name(file_name), *corpus_places(file_name)]:
+        if path.is_file() and sha256(path) == file_hash:  # another text may have its name
             return bz2.decompress(path.read_bytes()) if name == "synthetic" else path.read_bytes()
     try:
         import pooch  # only here: a Kaggle kernel without internet never needs it
 
         pooch.get_logger().setLevel("WARNING")
-        wanted = f"sha256:{known.sha256}"
-        file = pooch.retrieve(known.url, wanted, known.file_name, folder, progressbar=True)
-        return Path(file).read_bytes()
+        hashed = f"sha256:{file_hash}"
+        return Path(pooch.retrieve(url, hashed, file_name, folder, progressbar=True)).read_bytes()
     except Exception as error:
-        reason = "wrong hash" if isinstance(error, ValueError) else type(error).__name__
         raise MissingCorpusError(
-            f"{name}: no file has its SHA-256, {known.sha256}, and it was not downloaded "
-            f"({reason}). Provide it in one of three ways: put it at "
-            f"{relative(folder / known.file_name)} (from {known.url}); attach a Kaggle input that "
-            f"holds {known.file_name}; or set corpus.source to a text file's path"
+            f"{name}: no file with SHA-256 {file_hash[:12]}… is here or was downloaded "
+            f"({type(error).__name__}). Provide it in one of three ways: put it at "
+            f"{relative(folder / file_name)} (from {url}); attach a Kaggle input that holds "
+            f"{file_name}; or set corpus.source to a text file's path"
         ) from error
 
 
@@ -315,17 +307,17 @@ def _read_documents(name: str, files: list[Path], cache: Path) -> "Dataset":
 def _cut(config: CorpusConfig, name: str, key: str, whole: Tokenized) -> Corpus:
     """Cut a tokenized corpus to what a run reads."""
     train = whole.parts["train"][: int(config.fraction * len(whole.parts["train"]))]
-    dev, test = (_measured(whole.parts[part], whole.tokenizer) for part in ("dev", "test"))
+    dev, test = (_measured(whole, part) for part in ("dev", "test"))
     heldout = torch.from_numpy(np.concatenate([dev, test]))
-    return Corpus(name, key, whole.tokenizer, train, heldout, len(dev), whole)
+    return Corpus(name, key, whole, train, heldout, len(dev))
 
 
-def _measured(ids: Ids, tokenizer: Tokenizer) -> Ids:
-    """Cut ids (n,) to the tokens that end within the first `MAX_MEASURED` characters."""
+def _measured(whole: Tokenized, part: str) -> Ids:
+    """Cut a part to the tokens that end within its first `MAX_MEASURED` characters; (n,)."""
     # A character is written in four bytes at the most, and the end of a document adds a token.
-    beginning = ids[: 5 * MAX_MEASURED].astype(np.int64)
-    ends = tokenizer.characters[beginning].cumsum()
-    return beginning[: np.searchsorted(ends, MAX_MEASURED, side="right")]
+    ids = whole.parts[part][: 5 * MAX_MEASURED].astype(np.int64)
+    ends = whole.tokenizer.characters[ids].cumsum()
+    return ids[: np.searchsorted(ends, MAX_MEASURED, side="right")]
 
 
 def sample_batch(
@@ -341,16 +333,3 @@ def sample_batch(
     windows = np.stack([ids[start : start + block_size + 1] for start in starts.tolist()])
     batch = torch.from_numpy(windows.astype(np.int64))
     return batch[:, :-1].contiguous(), batch[:, 1:].contiguous()
-
-
-def token_class(symbol: str) -> str:
-    """Name the class of one symbol, one of `TOKEN_CLASSES`: that of all its characters but white
-    space around them; punctuation is whatever is of no other class, also parts of characters."""
-    if symbol in (END_OF_DOCUMENT, "\x04"):  # ASCII: end of text, end of transmission
-        return "end of document"
-    if symbol.isspace():
-        return "whitespace"
-    word = symbol.strip()
-    if word.isalpha():
-        return "alphabetic"
-    return "numeric" if word.isnumeric() else "punctuation"

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # importing it takes a second
     from datasets import Dataset
 
 Ids = NDArray[np.integer[Any]]
+TOKEN_CLASSES = ("alphabetic", "numeric", "punctuation", "whitespace", "end of document")
 END_OF_DOCUMENT = "\x03"
 """How the end of a document is listed among symbols (ASCII: end of text). Decoded, it is a blank
 line."""
@@ -169,6 +170,19 @@ def read_tokenizer(name: str) -> str:
     except (OSError, RuntimeError, UnicodeError) as error:
         fault = f"cannot be read: {error}"
     raise CorpusError(f"corpus.tokenizer: '{name}' {fault}")
+
+
+def token_class(symbol: str) -> str:
+    """Name the class of one symbol, one of `TOKEN_CLASSES`: that of all its characters but white
+    space around them; punctuation is whatever is of no other class, also parts of characters."""
+    if symbol in (END_OF_DOCUMENT, "\x04"):  # ASCII: end of text, end of transmission
+        return "end of document"
+    if symbol.isspace():
+        return "whitespace"
+    word = symbol.strip()
+    if word.isalpha():
+        return "alphabetic"
+    return "numeric" if word.isnumeric() else "punctuation"
 
 
 # ---- on the disk

@@ -20,7 +20,8 @@ from torch.nn import functional as F
 
 from lib.data.describe import references
 from lib.data.suite import INSTALL, has_harness, prepare_suite, read_suite
-from lib.data.text import TOKEN_CLASSES, Corpus, token_class
+from lib.data.text import Corpus
+from lib.data.tokens import TOKEN_CLASSES, token_class
 from lib.results import (
     BINNINGS,
     RAW,

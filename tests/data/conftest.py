@@ -16,8 +16,8 @@ FromText = Callable[..., Corpus]
 def shakespeare() -> Corpus:
     """The text of the study. Only what is about that text needs it; tests download nothing."""
     known = KNOWN["tinyshakespeare"]
-    if not any(path.is_file() for path in corpus_places(known.file_name)):
-        pytest.skip(f"needs the real text: data/{known.file_name} is not there")
+    if not any(path.is_file() for path in corpus_places(known[0])):
+        pytest.skip(f"needs the real text: data/{known[0]} is not there")
     return load_corpus(CorpusConfig())
 
 

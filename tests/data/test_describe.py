@@ -20,7 +20,8 @@ from lib.data.describe import (
     suites_of,
     token_class_table,
 )
-from lib.data.text import TOKEN_CLASSES, Corpus, load_corpus
+from lib.data.text import Corpus, load_corpus
+from lib.data.tokens import TOKEN_CLASSES
 from lib.study.schema import CorpusConfig
 from lib.study.study import Study
 from tests.conftest import TINY

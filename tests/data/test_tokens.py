@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lib.data import tokens
-from lib.data.text import Corpus, CorpusError, load_corpus, sample_batch, token_class
-from lib.data.tokens import BytePairs, Characters, learn, pieces
+from lib.data.text import Corpus, CorpusError, load_corpus, sample_batch
+from lib.data.tokens import TOKEN_CLASSES, BytePairs, Characters, learn, pieces, token_class
 from lib.study.io import ROOT
 from lib.study.schema import CorpusConfig
 from tests.data.conftest import FromText
@@ -98,6 +98,21 @@ def test_a_tokenizer_json_gives_the_ids_and_text_of_the_corpus(
     assert peer.decode(ids) == text
     assert peer.get_vocab_size() == corpus.vocab_size
     assert corpus.tokenizer.end_name == (None if tokenizer == "characters" else "<|endoftext|>")
+
+
+@pytest.mark.parametrize(
+    ("symbols", "name"),
+    [
+        (["a", "Z", "é", "ß", "世", " the"], "alphabetic"),
+        (["0", "3", "½", " 12"], "numeric"),
+        ([".", "'", "-", "&", " don't", "\ufffd"], "punctuation"),
+        ([" ", "\n", "\t", "\n\n"], "whitespace"),
+        (["\x03", "\x04"], "end of document"),
+    ],
+)
+def test_every_symbol_has_one_class(symbols: list[str], name: str) -> None:
+    assert name in TOKEN_CLASSES
+    assert {token_class(symbol) for symbol in symbols} == {name}
 
 
 # ---- a tokenizer of one's own
