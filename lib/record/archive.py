@@ -7,7 +7,6 @@ beside it. An older record is one file, `record/<study>.zip`; of some, the noteb
 study lie in the folder of that name.
 """
 
-import argparse
 import atexit
 import json
 import os
@@ -16,6 +15,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
@@ -26,21 +26,8 @@ import yaml
 
 from lib.analysis.runs import collect, read_parquet
 from lib.results import Folder, read_raw, status_of
-from lib.study.io import (
-    PAPER,
-    PAPERS,
-    PARAMS,
-    PLANS,
-    atomic_write,
-    executed_notebook,
-    read_json,
-    result_file,
-    run_folder,
-    sha256,
-    study_folder,
-    write_json,
-    write_text,
-)
+from lib.study import io
+from lib.study.io import PAPER, PAPERS, PARAMS, atomic_write, read_json, result_file, sha256
 from lib.study.plan import Plan
 from lib.study.preregistration import load_plan
 from lib.study.study import Study, load_study, recorded_study
@@ -49,12 +36,8 @@ from lib.study.yaml import ConfigError, UsageError, UserError, exit_status, read
 Run = dict[str, Any]
 """A `RunResult` as JSON."""
 MANIFEST, RAW_ZIP = "MANIFEST.sha256", "raw.zip"
-SHARED = {
-    "01_data": "What the models read, and the task suite.",
-    "03_analysis": "All runs in one table, statistics, verdict.",
-    "04_figures": "The study in pictures.",
-}
-"""Notebooks that are executed once per study, and what each of them shows."""
+SHARED = ("01_data", "03_analysis", "04_figures")
+"""Notebooks that are executed once per study."""
 MAX_BYTES = 20 * 10**9
 """What a zip may hold, unpacked: as much as Kaggle keeps of one session."""
 
@@ -204,43 +187,42 @@ def archive(study: Study, replace: bool = False) -> None:
     Raises ResultError for missing or mixed runs, and UserError for a notebook that did not
     complete, naming it.
     """
-    record, source = Record(study.name), study_folder(study.name)
-    runs = collect(study)
-    notebooks = [executed_notebook(name, study.name) for name in SHARED]
-    notebooks += [executed_notebook("02_train", study.name, run.arm, run.seed) for run in runs]
+    record, source = Record(study.name), io.study_folder(study.name)
+    runs, done = collect(study), result_file("archive", study.name)
+    folders = [io.run_folder(study.name, run.arm, run.seed) for run in runs]
+    notebooks = [source / f"{name}.ipynb" for name in SHARED]
+    notebooks += [folder / "02_train.ipynb" for folder in folders]
     for notebook in notebooks:
         if (status := status_of(notebook))["status"] != "completed":
-            name = notebook.relative_to(source).as_posix()
-            raise UserError(f"{name} is {status['status']}: {status.get('reason')}")
-    done = result_file("archive", study.name)
+            reason = f"{status['status']}: {status.get('reason')}"
+            raise UserError(f"{notebook.relative_to(source).as_posix()} is {reason}")
     if not (replace or is_replaceable(study.name)):
         print(f"{study.name}: its record came from elsewhere and stays as it is")
-        done.touch()
-        return
+        return done.touch()
 
     with atomic_write(record.place) as partial:
         for path in [*notebooks, result_file("04_figures", study.name)]:
-            write_json(partial / path.relative_to(source), slim(read_json(path)), indent=None)
+            content = slim(read_json(path))
+            io.write_json(partial / path.relative_to(source), content, indent=None)
         raw = [path for path in (source / "suite").rglob("*") if path.is_file()]
-        for run in runs:
-            folder = run_folder(study.name, run.arm, run.seed)
+        for folder, run in zip(folders, runs, strict=True):
             raw += [folder / name for name in ("result.json", *run.files)]
         pack(raw, source, partial / RAW_ZIP)
         parameters = yaml.safe_dump(study.model_dump(), sort_keys=False, allow_unicode=True)
         (partial / "parameters.yaml").write_text(parameters, "utf-8")
         if study.plan:
-            shutil.copyfile(PLANS / study.plan, partial / "plan.yaml")
-        results = read_json(result_file("03_analysis", study.name))
-        results.pop("runs")  # which `raw.zip` holds
-        shutil.rmtree(record.figures, ignore_errors=True)
-        shutil.copytree(source / "figures", record.figures)
-        write_json(record.results_file, results, indent=None)
-        write_json(record.verdict_file, read_json(source / "verdict.json"), indent=None)
-        shutil.rmtree(record.place, ignore_errors=True)
+            shutil.copyfile(io.PLANS / study.plan, partial / "plan.yaml")
+        for folder in (record.place, record.figures):
+            shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(source / "figures", record.figures)
+    results = read_json(result_file("03_analysis", study.name))
+    results.pop("runs")  # which `raw.zip` holds
+    io.write_json(record.results_file, results, indent=None)
+    io.write_json(record.verdict_file, read_json(source / "verdict.json"), indent=None)
     record.zip.unlink(missing_ok=True)
     sums = "".join(f"{sha256(path)}  {name}\n" for name, path in record.files.items())
-    write_text(record.place / MANIFEST, sums)
-    write_json(done, {"manifest": sha256(record.place / MANIFEST)})
+    io.write_text(record.place / MANIFEST, sums)
+    io.write_json(done, {"manifest": sha256(record.place / MANIFEST)})
 
 
 def is_replaceable(study: str) -> bool:
@@ -277,24 +259,16 @@ def slim(content: dict[str, Any]) -> dict[str, Any]:
 def paper_of(study: str) -> Path:
     """Return the folder of a study's paper: the one that its parameter file names; where that
     cannot be read, the one that holds its record."""
-    file = PARAMS / f"{study}.yaml"
-    try:
-        if file.is_file():
-            return PAPERS / (read_yaml(file).get("paper") or PAPER.name)
-    except (ConfigError, TypeError):
-        pass
+    with suppress(OSError, ConfigError):
+        return PAPERS / (read_yaml(PARAMS / f"{study}.yaml").get("paper") or PAPER.name)
     holding = (path.parents[1] for path in PAPERS.glob(f"*/record/{study}*"))
     return next(holding, PAPER)
 
 
-def papers() -> list[Path]:
-    """List the folder of every paper."""
-    return sorted({PAPER, *(path for path in PAPERS.glob("[!.]*") if path.is_dir())})
-
-
 def papers_named(names: list[str]) -> list[Path]:
     """List the folders of the papers named, or of all; UsageError for one that is not there."""
-    known = {paper.name: paper for paper in papers()}
+    folders = {PAPER, *(path for path in PAPERS.glob("[!.]*") if path.is_dir())}
+    known = {paper.name: paper for paper in sorted(folders)}
     for name in names:
         if name not in known:
             raise UsageError(f"paper: {suggest(name, list(known))} in papers/")
@@ -304,8 +278,8 @@ def papers_named(names: list[str]) -> list[Path]:
 def recorded_studies(paper: Path | None = None) -> list[str]:
     """List every study that has a record or results, in one paper or in all."""
     top = paper.name if paper else "*"
-    records, results = PAPERS.glob(f"{top}/record/[!.]*"), PAPERS.glob(f"{top}/results/*.json")
-    return sorted({path.name.partition(".")[0] for path in (*records, *results)})
+    found = [*PAPERS.glob(f"{top}/record/[!.]*"), *PAPERS.glob(f"{top}/results/*.json")]
+    return sorted({path.name.partition(".")[0] for path in found})
 
 
 def require_recorded(names: list[str]) -> list[str]:
@@ -321,15 +295,10 @@ def require_recorded(names: list[str]) -> list[str]:
 
 
 @exit_status
-def main(words: list[str]) -> None:
-    """Archive studies: `python -m lib.record.archive STUDY … [--replace]`."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("studies", nargs="+")
-    parser.add_argument("--replace", action="store_true", help="also a record from elsewhere")
-    options = parser.parse_args(words)
-    for name in options.studies:
-        archive(load_study(name), options.replace)
+def main(study: str, *flags: str) -> None:
+    """Archive a study: `python -m lib.record.archive STUDY [--replace]`."""
+    archive(load_study(study), replace="--replace" in flags)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(*sys.argv[1:]))

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from lib.study.plan import published_plans
 from lib.study.preregistration import claim_status
 from lib.study.schema import RunConfig, recorded_config
 from lib.study.study import load_study
-from lib.study.yaml import read_yaml
+from lib.study.yaml import UserError, read_yaml
 
 TOLERANCE = 1e-9
 """Relative: in the digits beyond, machines may differ."""
@@ -53,21 +54,16 @@ def verify(studies: list[str], begin: Begin) -> int:
     there are. `begin` must be a function of a module, as other processes call it."""
     number = 0
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        for report in pool.map(verify_study, studies, [begin] * len(studies)):
+        for report in pool.map(verify_record, map(Record, studies), repeat(begin)):
             for fault in report.faults:
                 print(f"error: {report.study}: {fault}", flush=True)
-            done = ", ".join(f"{n:,} {kind}" for kind, n in report.recomputed.items())
+            done = ", ".join(f"{n:,} {kind}" for kind, n in report.recomputed.items() if n)
             print(f"{report.study}: {'FAULTY' if report.faults else 'as published'}: {done}")
-            listed = ", ".join(f"{name} ({n})" for name, n in sorted(report.published.items()))
+            listed = [f"{name} ({n})" for name, n in sorted(report.published.items()) if n]
             if listed:
-                print(f"  published, not recomputed: {listed}", flush=True)
+                print(f"  published, not recomputed: {', '.join(listed)}", flush=True)
             number += len(report.faults)
     return number
-
-
-def verify_study(study: str, begin: Begin) -> Report:
-    """Verify the record of a study."""
-    return verify_record(Record(study), begin)
 
 
 def verify_record(record: Record, begin: Begin) -> Report:
@@ -84,6 +80,8 @@ def verify_record(record: Record, begin: Begin) -> Report:
             report.faults += faults
             if report.faults:
                 break
+    except UserError as error:
+        report.faults.append(str(error))
     except Exception as error:  # a file can be broken in any way
         report.faults.append(f"it cannot be read: {error!r}")
     return report
@@ -119,26 +117,25 @@ def wrong_parameters(record: Record, report: Report) -> Iterator[str]:
     check(study, [RunResult.model_validate(run) for run in record.runs])
     for run in record.runs:
         trained = run["provenance"]["trained"]
-        for name, stated, value in (
-            ("study", trained["study"], study.name),
-            ("arm", trained["arm"], run["arm"]),
-            ("seed", trained["seed"], run["seed"]),
-            ("plan", trained["plan"], plan.hash if plan else None),
-        ):
-            if stated != value:
-                yield f"{run_name(run)}: its provenance names the {name} {stated}, not {value}"
+        names = {name: trained[name] for name in ("study", "arm", "seed", "plan")}
+        own = {name: run[name] for name in ("study", "arm", "seed")}
+        own["plan"] = plan.hash if plan else None
+        for name, stated, value in differences(names, own):
+            yield f"{run_name(run)}: its provenance names the {name} {stated}, not {value}"
     report.recomputed["runs"] += len(record.runs)
 
 
 def wrong_beginnings(record: Record, report: Report, begin: Begin) -> Iterator[str]:
     """Yield runs whose initial weights or batches are not those of their seed and parameters."""
     for run in record.runs:
-        found = begin(recorded_config(run["config"]), run["seed"], run["steps"])
-        for name, value in zip(("initial_weights", "batches"), found or (), strict=False):
+        hashes = begin(recorded_config(run["config"]), run["seed"], run["steps"])
+        if hashes is None:
+            report.published["beginnings, whose text is not in reach"] += 1
+            continue
+        for name, value in zip(("initial_weights", "batches"), hashes, strict=True):
             if run[name] != value:
                 yield f"{run_name(run)}: {name} are {run[name][:12]}, its seed's {value[:12]}"
-        kind = "beginnings" if found else "beginnings, whose text is not in reach"
-        (report.recomputed if found else report.published)[kind] += 1
+        report.recomputed["beginnings"] += 1
 
 
 def wrong_measures(record: Record, report: Report) -> Iterator[str]:
@@ -210,19 +207,18 @@ def differences(
     elif isinstance(stated, list) and isinstance(computed, list) and len(stated) == len(computed):
         for one, other in zip(stated, computed, strict=True):
             yield from differences(one, other, report, name)
-    elif stated != computed and not is_close(stated, computed):
+    elif stated != computed and not _is_close(stated, computed):
         yield name, _short(stated), _short(computed)
+
+
+def _is_close(one: Any, other: Any) -> bool:
+    are_numbers = isinstance(one, int | float) and isinstance(other, int | float)
+    return are_numbers and math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=1e-12)
 
 
 def _short(value: Any) -> str:
     text = str(value)
     return text if len(text) < 80 else f"{text[:77]}..."
-
-
-def is_close(one: Any, other: Any) -> bool:
-    """Tell whether two numbers are equal but for their last digits."""
-    numbers = isinstance(one, int | float) and isinstance(other, int | float)
-    return numbers and math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=1e-12)
 
 
 def run_name(run: Run) -> str:

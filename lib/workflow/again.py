@@ -19,7 +19,7 @@ from lib.record.archive import (
     Record,
     Run,
     archive,
-    papers,
+    papers_named,
     recorded_studies,
     require_recorded,
     unpack,
@@ -35,10 +35,10 @@ from lib.workflow.execute import execute
 def verify(studies: list[str], words: list[str]) -> int:
     """Verify some studies, or all and what is written of them; then train the runs again that
     `words` name or count. Return the exit status: 1 for a fault, 4 where a run cannot be judged."""
-    named = [word.partition("/")[0] for word in words if "/" in word]
+    named = list(dict.fromkeys(word.partition("/")[0] for word in words if "/" in word))
     names = require_recorded(studies or named) or recorded_studies()
     faults = records.verify(names, begin)
-    for paper in papers() if names == recorded_studies() else ():
+    for paper in papers_named([]) if names == recorded_studies() else ():
         for fault in (*findings.check(paper), *texts.check(paper)):
             print(f"error: {relative(paper)}: {fault}", flush=True)
             faults += 1

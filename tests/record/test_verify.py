@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from lib.record.archive import MANIFEST, Record, pack, unpack
-from lib.record.verify import Report, differences, verify_study
+from lib.record.verify import Report, differences, verify_record
 from lib.results import attested, write_raw
 from lib.study.io import read_json, write_json
 from tests.record.conftest import run_tiny
@@ -210,7 +210,7 @@ def test_what_was_changed_is_named(reports: dict[str, Any], case: Callable[[Forg
 
 def test_records_in_one_file_are_read_and_recomputed() -> None:
     for study, runs in (("modern-gpu", 6), ("modern", 24)):  # of one, notebooks lie beside the zip
-        report = verify_study(study, lambda *_: None)
+        report = verify_record(Record(study), lambda *_: None)
         assert report.faults == []
         assert report.recomputed["runs"] == runs
         assert report.published["beginnings, whose text is not in reach"] == runs
