@@ -101,8 +101,7 @@ class Template:
         """Say what is found instead of a claim; nothing where it holds."""
         match = _CLAIM.fullmatch(claim)
         expression, word = match.groups() if match else (claim, "true")
-        evaluate = self._environment.compile_expression(expression, undefined_to_none=False)
-        found: Any = evaluate()
+        found: Any = self._environment.compile_expression(expression)()
         if match is None and not isinstance(found, bool):
             raise ValueError(
                 "end it by supported, refuted, undecided, higher, lower, within NUMBER"
