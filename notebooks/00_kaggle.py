@@ -55,20 +55,11 @@ print(resume_from_inputs(name))
 status = sweep(name, hours)
 
 # %% [markdown]
-# ## Verdict
-# As 03_analysis says it.
+# ## What it found
+# The verdict first, as 03_analysis says it, then the figures of 04_figures.
 
 # %%
-show(name, "03_analysis", "Verdict")
-
-# %% [markdown]
-# ## Every arm
-
-# %%
-show(name, "03_analysis", "Every arm")
-
-# %% [markdown]
-# ## Figures
+show(name, "03_analysis")
 
 # %%
 show(name, "04_figures")

@@ -25,7 +25,7 @@ import pandas as pd
 import yaml
 
 from lib.analysis.runs import collect, read_parquet
-from lib.results import Folder, read_raw, status_of
+from lib.results import Folder, status_of
 from lib.study import io
 from lib.study.io import PAPER, PAPERS, PARAMS, atomic_write, read_json, result_file, sha256
 from lib.study.plan import Plan
@@ -100,10 +100,6 @@ class Record:
         """Return where result and raw tables of a run, told by arm and seed, are kept."""
         return self.raw_zip / f"{run['arm']}/seed-{run['seed']}/"
 
-    def raw(self, run: Run) -> dict[str, pd.DataFrame]:
-        """Read the raw tables of a run."""
-        return read_raw(self.raw_folder(run))
-
     def joined(self, name: str) -> pd.DataFrame:
         """Join one of the raw tables (see `lib.results`) of all runs, with arm, variant, setting
         and seed."""
@@ -162,15 +158,13 @@ def unpack(file: Path, folder: Path) -> None:
     try:
         with zipfile.ZipFile(file) as content:
             if sum(member.file_size for member in content.infolist()) > MAX_BYTES:
-                raise UserError(f"{file.name} holds more than {MAX_BYTES:,} bytes")
+                raise ValueError(f"it holds more than {MAX_BYTES:,} bytes")
             for name in content.namelist():
                 if not (folder / name).resolve().is_relative_to(folder.resolve()):
-                    raise UserError(f"{file.name}: {name!r} leads out of it")
+                    raise ValueError(f"{name!r} leads out of it")
             content.extractall(folder)
-    except UserError:
-        raise
     except Exception as error:  # zipfile lets through what its decompressors raise
-        raise UserError(f"{file.name} cannot be read as a zip ({error})") from None
+        raise UserError(f"{file.name} cannot be unpacked: {error}") from None
 
 
 def as_rows(value: Any) -> Any:
@@ -286,11 +280,8 @@ def require_recorded(names: list[str]) -> list[str]:
     """Return the names of studies, given by name or path; UsageError for one without a record."""
     studies, known = [Path(name).stem for name in names], recorded_studies()
     for study in studies:
-        if study not in known and (PARAMS / f"{study}.yaml").is_file():
-            remedy = f"run it first: ./run_all.sh params/{study}.yaml"
-            raise UsageError(f"study: '{study}' has no record yet; {remedy}")
         if study not in known:
-            raise UsageError(f"study: {suggest(study, known)} in papers/")
+            raise UsageError(f"study: {suggest(study, known)} among the recorded studies")
     return studies
 
 

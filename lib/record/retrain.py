@@ -8,7 +8,6 @@ one that has moved further says nothing, as a wrong number and rounding look ali
 
 import random
 from collections.abc import Callable
-from typing import Any
 
 from lib.record.archive import Record, Run, recorded_studies, require_recorded
 from lib.results import trained_with
@@ -25,7 +24,7 @@ TOLERANCE = 0.003
 """Nats: a tenth of 0.03, the smallest effect of interest of most plans."""
 ROUNDING = {"turn": 0.015}
 """Study → nats that its losses move on average between two types of CPU, as measured."""
-MACHINE = ("device_name", "vector_level", "threads", "precision")
+MACHINE = ("device_name", "vector_level", "precision", "threads", "processes", "micro_batch_size")
 """What of a machine decides how its sums are rounded, beside the versions of packages."""
 
 
@@ -36,26 +35,24 @@ def retrain(words: list[str], studies: list[str], train: Train) -> int:
     themselves as STUDY/ARM/SEED. UsageError for a word that is neither, or no recorded run.
     """
     names = [word for word in words if "/" in word]
-    numbers = [word for word in words if "/" not in word]
-    for word in numbers:
-        if not word.isdecimal() or int(word) < 1:
-            raise UsageError(f"--retrain: '{word}' is no number of runs, and no STUDY/ARM/SEED")
+    studies = studies or ([] if names == words else recorded_studies())
     asked = require_recorded([name.partition("/")[0] for name in names])
-    drawn_from = (studies or recorded_studies()) if numbers else []
     runs = {f"{study}/{run['arm']}/{run['seed']}": run
-            for study in {*asked, *drawn_from} for run in Record(study).runs}  # fmt: skip
-    for name in names:
-        if name not in runs:
-            raise UsageError(f"run: {suggest(name, list(runs))}")
-    candidates = sorted(name for name in runs if name.partition("/")[0] in drawn_from)
-    for number in map(int, numbers):
-        names += random.SystemRandom().sample(candidates, min(number, len(candidates)))
-    statuses = {0}
+            for study in {*asked, *studies} for run in Record(study).runs}  # fmt: skip
+    for word in words:
+        if word.isdecimal() and int(word):
+            known = sorted(name for name in runs if name.partition("/")[0] in studies)
+            names += random.SystemRandom().sample(known, min(int(word), len(known)))
+        elif "/" not in word:
+            raise UsageError(f"--retrain: '{word}' is no number of runs, and no STUDY/ARM/SEED")
+        elif word not in runs:
+            raise UsageError(f"run: {suggest(word, list(runs))}")
+    outcomes = []
     for name in names:
         outcome, lines = train_again(runs[name], train)
         print(f"{name}: trained again, {outcome}", *lines, sep="\n  ", flush=True)
-        statuses.add(STATUS[outcome])
-    return next(status for status in (1, 4, 0) if status in statuses)
+        outcomes.append(STATUS[outcome])
+    return min(filter(None, outcomes), default=0)
 
 
 def train_again(run: Run, train: Train) -> tuple[str, list[str]]:
@@ -87,6 +84,6 @@ def train_again(run: Run, train: Train) -> tuple[str, list[str]]:
 
 def machine_of(result: Run) -> str:
     """Say what a run was trained on, as far as it decides how numbers are rounded."""
-    origin: dict[str, Any] = trained_with(result["provenance"])
-    parts = [str(origin[name]) for name in MACHINE]
-    return ", ".join([*parts, f"torch {origin['packages']['torch']}"])
+    origin = trained_with(result["provenance"])
+    facts = [f"{name} {origin.get(name)}" for name in MACHINE]
+    return ", ".join([*facts, f"torch {origin['packages']['torch']}"])

@@ -20,10 +20,10 @@ from typing import Any
 from lib.analysis.runs import check, study_results, tidy
 from lib.analysis.verdict import analyse
 from lib.record.archive import MANIFEST, Record, Run
-from lib.results import Folder, RunResult, attested, measures_of, raw_file, raw_names, read_raw
+from lib.results import Folder, RunResult, attested, measures_of, read_raw
 from lib.study.io import PARAMS, PLANS, nan_to_none, read_json, sha256
 from lib.study.plan import published_plans
-from lib.study.preregistration import claim_status
+from lib.study.preregistration import claim_status, require_stamps
 from lib.study.schema import RunConfig, recorded_config
 from lib.study.study import load_study
 from lib.study.yaml import UserError, read_yaml
@@ -115,13 +115,7 @@ def wrong_parameters(record: Record, report: Report) -> Iterator[str]:
         for name, stated, value in differences(kept, asked):
             yield f"plan: {name} is {stated}, params/plans/{study.plan} says {value}"
     check(study, [RunResult.model_validate(run) for run in record.runs])
-    for run in record.runs:
-        trained = run["provenance"]["trained"]
-        names = {name: trained[name] for name in ("study", "arm", "seed", "plan")}
-        own = {name: run[name] for name in ("study", "arm", "seed")}
-        own["plan"] = plan.hash if plan else None
-        for name, stated, value in differences(names, own):
-            yield f"{run_name(run)}: its provenance names the {name} {stated}, not {value}"
+    require_stamps(plan, {run_name(r): r["provenance"]["trained"]["plan"] for r in record.runs})
     report.recomputed["runs"] += len(record.runs)
 
 
@@ -147,9 +141,9 @@ def wrong_measures(record: Record, report: Report) -> Iterator[str]:
 def verify_run(run: Run, folder: Folder, notebook: Path, report: Report) -> Iterator[str]:
     """Yield raw tables that a run's result was not written with, what its notebook prints otherwise
     than the result, and measures that do not follow from the raw tables."""
-    for path in (raw_file(folder, name) for name in raw_names(run["config"])):
-        if not path.is_file() or sha256(path) != run["files"][path.name]:
-            yield f"{run_name(run)}: {path.name} is not the file that its result was written with"
+    for name, stated in run["files"].items():
+        if not (folder / name).is_file() or sha256(folder / name) != stated:
+            yield f"{run_name(run)}: {name} is not the file that its result was written with"
     for name, stated, value in differences(shown_result(read_json(notebook)), attested(run)):
         yield f"{run_name(run)}: its notebook prints {name} {stated}, result.json says {value}"
     computed = nan_to_none(measures_of(read_raw(folder)))
@@ -160,10 +154,9 @@ def verify_run(run: Run, folder: Folder, notebook: Path, report: Report) -> Iter
 
 def shown_result(notebook: dict[str, Any]) -> Any:
     """Return what a training notebook keeps as JSON of its result; None where it shows none."""
-    for output in (o for cell in notebook["cells"] for o in cell.get("outputs", [])):
-        if "application/json" in output.get("data", {}):
-            return output["data"]["application/json"]
-    return None
+    outputs = (output for cell in notebook["cells"] for output in cell.get("outputs", []))
+    kept = (output.get("data", {}).get("application/json") for output in outputs)
+    return next(filter(None, kept), None)
 
 
 def wrong_verdict(record: Record, report: Report) -> Iterator[str]:
@@ -207,18 +200,10 @@ def differences(
     elif isinstance(stated, list) and isinstance(computed, list) and len(stated) == len(computed):
         for one, other in zip(stated, computed, strict=True):
             yield from differences(one, other, report, name)
-    elif stated != computed and not _is_close(stated, computed):
-        yield name, _short(stated), _short(computed)
-
-
-def _is_close(one: Any, other: Any) -> bool:
-    are_numbers = isinstance(one, int | float) and isinstance(other, int | float)
-    return are_numbers and math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=1e-12)
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) < 80 else f"{text[:77]}..."
+    elif stated != computed:
+        are_numbers = isinstance(stated, int | float) and isinstance(computed, int | float)
+        if not (are_numbers and math.isclose(stated, computed, rel_tol=TOLERANCE, abs_tol=1e-12)):
+            yield name, str(stated)[:80], str(computed)[:80]
 
 
 def run_name(run: Run) -> str:

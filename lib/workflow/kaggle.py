@@ -18,18 +18,8 @@ from IPython.display import display
 from lib.record.archive import Record, archive, unpack
 from lib.record.verify import Report, verify_run
 from lib.results import status_of
-from lib.study.io import (
-    PARAMS,
-    PLANS,
-    ROOT,
-    RUNS,
-    atomic_write,
-    executed_notebook,
-    kaggle_folder,
-    read_json,
-    relative,
-    study_folder,
-)
+from lib.study import io
+from lib.study.io import PARAMS, ROOT, RUNS, kaggle_folder, read_json, relative, study_folder
 from lib.study.study import COPY, load_study
 from lib.study.yaml import TIME_UP, UserError
 
@@ -79,16 +69,14 @@ def sweep(study: str, hours: float) -> int:
     return process.returncode
 
 
-def show(study: str, notebook: str, heading: str = "") -> None:
-    """Show what an executed notebook shows below one of its headings, or all of it."""
-    path, is_shown = executed_notebook(notebook, study), not heading
+def show(study: str, notebook: str) -> None:
+    """Show what an executed notebook shows."""
+    path = io.executed_notebook(notebook, study)
     if status_of(path)["status"] != "completed":
         print(f"{notebook} has not been executed yet")
         return
     for cell in nbformat.read(path, as_version=4).cells:
-        if heading and cell.cell_type == "markdown" and cell.source.startswith("#"):
-            is_shown = cell.source.splitlines()[0].strip("# ") == heading
-        for output in cell.get("outputs", []) if is_shown else []:
+        for output in cell.get("outputs", []):
             display(output.get("data", {"text/plain": output.get("text", "")}), raw=True)
 
 
@@ -96,9 +84,9 @@ def pack(study: str, status: int) -> None:
     """Write all of a study but the checkpoints of finished runs to `STUDY.zip`, with its parameters
     and plan, and print what to do with it. UserError where the sweep ended with a failure."""
     folder, target, plan = study_folder(study), RUNS.parent / f"{study}.zip", load_study(study).plan
-    files = [PARAMS / f"{study}.yaml", *([PLANS / plan] if plan else [])]
+    files = [PARAMS / f"{study}.yaml", *([io.PLANS / plan] if plan else [])]
     with (
-        atomic_write(target) as temporary,
+        io.atomic_write(target) as temporary,
         zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as packed,
     ):
         for path in files:

@@ -82,7 +82,7 @@ def test_an_import_takes_in_what_was_made_and_nothing_else(packed: Path, tmp_pat
     broken = tmp_path / "broken.zip"
     broken.write_bytes(b"no zip")
     refused = {
-        broken: "broken.zip cannot be read as a zip",
+        broken: "broken.zip cannot be unpacked",
         rewritten(packed, "cut", cut): f"none seed {seed}: trace.parquet is not the file",
         rewritten(packed, "forged", edited(result, lower)): f"none seed {seed}: its notebook",
         rewritten(packed, "gone", without(f"{folder}/02_train.ipynb")): "02_train.ipynb",
