@@ -5,7 +5,6 @@ The cost is that of training steps alone: the dev curve, the suite and the noteb
 """
 
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -14,21 +13,21 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import torch
 
-from lib.analysis.hypotheses import planned_measures
 from lib.analysis.power import expected_power, out_of_reach, spread_of
 from lib.analysis.runs import tidy
 from lib.data.suite import INSTALL, has_harness, suite_hash
 from lib.data.text import Corpus, load_corpus
 from lib.record.archive import Record, require_recorded
 from lib.results import RunResult, trained_with
-from lib.run.machine import PEAK_FLOPS, count_devices, describe, prepare, require_devices
+from lib.run.machine import PEAK_FLOPS, describe, prepare, require_devices
 from lib.run.model import GPT, count_parameters, flops_per_token
 from lib.run.trainer import Trainer, begin
-from lib.study.io import RUNS, read_json, relative, study_folder
+from lib.study.io import read_json, relative, study_folder
 from lib.study.plan import Plan
-from lib.study.preregistration import load_plan, usual_hypotheses
+from lib.study.preregistration import load_plan
 from lib.study.schema import CorpusConfig, RunConfig
 from lib.study.study import Arm, Study, load_study
 from lib.study.yaml import ConfigError, UserError
@@ -39,6 +38,8 @@ UTILISATION = 0.35
 et al. 2022, table 3, report 0.21 to 0.46); small ones, which do not fill a GPU, a tenth of that."""
 AFFORDABLE = 2e12
 """Operations of a step that is measured on a CPU: some ten seconds of a core."""
+SPEED = {"cpu": 5e10, "cuda": 5e12}
+"""Operations a second that a run of a small model reaches, by device: a core, a GPU."""
 _SHORT = {"training.iterations": 5, "training.warmup_iterations": 1}
 """What a study is shortened to, to be checked."""
 
@@ -53,7 +54,7 @@ def load_and_check(names: list[str], is_local: bool = True) -> list[Study]:
             studies.append(load_study(name))
     for study in studies:
         where = f"{study.name}.yaml: "
-        for check in (load_plan, resolve, _require_harness):
+        for check in (load_plan, resolve, _require_tasks):
             with _collecting(faults, where):
                 check(study)
         for config in {arm.config.model_dump_json(): arm.config for arm in study.arms()}.values():
@@ -61,8 +62,7 @@ def load_and_check(names: list[str], is_local: bool = True) -> list[Study]:
                 corpus_of(config.corpus).require_length(config.model.block_size)
             if is_local:
                 with _collecting(faults, where):
-                    _require_devices(study, config)
-                    _require_room(config)
+                    _require_machine(study, config)
     if faults:
         raise UserError("\nerror: ".join(dict.fromkeys(faults)))
     return studies
@@ -91,27 +91,19 @@ def data_of(study: Study) -> tuple[dict[str, str], list[str]]:
     return corpora, sorted(filter(None, suites))
 
 
-def _require_harness(study: Study) -> None:
+def _require_tasks(study: Study) -> None:
     """Raise ConfigError for stock tasks that cannot be asked."""
     if study.evaluation.tasks and not has_harness():
         raise ConfigError(f"evaluation.tasks: need lm_eval; {INSTALL}, or remove them")
     if study.evaluation.tasks:
         from lib.run.lm_eval import require_tasks  # seconds, which other studies need not wait
 
-        plan = load_plan(study)
-        planned = planned_measures(plan) if plan else []
-        tested = [name for name in study.stock_measures if name in planned]
-        require_tasks(study.evaluation, tested)
+        require_tasks(study.evaluation)
 
 
-def _require_devices(study: Study, config: RunConfig) -> None:
-    """Raise ConfigError for devices that this machine lacks, and where runs of the study were made
-    on another kind."""
-    if config.machine.threads > (cores := count_devices("cpu")):
-        raise ConfigError(
-            f"machine.threads: {config.machine.threads} is more than the {cores} cores of this "
-            f"machine; use auto or at most {cores}"
-        )
+def _require_machine(study: Study, config: RunConfig) -> None:
+    """Raise ConfigError for devices and memory that this machine lacks, and where runs of the study
+    were made on another kind of device."""
     machine, folder = prepare(config), study_folder(study.name)
     require_devices(machine)
     for path in folder.glob("*/seed-*/result.json"):
@@ -122,16 +114,8 @@ def _require_devices(study: Study, config: RunConfig) -> None:
                     f"continue on {machine.device}; runs of two devices are not compared: set "
                     f"machine.device: {device}, or delete {relative(folder)}"
                 )
-
-
-def _require_room(config: RunConfig) -> None:
-    """Raise ConfigError for a run that does not fit into memory, or its checkpoints onto the
-    disk."""
-    machine, size, model = prepare(config), size_of(config), config.model
-    needed = sum(memory(config, size).values()) * (
-        machine.processes if machine.device == "cpu" else 1
-    )
-    available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    model, size = config.model, size_of(config)
+    needed, available = sum(memory(config, size).values()), psutil.virtual_memory().total
     if machine.device == "cuda":
         available = torch.cuda.get_device_properties(0).total_memory
     if needed > available:
@@ -140,12 +124,6 @@ def _require_room(config: RunConfig) -> None:
             f"{model.block_size} and {size.symbols} symbols a run needs {needed / 1e9:,.2f} GB of "
             f"memory, and this machine has {available / 1e9:,.2f} GB; reduce one of them, or "
             "machine.micro_batch_size"
-        )
-    free = shutil.disk_usage(RUNS if RUNS.is_dir() else RUNS.parent).free
-    if (checkpoints := 3 * 12 * size.parameters) > free:  # two are kept while a third is written
-        raise ConfigError(
-            f"the checkpoints of a run take {checkpoints / 1e9:,.2f} GB, and the disk of "
-            f"{relative(RUNS)}/ has {free / 1e9:,.2f} GB free; free some space"
         )
 
 
@@ -185,22 +163,20 @@ def memory(config: RunConfig, size: Size) -> dict[str, float]:
 
 
 def gpus(studies: list[Study]) -> list[str]:
-    """Name the GPUs that runs of some studies take turns on; none for studies of the CPU."""
+    """Name the GPUs that runs of some studies take turns on: one each, or all (`0,1`) where a run
+    takes several; none for studies of the CPU."""
     if all(prepare(study).device == "cpu" for study in studies):
         return []
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
+    names = ",".join(map(str, range(torch.cuda.device_count())))
+    names = os.environ.get("CUDA_VISIBLE_DEVICES") or names
+    return names.split(",") if all(s.machine.processes == 1 for s in studies) else [names]
 
 
 def seconds_of(runs: list[tuple[Study, Arm, int]]) -> float:
-    """Estimate how long some runs train here, one after the other, by a step of the largest."""
-    arms = {(study.name, arm.id): (study, arm) for study, arm, _ in runs}
-    flops = {name: size_of(arm.config).flops for name, (_, arm) in arms.items()}
-    if not runs:
-        return 0.0
-    study, arm = arms[max(flops, key=lambda name: flops[name])]
-    seconds = step_seconds(study, arm) * arm.config.training.iterations
-    return seconds / max(flops.values()) * sum(flops[s.name, a.id] for s, a, _ in runs)
+    """Guess how long some runs train, one after the other, by their arithmetic."""
+    arms = {(study.name, arm.id): arm.config for study, arm, _ in runs}
+    seconds = {k: size_of(c).flops / SPEED[prepare(c).device] for k, c in arms.items()}
+    return sum(seconds[study.name, arm.id] for study, arm, _ in runs)
 
 
 def step_seconds(study: Study, arm: Arm) -> float:
@@ -257,19 +233,10 @@ def estimate(study: Study, effect: float | None, spread: str | None) -> Iterator
         peak = peaks.get(config.training.precision, peaks["fp16"])
         hours = total / (peak * UTILISATION) / 3600
         yield f"  {name}, {UTILISATION:.0%} of {peak / 1e12:.0f} TFLOP/s: all runs {hours:,.2f} h"
-    if plan := _plan_of(study):
+    if plan := load_plan(study):
         yield from power(plan, n, effect, spread)
-
-
-def _plan_of(study: Study) -> Plan | None:
-    """Load the study's plan; where it has no hypothesis, or there is none, make one of the usual
-    hypotheses. None for a study of one arm."""
-    plan, usual = load_plan(study), usual_hypotheses(study)
-    if (plan and plan.bound) or not usual:
-        return plan
-    content = {"title": study.name, "question": study.name, "confirmatory": [study.name]}
-    hypotheses = {name: {"says": name} | fields for name, fields in usual.items()}
-    return Plan.model_validate(content | {"hypotheses": hypotheses})
+    else:
+        yield "Power takes a plan with hypotheses: ./run_all.sh freeze --new PLAN --study NAME"
 
 
 def power(plan: Plan, n: int, effect: float | None, spread: str | None) -> Iterator[str]:

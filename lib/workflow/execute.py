@@ -1,17 +1,18 @@
 """Run one notebook under papermill and say honestly how it went.
 
-A notebook is done only when papermill ended without an error, every cell completed, and the result
-that it declares was written. Papermill alone does not tell: a killed kernel or a timeout leaves a
-notebook whose cells all read `completed`.
+A notebook is done only when papermill ended without an error and the result that it declares was
+written. What papermill leaves does not tell: after a killed kernel or a timeout all cells read
+`completed`.
 """
 
+import itertools
 import os
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from lib.study.yaml import HEADLESS, UserError, exit_status
 from lib.workflow.code_arms import execute_at
 
 GPUS = "STUDY_GPUS"
-"""Environment variable that names the GPUs of a sweep."""
+"""Environment variable that names the GPUs of a sweep, apart by semicolons."""
 _READS = {
     "01_data": ("study", "data"),
     "03_analysis": ("study", "analysis"),
@@ -79,9 +80,9 @@ def execute(notebook: str, study: Study, arm: str = "", seed: int = 0) -> Path:
     plan, start = load_plan(study), time.perf_counter()
     stamp: dict[str, Any] = {"preregistration": plan.hash if plan else None, **git_state()}
     stamp |= {} if arm else {"made_from": made_from(notebook, study)}
-    with _own_gpus(study) if arm else suppress() as devices:
-        reason = _run_papermill(notebook, output, parameters, kernel_environment(study, devices))
-    reason = reason or _fault(output)
+    with _own_gpu() if arm else nullcontext() as gpu:
+        os.environ.update(kernel_environment(study, gpu))
+        reason = _run_papermill(notebook, output, parameters)
     if not reason and not result.is_file():
         reason = f"the notebook wrote no {relative(result)}"
     _stamp(output, reason, stamp | {"seconds": round(time.perf_counter() - start, 2)})
@@ -114,7 +115,7 @@ def archived_file(study: str) -> Path:
     return study_folder(study) / "archived.txt"
 
 
-def kernel_environment(study: Study, devices: str | None = None) -> dict[str, str]:
+def kernel_environment(study: Study, gpu: str | None = None) -> dict[str, str]:
     """Return what the kernel inherits: this Python whatever kernels the machine names, nobody
     watching, no start-up files of a user, threads pinned, GPUs of its own."""
     threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -122,38 +123,31 @@ def kernel_environment(study: Study, devices: str | None = None) -> dict[str, st
     environment["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"  # a step is a twentieth faster
     environment["JUPYTER_PATH"] = str(Path(sys.prefix, "share", "jupyter"))
     environment["IPYTHONDIR"] = str(RUNS / ".ipython")
-    return environment if devices is None else environment | {"CUDA_VISIBLE_DEVICES": devices}
+    return environment | ({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})
 
 
 @contextmanager
-def _own_gpus(study: Study) -> Iterator[str | None]:
-    """Hold as many of the sweep's GPUs as a run has processes, each for one run at a time: a second
-    one would gain nothing. Give their names, as `0,1`; None where a sweep has none."""
-    names = list(filter(None, os.environ.get(GPUS, "").split(",")))
-    wanted = min(study.machine.processes or len(names), len(names))
-    while True:
-        with ExitStack() as locks:
-            held: list[str] = []
-            for name in names[: len(names) if wanted else 0]:
-                with suppress(Timeout):
-                    locks.enter_context(FileLock(RUNS / f".gpu-{name}.lock", timeout=0))
-                    held.append(name)
-                if len(held) == wanted:
-                    break
-            if len(held) == wanted:
-                yield ",".join(held) if held else None
-                return
-        time.sleep(0.2)
+def _own_gpu() -> Iterator[str | None]:
+    """Hold one of the sweep's GPUs, each for one run at a time, since a second one would gain
+    nothing; give its name, None where a sweep has none."""
+    names = list(filter(None, os.environ.get(GPUS, "").split(";")))
+    for name in itertools.cycle(names):
+        lock = FileLock(RUNS / f".gpu-{name}.lock")
+        try:
+            lock.acquire(timeout=0.1)
+        except Timeout:
+            continue
+        with lock:
+            yield name
+        return
+    yield None
 
 
-def _run_papermill(
-    notebook: str, output: Path, parameters: dict[str, Any], environment: dict[str, str]
-) -> str | None:
+def _run_papermill(notebook: str, output: Path, parameters: dict[str, Any]) -> str | None:
     """Execute a notebook; return None, or what went wrong."""
     import papermill
     from traitlets.config import Config
 
-    os.environ.update(environment)
     with tempfile.TemporaryDirectory(prefix="k") as folder:
         if len(folder) > 100:  # of 107 characters that the path of a socket may have
             return f"TMPDIR is too long for a socket's path: {folder}; set TMPDIR=/tmp"
@@ -164,7 +158,6 @@ def _run_papermill(
                 str(NOTEBOOKS / f"{notebook}.ipynb"),
                 str(output),
                 parameters,
-                kernel_name="python3",
                 progress_bar=False,
                 start_timeout=120,
                 autosave_cell_every=5,
@@ -175,18 +168,6 @@ def _run_papermill(
             return f"{error.ename}: {error.evalue}"
         except Exception as error:
             return f"{type(error).__name__}: {error}"
-    return None
-
-
-def _fault(output: Path) -> str | None:
-    """Return why a notebook does not count as executed, or None."""
-    cells = [cell for cell in read_json(output)["cells"] if cell["cell_type"] == "code"]
-    for number, cell in enumerate(cells, start=1):
-        status = cell["metadata"].get("papermill", {}).get("status")
-        if status != "completed" or cell["execution_count"] is None:
-            return f"code cell {number} is {status or 'not executed'}"
-        if any(out["output_type"] == "error" for out in cell["outputs"]):
-            return f"code cell {number} raised an error"
     return None
 
 

@@ -24,7 +24,7 @@ INTERVAL, SHARE = 1.0, 0.25
 
 class LiveCurve:
     """What a training cell calls for every step. `asked` is the study that was asked for, `design`
-    the one that trains: `changes` make it a scratch run, beside which the arm as it was is drawn."""
+    the one that trains: `changes` make it a scratch run, drawn beside the arm as it was."""
 
     def __init__(self, asked: Study, design: Study, arm: Arm, seed: int) -> None:
         self.asked, self.arm, self.seed = asked, arm, seed

@@ -48,12 +48,8 @@ def summarise(study: Study) -> None:
     if plan:
         print("", *for_terminal(verdict, console.width), sep="\n")
     record = Record(study.name)
-    if not is_replaceable(study.name):
-        print(f"\nExecuted notebooks  {relative(folder)}/, and figures/ beside them")
-        print(f"The record          {relative(record.place)}/ came from elsewhere and is as it was")
-        print(f"To replace it       ./run_all.sh params/{study.name}.yaml --replace")
-        return
-    print(f"\nExecuted notebooks  {relative(record.place)}/")
+    place = record.place if is_replaceable(study.name) else folder
+    print(f"\nExecuted notebooks  {relative(place)}/")
     print(f"Numbers             {relative(record.results_file)}")
     print(f"To check the record ./run_all.sh verify {study.name}")
 

@@ -92,7 +92,7 @@ def run_sweep(sweep: Sweep) -> int:
         seconds = check.seconds_of(due) / (sweep.jobs or len(gpus) or os.cpu_count() or 1)
         if seconds > LONG and sweep.is_local:
             sweep_five_steps({study.name: study for study, *_ in due}, sweep)
-        environment = os.environ | {GPUS: ",".join(gpus), "PYTHONPATH": str(ROOT)}
+        environment = os.environ | {GPUS: ";".join(gpus), "PYTHONPATH": str(ROOT)}
         snakemake = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             start_new_session=True,
@@ -109,7 +109,7 @@ def run_sweep(sweep: Sweep) -> int:
             if is_stopped:
                 print(f"stopped after {sweep.stop_after:g} hours, as asked; a rerun continues")
                 return TIME_UP
-            print_failures(studies, Path(log.name))
+            print_failures(Path(log.name))
             return status
     for study in studies:
         summarise(study)
@@ -335,20 +335,11 @@ def clock(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 60 else str(timedelta(seconds=round(seconds)))
 
 
-def print_failures(studies: Iterable[Study], log: Path) -> None:
-    """Say what failed and why: a notebook is stamped with it, other jobs end their log with it."""
+def print_failures(log: Path) -> None:
+    """Say what failed and why, by what jobs said in the log; else how the log ends."""
     if shutil.disk_usage(RUNS).free < 10**6:
         raise UserError(f"the disk that holds {relative(RUNS)}/ is full; free some space and rerun")
-    said = []
-    for study in studies:
-        for notebook in sorted(io.study_folder(study.name).rglob("0*.ipynb")):
-            if (stamp := status_of(notebook))["status"] == "failed":
-                said.append(f"{notebook.relative_to(RUNS)}: {stamp['reason']}")
-        logs = [io.study_folder(study.name) / "archive.log"]
-        logs += [RUNS / f"{what}-{study.paper}.log" for what in ("paper", "record")]
-        for line in (line for file in logs if file.is_file() for line in file.open()):
-            said += [line.removeprefix("error: ").strip()] if line.startswith("error: ") else []
-    last = log.read_text("utf-8", "replace").strip().rpartition("\n")[2]
-    for line in dict.fromkeys(said or [f"Snakemake stopped with: {last}"]):
-        print(f"FAILED {line}", file=sys.stderr)
+    lines = log.read_text("utf-8", "replace").strip().splitlines()
+    for line in [line for line in lines if line.startswith("error: ")] or lines[-1:]:
+        print(f"FAILED {line.removeprefix('error: ')}", file=sys.stderr)
     print(f"Not everything ran; a rerun tries again. Log: {relative(log)}", file=sys.stderr)
