@@ -1,5 +1,6 @@
 """The recipes of CONTRIBUTING.md, followed to the letter in a copy of the repository."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -8,40 +9,35 @@ from pathlib import Path
 
 import pytest
 
-from lib.study import digests
-from lib.study.code import is_checkout
 from lib.study.io import ROOT
 from tests.conftest import copy_repository
 
+TEXT = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
 RECIPES = {
-    title: re.findall(r"```(python|yaml)\n(.*?)```", text, re.DOTALL)
-    for title, text in re.findall(
-        r"^### A (study|variant|measure|task|figure).*?\n(.*?)(?=^##)",
-        (ROOT / "CONTRIBUTING.md").read_text("utf-8"),
-        re.DOTALL | re.MULTILINE,
+    title: (int(files), re.findall(r"```(python|yaml)\n(.*?)```", text, re.DOTALL))
+    for title, files, text in re.findall(
+        r"^### A (\w+).*?: (\d) files?.*?\n(.*?)(?=^##)", TEXT, re.DOTALL | re.MULTILINE
     )
 }
 PIECE = re.compile(r"^# (lib/\S+\.py), (above|below|a name more in) `(.+?)`.*\n", re.MULTILINE)
-STALE = {
-    "study": set(),
-    "variant": {"training", "measuring", "analysing"},
-    "measure": {"measuring", "analysing"},
-    "task": {"measuring"},
-    "figure": set(),
+CHANGED = {
+    "study": set[str](),
+    "variant": {"train_key", "measure_key"},
+    "measure": {"measure_key"},
+    "task": {"measure_key"},
+    "figure": set[str](),
 }
-"""Which digests change with a recipe, as CONTRIBUTING.md says."""
+"""Which key of the code changes with a recipe."""
 CONCERNED = (
-    *("tests/figures/test_variants.py", "tests/study/test_raw.py", "tests/study/test_config.py"),
-    *("tests/run/test_model.py", "tests/run/test_measure.py", "tests/run/test_identities.py"),
-    *("tests/data/test_suite.py", "tests/data/test_suite_files.py", "tests/figures"),
-    *("tests/analysis/test_tables.py", "tests/analysis/test_runs.py", "tests/notebooks"),
+    *("tests/run/test_model.py", "tests/run/test_identities.py", "tests/run/test_evaluate.py"),
+    *("tests/data/test_suite.py", "tests/data/test_tasks.py", "tests/figures", "tests/study"),
 )
 
 
-def follow(recipe: str, root: Path) -> int:
-    """Do what a recipe says; return how many files it touched."""
+def follow(recipe: str, root: Path) -> set[Path]:
+    """Do what a recipe says; return the files that it touched."""
     touched = set()
-    for language, block in RECIPES[recipe]:
+    for language, block in RECIPES[recipe][1]:
         if language == "yaml":
             (name,) = re.findall(r"^name: (\w+)$", block, re.MULTILINE)
             touched.add(root / "params" / f"{name}.yaml")
@@ -53,66 +49,48 @@ def follow(recipe: str, root: Path) -> int:
             lines = (root / name).read_text("utf-8").split("\n")
             (at,) = [n for n, line in enumerate(lines) if line.strip().startswith(anchor)]
             if where == "a name more in":
-                lines[at] = lines[at][:-1] + code.strip().partition("…")[2]
+                more = code.strip().partition("…")[2]
+                lines[at] = lines[at].rstrip()[: -len(more[-1])] + more
             else:
                 lines.insert(at + (where == "below"), code.rstrip("\n"))
             (root / name).write_text("\n".join(lines), "utf-8")
             touched.add(root / name)
-    return len(touched)
+    return touched
+
+
+def in_copy(root: Path, *words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *words], cwd=root, capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": str(root)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def keys(root: Path) -> dict[str, str]:
+    code = "from lib.study.code import train_key, measure_key; print(train_key(), measure_key())"
+    return dict(zip(("train_key", "measure_key"), in_copy(root, "-c", code).split(), strict=True))
 
 
 def test_there_is_a_recipe_for_each_thing() -> None:
-    assert set(RECIPES) == set(STALE)
-    assert all(RECIPES.values())
-
-
-@pytest.mark.parametrize("recipe", STALE)
-def test_a_recipe_touches_as_many_files_as_it_says_and_makes_stale_what_it_says(
-    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("lib", "notebooks", "params"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("*cache__"))
-    monkeypatch.setattr(digests, "ROOT", tmp_path)
-    names = ("training", "measuring", "analysing")
-    made = [getattr(digests, f"{name}_digest").__wrapped__ for name in names]
-    before = [of() for of in made]
-    title = re.findall(
-        rf"^### A {recipe}.*: (\d) file", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.M
-    )
-    assert [str(follow(recipe, tmp_path))] == title
-    assert {name for name, of, old in zip(names, made, before, strict=True) if of() != old} == (
-        STALE[recipe]
-    )
-
-
-def follow_all(root: Path) -> None:
-    """Follow all recipes, and the conventions."""
-    for recipe in RECIPES:
-        follow(recipe, root)
-    for words in (["format", "--quiet"], ["check", "--fix", "--quiet"], ["format", "--quiet"]):
-        subprocess.run([sys.executable, "-m", "ruff", *words, "lib"], cwd=root, check=True)
-
-
-def run_tests(root: Path, *words: str) -> None:
-    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-m", "not slow and not long"]
-    command[-1] += " and not benchmark"
-    done = subprocess.run([*command, *words], cwd=root, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    assert set(RECIPES) == set(CHANGED)
 
 
 @pytest.mark.slow
-def test_tests_of_what_the_recipes_touch_pass_where_all_were_followed(tmp_path: Path) -> None:
+def test_recipes_touch_the_files_and_keys_that_they_say_and_what_they_touch_still_passes(
+    tmp_path: Path,
+) -> None:
     root = tmp_path / "copy"
     copy_repository(root)
     shutil.copytree(ROOT / "papers", root / "papers", ignore=shutil.ignore_patterns("record"))
-    follow_all(root)
-    run_tests(root, *CONCERNED)
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not is_checkout(), reason="not a git checkout")
-def test_all_fast_tests_pass_where_all_recipes_were_followed(tmp_path: Path) -> None:
-    root = tmp_path / "clone"
-    subprocess.run(["git", "clone", "--quiet", "--shared", str(ROOT), str(root)], check=True)
-    follow_all(root)
-    run_tests(root)
+    before = keys(root)
+    for recipe, (files, _) in RECIPES.items():
+        assert len(follow(recipe, root)) == files, recipe
+        after = keys(root)
+        assert {name for name in before if before[name] != after[name]} == CHANGED[recipe], recipe
+        before = after
+    for words in (["format", "--quiet"], ["check", "--fix", "--quiet"]):
+        in_copy(root, "-m", "ruff", *words, "lib")
+    marks = "not slow and not long and not benchmark"
+    there = [name for name in CONCERNED if (root / name).exists()]
+    in_copy(root, "-m", "pytest", "-p", "no:xdist", "-m", marks, *there)
