@@ -43,7 +43,7 @@ def decide(
 ) -> list[Decision]:
     """Decide on every arm beside its own baseline, from the tidy table and the tables of the
     verdict; `stability` is that of `lib.analysis.stability.stability_map`."""
-    tested = {measure for family in plan.tests_of.values() for measure in family.measures}
+    tested = {measure for family in plan.families.values() for measure in family.measures}
     tested |= {measure for *_, measure in plan.bound.values()}
     if plan.instability is None or "unstable" not in tested:
         return []

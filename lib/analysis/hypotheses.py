@@ -46,7 +46,7 @@ def planned_pairs(runs: pd.DataFrame, plan: Plan) -> dict[tuple[str, str], list[
     pairs: dict[tuple[str, str], list[str]] = {}
     for arm, other in product(arms, repeat=2):
         contrast = [arm["variant"], other["variant"]]
-        families = [name for name, f in plan.tests_of.items() if contrast in f.contrasts]
+        families = [name for name, f in plan.families.items() if contrast in f.contrasts]
         own_baseline = other["arm"] == arm["baseline"] != arm["arm"]
         if own_baseline or (families and arm["setting"] == other["setting"]):
             pairs[arm["arm"], other["arm"]] = families
@@ -84,7 +84,7 @@ def family_tests(
     mean_delta and its t interval, p of the family's test, p_holm adjusted within the family, and
     the answer: helps, harms, no difference beyond the margin, undecided."""
     tables = []
-    for name, family in plan.tests_of.items():
+    for name, family in plan.families.items():
         inside = [
             name in pairs[p] for p in zip(contrasts["arm"], contrasts["baseline"], strict=True)
         ]

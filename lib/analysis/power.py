@@ -172,7 +172,7 @@ def out_of_reach(plan: Plan, n: int) -> Iterator[str]:
     smallest p of n seeds is 2 / 2^n; in a family of m tests one must reach alpha / m."""
     sizes = Counter(h.family for h, *_ in plan.bound.values())
     tests = {name: sizes[h.family] for name, (h, *_) in plan.bound.items() if is_exact(h)}
-    for name, family in plan.tests_of.items():
+    for name, family in plan.families.items():
         if family.test == "exact":
             tests[name] = len(family.contrasts) * len(family.measures)
     for name, m in tests.items():

@@ -5,7 +5,6 @@ Its heart are hypotheses in the reader's own words, each bound to a test. The ha
 """
 
 import hashlib
-import re
 from collections.abc import Mapping
 from itertools import count
 from operator import not_
@@ -16,13 +15,12 @@ from pydantic import (
     PrivateAttr,
     StringConstraints,
     ValidationError,
-    field_validator,
     model_validator,
 )
 
 from lib.study.io import PLANS, read_json
 from lib.study.schema import Positive, PositiveFloat, Section, digest
-from lib.study.yaml import ConfigError, explain, read_yaml, short, suggest
+from lib.study.yaml import ConfigError, explain, read_yaml, suggest
 
 ALPHA, POWER = 0.05, 0.8
 """Level of tests, and power, where a study names no plan."""
@@ -123,16 +121,10 @@ class Family(Section):
     """Tests that share one level: every contrast in every measure, adjusted by Holm's method."""
 
     contrasts: Annotated[list[Contrast], Field(min_length=1)]
-    measures: list[str] = Field(default_factory=list)
-    """None given: the plan's primary measures."""
+    measures: Annotated[list[str], Field(min_length=1)]
     test: Literal["t", "equivalence", "exact"] = "t"
     """t: paired t; equivalence: two one-sided t tests against the plan's margins; exact: sign
     flips, which for runs that are stable or not is McNemar's exact test."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _contrasts_alone(cls, value: Any) -> Any:
-        return {"contrasts": value} if isinstance(value, list) else value
 
 
 class Change(Section):
@@ -173,14 +165,14 @@ class Plan(Section):
     smallest_effect_of_interest: dict[str, PositiveFloat] = Field(default_factory=dict)
     """Measure → the smallest difference that matters, in its units: what power is computed for, and
     a difference shown to be smaller refutes a hypothesis of one."""
-    spread: str | dict[str, float] | None = None
+    spread: str | dict[str, PositiveFloat] | None = None
     """What power is computed from: the sd over seeds of the difference of two arms, by measure, or
     the name of a recorded study, such as a pilot, that shows it."""
     primary: list[str] = Field(default_factory=list)
     """Measures; none: those of the hypotheses."""
     secondary: list[str] = Field(default_factory=list)
     families: dict[str, Family] = Field(default_factory=dict)
-    """Tests without a hypothesis of their own; contrasts alone are of the primary measures."""
+    """Tests without a hypothesis of their own."""
     alpha: Annotated[float, Field(gt=0, lt=1)] = ALPHA
     power: Annotated[float, Field(gt=0, lt=1)] = POWER
     imputation: dict[str, Finite] = Field(default_factory=dict)
@@ -209,29 +201,11 @@ class Plan(Section):
         plan._hash = content_hash(content) if isinstance(content, dict) else plan._hash
         return plan
 
-    @field_validator("spread", mode="before")
-    @classmethod
-    def _by_measure(cls, spread: Any) -> Any:
-        values = spread.values() if isinstance(spread, dict) else ()
-        numbers = all(isinstance(v, float | int) and 0 < v < float("inf") for v in values)
-        if not isinstance(spread, str | dict | None) or not numbers:
-            remedy = "say of which measure, as {perplexity: 0.4}, or name a recorded study"
-            raise ValueError(f"is {short(spread)}; {remedy}")
-        return spread
-
     @property
     def hash(self) -> str:
         """SHA-256 of what the plan's file says, without its deviations and blanks; of a plan of
         `published.json` the hash that it was published with."""
         return self._hash
-
-    @property
-    def tests_of(self) -> dict[str, Family]:
-        """Every family with its measures and its test."""
-        return {
-            name: family.model_copy(update={"measures": family.measures or self.primary_measures})
-            for name, family in self.families.items()
-        }
 
     @property
     def bound(self) -> dict[str, tuple[Hypothesis, str, str, str]]:
@@ -277,11 +251,6 @@ def without_blanks(content: Any) -> Any:
     return {name: without_blanks(v) for name, v in content.items() if name not in blanks}
 
 
-def unfrozen(text: str) -> str:
-    """Take from a plan's file what `./run_all.sh freeze` wrote below it."""
-    return re.split(r"^frozen:", text, maxsplit=1, flags=re.MULTILINE)[0].rstrip("\n")
-
-
 def arms_called(name: str, arms: Mapping[str, str]) -> list[str]:
     """Name the arms (arm → its variant) that a name means: the one, or all of that variant."""
     return [name] if name in arms else [arm for arm, variant in arms.items() if variant == name]
@@ -296,8 +265,7 @@ def published_plans() -> dict[str, Any]:
 
 def read_plan(file: str) -> Plan:
     """Read a plan of `params/plans/`; ConfigError, with a line per fault, when it is missing or
-    faulty. Of a published one, fields that were dropped since are ignored, and its seeds must
-    follow from its hash."""
+    faulty. Of a published one, fields that were dropped since are ignored."""
     path = PLANS / file
     if not path.is_file():
         hint = suggest(path.stem, sorted(plan.stem for plan in PLANS.glob("*.yaml")))
@@ -314,10 +282,4 @@ def read_plan(file: str) -> Plan:
         faults = [f"{path.name}: {fault}" for fault in explain(error, Plan, most=30)]
         raise ConfigError("\nerror: ".join(faults)) from None
     plan._hash = published["hash"]
-    for study, drawn in published["studies"].items():
-        seeds = draw_seeds(plan.hash, study, len(drawn["seeds"]), drawn["skipped"])
-        if study in plan.frozen and seeds != drawn["seeds"]:
-            raise ConfigError(
-                f"{file}: the seeds of {study} do not follow from its hash; restore it"
-            )
     return plan

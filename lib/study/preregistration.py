@@ -9,6 +9,7 @@ a yes nor a no.
 """
 
 import json
+import re
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
@@ -31,7 +32,6 @@ from lib.study.plan import (
     content_hash,
     published_plans,
     read_plan,
-    unfrozen,
 )
 from lib.study.schema import EmbeddingNorm, digest
 from lib.study.study import Study, load_study
@@ -78,8 +78,8 @@ def check_plan(plan: Plan, study: Study) -> Iterator[str]:
         ("smallest_effect_of_interest", plan.smallest_effect_of_interest, measures),
         *((f"hypotheses.{n}.test", test[1:3], arms) for n, test in plan.bound.items()),
         *((f"hypotheses.{n}.test", test[3:], measures) for n, test in plan.bound.items()),
-        *((f"families.{n}", chain(*f.contrasts), variants) for n, f in plan.tests_of.items()),
-        *((f"families.{n}.measures", f.measures, measures) for n, f in plan.tests_of.items()),
+        *((f"families.{n}", chain(*f.contrasts), variants) for n, f in plan.families.items()),
+        *((f"families.{n}.measures", f.measures, measures) for n, f in plan.families.items()),
     ]
     for field, used, known in names:
         yield from (f"{field}: {suggest(name, known)}" for name in used if name not in known)
@@ -87,17 +87,12 @@ def check_plan(plan: Plan, study: Study) -> Iterator[str]:
         yield "primary: names no measure, and no hypothesis has a test; give either"
     if unbound := plan.hypotheses.keys() - plan.bound.keys():
         yield f"hypotheses: nothing answers {', '.join(sorted(unbound))}; give each its test"
-    for name in set(plan.primary) & set(MEASURES):
-        if MEASURES[name].better is None:
-            yield f"primary: of {name} neither lower nor higher is better; make it secondary"
     for name, (_, arm, baseline, _) in plan.bound.items():
-        if arm == baseline:
-            yield f"hypotheses.{name}.test: holds {arm} against itself; name two arms"
         for arm_name, design in product((arm, baseline), designs):
             if len(matches := arms_called(arm_name, design)) > 1:
                 several = f"'{arm_name}' is {len(matches)} arms; write one of {', '.join(matches)}"
                 yield f"hypotheses.{name}.test: {several}"
-    for name, family in plan.tests_of.items():
+    for name, family in plan.families.items():
         for measure in family.measures:
             if measure not in [*plan.primary_measures, *plan.secondary]:
                 yield f"families.{name}.measures: {measure} is neither primary nor secondary"
@@ -152,43 +147,36 @@ def _wrapped(text: str) -> str:
 def freeze(
     file: str,
     data_of: Callable[[Study], tuple[dict[str, str], list[str]]],
-    recorded: Collection[str],
 ) -> Plan:
     """Write what a plan of `params/plans/` fixes of its studies into its file; return the plan.
 
-    `data_of` hashes the texts of a study, by their sources, and its task suites; `recorded` names
-    the studies whose spread may be taken. Raises UserError with a line for all that is missing or
-    wrong in the plan and its studies, and where one of them has run.
+    `data_of` hashes the texts of a study, by their sources, and its task suites. Raises UserError
+    with a line for all that is missing or wrong in the plan and its studies, and where one of them
+    has run.
     """
     path, plan = PLANS / file, read_plan(file)
-    faults = [f"{file}: {fault}" for fault in _missing_fields(plan, recorded)]
-    studies = []
-    for name in plan.confirmatory:
-        try:
-            study = load_study(name, undrawn=True)
-        except ConfigError as error:
-            faults.append(str(error))
-            continue
-        studies.append(study)
+    faults = [f"{file}: {fault}" for fault in _missing_fields(plan)]
+    studies = [load_study(name, undrawn=True) for name in plan.confirmatory]
+    for study in studies:
         faults += [
-            f"{name}.yaml: {reason}; write {line}"
+            f"{study.name}.yaml: {reason}; write {line}"
             for line, reason in _missing_lines(study, file).items()
         ]
         faults += [f"{file}: {fault}" for fault in check_plan(plan, study)]
-        if any(RUNS.glob(f"{name}/*/seed-*/*.json")) or any(PAPERS.glob(f"*/results/{name}.json")):
-            faults.append(
-                f"{name} has run: for new runs write a new plan, and a study that names it"
-            )
+        traces = [*RUNS.glob(f"{study.name}/*/seed-*/*.json")]
+        if traces or any(PAPERS.glob(f"*/results/{study.name}.json")):
+            faults.append(f"{study.name} has run: write a new plan, and a study that names it")
     if faults:
         raise UserError("\nerror: ".join(dict.fromkeys(faults)))
     block = _frozen_block(studies, _used_seeds(file), data_of)
-    text = f"{unfrozen(path.read_text('utf-8'))}\n\n{block}\n"
+    before = re.split(r"^frozen:", path.read_text("utf-8"), maxsplit=1, flags=re.MULTILINE)[0]
+    text = before.rstrip("\n") + f"\n\n{block}\n"
     parse_yaml(text.encode(), file)  # what is written must be read
     write_text(path, text)
     return read_plan(file)
 
 
-def _missing_fields(plan: Plan, recorded: Collection[str]) -> Iterator[str]:
+def _missing_fields(plan: Plan) -> Iterator[str]:
     """Name what a plan does not say and no default can, and what it says in vain."""
     if not plan.confirmatory:
         yield "confirmatory: names no study; there is nothing to freeze"
@@ -198,13 +186,8 @@ def _missing_fields(plan: Plan, recorded: Collection[str]) -> Iterator[str]:
                 f"smallest_effect_of_interest: has none of {measure}; write the smallest "
                 "difference that matters"
             )
-    if isinstance(plan.spread, str) and plan.spread not in recorded:
-        yield (
-            f"spread: {suggest(plan.spread, recorded)}; name a recorded study, or guess an sd by "
-            f"measure, as {{{MAIN}: 0.4}}"
-        )
     tested = {measure for *_, measure in plan.bound.values()}
-    tested |= {measure for family in plan.tests_of.values() for measure in family.measures}
+    tested |= {measure for family in plan.families.values() for measure in family.measures}
     if "unstable" in tested and not (plan.instability or Instability()).is_defined:
         yield "instability: does not say when a run is unstable; write noise: {}, the usual noise"
     if "harmful" in tested and "loss" not in plan.smallest_effect_of_interest:
@@ -295,7 +278,7 @@ def claim_status(
     else:
         drawn = study.seeds == plan.draw(study.name, frozen.seeds)
         reasons = [] if drawn else ["its seeds are not those drawn from the plan"]
-        reasons += _departures(study, frozen, runs)
+        reasons += dict.fromkeys(_departures(study, frozen, runs))
         commits = [run["provenance"].get("trained", {}).get("commit") for run in runs]
         later, unknown = _precedes(study.plan or "", dict.fromkeys(commits))
         reasons += later
@@ -306,31 +289,24 @@ def claim_status(
 
 
 def _departures(study: Study, frozen: Frozen, runs: list[dict[str, Any]]) -> Iterator[str]:
-    """Name what was not made as the plan froze it, with both values."""
-    tasks = [run.get("tasks_hash") for run in runs] or [tasks_hash(study.evaluation.include_path)]
-    checks: list[tuple[str, str | None, tuple[str | None, ...]]] = [
-        ("parameters", parameters_digest(study), (frozen.parameters,)),
-        *(("tasks", value, (frozen.tasks,)) for value in tasks),
-    ]
+    """Name what was not made as the plan froze it."""
+    if parameters_digest(study) != frozen.parameters:
+        yield "its parameters are not those that the plan froze"
     for run in runs:
         source = run["config"]["corpus"]["source"]
-        checks.append((f"corpus.{source}", run["corpus_sha256"], (frozen.corpus.get(source),)))
-        if run["status"] == "completed":
-            checks.append(("suite", run["suite_hash"], tuple(frozen.suite)))
-    for name, value, allowed in dict.fromkeys(checks):
-        if value not in (allowed or (None,)):
-            frozen_values = ", ".join(_short(hash_) for hash_ in allowed) or "none"
-            yield f"{name} is {_short(value)}, frozen was {frozen_values}"
+        if run["corpus_sha256"] != frozen.corpus.get(source):
+            yield f"corpus.{source} is not the text that the plan froze"
+        fixed: list[Any] = frozen.suite or [None]  # None: the study asks no suite
+        if run["status"] == "completed" and run["suite_hash"] not in fixed:
+            yield "its task suite is not the one that the plan froze"
+        if run.get("tasks_hash") != frozen.tasks:
+            yield "the tasks of evaluation.include_path are not those that the plan froze"
 
 
 def parameters_digest(study: Study) -> str:
     """Compute the SHA-256 of the parameters of all arms and what each is held against; of neither
     machine nor seeds."""
     return digest({arm.id: [arm.baseline, arm.config.changed()] for arm in study.arms()})
-
-
-def _short(value: str | None) -> str:
-    return value[:12] if value else "none"
 
 
 def _precedes(file: str, commits: Iterable[str | None]) -> tuple[list[str], list[str]]:

@@ -9,7 +9,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import not_
 from pathlib import Path
@@ -21,7 +20,6 @@ from lib.study.io import (
     BESIDE_ARMS,
     PAPER,
     PARAMS,
-    PLANS,
     ROOT,
     prepare_params,
     read_json,
@@ -29,7 +27,7 @@ from lib.study.io import (
     study_folder,
     write_text,
 )
-from lib.study.plan import read_plan, unfrozen
+from lib.study.plan import read_plan
 from lib.study.schema import (
     CODE,
     FIELDS,
@@ -83,16 +81,6 @@ class IncludedArm(Section):
     """Id of the arm that it is compared with. None: as in the grid."""
 
 
-class SeedCount(Section):
-    """How many seeds to draw from the study's plan, instead of listing them."""
-
-    count: Annotated[int, Field(gt=0, le=MAX_RUNS)]
-
-
-class _Drawn(Section):
-    seeds: SeedCount
-
-
 class Study(RunConfig):
     """A grid of runs: what all share, the factors' levels, and the seeds."""
 
@@ -113,6 +101,16 @@ class Study(RunConfig):
     paper: StudyName = PAPER.name
     """Folder in papers/ that takes the study's record, results and figures. Part of no hash."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _seeds_by_count(cls, content: dict[str, Any]) -> dict[str, Any]:
+        if not isinstance(content.get("seeds"), dict):
+            return content
+        count = content["seeds"].get("count")
+        if type(count) is not int or not 0 < count <= MAX_RUNS:
+            raise ValueError("seeds: write a list, or {count: 8} to draw so many from the plan")
+        return content | {"seeds": list(range(count)), "drawn": True}
+
     @model_validator(mode="after")
     def _factors_are_sound(self) -> Self:
         # How runs are executed and measured is one for all: else they could not be compared.
@@ -127,8 +125,7 @@ class Study(RunConfig):
                 raise ValueError(f"{field}: {suggest(name, allowed)}")
             if name == CODE and CODE not in self.factors:
                 raise ValueError(f"{field}: code must be a factor, if it is to have levels")
-        included = (arm.levels[CODE] for arm in self.include if CODE in arm.levels)
-        for level in {*self.factors.get(CODE, ()), *included}:
+        for level in self.factors.get(CODE, ()):
             if not isinstance(level, str) or not level.strip():
                 remedy = "write a branch, tag or hash, in quotes"
                 raise ValueError(f"factors.code: {level!r} names no commit; {remedy}")
@@ -144,26 +141,17 @@ class Study(RunConfig):
     def _arms_are_sound(self) -> Self:
         for i, excluded in enumerate(self.exclude):
             for factor, level in excluded.items():
-                if factor not in self.factors:
-                    raise ValueError(f"exclude.{i}: {suggest(factor, self.factors)}")
-                if level not in (levels := self.factors[factor]):
-                    fault = f"{short(level)} is not one of its levels, {short(levels)}"
-                    raise ValueError(f"exclude.{i}.{factor}: {fault}")
+                if level not in self.factors.get(factor, ()):
+                    raise ValueError(f"exclude.{i}: {short(level)} is no level of {short(factor)}")
         arms = list(self.arms())  # so an impossible level is found now, not after an hour of runs
         if not arms:
             raise ValueError("exclude: leaves no arm; exclude less")
-        named = {arm.name: f"include.{i}.name" for i, arm in enumerate(self.include)}
         for arm in arms:
-            if arm.id in BESIDE_ARMS:  # a notebook may write or clear it
+            if arm.id in BESIDE_ARMS or not _ARM_ID.fullmatch(arm.id):
                 raise ValueError(
-                    f"{named.get(arm.id, 'factors')}: '{arm.id}' is what a study's folder holds "
-                    "beside its arms; include the arm under another name"
-                )
-            if not _ARM_ID.fullmatch(arm.id):
-                raise ValueError(
-                    f"factors: {short(arm.id)} cannot name an arm and its folder: use at most "
-                    f"{MAX_ID} letters, digits, spaces and . = , + ( ) -; rename the file or "
-                    "shorten the level, or include the arm under another name"
+                    f"factors: {short(arm.id)} cannot name an arm and its folder, which may not be "
+                    f"that of figures or the like: use at most {MAX_ID} letters, digits, spaces "
+                    "and . = , + ( ) -; shorten the level, or include the arm under another name"
                 )
         ids = [arm.id for arm in arms]
         _refuse_repeats("factors", ids)
@@ -295,7 +283,7 @@ def scratch(study: Study, arm: Arm, changes: dict[str, Any]) -> tuple[Study, Arm
 
 def load_study(study: str | Path, *, undrawn: bool = False) -> Study:
     """Load and validate a study: of `params/` by name (`final`) or path (`params/final.yaml`), or
-    by the path of a YAML elsewhere, of which `params/` gets a copy, with the plan beside it.
+    by the path of a YAML elsewhere, of which `params/` gets a copy.
 
     With `undrawn`, 0, 1, … stand for seeds that are to be drawn, as before the plan is frozen.
     Raises ConfigError when the file is missing, is not valid YAML, holds an unknown or impossible
@@ -307,15 +295,17 @@ def load_study(study: str | Path, *, undrawn: bool = False) -> Study:
     try:
         for name in {"commits", "drawn"} & content.keys():
             raise ConfigError(f"{name}: is found when the study begins to run; leave it out")
-        result = _validated(content, extra="forbid")
+        result = Study.model_validate(content)
         if result.name != path.stem:
             raise ConfigError(f"name is '{result.name}'; it must be '{path.stem}'")
         if path.parent != PARAMS:
-            _keep_copies(result, path)
+            _keep_copy(path)
         if undrawn:
             return result
         seeds = _drawn_seeds(result) if result.drawn else result.seeds
         return result.model_copy(update={"seeds": seeds, "commits": _read_commits(result)})
+    except ValidationError as error:
+        raise ConfigError(f"{path.name}: {'; '.join(explain(error, Study))}") from None
     except ConfigError as error:
         raise ConfigError(f"{path.name}: {error}") from None
 
@@ -323,21 +313,7 @@ def load_study(study: str | Path, *, undrawn: bool = False) -> Study:
 def recorded_study(content: dict[str, Any]) -> Study:
     """Read the parameters of a recorded study, without the fields that were dropped since; 0, 1, …
     stand for seeds that were drawn."""
-    return _validated(content, extra="ignore")
-
-
-def _validated(content: dict[str, Any], extra: Any) -> Study:
-    """Check a study's content; 0, 1, … stand for seeds that are to be drawn."""
-    schema: type[RunConfig] | type[Section] = Study
-    try:
-        if isinstance(content.get("seeds"), dict):
-            schema = _Drawn
-            count = _Drawn.model_validate({"seeds": content["seeds"]}, extra=extra).seeds.count
-            schema = Study
-            content = content | {"seeds": list(range(count)), "drawn": True}
-        return Study.model_validate(content, extra=extra)
-    except ValidationError as error:
-        raise ConfigError("; ".join(explain(error, schema))) from None
+    return Study.model_validate(content, extra="ignore")
 
 
 def _study_file(study: Any) -> Path:
@@ -358,20 +334,14 @@ def _study_file(study: Any) -> Path:
     return PARAMS / f"{name}.yaml"
 
 
-def _keep_copies(study: Study, path: Path) -> None:
-    """Copy a study from elsewhere, and the plan beside it, to `params/`, where every process of a
-    sweep finds it. ConfigError where another file of that name is there."""
-    copies = {path: PARAMS / path.name}
-    if study.plan and (path.parent / study.plan).is_file():
-        copies[path.parent / study.plan] = PLANS / study.plan
-    for source, target in copies.items():
-        text = source.read_text("utf-8")
-        present = target.read_text("utf-8") if target.is_file() else COPY
-        before = unfrozen(present)
-        if before.removeprefix(COPY).strip() == text.strip():  # the same, or frozen since
-            continue
-        if before != present.rstrip("\n") or not present.startswith(COPY):
-            raise ConfigError(f"there is another {relative(target)}; give yours another name")
+def _keep_copy(path: Path) -> None:
+    """Copy a study from elsewhere to `params/`, where every process of a sweep finds it.
+    ConfigError where another file of that name is there."""
+    text, target = path.read_text("utf-8"), PARAMS / path.name
+    present = target.read_text("utf-8") if target.is_file() else COPY
+    if present != text and not present.startswith(COPY):
+        raise ConfigError(f"there is another {relative(target)}; give yours another name")
+    if present not in (text, COPY + text):
         write_text(target, COPY + text)
 
 
@@ -389,11 +359,8 @@ def _drawn_seeds(study: Study) -> list[int]:
 
 def _read_commits(study: Study) -> dict[str, str]:
     """Read which commits the levels of `code` are; none where the study has not begun."""
-    commits: dict[str, str] = {}
-    if CODE in study.factors:
-        with suppress(OSError, ValueError):
-            commits = dict(read_json(study_folder(study.name) / COMMITS))
-    return commits
+    file = study_folder(study.name) / COMMITS
+    return dict(read_json(file)) if CODE in study.factors and file.is_file() else {}
 
 
 def _refuse_repeats(field: str, values: list[Any]) -> None:

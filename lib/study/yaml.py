@@ -6,7 +6,6 @@ error. What a field may hold is pydantic's to check; here its errors get the nea
 
 import errno
 import functools
-import math
 import os
 import reprlib
 import sys
@@ -20,7 +19,6 @@ from typing import Any, ClassVar, ParamSpec, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.composer import Composer, ComposerError
-from ruamel.yaml.constructor import ConstructorError, SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 HEADLESS = "STUDY_HEADLESS"
@@ -101,23 +99,15 @@ def parse_yaml(text: bytes, name: str) -> dict[str, Any]:
         content = deepcopy(_load(text.decode("utf-8")))
     except MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        problem = _PROBLEMS.get(str(error.problem), error.problem)
-        raise ConfigError(f"{name}{line} is not valid YAML: {problem}") from None
+        raise ConfigError(f"{name}{line} is not valid YAML: {error.problem}") from None
     except RecursionError:
         raise ConfigError(f"{name} is nested too deeply; a field takes two levels") from None
-    except (YAMLError, ValueError, OverflowError) as error:  # no text, or no UTF-8
+    except (YAMLError, ValueError, LookupError, TypeError, OverflowError) as error:
         reason = " ".join(str(error).split())
-        raise ConfigError(f"{name} is not valid YAML: {reason}; write UTF-8 text") from None
+        raise ConfigError(f"{name} is not valid YAML in UTF-8: {reason}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{name} must hold fields, one a line (name: value)")
     return content
-
-
-_PROBLEMS = {
-    "but found another document": "a second document begins here; delete the line ---, or its text",
-    "found character '\\t' that cannot start any token": "a tab stands here; indent by spaces",
-}
-"""What ruamel.yaml says that does not name its remedy, and what is said instead."""
 
 
 class _PlainComposer(Composer):
@@ -131,23 +121,11 @@ class _PlainComposer(Composer):
         return super().compose_node(parent, index)
 
 
-class _NamingConstructor(SafeConstructor):
-    """Says in which line what stands that cannot be read as its tag or its looks say."""
-
-    def construct_object(self, node: Any, deep: bool = False) -> Any:
-        try:
-            return super().construct_object(node, deep)
-        except (AttributeError, LookupError, TypeError, ValueError):  # whatever ruamel lets through
-            kind = node.tag.rpartition(":")[2]
-            problem = f"{short(node.value)} cannot be read as {kind}; correct it, or quote it"
-            raise ConstructorError(None, None, problem, node.start_mark) from None
-
-
 @functools.lru_cache(maxsize=256)
 def _load(text: str) -> Any:
     """Read YAML once: it takes milliseconds, and plans and studies are asked for often."""
     loader = YAML(typ="safe", pure=True)
-    loader.Composer, loader.Constructor = _PlainComposer, _NamingConstructor
+    loader.Composer = _PlainComposer
     return loader.load(text)
 
 
@@ -196,8 +174,6 @@ def _explained(item: dict[str, Any], schema: type[BaseModel]) -> str:
         return f"{name}: {message}" if name else message
     if kind == "missing":
         return f"{name}: is missing; add it"
-    if isinstance(value, float) and math.isnan(value):
-        message = "Input should be a finite number"
     allowed = get_args(schema.model_fields[last].annotation) if last in schema.model_fields else ()
     remedy = ""
     if value in _OFF and type(None) in allowed and schema.model_fields[last].default is None:

@@ -121,7 +121,6 @@ def follow(options: argparse.Namespace, rest: list[str]) -> int | None:
 
             import_study(options.file)
         case "freeze":
-            from lib.record.archive import recorded_studies
             from lib.study.preregistration import begin_plan, freeze
             from lib.study.study import load_study
             from lib.workflow.check import data_of, power
@@ -130,7 +129,7 @@ def follow(options: argparse.Namespace, rest: list[str]) -> int | None:
             if options.new:
                 begin_plan(plan, options.study)
             else:
-                frozen = freeze(plan, data_of, recorded_studies())
+                frozen = freeze(plan, data_of)
                 print(f"{plan} is frozen. Its hash: {frozen.hash}")
                 for study in map(load_study, frozen.confirmatory):
                     print(f"Seeds of {study.name}: {', '.join(map(str, study.seeds))}")

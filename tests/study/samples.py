@@ -62,7 +62,7 @@ class Parameters:
         return self.write("plans/p.yaml", PLAN | changes)
 
     def freeze(self) -> Plan:
-        return freeze("p.yaml", lambda _: ({"tinyshakespeare": TEXT}, [SUITE]), ["pilot"])
+        return freeze("p.yaml", lambda _: ({"tinyshakespeare": TEXT}, [SUITE]))
 
     def git(self, *words: str) -> str:
         return run_git(self.top, *words)

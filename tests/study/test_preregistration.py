@@ -22,6 +22,8 @@ from tests.conftest import run_git
 from tests.study.samples import PLAN, STUDY, SUITE, TEXT, Parameters, run_at
 
 BOUND: dict[str, Any] = PLAN["hypotheses"]["cost"]
+FAMILY = {"contrasts": [["layernorm", "none"]], "measures": ["loss"]}
+CHANGED = "its parameters are not those"
 
 
 @pytest.fixture
@@ -51,11 +53,11 @@ def test_a_study_made_as_its_committed_plan_froze_it_is_confirmatory(frozen: Par
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"corpus_sha256": "e" * 64}, "corpus.tinyshakespeare is eeeeeeeeeeee, frozen was cccccc"),
-        ({"config": {"corpus": {"source": "a.txt"}}}, "corpus.a.txt is cccccccccccc, frozen was"),
-        ({"suite_hash": "e" * 64}, "suite is eeeeeeeeeeee, frozen was dddddddddddd"),
-        ({"suite_hash": None}, "suite is none, frozen was dddddddddddd"),
-        ({"tasks_hash": "e" * 64}, "tasks is eeeeeeeeeeee, frozen was none"),
+        ({"corpus_sha256": "e" * 64}, "corpus.tinyshakespeare is not the text"),
+        ({"config": {"corpus": {"source": "a.txt"}}}, "corpus.a.txt is not the text"),
+        ({"suite_hash": "e" * 64}, "its task suite is not the one"),
+        ({"suite_hash": None}, "its task suite is not the one"),
+        ({"tasks_hash": "e" * 64}, "the tasks of evaluation.include_path are not those"),
     ],
 )
 def test_one_run_not_made_as_frozen_is_named_and_the_study_exploratory(
@@ -71,10 +73,16 @@ def test_one_run_not_made_as_frozen_is_named_and_the_study_exploratory(
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"training": {"iterations": 301}}, "parameters is "),
-        ({"evaluation": {"items_per_task": 10}}, "parameters is "),
-        ({"factors": {"model.embedding_norm": ["layernorm", "none"]}}, "parameters is "),
-        ({"factors": {"model.embedding_norm": ["none", "rmsnorm", "layernorm"]}}, "parameters is "),
+        ({"training": {"iterations": 301}}, CHANGED),
+        ({"evaluation": {"items_per_task": 10}}, CHANGED),
+        (
+            {"factors": {"model.embedding_norm": ["layernorm", "none"]}},
+            CHANGED,
+        ),
+        (
+            {"factors": {"model.embedding_norm": ["none", "rmsnorm", "layernorm"]}},
+            CHANGED,
+        ),
         # Seeds added until a result is found would be optional stopping.
         ({"seeds": {"count": 2}}, "its seeds are not those drawn from the plan"),
         ({"seeds": {"count": 4}}, "its seeds are not those drawn from the plan"),
@@ -183,10 +191,12 @@ def test_only_a_study_that_a_frozen_plan_names_is_confirmatory(parameters: Param
         ({"primary": ["lss"]}, "primary: 'lss' is unknown; did you mean 'loss'?"),
         ({"secondary": ["perplexty"]}, "secondary: 'perplexty' is unknown; did you mean 'perpl"),
         ({"imputation": {"perplexty": 65.0}}, "imputation: 'perplexty' is unknown"),
-        ({"families": {"f": [["layernrom", "none"]]}}, "families.f: 'layernrom' is unknown; did"),
+        (
+            {"families": {"f": FAMILY | {"contrasts": [["layernrom", "none"]]}}},
+            "families.f: 'layernrom' is unknown; did",
+        ),
         ({"confirmatory": ["tiral"]}, "confirmatory: 'tiral' is unknown; did you mean 'trial'"),
         ({"confirmatory": []}, "frozen: 'trial' is unknown"),
-        ({"primary": ["grad_norm"]}, "primary: of grad_norm neither lower nor higher is better"),
         (
             {"hypotheses": {"a": BOUND | {"test": ["layernrom", "none", "loss"]}}},
             "hypotheses.a.test: 'layernrom' is unknown; did you mean 'layernorm'?",
@@ -195,15 +205,10 @@ def test_only_a_study_that_a_frozen_plan_names_is_confirmatory(parameters: Param
             {"hypotheses": {"a": BOUND | {"test": ["layernorm", "none", "los"]}}},
             "hypotheses.a.test: 'los' is unknown; did you mean 'loss'?",
         ),
-        (
-            {"hypotheses": {"a": BOUND | {"test": ["none", "none", "loss"]}}},
-            "hypotheses.a.test: holds none against itself; name two arms",
-        ),
         ({"hypotheses": {"a": "Words."}}, "hypotheses: nothing answers a; give each its test"),
         ({"smallest_effect_of_interest": {"los": 0.1}}, "smallest_effect_of_interest: 'los' is"),
         (
-            {"families": {"f": {"contrasts": [["layernorm", "none"]], "measures": ["ece"],
-                                "test": "equivalence"}}},
+            {"families": {"f": FAMILY | {"measures": ["ece"], "test": "equivalence"}}},
             "smallest_effect_of_interest: has none of ece, as f needs",
         ),
     ],
@@ -257,7 +262,7 @@ def test_a_new_plan_asks_only_for_what_its_user_knows_and_can_then_be_frozen(
 
     def freeze() -> Plan:
         data = {"tinyshakespeare": TEXT}, [SUITE]
-        return preregistration.freeze("decay.yaml", lambda _: data, ["pilot"])
+        return preregistration.freeze("decay.yaml", lambda _: data)
 
     def faults() -> list[str]:
         with pytest.raises(UserError) as error:
@@ -298,7 +303,7 @@ def test_seeds_that_another_plan_drew_are_drawn_no_more(frozen: Parameters) -> N
     frozen.study(name="next", plan="q.yaml")
     frozen.write("plans/q.yaml", PLAN | {"confirmatory": ["next"]})
     data = {"tinyshakespeare": TEXT}, [SUITE]
-    again = preregistration.freeze("q.yaml", lambda _: data, [])
+    again = preregistration.freeze("q.yaml", lambda _: data)
     assert again.frozen["next"].used_seeds == sorted(drawn)
 
 
@@ -306,7 +311,6 @@ def test_seeds_that_another_plan_drew_are_drawn_no_more(frozen: Parameters) -> N
     ("change", "said"),
     [
         ({"confirmatory": []}, "confirmatory: names no study; there is nothing to freeze"),
-        ({"spread": "pilto"}, "spread: 'pilto' is unknown; did you mean 'pilot'?; name a recorded"),
         ({"smallest_effect_of_interest": {}}, "smallest_effect_of_interest: has none of loss"),
         (
             {"hypotheses": {"h": BOUND | {"test": ["layernorm", "none", "unstable"]}}},
@@ -338,7 +342,7 @@ def test_a_plan_whose_study_has_run_is_frozen_no_more(place: str, frozen: Parame
     """Frozen again after a look at results, it would draw seeds until some pleased."""
     (frozen.top / place).parent.mkdir(parents=True)
     (frozen.top / place).write_text("{}", "utf-8")
-    with pytest.raises(UserError, match="trial has run: for new runs write a new plan"):
+    with pytest.raises(UserError, match="trial has run: write a new plan"):
         frozen.freeze()
 
 

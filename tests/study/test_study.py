@@ -14,7 +14,7 @@ from lib.study.io import ROOT, read_json
 from lib.study.schema import FIELDS, MachineConfig, RunConfig, digest, recorded_config
 from lib.study.study import COPY, PARAMS, Study, arm_id, load_study, recorded_study, scratch
 from lib.study.yaml import ConfigError
-from tests.study.samples import PLAN, Parameters
+from tests.study.samples import Parameters
 
 MINIMAL = "name: little\nseeds: [0]\n"
 LITTLE = {"name": "little", "seeds": [0]}
@@ -279,29 +279,6 @@ def test_a_study_elsewhere_is_copied_and_may_be_changed(
     assert copy.read_text("utf-8") == COPY + mine.read_text("utf-8")
     with pytest.raises(ConfigError, match=r"there is no 'other/x.yaml'"):
         load_study("other/x.yaml")
-
-
-def test_the_plan_beside_it_is_copied_too_and_stays_once_it_is_frozen(
-    mine: Path, parameters: Parameters
-) -> None:
-    mine.write_text(MINE.replace("[0, 1]", "{count: 2}") + "plan: p.yaml\n", "utf-8")
-    own = mine.with_name("p.yaml")
-    hypotheses = {"h": PLAN["hypotheses"]["cost"] | {"test": ["baseline", "baseline", "loss"]}}
-    plan = PLAN | {"confirmatory": ["mine"], "hypotheses": hypotheses}
-    text = "\n".join(f"{name}: {value}" for name, value in plan.items())
-    own.write_text(text, "utf-8")
-    with pytest.raises(
-        ConfigError, match=r"mine.yaml: seeds: are drawn from p.yaml when it is fro"
-    ):
-        load_study(mine)
-    copy = parameters.plans / "p.yaml"
-    assert copy.read_text("utf-8") == COPY + text
-    frozen = {"seeds": 2, "used_seeds": [], "parameters": "a" * 64, "corpus": {}, "suite": []}
-    copy.write_text(f"{COPY}{text}\n\nfrozen: {{mine: {frozen}}}\n", "utf-8")
-    assert len(load_study(mine).seeds) == 2
-    own.write_text(text.replace("A trial", "Another"), "utf-8")
-    with pytest.raises(ConfigError, match=r"there is another params/plans/p\.yaml; give"):
-        load_study(mine)
 
 
 @pytest.mark.parametrize(
