@@ -1,6 +1,7 @@
 """A paper's notebook finds again what is committed, or it is named."""
 
 import json
+import zlib
 from pathlib import Path
 
 import nbformat
@@ -9,19 +10,22 @@ import pytest
 from lib.publish import findings
 
 CODE = """
-import json, matplotlib
-matplotlib.use("agg")
-import matplotlib.pyplot as plt
+import json, zlib
 from pathlib import Path
 from lib.study.io import ROOT
 
 json.dump({"dose": [{"rms": 1.0, "loss": 0.25}]}, open("findings.json", "w"))
 folder = Path("figures/findings")
 folder.mkdir(parents=True, exist_ok=True)
-plt.plot([0, 1], [0, 2])
-for kind in ("pdf", "png"):
-    plt.savefig(folder / f"dose.{kind}", metadata={"CreationDate": None} if kind == "pdf" else {})
+drawing = zlib.compress(b"0 0 m 1 2 l S " * 9, level=6)
+(folder / "dose.pdf").write_bytes(b"%PDF\\nstream\\n" + drawing + b"\\nendstream")
+(folder / "dose.png").touch()
 """
+
+
+def drawn(line: bytes) -> bytes:
+    """What a PDF of a drawing looks like, packed as another build of zlib would."""
+    return b"%PDF\nstream\n" + zlib.compress(line * 9, level=1) + b"\nendstream"
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +43,10 @@ def test_findings_are_executed_again_and_compared_by_value(paper: Path) -> None:
     assert not list(paper.glob("figures/findings/*.png"))  # the notebook shows them
     tables, figure = paper / findings.TABLES, paper / "figures/findings/dose.pdf"
     tables.write_text(json.dumps({"dose": [{"rms": 1.0, "loss": 0.25 * (1 + 1e-12)}]}))
+    figure.write_bytes(drawn(b"0 0 m 1 2 l S "))
     assert list(findings.check(paper)) == []
     tables.write_text(json.dumps({"dose": [{"rms": 1.0, "loss": 0.2500001}]}))
-    figure.write_bytes(b"%PDF")
+    figure.write_bytes(drawn(b"0 0 m 1 3 l S "))
     wrong_table, wrong_figure = findings.check(paper)
     assert "dose.loss is 0.2500001, and 0.25 by" in wrong_table
     assert "dose.pdf is not what" in wrong_figure
