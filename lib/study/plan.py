@@ -218,22 +218,17 @@ class Plan(Section):
         return self.primary or list(dict.fromkeys(test[-1] for test in self.bound.values()))
 
     def draw(self, study: str, n: int) -> list[int]:
-        """Draw the seeds of a study that the plan is frozen for: see `draw_seeds`."""
-        return draw_seeds(self.hash, study, n, self.frozen[study].used_seeds)
-
-
-def draw_seeds(plan_hash: str, study: str, n: int, used: list[int]) -> list[int]:
-    """Draw the first `n` seeds of 31 bits from SHA-256 of "<hash of the plan>/<study>/<0, 1, …>",
-    those used before left out."""
-    seeds: list[int] = []
-    for i in count():
-        if len(seeds) == n:
-            break
-        drawn = hashlib.sha256(f"{plan_hash}/{study}/{i}".encode()).digest()
-        seed = int.from_bytes(drawn[:4], "big") >> 1
-        if seed not in [*used, *seeds]:
-            seeds.append(seed)
-    return seeds
+        """Draw the seeds of a study that the plan is frozen for: the first `n` of 31 bits from
+        SHA-256 of "<hash of the plan>/<study>/<0, 1, …>", those used before left out."""
+        seeds: list[int] = []
+        for i in count():
+            if len(seeds) == n:
+                break
+            drawn = hashlib.sha256(f"{self.hash}/{study}/{i}".encode()).digest()
+            seed = int.from_bytes(drawn[:4], "big") >> 1
+            if seed not in [*self.frozen[study].used_seeds, *seeds]:
+                seeds.append(seed)
+        return seeds
 
 
 def content_hash(content: dict[str, Any]) -> str:

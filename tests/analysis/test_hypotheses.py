@@ -244,7 +244,7 @@ def confirmatory() -> pd.DataFrame:
 def test_families_are_tested_as_their_plan_says(second: Plan) -> None:
     runs = confirmatory()
     contrasts, tests = planned_contrasts(runs, second, rng())
-    for name, family in second.tests_of.items():
+    for name, family in second.families.items():
         own = tests[tests["family"] == name].set_index(["arm", "baseline", "measure"])
         asked = [(*pair, m) for m in family.measures for pair in family.contrasts]
         assert sorted(own.index) == sorted(asked)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lib.study.io import read_json
-from lib.study.plan import PLANS, Plan, draw_seeds, published_plans, read_plan
+from lib.study.plan import PLANS, Plan, published_plans, read_plan
 from lib.study.preregistration import load_plan
 from lib.study.study import Study, load_study
 from lib.study.yaml import ConfigError
@@ -119,9 +119,16 @@ def test_seeds_are_31_bits_of_the_hash_of_plan_study_and_place(parameters: Param
     assert study.hash == Study.model_validate(study.model_dump() | {"seeds": [0]}).hash
 
 
-def test_a_seed_used_before_is_passed_over() -> None:
-    first, second, third = draw_seeds("h", "trial", 3, [])
-    assert draw_seeds("h", "trial", 2, [second]) == [first, third]
+def test_a_seed_used_before_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hash is held fixed: a plan that names another used seed would draw altogether others."""
+    monkeypatch.setattr(Plan, "hash", "h")
+
+    def draw(n: int, used: list[int]) -> list[int]:
+        frozen = {"seeds": n, "used_seeds": used, "parameters": TEXT, "corpus": {}, "suite": []}
+        return Plan.model_validate(PLAN | {"frozen": {"trial": frozen}}).draw("trial", n)
+
+    first, second, third = draw(3, [])
+    assert draw(2, [second]) == [first, third]
 
 
 @pytest.mark.parametrize(
