@@ -70,15 +70,13 @@ def task_accuracies(tasks: pd.DataFrame, ax: Axes) -> Axes:
     tasks = tasks.assign(label=names).sort_values(["shots", "task"], kind="stable")
     labels = list(tasks["label"].unique())
     for (look, part), offset in zip(variants(tasks), offsets(tasks, 0.6), strict=True):
-        seeds = part.groupby("label")["normalised_accuracy"].agg(["mean", "min", "max"])
-        mean, low, high = seeds.reindex(labels).to_numpy().T
-        ax.errorbar(
-            mean, np.arange(len(labels)) + offset, xerr=[mean - low, high - mean], markersize=4,
-            color=look.colour, marker=look.marker, linewidth=1, linestyle="none", label=look.label,
-        )  # fmt: skip
+        seeds = part.groupby("label")["normalised_accuracy"].agg(["min", "mean", "max"])
+        y = [labels.index(label) + offset for label in seeds.index]
+        ax.hlines(y, seeds["min"], seeds["max"], color=look.colour, linewidth=1)
+        ax.plot(seeds["mean"], y, look.marker, markersize=4, color=look.colour, label=look.label)
     ax.axvline(0, color="0.6", linewidth=0.8)
     ax.set_yticks(range(len(labels)), labels)
-    ax.set_ylim(len(labels) - 0.5, -0.5)
+    ax.invert_yaxis()
     ax.set_xlabel("above chance (1 = all right)")
     return ax
 
@@ -93,10 +91,8 @@ def interaction(
         x = seeds.mean().index + offset
         ax.plot(x, seeds.mean(), marker=look.marker, markersize=4, **line(look))
         ax.fill_between(x, seeds.min(), seeds.max(), color=look.colour, alpha=0.15, linewidth=0)
-        ax.plot(
-            part["place"] + offset, part[measure], linestyle="none", markersize=2.5, alpha=0.5,
-            marker=look.marker, color=look.colour,
-        )  # fmt: skip
+        points: Any = {"color": look.colour, "markersize": 2.5, "alpha": 0.5}
+        ax.plot(part["place"] + offset, part[measure], look.marker, **points)
         count_lost(ax, x, seeds.size() - seeds.count(), look)
     values = runs[measure].dropna()
     if (values > 0).all() and values.max() > 10 * values.min():
@@ -162,23 +158,14 @@ def stability_cells(cells: pd.DataFrame, x: str, ax: Axes) -> Axes:
 
     `cells` is the table of `lib.analysis.stability.stability_map` with these two columns.
     """
-    counts = [
-        f"{row.unstable:.0f}/{row.judged:.0f}\n{row.median_severity:.2g}"
-        for row in cells.itertuples()
-    ]
-    share, texts = (
-        cells.assign(value=values)
-        .pivot(index="row", columns="column", values="value")
-        .loc[cells["row"].unique(), cells["column"].unique()]
-        for values in (cells["share"].astype(float), counts)
-    )
-    annotated: Any = {
-        "annot": texts,
-        "fmt": "",
-        "annot_kws": {"fontsize": 7, "color": "black"},
-        "linewidths": 0.4,
-    }
-    sns.heatmap(share, ax=ax, cmap="Greys", vmin=0, vmax=2, cbar=False, **annotated)
+    text = "{:.0f}/{:.0f}\n{:.2g}".format
+    values = cells["unstable"], cells["judged"], cells["median_severity"]
+    cells = cells.assign(text=[*map(text, *values)], share=cells["share"].astype(float))
+    wide = cells.pivot(index="row", columns="column", values=["share", "text"])
+    wide = wide.loc[cells["row"].unique()]
+    share, texts = (wide[name][cells["column"].unique()] for name in ("share", "text"))
+    annotated: Any = {"annot": texts, "fmt": "", "annot_kws": {"fontsize": 7, "color": "black"}}
+    sns.heatmap(share.astype(float), ax=ax, cmap="Greys", vmin=0, vmax=2, cbar=False, **annotated)
     ax.set(xlabel=x, ylabel="")
     ax.tick_params(length=0, labelrotation=0)
     return ax

@@ -12,7 +12,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.patheffects import withStroke
 
 from lib.analysis.runs import melt_columns
 from lib.figures.style import STYLE, Variant, line, offsets, show, small_png, variants, widen
@@ -91,18 +90,17 @@ def reference_lines(curves: pd.DataFrame, ax: Axes) -> None:
     at the end where the curves are below its line, or at the start, where they are not yet."""
     end = curves[curves["step"] == curves["step"].max()]["dev_loss"].max()
     labels = {
-        "unigram_loss": "unigram",
-        "bigram_loss": "bigram",
-        "source_loss": "the text's source",
+        "unigram": "unigram_loss",
+        "bigram": "bigram_loss",
+        "the text's source": "source_loss",
     }
-    for name, label in labels.items():
+    style: Any = {"transform": ax.get_yaxis_transform(), "fontsize": 7, "color": "0.25"}
+    for label, name in labels.items():
         loss = curves[name].mean() if name in curves else np.nan
         if np.isfinite(loss):
             x, ha = (0.99, "right") if end < loss else (0.01, "left")
             ax.axhline(loss, color="0.35", linewidth=0.7, linestyle=":", zorder=1)
-            text = ax.text(x, loss, label, transform=ax.get_yaxis_transform(), ha=ha, va="bottom",
-                           fontsize=7, color="0.25", clip_on=True)  # fmt: skip
-            text.set_path_effects([withStroke(linewidth=2, foreground="white")])
+            ax.text(x, loss, label, ha=ha, va="bottom", clip_on=True, **style)
 
 
 def difference(curves: pd.DataFrame, y: str, ax: Axes) -> Axes:

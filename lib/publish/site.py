@@ -21,7 +21,7 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from nbconvert import HTMLExporter, TemplateExporter
 from nbconvert.filters import Highlight2HTML
-from pygments.formatters import HtmlFormatter
+from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
 
 from lib.figures.style import VARIANTS
 from lib.figures.training import thinned
@@ -73,12 +73,13 @@ def read_study(name: str, paper: Path) -> Shown:
             runs.sort(key=lambda run: bool(run["arm"] != run["baseline"]))  # the baseline first
             file = folder / "verdict.json"
             verdict = read_json(file) if file.is_file() else {}
-        shared = {f"{name}/{path.stem}.html": path for path in sorted(folder.glob("*.ipynb"))}
+        shared = sorted([*record.place.glob("*.ipynb"), *folder.glob("*.ipynb")])
         notebooks = {
             f"{name}/{path.parents[1].name}/{path.parent.name}.html": path
             for path in sorted(folder.glob("*/seed-*/02_train.ipynb"))
         }
-        return Shown(name, folder, runs, verdict, shared, notebooks)
+        pages = {f"{name}/{path.stem}.html": path for path in shared}
+        return Shown(name, folder, runs, verdict, pages, notebooks)
     except Exception as error:  # a file can be broken in any way, and the other studies are fine
         return damaged(name, error)
 
@@ -199,7 +200,7 @@ def chart_html(table: pd.DataFrame) -> str:
     order = alt.EncodingSortField("order", op="min")  # the baseline first, black and solid
     colours = alt.Scale(range=[look.colour for look in VARIANTS.values()])
     dashes = alt.Scale(range=[list(look.dashes) or [1, 0] for look in VARIANTS.values()])
-    legend = alt.Legend(orient="top", symbolType="stroke", symbolOpacity=1, symbolSize=400)
+    legend = alt.Legend(orient="top", columns=3, symbolType="stroke", symbolSize=400)
     base = alt.Chart().encode(
         alt.X("step:Q"),
         alt.Y("mean:Q", title=None, scale=alt.Scale(zero=False)),
