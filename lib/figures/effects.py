@@ -16,6 +16,9 @@ from lib.figures.style import Variant, line, offsets, table_looks, variant, vari
 from lib.study.metrics import MEASURES
 from lib.study.schema import Level
 
+LETTERS = 27
+"""How many have room below a panel that is a third of a page wide."""
+
 
 def forest(table: pd.DataFrame, measure: str, ax: Axes) -> Axes:
     """Draw a measure's differences under one another: a mark at each `mean_delta`, a bar over its t
@@ -54,9 +57,10 @@ def paired_seeds(runs: pd.DataFrame, measure: str, ax: Axes) -> Axes:
         ax.scatter([x] * len(values), values, s=18, color=look.colour, marker=look.marker, zorder=2)
         ends = [x - 0.25, x + 0.25]
         ax.plot(ends, [values.mean()] * 2, color=look.colour, linewidth=2.2, zorder=3)
-    labels = [look.label.replace("=", "\n= ") for look in styles.values()]
+    labels = [look.label for look in styles.values()]
     turned: Any = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
-    ax.set_xticks(range(len(styles)), labels, **turned if len(labels) > 3 else {})
+    crowded = len(labels) * max(map(len, labels)) > LETTERS
+    ax.set_xticks(range(len(styles)), labels, **turned if crowded else {})
     ax.set_xlim(-0.5, len(styles) - 0.5)
     ax.set_ylabel(MEASURES[measure].label)
     ax.grid(visible=False, axis="x")

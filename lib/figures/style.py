@@ -149,7 +149,7 @@ def facets(
             figure.delaxes(unused)
         yield dict(zip(panels, axes.flat, strict=False))
         for ax in figure.axes:
-            ax.set_ylabel(textwrap.fill(ax.get_ylabel(), int(14 * height)))
+            ax.set_ylabel(textwrap.fill(ax.get_ylabel(), int(14 * height), break_on_hyphens=False))
         for ax, setting in zip(axes[0], columns, strict=False):
             factors = setting.replace("_", " ").replace("=", " = ").split(",")
             ax.set_title(

@@ -95,7 +95,10 @@ _sanitise = nh3.Cleaner(
     attribute_filter=_attribute,
     url_schemes={"http", "https", "data"},
     # For a reader without a mouse, or without eyes.
-    set_tag_attribute_values={"pre": {"tabindex": "0"}, "img": {"alt": "output of this cell"}},
+    set_tag_attribute_values={
+        **dict.fromkeys(("pre", "table"), {"tabindex": "0"}),
+        "img": {"alt": "output of this cell"},
+    },
 ).clean
 """Remove from a fragment of HTML whatever could execute or load something."""
 

@@ -13,7 +13,7 @@ from lib.figures import study as study_figures
 from lib.figures import style
 from lib.figures.study import StudyFigures
 from lib.results import RunResult
-from lib.study.study import Study, load_study
+from lib.study.study import Study
 from tests.conftest import TINY
 from tests.samples import sample_runs
 
@@ -111,12 +111,16 @@ def verdict_of(study: Study) -> dict[str, Any]:
 
 
 def analysed(
-    study: Study, folder: Path, patch: pytest.MonkeyPatch, kept: dict[str, Any] = TABLES
+    study: Study,
+    folder: Path,
+    patch: pytest.MonkeyPatch,
+    kept: dict[str, Any] = TABLES,
+    **found: Any,
 ) -> StudyFigures:
-    """The figures of a study whose analysis lies in `folder`."""
+    """The figures of a study whose analysis, with what it `found` besides, lies in `folder`."""
     patch.setattr(study_figures, "study_folder", lambda name: folder)
-    patch.setattr(study_figures, "read_parquet", raw_of)
-    (folder / "verdict.json").write_text(json.dumps(verdict_of(study)), "utf-8")
+    patch.setattr(study_figures.of_runs, "read_parquet", raw_of)
+    (folder / "verdict.json").write_text(json.dumps(verdict_of(study) | found), "utf-8")
     return StudyFigures(study, runs_of(study, kept))
 
 
@@ -127,15 +131,6 @@ def drawn(figures: StudyFigures, patch: pytest.MonkeyPatch) -> list[Figure]:
     for figure in figures.applicable():
         figure.draw()
     return shown
-
-
-def with_findings(
-    name: str, folder: Path, patch: pytest.MonkeyPatch, **findings: Any
-) -> StudyFigures:
-    """A study of `params/`, analysed, with these tables besides."""
-    figures = analysed(load_study(name), folder, patch, kept={})
-    (folder / "verdict.json").write_text(json.dumps(figures.verdict | findings), "utf-8")
-    return StudyFigures(figures.study, figures.results)
 
 
 def shown_as(name: str, figures: StudyFigures, patch: pytest.MonkeyPatch) -> Figure:

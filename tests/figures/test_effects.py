@@ -53,7 +53,7 @@ def test_forest_draws_marks_and_intervals_in_the_variants_colour(ax: Axes) -> No
     assert ax.get_ylim() == (1.5, -0.5)  # the first on top
 
 
-def test_tests_stand_under_their_family_and_only_equivalence_has_a_band(ax: Axes) -> None:
+def test_only_equivalence_has_a_band_and_what_is_undecided_is_hollow(ax: Axes) -> None:
     table = pd.DataFrame(
         {"variant": ["layernorm", "rmsnorm"], "reference": ["none", "layernorm"],
          "family": ["primary", "equivalence"], "mean_delta": [1.0, 0.02], "t_low": [0.5, -0.05],
@@ -61,11 +61,11 @@ def test_tests_stand_under_their_family_and_only_equivalence_has_a_band(ax: Axes
     )  # fmt: skip
     forest(table, "perplexity", ax)
     assert [label.get_text() for label in ax.get_yticklabels()] == [
-        "primary:", "LayerNorm - none", "equivalence:", "RMSNorm - LayerNorm"
+        "LayerNorm - none", "RMSNorm - LayerNorm"
     ]  # fmt: skip
     band = ax.collections[-1].get_paths()[0].vertices
     assert (band[:, 0].min(), band[:, 0].max()) == (-0.1, 0.1)
-    assert (band[:, 1].min(), band[:, 1].max()) == (2.5, 3.5)
+    assert (band[:, 1].min(), band[:, 1].max()) == (0.5, 1.5)
     _, undecided, decided = ax.lines
     assert undecided.get_markerfacecolor() == "white"
     assert decided.get_markerfacecolor() == VARIANTS["rmsnorm"].colour
@@ -107,11 +107,10 @@ def test_interaction_draws_means_range_and_seeds_and_counts_what_has_no_number(
     assert interaction(runs, "perplexity", RATE, RATES, ax) is ax
     np.testing.assert_allclose(drawn(ax, "none").get_ydata(), [21.0, 31.0, np.nan])
     np.testing.assert_allclose(drawn(ax, "LayerNorm").get_ydata(), [22.0, 26.0, 40.0])
-    band = ax.collections[2].get_paths()[0].vertices[:, 1]
+    band = ax.collections[1].get_paths()[0].vertices[:, 1]
     assert (band.min(), band.max()) == (21.0, 40.0)
-    for line, points in zip(("none", "LayerNorm"), ax.collections[1::2], strict=False):
-        places = points.get_offsets()[:, 0].compressed()  # of those that have a number
-        assert {*places} <= {*drawn(ax, line).get_xdata()}
+    points = [line for line in ax.lines if line.get_marker() == "s" and line.get_alpha()]
+    np.testing.assert_allclose(points[0].get_ydata(), [21, 23, 25, 27, 40, np.nan])
     assert [text.get_text() for text in ax.texts] == ["2", "1"]
     places = {"none": [2 - 0.06], "layernorm": [2 + 0.06]}  # side by side at the third level
     assert crosses(ax) == {VARIANTS[name].colour: pytest.approx(x) for name, x in places.items()}
@@ -140,13 +139,6 @@ def test_differences_draw_intervals_beside_zero_and_count_lost_pairs(ax: Axes) -
     assert list(ax.lines[0].get_ydata()) == [0, 0]
     assert [text.get_text() for text in ax.texts] == ["2"]
     assert ax.get_yscale() == "linear"
-
-
-def test_differences_of_many_magnitudes_stay_readable(ax: Axes) -> None:
-    table = pd.DataFrame({"variant": "layernorm", RATE: [1e-3, 1e-2, 1e-1], "n_dropped": 0})
-    table["mean_delta"] = table["t_low"] = table["t_high"] = [1.0, -2.0, 900.0]
-    differences(table, "perplexity", RATE, RATES, ax)
-    assert ax.get_yscale() == "symlog"
 
 
 @pytest.fixture
@@ -197,44 +189,27 @@ def test_names_that_would_run_into_one_another_are_turned(
     assert ax.get_xlabel() == ""
 
 
-def test_levels_of_one_field_stand_as_their_values_below_its_axis(ax: Axes) -> None:
-    names = [f"weight_decay={level}" for level in (0, 0.1, 0.3)]
-    table = pd.DataFrame({"variant": names, "seed": 0, "perplexity": 20.0})
-    paired_seeds(table, "perplexity", ax)
-    labels = ax.get_xticklabels()
-    assert [(label.get_text(), label.get_rotation()) for label in labels] == [
-        ("0", 0), ("0.1", 0), ("0.3", 0)
-    ]  # fmt: skip
-    assert ax.get_xlabel() == "weight decay"
-
-
-def test_task_accuracies_mark_each_variants_mean(ax: Axes) -> None:
+def test_task_accuracies_mark_each_variants_mean_and_its_seeds_range(ax: Axes) -> None:
     rows = [
         {"task": task, "shots": 0, "variant": variant, "normalised_accuracy": value}
         for task, variant, value in (("b_c", "none", 0.2), ("b_c", "none", 0.4), ("a", "none", 0.1))
     ]
     task_accuracies(pd.DataFrame(rows), ax)
     assert [label.get_text() for label in ax.get_yticklabels()] == ["a, 0-shot", "b c, 0-shot"]
-    np.testing.assert_allclose(ax.containers[0].lines[0].get_xdata(), [0.1, 0.3])
+    np.testing.assert_allclose(drawn(ax, "none").get_xdata(), [0.1, 0.3])
+    np.testing.assert_allclose(ax.collections[0].get_segments()[1][:, 0], [0.2, 0.4])
 
 
 def test_a_map_says_in_each_cell_how_many_are_unstable_and_how_much(ax: Axes) -> None:
     cells = pd.DataFrame(
         {"row": ["constant", "constant", "cosine", "cosine"], "column": ["1e-3", "0.01"] * 2,
-         "share": [0.0, 1.0, 2 / 3, np.nan], "judged": [3, 3, 3, 0], "unstable": [0, 3, 2, 0],
+         "share": [0.0, 1.0, 2 / 3, None], "judged": [3, 3, 3, 0], "unstable": [0, 3, 2, 0],
          "median_severity": [0.123, 2.0, 0.4, np.nan]}
     )  # fmt: skip
     stability_cells(cells, "learning rate", ax)
-    texts = {text.get_position(): text for text in ax.texts}
-    assert texts[0.5, 0.5].get_text() == "0/3\n0.12"
-    assert texts[1.5, 0.5].get_text() == "3/3\n2"
-    assert texts[0.5, 1.5].get_text() == "2/3\n0.4"
-    assert texts[1.5, 1.5].get_text() == "-"
-    # Text and its cell can be told apart: at least half of the way from black to white.
+    texts = {text.get_position(): text.get_text() for text in ax.texts}
+    assert texts == {(0.5, 0.5): "0/3\n0.12", (1.5, 0.5): "3/3\n2", (0.5, 1.5): "2/3\n0.4"}
     (mesh,) = ax.collections
     greys = mesh.to_rgba(mesh.get_array()).reshape(-1, 4)[:, 0]
-    for text, grey in zip(ax.texts[:3], greys[:3], strict=True):
-        assert abs(to_rgb(text.get_color())[0] - grey) > 0.5
-    assert greys[1] < greys[2] < greys[0]
+    assert 0.4 < greys[1] < greys[2] < greys[0]  # black text can be read on each
     assert [label.get_text() for label in ax.get_yticklabels()] == ["constant", "cosine"]
-    assert ax.yaxis_inverted()

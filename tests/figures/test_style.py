@@ -1,7 +1,10 @@
+import ast
+import itertools
 import re
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
+from typing import get_args
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -13,10 +16,68 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from lib.figures import style as sheet
-from lib.figures.style import STYLE, VARIANTS, facets, level_text, save, spread, widen
-from lib.study.schema import Level
+from lib.figures.effects import level_text
+from lib.figures.style import (
+    STYLE,
+    VARIANTS,
+    Variant,
+    facets,
+    looks,
+    save,
+    spread,
+    table_looks,
+    variant,
+    widen,
+)
+from lib.study.io import ROOT
+from lib.study.schema import EmbeddingNorm, Level
 
 SETTINGS = ["embedding_std=0.02", "embedding_std=0.3", "embedding_std=1"]
+UNKNOWN = ["plain", *(f"dropout={i}" for i in range(5))]
+
+
+def test_every_normalization_of_the_schema_has_a_look_of_its_own() -> None:
+    """That of the recipe in CONTRIBUTING, too."""
+    assert set(get_args(EmbeddingNorm)) <= set(VARIANTS)
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    (line,) = re.findall(r"^    \"half\": Variant\((.*)\),$", text, re.MULTILINE)
+    known = VARIANTS | {"half": Variant(*ast.literal_eval(f"({line})"))}
+    for one, other in itertools.combinations(known.values(), 2):
+        for field in ("label", "colour", "dashes", "marker"):
+            assert getattr(one, field) != getattr(other, field)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_baseline_is_black_and_solid_whatever_its_name_and_no_other_looks_like_it(
+    ordered: bool,
+) -> None:
+    found = looks(UNKNOWN, ordered)
+    assert [look.label for look in found.values()] == UNKNOWN
+    baseline, *others = found.values()
+    assert (baseline.colour, baseline.dashes) == ("#000000", ())
+    assert len({look.dashes for look in found.values()}) == len(UNKNOWN)
+    assert len({look.colour for look in found.values()}) == len(UNKNOWN)
+    known = {look.dashes for look in VARIANTS.values()}
+    assert not {look.dashes for look in others} & known
+    if ordered:  # one hue, from light to dark
+        colours = [to_rgb(look.colour) for look in others]
+        assert all(max(colour) == colour[2] for colour in colours)
+        assert sorted(colours, key=sum, reverse=True) == colours
+
+
+def test_a_registered_variant_keeps_its_look_beside_any_other() -> None:
+    found = looks(["plain", "layernorm", "other", "none"])
+    assert (found["layernorm"], found["none"]) == (VARIANTS["layernorm"], VARIANTS["none"])
+    assert variant("layernorm") == VARIANTS["layernorm"]
+
+
+def test_a_table_without_its_baseline_has_the_looks_of_the_whole_study() -> None:
+    """A categorical column holds all variants of the study, in order."""
+    names = pd.Categorical(["b", "c"], ["a", "b", "c"])
+    found = table_looks(pd.DataFrame({"variant": names}))
+    assert found == {name: looks("abc")[name] for name in "bc"}
+    plain = table_looks(pd.DataFrame({"variant": ["b", "c"]}))
+    assert plain["b"].colour == "#000000"  # the first of those there are
 
 
 @pytest.fixture
@@ -33,7 +94,8 @@ def test_the_same_data_gives_the_same_small_files(tmp_path: Path) -> None:
         with mpl.rc_context(STYLE):
             figure = Figure(figsize=(3.4, 2))
             figure.add_subplot().plot([1, 2, 3])
-            paths = save(figure, folder, "trend")
+            save(figure, folder, "trend")
+        paths = sorted(folder.iterdir())
         assert [path.name for path in paths] == ["trend.pdf", "trend.png"]
         contents.append([path.read_bytes() for path in paths])
     assert contents[0] == contents[1]
@@ -49,8 +111,10 @@ def test_a_small_file_keeps_the_colours_of_its_lines(tmp_path: Path) -> None:
             for i, colour in enumerate(colours):
                 ax.plot([0, 1, 2], [i, i + 2, i], color=colour)
                 ax.fill_between([0, 1, 2], [i, i + 2, i], i - 1, color=colour, alpha=0.15)
-        _, png = save(figure, tmp_path, "lines")
-    kept = np.array([rgb for _, rgb in Image.open(png).convert("RGB").getcolors(1 << 16)])
+        save(figure, tmp_path, "lines")
+    kept = np.array(
+        [rgb for _, rgb in Image.open(tmp_path / "lines.png").convert("RGB").getcolors(1 << 16)]
+    )
     for colour in colours:
         away = np.abs(kept - 255 * np.array(to_rgb(colour))).max(axis=1)
         assert away.min() <= 2
@@ -95,7 +159,6 @@ def test_a_sheet_has_a_row_per_measure_and_a_column_per_setting(
     for ax in axes.values():
         assert ax.get_ylim() == pytest.approx((-0.15, 3.15))  # that of the widest
     assert [ax.get_ylabel() for ax in (first, *others)] == ["a", "", ""]
-    assert [axes[row, SETTINGS[0]].get_xlabel() for row in "ab"] == ["", "step"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["none"]
     assert figure.get_suptitle() == ""  # the caption says it
     assert figure.get_figwidth() == 6.75
@@ -110,38 +173,6 @@ def test_a_label_longer_than_its_row_takes_two_lines(tmp_path: Path, shown: list
     assert height <= 1.6 * shown[0].dpi  # that of the row
 
 
-def test_ranges_that_would_flatten_a_panel_stay_its_own(
-    tmp_path: Path, shown: list[Figure]
-) -> None:
-    with facets("f", tmp_path, ["a"], SETTINGS[:2]) as axes:
-        for top, ax in zip((1, 100), axes.values(), strict=True):
-            ax.plot([0, top])
-    assert [round(ax.get_ylim()[1]) for ax in axes.values()] == [1, 105]
-
-
-def test_panels_of_unlike_scales_keep_range_and_numbers_of_their_own(
-    tmp_path: Path, shown: list[Figure]
-) -> None:
-    with facets("f", tmp_path, ["a"], SETTINGS[:2]) as axes:
-        for values, ax in zip(([0.1, 0.3], [0.01, -0.02, 0.5]), axes.values(), strict=True):
-            ax.plot(values)
-            widen(ax, pd.Series(values))
-    plain, wide = axes.values()
-    assert (plain.get_yscale(), wide.get_yscale()) == ("linear", "symlog")
-    assert plain.get_ylim()[1] < 0.4
-    assert wide.yaxis.get_tick_params()["labelleft"]
-
-
-def test_a_row_is_as_tall_as_its_tallest_panel(tmp_path: Path, shown: list[Figure]) -> None:
-    with facets("f", tmp_path, list("abcd"), [""], height=[1, 2, 0.5, 0.7]) as axes:
-        pass
-    assert shown[0].get_figheight() == pytest.approx(2 + 0.7 + 0.4)
-    upper, lower = (
-        axes[row, ""].get_gridspec().get_height_ratios()[i] for i, row in enumerate("ab")
-    )
-    assert (upper, lower) == (2, 0.7)
-
-
 def test_one_legend_below_takes_the_place_of_those_over_data(
     tmp_path: Path, shown: list[Figure]
 ) -> None:
@@ -149,8 +180,6 @@ def test_one_legend_below_takes_the_place_of_those_over_data(
     with facets("f", tmp_path, ["a"], [""]) as axes:
         for label in labels:
             axes["a", ""].plot([0, 1], [0, 1], label=label)
-        axes["a", ""].legend()
-    assert axes["a", ""].get_legend() is None
     (legend,) = shown[0].legends
     assert [text.get_text() for text in legend.get_texts()] == labels
     box, whole = legend.get_window_extent(), shown[0].bbox

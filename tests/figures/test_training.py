@@ -11,14 +11,14 @@ from matplotlib.figure import Figure
 
 from lib.figures.style import VARIANTS
 from lib.figures.training import (
-    _dev_loss_text,
     difference,
+    live_picture,
     reliability_diagram,
     residual_norms,
     second_moments,
     show_measurement,
+    show_symbols,
     show_training,
-    symbol_counts,
     trajectory,
     trend,
 )
@@ -77,7 +77,7 @@ def test_trend_takes_neighbouring_steps_of_a_long_training_together(ax: Axes) ->
     trend(curves, "loss", ax)
     x, mean = ax.lines[0].get_data()
     assert list(x) == [*range(3, 500, 3), 500]
-    assert list(mean[:4]) == [2, 2, (2 + 9 + 2) / 3, 2]
+    assert list(mean[:4]) == pytest.approx([2, 2, (2 + 9 + 2) / 3, 2])
     band = ax.collections[0].get_paths()[0].vertices
     assert band[band[:, 0] == 9][:, 1].max() == 9  # a rise of one step is still seen
 
@@ -90,7 +90,7 @@ def test_a_trajectory_marks_where_a_run_ended_and_cuts_a_loss_above_its_initial_
     cross = ax.collections[-1]
     np.testing.assert_allclose(cross.get_offsets(), [[2, 4.4]])
     assert to_rgb(cross.get_edgecolor()[0]) == to_rgb(VARIANTS["layernorm"].colour)
-    assert ax.get_ylim() == pytest.approx((2.0 - 0.05 * 2.4, 4.4))
+    assert ax.get_ylim() == pytest.approx((0.95 * 2.0, 4.4))
     assert "cut at 1.1 × initial" in ax.get_ylabel()
 
 
@@ -156,7 +156,7 @@ def test_residual_norms_stand_before_and_after_training(ax: Axes, training: pd.D
 def shown(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Figure]]:
     """What a notebook shows."""
     shown: list[Figure] = []
-    monkeypatch.setattr("lib.figures.training.show", lambda figure, **_: shown.append(figure))
+    monkeypatch.setattr("lib.figures.training.show", lambda figure, *_: shown.append(figure))
     yield shown
     for figure in shown:
         plt.close(figure)
@@ -223,34 +223,35 @@ def test_second_moments_of_the_last_step_stand_over_their_part(
     assert ax.get_yscale() == "log"
 
 
-def test_symbols_are_shown_readably_most_frequent_first(ax: Axes) -> None:
-    symbol_counts(pd.Series({"a": 2, " ": 9, "\n": 5, "$": 1}), ax)
+def test_symbols_are_shown_readably_most_frequent_first(shown: list[Figure]) -> None:
+    show_symbols("  \n a\n  \n$\n \n aa")
+    (ax,) = shown[0].axes
     assert [label.get_text() for label in ax.get_xticklabels()] == ["␣", r"\n", "a", r"\$"]
-    assert [bar.get_height() for bar in ax.patches] == [9, 5, 2, 1]
-    assert to_rgb(ax.patches[0].get_facecolor()) == to_rgb("0.4")
+    assert [bar.get_height() for bar in ax.patches] == [7, 5, 3, 1]
 
 
-@pytest.mark.parametrize(
-    ("own", "other", "said"),
-    [
-        ({}, {0: 4.0, 10: 1.5}, ""),  # before its first evaluation
-        ({10: 2.0}, None, "dev loss 2.000"),
-        ({10: 2.0}, {}, "dev loss 2.000"),
-        ({10: 2.0}, {0: 4.0, 20: 1.5}, "dev loss 2.000"),  # never measured at the same step
-        ({0: 4.0, 20: 2.0}, {0: 4.0, 25: 1.5}, "dev loss 2.000"),  # at the same step untrained
-        (
-            {10: 2.0, 20: 1.75, 30: 1.5},
-            {10: 2.5, 20: 2.0},
-            "dev loss 1.750 at step 20, -0.250 against none",
-        ),
-    ],
-)
-def test_of_a_run_in_training_its_own_loss_is_said(
-    own: dict[int, float], other: dict[int, float] | None, said: str
+@pytest.mark.parametrize("evaluated", [False, True])
+def test_a_run_in_training_is_drawn_beside_its_baseline_whatever_it_has_so_far(
+    evaluated: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def told(losses: dict[int, float]) -> dict[str, pd.DataFrame]:
-        curve = pd.DataFrame(losses.items(), columns=["step", "dev_loss"])
-        return {"curve": curve if losses else curve[["step"]]}
-
-    runs = {"layernorm": told(own)} | ({} if other is None else {"none": told(other)})
-    assert _dev_loss_text(runs) == said
+    figures: list[Figure] = []
+    monkeypatch.setattr(
+        "lib.figures.training.small_png", lambda figure, _: figures.append(figure) or b"PNG"
+    )
+    steps = np.arange(1, 5)
+    trace = pd.DataFrame({"step": steps, "loss": [4.0, 90.0, 3.0, 2.0], "grad_norm": 1.0 / steps})
+    curve = pd.DataFrame({"step": [0, 4], "dev_loss": [4.2, 2.5]})
+    run = {"trace": trace if evaluated else trace[:0], "curve": curve if evaluated else curve[:0]}
+    runs = {"layernorm": run, "none": {"trace": trace, "curve": curve}}
+    pair = [VARIANTS["layernorm"], VARIANTS["none"]]
+    png, width = live_picture(runs, pair, 10, "step 4 of 10", ["Warning: a rise"])
+    assert (png, width) == (b"PNG", 940)
+    left, right = figures[0].axes
+    assert left.get_xlim() == right.get_xlim() == (0, 10)
+    assert left.get_title("left") == "step 4 of 10\nWarning: a rise"
+    names = [text.get_text() for text in left.get_legend().get_texts()]
+    assert names == ["layernorm", "none"]
+    own, other = (line for line in left.lines if line.get_label() in names)
+    assert list(own.get_ydata()) == ([4.2, 2.5] if evaluated else [])
+    assert own.get_alpha() > other.get_alpha()
+    assert not evaluated or left.get_ylim()[1] == 6.0  # an explosion is cut off

@@ -1,0 +1,105 @@
+"""The site in a browser, from files, as a reader opens it: table, curves, accessibility."""
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from lib.publish.site import build_site
+from lib.record.archive import Record
+from lib.study.io import PAPERS
+
+CHROMIUM = shutil.which("chromium")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no browser: install Debian's chromium"),
+]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Where the site of `example` lies."""
+    paper = tmp_path_factory.mktemp("site") / "example"
+    for name in ("record/example", "results"):
+        shutil.copytree(PAPERS / "example" / name, paper / name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lib.publish.site.RUNS", paper / "runs")
+        patch.setattr("lib.publish.site.recorded_studies", lambda paper: ["example"])
+        build_site(paper)
+    return (paper / "site").as_uri()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        flags = ["--no-sandbox", "--disable-gpu"]
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A tab in which any error, and anything asked of the net, fails the test."""
+    context = browser.new_context(viewport={"width": 1300, "height": 900})
+    page, complaints = context.new_page(), list[str]()
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+    page.on("request", lambda asked: complaints.append(asked.url) if "//" in asked.url[:8]
+            and not asked.url.startswith(("file:", "blob:", "data:")) else None)  # fmt: skip
+    yield page
+    context.close()
+    assert complaints == []
+
+
+def test_the_table_of_runs_is_sorted_and_filtered_and_leads_to_notebooks(
+    page: Page, address: str
+) -> None:
+    page.goto(f"{address}/index.html")
+    rows = page.locator("table.dataTable tbody tr:visible")
+    expect(rows).to_have_count(8)
+    arm = page.get_by_placeholder("arm").first
+    arm.press_sequentially("warmup")
+    expect(rows).to_have_count(4)
+    measured = [run["measures"]["perplexity"] for run in Record("example").runs]
+    arm.press("Control+A")
+    arm.press("Delete")
+    expect(rows).to_have_count(8)
+    page.locator("thead:visible th").nth(4).locator(".dt-column-order").click()
+    texts = rows.locator("td:nth-child(5)").all_inner_texts()
+    assert [float(text) for text in texts] == pytest.approx(sorted(measured), abs=1e-3)
+    rows.first.get_by_role("link").click()
+    expect(page.locator("h1").first).to_contain_text("example: ")
+
+
+def test_curves_are_drawn_for_the_measure_that_is_chosen(page: Page, address: str) -> None:
+    page.goto(f"{address}/curves.html")
+    expect(page.locator("#vis svg")).to_be_visible()
+    before = page.locator("#vis svg").screenshot()
+    page.get_by_label("Measure").select_option("grad_norm")
+    page.wait_for_timeout(500)
+    assert page.locator("#vis svg").screenshot() != before
+
+
+@pytest.mark.parametrize(
+    "place", ["index.html", "curves.html", "example/index.html", "example/constant/seed-0.html"]
+)
+def test_axe_finds_nothing_serious_and_a_phone_scrolls_only_down(
+    page: Page, address: str, place: str
+) -> None:
+    page.goto(f"{address}/{place}")
+    for folded in page.locator("details").all():
+        folded.evaluate("details => { details.open = true }")
+    for width in (1300, 390):
+        page.set_viewport_size({"width": width, "height": 800})
+        found = (
+            Axe()
+            .run(page, options={"resultTypes": ["violations"], "preload": False})
+            .response["violations"]
+        )
+        serious = [each for each in found if each["impact"] in ("serious", "critical")]
+        told = [(each["id"], [node["html"][:200] for node in each["nodes"]]) for each in serious]
+        assert told == [], width
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
