@@ -23,6 +23,7 @@ from lib.figures.training import (
     trend,
 )
 from lib.record.archive import Record
+from lib.results import read_raw
 from lib.study.study import load_study
 
 
@@ -168,7 +169,7 @@ def test_the_training_of_a_run_is_shown_in_eight_panels_without_legends(
 ) -> None:
     record = Record("example")
     run = record.runs[0]
-    trace, curve = (record.raw(run)[name] for name in ("trace", "curve"))
+    trace, curve = (read_raw(record.raw_folder(run))[name] for name in ("trace", "curve"))
     show_training(trace, curve, load_study("example").arm(run["arm"]))
     (figure,) = shown
     assert len(figure.axes) == 8
@@ -185,7 +186,9 @@ def test_what_was_measured_of_a_run_is_shown_in_a_row_without_legends(
 ) -> None:
     record = Record("example")
     run = record.runs[0]
-    tables = record.raw(run) | {"temperatures": pd.DataFrame(run["tables"]["temperatures"])}
+    tables = read_raw(record.raw_folder(run)) | {
+        "temperatures": pd.DataFrame(run["tables"]["temperatures"])
+    }
     if not measured:  # as of a run that diverged
         tables |= dict.fromkeys(("bins", "positions", "temperatures"), pd.DataFrame())
     show_measurement(tables, load_study("example").arm(run["arm"]))
