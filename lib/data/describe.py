@@ -53,7 +53,7 @@ def duplication_report(corpus: Corpus, gram: int = GRAM) -> pd.Series:
     """Measure how much held-out text also stands in the training part, as shares of 1:
     non-blank lines found verbatim, and windows of `gram` characters found anywhere. Of a corpus
     that is too long to be searched nothing is measured."""
-    short = corpus.n_characters <= MAX_SEARCHED
+    short = corpus.whole.n_characters <= MAX_SEARCHED
     train, heldout = (corpus.decode(ids) if short else "" for ids in (corpus.train, corpus.heldout))
     train_lines, train_windows = set(train.splitlines()), set(_windows(train, gram))
     lines = [line for line in heldout.splitlines() if line.strip()]
@@ -77,18 +77,13 @@ def _windows(text: str, length: int) -> list[str]:
 
 def corpus_summary(corpus: Corpus) -> dict[str, object]:
     """Describe a corpus in numbers: identity, sizes, vocabulary, classes, duplication."""
-    vocabulary: dict[str, object] = {"symbols": corpus.symbols}
-    if corpus.unit == "tokens":
-        whole, sha256 = corpus.whole, corpus.tokenizer.sha256
-        tokenized = {"characters": whole.characters, "documents": whole.documents}
-        vocabulary = {"vocabulary": corpus.vocab_size}
-        vocabulary |= {"tokenized": tokenized | {"tokenizer_sha256": sha256}}
-    classes = token_class_table(corpus)["train share"]
+    classes, symbols = token_class_table(corpus)["train share"], corpus.symbols
     return {
         "corpus": corpus.name,
         "corpus_sha256": corpus.sha256,
-        "characters": corpus.n_characters,
-        **vocabulary,
+        "characters": corpus.whole.n_characters,
+        "symbols": symbols if isinstance(symbols, str) else len(symbols),
+        "tokenizer_sha256": corpus.tokenizer.sha256,
         "train": len(corpus.train),
         "heldout": len(corpus.heldout),
         "dev": len(corpus.dev),
@@ -133,33 +128,15 @@ def data_summary(summaries: dict[str, Any], suites: dict[str, Any]) -> dict[str,
 SYNTHETIC = "bc3e66b4fb25b09f41c78ae498e032fc39865a15dfd3347e6fe1485652ab12a3"
 """SHA-256 of the synthetic text."""
 SOURCE_LOSS = {
-    1: 2.2749478829745717,
-    2: 1.8985117407328005,
-    4: 1.4251516882559354,
-    8: 1.096131385603323,
     16: 0.9005356202114454,
     32: 0.7873041486099794,
     64: 0.7276569040538964,
     128: 0.6953409433666945,
     256: 0.6788285239269224,
     512: 0.6704155088228798,
-    1024: 0.6659658971566438,
-    2048: 0.6639607355723125,
-    4096: 0.6630514909387749,
 }
 """Block size → held-out loss (nats per character) of the grammar that wrote the synthetic text, by
 `papers/embedding-norm/synthetic_text.py`. Of an endless text it is 0.66643."""
-
-
-def source_loss(block_size: int) -> float:
-    """Return the held-out loss of the synthetic text's own source in windows of `block_size`.
-
-    Between two known sizes the loss summed over a window is taken to grow evenly, which from 48 on
-    is within 4e-4 of the loss computed for them (at 24 within 7e-4, and at 3, where no model is
-    trained, 0.03 too low); beyond the largest, it is that one's.
-    """
-    size, sizes = min(block_size, max(SOURCE_LOSS)), np.array([*SOURCE_LOSS])
-    return float(np.interp(size, sizes, sizes * np.array([*SOURCE_LOSS.values()])) / size)
 
 
 def references(corpus: Corpus, block_size: int) -> dict[str, float]:
@@ -168,8 +145,8 @@ def references(corpus: Corpus, block_size: int) -> dict[str, float]:
     unigram_entropy (of the training part: the least training loss without any context),
     unigram_loss and bigram_loss (of the held-out part by counts of the training part, one added to
     each; the latter for up to 4,096 tokens), uniform_loss (ln V), and of the synthetic text in
-    characters source_loss: the held-out loss of the source itself in windows of `block_size`. No
-    model comes below it on average.
+    characters source_loss: the held-out loss of the source itself in windows of `block_size`, where
+    it is known. No model comes below it on average.
     """
     train, heldout, n = corpus.train, corpus.heldout.numpy(), corpus.vocab_size
     counts = _count(_blocks(train), n)
@@ -185,8 +162,9 @@ def references(corpus: Corpus, block_size: int) -> dict[str, float]:
         pairs = _count(codes, n * n).reshape(n, n) + 1
         bigram = np.log(pairs / pairs.sum(1)[:, None])
         losses["bigram_loss"] = float(-bigram[heldout[:-1], heldout[1:]].mean())
-    if corpus.sha256 == SYNTHETIC and corpus.unit == "characters":
-        losses["source_loss"] = source_loss(block_size)
+    of_source = corpus.sha256 == SYNTHETIC and corpus.unit == "characters"
+    if of_source and block_size in SOURCE_LOSS:
+        losses["source_loss"] = SOURCE_LOSS[block_size]
     return losses
 
 

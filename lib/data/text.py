@@ -19,11 +19,12 @@ import torch
 from torch import Tensor
 
 from lib.data.tokens import (
-    BytePairs,
+    PARTS,
     Characters,
     CorpusError,
     Ids,
     Tokenized,
+    Tokenizer,
     find,
     pieces,
     tokenize,
@@ -61,7 +62,7 @@ class Corpus:
     """Tokens of `heldout` before the dev/test cut."""
 
     @property
-    def tokenizer(self) -> Characters | BytePairs:
+    def tokenizer(self) -> Tokenizer:
         return self.whole.tokenizer
 
     @property
@@ -79,11 +80,6 @@ class Corpus:
         return "characters" if isinstance(self.tokenizer, Characters) else "tokens"
 
     @property
-    def n_characters(self) -> int:
-        """Of the whole."""
-        return sum(self.whole.characters.values())
-
-    @property
     def dev(self) -> Tensor:
         """The first half of the held-out part: choices are made here."""
         return self.heldout[: self.dev_length]
@@ -97,13 +93,14 @@ class Corpus:
     def training_text(self) -> str:
         """The training part, whatever fraction is trained on; "" where it is too long to be
         searched."""
-        return self.decode(self.whole.parts["train"]) if self.n_characters <= MAX_SEARCHED else ""
+        short = self.whole.n_characters <= MAX_SEARCHED
+        return self.decode(self.whole.parts["train"]) if short else ""
 
     @property
     def beginning(self) -> Tensor:
         """The id that stands before a text without context, (1,): the end of the document before,
         or a line break, or where there is none what the training part begins with."""
-        if self.whole.documents:
+        if self.whole.has_documents:
             return torch.tensor([self.tokenizer.end_of_document])
         return self.encode("\n" if "\n" in self.symbols else self.decode(self.train[:1]))[:1]
 
@@ -117,7 +114,7 @@ class Corpus:
 
     def require_length(self, block_size: int) -> None:
         """Raise CorpusError unless every part holds a window of `block_size` and its targets."""
-        for part in ("train", "dev", "test"):
+        for part in PARTS:
             length = len(getattr(self, part))
             if length <= block_size:
                 raise CorpusError(
@@ -134,9 +131,9 @@ def load_corpus(config: CorpusConfig) -> Corpus:
     or holds no documents, is too short, is not UTF-8, or holds a symbol in its held-out part that
     training never sees.
     """
-    if config.source in KNOWN:
-        return _one_text(config, config.source, _known_text(config.source))
     try:
+        if config.source in KNOWN:
+            return _one_text(config, config.source, _known_text(config.source))
         path = find(config.source)
         if path is None or not (path.is_file() or path.is_dir()):  # a device may never end
             raise CorpusError(
@@ -147,7 +144,7 @@ def load_corpus(config: CorpusConfig) -> Corpus:
             return _documents(config, path, files)
         return _one_text(config, path.name, path.read_bytes())
     except (OSError, RuntimeError) as error:
-        raise CorpusError(f"corpus.source: '{config.source}' cannot be read: {error}") from None
+        raise CorpusError(f"corpus.source: '{config.source}' cannot be used: {error}") from None
 
 
 # ---- one text
@@ -208,7 +205,7 @@ def _one_text(config: CorpusConfig, name: str, data: bytes) -> Corpus:
         )
     key, cut = hashlib.sha256(data).hexdigest(), int(TRAIN_SHARE * len(text))
     middle = cut + _middle(text[cut:])
-    texts = {"train": text[:cut], "dev": text[cut:middle], "test": text[middle:]}
+    texts = dict(zip(PARTS, (text[:cut], text[cut:middle], text[middle:]), strict=True))
 
     def read(_: Path) -> "dict[str, Dataset]":
         from datasets import Dataset
@@ -218,10 +215,9 @@ def _one_text(config: CorpusConfig, name: str, data: bytes) -> Corpus:
     if config.tokenizer != "characters":
         return _cut(config, name, key, tokenize(name, key, config.tokenizer, False, read))
     characters = Characters(texts["train"])
-    lengths = {part: len(of) for part, of in texts.items()}
     texts |= {part: texts[part][:MAX_MEASURED] for part in ("dev", "test")}
     ids = {part: characters.encode(of) for part, of in texts.items()}
-    return _cut(config, name, key, Tokenized(characters, ids, lengths))
+    return _cut(config, name, key, Tokenized(characters, ids, len(text), False))
 
 
 def _middle(heldout: str) -> int:
@@ -272,8 +268,8 @@ def _documents(config: CorpusConfig, path: Path, files: list[Path]) -> Corpus:
             )
         cut = int(TRAIN_SHARE * n)
         middle = (cut + n) // 2
-        parts = {"train": range(cut), "dev": range(cut, middle), "test": range(middle, n)}
-        return {part: rows.select(numbers) for part, numbers in parts.items()}
+        bounds = range(cut), range(cut, middle), range(middle, n)
+        return {part: rows.select(of) for part, of in zip(PARTS, bounds, strict=True)}
 
     key = digest({file.relative_to(path).as_posix(): sha256(file) for file in files})
     return _cut(config, path.name, key, tokenize(path.name, key, config.tokenizer, True, read))

