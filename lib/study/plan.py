@@ -10,13 +10,7 @@ from itertools import count
 from operator import not_
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    Field,
-    PrivateAttr,
-    StringConstraints,
-    ValidationError,
-    model_validator,
-)
+from pydantic import Field, PrivateAttr, StringConstraints, ValidationError, model_validator
 
 from lib.study.io import PLANS, read_json
 from lib.study.schema import Positive, PositiveFloat, Section, digest

@@ -24,7 +24,6 @@ from lib.study.plan import (
     ALPHA,
     POWER,
     Frozen,
-    Instability,
     Noise,
     Plan,
     Plateau,
@@ -158,10 +157,7 @@ def freeze(
     faults = [f"{file}: {fault}" for fault in _missing_fields(plan)]
     studies = [load_study(name, undrawn=True) for name in plan.confirmatory]
     for study in studies:
-        faults += [
-            f"{study.name}.yaml: {reason}; write {line}"
-            for line, reason in _missing_lines(study, file).items()
-        ]
+        faults += [f"{study.name}.yaml: write {line}" for line in _missing_lines(study, file)]
         faults += [f"{file}: {fault}" for fault in check_plan(plan, study)]
         traces = [*RUNS.glob(f"{study.name}/*/seed-*/*.json")]
         if traces or any(PAPERS.glob(f"*/results/{study.name}.json")):
@@ -186,23 +182,12 @@ def _missing_fields(plan: Plan) -> Iterator[str]:
                 f"smallest_effect_of_interest: has none of {measure}; write the smallest "
                 "difference that matters"
             )
-    tested = {measure for *_, measure in plan.bound.values()}
-    tested |= {measure for family in plan.families.values() for measure in family.measures}
-    if "unstable" in tested and not (plan.instability or Instability()).is_defined:
-        yield "instability: does not say when a run is unstable; write noise: {}, the usual noise"
-    if "harmful" in tested and "loss" not in plan.smallest_effect_of_interest:
-        yield "smallest_effect_of_interest: has none of loss, beyond which a run is harmful"
 
 
-def _missing_lines(study: Study, file: str) -> dict[str, str]:
-    """Return the lines that a study needs for its seeds to be drawn from a plan, each with why."""
-    lines = {}
-    if study.plan != file:
-        lines[f"plan: {file}"] = f"plan is {study.plan}, and {file} names the study"
-    if not study.drawn:
-        seed_line = f"seeds: {{count: {len(study.seeds)}}}"
-        lines[seed_line] = "seeds are listed, and those of a frozen plan are drawn"
-    return lines
+def _missing_lines(study: Study, file: str) -> list[str]:
+    """List the lines that a study's file needs for its seeds to be drawn from a plan."""
+    lines = [f"plan: {file}"] if study.plan != file else []
+    return lines + ([] if study.drawn else [f"seeds: {{count: {len(study.seeds)}}}"])
 
 
 def _frozen_block(

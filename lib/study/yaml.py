@@ -4,7 +4,6 @@ YAML 1.2 by ruamel.yaml: `1e-3` is a number, `no` is a text, and a key that stan
 error. What a field may hold is pydantic's to check; here its errors get the nearest valid name.
 """
 
-import errno
 import functools
 import os
 import reprlib
@@ -57,7 +56,8 @@ def exit_status(command: Callable[_Arguments, int | None]) -> Callable[_Argument
             print(f"error: {error}", file=sys.stderr)
             return error.status
         except OSError as error:
-            print(f"error: {explain_os(error)}", file=sys.stderr)
+            where = f" ({error.filename})" if error.filename else ""
+            print(f"error: {error.strerror or error}{where}", file=sys.stderr)
             return 1
 
     return run
@@ -70,21 +70,6 @@ def one_line_errors() -> None:
 
     if (shell := get_ipython()) and not os.environ.get(HEADLESS):
         shell.InteractiveTB.set_mode("Minimal")
-
-
-_REMEDIES = {
-    errno.ENOSPC: "; free some space and rerun, which continues",
-    errno.EDQUOT: "; free some space and rerun, which continues",
-    errno.EROFS: "; the repository must be writable, copy it elsewhere",
-    errno.EACCES: "; change its permissions, or use another place",
-    errno.EPERM: "; change its permissions, or use another place",
-}
-
-
-def explain_os(error: OSError) -> str:
-    """Say in one line what the machine refused, where, and what to do about it."""
-    where = f" ({error.filename})" if error.filename else ""
-    return f"{error.strerror or error}{where}{_REMEDIES.get(error.errno or 0, '')}"
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

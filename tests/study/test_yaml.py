@@ -22,7 +22,7 @@ class RefusedError(UserError):
         (
             OSError(errno.ENOSPC, "No space left on device", "runs"),
             1,
-            "No space left on device (runs); free some space and rerun, which continues",
+            "No space left on device (runs)",
         ),
     ],
 )
