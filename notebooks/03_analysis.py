@@ -27,11 +27,14 @@ sys.path += [".", "..", "embedding-norm", *glob.glob("../input/**/lib/study/../.
 
 # %%
 from IPython.display import Markdown, display
+from pandas import DataFrame
 
 from lib.analysis import tables as report
-from lib.analysis.runs import collect, read_parquet, read_table, study_results, tidy
+from lib.analysis.runs import (
+    collect, melt_columns, read_parquet, read_table, study_results, tidy,
+)
 from lib.analysis.tables import readable
-from lib.analysis.verdict import TITLES, analyse
+from lib.analysis.verdict import analyse
 from lib.study.code import plan_log
 from lib.study.io import relative, result_file, study_folder, write_json
 from lib.study.preregistration import claim_status, load_plan
@@ -60,9 +63,9 @@ print(relative(path))
 # %% [markdown]
 # ## Verdict
 # Of a confirmatory study: one answer to each hypothesis of its plan, in one word, with what was
-# found; the decision on each arm, where the plan says when a run is unstable; then every arm's
-# difference from its baseline. An exploratory study tests and decides nothing. Below: when the plan
-# was committed and changed. Look for a change that came after the first run.
+# found; and the decision on each arm, where the plan tests how many runs are unstable. An
+# exploratory study tests and decides nothing. Below: when the plan was committed and changed. Look
+# for a change that came after the first run.
 
 # %%
 display(Markdown(f"**{claim}**"), verdict)
@@ -114,13 +117,6 @@ display(readable(asked, 4), readable(verdict.tables["tests"], 4))
 readable(contrasts, 4)
 
 # %% [markdown]
-# The same differences with diverged runs counted as the plan says; empty where none diverged. Look
-# for a sign that changes.
-
-# %%
-report.contrast_overview(verdict.tables["imputed"])
-
-# %% [markdown]
 # ## What else the runs show
 # Beyond the plan, and exploratory: what the text itself allows (a run above the bigram model uses no
 # context that counting pairs does not); stability, judged from the first step on; the suite and
@@ -128,17 +124,17 @@ report.contrast_overview(verdict.tables["imputed"])
 # Questions of one paper stand in its own notebook.
 
 # %%
-for name in [name for name in TITLES if name in verdict.tables]:
-    display(Markdown(f"### {TITLES[name]}"), readable(verdict.tables[name]))
+for name, table in verdict.beyond.items():
+    display(Markdown(f"### {name.replace('_', ' ').capitalize()}"), readable(table))
 
 # %% [markdown]
 # ## Tasks
-# Accuracy per task, mean ± standard deviation over seeds. *Near chance* refers to the first arm;
-# such a task cannot tell arms apart yet. Then stock tasks, every metric.
+# Accuracy per task, mean ± standard deviation over seeds, beside chance: a task near it cannot tell
+# arms apart yet. Then stock tasks, every metric.
 
 # %%
-of_stock = read_table(results, "stock_tasks")
-display(report.task_table(read_table(results, "tasks")))
+tasks, of_stock = (read_table(results, name) for name in ("tasks", "stock_tasks"))
+display(report.by_arm(tasks, ["task", "shots", "n", "chance"], "accuracy", 3))
 display(report.by_arm(of_stock, ["task", "shots", "metric"], "value", 4))
 
 # %% [markdown]
@@ -153,16 +149,18 @@ display(report.by_arm(read_table(results, "lengths"), ["length"], "loss", 4).T)
 
 # %% [markdown]
 # ## Inside
-# Norms at the input of block 1 by class of character; residual norms; AdamW's second moment by part
-# of the model at the last step; the embedding normalization's own gain and bias. Look for how far
-# the arms' residual streams differ in length.
+# Norms at the input of block 1 by class of character, then the embedding normalization's own gain
+# and bias. Look for how far the arms' residual streams differ in length; 04 draws the rest.
 
 # %%
-display(*report.inside_tables(read_table(results, "token_classes"), read_parquet(design, "curve")))
+own = melt_columns(read_parquet(design, "curve"), "norm_", "own mean")
+display(report.by_arm(read_table(results, "token_classes"), ["token_class"], "mean", 3).T)
+display(report.by_arm(own, ["own mean"], "value", 4).T)
 
 # %% [markdown]
 # ## What the runs were made with
 # More than one value in a row is worth a look. Then where the time went.
 
 # %%
-display(report.provenance_table(results), report.time_table(results))
+display(report.provenance_table(results))
+display(readable(DataFrame([run.seconds for run in results]).describe(), 1))

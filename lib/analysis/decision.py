@@ -9,7 +9,6 @@ They apply where a plan says when a run is unstable, and tests the share of such
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,25 +23,16 @@ TIE_BREAKERS = ("ece", "inference_tokens_per_second", "training_tokens_per_secon
 Row = dict[Any, Any]
 
 
-@dataclass(frozen=True)
-class Decision:
-    """What the criteria say of one arm: the decision, the `rule` by which, and its reason."""
-
-    arm: str
-    rule: str
-    decision: str
-    reason: str
-
-
 def decide(
     runs: pd.DataFrame,
     contrasts: pd.DataFrame,
     hypotheses: pd.DataFrame,
     stability: pd.DataFrame,
     plan: Plan,
-) -> list[Decision]:
+) -> list[dict[str, str]]:
     """Decide on every arm beside its own baseline, from the tidy table and the tables of the
-    verdict; `stability` is that of `lib.analysis.stability.stability_map`."""
+    verdict: arm, the decision, the `rule` by which, and its reason. `stability` is the table of
+    `lib.analysis.stability.stability_map`."""
     tested = {measure for family in plan.families.values() for measure in family.measures}
     tested |= {measure for *_, measure in plan.bound.values()}
     if plan.instability is None or "unstable" not in tested:
@@ -60,7 +50,9 @@ def decide(
         shown = {row["measure"]: effect(row, tests, plan.alpha) for row in rows}
         by_measure = {row["measure"]: row for row in rows}
         said = by_criteria(by_measure, shown, shares[baseline], shares[arm], plan)
-        decisions.append(Decision(arm, *said))
+        decisions.append(
+            {"arm": arm} | dict(zip(("rule", "decision", "reason"), said, strict=True))
+        )
     return decisions
 
 

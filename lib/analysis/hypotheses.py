@@ -21,7 +21,7 @@ from lib.analysis.paired import (
     sign_flip_test,
     t_test,
 )
-from lib.analysis.power import MAX_SEEDS, OneSided, is_exact, p_values, seeds_to_decide, t_sides
+from lib.analysis.power import OneSided, is_exact, p_values, seeds_to_decide, t_sides
 from lib.analysis.runs import available_measures
 from lib.study.metrics import MEASURES
 from lib.study.plan import Hypothesis, Plan, arms_called
@@ -114,17 +114,6 @@ def _family_answer(row: Row, margins: dict[str, float], alpha: float) -> str:
     return "helps" if gain > 0 else "harms"
 
 
-def imputed_contrasts(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataFrame:
-    """Contrast every arm with its baseline once more, a diverged run counting as the plan says;
-    empty when none diverged."""
-    diverged = runs["status"] == "diverged"
-    if not diverged.any():
-        return pd.DataFrame()
-    measures = available_measures(plan.imputation, runs)
-    filled = {name: runs[name].mask(diverged, plan.imputation[name]) for name in measures}
-    return contrast_table(runs.assign(**filled), measures, rng, plan)
-
-
 def hypothesis_tests(runs: pd.DataFrame, plan: Plan, rng: Generator) -> pd.DataFrame:
     """Test every hypothesis whose arms a study has, a row each: `hypothesis`, what it `says`,
     `claim`, arm, baseline, measure, family, test, n, mean_delta and its t interval, sd_delta; p and
@@ -172,15 +161,11 @@ def _by_sign_flips(deltas: Floats, rng: Generator) -> tuple[OneSided, OneSided]:
 
 def _answer(row: Row, plan: Plan) -> Row:
     h = plan.hypotheses[row["hypothesis"]]
-    smallest = plan.smallest_effect_of_interest.get(row["measure"], 0.0)
     if row["p_holm"] < plan.alpha:
         return {"answer": "supported", "sentence": h.if_supported, "seeds": np.nan}
     if row["refuted_p"] < plan.alpha:
-        sentence = h.if_refuted
-        if smallest and h.direction and not (h.beyond or sentence):  # the claim has no bound
-            limit = claim(h.model_copy(update={"beyond": smallest}))
-            sentence = f"Ruled out is {limit}, the smallest effect of interest."
-        return {"answer": "refuted", "sentence": sentence, "seeds": np.nan}
+        return {"answer": "refuted", "sentence": h.if_refuted, "seeds": np.nan}
+    smallest = plan.smallest_effect_of_interest.get(row["measure"], 0.0)
     measured = row["mean_delta"], row["sd_delta"]
     seeds = seeds_to_decide(h, *measured, row["alpha"], plan.power, smallest)
     return {"answer": "undecided", "sentence": h.if_undecided, "seeds": seeds}
@@ -197,16 +182,11 @@ def claim(h: Hypothesis) -> str:
 
 def in_words(row: Row) -> str:
     """Write the reason of an answer, from its row of `hypothesis_tests`: what the hypothesis says,
-    what was found, and the plan's sentence for it; of an undecided one the seeds that would decide
-    it."""
+    what was found, and the plan's sentence for it."""
     measure = MEASURES[row["measure"]]
     found = (
         f"{row['arm']} - {row['baseline']} in {measure.title}: {measure.estimate(row)}, claimed is "
         f"{row['claim']} (n = {row['n']}, p to support {row['p_holm']:.2g}, "
         f"p to refute {row['refuted_p']:.2g})."
     )
-    texts = [row["says"], found, row["sentence"]]
-    if row["seeds"] >= 2:
-        many = f"Some {row['seeds']:.0f}" if row["seeds"] <= MAX_SEEDS else f"Not even {MAX_SEEDS}"
-        texts.append(f"{many} seeds would decide it at the plan's power, were this the true one.")
-    return " ".join(filter(None, texts))
+    return " ".join(filter(None, [row["says"], found, row["sentence"]]))

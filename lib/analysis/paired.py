@@ -84,9 +84,8 @@ def paired_contrast(
     completed in both arms, else in `n_dropped`.
 
     Means, sds (n - 1), intervals and the minimum detectable effect are in the measure's units.
-    `d_z` is the mean over the standard deviation of the deltas (Lakens 2013), `g_z` the same
-    without its small-sample bias. `margin` is the largest difference that does not matter; without
-    it tost_p is NaN.
+    `d_z` is the mean over the standard deviation of the deltas (Lakens 2013). `margin` is the
+    largest difference that does not matter; without it tost_p is NaN.
 
     Undefined answers are NaN: all but the counts when n = 0, and what needs a spread when n = 1.
     When all deltas are equal the spread is 0 and says nothing about the error: what rests on it is
@@ -99,7 +98,6 @@ def paired_contrast(
     n, sd, test = len(deltas), sd_of(deltas), t_test(deltas, alpha)
     low, high, bootstrap_p = bootstrap(deltas, rng, alpha)
     flip_p, smallest_p = sign_flip_test(deltas, rng)
-    d_z = test.mean_delta / sd if sd > 0 else np.nan
     return {
         "n_dropped": len(completed) - n,
         "mean_baseline": _mean(before),
@@ -113,8 +111,7 @@ def paired_contrast(
         "bootstrap_p": bootstrap_p,
         "sign_flip_p": flip_p,
         "sign_flip_smallest_p": smallest_p,
-        "d_z": d_z,
-        "g_z": d_z * hedges_correction(n),
+        "d_z": test.mean_delta / sd if sd > 0 else np.nan,
         "tost_p": np.nan if margin is None else tost(deltas, margin),
         "minimum_detectable_effect": minimum_detectable_effect(sd, n, alpha, power),
     }
@@ -210,17 +207,6 @@ def sign_flip_test(deltas: Floats, rng: Generator) -> tuple[float, float]:
     exact = 2 ** len(deltas) <= RESAMPLES
     smallest = 2 / 2 ** np.count_nonzero(deltas) if exact else 2 / (1 + RESAMPLES)
     return float(test.pvalue), float(smallest)
-
-
-def hedges_correction(n: int) -> float:
-    """Return the factor that takes the small-sample bias from the d_z of n seeds: Γ(m/2) / (√(m/2)
-    Γ((m-1)/2)) with m = n - 1 (Hedges 1981, p. 111). NaN when n < 3, where d_z has no
-    expectation."""
-    m = n - 1
-    if m < 2:
-        return np.nan
-    gammas = scipy.special.gammaln(m / 2) - scipy.special.gammaln((m - 1) / 2)
-    return float(np.exp(gammas) / np.sqrt(m / 2))
 
 
 def tost(deltas: Floats, margin: float) -> float:

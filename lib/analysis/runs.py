@@ -16,7 +16,7 @@ from lib.results import RAW, Folder, RunResult, raw_file, read_raw_file
 from lib.study.io import nan_to_none, relative, run_folder
 from lib.study.metrics import MEASURES
 from lib.study.preregistration import load_plan, require_stamps
-from lib.study.schema import CODE, EVAL_SETTING, MachineConfig, ModelConfig, recorded_config
+from lib.study.schema import CODE, EVAL_SETTING, MACHINE_SETTINGS, ModelConfig, recorded_config
 from lib.study.study import Study, arm_id
 from lib.study.yaml import UserError
 
@@ -136,14 +136,14 @@ def _offence(run: RunResult, reason: str) -> ResultError:
 
 
 def machine_settings(run: RunResult) -> str:
-    """Say how training was rounded: torch and the settings of the machine that change weights, as
-    far as they are not the default; each with its steps where several machines made them."""
-    usual = MachineConfig().model_dump(exclude={EVAL_SETTING, "checkpoint_interval"})
-    parts = [(s.machine.model_dump(), s.packages, s.end) for s in run.stretches]
-    ways = {}
-    for machine, packages, end in parts or [(run.origin, run.origin["packages"], run.steps)]:
-        settings = [f"{n} {machine[n]}" for n in usual if machine.get(n, usual[n]) != usual[n]]
-        ways[end] = ", ".join([f"torch {packages['torch']}", *settings])
+    """Say how training was rounded: by which torch and settings of the machine; each with its steps
+    where several machines made them."""
+    names = [name for name in MACHINE_SETTINGS if name != EVAL_SETTING]
+    parts = [(s.end, s.machine.model_dump(), s.packages) for s in run.stretches]
+    ways = {
+        end: ", ".join([f"torch {packages['torch']}", *(f"{n} {machine.get(n)}" for n in names)])
+        for end, machine, packages in parts or [(run.steps, run.origin, run.origin["packages"])]
+    }
     if len(set(ways.values())) == 1:
         return next(iter(ways.values()))
     return " and ".join(f"{way} (up to step {end})" for end, way in ways.items())

@@ -46,22 +46,15 @@ def batch_noise(loss: ArrayLike, window: int) -> Floats:
     return np.asarray(spread[np.maximum(0, np.arange(len(differences) + 1) - n - 1)])
 
 
-def rises_in_noise(loss: ArrayLike, noise: Noise) -> Floats:
-    """Return how far a finite training loss (steps,) is above its running minimum, in multiples of
-    its noise before; NaN where it neither rises nor has noise, or the run is too short."""
-    values = np.asarray(loss, dtype=float)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        rises = values - np.minimum.accumulate(values)
-        return np.asarray(rises / batch_noise(values, noise.window))
-
-
 def transients(loss: ArrayLike, rule: Instability) -> NDArray[np.bool_]:
     """Tell of each step of a finite training loss (steps,) whether it is further above the running
-    minimum than a definition allows; of none without one."""
+    minimum than a definition allows, in nats or in multiples of its noise before; of none without a
+    definition, or where the run is too short for noise."""
     values = np.asarray(loss, dtype=float)
+    rises = values - np.minimum.accumulate(values)
     if rule.noise:
-        return np.asarray(rises_in_noise(values, rule.noise) > rule.noise.times)
-    return np.asarray(values - np.minimum.accumulate(values) > (rule.rise or np.inf))
+        return np.asarray(rises > rule.noise.times * batch_noise(values, rule.noise.window))
+    return np.asarray(rises > (rule.rise or np.inf))
 
 
 def plateau(loss: ArrayLike, below: float) -> int:
@@ -75,19 +68,17 @@ def plateau(loss: ArrayLike, below: float) -> int:
 def judge_run(loss: ArrayLike, diverged: bool, rule: Instability, entropy: float) -> dict[str, Any]:
     """Judge one run by its training loss (steps,), in nats.
 
-    `severity` is its largest rise, `severity_in_noise` in multiples of its batch noise; `plateau`
-    as `plateau` says; `transient`: a rise is more than the rule allows; `collapsed`: such a run
-    whose last steps are above `entropy`, the training text's without context; `untrained`: a
-    run that ends there without a transient; `unstable`: diverged, transient or collapsed.
+    `severity` is its largest rise; `plateau` as `plateau` says; `transient`: a rise is more than
+    the rule allows; `collapsed`: such a run whose last steps are above `entropy`, the training
+    text's without context; `untrained`: a run that ends there without a transient; `unstable`:
+    diverged, transient or collapsed.
     """
     values = np.asarray(loss, dtype=float)
     finite = values[np.isfinite(values)]
     transient = bool(transients(finite, rule).any())
     above = bool(values[-(rule.last or LAST) :].mean() > entropy)
-    in_noise = rises_in_noise(finite, rule.noise or Noise())
     return {
         "severity": largest_rise(finite),
-        "severity_in_noise": float(np.fmax.reduce(in_noise, initial=np.nan)),
         "plateau": plateau(values, rule.plateau.below),
         "transient": transient,
         "collapsed": transient and above,
@@ -151,9 +142,8 @@ def share_interval(count: int, n: int, alpha: float) -> tuple[float, float]:
 def stability_map(runs: pd.DataFrame, stability: pd.DataFrame, alpha: float) -> pd.DataFrame:
     """Return one row per arm: its variant and setting, n, how many runs are judged and of these
     unstable, their share with its exact 1 - alpha interval, how many runs have a transient,
-    collapsed, are untrained, diverged or harmful, median and largest severity (nats), the largest
-    relative to the run's noise, and median and longest plateau (steps). A verdict of before holds
-    fewer."""
+    collapsed, are untrained, diverged or harmful, median and largest severity (nats), and median
+    and longest plateau (steps)."""
     settings = runs[["arm", "seed", "variant", "setting"]]
     rows = []
     for arm, part in settings.merge(stability, on=["arm", "seed"]).groupby("arm", sort=False):
@@ -164,11 +154,11 @@ def stability_map(runs: pd.DataFrame, stability: pd.DataFrame, alpha: float) -> 
         row |= {"unstable": count, "share": count / judged if judged else np.nan}
         row |= {"low": low, "high": high}
         for name in ("transient", "collapsed", "untrained", "diverged", "harmful"):
-            if name in part and part[name].notna().all():
+            if part[name].notna().all():
                 row[f"{name}_runs"] = int(part[name].sum())
-        of_run = part.reindex(columns=["severity", "severity_in_noise", "plateau"])
-        medians = of_run[["severity", "plateau"]].median().add_prefix("median_")
-        rows.append({**row, **medians, **of_run.max()})
+        for name in ("severity", "plateau"):
+            row |= {f"median_{name}": part[name].median(), name: part[name].max()}
+        rows.append(row)
     return pd.DataFrame(rows)
 
 

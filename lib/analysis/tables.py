@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lib.analysis.runs import available_measures, machine_settings, melt_columns, own_baselines
+from lib.analysis.runs import available_measures, own_baselines
 from lib.results import RunResult
 from lib.study.metrics import JUDGED, MEASURES, MeasureGroup, measures_in
 
@@ -55,9 +55,9 @@ def result_table(result: RunResult, baseline: RunResult | None = None) -> pd.Dat
         columns[baseline.arm] = baseline.measures
     rows = {
         MEASURES[name].title: {
-            column: MEASURES[name].text(values[name])
+            column: MEASURES[name].text(value)
             for column, values in columns.items()
-            if values.get(name) is not None
+            if (value := values.get(name)) is not None
         }
         for name in measures_in("summary")
     }
@@ -140,38 +140,6 @@ def by_arm(table: pd.DataFrame, rows: list[str], value: str, digits: int) -> pd.
     return pd.DataFrame(cells.unstack("arm"), columns=list(dict.fromkeys(table["arm"])))
 
 
-def inside_tables(classes: pd.DataFrame, curve: pd.DataFrame) -> list[pd.DataFrame]:
-    """Lay out what happens inside, one row per arm: norms by class of character (the table
-    `token_classes` of the results), and from the curve's last step the residual norms by blocks
-    passed, log10 of AdamW's second moment by part of the model, and the embedding normalization's
-    own mean gain and bias."""
-    passed, part, own = "blocks passed", "part", "own mean"
-    moments = melt_columns(curve, "second_moment_", part)
-    moments["value"] = np.log10(moments["value"])
-    tables = [
-        by_arm(classes, ["token_class"], "mean", 3),
-        by_arm(melt_columns(curve, "residual_norm_", passed), [passed], "value", 3),
-        by_arm(moments, [part], "value", 3),
-        by_arm(melt_columns(curve, "norm_", own), [own], "value", 4),
-    ]
-    return [table.T for table in tables]
-
-
-def task_table(tasks: pd.DataFrame) -> pd.DataFrame:
-    """Lay out accuracy per task and number of shots: n, chance, what is reached without a network
-    (older results do not say), every arm's mean ± sd, and whether the first arm is near chance:
-    less than two standard errors (over items) above it."""
-    if tasks.empty:
-        return tasks
-    keys = ["task", "shots"]
-    baseline = tasks[tasks["arm"] == tasks["arm"].iloc[0]].groupby(keys, sort=False)
-    columns = [name for name in ("choice_alone", "bigram", "five_gram") if name in tasks]
-    facts = baseline[["n", "chance", *columns]].first().round(3)
-    above = baseline["accuracy"].mean() - facts["chance"]
-    facts[""] = np.where(above < 2 * baseline["stderr"].mean(), "near chance", "")
-    return pd.concat([facts, by_arm(tasks, keys, "accuracy", 3)], axis=1)
-
-
 def provenance_table(results: list[RunResult]) -> pd.DataFrame:
     """List what the runs were made with. More than one value in a row is worth a look."""
     machine = ("device", "device_name", "precision", "threads", "cores", "platform")
@@ -181,15 +149,8 @@ def provenance_table(results: list[RunResult]) -> pd.DataFrame:
         | {"git commit": (run.origin.get("code") or run.origin["commit"] or "none")[:12]}
         | {"working tree clean": run.origin["clean"], "corpus SHA-256": run.corpus_sha256[:12]}
         | {"tokens per run": f"{run.tokens:,}", "parameters": f"{run.parameters:,}"}
-        | {"rounding": machine_settings(run), "resumed after a stop": bool(run.resumed_at)}
+        | {"resumed after a stop": bool(run.resumed_at)}
         for run in results
     ]
     rows = {name: ", ".join(dict.fromkeys(str(run[name]) for run in runs)) for name in runs[0]}
     return pd.Series(rows, name="").to_frame()
-
-
-def time_table(results: list[RunResult]) -> pd.DataFrame:
-    """Lay out the seconds per run by part (rows: part; columns: total over runs, median run)."""
-    seconds = pd.DataFrame([run.seconds for run in results])
-    table = pd.DataFrame({"all runs (s)": seconds.sum(), "median run (s)": seconds.median()})
-    return table.round(2).rename_axis("part")

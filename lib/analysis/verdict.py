@@ -4,34 +4,24 @@ each, what is decided of each arm, and tables beyond the plan, where the study h
 
 import textwrap
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from lib.analysis.decision import Decision, decide
+from lib.analysis.decision import decide
 from lib.analysis.effects import leave_one_out, leave_one_task_out, task_contrasts
-from lib.analysis.hypotheses import hypothesis_tests, imputed_contrasts, in_words, planned_contrasts
+from lib.analysis.hypotheses import hypothesis_tests, in_words, planned_contrasts
 from lib.analysis.paired import contrast_table
 from lib.analysis.runs import available_measures
 from lib.analysis.stability import harmed, judge_runs, rule_of, stability_map, with_stability
 from lib.analysis.tables import reference_table
 from lib.results import json_rows
-from lib.study.metrics import MAIN, MEASURES, measures_in
+from lib.study.metrics import MAIN, measures_in
 from lib.study.plan import ALPHA, Plan
 from lib.study.preregistration import ClaimStatus
 from lib.study.study import Study
-
-TITLES = {
-    "references": "What the text allows",
-    "stability_map": "Stability: share of unstable runs",
-    "task_contrasts": "The suite task by task, p adjusted over tasks and shots",
-    "stock_contrasts": "Stock tasks one by one, p adjusted over tasks and shots",
-    "leave_one_task_out": "With one task left out",
-    "leave_one_out": "With one seed left out",
-}
-"""Of the tables beyond the plan."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +33,12 @@ class Verdict:
     """The tidy table, with stability judged."""
     answers: dict[str, dict[str, str]]
     """Hypothesis → its answer in one word, and the reason."""
-    decisions: list[Decision]
+    decisions: list[dict[str, str]]
     tables: dict[str, pd.DataFrame]
     """`contrasts` (see `lib.analysis.paired.contrast_table`); `tests` of the plan's families and
-    `hypothesis_tests` (see `lib.analysis.hypotheses`); `imputed`, the contrasts with diverged runs
-    counted as the plan says; `stability`, a row per run; and, where the study has what they need,
-    those of `TITLES`."""
+    `hypothesis_tests` (see `lib.analysis.hypotheses`); and `stability`, a row per run."""
+    beyond: dict[str, pd.DataFrame]
+    """Tables beyond the plan, as far as the study has what they need."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the same as plain values, without the runs; NaN becomes None."""
@@ -56,26 +46,17 @@ class Verdict:
             "standing": self.claim.name,
             "exploratory_because": self.claim.reasons,
             "answers": self.answers,
-            "decisions": [asdict(decision) for decision in self.decisions],
-            **{name: json_rows(table) for name, table in self.tables.items()},
+            "decisions": self.decisions,
+            **{name: json_rows(table) for name, table in (self.tables | self.beyond).items()},
         }
 
     def _repr_markdown_(self) -> str:
-        """Write the answer to each hypothesis, what is decided of each arm, and every difference
-        in the main measures."""
+        """Write the answer to each hypothesis, and what is decided of each arm."""
         lines = [f"**{name}: {a['answer']}.** {a['reason']}" for name, a in self.answers.items()]
-        lines += [f"**{d.arm}: {d.decision}** ({d.rule}): {d.reason}." for d in self.decisions]
-        if self.claim.name == "EXPLORATORY":
-            lines.append("Exploratory, so nothing is tested: differences and their intervals.")
-        contrasts = self.tables["contrasts"]
-        shown = contrasts[contrasts["measure"].isin([*measures_in("headline"), MAIN])]
-        for (arm, baseline), part in shown.groupby(["arm", "baseline"], sort=False):
-            texts = [
-                f"{MEASURES[row['measure']].label} {MEASURES[row['measure']].estimate(row)}"
-                for row in part.to_dict("records")
-            ]
-            lines.append(f"{arm} - {baseline}: {'; '.join(texts)} (n = {part['n'].max()}).")
-        return "\n\n".join(lines)
+        lines += [
+            f"**{d['arm']}: {d['decision']}** ({d['rule']}): {d['reason']}." for d in self.decisions
+        ]
+        return "\n\n".join(lines) or "Nothing is tested: see the differences and their intervals."
 
 
 def analyse(
@@ -97,11 +78,8 @@ def analyse(
     runs = harmed(with_stability(runs, stability), plan)
     stability["harmful"] = runs["harmful"].to_numpy()
     shares = stability_map(runs, stability, alpha)
-    tests = imputed = hypotheses = pd.DataFrame()
-    decisions: list[Decision] = []
     if plan:
         contrasts, tests = planned_contrasts(runs, plan, rng)
-        imputed = imputed_contrasts(runs, plan, rng)
         hypotheses = hypothesis_tests(runs, plan, rng)
         decisions = decide(runs, contrasts, hypotheses, shares, plan)
     else:
@@ -121,13 +99,12 @@ def analyse(
         "leave_one_out": leave_one_out(runs, first),
     }
     tables = {"contrasts": contrasts, "tests": tests, "hypothesis_tests": hypotheses}
-    tables |= {"imputed": imputed, "stability": stability}
-    tables |= {name: table for name, table in beyond.items() if not table.empty}
     answers = {
         row["hypothesis"]: {"answer": row["answer"], "reason": in_words(row)}
         for row in hypotheses.to_dict("records")
     }
-    return Verdict(claim, runs, answers, decisions, tables)
+    beyond = {name: table for name, table in beyond.items() if not table.empty}
+    return Verdict(claim, runs, answers, decisions, tables | {"stability": stability}, beyond)
 
 
 def for_terminal(verdict: dict[str, Any], width: int) -> Iterator[str]:

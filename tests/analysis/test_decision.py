@@ -58,7 +58,7 @@ def decided(
     claim = ClaimStatus("s", asked.hash, "CONFIRMATORY", [])
     verdict = analyse(study, asked, claim, runs, trace, pd.DataFrame(), pd.DataFrame())
     (decision,) = verdict.decisions
-    return decision.decision, decision.rule
+    return decision["decision"], decision["rule"]
 
 
 NO_TEST = {"hypotheses": {"cure": CURE}, "primary": [QUALITY]}

@@ -13,7 +13,6 @@ from lib.analysis.paired import (
     RESAMPLES,
     bootstrap,
     contrast_table,
-    hedges_correction,
     holm,
     paired_contrast,
     paired_rows,
@@ -61,7 +60,6 @@ def test_a_contrast_is_what_scipy_says(pairs):
     assert result["mean_delta"] == pytest.approx(result["mean_arm"] - result["mean_baseline"])
     assert result["sd_delta"] == pytest.approx((arm - baseline).std(ddof=1))
     assert result["d_z"] == pytest.approx(test.statistic / 7**0.5)
-    assert result["g_z"] == pytest.approx(result["d_z"] * hedges_correction(7))
     assert result["sign_flip_smallest_p"] == 2 / 2**7
     assert result["percentile_low"] < result["mean_delta"] < result["percentile_high"]
     assert result["minimum_detectable_effect"] == minimum_detectable_effect(result["sd_delta"], 7)
@@ -83,7 +81,7 @@ def test_diverged_runs_leave_in_pairs_and_are_counted(pairs):
     assert contrast(baseline, arm, margin=1.0) == expected | {"n_dropped": 3}
 
 
-NEEDS_SPREAD = {"t_low", "t_high", "t_p", "bootstrap_p", "d_z", "g_z", "tost_p"}
+NEEDS_SPREAD = {"t_low", "t_high", "t_p", "bootstrap_p", "d_z", "tost_p"}
 NEEDS_SPREAD |= {"minimum_detectable_effect"}
 ENDS = {"percentile_low", "percentile_high"}
 SDS = {"sd_baseline", "sd_arm", "sd_delta"}
@@ -166,11 +164,6 @@ def test_tost_is_statsmodels(margin, pairs):
     baseline, arm = pairs
     expected = ttost_paired(arm, baseline, -margin, margin)[0]
     assert tost(arm - baseline, margin) == pytest.approx(expected)
-
-
-def test_hedges_correction_approaches_its_textbook_approximation_and_needs_three_seeds():
-    assert hedges_correction(30) == pytest.approx(1 - 3 / (4 * 29 - 1), abs=1e-4)
-    assert np.isnan(hedges_correction(2))
 
 
 # Bootstrap

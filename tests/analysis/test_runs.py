@@ -1,3 +1,4 @@
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -140,21 +141,18 @@ def stretch(start: int, end: int, **settings: Any) -> Stretch:
 
 
 MOVED = [stretch(0, 5), stretch(5, 12, micro_batch_size=2)]
+RESUMED = [stretch(0, 5), stretch(5, 12)]
 
 
 @pytest.mark.parametrize(
     ("fields", "settings"),
     [
-        (provenance(device="cuda"), "torch 2.13.0, device cuda"),
-        (provenance(threads=2), "torch 2.13.0, device cpu, threads 2"),
-        (provenance(packages={"torch": "2.10.0"}), "torch 2.10.0, device cpu"),
-        (provenance(processes=2), "torch 2.13.0, device cpu, processes 2"),
-        (provenance(compile=True), "torch 2.13.0, device cpu, compile True"),
-        (
-            lambda _: {"stretches": MOVED},
-            "torch 2.13.0, device cpu, micro_batch_size 4 (up to step 5) and "
-            "torch 2.13.0, device cpu, micro_batch_size 2 (up to step 12)",
-        ),
+        (provenance(device="cuda"), "device cuda"),
+        (provenance(threads=2), "threads 2"),
+        (provenance(packages={"torch": "2.10.0"}), "torch 2.10.0, "),
+        (provenance(processes=2), "processes 2"),
+        (provenance(compile=True), "compile True"),
+        (lambda _: {"stretches": MOVED}, "(up to step 5) and torch 2.13.0"),
     ],
 )
 def test_runs_of_a_seed_from_unlike_machines_are_refused_naming_the_run_and_its_settings(
@@ -164,12 +162,11 @@ def test_runs_of_a_seed_from_unlike_machines_are_refused_naming_the_run_and_its_
     runs: list[RunResult],
 ) -> None:
     other = changed(runs, 2, **fields(runs[2]))
-    assert machine_settings(other[2]) == settings
-    usual = "'torch 2.13.0, device cpu'"
-    with pytest.raises(ResultError) as error:
+    assert settings in machine_settings(other[2])
+    assert settings not in machine_settings(runs[2])
+    said = f"layernorm seed 0 has settings of the machine .*{re.escape(settings)}"
+    with pytest.raises(ResultError, match=said):
         check(tiny_study, other)
-    said = f"layernorm seed 0 has settings of the machine '{settings}' and the others have {usual}"
-    assert said in str(error.value)
 
 
 def test_machines_may_differ_between_seeds_and_where_they_move_no_weight(
@@ -181,6 +178,7 @@ def test_machines_may_differ_between_seeds_and_where_they_move_no_weight(
         also = {"checkpoint_interval": 7, "cores": at + 1, "evaluation_batch_size": at + 1}
         runs = changed(runs, at, stretches=[stretch(0, 12, **also)])
     check(tiny_study, runs)
+    check(tiny_study, changed(runs, 2, stretches=RESUMED))  # killed, and continued on its machine
 
 
 def test_settings_that_follow_from_the_batch_may_differ_with_it() -> None:

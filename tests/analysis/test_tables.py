@@ -7,7 +7,6 @@ from lib.analysis.runs import read_table, tidy
 from lib.analysis.tables import (
     by_arm,
     contrast_overview,
-    inside_tables,
     numbers,
     provenance_table,
     readable,
@@ -15,8 +14,6 @@ from lib.analysis.tables import (
     result_table,
     seed_tables,
     summary_table,
-    task_table,
-    time_table,
 )
 from lib.study.study import Study
 from tests.analysis.samples import design, runs_of
@@ -53,11 +50,6 @@ def test_a_measure_that_no_run_has_is_left_out_and_one_that_some_have_is_not(
     assert name not in summary_table(runs).index
     runs["macro_accuracy_zero_shot"] = [0.5, 0.6, None, None]
     assert summary_table(runs).loc[name].tolist() == ["0.5500 ± 0.0707", "n/a"]
-
-
-def test_many_arms_stand_below_each_other() -> None:
-    study = design(factors={"training.weight_decay": [0.1 * i for i in range(7)]})
-    assert len(summary_table(runs_of(study, lambda arm, seed: 2.0))) == 7
 
 
 def test_calibration_stands_beside_its_null(runs: pd.DataFrame) -> None:
@@ -124,36 +116,10 @@ def test_provenance_shows_every_value_that_occurs(tiny_study: Study) -> None:
     assert column["resumed after a stop"] == "True, False"
 
 
-def test_the_table_of_times_adds_up(tiny_study: Study) -> None:
-    assert time_table(sample_runs(tiny_study)).loc["training"].tolist() == [6.0, 1.5]
-
-
-def test_tasks_near_chance_are_said_to_be(tiny_study: Study) -> None:
-    tasks = read_table(sample_runs(tiny_study), "tasks")  # baseline .55, chance .5, error .05
-    row = task_table(tasks).loc[("spelling", 0)]
-    assert (row[""], row["none"]) == ("near chance", "0.550 ± 0.071")
-    assert "five_gram" not in row
-    tasks["accuracy"] += 0.06
-    row = task_table(tasks.assign(choice_alone=0.5, five_gram=0.7)).loc[("spelling", 0)]
-    assert row[["", "chance", "choice_alone", "five_gram"]].tolist() == ["", 0.5, 0.5, 0.7]
-    assert task_table(tasks.iloc[:0]).empty
-
-
 def test_a_class_that_no_corpus_holds_is_not_available(tiny_study: Study) -> None:
     table = by_arm(read_table(sample_runs(tiny_study), "token_classes"), ["token_class"], "mean", 1)
     assert table.loc["alphabetic"].tolist() == ["1.5 ± 0.7", "1.5 ± 0.7"]
     assert table.loc["numeric"].tolist() == ["n/a", "n/a"]
-
-
-def test_the_inside_is_that_of_the_last_step(tiny_study: Study) -> None:
-    classes = read_table(sample_runs(tiny_study), "token_classes")
-    curve = pd.DataFrame({"arm": "none", "variant": "none", "setting": "", "seed": [0, 0, 1, 1]})
-    curve["step"], curve["residual_norm_1"] = [0, 9, 0, 9], [1.0, 2.0, 1.0, 3.0]
-    curve["second_moment_wte"], curve["norm_gain"] = [np.nan, 1e-4, np.nan, 1e-6], 1.0
-    _, residual, moments, own = inside_tables(classes, curve)
-    assert residual.loc["none", "1"] == "2.500 ± 0.707"
-    assert moments.loc["none", "wte"] == "-5.000 ± 1.414"  # log10
-    assert own.loc["none", "gain"] == "1.0000 ± 0.0000"
 
 
 def test_a_run_is_listed_with_what_it_measured_beside_its_baseline_but_for_speeds(
