@@ -346,14 +346,10 @@ def _keep_copy(path: Path) -> None:
 
 
 def _drawn_seeds(study: Study) -> list[int]:
-    if study.plan is None:
-        raise ConfigError("seeds: are drawn from a plan, and none is named; name one, or list them")
-    plan = read_plan(study.plan)
-    if study.name not in plan.frozen:
-        raise ConfigError(
-            f"seeds: are drawn from {study.plan} when it is frozen for this study: "
-            f"./run_all.sh freeze {study.plan}"
-        )
+    plan = read_plan(study.plan) if study.plan else None
+    if plan is None or study.name not in plan.frozen:
+        file = study.plan or "PLAN, and name it here"
+        raise ConfigError(f"seeds: are drawn from a frozen plan: ./run_all.sh freeze {file}")
     return plan.draw(study.name, len(study.seeds))
 
 

@@ -308,12 +308,6 @@ def test_only_a_whole_number_is_a_seed(value: Any) -> None:
     assert str(error.value) == f"seed: {value!r} is not in study 'final'; it has [0, 1, 2, 3, 4]"
 
 
-def test_of_many_seeds_the_first_are_named() -> None:
-    study = load_study("final").model_copy(update={"seeds": list(range(9999))})
-    with pytest.raises(ConfigError, match=r"it has \[0, 1, 2, 3, 4, 5, \.\.\.\]$"):
-        study.require_seed(-1)
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lib.study.io import read_json
-from lib.study.plan import PLANS, Plan, published_plans, read_plan
+from lib.study.plan import PLANS, Plan, read_plan
 from lib.study.preregistration import load_plan
 from lib.study.study import Study, load_study
 from lib.study.yaml import ConfigError
@@ -158,7 +158,7 @@ def test_a_plan_edited_after_its_runs_has_other_seeds(
     ("change", "said"),
     [
         ({}, r"trial\.yaml: seeds: are drawn .* \./run_all\.sh freeze p\.yaml$"),
-        ({"plan": None}, r"trial\.yaml: seeds: are drawn from a plan, and none is named"),
+        ({"plan": None}, r"trial\.yaml: seeds: are drawn .* freeze PLAN, and name it here$"),
         ({"plan": "q.yaml"}, r"trial\.yaml: plan: there is no params/plans/q\.yaml"),
         (
             {"seeds": {"count": 0}},
@@ -183,7 +183,3 @@ def test_seeds_that_cannot_be_drawn_say_what_to_do(
     )
     with pytest.raises(ConfigError, match=said):
         load_study("trial")
-
-
-def test_a_tree_without_published_plans_has_none(parameters: Parameters) -> None:
-    assert published_plans() == {}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lib.study import preregistration
-from lib.study.io import read_json, sha256
+from lib.study.io import sha256
 from lib.study.plan import Plan, read_plan
 from lib.study.preregistration import (
     ClaimStatus,
@@ -236,13 +236,6 @@ def test_a_hypothesis_names_one_arm_of_several_settings(parameters: Parameters) 
     assert load_plan(study)
 
 
-def test_a_plan_of_a_study_with_nothing_frozen_hides_no_other(parameters: Parameters) -> None:
-    parameters.study()
-    parameters.study(name="other", seeds=[0])
-    parameters.plan()
-    assert load_plan(load_study("other")) == Plan.model_validate(PLAN)
-
-
 def test_a_new_plan_asks_only_for_what_its_user_knows_and_can_then_be_frozen(
     parameters: Parameters, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -344,10 +337,3 @@ def test_runs_of_another_plan_are_refused_naming_both_hashes() -> None:
             require_stamps(asked, {"none seed 0": asked and asked.hash, "none seed 1": stamp})
         assert f"under plan {stamp}, and" in str(error.value)
         assert f"hash is {asked and asked.hash}:" in str(error.value)
-
-
-def test_every_study_loads_with_its_plan() -> None:
-    for name in read_json(preregistration.PLANS / "published.json")["studies"]:
-        if (preregistration.PARAMS / f"{name}.yaml").is_file():
-            study = load_study(name)
-            assert (load_plan(study) is None) == (study.plan is None)

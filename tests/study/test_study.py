@@ -1,16 +1,13 @@
 """Studies load strictly, expand to their arms, and are identified by what their runs share."""
 
 import hashlib
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lib.study.io import ROOT, read_json
+from lib.study.io import read_json
 from lib.study.schema import FIELDS, MachineConfig, RunConfig, digest, recorded_config
 from lib.study.study import COPY, PARAMS, Study, arm_id, load_study, recorded_study, scratch
 from lib.study.yaml import ConfigError
@@ -78,12 +75,6 @@ def test_a_study_is_loaded_by_name_or_path(study: str | Path) -> None:
     assert load_study(study).name == "final"
 
 
-def test_a_study_of_name_and_seeds_has_every_default_and_one_arm(load: Load) -> None:
-    (arm,) = load(MINIMAL).arms()
-    assert (arm.id, arm.baseline, arm.levels) == ("baseline", "baseline", {})
-    assert arm.config == RunConfig()
-
-
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -142,6 +133,16 @@ include:
     assert arms["none"].config.training.learning_rate == 3e-4
 
 
+def test_a_study_of_name_and_seeds_has_one_arm_of_defaults(load: Load) -> None:
+    (arm,) = load(MINIMAL).arms()
+    assert (arm.id, arm.baseline, arm.levels, arm.config) == (
+        "baseline",
+        "baseline",
+        {},
+        RunConfig(),
+    )
+
+
 def test_a_grid_is_every_combination_each_beside_its_baseline(load: Load) -> None:
     """The baseline is the first level of the first factor, within the levels of the others."""
     arms = list(load(MINIMAL + TWO_FACTORS).arms())
@@ -176,15 +177,6 @@ def test_every_field_changes_the_hash(name: str) -> None:
     fields = little.get(section, {}) | {field: value}
     changed = Study.model_validate(little | {section: fields})
     assert changed.hash != Study.model_validate(little).hash
-
-
-def test_the_hash_is_the_same_in_another_process() -> None:
-    program = "from lib.study.study import load_study; print(load_study('final').hash)"
-    environment = os.environ | {"PYTHONHASHSEED": "1"}
-    other = subprocess.check_output(
-        [sys.executable, "-c", program], cwd=ROOT, env=environment, text=True
-    )
-    assert other.strip() == load_study("final").hash
 
 
 def test_a_digest_is_the_sha256_of_sorted_compact_json() -> None:
