@@ -88,44 +88,38 @@ def judge_run(loss: ArrayLike, diverged: bool, rule: Instability, entropy: float
     }
 
 
-def judge_runs(runs: pd.DataFrame, trace: pd.DataFrame, rule: Instability) -> pd.DataFrame:
+def judge_runs(runs: pd.DataFrame, trace: pd.DataFrame, plan: Plan | None) -> pd.DataFrame:
     """Judge every run of the tidy table by its trace: arm, seed, what `judge_run` says, and
-    `judged`: no run where the rule has no definition, and not the runs of an arm whose mean first
-    loss is more than `rule.start` above ln V; their `unstable` is NaN."""
-    losses = {key: part["loss"].to_numpy() for key, part in trace.groupby(["arm", "seed"])}
+    `judged`: no run where the plan has no definition, and not the runs of an arm whose mean first
+    loss is more than `start` above ln V; their `unstable` is NaN.
+
+    `harmful` is 1 where a run diverged, or its loss is above the median of its arm's by more than
+    the plan's smallest effect of interest after a plateau longer than the plan's longest, else 0;
+    NaN where the plan has no such effect.
+    """
+    rule, losses = rule_of(plan), trace.groupby(["arm", "seed"])["loss"]
     rows = []
     for run in runs.to_dict("records"):
-        loss = losses[run["arm"], run["seed"]]
+        loss = losses.get_group((run["arm"], run["seed"])).to_numpy()
         judgement = judge_run(loss, run["status"] == "diverged", rule, run["unigram_entropy"])
         height = loss[0] - run["uniform_loss"]
         rows.append({"arm": run["arm"], "seed": run["seed"], "height": height} | judgement)
-    table = pd.DataFrame(rows)
+    table = pd.DataFrame(rows, runs.index)
     high = table.groupby("arm")["height"].transform("mean") > (rule.start or np.inf)
-    judged = ~high & rule.is_defined
-    unstable = table["unstable"].astype(float).where(judged)
-    return table.drop(columns="height").assign(unstable=unstable, judged=judged)
+    table["judged"] = ~high & rule.is_defined
+    table["unstable"] = table["unstable"].astype(float).where(table["judged"])
+    excess = runs["loss"] - runs.groupby("arm")["loss"].transform("median")
+    smallest = plan.smallest_effect_of_interest.get("loss", np.nan) if plan else np.nan
+    late = table["plateau"] > rule.plateau.longest
+    harmful = (table["diverged"] | (late & (excess > smallest))).astype(float)
+    return table.drop(columns="height").assign(harmful=harmful if smallest > 0 else np.nan)
 
 
 def with_stability(runs: pd.DataFrame, stability: pd.DataFrame) -> pd.DataFrame:
-    """Give the tidy table the columns `unstable` (0 or 1; NaN of a run that is not judged), and
-    `severity` and `plateau` (NaN of a diverged run, as all its other measures)."""
-    judged = runs[["arm", "seed"]].merge(stability, on=["arm", "seed"], how="left")
-    completed = (runs["status"] == "completed").to_numpy()
-    of = {name: judged[name].where(completed).to_numpy() for name in ("severity", "plateau")}
-    return runs.assign(unstable=judged["unstable"].to_numpy(), **of)
-
-
-def harmed(runs: pd.DataFrame, plan: Plan | None) -> pd.DataFrame:
-    """Give a table with plateaus the column `harmful`: 1 where a run diverged, or its loss is above
-    the median of its arm's by more than the plan's smallest effect of interest after a plateau
-    longer than the plan's longest, else 0; NaN where the plan has no such effect."""
-    smallest = plan.smallest_effect_of_interest.get("loss") if plan else None
-    if smallest is None:
-        return runs.assign(harmful=np.nan)
-    excess = runs["loss"] - runs.groupby("arm")["loss"].transform("median")
-    late = runs["plateau"] > rule_of(plan).plateau.longest
-    harm = (runs["status"] == "diverged") | (late & (excess > smallest))
-    return runs.assign(harmful=harm.astype(float))
+    """Give the tidy table what `judge_runs` says: `unstable` and `harmful` (0 or 1; NaN where it is
+    not judged), and `severity` and `plateau` (NaN of a diverged run, as all its other measures)."""
+    of_completed = stability[["severity", "plateau"]].where(runs["status"] == "completed")
+    return runs.assign(**stability[["unstable", "harmful"]], **of_completed)
 
 
 def share_interval(count: int, n: int, alpha: float) -> tuple[float, float]:

@@ -142,14 +142,12 @@ def by_arm(table: pd.DataFrame, rows: list[str], value: str, digits: int) -> pd.
 
 def provenance_table(results: list[RunResult]) -> pd.DataFrame:
     """List what the runs were made with. More than one value in a row is worth a look."""
-    machine = ("device", "device_name", "precision", "threads", "cores", "platform")
+    machine = ("device", "device_name", "precision", "threads", "platform", "commit", "clean")
     runs = [
         {name: run.origin.get(name) for name in machine}
         | run.origin["packages"]
-        | {"git commit": (run.origin.get("code") or run.origin["commit"] or "none")[:12]}
-        | {"working tree clean": run.origin["clean"], "corpus SHA-256": run.corpus_sha256[:12]}
-        | {"tokens per run": f"{run.tokens:,}", "parameters": f"{run.parameters:,}"}
-        | {"resumed after a stop": bool(run.resumed_at)}
+        | {"corpus": run.corpus_sha256[:12], "tokens per run": f"{run.tokens:,}"}
+        | {"parameters": f"{run.parameters:,}", "resumed after a stop": bool(run.resumed_at)}
         for run in results
     ]
     rows = {name: ", ".join(dict.fromkeys(str(run[name]) for run in runs)) for name in runs[0]}

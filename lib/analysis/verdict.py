@@ -15,7 +15,7 @@ from lib.analysis.effects import leave_one_out, leave_one_task_out, task_contras
 from lib.analysis.hypotheses import hypothesis_tests, in_words, planned_contrasts
 from lib.analysis.paired import contrast_table
 from lib.analysis.runs import available_measures
-from lib.analysis.stability import harmed, judge_runs, rule_of, stability_map, with_stability
+from lib.analysis.stability import judge_runs, stability_map, with_stability
 from lib.analysis.tables import reference_table
 from lib.results import json_rows
 from lib.study.metrics import MAIN, measures_in
@@ -74,9 +74,8 @@ def analyse(
     intervals. What is drawn at random follows from the study's hash, so that the same runs always
     give the same numbers."""
     rng, alpha = np.random.default_rng(int(design.hash[:8], 16)), plan.alpha if plan else ALPHA
-    stability = judge_runs(runs, trace, rule_of(plan))
-    runs = harmed(with_stability(runs, stability), plan)
-    stability["harmful"] = runs["harmful"].to_numpy()
+    stability = judge_runs(runs, trace, plan)
+    runs = with_stability(runs, stability)
     shares = stability_map(runs, stability, alpha)
     if plan:
         contrasts, tests = planned_contrasts(runs, plan, rng)

@@ -7,7 +7,6 @@ from scipy import stats
 
 from lib.analysis.stability import (
     batch_noise,
-    harmed,
     judge_run,
     judge_runs,
     plateau,
@@ -22,6 +21,7 @@ from tests.analysis.samples import plan_of, runs_of, trace_of
 from tests.analysis.samples import two_arms as arms
 
 INSTABILITY = Instability(rise=0.5, last=10, start=0.5)
+DEFINED = plan_of(instability=INSTABILITY.model_dump(exclude_none=True))
 ENTROPY = 3.3
 
 
@@ -69,7 +69,7 @@ def test_a_plan_defines_instability_and_without_one_nothing_does() -> None:
     assert rule_of(plan_of(instability=own)) == Instability(noise=Noise(times=9.0))
     assert rule_of(None) == rule_of(plan_of()) == Instability()
     runs, trace = two_arms()
-    judged = judge_runs(runs, trace, Instability())
+    judged = judge_runs(runs, trace, None)
     assert judged["unstable"].isna().all()
     assert not judged["judged"].any()
 
@@ -138,17 +138,27 @@ def test_a_plateau_lasts_until_five_steps_are_on_average_below(
 
 
 def test_harm_is_a_loss_above_the_arms_median_after_a_long_plateau_or_divergence() -> None:
+    """Runs are 0.031 or 0.029 above the medians, after plateaus of 90, 61 and 60 steps."""
     losses = [2.0, 2.0, 2.031, 2.031, 2.029]
+    plateaus = [20, 90, 61, 60, 90]
     runs = runs_of(arms(5), lambda arm, seed: losses[seed] + (arm.id != "none"))
-    runs["plateau"] = [20, 90, 61, 60, 90] * 2
-    runs.loc[9, ["status", "loss"]] = "diverged", np.nan
-    plan = plan_of(smallest_effect_of_interest={"loss": 0.03})
-    assert harmed(runs, plan)["harmful"].tolist() == [*[0] * 9, 1]
     runs["loss"] += [0, 0, 0.03, 0.03, 0] * 2  # above medians of 2.029 and 3.0305
-    assert harmed(runs, plan)["harmful"].tolist() == [0, 0, 1, 0, 0, 0, 0, 1, 0, 1]
-    shorter = plan.model_copy(update={"instability": Instability(plateau={"longest": 59})})
-    assert harmed(runs, shorter)["harmful"].sum() == 5
-    assert harmed(runs, plan_of())["harmful"].isna().all()
+    runs.loc[9, ["status", "loss"]] = "diverged", np.nan
+    parts = [
+        pd.DataFrame({"arm": arm, "seed": seed, "loss": [4.0] * (n - 2) + [0.0] * 5})
+        for arm in ("none", "layernorm")
+        for seed, n in enumerate(plateaus)
+    ]
+
+    def harmful(**content: object) -> list[float]:
+        plan = plan_of(**content)
+        trace = pd.concat(parts, ignore_index=True)
+        return judge_runs(runs, trace, plan)["harmful"].tolist()
+
+    effects = {"smallest_effect_of_interest": {"loss": 0.03}}
+    assert harmful(**effects) == [0, 0, 1, 0, 0, 0, 0, 1, 0, 1]
+    assert sum(harmful(**effects, instability={"plateau": {"longest": 59}})) == 5
+    assert np.isnan(harmful()).all()
 
 
 def two_arms() -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -160,7 +170,7 @@ def test_arms_whose_loss_starts_high_are_not_judged() -> None:
     runs, trace = two_arms()
     first = (trace["arm"] == "none") & (trace["step"] == 1)
     trace.loc[first, "loss"] = [4.0, 4.6, 5.6]  # on average 0.53 above ln V
-    table = judge_runs(runs, trace, INSTABILITY).set_index(["arm", "seed"])
+    table = judge_runs(runs, trace, DEFINED).set_index(["arm", "seed"])
     assert table.loc["none", "judged"].tolist() == [False] * 3
     assert table.loc["none", "unstable"].isna().all()
     assert table.loc["layernorm", "unstable"].tolist() == [0.0] * 3
@@ -170,13 +180,13 @@ def test_an_arm_whose_loss_starts_at_the_bound_is_judged() -> None:
     runs, trace = two_arms()
     runs["uniform_loss"] = 4.0
     trace.loc[trace["step"] == 1, "loss"] = 4.0 + INSTABILITY.start
-    assert judge_runs(runs, trace, INSTABILITY)["judged"].all()
+    assert judge_runs(runs, trace, DEFINED)["judged"].all()
 
 
 def test_a_diverged_run_is_unstable_though_its_measures_are_missing() -> None:
     runs, trace = two_arms()
     runs.loc[runs["arm"] == "layernorm", "status"] = "diverged"
-    table = with_stability(runs, judge_runs(runs, trace, INSTABILITY)).set_index(["arm", "seed"])
+    table = with_stability(runs, judge_runs(runs, trace, DEFINED)).set_index(["arm", "seed"])
     assert table.loc["none", "unstable"].tolist() == [0.0, 1.0, 1.0]
     assert table.loc["layernorm", "unstable"].tolist() == [1.0] * 3
     assert table.loc["layernorm", "severity"].isna().all()
@@ -193,7 +203,7 @@ def test_the_interval_of_a_share_is_clopper_and_pearsons(count: int, n: int) -> 
 
 def test_the_map_counts_each_arm() -> None:
     runs, trace = two_arms()
-    harmful = judge_runs(runs, trace, INSTABILITY).assign(harmful=[0.0, 1, 0, 0, 0, 0])
+    harmful = judge_runs(runs, trace, DEFINED).assign(harmful=[0.0, 1, 0, 0, 0, 0])
     table = stability_map(runs, harmful, 0.05).set_index("arm")
     assert table.loc["none", ["n", "judged", "unstable", "transient_runs"]].tolist() == [3, 3, 2, 2]
     assert table.loc["none", "share"] == pytest.approx(2 / 3)

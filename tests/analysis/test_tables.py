@@ -111,7 +111,7 @@ def test_provenance_shows_every_value_that_occurs(tiny_study: Study) -> None:
     trained = TRAINED | {"commit": "b" * 40}
     changed = {"provenance": PROVENANCE | {"trained": trained}, "resumed_at": [5]}
     column = provenance_table([runs[0].model_copy(update=changed), *runs[1:]]).iloc[:, 0]
-    assert column["git commit"] == f"{'b' * 12}, {'a' * 12}"
+    assert column["commit"] == f"{'b' * 40}, {'a' * 40}"
     assert (column["device"], column["torch"]) == ("cpu", "2.13.0")
     assert column["resumed after a stop"] == "True, False"
 
