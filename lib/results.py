@@ -91,8 +91,6 @@ class Provenance(Environment):
     corpus_sha256: str
     tokenizer_sha256: str | None = None
     """Of the tokenizer's file; None for characters and bytes."""
-    suite_hash: str | None = None
-    """Of older runs, the suite that was made before them. It decides no weights."""
     parameters: dict[str, dict[str, Any]]
     """All fields of all sections but the machine's."""
 

@@ -5,15 +5,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from pydantic import ValidationError
 
 from lib.results import RAW, Folder, RunResult, raw_file, read_raw_file
-from lib.study.io import nan_to_none, relative, run_folder
+from lib.study.io import nan_to_none, run_folder
 from lib.study.metrics import MEASURES
 from lib.study.preregistration import load_plan, require_stamps
 from lib.study.schema import CODE, EVAL_SETTING, MACHINE_SETTINGS, ModelConfig, recorded_config
@@ -40,21 +38,11 @@ def collect(study: Study) -> list[RunResult]:
             f"study '{study.name}' is incomplete: no result of {'; '.join(missing)}. "
             f"Run ./run_all.sh params/{study.name}.yaml, which runs only what is not done"
         )
-    results = [_read_result(path) for path in files.values()]
+    results = [RunResult.model_validate_json(path.read_bytes()) for path in files.values()]
     check(study, results)
     plans = {run: result.origin["plan"] for run, result in zip(files, results, strict=True)}
     require_stamps(load_plan(study), plans)
     return results
-
-
-def _read_result(path: Path) -> RunResult:
-    try:
-        return RunResult.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise ResultError(
-            f"{relative(path)} was written by another version (see {error.errors()[0]['loc']}); "
-            "rerun ./run_all.sh, which makes it anew from its checkpoint"
-        ) from None
 
 
 _LAYER = ("embedding_norm", "embedding_rms", "branch_multiplier")

@@ -61,17 +61,6 @@ def test_an_incomplete_study_is_refused_naming_every_missing_run(
     assert collect(tiny_study) == runs
 
 
-@pytest.mark.parametrize("content", [b'{"arm": ', b"", b'{"arm": "\xff"}', b'{"arm": "none"}'])
-def test_a_result_of_another_version_or_cut_short_is_refused_by_name(
-    tiny_study: Study, runs: list[RunResult], here: Path, content: bytes
-) -> None:
-    for run in runs:
-        path = written(here, run)
-    path.write_bytes(content)
-    with pytest.raises(ResultError, match=r"result\.json was written by another version \(see "):
-        collect(tiny_study)
-
-
 def test_raw_tables_of_all_runs_are_joined_wherever_their_folders_are(
     tiny_study: Study, here: Path
 ) -> None:
