@@ -162,10 +162,6 @@ class Tree:
         text = yaml.safe_dump(TINY | {"name": name, "seeds": [0]} | content, sort_keys=False)
         (self.root / "params" / f"{name}.yaml").write_text(text, "utf-8")
 
-    def spare_rehearsals(self) -> None:
-        """Have sweeps begin without rehearsing their analysis, which takes longer than training."""
-        (self.root / "lib" / "workflow" / "rehearsal.py").write_text("", "utf-8")
-
     def start(self, *words: str) -> "subprocess.Popen[str]":
         """Start `./run_all.sh` in a process group of its own."""
         return subprocess.Popen(

@@ -51,7 +51,7 @@ def decide(
         by_measure = {row["measure"]: row for row in rows}
         said = by_criteria(by_measure, shown, shares[baseline], shares[arm], plan)
         decisions.append(
-            {"arm": arm} | dict(zip(("rule", "decision", "reason"), said, strict=True))
+            dict(zip(("arm", "rule", "decision", "reason"), (arm, *said), strict=True))
         )
     return decisions
 
@@ -78,7 +78,8 @@ def by_criteria(
     says of each, and the shares of unstable runs without the arm (`before`) and with it."""
     keep, adopt, undecided = "keep the baseline", "adopt the arm", "undecided"
     tolerated = (plan.instability and plan.instability.tolerated_share) or 0.0
-    primary = [name for name in plan.primary_measures if name in rows and name not in JUDGED]
+    rated = [name for name in plan.primary_measures if name not in JUDGED]
+    primary = [name for name in rated if name in rows and MEASURES[name].better]
     worse, better = (
         "; ".join(MEASURES[name].label for name in primary if shown[name] == way)
         for way in ("worse", "better")
