@@ -175,7 +175,8 @@ def wrong_verdict(record: Record, report: Report) -> Iterator[str]:
         verdict |= {name: stated[name] for name in ("standing", "exploratory_because")}
         report.published["standing"] += 1
     for name in ("contrasts", "tests", "hypothesis_tests", "answers"):
-        report.recomputed[name.replace("_", " ")] += len(stated.get(name, ()))
+        number = min(len(stated.get(name, ())), len(verdict[name]))
+        report.recomputed[name.replace("_", " ")] += number
     for file, published, computed in (
         (record.results_file, record.results["summary"], summary),
         (record.verdict_file, stated, verdict),

@@ -200,12 +200,14 @@ def run_session(top: Path, hours: float, *outputs: Path) -> tuple[Path, str]:
     set_writable(inputs, False)
     before = contents(inputs)
     try:
-        NotebookClient(content, kernel_name="python3", timeout=600).execute(cwd=str(working))
+        client = NotebookClient(content, kernel_name="python3", timeout=600, allow_errors=True)
+        client.execute(cwd=str(working))
     finally:
         set_writable(inputs, True)
     assert contents(inputs) == before
     outputs_of = [output for cell in content.cells for output in cell.get("outputs", [])]
     shown = [output.get("text", "") or str(output.get("data", "")) for output in outputs_of]
+    assert "error" not in {output.output_type for output in outputs_of}, "".join(shown)
     return working, "".join(shown)
 
 
