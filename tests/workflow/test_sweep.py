@@ -385,9 +385,9 @@ def test_one_sweep_at_a_time_and_orphans_of_a_killed_one_hold_its_place(
         orphan = subprocess.Popen(
             [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stdout=log
         )
-    with pytest.raises(UserError, match=f"another sweep.* is running here .process {os.getpid()}"):
-        with only_sweep():
-            pass
+    said = f"another sweep.* is running here .process {os.getpid()}"
+    with pytest.raises(UserError, match=said), only_sweep():
+        pass
     orphan.kill()
     orphan.wait()
     with only_sweep():
