@@ -19,7 +19,6 @@ from lib.study.yaml import ConfigError, explain, read_yaml, suggest
 ALPHA, POWER = 0.05, 0.8
 """Level of tests, and power, where a study names no plan."""
 Share = Annotated[float, Field(ge=0, le=1)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 Text = Annotated[str, StringConstraints(strip_whitespace=True)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Contrast = Annotated[list[str], Field(min_length=2, max_length=2)]
@@ -169,8 +168,6 @@ class Plan(Section):
     """Tests without a hypothesis of their own."""
     alpha: Annotated[float, Field(gt=0, lt=1)] = ALPHA
     power: Annotated[float, Field(gt=0, lt=1)] = POWER
-    imputation: dict[str, Finite] = Field(default_factory=dict)
-    """Measure → what a diverged run counts as in a second analysis; the first drops its pair."""
     instability: Instability | None = None
     """None: no run is called unstable; a plateau is as usual."""
     estimand: str = ""

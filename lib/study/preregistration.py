@@ -73,7 +73,6 @@ def check_plan(plan: Plan, study: Study) -> Iterator[str]:
         ("frozen", plan.frozen, plan.confirmatory),
         ("primary", plan.primary_measures, measures),
         ("secondary", plan.secondary, measures),
-        ("imputation", plan.imputation, measures),
         ("smallest_effect_of_interest", plan.smallest_effect_of_interest, measures),
         *((f"hypotheses.{n}.test", test[1:3], arms) for n, test in plan.bound.items()),
         *((f"hypotheses.{n}.test", test[3:], measures) for n, test in plan.bound.items()),

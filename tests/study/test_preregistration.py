@@ -190,7 +190,6 @@ def test_only_a_study_that_a_frozen_plan_names_is_confirmatory(parameters: Param
     [
         ({"primary": ["lss"]}, "primary: 'lss' is unknown; did you mean 'loss'?"),
         ({"secondary": ["perplexty"]}, "secondary: 'perplexty' is unknown; did you mean 'perpl"),
-        ({"imputation": {"perplexty": 65.0}}, "imputation: 'perplexty' is unknown"),
         (
             {"families": {"f": FAMILY | {"contrasts": [["layernrom", "none"]]}}},
             "families.f: 'layernrom' is unknown; did",
