@@ -111,9 +111,7 @@ sampling_table(design, corpora).style.format("{:,}").format("{:.3f}", subset=["p
 # Multiple-choice questions made of the test part, with solved examples from dev: which of some
 # places in the text does a continuation follow? Each of a set of places is right once, and the same
 # continuation is compared, so that neither a look at the places alone nor a model's bias for some
-# continuation pays. Look for what counts of character pairs and of five characters reach: a model
-# that reads its context should do better. Tasks for which the corpus or the context is too small
-# are left out and named.
+# continuation pays. Tasks for which the corpus or the context is too small are left out and named.
 #
 # Why 500 questions: two arms that answer a share *d* of each task's *N* questions differently
 # differ in macro accuracy over *T* tasks by at least √(Σ *d* / *N*) / *T* from seed to seed. At

@@ -1,5 +1,5 @@
 """What is read: the corpus and the task suite made of it.
 
-Imports only `lib.study`. Start reading at `corpus`: `load_corpus` finds a text (`sources`), encodes
-it (`tokenizer`) in memory or on the disk (`tokens`), and `sample_batch` draws from it.
+Imports only `lib.study`. Start reading at `text`: `load_corpus` finds a text or documents, splits
+and encodes them (`tokens`), and `sample_batch` draws from them.
 """

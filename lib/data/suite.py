@@ -16,10 +16,9 @@ import hashlib
 import json
 import math
 import shutil
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -42,10 +41,6 @@ MAX_TRIES = 20
 """Unfinished sets that are tried for a place before it begins another."""
 DELIMITER = "\n"
 """Stands after each solved example of a few-shot prompt."""
-BASELINES = "bigram", "five_gram"
-"""What answers without a network, as `_baselines` says."""
-ORDER = 5
-"""Characters of the longest n-grams that are counted."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +75,6 @@ class Suite:
     tasks: list[Task] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     """Task, or task and number of shots, that is left out → why."""
-    baselines: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Task → the accuracy reached without a network, as `_baselines` says."""
 
     @property
     def hash(self) -> str:
@@ -116,7 +109,7 @@ def build_suite(corpus: Corpus, items_per_task: int | None, block_size: int) -> 
     if not train:
         suite.left_out["all tasks"] = "the text is too long to be searched for what questions share"
         return suite
-    leakage, lexicon, ngrams = LeakageFilter(train), Lexicon(train), NGrams(train)
+    leakage, lexicon = LeakageFilter(train), Lexicon(train)
     dev, test = (_usable_lines(corpus.decode(ids), leakage) for ids in (corpus.dev, corpus.test))
     for name, n_choices in N_CHOICES.items():
         key = f"{corpus.sha256}/{name}"
@@ -138,7 +131,6 @@ def build_suite(corpus: Corpus, items_per_task: int | None, block_size: int) -> 
             suite.left_out[f"{name}, {number}-shot" if number else name] = reason
         if shots >= 0:
             suite.tasks.append(Task(name, items, exemplars, sorted({0, shots})))
-            suite.baselines[name] = _baselines(items, ngrams)
     return suite
 
 
@@ -214,55 +206,6 @@ def _prompt_lengths(corpus: Corpus, items: list[Item], exemplars: list[Item]) ->
     return [longest - 1 + sum(before[:shots]) for shots in range(len(exemplars) + 1)]
 
 
-# ---- what answers without a network
-
-
-class NGrams:
-    """Likelihoods of characters by counts of a text's n-grams, up to `ORDER` characters, each order
-    smoothed by the next lower one (Witten & Bell 1991)."""
-
-    def __init__(self, text: str) -> None:
-        self._counts, self._after, self._kinds = Counter[str](), Counter[str](), Counter[str]()
-        grams = Counter(text[i : i + ORDER] for i in range(len(text) + 1 - ORDER))
-        for length in range(ORDER, 0, -1):
-            self._counts.update(grams)
-            shorter = Counter([text[: length - 1]])  # ends no longer n-gram; all others do
-            for gram, count in grams.items():
-                self._after[gram[:-1]] += count
-                self._kinds[gram[:-1]] += 1
-                shorter[gram[1:]] += count
-            grams = shorter
-        self._log = cache(lambda gram: math.log(self._likelihood(gram)))
-
-    def _likelihood(self, gram: str) -> float:
-        """Of the last character of an n-gram after those before it."""
-        history = gram[:-1]
-        after, kinds = self._after[history], self._kinds[history]
-        lower = self._likelihood(gram[1:]) if history else 1 / kinds
-        return (self._counts[gram] + kinds * lower) / (after + kinds) if after else lower
-
-    def score(self, context: str, continuation: str, order: int) -> float:
-        """Sum the log-likelihoods (nats) of a continuation's characters, each by the `order`
-        characters that end with it."""
-        text, start = context + continuation, len(context)
-        grams = (text[max(0, end - order) : end] for end in range(start + 1, len(text) + 1))
-        return sum(map(self._log, grams))
-
-
-def _baselines(items: list[Item], ngrams: NGrams) -> dict[str, float]:
-    """Return the accuracy reached without a network: by the likelihood of the continuation after
-    each context, from pairs and from five characters in the training part."""
-
-    def accuracy(order: int) -> float:
-        right = 0
-        for item in items:
-            scores = [ngrams.score(context, item.continuation, order) for context in item.contexts]
-            right += scores.index(max(scores)) == item.gold
-        return right / len(items)
-
-    return {"bigram": accuracy(2), "five_gram": accuracy(ORDER)}
-
-
 # ---- as the LM-Eval harness reads it
 
 
@@ -331,23 +274,22 @@ def write_suite(suite: Suite, folder: Path) -> Path:
         "corpus_sha256": suite.corpus_sha256,
         "block_size": suite.block_size,
         "groups": groups,
-        "tasks": [_described(task, suite.baselines[task.name]) for task in suite.tasks],
+        "tasks": [_described(task) for task in suite.tasks],
         "left_out": suite.left_out,
     }
     seal(folder / "suite.json", described)
     return folder
 
 
-def _described(task: Task, baselines: dict[str, float]) -> dict[str, Any]:
-    """Describe a task: its rule, items, shots, chance level, what is reached without a network, and
-    the standard error of an accuracy at chance."""
+def _described(task: Task) -> dict[str, Any]:
+    """Describe a task: its rule, items, shots, chance level, and the standard error of an accuracy
+    at chance."""
     chance = 1 / N_CHOICES[task.name]
     return {
         "task": task.name,
         "items": len(task.items),
         "shots": ", ".join(map(str, task.shots)),
         "chance": chance,
-        **baselines,
         "stderr": math.sqrt(chance * (1 - chance) / len(task.items)),
         "rule": " ".join((RULES[task.name].__doc__ or "").split()),
     }

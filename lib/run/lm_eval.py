@@ -31,7 +31,7 @@ from lm_eval.tasks import TaskManager
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from lib.data.suite import BASELINES, read_suite
+from lib.data.suite import read_suite
 from lib.data.text import Corpus
 from lib.run.model import GPT, KVCache
 from lib.study.code import tasks_hash
@@ -175,9 +175,8 @@ def evaluate_suite(
     corpus and for its `block_size`. Raises ValueError without a suite. Return
 
     - a row per task and number of shots: task, shots, n, accuracy, stderr (of the accuracy, over
-      items), chance, what is reached without a network (the columns `BASELINES`),
-      normalised_accuracy (0 at chance, 1 when all is right) and brier (squared errors of the
-      choices' probabilities, summed over choices; 0 is best);
+      items), chance, normalised_accuracy (0 at chance, 1 when all is right) and brier (squared
+      errors of the choices' probabilities, summed over choices; 0 is best);
     - a row per question: task, shots, item (its place in the task's file), choice (the likeliest;
       the first of equals) and correct;
     - how many questions had their context shortened: none, of a suite for this `block_size`.
@@ -206,7 +205,6 @@ def evaluate_suite(
                 "accuracy": measures["acc,none"],
                 "stderr": measures["acc_stderr,none"],
                 "chance": chance,
-                **{column: described[task][column] for column in BASELINES},
                 "normalised_accuracy": (measures["acc,none"] - chance) / (1 - chance),
                 "brier": measures["brier_score,none"],
             }

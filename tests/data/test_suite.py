@@ -4,7 +4,6 @@ files are made anew when they are damaged."""
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +15,8 @@ from lm_eval.tasks import TaskManager
 from lib.data import suite as suite_of
 from lib.data.suite import (
     MIN_ITEMS,
-    ORDER,
     Item,
     LeakageFilter,
-    NGrams,
     Suite,
     Task,
     build_suite,
@@ -215,41 +212,6 @@ def test_the_leakage_filter_finds_lines_and_24_grams() -> None:
     assert not leakage.leaks("short lin")
     assert leakage.leaks("... abcdefghijklmnopqrstuvwx ...")
     assert not leakage.leaks("... abcdefghijklmnopqrstuvw ...")
-
-
-# ---- what answers without a network
-
-
-def by_hand(text: str, history: str, symbol: str) -> float:
-    """Witten and Bell's estimate after the whole of a history, and so on without its first."""
-    if not history:
-        counts, lower = Counter(text), 1 / len(set(text))
-    else:
-        n = len(history)
-        counts = Counter(text[i + n] for i in range(len(text) - n) if text[i : i + n] == history)
-        lower = by_hand(text, history[1:], symbol)
-    total, kinds = sum(counts.values()), len(counts)
-    return (counts[symbol] + kinds * lower) / (total + kinds) if total else lower
-
-
-@pytest.mark.parametrize("context", ["a xbrac", ""])
-def test_ngrams_are_smoothed_as_witten_and_bell_do(context: str) -> None:
-    text, continuation = "abracadabra, abrabra cadabra!", "adra,"
-    ngrams, whole = NGrams(text), context + continuation
-    for order in range(1, ORDER + 1):
-        logs = [
-            math.log(by_hand(text, whole[max(0, i - order + 1) : i], whole[i]))
-            for i in range(len(context), len(whole))
-        ]
-        assert ngrams.score(context, continuation, order) == pytest.approx(sum(logs))
-
-
-def test_what_is_reached_without_a_network_stands_beside_chance(suite: Suite) -> None:
-    # Every continuation follows a blank, or a line break: one character before it tells nothing.
-    for name in ("word_order", "agreement", "turn_end", "last_word", "next_line"):
-        assert suite.baselines[name]["bigram"] == 1 / N_CHOICES[name]
-    assert suite.baselines["spelling"]["five_gram"] > 0.9
-    assert 0.5 < suite.baselines["agreement"]["five_gram"] < 0.9
 
 
 # ---- files
