@@ -202,20 +202,3 @@ def test_a_run_that_stays_on_its_machine_has_one_stretch(
     finished = train(change(tiny, "machine", threads=2), corpus, 0, ruin)
     assert (finished.from_checkpoint, finished.stretches) == (True, trained.stretches)
     torch.set_num_threads(1)
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_with_two_processes_then_one(
-    ruin: Path, tiny: RunConfig, corpus: Corpus, whole: Trainer
-) -> None:
-    saved(ruin)[-1].unlink()  # as if it had been killed after step 5
-    settings = {"micro_batch_size": 2, "checkpoint_interval": 3}
-    train(change(tiny, "machine", processes=2, **settings), corpus, 0, ruin)
-    saved(ruin)[-1].unlink()
-    trained = train(change(tiny, "machine", **settings), corpus, 0, ruin)
-    told = [(s["start"], s["end"], s["machine"]["micro_batch_size"], s["machine"]["processes"])
-            for s in trained.stretches]  # fmt: skip
-    assert told == [(0, 5, 4, 1), (5, 9, 2, 2), (9, 12, 2, 1)]
-    assert trained.resumed_at == [5, 9]
-    assert trained.batches == whole.batches
-    np.testing.assert_allclose(trained.trace["loss"], whole.trace["loss"], rtol=1e-5)

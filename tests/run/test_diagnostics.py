@@ -69,16 +69,6 @@ def test_a_snapshot_agrees_with_what_it_is_made_of(corpus: Corpus) -> None:
     assert not model.transformer.h[0]._forward_pre_hooks  # nothing stays behind
 
 
-@pytest.mark.parametrize(
-    ("kind", "own"), [("none", set()), ("rmsnorm", {"norm_gain"}), ("scale", set())]
-)
-def test_a_snapshot_shows_only_parameters_that_the_norm_has(
-    kind: str, own: set[str], corpus: Corpus
-) -> None:
-    shot = snapshot(gpt(corpus, embedding_norm=kind), evenly_spaced_windows(corpus.dev, 2, 16))
-    assert {name for name in shot if name.startswith("norm_")} == own
-
-
 def test_the_gradient_cosine_is_that_of_two_backward_passes(corpus: Corpus) -> None:
     model = gpt(corpus, embedding_norm="layernorm")
     windows = corpus.dev[: 8 * 9].view(8, 9)

@@ -4,10 +4,9 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
@@ -17,7 +16,6 @@ from torch import distributed as dist
 
 from lib.data.text import Corpus
 from lib.run import distributed
-from lib.run import trainer as training
 from lib.run.model import weights_digest
 from lib.run.trainer import Trainer
 from lib.study.schema import RunConfig
@@ -123,71 +121,22 @@ def test_three_processes_that_resume_add_up_in_the_order_of_those_that_did_not_s
     assert weights_digest(again.model) == weights_digest(whole.model)
 
 
+def test_a_run_that_two_processes_began_goes_on_with_one(corpus: Corpus, tmp_path: Path) -> None:
+    train_in_forks(TWO, corpus, tmp_path / "moved", stop_at=KILLED_AFTER)
+    alone = change(TWO, "machine", processes=1)
+    moved, whole = (train(alone, corpus, 0, tmp_path / name) for name in ("moved", "whole"))
+    told = [(s["start"], s["end"], s["machine"]["processes"]) for s in moved.stretches]
+    assert told == [(0, 10, 2), (10, STEPS, 1)]
+    assert (moved.resumed_at, moved.batches) == ([10], whole.batches)
+    np.testing.assert_allclose(moved.trace["loss"], whole.trace["loss"], rtol=1e-4)
+
+
 def rank_of(process: psutil.Process) -> str | None:
     """The rank of a training process; None for any other."""
     try:
         return process.environ().get("RANK")
     except psutil.Error:
         return None
-
-
-@pytest.fixture
-def group() -> Iterator[dist.ProcessGroup]:
-    """A group of one."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    assert dist.group.WORLD is not None
-    yield dist.group.WORLD
-    dist.destroy_process_group()
-
-
-def test_a_group_of_one_trains_to_the_bits_of_a_run_without_a_group(
-    group: dist.ProcessGroup, tiny: RunConfig, corpus: Corpus, tmp_path: Path
-) -> None:
-    for of, folder in ((group, tmp_path / "group"), (None, tmp_path / "none")):
-        Trainer(tiny, corpus, begun(tiny, corpus), folder, of).training_loop(lambda *_: None)
-    one, other = (train(tiny, corpus, 0, tmp_path / name) for name in ("group", "none"))
-    assert one.from_checkpoint
-    assert other.from_checkpoint
-    assert weights_digest(one.model) == weights_digest(other.model)
-
-
-def test_each_process_reads_rows_of_its_own_and_the_first_hashes_all(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = Trainer(tiny, corpus, begun(tiny, corpus), tmp_path)
-    start = run.batch_stream.get_state()
-    x, y = run.next_batch()
-    hashed, run.processes = run.batches, 2
-    read: list[int] = []
-    draw = training.sample_batch
-
-    def counted(*given: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        drawn = draw(*given)
-        read.append(len(drawn[0]))
-        return drawn
-
-    monkeypatch.setattr(training, "sample_batch", counted)
-    shares = []
-    for run.rank in (0, 1):
-        run.batches = ""
-        run.batch_stream.set_state(start)
-        shares.append(run.next_batch())
-        assert run.batches == ("" if run.rank else hashed)
-    assert read == [len(x), len(x) // 2]
-    for whole, *parts in zip((x, y), *shares, strict=True):
-        assert torch.cat(parts).equal(whole)
-
-
-def test_only_the_first_process_writes(tiny: RunConfig, corpus: Corpus, tmp_path: Path) -> None:
-    run = Trainer(tiny, corpus, begun(tiny, corpus), tmp_path)
-    run.training_step()
-    run.read_notes()
-    run.rank = 1
-    run.save()
-    assert not run.checkpoints.exists()
-    run.rank = 0
-    run.save()
-    assert [path.name[:15] for path in run.checkpoints.iterdir()] == ["step-0000000001"]
 
 
 @pytest.mark.slow

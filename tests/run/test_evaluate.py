@@ -10,7 +10,6 @@ from torch.nn import functional as F
 from lib.data.text import Corpus
 from lib.run.evaluate import (
     Tempering,
-    inference_throughput,
     length_table,
     logit_quantiles,
     loss_by_position,
@@ -44,7 +43,7 @@ def test_scores_are_hugging_faces_losses_window_by_window(model: GPT, corpus: Co
 
 @pytest.mark.slow
 def test_measuring_a_large_vocabulary_holds_few_logits_however_large_a_batch_is() -> None:
-    """All logits would take 80 MB, and calibration several times that; 4 MB are made at once."""
+    """All logits would take 40 MB, and calibration several times that; 2 MB are made at once."""
     code = """
 import resource, numpy as np, torch
 from lib.run import evaluate as evaluation, model as of_model
@@ -55,11 +54,11 @@ from lib.run.lm_eval import score_pairs
 from lib.study.schema import ModelConfig
 
 torch.set_num_threads(1)
-of_model.LOGITS_AT_ONCE = 2**20
+of_model.LOGITS_AT_ONCE = 2**19
 evaluation.SAMPLED_POSITIONS = 64
 config = ModelConfig(n_layer=1, n_head=1, n_embd=8, block_size=64)
-model = of_model.GPT(config, 20_000, random_stream(0, "w"))
-ids = torch.randint(20_000, (1025,), generator=random_stream(0, "ids"))
+model = of_model.GPT(config, 10_000, random_stream(0, "w"))
+ids = torch.randint(10_000, (1025,), generator=random_stream(0, "ids"))
 
 def measure(n):
     tempering = Tempering(32)  # the fit is what takes long
@@ -78,7 +77,7 @@ print(measure(128), measure(1024))
     command = [sys.executable, "-c", code]
     done = subprocess.check_output(command, cwd=ROOT, text=True, env=environment)
     few, many = map(int, done.split())
-    assert many - few < 1024 * 20_000 * 4 / 2
+    assert many - few < 1024 * 10_000 * 4 / 2
 
 
 @pytest.mark.parametrize("length", [2, 16, 17, 18, 33, 100])
@@ -96,22 +95,6 @@ def test_scores_do_not_depend_on_how_many_windows_or_logits_are_made_at_once(
         np.testing.assert_allclose(one.sampled_logits, other.sampled_logits, atol=1e-5)
 
 
-def test_embedding_norm_is_of_the_vector_entering_block_1(model: GPT, corpus: Corpus) -> None:
-    text = corpus.heldout[:17]
-    seen = []
-    handle = model.transformer.h[0].register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-    scores = score(model, text, 1)
-    handle.remove()
-    np.testing.assert_allclose(scores.columns["embedding_norm"], seen[0][0].norm(dim=-1), rtol=1e-5)
-
-
-def test_loss_by_position_averages_over_whole_windows(model: GPT, corpus: Corpus) -> None:
-    scores = score(model, corpus.heldout[: 5 * 16 + 8], 4)
-    table = loss_by_position(scores, 16)
-    assert table["context"].tolist() == list(range(1, 17))
-    assert table["position_loss"][3] == pytest.approx(np.mean(scores.columns["nll"][3:80:16]))
-
-
 def test_loss_at_a_length_is_that_of_windows_cut_to_it(corpus: Corpus) -> None:
     model = make_model(corpus, block_size=48)
     text = corpus.heldout[: 4 * 48 + 1]
@@ -124,15 +107,6 @@ def test_loss_at_a_length_is_that_of_windows_cut_to_it(corpus: Corpus) -> None:
         ]
         assert table.loc[length, "loss"] == pytest.approx(np.mean(cut), rel=1e-5)
         assert table.loc[length, "perplexity"] == pytest.approx(np.exp(np.mean(cut)), rel=1e-5)
-
-
-def test_throughput_counts_characters_per_second(
-    model: GPT, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ticks = iter([0.0, 9.0, *(x for k in range(5) for x in (10.0 * k, 10.0 * k + 1.0 + k))])
-    monkeypatch.setattr("lib.run.evaluate.time.perf_counter", lambda: next(ticks))
-    # The median of 1, 2, 3, 4, 5; with the warm-up of 9 it would be 3.5.
-    assert inference_throughput(model, corpus.heldout, 4) == 4 * 16 / 3.0
 
 
 def test_norms_by_token_class_show_absent_classes_without_numbers(corpus: Corpus) -> None:

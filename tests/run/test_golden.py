@@ -3,6 +3,7 @@ measures and length of the weights, to what processors round differently. Two wi
 instructions do not end at the same bits: that was tried, on two kinds of CPU with AVX-512."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from lib.data.text import Corpus
 from lib.run.evaluate import measure
 from lib.study.schema import RunConfig
 from tests.conftest import beginning, change
-from tests.run.samples import train
+from tests.run.samples import NANOCHAT, train
 
 BATCHES = "11ec8aa087bae71815b75df2b047b803027feedc7060aa4fc58a7d306831fb65"
 WEIGHTS = 9.118310
@@ -39,3 +40,37 @@ def test_a_tiny_run_ends_where_it_always_has(
     assert length == pytest.approx(WEIGHTS, rel=1e-6)
     measured = measure(trained, tmp_path).measures
     assert {name: measured[name] for name in MEASURES} == pytest.approx(MEASURES, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("section", "fields", "weights", "dev_loss"),
+    [
+        ("model", {"embedding_norm": "layernorm"}, 9.962743, 4.015318),
+        ("model", {"embedding_norm": "rmsnorm"}, 9.962608, 4.016249),
+        ("model", {"embedding_norm": "center"}, 9.11831, 3.914263),
+        ("model", {"embedding_norm": "scale"}, 9.122289, 4.016522),
+        ("model", {"embedding_norm": "grad_shrink"}, 9.118683, 3.915752),
+        ("model", NANOCHAT, 1.711039, 4.019519),
+        ("model", {"dropout": 0.2, "branch_multiplier": 2.0}, 9.101193, 3.914056),
+        (
+            "training",
+            {"gradient_clip": 0.01, "embedding_learning_rate_ratio": 3.0},
+            9.155525,
+            3.683196,
+        ),
+        ("training", {"schedule": "warmup_cosine", "warmup_iterations": 3}, 9.085488, 3.986188),
+    ],
+)
+def test_so_does_every_variant(
+    section: str,
+    fields: dict[str, Any],
+    weights: float,
+    dev_loss: float,
+    tiny: RunConfig,
+    corpus: Corpus,
+    tmp_path: Path,
+) -> None:
+    trained = train(change(tiny, section, **fields), corpus, 0, tmp_path)
+    length = torch.nn.utils.get_total_norm(trained.model.parameters()).item()
+    assert (length, trained.points[-1]["dev_loss"]) == pytest.approx((weights, dev_loss), rel=1e-5)
+    assert trained.batches == BATCHES

@@ -109,13 +109,6 @@ def test_batches_share_a_beginning_without_changing_a_value(model: GPT, corpus: 
     assert sum(read) < len(shared) + len(requests) * len("When is bc") + 10
 
 
-def test_an_empty_context_is_a_line_break(model: GPT, corpus: Corpus) -> None:
-    empty, line_break = (
-        CharacterLM(model, corpus).loglikelihood([request(c, "O Romeo")]) for c in ("", "\n")
-    )
-    assert empty == line_break
-
-
 def test_a_context_too_long_loses_its_beginning_and_is_counted(corpus: Corpus) -> None:
     model = make_model(corpus, block_size=16)
     adapter = CharacterLM(model, corpus)

@@ -2,19 +2,13 @@
 
 import itertools
 import os
-import platform
-import re
 from collections.abc import Iterator
-from pathlib import Path
 
-import psutil
 import pytest
 import torch
 
 from lib.run.machine import (
     choose_device,
-    describe,
-    peak_memory,
     prepare,
     random_stream,
     require_devices,
@@ -125,25 +119,6 @@ def test_auto_settles_what_the_device_can_take(
     training, model = TrainingConfig(batch_size=batch_size), ModelConfig(block_size=block_size)
     found = prepare(RunConfig(training=training, model=model, machine=MachineConfig(**machine)))
     assert (found.micro_batch_size, found.processes, found.evaluation_batch_size) == settled
-
-
-def test_bf16_alone_is_refused_where_a_gpu_lacks_it(
-    loose_torch: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lib.run.machine.choose_device", lambda _: "cuda")
-    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda including_emulation: False)
-    for precision in ("fp32", "fp16"):
-        training = TrainingConfig.model_validate({"precision": precision})
-        assert prepare(RunConfig(training=training)).device == "cuda"
-    with pytest.raises(ConfigError, match=r"training\.precision: .* no bf16; use fp16 or fp32"):
-        prepare(RunConfig(training=TrainingConfig(precision="bf16")))
-
-
-def test_a_cpu_has_its_name_and_a_process_its_peak_memory() -> None:
-    names = re.findall(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text("utf-8"))
-    assert describe(machine_on(CPU, 1)).device_name == (names or [platform.machine()])[0]
-    peak, now = peak_memory(CPU), psutil.Process().memory_info().rss
-    assert 0.99 * now < peak < psutil.virtual_memory().total
 
 
 @pytest.mark.parametrize(("device", "devices"), [("cpu", "the 3 cores"), ("cuda", "the 2 devices")])

@@ -1,17 +1,15 @@
-import tomllib
 from copy import copy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from lib.data.suite import INSTALL
 from lib.data.text import Corpus
 from lib.run.evaluate import Measurement, measure, score
 from lib.run.trainer import Trainer
-from lib.study.io import ROOT, read_json, run_folder
+from lib.study.io import read_json, run_folder
 from lib.study.schema import RunConfig
 from tests.conftest import TINY, beginning, change
 from tests.run.samples import finished_study, train
@@ -77,38 +75,6 @@ def test_everything_is_measured_and_timed(
     assert measured.notes == []
 
 
-def test_utilisation_is_the_share_of_the_devices_peak_that_the_arithmetic_took(
-    trained: Trainer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[object] = []
-    monkeypatch.setattr("lib.run.evaluate.peak_flops", lambda *words: asked.append(words) or 1e9)
-    machine = trained.machine.model_copy(update={"processes": 2})
-    found = measure(like(trained, diverged_at=12, machine=machine), Path()).throughput
-    rate = trained.trace["tokens"].iloc[-1] / trained.trace["seconds"].sum()
-    parameters = sum(p.numel() for p in trained.model.parameters()) - 48 * 16  # wpe is looked up
-    operations = 6 * parameters + 12 * 2 * 16 * 48
-    assert found["training_tokens_per_second"] == pytest.approx(rate)
-    assert found["model_flop_utilisation"] == pytest.approx(rate * operations / 2e9)
-    assert found["peak_memory"] == trained.peak_memory / 1e9
-    name = trained.provenance.machine.device_name
-    assert asked == [(name, "fp32", trained.machine.device)]
-
-
-def test_measuring_twice_gives_the_same_numbers(
-    trained: Trainer, measured: Measurement, suites: Path
-) -> None:
-    again = measure(trained, suites)
-    assert again.measures == measured.measures
-    assert all(again.tables[name].equals(table) for name, table in measured.tables.items())
-
-
-def test_a_diverged_run_is_not_measured(config: RunConfig, corpus: Corpus, tmp_path: Path) -> None:
-    wild = change(config, "training", learning_rate=1e30)
-    measured = measure(train(wild, corpus, 0, tmp_path / "run"), tmp_path)
-    assert (measured.measures, measured.tables, measured.suite_hash) == ({}, {}, None)
-    assert measured.notes == ["diverged at step 2: nothing was measured"]
-
-
 def test_the_result_of_a_diverged_run_counts_the_steps_that_it_made(tmp_path: Path) -> None:
     with finished_study(tmp_path, training=TINY["training"] | {"learning_rate": 1e30}) as study:
         (arm,) = study.arms()
@@ -145,19 +111,3 @@ def test_without_the_harness_suite_and_stock_tasks_are_left_out_and_it_says_so(
     assert measured.suite_hash is None
     assert "macro_accuracy_zero_shot" not in measured.measures
     assert "ece" in measured.measures
-
-
-def test_the_harness_to_install_is_that_of_the_project() -> None:
-    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    assert INSTALL.removeprefix("pip install ") in wanted["dependencies"]
-
-
-@pytest.mark.parametrize("skipped", [0, 3])
-def test_only_updates_that_were_skipped_are_noted(
-    skipped: int, trained: Trainer, tmp_path: Path
-) -> None:
-    rows = [row | {"skipped": row["step"] <= skipped} for row in trained.rows]
-    scaled = {"rows": rows, "scaler": torch.amp.GradScaler("cpu"), "diverged_at": 12}
-    notes = measure(like(trained, **scaled), tmp_path).notes
-    overflowed = [f"fp16 overflowed: {skipped} updates were skipped"] if skipped else []
-    assert notes == [*overflowed, "diverged at step 12: nothing was measured"]

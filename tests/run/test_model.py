@@ -86,29 +86,6 @@ def test_cached_keys_and_values_continue_as_hugging_faces_do(both: "Both") -> No
     assert cache.length == 10
 
 
-def test_the_cache_of_one_text_serves_a_batch() -> None:
-    model, start, ends, cache = gpt(**SMALL), ids(5, batch=1), ids(4, batch=3), KVCache()
-    model(start, cache=cache)
-    whole = torch.cat((start.expand(3, -1), ends), dim=1)
-    torch.testing.assert_close(model(ends, cache=cache), model(whole)[:, 5:], atol=1e-6, rtol=0)
-
-
-def test_a_plain_call_leaves_the_mask_to_the_attention_kernel(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A mask as a tensor would give the same numbers, but slower."""
-    attention = torch.nn.functional.scaled_dot_product_attention
-    calls = []
-
-    def recorded(*given: object, dropout_p: float, is_causal: bool) -> object:
-        calls.append((given[3], dropout_p, is_causal))
-        return attention(*given, dropout_p=dropout_p, is_causal=is_causal)
-
-    monkeypatch.setattr("torch.nn.functional.scaled_dot_product_attention", recorded)
-    gpt(**SMALL)(ids(12))
-    assert calls == [(None, 0.0, True)] * SMALL["n_layer"]
-
-
 @pytest.mark.parametrize("kind", VARIANTS)
 def test_input_of_block_1_is_what_the_protocol_says(kind: str) -> None:
     model, x = gpt(embedding_norm=kind, embedding_std=0.5, **SMALL), ids(12)
@@ -200,13 +177,6 @@ def test_cached_generation_is_uncached_generation(n: int, prompt: int) -> None:
         model.transformer.wpe.weight.mul_(50)  # so that a wrong position would show
     expected = uncached(model, start, n, random_stream(0, "sample"))
     assert torch.equal(model.generate(start, n, random_stream(0, "sample")), expected)
-
-
-def test_generation_reads_each_character_once_while_the_context_lasts() -> None:
-    model, read = gpt(**SMALL), []
-    model.register_forward_pre_hook(lambda _, args: read.append(args[0].shape[1]))
-    model.generate(ids(3), 12, random_stream(0, "sample"))
-    assert read == [3, *[1] * 9, 12, 12]
 
 
 def test_a_low_temperature_takes_the_likeliest_character_and_a_high_one_any() -> None:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lib.data.text import Corpus
-from lib.run.trainer import READ_EVERY, Trainer
+from lib.run.trainer import Trainer
 from lib.study.schema import RunConfig
 from lib.study.study import load_study
 from tests.conftest import change
@@ -62,26 +62,6 @@ def test_a_step_sends_few_operations_and_waits_for_none(
     of_step = counted(run.training_step)
     assert of_step.launched <= MOST
     assert of_step.by_name["_local_scalar_dense"] == 0
-
-
-def test_the_host_looks_once_in_ten_steps(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks: list[int] = []
-    read_notes = Trainer.read_notes
-
-    def noted(run: Trainer) -> list[dict[Any, Any]]:
-        looks.append(run.step)
-        return read_notes(run)
-
-    monkeypatch.setattr(Trainer, "read_notes", noted)
-    config = change(change(tiny, "training", iterations=25), "evaluation", interval=100)
-    config = change(config, "machine", checkpoint_interval=100)
-    told: list[float] = []
-    run = Trainer(config, corpus, begun(config, corpus), tmp_path)
-    run.training_loop(lambda row, _: told.append(row["step"]))
-    assert looks == [READ_EVERY, 2 * READ_EVERY, 25]
-    assert told == list(range(1, 26))
 
 
 @pytest.mark.parametrize("wrong", [3, 10, 11])

@@ -4,19 +4,16 @@ import math
 from pathlib import Path
 
 import pytest
-import torch
-from lm_eval.api.instance import Instance
 
 from lib.data.text import Corpus, load_corpus
 from lib.results import measures_of, read_raw
 from lib.run.evaluate import Measurement, measure, write_result
-from lib.run.lm_eval import CharacterLM
 from lib.run.trainer import Trainer
 from lib.study.metrics import MEASURES
 from lib.study.schema import CorpusConfig, RunConfig
 from lib.study.study import Study
 from tests.conftest import TINY, beginning
-from tests.run.samples import make_model, train
+from tests.run.samples import train
 
 pytestmark = pytest.mark.slow
 
@@ -39,13 +36,6 @@ def pairs(kept: Path) -> Corpus:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lib.data.tokens.output_root", lambda: kept)
         return load_corpus(RunConfig.model_validate(CONFIG).corpus)
-
-
-@pytest.fixture(scope="module")
-def in_bytes(kept: Path) -> Corpus:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lib.data.tokens.output_root", lambda: kept)
-        return load_corpus(CorpusConfig(source="synthetic", fraction=0.02, tokenizer="bytes"))
 
 
 @pytest.fixture(scope="module")
@@ -84,29 +74,3 @@ def test_bits_per_character_count_all_characters_but_the_first_token(
     bits = measured.measures["loss"] * tokens / math.log(2) / characters
     assert measured.measures["bits_per_character"] == pytest.approx(bits, rel=1e-9)
     assert characters > 2 * tokens
-
-
-def test_of_characters_they_are_the_loss_in_bits(corpus: Corpus, tmp_path: Path) -> None:
-    config = RunConfig.model_validate(TINY | {"evaluation": {"items_per_task": 0}})
-    measured = measure(train(config, beginning(corpus), 0, tmp_path), tmp_path).measures
-    assert measured["bits_per_character"] == measured["loss"] / math.log(2)
-
-
-@pytest.mark.parametrize("text", ["“q” 12 😀", "\x00\n\n", "é"])
-def test_any_text_can_be_asked(text: str, pairs: Corpus, in_bytes: Corpus) -> None:
-    for corpus in (pairs, in_bytes):
-        model = make_model(corpus)
-        requests = [
-            Instance("loglikelihood", {}, (context, text), 0, (None, 0, 1))
-            for context in ("", "to be “12” ")
-        ]
-        for request, (log, _) in zip(
-            requests, CharacterLM(model, corpus).loglikelihood(requests), strict=True
-        ):
-            context = request.args[0]
-            before = corpus.encode(context) if context else corpus.beginning
-            ids = torch.cat([before, corpus.encode(text)])
-            with torch.no_grad():
-                scores = model(ids[None, :-1])[0].double().log_softmax(-1)[len(before) - 1 :]
-            expected = scores.gather(1, ids[len(before) :, None]).sum()
-            assert log == pytest.approx(float(expected), rel=1e-4)

@@ -66,14 +66,13 @@ def test_a_killed_run_continues_to_bit_identical_weights_trace_and_curve(
     assert resumed.resumed_at == ([last_checkpoint] if last_checkpoint else [])
 
 
-def interrupted_at(step: int, times: int, patch: pytest.MonkeyPatch) -> None:
+def interrupted_at(step: int, patch: pytest.MonkeyPatch) -> None:
     """Send what Ctrl-C and a notebook's stop send, in the midst of a step."""
     learning_rate = training.learning_rate
 
     def interrupt(config: TrainingConfig, number: int) -> float:
         if number == step - 1:
-            for _ in range(times):
-                os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
         return learning_rate(config, number)
 
     patch.setattr(training, "learning_rate", interrupt)
@@ -85,7 +84,7 @@ def test_an_interrupted_run_keeps_its_last_step_and_continues_to_the_same_weight
 ) -> None:  # fmt: skip
     usual = signal.getsignal(signal.SIGINT)
     with pytest.MonkeyPatch.context() as patch:
-        interrupted_at(7, 1, patch)
+        interrupted_at(7, patch)
         stopped = train(tiny, corpus, 0, tmp_path / "run")
     assert (stopped.step, stopped.finished, len(stopped.trace)) == (7, False, 7)
     assert "Stopped at step 7 of 12; run this cell again" in capsys.readouterr().out
@@ -96,16 +95,6 @@ def test_an_interrupted_run_keeps_its_last_step_and_continues_to_the_same_weight
     assert resumed.resumed_at == [7]
     assert weights_digest(resumed.model) == weights_digest(undisturbed.model)
     np.testing.assert_equal(without_seconds(resumed), without_seconds(undisturbed))
-
-
-def test_a_second_interrupt_stops_at_once(
-    tiny: RunConfig, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usual = signal.getsignal(signal.SIGINT)
-    interrupted_at(7, 2, monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        train(tiny, corpus, 0, tmp_path / "run")
-    assert signal.getsignal(signal.SIGINT) is usual
 
 
 def test_whoever_watches_is_given_every_row_and_every_point_of_the_curve(
@@ -317,11 +306,3 @@ def test_the_dev_curve_is_of_the_dev_windows_and_its_cosine_of_two_quarters_of_t
     last = trained.curve.iloc[-1]
     assert last["dev_loss"] == pytest.approx(losses[0].item(), rel=1e-5)
     assert last["gradient_cosine"] == pytest.approx(cosine.item(), abs=1e-6)
-
-
-@pytest.mark.parametrize(("windows", "known"), [(2, False), (3, True)])
-def test_a_cosine_needs_a_window_for_each_of_its_parts(
-    windows: int, known: bool, tiny: RunConfig, corpus: Corpus, tmp_path: Path
-) -> None:
-    few = change(tiny, "evaluation", dev_windows=windows)
-    assert ("gradient_cosine" in train(few, corpus, 0, tmp_path / "run").curve) is known
