@@ -9,41 +9,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 
-from lib.figures.style import Variant, line, offsets, table_looks, variant, variants, widen
+from lib.figures.style import Variant, line, offsets, table_looks, variants, widen
 from lib.study.metrics import MEASURES
 from lib.study.schema import Level
 
 LETTERS = 27
 """How many have room below a panel that is a third of a page wide."""
-
-
-def forest(table: pd.DataFrame, measure: str, ax: Axes) -> Axes:
-    """Draw a measure's differences under one another: a mark at each `mean_delta`, a bar over its t
-    interval (`t_low` to `t_high`), in the look of its `variant` and named by it and its
-    `reference`. Where equivalence is tested, its `margin` is a grey band. A row that is not
-    `decided` is hollow; one without a number is a cross at the right edge."""
-    ax.axvline(0, color="0.5", linewidth=0.8)
-    styles, names = table_looks(table), []
-    for y, row in enumerate(table.to_dict("records")):
-        look = styles[row["variant"]]
-        names.append(f"{look.label} - {variant(row['reference']).label}")
-        if np.isfinite(row["mean_delta"]):
-            ax.hlines(y, row["t_low"], row["t_high"], color=look.colour, linewidth=1.4)
-            ax.plot(row["mean_delta"], y, markersize=5, **mark(look, bool(row["decided"])))
-        else:
-            ax.plot(0.98, y, color=look.colour, marker="x", transform=ax.get_yaxis_transform())
-        if np.isfinite(row["margin"]):
-            band: Any = {"color": "0.88", "linewidth": 0, "zorder": 0}
-            ax.fill_betweenx([y - 0.5, y + 0.5], -row["margin"], row["margin"], **band)
-    ax.set_yticks(range(len(names)), names)
-    ax.tick_params(axis="y", length=0)
-    ax.set_ylim(len(names) - 0.5, -0.5)
-    ax.set_xlabel(f"Δ {MEASURES[measure].title}")
-    ax.grid(visible=False, axis="y")
-    return ax
 
 
 def paired_seeds(runs: pd.DataFrame, measure: str, ax: Axes) -> Axes:
@@ -152,26 +125,6 @@ def factor_axis(factor: str, levels: Sequence[Level], ax: Axes) -> Axes:
     ax.tick_params(axis="x", rotation=45 if len(levels) > 5 else 0)
     ax.set_xlabel(factor.rpartition(".")[2].replace("_", " "))
     ax.set_xlim(-0.4, len(levels) - 0.6)
-    return ax
-
-
-def stability_cells(cells: pd.DataFrame, x: str, ax: Axes) -> Axes:
-    """Draw the share of unstable runs as a map of `row` and `column`, the darker the more: in each
-    cell how many of how many, and below it their median severity (nats). A cell that is not judged
-    is empty.
-
-    `cells` is the table of `lib.analysis.stability.stability_map` with these two columns.
-    """
-    text = "{:.0f}/{:.0f}\n{:.2g}".format
-    values = cells["unstable"], cells["judged"], cells["median_severity"]
-    cells = cells.assign(text=[*map(text, *values)], share=cells["share"].astype(float))
-    wide = cells.pivot(index="row", columns="column", values=["share", "text"])
-    wide = wide.loc[cells["row"].unique()]
-    share, texts = (wide[name][cells["column"].unique()] for name in ("share", "text"))
-    annotated: Any = {"annot": texts, "fmt": "", "annot_kws": {"fontsize": 7, "color": "black"}}
-    sns.heatmap(share.astype(float), ax=ax, cmap="Greys", vmin=0, vmax=2, cbar=False, **annotated)
-    ax.set(xlabel=x, ylabel="")
-    ax.tick_params(length=0, labelrotation=0)
     return ax
 
 

@@ -18,7 +18,7 @@ from lib.analysis import runs as of_runs
 from lib.analysis.hypotheses import planned_measures
 from lib.analysis.tables import REFERENCES
 from lib.figures import effects, training
-from lib.figures.style import facets, spread, variant
+from lib.figures.style import facets, spread
 from lib.results import RunResult
 from lib.study.io import read_json, relative, study_folder
 from lib.study.metrics import MAIN, measures_in
@@ -29,6 +29,8 @@ from lib.study.study import Study
 MAX_VARIANTS = 6
 """Lines that one panel can hold."""
 MAX_COLUMNS = 4
+
+_CONTRAST = ["arm", "baseline", "measure", "mean_delta", "t_low", "t_high", "n_dropped"]
 
 Rows = dict[str, tuple[pd.DataFrame, Callable[..., Axes]]]
 """By row of panels: a table, and what draws a part of it on an `ax`."""
@@ -70,19 +72,13 @@ class StudyFigures:
         known = [name for name in ("baseline", "status", *REFERENCES) if name in self.runs]
         return of_runs.read_parquet(self.study, name).merge(self.runs[["arm", "seed", *known]])
 
-    def differences(self, key: str) -> pd.DataFrame:
-        """Return a table of 03_analysis, its contrasts or tests. Each row has its arm's variant,
-        setting and levels, the variant that it is held against (`reference`), and whether that is
-        its own baseline (`own`)."""
-        table = pd.DataFrame(self.verdict.get(key) or [])
-        if table.empty:
-            return pd.DataFrame(columns=["measure", "own", "setting"])
-        numbers = ["mean_delta", "t_low", "t_high"]  # JSON has None for NaN
-        arms = self.runs.drop_duplicates("arm").set_index("arm")
-        table = table.astype(dict.fromkeys(numbers, float))
-        table = table.join(arms[["variant", "setting", *self.study.factors]], on="arm")
-        own = table["baseline"] == table["arm"].map(arms["baseline"])
-        return table.assign(reference=table["baseline"].map(arms["variant"]), own=own)
+    def contrasts(self, measure: str) -> pd.DataFrame:
+        """Return the contrasts of 03_analysis of each arm with its own baseline, with the arm's
+        variant and levels."""
+        table = pd.DataFrame(self.verdict["contrasts"], columns=_CONTRAST)
+        arms = self.runs.drop_duplicates("arm")[["arm", "variant", *self.study.factors, "baseline"]]
+        table = table[table["measure"] == measure].merge(arms, on=["arm", "baseline"])
+        return table.astype(dict.fromkeys(["mean_delta", "t_low", "t_high"], float))
 
     def within(self, table: pd.DataFrame, factor: str) -> pd.DataFrame:
         """Add the levels of all factors but the first and `factor`, as `within`."""
@@ -90,40 +86,15 @@ class StudyFigures:
 
     def applicable(self) -> Iterator[StudyFigure]:
         """Give every figure for which the study has something to show, in order."""
-        makers = [self._effects, self._loss, self._smoothness, self._trends, self._comparison]
-        makers += [self._interactions, self._stability, self._inside, self._calibration]
-        return iter([self._about(f, make) for make in [*makers, self._tasks] for f in make()])
+        makers = [self._loss, self._smoothness, self._trends, self._comparison, self._interactions]
+        makers += [self._inside, self._calibration, self._tasks]
+        return iter([self._about(figure, make) for make in makers for figure in make()])
 
     def _about(self, figure: StudyFigure, maker: Callable[[], Any]) -> StudyFigure:
         """Begin the words with the title and what the docstring of its maker says."""
         title = figure.name.replace("-", ": ").replace("_", " ").capitalize()
         description = inspect.cleandoc(maker.__doc__ or "")
         return replace(figure, words=f"## {title}\n\n{description} *{figure.words}.*")
-
-    def _effects(self) -> Iterator[StudyFigure]:
-        """What differs from what, and by how much? Each row is one variant held against
-        another: its mean paired difference with the 95 % *t* interval. Hollow marks are
-        undecided; a grey band is the margin within which two variants count as equivalent.
-        Drawn by `forest` from the tests of the plan's families in 03, or without any from
-        its contrasts."""
-        table = self.differences("tests")
-        if len(table):
-            effects_of_interest = self.plan.smallest_effect_of_interest if self.plan else {}
-            margins = table["measure"].map(effects_of_interest)
-            margins = margins.where(table["test"] == "equivalence").astype(float)
-            decided = ~table["answer"].isin(["undecided", "not tested"])
-            table = table.assign(margin=margins, decided=decided)
-        elif 3 < self.runs["variant"].nunique() <= MAX_VARIANTS:  # few, the comparison shows
-            table = self.differences("contrasts").assign(margin=float("nan"), decided=True)
-            table = table[table["measure"].isin(measures_in("mechanism"))]
-        if len(table) and self.runs["setting"].nunique() <= 2:  # else other figures say more
-            rows: Rows = {
-                str(name): (part, partial(effects.forest, measure=str(name)))
-                for name, part in table.groupby("measure", sort=False)
-                if part["mean_delta"].notna().any()
-            }
-            height = 0.45 + 0.16 * max(len(part) for part, _ in rows.values())
-            yield self._figure("effects", rows, height=height)
 
     def _loss(self) -> Iterator[StudyFigure]:
         """Does the loss fall smoothly, and when do variants part? First the dev loss,
@@ -183,7 +154,7 @@ class StudyFigures:
         from the lowest to the highest. Diverged runs are crosses at the top with their
         number; lines leave them out. Drawn by `interaction` from the runs' measures and by
         `differences` from the contrasts of 03."""
-        deltas = self.differences("contrasts").query("own and measure == @MAIN")
+        deltas = self.contrasts(MAIN)
         for factor in list(self.study.factors)[1:]:
             levels = list(dict.fromkeys(arm.levels[factor] for arm in self.study.arms()))
             if len(levels) > 1 and self.runs[MAIN].notna().any():
@@ -195,26 +166,6 @@ class StudyFigures:
                     rows["differences"] = (self.within(deltas, factor), draw)
                 name = factor.rpartition(".")[2]
                 yield self._figure(f"interaction-{name}", rows, "within")
-
-    def _stability(self) -> Iterator[StudyFigure]:
-        """Where is training unstable, and what cures it? In each cell, how many of how many
-        runs are unstable, and below it the median of their largest rises in nats; the
-        darker, the larger the share. An empty cell: not judged. Drawn by `stability_cells`
-        from the table of 03."""
-        table = pd.DataFrame(self.verdict.get("stability_map") or [])
-        if self.runs["setting"].nunique() > 1 and len(table) and table["unstable"].sum():
-            others = list(self.study.factors)[1:]
-            factor = max(others, key=lambda name: self.runs[name].nunique())
-            table = self.within(
-                table.merge(self.runs.drop_duplicates("arm")[["arm", factor]]), factor
-            )
-            table = table.assign(
-                column=table[factor].map(effects.level_text),
-                row=table["variant"].map(lambda name: variant(name).label),
-            )
-            draw = partial(effects.stability_cells, x=factor.rpartition(".")[2].replace("_", " "))
-            height = 0.5 + 0.38 * table["row"].nunique()
-            yield self._figure("stability", {"": (table, draw)}, "within", height=height)
 
     def _inside(self) -> Iterator[StudyFigure]:
         """What does the layer change inside? The norm of the embeddings and their

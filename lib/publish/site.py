@@ -5,7 +5,6 @@ show and may fetch nothing. The page of a notebook is kept while that is the sam
 """
 
 import html
-import shutil
 import zipfile
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -35,6 +34,8 @@ PAGES = TEMPLATES / "site"
 PROCESSES = 2
 CURVES = {"loss": "trace", "dev_loss": "curve", "grad_norm": "trace"}
 """What the page of curves shows, and the raw file that holds it."""
+FOCUS = {"tabindex": "0"}
+"""Of what scrolls sideways: keys may scroll it."""
 
 
 class DamagedError(UserError):
@@ -95,10 +96,7 @@ _sanitise = nh3.Cleaner(
     attribute_filter=_attribute,
     url_schemes={"http", "https", "data"},
     # For a reader without a mouse, or without eyes.
-    set_tag_attribute_values={
-        **dict.fromkeys(("pre", "table"), {"tabindex": "0"}),
-        "img": {"alt": "output of this cell"},
-    },
+    set_tag_attribute_values={"pre": FOCUS, "table": FOCUS, "img": {"alt": "output of this cell"}},
 ).clean
 """Remove from a fragment of HTML whatever could execute or load something."""
 
@@ -264,7 +262,7 @@ def build_site(paper: Path | None = None) -> list[str]:
     Raises DamagedError, when all is built, for studies that cannot be shown; their pages say so.
     """
     paper = paper or PAPER
-    site, pdf = paper / "site", paper / "paper.pdf"
+    site, pdf = paper / "site", (paper / "paper.pdf").is_file()
     begun = [path.name for path in RUNS.glob("[!._]*/") if paper_of(path.name) == paper]
     names = {*begun, *recorded_studies(paper)}
     studies = [read_study(name, paper) for name in sorted(names)]
@@ -272,15 +270,13 @@ def build_site(paper: Path | None = None) -> list[str]:
     with ProcessPoolExecutor(PROCESSES) as pool:
         written = list(pool.map(partial(write_study, site), studies))
     studies = [study for study, _, _ in written]
-    shared = {"paper": paper.name, "pdf": pdf.is_file(), "studies": studies}
+    shared = {"paper": paper.name, "pdf": pdf, "studies": studies}
     _write(site, "index.html", "index.html.j2", table=table_html(studies), **shared)
     table = pd.concat([curves for _, curves, _ in written])
     chart = chart_html(table) if len(table) else "<p>No run has left a curve yet.</p>"
     _write(site, "curves.html", "curves.html.j2", chart=chart)
     css = (PAGES / "site.css").read_text("utf-8")
     write_text(site / "site.css", css + HtmlFormatter().get_style_defs(".highlight"))
-    if pdf.is_file():
-        shutil.copyfile(pdf, site / pdf.name)
     if faults := [f"{study.name}: {study.trouble}" for study in studies if study.trouble]:
         raise DamagedError("\nerror: ".join(faults))
     return [page for _, _, pages in written for page in pages]

@@ -92,22 +92,7 @@ def verdict_of(study: Study) -> dict[str, Any]:
         for measure in ("perplexity", "ece")
         for arm, baseline in [*pairs, (second.id, first.id)]
     ]
-    facts = dict.fromkeys(("transient", "collapsed", "diverged", "unstable"), False)
-    judged = [{"arm": arm.id, "seed": seed} | facts for arm in study.arms() for seed in study.seeds]
-    judged[0] |= {"transient": True, "unstable": True}
-    share = {"n": 2, "judged": 2, "unstable": 1, "share": 0.5, "low": 0.1, "high": 0.9}
-    shares = [
-        {"arm": arm.id, "variant": arm.variant, "setting": arm.setting, "median_severity": 0.7}
-        | share
-        for arm in study.arms()
-    ]
-    verdict = {
-        "standing": "EXPLORATORY",
-        "contrasts": contrasts,
-        "stability": judged,
-        "stability_map": shares,
-    }
-    return verdict
+    return {"standing": "EXPLORATORY", "contrasts": contrasts}
 
 
 def analysed(

@@ -6,17 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lib.figures.effects import (
-    by_level,
     differences,
-    forest,
     interaction,
     paired_seeds,
-    stability_cells,
     task_accuracies,
 )
 from lib.figures.style import VARIANTS
@@ -30,45 +26,6 @@ def ax() -> Iterator[Axes]:
     before = dict(mpl.rcParams)
     yield Figure().add_subplot()
     assert dict(mpl.rcParams) == before  # no function touches global state
-
-
-def test_forest_draws_marks_and_intervals_in_the_variants_colour(ax: Axes) -> None:
-    table = pd.DataFrame(
-        {"variant": ["layernorm", "scale"], "reference": ["none", "layernorm"], "family": "",
-         "mean_delta": [-1.0, np.nan], "t_low": [-2.0, np.nan], "t_high": [0.5, np.nan],
-         "margin": np.nan, "decided": True}
-    )  # fmt: skip
-    forest(table, "perplexity", ax)
-    zero, mark, cross = ax.lines
-    assert list(zero.get_xdata()) == [0, 0]
-    assert (list(mark.get_xdata()), list(mark.get_ydata())) == ([-1.0], [0])
-    assert mark.get_color() == VARIANTS["layernorm"].colour
-    (bar,) = ax.collections
-    np.testing.assert_allclose(bar.get_segments()[0], [[-2.0, 0], [0.5, 0]])
-    assert to_rgb(bar.get_color()[0]) == to_rgb(VARIANTS["layernorm"].colour)
-    assert (cross.get_marker(), list(cross.get_ydata())) == ("x", [1])
-    assert [label.get_text() for label in ax.get_yticklabels()] == [
-        "LayerNorm - none", "scale - LayerNorm"
-    ]  # fmt: skip
-    assert ax.get_ylim() == (1.5, -0.5)  # the first on top
-
-
-def test_only_equivalence_has_a_band_and_what_is_undecided_is_hollow(ax: Axes) -> None:
-    table = pd.DataFrame(
-        {"variant": ["layernorm", "rmsnorm"], "reference": ["none", "layernorm"],
-         "family": ["primary", "equivalence"], "mean_delta": [1.0, 0.02], "t_low": [0.5, -0.05],
-         "t_high": [1.5, 0.09], "margin": [np.nan, 0.1], "decided": [False, True]}
-    )  # fmt: skip
-    forest(table, "perplexity", ax)
-    assert [label.get_text() for label in ax.get_yticklabels()] == [
-        "LayerNorm - none", "RMSNorm - LayerNorm"
-    ]  # fmt: skip
-    band = ax.collections[-1].get_paths()[0].vertices
-    assert (band[:, 0].min(), band[:, 0].max()) == (-0.1, 0.1)
-    assert (band[:, 1].min(), band[:, 1].max()) == (0.5, 1.5)
-    _, undecided, decided = ax.lines
-    assert undecided.get_markerfacecolor() == "white"
-    assert decided.get_markerfacecolor() == VARIANTS["rmsnorm"].colour
 
 
 @pytest.fixture
@@ -117,15 +74,6 @@ def test_interaction_draws_means_range_and_seeds_and_counts_what_has_no_number(
     assert [label.get_text() for label in ax.get_xticklabels()] == ["1e-3", "0.01", "0.1"]
 
 
-def test_levels_find_their_place_even_when_pandas_wrote_none_as_nan() -> None:
-    table = pd.DataFrame({"variant": ["none", "scale"] * 2, "clip": [1.0, 1.0, np.nan, np.nan]})
-    found = [
-        (aside, part["place"].tolist()) for _, aside, part in by_level(table, "clip", [None, 1.0])
-    ]
-    assert [places for _, places in found] == [[0, 1], [0, 1]]
-    assert found[0][0] < 0 < found[1][0]  # side by side
-
-
 def test_differences_draw_intervals_beside_zero_and_count_lost_pairs(ax: Axes) -> None:
     table = pd.DataFrame(
         {"variant": "layernorm", RATE: [1e-2, 1e-3, 1e-1], "mean_delta": [-5.0, 1.0, np.nan],
@@ -165,12 +113,6 @@ def test_paired_seeds_draw_one_line_per_seed_and_gaps_for_diverged_runs(
     assert [label.get_text() for label in ax.get_xticklabels()] == ["none", "LayerNorm"]
 
 
-def test_paired_seeds_draw_an_arm_without_any_completed_run(ax: Axes, seeds: pd.DataFrame) -> None:
-    seeds.loc[seeds["variant"] == "layernorm", "perplexity"] = np.nan
-    paired_seeds(seeds, "perplexity", ax)
-    assert len(ax.get_xticklabels()) == 2
-
-
 @pytest.mark.parametrize(
     ("names", "turned"),
     [
@@ -198,18 +140,3 @@ def test_task_accuracies_mark_each_variants_mean_and_its_seeds_range(ax: Axes) -
     assert [label.get_text() for label in ax.get_yticklabels()] == ["a, 0-shot", "b c, 0-shot"]
     np.testing.assert_allclose(drawn(ax, "none").get_xdata(), [0.1, 0.3])
     np.testing.assert_allclose(ax.collections[0].get_segments()[1][:, 0], [0.2, 0.4])
-
-
-def test_a_map_says_in_each_cell_how_many_are_unstable_and_how_much(ax: Axes) -> None:
-    cells = pd.DataFrame(
-        {"row": ["constant", "constant", "cosine", "cosine"], "column": ["1e-3", "0.01"] * 2,
-         "share": [0.0, 1.0, 2 / 3, None], "judged": [3, 3, 3, 0], "unstable": [0, 3, 2, 0],
-         "median_severity": [0.123, 2.0, 0.4, np.nan]}
-    )  # fmt: skip
-    stability_cells(cells, "learning rate", ax)
-    texts = {text.get_position(): text.get_text() for text in ax.texts}
-    assert texts == {(0.5, 0.5): "0/3\n0.12", (1.5, 0.5): "3/3\n2", (0.5, 1.5): "2/3\n0.4"}
-    (mesh,) = ax.collections
-    greys = mesh.to_rgba(mesh.get_array()).reshape(-1, 4)[:, 0]
-    assert 0.4 < greys[1] < greys[2] < greys[0]  # black text can be read on each
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["constant", "cosine"]

@@ -4,9 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -16,13 +14,11 @@ from lib.figures import effects, training
 from lib.figures import study as study_figures
 from lib.figures.study import StudyFigure, StudyFigures
 from lib.study.plan import Plan
-from lib.study.study import load_study
 from tests.conftest import TINY
 from tests.figures.samples import (
     GRID,
     ONE_ARM,
     ONE_FACTOR,
-    RATE,
     analysed,
     drawn,
     shown_as,
@@ -70,16 +66,6 @@ def test_a_study_of_one_arm_is_drawn_without_contrasts(
 
 
 @pytest.mark.slow
-def test_a_baseline_alone_at_several_rates_is_drawn_without_differences(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    rates = study_of({"model.embedding_norm": ["none"], RATE: [1e-3, 1e-2]})
-    figures = analysed(rates, tmp_path, monkeypatch, kept={}, contrasts=[])
-    figure = shown_as("interaction-learning_rate", figures, monkeypatch)
-    assert [ax.get_ylabel() for ax in figure.axes] == ["validation perplexity"]
-
-
-@pytest.mark.slow
 def test_levels_that_are_numbers_are_shades_in_order_and_the_baseline_is_black(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -109,9 +95,9 @@ def test_a_grid_over_rates_shows_how_effects_and_stability_depend_on_it(
     grid: StudyFigures, figures_of_grid: list[Figure]
 ) -> None:
     assert {path.stem for path in grid.folder.glob("*.pdf")} == {
-        "loss", "trend", "interaction-learning_rate", "stability", "inside", "calibration", "tasks",
+        "loss", "trend", "interaction-learning_rate", "inside", "calibration", "tasks",
     }  # fmt: skip
-    assert len(figures_of_grid) == 7
+    assert len(figures_of_grid) == 6
 
 
 @pytest.mark.slow
@@ -138,35 +124,6 @@ def test_a_study_without_an_analysis_is_refused(
         StudyFigures(ONE_FACTOR, figures.results)
 
 
-def test_tests_are_drawn_by_measure_with_the_plans_margin_where_they_ask_for_equivalence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    numbers = {"mean_delta": 0.02, "t_low": -0.01, "t_high": 0.05}
-    tests = [
-        {"family": family, "test": test, "arm": arm, "baseline": baseline, "measure": measure,
-         "answer": answer} | numbers
-        for measure in ("perplexity", "macro_accuracy_zero_shot")
-        for family, test, arm, baseline, answer in (
-            ("primary", "t", "layernorm", "none", "undecided"),
-            ("equivalence", "equivalence", "layernorm", "rmsnorm", "no difference beyond ± 0.1"),
-        )
-    ]  # fmt: skip
-    study = load_study("confirmatory-2")
-    figures = analysed(study, tmp_path, monkeypatch, kept={}, tests=tests)
-    figure = shown_as("effects", figures, monkeypatch)
-    assert [ax.get_xlabel() for ax in figure.axes] == [
-        "Δ validation perplexity", "Δ macro accuracy, zero-shot"
-    ]  # fmt: skip
-    for ax, margin in zip(figure.axes, (0.1, 0.01), strict=True):
-        (band,) = (part for part in ax.collections if isinstance(part, PolyCollection))
-        reach = band.get_paths()[0].vertices[:, 0]
-        assert (reach.min(), reach.max()) == (-margin, margin)
-        names = [label.get_text() for label in ax.get_yticklabels()]
-        assert names == ["LayerNorm - none", "LayerNorm - RMSNorm"]
-        _, undecided, decided = ax.lines
-        assert undecided.get_markerfacecolor() == "white" != decided.get_markerfacecolor()
-
-
 def test_an_accuracy_in_a_stock_task_is_drawn_seed_by_seed_where_the_plan_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,16 +145,3 @@ def test_an_accuracy_in_a_stock_task_is_drawn_seed_by_seed_where_the_plan_names_
     assert labels == ["sciq accuracy", "validation perplexity", "next-token accuracy"]
     for line in axes[0].lines:
         assert set(line.get_ydata()) == {0.25}
-
-
-def test_contrasts_know_their_variants_their_levels_and_their_own_baseline(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    grid = analysed(GRID, tmp_path, monkeypatch)
-    table = grid.differences("contrasts").set_index(["arm", "baseline", "measure"])
-    row = table.loc["layernorm,learning_rate=0.01", "none,learning_rate=0.01", "perplexity"]
-    assert (row["variant"], row["reference"], row[RATE]) == ("layernorm", "none", 0.01)
-    assert row["setting"] == "learning_rate=0.01"
-    assert row["own"]
-    assert np.isnan(row["t_high"])
-    assert not table.loc["none,learning_rate=0.01", "none,learning_rate=0.001", "ece"]["own"]

@@ -26,7 +26,6 @@ from lib.figures.style import (
     save,
     spread,
     table_looks,
-    variant,
     widen,
 )
 from lib.study.io import ROOT
@@ -63,12 +62,6 @@ def test_a_baseline_is_black_and_solid_whatever_its_name_and_no_other_looks_like
         colours = [to_rgb(look.colour) for look in others]
         assert all(max(colour) == colour[2] for colour in colours)
         assert sorted(colours, key=sum, reverse=True) == colours
-
-
-def test_a_registered_variant_keeps_its_look_beside_any_other() -> None:
-    found = looks(["plain", "layernorm", "other", "none"])
-    assert (found["layernorm"], found["none"]) == (VARIANTS["layernorm"], VARIANTS["none"])
-    assert variant("layernorm") == VARIANTS["layernorm"]
 
 
 def test_a_table_without_its_baseline_has_the_looks_of_the_whole_study() -> None:
@@ -163,27 +156,6 @@ def test_a_sheet_has_a_row_per_measure_and_a_column_per_setting(
     assert figure.get_suptitle() == ""  # the caption says it
     assert figure.get_figwidth() == 6.75
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f.pdf", "f.png"]
-
-
-def test_a_label_longer_than_its_row_takes_two_lines(tmp_path: Path, shown: list[Figure]) -> None:
-    with facets("f", tmp_path, ["a"], [""]) as axes:
-        axes["a", ""].set_ylabel("macro accuracy, zero-shot")
-    assert axes["a", ""].get_ylabel() == "macro accuracy,\nzero-shot"
-    height = axes["a", ""].yaxis.label.get_window_extent().height
-    assert height <= 1.6 * shown[0].dpi  # that of the row
-
-
-def test_one_legend_below_takes_the_place_of_those_over_data(
-    tmp_path: Path, shown: list[Figure]
-) -> None:
-    labels = ["a variant with a long name", "another variant with a long name"]
-    with facets("f", tmp_path, ["a"], [""]) as axes:
-        for label in labels:
-            axes["a", ""].plot([0, 1], [0, 1], label=label)
-    (legend,) = shown[0].legends
-    assert [text.get_text() for text in legend.get_texts()] == labels
-    box, whole = legend.get_window_extent(), shown[0].bbox
-    assert whole.x0 <= box.x0 < box.x1 <= whole.x1  # nothing is cut
 
 
 @pytest.mark.parametrize(

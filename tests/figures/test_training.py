@@ -95,15 +95,6 @@ def test_a_trajectory_marks_where_a_run_ended_and_cuts_a_loss_above_its_initial_
     assert "cut at 1.1 × initial" in ax.get_ylabel()
 
 
-def test_a_trajectory_cuts_nothing_else_and_spans_magnitudes_on_a_logarithmic_axis(
-    ax: Axes, training: pd.DataFrame
-) -> None:
-    trajectory(training, "grad_norm", ax)
-    np.testing.assert_allclose(ax.lines[0].get_ydata(), [4.0, 4.0, 46.0, 2.0])  # no geometric mean
-    np.testing.assert_allclose(ax.collections[-1].get_offsets(), [[2, 90.0]])
-    assert (ax.get_yscale(), ax.get_ylabel()) == ("log", "gradient norm")
-
-
 def test_losses_stand_beside_those_of_the_text_and_other_columns_do_not(
     ax: Axes, training: pd.DataFrame
 ) -> None:
@@ -115,15 +106,6 @@ def test_losses_stand_beside_those_of_the_text_and_other_columns_do_not(
     other = Figure().add_subplot()
     trajectory(known, "grad_norm", other)
     assert len(other.texts) == 0
-
-
-def test_the_label_of_a_text_s_loss_stands_where_the_curves_are_not(
-    ax: Axes, training: pd.DataFrame
-) -> None:
-    trajectory(training.assign(unigram_loss=9.0, bigram_loss=0.5), "dev_loss", ax)
-    (reached, never) = ax.texts
-    assert (reached.get_ha(), reached.get_position()) == ("right", (0.99, 9.0))
-    assert (never.get_ha(), never.get_position()) == ("left", (0.01, 0.5))
 
 
 def test_a_difference_is_paired_by_seed_and_step_and_a_baseline_has_none(ax: Axes) -> None:
@@ -195,13 +177,6 @@ def test_what_was_measured_of_a_run_is_shown_in_a_row_without_legends(
     (figure,) = shown
     assert len(figure.axes) == n_panels
     assert all(ax.has_data() and not ax.get_legend() for ax in figure.axes)
-
-
-def test_trend_draws_over_other_columns_than_steps(ax: Axes) -> None:
-    table = pd.DataFrame({"variant": "none", "temperature": [0.5, 1.0], "nll": [3.0, 2.0]})
-    trend(table, "nll", ax, x="temperature")
-    assert list(ax.lines[0].get_xdata()) == [0.5, 1.0]
-    assert ax.get_xlabel() == "softmax temperature"
 
 
 def test_reliability_diagram_draws_the_mean_over_seeds_beside_the_diagonal(ax: Axes) -> None:
