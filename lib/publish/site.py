@@ -6,6 +6,7 @@ show and may fetch nothing. The page of a notebook is kept while that is the sam
 
 import html
 import zipfile
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -255,6 +256,15 @@ def table_html(studies: list[Shown]) -> str:
     return generate_init_offline_itables_html(options.dt_bundle) + table
 
 
+def _or_hint(make: Callable[[Any], str], data: Any) -> str:
+    """Make a part of a page by a library that is of an extra, or say that it is missing."""
+    try:
+        return make(data)
+    except ImportError as error:
+        missing = html.escape(str(error).strip().partition("\n")[0])
+        return f"<p>Not shown here: {missing}. <code>./run_all.sh setup</code> installs it.</p>"
+
+
 def build_site(paper: Path | None = None) -> list[str]:
     """Bring the pages of a paper's studies (None: `papers/embedding-norm/`) up to date, in its
     `site/`; return which notebooks' pages had to be rendered.
@@ -271,9 +281,9 @@ def build_site(paper: Path | None = None) -> list[str]:
         written = list(pool.map(partial(write_study, site), studies))
     studies = [study for study, _, _ in written]
     shared = {"paper": paper.name, "pdf": pdf, "studies": studies}
-    _write(site, "index.html", "index.html.j2", table=table_html(studies), **shared)
+    _write(site, "index.html", "index.html.j2", table=_or_hint(table_html, studies), **shared)
     table = pd.concat([curves for _, curves, _ in written])
-    chart = chart_html(table) if len(table) else "<p>No run has left a curve yet.</p>"
+    chart = _or_hint(chart_html, table) if len(table) else "<p>No run has left a curve yet.</p>"
     _write(site, "curves.html", "curves.html.j2", chart=chart)
     css = (PAGES / "site.css").read_text("utf-8")
     write_text(site / "site.css", css + HtmlFormatter().get_style_defs(".highlight"))

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import sys
 import zipfile
 from html import unescape
 from pathlib import Path
@@ -234,3 +235,11 @@ def test_a_styled_table_keeps_its_cells_and_an_image_has_a_description(tmp_path:
 def test_what_is_no_notebook_becomes_a_page_that_says_so(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.ipynb").write_bytes(content)
     assert "cannot be shown as a notebook" in notebook_html(tmp_path / "a.ipynb")
+
+
+def test_without_the_extra_that_draws_curves_the_page_says_so(
+    built: Path, paper: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "altair", None)
+    assert build_site(paper) == []
+    assert "Not shown here" in (built / "curves.html").read_text("utf-8")
