@@ -4,7 +4,6 @@ files are made anew when they are damaged."""
 import json
 import math
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -257,28 +256,14 @@ def test_the_suite_is_written_for_the_harness(
         assert harness_task.higher_is_better() == {"acc": True, "brier_score": False}
 
 
-@pytest.mark.parametrize(
-    ("name", "damage"),
-    [
-        ("suite.json", lambda path: path.write_text("")),
-        ("suite.json", lambda path: path.write_text("[]")),
-        ("suite.json", lambda path: path.write_text(path.read_text().replace("0.25", "0.26"))),
-        ("spelling.test.jsonl", lambda path: path.write_bytes(path.read_bytes()[:-9])),
-        ("spelling_0_shot.yaml", lambda path: path.unlink()),
-    ],
-)
+@pytest.mark.parametrize("name", ["suite.json", "spelling.test.jsonl"])
 def test_a_damaged_suite_is_made_anew(
-    name: str,
-    damage: Callable[[Path], object],
-    corpus: Corpus,
-    suite: Suite,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, corpus: Corpus, suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(suite_of, "build_suite", lambda *size: suite)
     folder = prepare_suite(corpus, 50, 128, tmp_path)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    damage(folder / name)
+    (folder / name).write_bytes(before[name].replace(b"0", b"1"))
     with pytest.raises(ValueError, match="holds no suite"):
         read_suite(folder)
     assert prepare_suite(corpus, 50, 128, tmp_path) == folder

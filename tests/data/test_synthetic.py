@@ -1,15 +1,15 @@
 """The synthetic text is what its grammar writes, carries the tasks, and its loss is exact."""
 
+import hashlib
 import importlib.util
-import re
 from itertools import product
 from types import ModuleType
 
 import numpy as np
 import pytest
 
-from lib.data.describe import SOURCE_LOSS, duplication_report
-from lib.data.text import Corpus, load_corpus
+from lib.data.describe import SOURCE_LOSS
+from lib.data.text import load_corpus
 from lib.study.io import ROOT
 from lib.study.schema import CorpusConfig
 
@@ -25,21 +25,13 @@ def writer() -> ModuleType:
     return module
 
 
-@pytest.fixture(scope="module")
-def whole() -> Corpus:
-    return load_corpus(CorpusConfig(source="synthetic"))
-
-
-def text_of(corpus: Corpus) -> str:
-    return corpus.training_text + corpus.decode(corpus.heldout)
-
-
 @pytest.mark.slow
-def test_it_is_the_text_and_the_loss_of_its_grammar(writer: ModuleType, whole: Corpus) -> None:
-    rules = writer.rules()
+def test_it_is_the_text_and_the_loss_of_its_grammar(writer: ModuleType) -> None:
+    rules, whole = writer.rules(), load_corpus(CorpusConfig(source="synthetic"))
     # Floating-point numbers would leave the text to the machine.
     assert all(type(weight) is int for strings in rules.values() for weight, _, _ in strings)
-    assert writer.generate(rules, "court speech", writer.LENGTH, writer._SEED) == text_of(whole)
+    text = writer.generate(rules, "court speech", writer.LENGTH, writer._SEED)
+    assert hashlib.sha256(text.encode()).hexdigest() == whole.sha256
     losses = writer.Source(rules).nll(whole.decode(whole.heldout), 128)
     assert np.isfinite(losses).all()
     assert losses.mean() == pytest.approx(SOURCE_LOSS[128], rel=1e-9)
@@ -66,16 +58,3 @@ def test_a_sources_loss_is_what_counting_all_its_paths_gives(writer: ModuleType)
         found = source.nll(text, 8)
         assert found[np.isfinite(found)] == pytest.approx(by_hand[np.isfinite(found)])
         assert np.isfinite(found).all() == (likely[-1] > 0)
-
-
-def test_it_is_a_play_whose_verbs_agree(whole: Corpus) -> None:
-    for turn in text_of(whole).split("\n\n")[1:-1]:
-        speaker, *lines = turn.split("\n")
-        assert speaker.endswith(":")
-        assert lines
-    words = text_of(whole).lower()
-    assert not re.search(r"\bthou (are|is|have|hath|will|shall|do|doth)\b", words)
-    assert not re.search(r"\b(we|you|ye|they) (is|art|hath|hast|am|wilt|shalt|doth)\b", words)
-    _, long_lines, windows = duplication_report(whole)
-    assert long_lines < 0.001
-    assert windows < 0.05
