@@ -13,7 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psutil
 import torch
 
 from lib.analysis.power import expected_power, out_of_reach, spread_of
@@ -115,7 +114,8 @@ def _require_machine(study: Study, config: RunConfig) -> None:
                     f"machine.device: {device}, or delete {relative(folder)}"
                 )
     model, size = config.model, size_of(config)
-    needed, available = sum(memory(config, size).values()), psutil.virtual_memory().total
+    needed = sum(memory(config, size).values())
+    available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if machine.device == "cuda":
         available = torch.cuda.get_device_properties(0).total_memory
     if needed > available:

@@ -286,7 +286,7 @@ def follow(snakemake: "subprocess.Popen[bytes]", due: list[Run], hours: float | 
     a step took until now, times the steps that are left."""
     console = Console(force_terminal=sys.stdout.isatty(), highlight=False)
     columns = BarColumn(), MofNCompleteColumn(), TextColumn("runs{task.fields[said]}")
-    progress, start, last = Progress(*columns, console=console), time.monotonic(), ""
+    progress, start, last = Progress(*columns, console=console), time.monotonic(), 0
     runs = {io.run_folder(s.name, arm.id, seed): (arm, seed) for s, arm, seed in due}
     steps = {folder: arm.config.training.iterations for folder, (arm, _) in runs.items()}
     old, begun = {folder: _result_of(folder) for folder in runs}, sum(_steps(runs).values())
@@ -305,7 +305,7 @@ def follow(snakemake: "subprocess.Popen[bytes]", due: list[Run], hours: float | 
                 f"{runs[f][0].id} seed {runs[f][1]} {n}/{steps[f]}" for f, n in running.items()
             )
             progress.update(task, completed=len(done), said=f"{line}  {' · '.join(names)}")
-            if not console.is_terminal and done and len(done) != last:
+            if not console.is_terminal and len(done) != last:
                 print(f"{len(done)}/{len(due)} runs{line}, {clock(elapsed)} elapsed", flush=True)
             last = len(done)
             time.sleep(0.5)

@@ -106,7 +106,8 @@ def test_all_that_is_wrong_with_a_study_is_said(folder: Path) -> None:
 def test_what_needs_more_memory_than_the_machine_has_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=32 * 10**9))
+    sizes = {"SC_PHYS_PAGES": 32 * 10**9 // 4096, "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr("os.sysconf", sizes.__getitem__)
     write(folder, "large", factors={"model.n_embd": [16, 64_000]}, machine={"device": "cpu"})
     (fault,) = faults("large")
     said = "model: with n_embd 64000, n_layer 2, block_size 16 and 60 symbols a run needs 1,57"
