@@ -84,7 +84,7 @@ def make() -> None:
         "".join(f"{key}: {json.dumps(value)}\n" for key, value in PLAN.items()), "utf-8"
     )
     corpus = load_corpus(load_study("tiny", undrawn=True).corpus)
-    freeze("plan.yaml", lambda _: ({"synthetic": corpus.sha256}, []), [])
+    freeze("plan.yaml", lambda _: ({"synthetic": corpus.sha256}, []))
     study = load_study("tiny")
     for arm in study.arms():
         for seed in study.seeds:
