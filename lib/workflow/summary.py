@@ -69,7 +69,8 @@ def _table(
             digits = MEASURES[name].digits
             cells.append(mean_and_sd(completed[name].dropna(), digits))
             if row := contrasts.get((str(arm), name)):
-                interval = (row["mean_delta"], row["t_low"], row["t_high"])
+                # One seed has no interval, which JSON writes as null.
+                interval = pd.Series(row)[["mean_delta", "t_low", "t_high"]].astype(float)
                 cells[-1] += "\n" + numbers(*interval, f"+,.{digits}f")
         table.add_row(*cells)
     return table
