@@ -120,7 +120,11 @@ def import_study(file: Path) -> None:
                     raise UserError(fault)
             if study_folder(source.name).exists() or Record(source.name).exists:
                 raise UserError(f"'{source.name}' is in runs/ or in the record already")
-            study = load_study(Path(folder, "params", f"{source.name}.yaml"))  # which copies it
+            parameters = Path(folder, "params", f"{source.name}.yaml")
+            plan = load_study(parameters, undrawn=True).plan  # which copies the study
+            if plan and not (io.PLANS / plan).exists():
+                shutil.copyfile(parameters.with_name(plan), io.PLANS / plan)
+            study = load_study(source.name)
         except (UserError, OSError, KeyError, ValueError) as error:
             raise UserError(f"{file.name}: {error}") from None
         shutil.copytree(source, study_folder(study.name), ignore=lambda *_: ["archive.json"])

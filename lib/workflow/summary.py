@@ -70,7 +70,7 @@ def _table(
             cells.append(mean_and_sd(completed[name].dropna(), digits))
             if row := contrasts.get((str(arm), name)):
                 # One seed has no interval, which JSON writes as null.
-                interval = pd.Series(row)[["mean_delta", "t_low", "t_high"]].astype(float)
-                cells[-1] += "\n" + numbers(*interval, f"+,.{digits}f")
+                mean, low, high = pd.Series(row)[["mean_delta", "t_low", "t_high"]].astype(float)
+                cells[-1] += "\n" + numbers(mean, low, high, f"+,.{digits}f")
         table.add_row(*cells)
     return table
