@@ -118,8 +118,8 @@ readable(contrasts, 4)
 
 # %% [markdown]
 # ## What else the runs show
-# Beyond the plan, and exploratory: what the text itself allows (a run above the bigram model uses no
-# context that counting pairs does not); stability, judged from the first step on; the suite and
+# Beyond the plan, and exploratory: what the text itself allows (a run above the bigram model uses
+# no context that counting pairs does not); stability, judged from the first step on; the suite and
 # stock tasks one by one; and attempts to explain the results away: look for a sign that changes.
 # Questions of one paper stand in its own notebook.
 

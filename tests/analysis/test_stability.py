@@ -51,6 +51,7 @@ def test_a_slow_rise_counts_as_a_fast_one() -> None:
     ("loss", "diverged", "expected"),
     [
         (np.full(100, 3.4), False, ["untrained"]),
+        (np.full(100, ENTROPY), False, []),  # at the text's entropy, not above it
         (np.r_[np.full(50, 3.0), np.full(50, 3.6)], False, ["collapsed", "transient", "unstable"]),
         (np.r_[np.full(50, 3.0), 3.6, np.full(49, 3.0)], False, ["transient", "unstable"]),
         (np.r_[np.full(50, 3.0), np.nan], True, ["diverged", "unstable"]),
