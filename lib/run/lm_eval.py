@@ -34,7 +34,6 @@ from torch.nn.utils.rnn import pad_sequence
 from lib.data.suite import read_suite
 from lib.data.text import Corpus
 from lib.run.model import GPT, KVCache
-from lib.study.code import tasks_hash
 from lib.study.io import ROOT
 from lib.study.schema import EvaluationConfig, stock_measures
 from lib.study.yaml import ConfigError, suggest
@@ -229,7 +228,6 @@ def require_tasks(config: EvaluationConfig, tested: Collection[str] = ()) -> Non
     """Raise ConfigError, in one line, for a task that cannot be asked: the harness lacks it, its
     data cannot be had, or this adapter does not fit it. Raise it also for a measure of `tested`
     that none of the tasks gives."""
-    tasks_hash(config.include_path)
     measures: list[str] = []
     for name, task in _load(config)["tasks"].items():
         if task.OUTPUT_TYPE not in OUTPUT_TYPES or getattr(task, "MULTIMODAL", False):

@@ -107,10 +107,6 @@ def test_every_answer_is_kept_and_right_where_the_likeliest_choice_is(study: Stu
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        (
-            ASKED | {"include_path": "tasks/owm"},
-            "evaluation.include_path: tasks/owm/ holds no task",
-        ),
         (ASKED | {"tasks": ["own_scig"]}, "evaluation.tasks: 'own_scig' is unknown; did you mean"),
     ],
 )
