@@ -190,6 +190,8 @@ def test_prompts_that_do_not_fit_are_left_out_by_name(corpus: Corpus, block_size
             assert before + longest - 1 <= block_size
         if max(task.shots) < 2:
             assert f"{task.name}, {max(task.shots) + 1}-shot" in suite.left_out
+            more = task.exemplars[: max(task.shots) + 1]
+            assert sum(len(e.text) + 1 for e in more) + longest - 1 > block_size
     names = {task.name for task in suite.tasks}
     assert names.isdisjoint(suite.left_out)
     assert names | {name.partition(",")[0] for name in suite.left_out} == set(RULES)

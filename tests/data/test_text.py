@@ -174,6 +174,7 @@ def test_a_relative_path_is_sought_here_and_in_the_repository(
         pytest.param("a" * 13 + "\n\n" + "b" * 7 + "\n\n" + "a" * 16, 24, id="nearer blank line"),
         pytest.param("a" * 17 + "\n" + "b" * 22, 18, id="line end"),
         pytest.param("a" * 2 + "\n\n" + "b" * 17 + "\n" + "a" * 18, 22, id="blank line too early"),
+        pytest.param("a" * 11 + "\n\n" + "b" * 7 + "\n" + "a" * 19, 13, id="early blank line"),
         pytest.param("a" * 40, 20, id="one line"),
         pytest.param("a" * 3 + "\n" + "b" * 36, 20, id="line end too early"),
     ],

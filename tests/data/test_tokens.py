@@ -220,7 +220,7 @@ def test_one_text_is_split_and_cut_to_the_same_text_whatever_the_tokenizer(
         assert other.tokenizer.end_of_document not in other.train
     for part in ("dev", "test"):
         whole, same, shorter = (c.decode(getattr(c, part)) for c in (characters, in_bytes, pairs))
-        assert len(whole) <= most
+        assert len(whole) == most or most == 2**16
         assert whole == same
         assert whole.startswith(shorter)
         assert len(whole) - len(shorter) < max(map(len, pairs.symbols))
