@@ -18,8 +18,8 @@ from lib.study.metrics import MEASURES, measures_in
 from lib.study.preregistration import load_plan
 from lib.study.study import Study
 
-MAX_MEASURES = 4
-"""Measures that are shown."""
+WIDTH = 28
+"""Characters that a measure takes."""
 
 
 def summarise(study: Study) -> None:
@@ -40,7 +40,11 @@ def summarise(study: Study) -> None:
     measures = available_measures(
         [*(plan.primary_measures if plan else ()), *measures_in("headline")], runs
     )
-    console.print(_table(runs, contrasts, list(dict.fromkeys(measures))[:MAX_MEASURES]))
+    console.print(
+        _table(
+            runs, contrasts, list(dict.fromkeys(measures))[: max(1, (console.width - 20) // WIDTH)]
+        )
+    )
     console.print(
         "Mean ± sd over seeds; below it the paired difference from the arm's baseline, and its "
         f"interval. All measures: {relative(folder)}/03_analysis.ipynb"
@@ -60,7 +64,7 @@ def _table(
     """Lay out arms down and measures across; a diverged run is counted and averaged in nowhere."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for title in ("arm", *(MEASURES[name].title for name in measures)):
-        table.add_column(title, justify="left" if title == "arm" else "right", overflow="fold")
+        table.add_column(title, justify="left" if title == "arm" else "right", no_wrap=True)
     for arm, own in runs.groupby("arm", sort=False):
         completed = own[own["status"] == "completed"]
         n_diverged = len(own) - len(completed)

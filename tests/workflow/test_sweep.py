@@ -157,7 +157,7 @@ def test_a_record_from_elsewhere_stays_until_it_is_to_be_replaced(copy: Tree) ->
     status, text = copy.run_all("params/smoke.yaml")
     assert (status, "its record came from elsewhere and stays as it is" in text) == (0, True), text
     assert {path: path.stat().st_ino for path in before} == before
-    assert "To replace it       ./run_all.sh params/smoke.yaml --replace" in text
+    assert "Executed notebooks  runs/smoke/" in text
     status, text = copy.run_all("params/smoke.yaml", "--replace")
     assert (status, "Executed notebooks  papers/smoke/record/smoke/" in text) == (0, True), text
     assert {path: path.stat().st_ino for path in before} != before
