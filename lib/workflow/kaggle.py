@@ -43,9 +43,8 @@ def resume_from_inputs(study: str) -> str:
 
 def progress(run: Path) -> tuple[bool, int]:
     """Tell how far a run got: whether it is finished, and the step of its last checkpoint."""
-    steps = (path.name.removeprefix("step-") for path in run.glob("checkpoints/*/step-*"))
-    last = max((int(step) for step in steps if step.isdecimal()), default=-1)
-    return (run / "result.json").is_file(), last
+    steps = [int(path.name.split("-")[1]) for path in run.glob("checkpoints/*/step-*.pt")]
+    return (run / "result.json").is_file(), max(steps, default=-1)
 
 
 def sweep(study: str, hours: float) -> int:

@@ -123,8 +123,12 @@ def test_of_what_sessions_left_the_furthest_run_is_taken_up(
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(place, "utf-8")
 
-    write("a", "none/seed-0/result.json", "none/seed-1/checkpoints/x/step-10")
-    write("b", "none/seed-0/checkpoints/x/step-90", "none/seed-1/checkpoints/x/step-20")
+    write("a", "none/seed-0/result.json", "none/seed-1/checkpoints/x/step-0000000010-abc.pt")
+    write(
+        "b",
+        "none/seed-0/checkpoints/x/step-0000000090-abc.pt",
+        "none/seed-1/checkpoints/x/step-0000000020-abc.pt",
+    )
     write("b", "none/seed-2/provenance.json")
     write("c", "none/seed-3/result.json")
     with zipfile.ZipFile(tmp_path / "input" / "probe.zip", "w") as packed:
@@ -139,7 +143,7 @@ def test_of_what_sessions_left_the_furthest_run_is_taken_up(
              for path in here.rglob("*") if path.is_file()}  # fmt: skip
     assert taken == {
         "seed-0/result.json": "a",
-        "seed-1/checkpoints/x/step-20": "b",
+        "seed-1/checkpoints/x/step-0000000020-abc.pt": "b",
         "seed-3/result.json": "c",
         "seed-4/result.json": "c",
     }
